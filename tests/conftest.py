@@ -79,10 +79,10 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 def shared_probe() -> Iterator[SharedProbe]:
     """One process of transformers for all outputs that are made here; it starts with the first question."""
     shared = SharedProbe()
-    one = type("OneProbe", (Probe,), {"__new__": lambda cls, *given: Probe(*given) if given else shared})
+    probe_class = type("OneProbe", (Probe,), {"__new__": lambda cls, *given: Probe(*given) if given else shared})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ropeconv.engines.probe.Probe", one)
-        patch.setattr("ropeconv.bake.apply.Probe", one)
+        patch.setattr("ropeconv.engines.probe.Probe", probe_class)
+        patch.setattr("ropeconv.bake.apply.Probe", probe_class)
         yield shared
     Probe.stop(shared)
 

@@ -116,11 +116,11 @@ def python(copy: Path, *words: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("thing", sample(list(ADDITIONS), 1))
-def test_an_addition_is_the_files_of_its_row_and_one_command(copy: Path, thing: str) -> None:
+@pytest.mark.parametrize("addition", sample(list(ADDITIONS), 1))
+def test_an_addition_is_the_files_of_its_row_and_one_command(copy: Path, addition: str) -> None:
     pytest.importorskip("matplotlib")
-    name, text, command, page, written = ADDITIONS[thing]
-    touched, _, tests = table()[thing]
+    name, text, command, page, written = ADDITIONS[addition]
+    touched, _, tests = table()[addition]
     (place,) = re.findall(r"`([^`]+)`", touched)
     path, described = copy / place.replace("NAME", name), copy / "docs" / page
     assert written not in described.read_text()

@@ -69,9 +69,9 @@ def test_every_thing_has_its_row() -> None:
     assert set(table()) == THINGS
 
 
-@pytest.mark.parametrize("thing", sorted(THINGS))
-def test_the_files_of_a_row_are_there(thing: str) -> None:
-    touched, _, tests = table()[thing]
+@pytest.mark.parametrize("addition", sorted(THINGS))
+def test_the_files_of_a_row_are_there(addition: str) -> None:
+    touched, _, tests = table()[addition]
     paths = [ROOT / path for path in re.findall(r"`([^`]+)`", touched)]
     assert paths
     named = [ROOT / path for path in re.findall(r"`(tests/[^`]+)`", tests)]
@@ -80,22 +80,22 @@ def test_the_files_of_a_row_are_there(thing: str) -> None:
     assert [path for path in paths if not (path.parent if "NAME" in path.name else path).exists()] == []
 
 
-@pytest.mark.parametrize("what", REGISTERED)
-def test_all_that_is_defined_is_registered(what: str) -> None:
-    found, registered = REGISTERED[what]
-    assert found == set(registered)
+@pytest.mark.parametrize("kind", REGISTERED)
+def test_all_that_is_defined_is_registered(kind: str) -> None:
+    names, registered = REGISTERED[kind]
+    assert names == set(registered)
 
 
 @pytest.mark.parametrize("name", DOCUMENTED)
 def test_all_that_is_registered_is_documented(name: str) -> None:
-    assert [one for one in DOCUMENTED[name] if f"`{one}" not in page(name)] == []
+    assert [entry for entry in DOCUMENTED[name] if f"`{entry}" not in page(name)] == []
 
 
 def test_paths_in_the_pages_are_there() -> None:
     pages = [path for folder in (ROOT, ROOT / "docs", ROOT / "tests", ROOT / "scripts") for path in folder.glob("*.md")]
     pattern = r"`((?:ropeconv|tests|scripts|templates|docs)/[\w./-]+)`"
     named = [
-        (one.name, path) for one in pages if one.name != "CHANGELOG.md" for path in re.findall(pattern, one.read_text())
+        (doc.name, path) for doc in pages if doc.name != "CHANGELOG.md" for path in re.findall(pattern, doc.read_text())
     ]
     assert len(named) > 100
     assert [

@@ -53,7 +53,7 @@ def test_every_failure_has_one_root_and_is_exported() -> None:
             importlib.import_module(".".join(parts[:-1] if parts[-1] == "__init__" else parts))
 
     def below(kind: type) -> set[type]:
-        return {found for child in kind.__subclasses__() for found in {child, *below(child)}}
+        return {subclass for child in kind.__subclasses__() for subclass in {child, *below(child)}}
 
     ours = {kind for kind in below(Exception) if kind.__module__.startswith("ropeconv")}
     assert {kind for kind in ours if not issubclass(kind, ropeconv.RopeconvError)} == set()
@@ -68,19 +68,19 @@ def names(requirements: list[str]) -> set[str]:
 
 def third_party() -> set[str]:
     """Every package that is imported anywhere in ropeconv and is neither Python's nor its own."""
-    found = set()
+    packages = set()
     for path in (ROOT / "ropeconv").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             modules += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
-            found |= {module.partition(".")[0] for module in modules}
-    return found - sys.stdlib_module_names - {"ropeconv", ""}
+            packages |= {module.partition(".")[0] for module in modules}
+    return packages - sys.stdlib_module_names - {"ropeconv", ""}
 
 
 def test_every_import_is_a_dependency_or_named_in_an_extra() -> None:
-    found = third_party()
-    assert {IMPORTED.get(name, name) for name in found - EXTRAS.keys()} <= names(PROJECT["dependencies"])
-    assert {"torch", "transformers", "matplotlib", "httpx2"} <= found
+    packages = third_party()
+    assert {IMPORTED.get(name, name) for name in packages - EXTRAS.keys()} <= names(PROJECT["dependencies"])
+    assert {"torch", "transformers", "matplotlib", "httpx2"} <= packages
 
 
 @pytest.mark.parametrize("package", EXTRAS)

@@ -24,11 +24,11 @@ LAYERS = (
 
 def modules() -> dict[str, Path]:
     """Every module by its dotted name."""
-    found = {}
+    paths = {}
     for path in ROOT.rglob("*.py"):
         parts = path.relative_to(ROOT.parent).with_suffix("").parts
-        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return found
+        paths[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return paths
 
 
 MODULES = modules()
@@ -36,15 +36,15 @@ MODULES = modules()
 
 def imported(name: str, lazy: bool) -> set[str]:
     """The modules of ropeconv that a module imports. lazy: inside functions and for types too."""
-    tree, found = ast.parse(MODULES[name].read_text()), set()
+    tree, targets = ast.parse(MODULES[name].read_text()), set()
     package = name.split(".") if MODULES[name].name == "__init__.py" else name.split(".")[:-1]
     for node in ast.walk(tree) if lazy else tree.body:
         if isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else []
             target = ".".join([*base, *([node.module] if node.module else [])])
             inner = {f"{target}.{alias.name}" for alias in node.names}
-            found |= {one if one in MODULES else target for one in inner if target.startswith("ropeconv")}
-    return found - {name}
+            targets |= {member if member in MODULES else target for member in inner if target.startswith("ropeconv")}
+    return targets - {name}
 
 
 def package_of(name: str) -> str:

@@ -49,8 +49,8 @@ def of_a_run(folder: Path) -> RunTable:
     rows = [RunRow(f"model-{number}", "yarn:4", "q8", done, {"push": {"url": url}}) for number in range(8)]
     reason = f"config.json of {'x' * 200} is damaged; download it again"
     failed = RunRow("model-9", "yarn:4", "q8", {"apply": ("failed", reason), "push": ("not run", "")}, {})
-    found = {"eval": {"path": str(folder / "result.json"), "rows": {}}}
-    measured = RunRow("model-1", "", "", {"eval": ("done", "9.0 s")}, found)
+    results = {"eval": {"path": str(folder / "result.json"), "rows": {}}}
+    measured = RunRow("model-1", "", "", {"eval": ("done", "9.0 s")}, results)
     return RunTable(("apply", "push", "eval"), (*rows, failed, measured))
 
 
@@ -66,10 +66,10 @@ def test_a_report_fits_and_can_be_read(
     contrast, where = chromium.contrast()
     assert contrast >= AA, where
     chromium.picture(tmp_path / "page.png")
-    seen = imread(tmp_path / "page.png")[:, :, :3] * 255
-    assert seen.shape[1] == width
-    assert seen.shape[0] > 1000
-    greys, counts = np.unique(seen.mean(axis=2).round(), return_counts=True)
+    pixels = imread(tmp_path / "page.png")[:, :, :3] * 255
+    assert pixels.shape[1] == width
+    assert pixels.shape[0] > 1000
+    greys, counts = np.unique(pixels.mean(axis=2).round(), return_counts=True)
     background = greys[counts.argmax()]
     assert background > 200 if scheme == "light" else background < 50
     assert counts.max() < 0.98 * counts.sum(), "the page is not blank"

@@ -49,11 +49,11 @@ def calls(tree: ast.AST) -> Iterator[ast.Call]:
 
 
 def test_one_module_loads_checkpoints() -> None:
-    found = {path: list(calls(ast.parse(path.read_text()))) for path in PACKAGE.rglob("*.py")}
+    loads = {path: list(calls(ast.parse(path.read_text()))) for path in PACKAGE.rglob("*.py")}
     gate = Path(pretrained.__file__)
-    assert {path for path, nodes in found.items() if nodes} == {gate}
-    assert len(found[gate]) >= len(LOADS), "the calls are found where they are"
-    for node in found[gate]:
+    assert {path for path, nodes in loads.items() if nodes} == {gate}
+    assert len(loads[gate]) >= len(LOADS), "the calls are found where they are"
+    for node in loads[gate]:
         if isinstance(node.func, ast.Attribute) and node.func.attr == "from_pretrained":
             assert "trust_remote_code" in {word.arg for word in node.keywords}, ast.unparse(node)
 
@@ -61,7 +61,7 @@ def test_one_module_loads_checkpoints() -> None:
 def test_no_subprocess_imports_from_the_current_folder() -> None:
     """`python -c` and `-m` put it first, and it may be the checkpoint: -P leaves it out."""
     nodes = [node for path in PACKAGE.rglob("*.py") for node in ast.walk(ast.parse(path.read_text()))]
-    commands = [[ast.unparse(one) for one in node.elts[:2]] for node in nodes if isinstance(node, ast.List)]
+    commands = [[ast.unparse(element) for element in node.elts[:2]] for node in nodes if isinstance(node, ast.List)]
     options = [words[1] for words in commands if words and words[0] in ("sys.executable", "python")]
     assert len(options) >= 3
     assert set(options) == {"'-P'"}
@@ -134,8 +134,8 @@ def test_pickled_weights_need_permission(pickled: Path, tiny: Callable[[str], Pa
 
     with pytest.raises(BadSource, match=r"pytorch_model.bin is a pickle, .*pass --trust-remote-code"):
         load_stock(pickled, CPU)
-    found, same = load_stock(pickled, WITH_PICKLES).state_dict(), load_stock(tiny("llama"), CPU).state_dict()
-    assert all(torch.equal(found[name], same[name]) for name in same)
+    state, same = load_stock(pickled, WITH_PICKLES).state_dict(), load_stock(tiny("llama"), CPU).state_dict()
+    assert all(torch.equal(state[name], same[name]) for name in same)
 
 
 def test_a_hostile_pickle_is_never_run(pickled: Path, mark: Path) -> None:

@@ -24,9 +24,9 @@ from scripts.reproduction.training import Training, build, frequencies, trained_
 
 
 def test_the_rows_are_the_formulas() -> None:
-    how = Training()
-    assert (how.base, how.length, how.head_dim) == (1e4, 128, 32)
-    model, pair = build(replace(how, layers=1), 300), np.arange(16)
+    training = Training()
+    assert (training.base, training.length, training.head_dim) == (1e4, 128, 32)
+    model, pair = build(replace(training, layers=1), 300), np.arange(16)
     plain, old = 1e4 ** (-pair / 16), 8e4 ** (-pair / 16)
     mixed = {e: plain / np.exp(math.log(8.0) / 16**e * (pair + 1) ** e) for e in (0.25, 0.5, 0.625, 0.75)}
     kept = np.clip((128 * plain / (2 * math.pi) - 1) / 31, 0, 1)
@@ -38,25 +38,25 @@ def test_the_rows_are_the_formulas() -> None:
         **{f"mixed {exponent}": numbers for exponent, numbers in mixed.items()},
         "by-parts": plain * (kept + (1 - kept) / 8), "yarn": plain * (1 - ramp) + plain / 8 * ramp,
     }  # fmt: skip
-    found, rotary, attention_factors = methods.rows(how), model.model.rotary_emb, {}
-    for name, row in found.items():
+    rows, rotary, attention_factors = methods.rows(training), model.model.rotary_emb, {}
+    for name, row in rows.items():
         undo = ropeconv.patch(model, row)
         assert rotary.inv_freq.double().numpy() == pytest.approx(expected[name.partition(",")[0]], rel=1e-6), name
         attention_factors[name] = rotary.attention_scaling
         undo()
     assert attention_factors.pop("yarn") == pytest.approx(0.1 * math.log(8) + 1)
     assert set(attention_factors.values()) == {1.0}
-    assert all(row.log_n == ("clamped" if "log-n" in name else None) for name, row in found.items())
-    assert all(row.log_n == "full" for row in methods.rows(replace(how, log_n=True)).values())
+    assert all(row.log_n == ("clamped" if "log-n" in name else None) for name, row in rows.items())
+    assert all(row.log_n == "full" for row in methods.rows(replace(training, log_n=True)).values())
 
 
 def test_errors_are_those_by_hand() -> None:
     numbers = np.array([[0.0, 1.0, 2.0, 3.0, 4.0], [2.0, 3.0, 4.0, 5.0, 6.0]])
-    found = estimate(numbers)
-    assert found.value == 3.0
-    assert found.between_models == pytest.approx(1.0)  # means 2 and 4: sqrt(2) / sqrt(2)
-    assert found.between_documents == pytest.approx((2.5 / 5) ** 0.5, rel=0.06)  # variance of 1 2 3 4 5: a bootstrap
-    assert found.error == pytest.approx((1 + found.between_documents**2) ** 0.5)
+    result = estimate(numbers)
+    assert result.value == 3.0
+    assert result.between_models == pytest.approx(1.0)  # means 2 and 4: sqrt(2) / sqrt(2)
+    assert result.between_documents == pytest.approx((2.5 / 5) ** 0.5, rel=0.06)  # variance of 1 2 3 4 5: a bootstrap
+    assert result.error == pytest.approx((1 + result.between_documents**2) ** 0.5)
     assert estimate(numbers[:1]).between_models is None
     assert estimate(numbers[:, :1]).between_documents is None
 
@@ -90,19 +90,19 @@ def test_students_t_decides(estimate: Estimate, agreeing: int, claimed: int | No
     assert Comparison("", estimate, agreeing, claimed=claimed).verdict == verdict
 
 
-def fabricated(how: Training) -> list[tuple[running.Job, running.Found]]:
+def fabricated(training: Training) -> list[tuple[running.Job, running.Found]]:
     """What every job would find, from random numbers."""
 
     def numbers(*shape: int) -> Any:
         return np.random.default_rng(0).normal(3.0, 0.1, shape)
 
     done = []
-    for job in running.jobs(how, range(4), list(running.SUBJECTS)):
+    for job in running.jobs(training, range(4), list(running.SUBJECTS)):
         of_bound = ["loss", "loss beyond", *(f"retrieved {distance}" for distance in bound.DISTANCES)]
         of_tuned = ["loss", "loss of the last quarter", "loss beyond"]
         of_tuned += [f"found at {distance}" for distance in finetuning.DISTANCES]
         by_base = {f"{bound.name_of(job.training)}, {name}": numbers(8) + job.training.base for name in of_bound}
-        found = {
+        results = {
             "methods": {name: numbers(3, 8) for name in methods.rows(job.training)},
             "thetas": {name: numbers(len(thetas.FACTORS), 8) for name in thetas.thetas(job.training)},
             "temperature": {str(s): numbers(len(temperature.SWEPT) + 1, 8) for s in temperature.FACTORS},
@@ -114,7 +114,7 @@ def fabricated(how: Training) -> list[tuple[running.Job, running.Found]]:
                 for index, factor in enumerate(factors.FACTORS) for name in factors.rows(job.training, factor)
             },
         }  # fmt: skip
-        done.append((job, {name: found[name] for name in job.subjects}))
+        done.append((job, {name: results[name] for name in job.subjects}))
     return done
 
 
@@ -128,25 +128,25 @@ def test_subjects_share_models_and_a_key_belongs_to_a_training() -> None:
 
 
 def test_half_of_a_head_is_rotated_in_training() -> None:
-    how = Training(base=100.0, rotated=0.5)
-    assert frequencies(how) == pytest.approx([*(100.0 ** (-np.arange(8) / 8)), *[0.0] * 8])
-    own = trained_with(how)
-    model = build(replace(how, layers=1), 300)
-    assert own is not None
-    ropeconv.patch(model, own)
-    assert model.model.rotary_emb.inv_freq.double().numpy() == pytest.approx(frequencies(how), rel=1e-6)
+    training = Training(base=100.0, rotated=0.5)
+    assert frequencies(training) == pytest.approx([*(100.0 ** (-np.arange(8) / 8)), *[0.0] * 8])
+    recipe = trained_with(training)
+    model = build(replace(training, layers=1), 300)
+    assert recipe is not None
+    ropeconv.patch(model, recipe)
+    assert model.model.rotary_emb.inv_freq.double().numpy() == pytest.approx(frequencies(training), rel=1e-6)
     assert trained_with(Training()) is None
 
 
 def test_the_methods_of_men_meet_at_the_critical_pair_and_violate_the_bound_as_counted_by_hand() -> None:
-    how = finetuning.trainings(Training())[0]
-    pair, cut = np.arange(16), finetuning.split(how)
+    training = finetuning.trainings(Training())[0]
+    pair, cut = np.arange(16), finetuning.split(training)
     assert cut == 7  # 16 ln(128 / 2 pi) / ln 1000 = 6.98
     first = (1000 * 4 ** (16 / 7)) ** (-pair / 16)
     second = np.where(pair < cut, first, 1000.0 ** (-pair / 16) / 4)
     for name, inv_freq in (("Method 1", first), ("Method 2", second)):
         below = int((np.cos(np.outer(np.arange(1, 512), inv_freq)).sum(1) < 0).sum())
-        assert finetuning.violations(how, finetuning.rows(how)[name]) == below
+        assert finetuning.violations(training, finetuning.rows(training)[name]) == below
         assert below == {"Method 1": 0, "Method 2": 9}[name]
 
 
@@ -160,19 +160,19 @@ def test_a_page_keeps_the_sections_of_other_subjects() -> None:
 
 @pytest.mark.nightly
 def test_pages_have_every_row_with_what_was_published(tmp_path: Path) -> None:
-    how = Training()
+    training = Training()
     subjects = list(running.SUBJECTS)
-    page = command.written(command.reports(fabricated(how), how, subjects), {"device": "cpu"}, tmp_path)
+    page = command.written(command.reports(fabricated(training), training, subjects), {"device": "cpu"}, tmp_path)
     assert "| mixed 0.625, log-n trained | " in page
     assert " | 49.40 | 68.91 | 45.41 |" in page
     assert re.search(r"\| by-parts \| ([23]\.\d ± 0\.\d \| ){3}- \|", page)
     assert page.count("not decided") > 80  # all rows are equal
     data = json.loads((tmp_path / "results.json").read_text())
     for name in ("methods", "finetuning", "factors"):
-        assert {one["verdict"] for one in data[name]["comparisons"]} == {"not decided"}
+        assert {comparison["verdict"] for comparison in data[name]["comparisons"]} == {"not decided"}
     # base by base, although the jobs of all seeds come in another order
     bases = data["bound"]["bases"]
-    assert bases == [one.base for one in bound.trainings(how)]
+    assert bases == [variant.base for variant in bound.trainings(training)]
     losses = [float(line[3].split()[0]) for line in data["bound"]["tables"][0]["lines"]]
     assert losses == pytest.approx([base + 3 for base in bases], abs=0.2)
     assert all((tmp_path / f"{name}.svg").read_text().startswith("<svg") for name in subjects)

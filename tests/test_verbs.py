@@ -112,31 +112,31 @@ def load(model: Path) -> Callable[[], Any]:
 
 @pytest.mark.parametrize("call", GOOD)
 def test_a_natural_call_works(call: str, model: Path, load: Callable[[], Any]) -> None:
-    found = GOOD[call](model, load)
-    if isinstance(found, ropeconv.Output):
-        assert found.path.exists()
-        assert str(found.path) in repr(found)
-    if hasattr(found, "_repr_html_"):
-        assert len(repr(found).splitlines()) < 20
-        assert found._repr_html_().startswith("<table>")
-    assert getattr(found, "agrees", True)
+    result = GOOD[call](model, load)
+    if isinstance(result, ropeconv.Output):
+        assert result.path.exists()
+        assert str(result.path) in repr(result)
+    if hasattr(result, "_repr_html_"):
+        assert len(repr(result).splitlines()) < 20
+        assert result._repr_html_().startswith("<table>")
+    assert getattr(result, "agrees", True)
 
 
 @pytest.mark.parametrize("call", WRONG)
 def test_a_mistake_is_a_sentence(call: str, model: Path, load: Callable[[], Any]) -> None:
-    made, sentence = WRONG[call]
+    mistake, sentence = WRONG[call]
     with pytest.raises(RopeconvError, match=sentence):
-        made(model, load)
+        mistake(model, load)
 
 
 def test_the_keywords_are_those_of_the_command(model: Path) -> None:
     given = {"runtime": "vllm", "to": "safetensors", "encoding": "factors", "out": "~/a", "all_files": True}
-    found, out = ropeconv.apply(model, mixed=4, dry_run=True, **given).target, Path.home() / "a"
-    assert found == Target(to="safetensors", encoding="factors", out=out, runtimes=("vllm",), all_files=True)
+    target, out = ropeconv.apply(model, mixed=4, dry_run=True, **given).target, Path.home() / "a"
+    assert target == Target(to="safetensors", encoding="factors", out=out, runtimes=("vllm",), all_files=True)
 
 
 @pytest.mark.parametrize(
-    ("reference", "found"),
+    ("reference", "expected"),
     [
         ("me/a", "me/a@c0"),
         ("me/a@v1", "me/a@c0"),
@@ -145,12 +145,12 @@ def test_the_keywords_are_those_of_the_command(model: Path) -> None:
     ],
 )
 def test_a_source_on_the_hub_is_found_by_its_commit(
-    reference: str, found: str, monkeypatch: pytest.MonkeyPatch
+    reference: str, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = SourceRecord("a", "gguf" if "gguf" in reference else "hub", reference, "c0")
     comparison = importlib.import_module("ropeconv.validate.comparison")
     monkeypatch.setattr(comparison, "read_receipt", lambda baked: SimpleNamespace(source=record))
-    assert _against("out", Path("out"), None) == found
+    assert _against("out", Path("out"), None) == expected
 
 
 def test_a_package_does_not_take_the_place_of_a_verb() -> None:

@@ -41,15 +41,15 @@ def found() -> list[Advice]:
 
 
 def test_what_is_known_of_llama_2_at_8_times(found: list[Advice]) -> None:
-    by_name = {one.method.name: one for one in found}
+    by_name = {row.method.name: row for row in found}
     assert by_name.keys() == set(REGISTRY) - {"theta", "longrope", "inv-freq", "dynamic", "as-is"}
-    first = {name: one.profile.reach.first_violation for name, one in by_name.items()}
+    first = {name: row.profile.reach.first_violation for name, row in by_name.items()}
     assert {name: first[name] for name in ("linear", "ntk", "yarn", "theta-for")} == {
         "linear": 13649, "ntk": 5732, "yarn": 8886, "theta-for": 9937,
     }  # fmt: skip
     assert by_name["theta-bound"].profile.reach.count == 0
     assert (by_name["linear"].profile.outside, by_name["ntk"].profile.outside) == (0, 34)
-    assert not any(one.works_untuned for one in by_name.values())
+    assert not any(row.works_untuned for row in by_name.values())
     words = {v.runtime: v.status for v in by_name["yarn"].writings["safetensors"].verdicts}
     assert (words["transformers@4.48"], words["vllm@0.33"]) == ("differs", "exact")
     groups = {name: dict(grouped(by_name[name].writings["safetensors"].verdicts)) for name in ("yarn", "ntk")}
@@ -57,7 +57,7 @@ def test_what_is_known_of_llama_2_at_8_times(found: list[Advice]) -> None:
     assert "ignored" in groups["yarn"]
     assert "differs" not in groups["ntk"]
     assert "no safetensors weights" in by_name["yarn"].writings["gguf"].reason
-    assert {name: one.basis for name, one in by_name.items() if name in ("yarn", "ntk", "piecewise")} == {
+    assert {name: row.basis for name, row in by_name.items() if name in ("yarn", "ntk", "piecewise")} == {
         "yarn": "better than 6 of 7", "ntk": "better than 2 of 6", "piecewise": "not measured",
     }  # fmt: skip
 
@@ -210,16 +210,16 @@ def test_a_length_within_the_trained_one_needs_nothing(quick: None, context: int
     words = f"--context {context} is within the trained 4096 tokens; give a longer one"
     with pytest.raises(UsageError, match=words):
         advise(open_source(str(LLAMA_2)), context)
-    found, passed = advise(open_source(str(LLAMA_2)), 4097)
-    assert ({item.method.name for item in found}, passed) == ({"linear", "yarn", "ntk"}, {})
+    rows, passed = advise(open_source(str(LLAMA_2)), 4097)
+    assert ({item.method.name for item in rows}, passed) == ({"linear", "yarn", "ntk"}, {})
 
 
 def test_commands_do_what_was_advised(llama: Path) -> None:
     """Each command, typed with --dry-run, plans the schedule that the advice was about."""
-    said = json.loads(command(llama.parent, "advise", llama, "--context", "1k", "--json", code=0).stdout)
-    assert said["sorted_by"] == CRITERION
-    assert len(said["advice"]) > 8
-    for item in sample(said["advice"], 2):
+    document = json.loads(command(llama.parent, "advise", llama, "--context", "1k", "--json", code=0).stdout)
+    assert document["sorted_by"] == CRITERION
+    assert len(document["advice"]) > 8
+    for item in sample(document["advice"], 2):
         words = shlex.split(item["command"])
         assert words[:2] == ["ropeconv", "apply"]
         plan = json.loads(command(llama.parent, *words[1:], "--dry-run", "--json", code=0).stdout)

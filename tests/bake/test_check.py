@@ -32,9 +32,9 @@ def asked(name: str = "given") -> MagicMock:
 
 @pytest.fixture
 def plan(llama: Path, tmp_path: Path) -> CheckpointPlan:
-    made = make_plan(llama, YARN, tmp_path / "out")
-    assert isinstance(made, CheckpointPlan)
-    return made
+    checkpoint_plan = make_plan(llama, YARN, tmp_path / "out")
+    assert isinstance(checkpoint_plan, CheckpointPlan)
+    return checkpoint_plan
 
 
 @pytest.fixture
@@ -67,17 +67,17 @@ def test_unknown_versions_prove_nothing(
 
 def test_a_version_that_computes_another_rope_without_an_error_keeps_nothing(llama: Path, tmp_path: Path) -> None:
     """transformers reads `truncate` from 4.55 on. An output for other runtimes alone is not its business."""
-    made = make_plan(llama, recipe_of("yarn", 4.0, 32.0, 1.0, False), tmp_path / "out", encoding="native")
-    assert isinstance(made, CheckpointPlan)
-    assert (made.predicted("4.51.0"), made.predicted("4.56.0")) == ("differs", "exact")
+    default_plan = make_plan(llama, recipe_of("yarn", 4.0, 32.0, 1.0, False), tmp_path / "out", encoding="native")
+    assert isinstance(default_plan, CheckpointPlan)
+    assert (default_plan.predicted("4.51.0"), default_plan.predicted("4.56.0")) == ("differs", "exact")
     for runtimes in ((), ("all",), ("vllm", "transformers")):
-        plan = replace(made, target=replace(made.target, runtimes=runtimes))
+        plan = replace(default_plan, target=replace(default_plan.target, runtimes=runtimes))
         with pytest.raises(Disagreement, match=r"transformers 4\.51\.0, .*another RoPE .*other freq.*nothing was kept"):
-            OutputCheck(plan, lambda place: right(made, "4.51.0"))(tmp_path)
-        assert OutputCheck(plan, lambda place: right(made, "4.56.0"))(tmp_path) is not None
+            OutputCheck(plan, lambda place: right(default_plan, "4.51.0"))(tmp_path)
+        assert OutputCheck(plan, lambda place: right(default_plan, "4.56.0"))(tmp_path) is not None
     for runtimes in (("vllm",), ("transformers@4.56",)):
-        plan = replace(made, target=replace(made.target, runtimes=runtimes))
-        checking = OutputCheck(plan, lambda place: right(made, "4.51.0"))
+        plan = replace(default_plan, target=replace(default_plan.target, runtimes=runtimes))
+        checking = OutputCheck(plan, lambda place: right(default_plan, "4.51.0"))
         assert checking(tmp_path) is None
         assert checking.reason == "transformers 4.51.0 is not among the versions that compute it exactly"
 

@@ -72,8 +72,8 @@ def test_the_receipt_has_the_check_and_the_digest_of_every_file(llama: Path, tmp
     assert Recipe.from_dict(receipt["recipe"]) == YARN
     assert receipt["schedule"]["digest"] == plan.schedule.digest
     assert receipt["check"] == {"transformers": "5", "max_ulp": 1, "attention_factor": 1.0, "read_as": ""}
-    found = {file["name"]: file["sha256"] for file in receipt["files"]}
-    assert {**found, "ropeconv.json": hashes(tmp_path / "out")["ropeconv.json"]} == hashes(tmp_path / "out")
+    digests = {file["name"]: file["sha256"] for file in receipt["files"]}
+    assert {**digests, "ropeconv.json": hashes(tmp_path / "out")["ropeconv.json"]} == hashes(tmp_path / "out")
     assert str(tmp_path) not in json.dumps(receipt)
 
 
@@ -103,21 +103,21 @@ FAILS = r"out cannot be written \(.*\); check the disk and its permissions, or c
 
 
 @pytest.mark.parametrize("place", ["copy", "rename"])
-@pytest.mark.parametrize(("number", "said"), [(errno.ENOSPC, FULL), (errno.EDQUOT, FULL), (errno.EIO, FAILS)])
+@pytest.mark.parametrize(("number", "message"), [(errno.ENOSPC, FULL), (errno.EDQUOT, FULL), (errno.EIO, FAILS)])
 def test_disk_errors_are_sentences(
-    small: SmallPlan, monkeypatch: pytest.MonkeyPatch, place: str, number: int, said: str
+    small: SmallPlan, monkeypatch: pytest.MonkeyPatch, place: str, number: int, message: str
 ) -> None:
     def fails(*given: object) -> None:
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(*{"copy": (execution, "copy_file"), "rename": (hidden, "rename_new")}[place], fails)
-    with pytest.raises(RopeconvError, match=said):
+    with pytest.raises(RopeconvError, match=message):
         write(small)
     assert not small.out.exists()
 
 
 @pytest.mark.parametrize(
-    ("problem", "said"),
+    ("problem", "message"),
     [
         (OSError(errno.EACCES, "Permission denied", "/dev/x"), r"cannot be written \(Permission denied: /dev/x\)"),
         (OSError(errno.EACCES, "Permission denied"), r"cannot be written \(Permission denied: /.*\); check the disk"),
@@ -128,13 +128,13 @@ def test_disk_errors_are_sentences(
     ],
 )
 def test_errors_name_their_file_and_those_of_the_network_stay_what_they_are(
-    small: SmallPlan, problem: Exception, said: str | None
+    small: SmallPlan, problem: Exception, message: str | None
 ) -> None:
     def verify(folder: Path) -> None:
         assert (folder / "config.json").exists()
         raise problem
 
-    with pytest.raises(RopeconvError if said else type(problem), match=said) as found:
+    with pytest.raises(RopeconvError if message else type(problem), match=message) as error:
         execute_plan(small, ApplyOptions(), verify)
-    assert (found.value is problem) is (said is None)
+    assert (error.value is problem) is (message is None)
     assert [path.name for path in small.out.parent.iterdir()] == ["model"]

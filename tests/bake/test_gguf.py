@@ -39,8 +39,8 @@ def test_shards_without_a_change_are_copied(
     assert [file.name for file in plan.files] == [f"out-{number:05}-of-00004.gguf" for number in range(1, 5)]
     patched = [bool(changed and "blk.0.attn_q.weight" in contents(shard)) for shard in shards[1:]]
     assert sum(patched) == changed
-    assert [file.action for file in plan.files] == ["patch", *("patch" if one else "copy" for one in patched)]
-    origins = [None if one else shard for one, shard in zip(patched, shards[1:], strict=True)]
+    assert [file.action for file in plan.files] == ["patch", *("patch" if flag else "copy" for flag in patched)]
+    origins = [None if flag else shard for flag, shard in zip(patched, shards[1:], strict=True)]
     assert [plan.origin(file) for file in plan.files] == [None, *origins]
 
 
@@ -93,9 +93,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def planned(source: Path, recipe: Recipe = MIXED, out: Path | None = None, **options: Any) -> ExportPlan:
-    made = make_plan(source, recipe, out, to="gguf", **options)
-    assert isinstance(made, ExportPlan)
-    return made
+    export_plan = make_plan(source, recipe, out, to="gguf", **options)
+    assert isinstance(export_plan, ExportPlan)
+    return export_plan
 
 
 @pytest.mark.parametrize("outtype", ["f32", "f16", "q8_0"])
@@ -121,7 +121,7 @@ def test_only_files_that_a_receipt_lists_are_hashed(
 
 
 def test_a_vision_part_that_stays_behind_is_said(model: Path, tmp_path: Path) -> None:
-    assert not any("vision" in one for one in planned(model).warnings)
+    assert not any("vision" in warning for warning in planned(model).warnings)
     folder = shutil.copytree(model, tmp_path / "Tiny-Llama")
     edit(folder, "config.json", lambda config: config.update(vision_config={}))
-    assert any(one.startswith("only the language model is converted") for one in planned(folder).warnings)
+    assert any(warning.startswith("only the language model is converted") for warning in planned(folder).warnings)

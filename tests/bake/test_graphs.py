@@ -357,7 +357,4 @@ def test_options_of_a_comparison_without_effect_are_refused(run: Run, tmp_path: 
 def test_a_missing_library_is_named_with_its_command(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     graphs.rotating(tmp_path / "model.onnx", VECTOR)
     monkeypatch.setattr("ropeconv.environment.installed", lambda package: package != "onnx")
-    assert (
-        "model.onnx needs onnx, which is not installed; pip install 'ropeconv[graphs]'"
-        in run("inspect", "model.onnx").stderr
-    )
+    assert "needs onnx, which is not installed; pip install 'ropeconv[graphs]'" in run("inspect", "model.onnx").stderr

@@ -46,9 +46,9 @@ def mixed(factor: float) -> np.ndarray:
 
 def test_short_prompts_get_the_source_and_long_ones_the_method(llama: Path, tmp_path: Path) -> None:
     baked = apply(make_plan(llama, MIXED, tmp_path / "two"))
-    one = apply(make_plan(llama, recipe_of("mixed", 4.0), tmp_path / "one"))
+    single = apply(make_plan(llama, recipe_of("mixed", 4.0), tmp_path / "one"))
     np.testing.assert_array_equal(logits(baked, TRAINED), logits(llama, TRAINED))
-    assert np.abs(logits(one, TRAINED) - logits(llama, TRAINED)).max() > 0.1
+    assert np.abs(logits(single, TRAINED) - logits(llama, TRAINED)).max() > 0.1
     for length in (TRAINED + 1, LONGER):
         np.testing.assert_allclose(logits(baked, length), logits(llama, length, mixed(4.0)), atol=1e-2)
     assert np.abs(logits(baked, LONGER) - logits(llama, LONGER)).max() > 0.1
@@ -62,26 +62,26 @@ def test_a_scaled_source_is_kept_inside_what_it_declares(llama: Path, tmp_path: 
         "high_freq_factor": 4.0,
     }  # fmt: skip
     edit(llama, "config.json", lambda config: config.update(rope_scaling=scaling, max_position_embeddings=256))
-    made = plan(llama, "linear", "1k", on_top=on_top, replace=not on_top, out=tmp_path / "two")
-    assert (made.schedule.original_context, made.schedule.context) == (256, 1024)
-    baked = apply(made)
+    bake_plan = plan(llama, "linear", "1k", on_top=on_top, replace=not on_top, out=tmp_path / "two")
+    assert (bake_plan.schedule.original_context, bake_plan.schedule.context) == (256, 1024)
+    baked = apply(bake_plan)
     np.testing.assert_allclose(logits(baked, 256), logits(llama, 256), atol=1e-3)
     assert np.abs(logits(baked, 257) - logits(llama, 257)).max() > 0.1
     base = 10000 ** (-np.arange(32) / 32)
     keep = np.clip((64 * base / (2 * math.pi) - 1) / 3, 0, 1)
-    own = base * (keep + (1 - keep) / 4)
-    lists = made.result.config["rope_scaling"]
-    np.testing.assert_allclose(base / lists["short_factor"], own, rtol=1e-6)
-    np.testing.assert_allclose(base / lists["long_factor"], own / 4 if on_top else base / 16, rtol=1e-6)
+    inv_freq = base * (keep + (1 - keep) / 4)
+    lists = bake_plan.result.config["rope_scaling"]
+    np.testing.assert_allclose(base / lists["short_factor"], inv_freq, rtol=1e-6)
+    np.testing.assert_allclose(base / lists["long_factor"], inv_freq / 4 if on_top else base / 16, rtol=1e-6)
 
 
 def test_a_second_attention_factor_is_refused_with_the_repair() -> None:
     with pytest.raises(RecipeError, match=r"the source has 1 and this method 1\.13863; pass --attention-factor 1"):
         plan(LLAMA_3, "yarn", 4.0)
-    made = plan(LLAMA_3, "yarn", 4.0, attention_factor=1.0)
-    assert made.result.config["rope_scaling"]["short_factor"] == [1.0] * 64
-    assert made.result.config["original_max_position_embeddings"] == 8192
-    assert made.result.config["rope_scaling"]["attention_factor"] == 1.0
+    bake_plan = plan(LLAMA_3, "yarn", 4.0, attention_factor=1.0)
+    assert bake_plan.result.config["rope_scaling"]["short_factor"] == [1.0] * 64
+    assert bake_plan.result.config["original_max_position_embeddings"] == 8192
+    assert bake_plan.result.config["rope_scaling"]["attention_factor"] == 1.0
 
 
 @pytest.mark.parametrize(
@@ -94,20 +94,20 @@ def test_a_second_attention_factor_is_refused_with_the_repair() -> None:
 )  # fmt: skip
 def test_who_switches(runtime: str, status: str) -> None:
     """Executed, facts of section 7: transformers switches, vLLM takes the long list once its window is longer."""
-    one = plan(LLAMA_3, "mixed", "32k")
-    assert one.result.verdict_of(find(runtime)[-1]).status == status
+    bake_plan = plan(LLAMA_3, "mixed", "32k")
+    assert bake_plan.result.verdict_of(find(runtime)[-1]).status == status
     assert make_plan(LLAMA_3, recipe_of("mixed", "32k")).result.verdict_of(newest("vllm")).status == "exact"
 
 
 def test_the_plan_says_what_each_runtime_does_and_what_a_cache_does() -> None:
-    made = plan(LLAMA_3, "mixed", "32k")
-    assert made.warnings == ()
-    for said in (
+    bake_plan = plan(LLAMA_3, "mixed", "32k")
+    assert bake_plan.warnings == ()
+    for note in (
         "vLLM 0.33, every position uses the long list if --max-model-len is above 8,192 tokens",
         "if no sequence of the batch is longer than 8,192 tokens",
         "if generation passes 8,192 tokens, the cache still holds keys rotated with the short list",
     ):
-        assert said in " ".join(made.notes)
+        assert note in " ".join(bake_plan.notes)
 
 
 def test_llama_cpp_takes_a_list_by_its_window(tmp_path: Path) -> None:
@@ -120,10 +120,10 @@ def test_llama_cpp_takes_a_list_by_its_window(tmp_path: Path) -> None:
 
     source = checkpoint("llama", tmp_path / "source", max_position_embeddings=512)
     out = apply(make_plan(source, MIXED, tmp_path / "out.gguf", to="gguf", outtype="f32"))
-    one = apply(make_plan(source, recipe_of("mixed", 4.0), tmp_path / "one.gguf", to="gguf", outtype="f32"))
+    single_path = apply(make_plan(source, recipe_of("mixed", 4.0), tmp_path / "one.gguf", to="gguf", outtype="f32"))
     for length, inv_freq in ((400, mixed(1.0)), (700, mixed(4.0))):
         ids = np.random.default_rng(1).integers(3, 300, length)
-        found, single = (LlamaCppEngine(path).logits(ids.tolist(), list(range(length))) for path in (out, one))
-        wanted = torch.from_numpy(logits(source, length, inv_freq)[0])
-        near = [figures(wanted, one[:, : wanted.shape[1]]).kl_mean < 1e-5 for one in (found, single)]
+        double, single = (LlamaCppEngine(path).logits(ids.tolist(), list(range(length))) for path in (out, single_path))
+        reference = torch.from_numpy(logits(source, length, inv_freq)[0])
+        near = [figures(reference, output[:, : reference.shape[1]]).kl_mean < 1e-5 for output in (double, single)]
         assert near == [True, length == 700]

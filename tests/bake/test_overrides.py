@@ -52,11 +52,11 @@ def test_a_config_with_the_overrides_has_the_rope_of_the_written_one(
         transformers.AutoConfig.from_pretrained(path) for path in (source, source, tmp_path / "out")
     )
     overridden(config, overrides(plan, json.loads((source / "config.json").read_text())))
-    ours, theirs, control = (rotary(one) for one in (config, written, before))
-    assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
-    assert not all(torch.equal(one, other) for one, other in zip(ours, control, strict=True))
+    ours, theirs, control = (rotary(settings) for settings in (config, written, before))
+    assert all(torch.equal(tensor, other) for tensor, other in zip(ours, theirs, strict=True))
+    assert not all(torch.equal(tensor, other) for tensor, other in zip(ours, control, strict=True))
     context = plan.schedule.context
-    assert [one.get_text_config().max_position_embeddings for one in (config, written)] == [context, context]
+    assert [settings.get_text_config().max_position_embeddings for settings in (config, written)] == [context, context]
 
 
 def test_keys_of_a_flat_multimodal_config_reach_its_text_config(tmp_path: Path) -> None:
@@ -70,8 +70,8 @@ def test_keys_of_a_flat_multimodal_config_reach_its_text_config(tmp_path: Path) 
     )
     for expected in (False, True):
         texts = [
-            (one.text_config.max_position_embeddings, one.text_config.rope_parameters["rope_theta"])
-            for one in (config, written)
+            (settings.text_config.max_position_embeddings, settings.text_config.rope_parameters["rope_theta"])
+            for settings in (config, written)
         ]
         assert (texts[0] == texts[1]) is expected
         overridden(config, overrides(plan, json.loads(published.read_text())))

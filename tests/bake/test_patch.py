@@ -53,19 +53,19 @@ def test_it_is_what_transformers_computes_from_its_own_keys(tiny: Callable[[str]
     undo()
     config = transformers.AutoConfig.from_pretrained(folder)
     factor = YARN.schedule(inspected(folder).spec).attention_factor
-    said = {
+    scaling = {
         "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": TRAINED, "beta_fast": 32.0,
         "beta_slow": 1.0, "attention_factor": factor,
     }  # fmt: skip
     inside = config.rope_parameters.get("full_attention")
     if inside is None:
-        config.rope_parameters = {**config.rope_parameters, **said}
+        config.rope_parameters = {**config.rope_parameters, **scaling}
     else:
-        config.rope_parameters = {**config.rope_parameters, "full_attention": {**inside, **said}}
+        config.rope_parameters = {**config.rope_parameters, "full_attention": {**inside, **scaling}}
     config.max_position_embeddings = LENGTH
-    own = transformers.AutoModelForCausalLM.from_pretrained(folder, config=config, dtype=torch.float32).eval()
-    assert distance(patched, logits(own)) < 1e-3
-    assert distance(before, logits(own)) > 0.1
+    reference = transformers.AutoModelForCausalLM.from_pretrained(folder, config=config, dtype=torch.float32).eval()
+    assert distance(patched, logits(reference)) < 1e-3
+    assert distance(before, logits(reference)) > 0.1
     assert torch.equal(logits(model), before)
 
 

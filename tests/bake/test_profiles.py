@@ -113,11 +113,11 @@ def test_every_shape_of_a_gguf_file_keeps_its_tensors_and_moves_rope_tensors(spl
         file = GgufFile.open(next(folder.glob("*-00001-of-*.gguf")))
         rope = {"rope_freqs.weight"} & ({*tensors} if folder.name == "base" else {"rope_freqs.weight"})
         assert set(file.header.tensors) == rope
-        found = {name: data for path in file.paths for name, data in contents(path).items()}
+        actual = {name: data for path in file.paths for name, data in contents(path).items()}
         expected = {name: tensor.tobytes() for name, tensor in tensors.items()}
-        same = [name for name in expected if found[name] != expected[name]]
+        same = [name for name in expected if actual[name] != expected[name]]
         assert same == (["rope_freqs.weight"] if folder.name == "mixed4" and "rope_freqs.weight" in tensors else [])
-        assert file.get("split.tensors.count") == len(found) == len(expected.keys() | rope)
+        assert file.get("split.tensors.count") == len(actual) == len(expected.keys() | rope)
         assert [path.stat().st_nlink for path in file.paths[1:]] == [3 if linked else 2] * (len(file.paths) - 1)
 
 
@@ -195,15 +195,15 @@ def test_frequencies_from_a_file_are_a_profile(llama: Path, tmp_path: Path) -> N
     inv_freq = [1 / (7 * 10_000 ** (pair / 32)) for pair in range(32)]
     (tmp_path / "v.json").write_text(json.dumps({"inv_freq": inv_freq}))
     line = ("profiles", "model", "--inv-freq", "v.json", "--yarn", 4, "--dry-run", "--json")
-    schedules = [one["schedule"] for one in json.loads(command(tmp_path, *line, code=0).stdout)["profiles"]]
+    schedules = [profile["schedule"] for profile in json.loads(command(tmp_path, *line, code=0).stdout)["profiles"]]
     assert schedules[1]["inv_freq"] == pytest.approx(inv_freq)
 
 
 def test_the_plan_as_json_and_a_dry_run_write_nothing(llama: Path, tmp_path: Path) -> None:
     data = json.loads(command(tmp_path, "profiles", "model", "base", "yarn:4", "--dry-run", "--json", code=0).stdout)
     assert (data["out"], data["shared_bytes"]) == ("model-profiles", (llama / WEIGHTS).stat().st_size)
-    found = [(one["name"], one["schedule"]["context"], one["out"]) for one in data["profiles"]]
-    assert found == [("base", 64, "model-profiles/base"), ("yarn4", 256, "model-profiles/yarn4")]
+    rows = [(profile["name"], profile["schedule"]["context"], profile["out"]) for profile in data["profiles"]]
+    assert rows == [("base", 64, "model-profiles/base"), ("yarn4", 256, "model-profiles/yarn4")]
     assert os.listdir(tmp_path) == ["model"]
     command(tmp_path, "profiles", "model", "yarn:4", "-q", code=0)
     pushed = command(tmp_path, "profiles", "model", "base", "yarn:4", "--push", "me/x", "--dry-run", code=0)

@@ -98,9 +98,9 @@ def test_a_tokenizer_keeps_the_prompt(folders: tuple[Path, Path], tmp_path: Path
     source = shutil.copytree(folders[0], tmp_path / "source")
     edit(source / "tokenizer_config.json", **{"model_max_length": None, key: TRAINED})
     both = (source, apply(make_plan(source, YARN, tmp_path / "out")))
-    kept = [len(AutoTokenizer.from_pretrained(one)(prompt, truncation=True).input_ids) for one in both]
+    kept = [len(AutoTokenizer.from_pretrained(folder)(prompt, truncation=True).input_ids) for folder in both]
     assert kept == [TRAINED, CONTEXT]
-    kept = [len(Tokenizer.from_file(str(one / "tokenizer.json")).encode(prompt).ids) for one in both]
+    kept = [len(Tokenizer.from_file(str(folder / "tokenizer.json")).encode(prompt).ids) for folder in both]
     assert kept == [TRAINED, CONTEXT]
 
 

@@ -28,32 +28,32 @@ FORMULA = 1 + 0.1 * math.log(4)
 
 
 def receipt(source: Path, recipe: Recipe, **options: object) -> Receipt:
-    made = make_plan(source, recipe, **options).receipt()  # type: ignore[arg-type]
-    assert made is not None
-    return made
+    record = make_plan(source, recipe, **options).receipt()  # type: ignore[arg-type]
+    assert record is not None
+    return record
 
 
 def test_a_receipt_of_a_folder(llama: Path) -> None:
-    found = receipt(llama, YARN)
-    assert (found.ropeconv, found.schema, found.family, found.method) == (__version__, SCHEMA, "llama", "yarn")
-    assert found.before == BeforeRecord(
+    record = receipt(llama, YARN)
+    assert (record.ropeconv, record.schema, record.family, record.method) == (__version__, SCHEMA, "llama", "yarn")
+    assert record.before == BeforeRecord(
         "default, theta 10000", "yarn, theta 10000, factor 4, original_context 64, beta_fast 32, beta_slow 1", 1.0, 64,
         64, None, None,
     )  # fmt: skip
-    assert (found.encoding, found.in_config) == ("native", ConfigRecord("native", pytest.approx(FORMULA), 1.0))
-    assert (found.fold, found.log_n_approximation, found.check, found.files) == (None, None, None, ())
-    assert found.effective_length is None
-    assert (found.schedule.context, found.schedule.original_context) == (256, 64)
-    assert len(found.schedule.inv_freq) == 32
-    assert found.runtimes[0].runtime.startswith("transformers@")
-    assert found.original is not None
-    assert found.target == TargetRecord("safetensors")
+    assert (record.encoding, record.in_config) == ("native", ConfigRecord("native", pytest.approx(FORMULA), 1.0))
+    assert (record.fold, record.log_n_approximation, record.check, record.files) == (None, None, None, ())
+    assert record.effective_length is None
+    assert (record.schedule.context, record.schedule.original_context) == (256, 64)
+    assert len(record.schedule.inv_freq) == 32
+    assert record.runtimes[0].runtime.startswith("transformers@")
+    assert record.original is not None
+    assert record.target == TargetRecord("safetensors")
 
 
 def test_a_receipt_of_a_gguf_file_has_no_config_and_its_steps(tmp_path: Path) -> None:
-    found = receipt(write(tmp_path / "m.gguf"), YARN)
-    assert (found.in_config, found.fold, found.log_n_approximation) == (None, None, None)
-    assert (found.family, found.encoding, found.target) == ("llama", "keys", TargetRecord("gguf"))
+    record = receipt(write(tmp_path / "m.gguf"), YARN)
+    assert (record.in_config, record.fold, record.log_n_approximation) == (None, None, None)
+    assert (record.family, record.encoding, record.target) == ("llama", "keys", TargetRecord("gguf"))
     log_n = recipe_of("theta", 1e4, context=256, log_n="clamped")
     carried = receipt(write(tmp_path / "n.gguf"), log_n, carrier="mistral3", allow_approximate=True)
     steps = carried.log_n_approximation
@@ -87,7 +87,7 @@ def test_a_family_has_cells_for_the_ways_that_its_class_takes(monkeypatch: pytes
     ways = {
         family: [cell.writing for cell in cells if cell.family == family] for family in ("refused", "phi3", "llama")
     }
-    assert [list(dict.fromkeys(found)) for found in ways.values()] == [[], ["theta", "factors"], list(METHODS)]
+    assert [list(dict.fromkeys(writings)) for writings in ways.values()] == [[], ["theta", "factors"], list(METHODS)]
     exact = {
         cell.writing for cell in cells if cell.verdict.status == "exact" and "transformers" in cell.verdict.runtime
     }

@@ -42,7 +42,7 @@ def brought_back(baked: Path, out: Path, **options: Any) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("made", "encoding"),
+    ("recipe", "encoding"),
     [
         (YARN, "native"),
         (NTK, "native"),
@@ -51,8 +51,8 @@ def brought_back(baked: Path, out: Path, **options: Any) -> Path:
         (recipe_of("as-is"), "native"),
     ],
 )
-def test_every_file_is_as_it_was(source: Path, tmp_path: Path, made: Recipe, encoding: str) -> None:
-    out = apply(make_plan(source, made, tmp_path / "out", encoding=encoding, allow_approximate=bool(made.log_n)))
+def test_every_file_is_as_it_was(source: Path, tmp_path: Path, recipe: Recipe, encoding: str) -> None:
+    out = apply(make_plan(source, recipe, tmp_path / "out", encoding=encoding, allow_approximate=bool(recipe.log_n)))
     assert hashes(out)["config.json"] != hashes(source)["config.json"]
     assert hashes(brought_back(out, tmp_path / "back")) == hashes(source)
 
@@ -155,8 +155,8 @@ def test_a_receipt_that_was_forged_is_not_trusted(out: Path, tmp_path: Path, nam
         with pytest.raises(BadSource, match=sentence):
             apply(make_plan(out, NTK, tmp_path / "again", replace=True))
     assert sorted(tmp_path.iterdir()) == before
-    seen = inspected(out)
-    assert (seen.spec.original_context, seen.spec.context) == (TRAINED, 4 * TRAINED)
+    inspection = inspected(out)
+    assert (inspection.spec.original_context, inspection.spec.context) == (TRAINED, 4 * TRAINED)
 
 
 def test_the_default_place_is_in_the_current_folder(out: Path) -> None:
@@ -172,8 +172,8 @@ def test_no_trained_context_beyond_that_of_the_files_is_believed(out: Path) -> N
 @pytest.mark.parametrize("change", [lambda config: config.update(model_type="x"), lambda config: config.clear()])
 def test_a_first_config_that_cannot_be_read_is_none(out: Path, change: Change) -> None:
     assert inspected(out).first is not None
-    seen = inspected(altered(out, first_config(change)))
-    assert (seen.first, seen.spec.context) == (None, 4 * TRAINED)
+    inspection = inspected(altered(out, first_config(change)))
+    assert (inspection.first, inspection.spec.context) == (None, 4 * TRAINED)
 
 
 def test_what_is_not_of_the_source_stays_out_and_what_was_left_out_is_named(source: Path, tmp_path: Path) -> None:

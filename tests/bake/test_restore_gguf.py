@@ -69,13 +69,13 @@ CASES: dict[str, tuple[str, Recipe, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_file_is_as_it_was(tmp_path: Path, name: str) -> None:
-    arch, made, options = CASES[name]
+    arch, recipe, options = CASES[name]
     path = write(tmp_path / "model.gguf", arch, extra={"feed_forward_length": 96})
     original = path.read_bytes()
-    baked = apply(make_plan(path, made, tmp_path / "baked.gguf", **options))
+    baked = apply(make_plan(path, recipe, tmp_path / "baked.gguf", **options))
     assert brought_back(baked, tmp_path / "back.gguf").read_bytes() == original
     insertable(path)
-    apply(make_plan(path, made, in_place=True, **options))
+    apply(make_plan(path, recipe, in_place=True, **options))
     assert contents(path) == contents(baked)
     brought_back(path)
     assert path.read_bytes() == original
@@ -88,9 +88,9 @@ def test_methods_are_tried_one_after_the_other_in_place(tmp_path: Path) -> None:
     """Each is what the same method makes of the pristine file, also back from a rope tensor to keys."""
     path = insertable(write(tmp_path / "model.gguf"))
     shutil.copy(path, tmp_path / "pristine.gguf")
-    for number, made in enumerate([YARN, MIXED, NTK, YARN, recipe_of("theta", 1e6, context=256), MIXED]):
-        apply(make_plan(path, made, in_place=True, replace=number > 0))
-        fresh = apply(make_plan(tmp_path / "pristine.gguf", made, tmp_path / f"{number}.gguf"))
+    for number, recipe in enumerate([YARN, MIXED, NTK, YARN, recipe_of("theta", 1e6, context=256), MIXED]):
+        apply(make_plan(path, recipe, in_place=True, replace=number > 0))
+        fresh = apply(make_plan(tmp_path / "pristine.gguf", recipe, tmp_path / f"{number}.gguf"))
         here, there = read_header(path), read_header(fresh)
         assert without_own(here.values) == without_own(there.values)
         assert here.tensors == there.tensors
@@ -212,8 +212,8 @@ def test_llama_cpp_computes_the_unscaled_model_again(tmp_path: Path, model_type:
 
     wide = {"hidden_size": 256, "intermediate_size": 256, "num_attention_heads": 4} if outtype == "q4_k_m" else {}
     source, plain = checkpoint(model_type, tmp_path / "source", **wide), tmp_path / "plain.gguf"
-    made = recipe_of("yarn", 4.0, attention_factor=1.2) if model_type == "gemma3_text" else MIXED
-    bake(source, made, tmp_path / "baked.gguf", outtype=outtype)
+    recipe = recipe_of("yarn", 4.0, attention_factor=1.2) if model_type == "gemma3_text" else MIXED
+    bake(source, recipe, tmp_path / "baked.gguf", outtype=outtype)
     bake(source, recipe_of("as-is"), plain, outtype=outtype)
     back = brought_back(tmp_path / "baked.gguf", tmp_path / "back.gguf")
     assert contents(back) == contents(plain)

@@ -42,8 +42,8 @@ def test_wrong_weights_disagree_and_quick_leaves_them_out(out: Path) -> None:
     quick = command(out.parent, *VALIDATE, "--tokens", 16, "--quick")
     assert "The weights were not compared (--quick)." in quick.stdout
     assert "--quick left out the weights" in quick.stderr
-    said = command(out.parent, *VALIDATE, "--tokens", 16, "--quick", "--json")
-    files = json.loads(said.stdout)["files"]
+    report = command(out.parent, *VALIDATE, "--tokens", 16, "--quick", "--json")
+    files = json.loads(report.stdout)["files"]
     assert files == {"files": 4, "bytes": 0, "quick": True, "notes": [], "unverified": []}
     assert json.loads((out / "ropeconv.json").read_text())["validation"]["files"] == files
 
@@ -66,7 +66,7 @@ def test_an_output_stays_right_where_the_table_of_runtimes_changes(out: Path) ->
 
 def test_gguf_files_are_compared(tmp_path: Path) -> None:
     out = apply(make_plan(write(tmp_path / "model.gguf"), YARN_16, tmp_path / "out.gguf"))
-    data(lambda found: found.__setitem__(-1, found[-1] ^ 1))(out)
+    data(lambda content: content.__setitem__(-1, content[-1] ^ 1))(out)
     given = ("validate", "out.gguf", "--against", "model.gguf")
     assert "of out.gguf differs from byte" in command(tmp_path, *given, code=3).stderr
     assert "brings no code" in command(tmp_path, *given, "--trust-remote-code", code=2).stderr
@@ -108,7 +108,7 @@ def flip(path: Path, tensor: str) -> None:
     header = GgufFile.open(path).header
     info = header.tensors[tensor]
     at = header.data_start + info.offset + info.size - 2
-    data(lambda found: found.__setitem__(at, found[at] ^ 1))(path)
+    data(lambda content: content.__setitem__(at, content[at] ^ 1))(path)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -120,12 +120,12 @@ def test_keys_and_the_tensors_of_the_schedule_are_compared(name: str, tmp_path: 
     out = tmp_path / "out.gguf"
     bake(source, MIXED, out, **({"outtype": outtype} if outtype else {}))
     good = out.read_bytes()
-    found = verified(out, source, quick=True)
-    assert (found.quick, found.bytes, found.files) == (True, 0, 1)
+    verification = verified(out, source, quick=True)
+    assert (verification.quick, verification.bytes, verification.files) == (True, 0, 1)
     unverified = ["to compare the types of tensors"] if name == "quantised" else []
-    assert [line.split(",")[0] for line in found.unverified] == unverified
+    assert [line.split(",")[0] for line in verification.unverified] == unverified
     flip(out, weights)
-    assert verified(out, source, quick=True) == found
+    assert verified(out, source, quick=True) == verification
     for changed in schedule:
         out.write_bytes(good)
         flip(out, changed)
@@ -133,14 +133,14 @@ def test_keys_and_the_tensors_of_the_schedule_are_compared(name: str, tmp_path: 
             verified(out, source, quick=True)
     out.write_bytes(good)
     arch = GgufFile.open(out).get("general.architecture")
-    for edit, said in (
+    for edit, message in (
         (Edit({f"{arch}.rope.freq_base": f32(9999.0)}), "rope.freq_base = 9999.0, where"),
         (Edit({f"{arch}.made": string("x")}), "made = 'x', which is not there"),
     ):
         out.write_bytes(good)
         write_new(GgufFile.open(out), 0, edit, tmp_path / "other.gguf")
         (tmp_path / "other.gguf").rename(out)
-        with pytest.raises(Disagreement, match=said):
+        with pytest.raises(Disagreement, match=message):
             verified(out, source, quick=True)
 
 
@@ -148,21 +148,21 @@ def test_tensors_of_another_name_or_shape_are_named(tmp_path: Path) -> None:
     source = write(tmp_path / "model.gguf")
     apply(make_plan(source, YARN_16, tmp_path / "right.gguf"))
     columns, rows = GgufFile.open(source).header.tensors["token_embd.weight"].shape
-    for old, new, said in (
+    for old, new, message in (
         (b"output_norm.weight", b"output_nurm.weight", "it has no tensor output_norm.weight"),
         (struct.pack("<IQQ", 2, columns, rows), struct.pack("<IQQ", 2, rows, columns), "has another shape, type or pl"),
     ):
         (tmp_path / "out.gguf").write_bytes((tmp_path / "right.gguf").read_bytes().replace(old, new, 1))
-        with pytest.raises(Disagreement, match=said):
+        with pytest.raises(Disagreement, match=message):
             verified(tmp_path / "out.gguf", source)
 
 
 def test_stored_frequencies_of_a_folder_are_compared_too(tmp_path: Path) -> None:
     source, out = make("llama", tmp_path / "source"), tmp_path / "out"
     apply(make_plan(source, MIXED, out, encoding="buffers"))
-    found = verified(out, source, quick=True)
-    assert (found.quick, found.bytes) == (True, 0)
-    data(lambda found: found.__setitem__(-3, found[-3] ^ 1), "model-rope.safetensors")(out)
+    verification = verified(out, source, quick=True)
+    assert (verification.quick, verification.bytes) == (True, 0)
+    data(lambda content: content.__setitem__(-3, content[-3] ^ 1), "model-rope.safetensors")(out)
     with pytest.raises(Disagreement, match="inv_freq of model-rope.safetensors differs from byte"):
         verified(out, source, quick=True)
 
@@ -204,25 +204,25 @@ def ranges(kind: str, other: Path) -> list[Range]:
 
 @pytest.mark.parametrize("kind", ["copied", "made", "streamed", "mixed"])
 def test_a_single_other_byte_is_found(kind: str, tmp_path: Path) -> None:
-    one, other = files(tmp_path)
+    path, other = files(tmp_path)
     counted: list[int] = []
-    assert first_difference(one, ranges(kind, other), counted.append) is None
+    assert first_difference(path, ranges(kind, other), counted.append) is None
     assert sum(counted) == SIZE
-    with one.open("r+b") as file:
+    with path.open("r+b") as file:
         for place in (0, HOLE - 1, HOLE, BLOCK - 1, BLOCK, 2 * BLOCK, SIZE - 1):
             for byte in (DATA[place] ^ 4, DATA[place]):
                 file.seek(place)
                 file.write(bytes([byte]))
                 file.flush()
                 expected = None if byte == DATA[place] else place
-                assert first_difference(one, ranges(kind, other)) == expected
+                assert first_difference(path, ranges(kind, other)) == expected
 
 
 @pytest.mark.parametrize("kind", ["copied", "made", "streamed"])
 def test_other_lengths_are_found(kind: str, tmp_path: Path) -> None:
     for content, place in ((DATA[:-3], SIZE - 3), (DATA + b"\1", SIZE)):
-        one, other = files(tmp_path, content)
-        assert first_difference(one, ranges(kind, other)) == place
+        path, other = files(tmp_path, content)
+        assert first_difference(path, ranges(kind, other)) == place
 
 
 def test_what_no_range_covers_is_zero(tmp_path: Path) -> None:

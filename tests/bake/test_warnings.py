@@ -45,26 +45,26 @@ def test_an_extension_of_a_common_model_has_no_warnings(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "said"),
+    ("path", "message"),
     [
         (MORE / "CohereForAI--c4ai-command-r7b-12-2024.json", "the 24 layers that rotate see 4,096 tokens"),
         (MISTRAL, "every layer that rotates sees only 4,096 tokens"),
     ],
 )
-def test_layers_that_cannot_gain_come_first_and_only_of_an_extension(path: Path, said: str) -> None:
-    assert said in warned(path, "yarn", 4.0)[0]
-    assert not any(said in one for one in warned(path, "as-is"))
+def test_layers_that_cannot_gain_come_first_and_only_of_an_extension(path: Path, message: str) -> None:
+    assert message in warned(path, "yarn", 4.0)[0]
+    assert not any(message in warning for warning in warned(path, "as-is"))
 
 
 def test_a_doubt_about_the_trained_context_is_said() -> None:
-    (found,) = warned(CONFIGS / "Qwen--Qwen2-7B.json", "yarn", 4.0)
-    assert "may have been trained with 32,768" in found
-    assert "--original-context 32768" in found
+    (warning,) = warned(CONFIGS / "Qwen--Qwen2-7B.json", "yarn", 4.0)
+    assert "may have been trained with 32,768" in warning
+    assert "--original-context 32768" in warning
 
 
 def test_code_of_the_checkpoint_is_said_last() -> None:
-    found = warned(CONFIGS / "MiniMaxAI--MiniMax-M2.5.json", "yarn", 4.0)
-    assert found[-1].startswith("its auto_map names code in the checkpoint")
+    warnings = warned(CONFIGS / "MiniMaxAI--MiniMax-M2.5.json", "yarn", 4.0)
+    assert warnings[-1].startswith("its auto_map names code in the checkpoint")
 
 
 # What `inspect` offers where a runtime does not compute a checkpoint as it is
@@ -81,11 +81,11 @@ def offered(tmp_path: Path, config: dict[str, Any]) -> dict[str, tuple[str, str]
     """The message and the flags by the runtime that the flags name, or by the first word of the message."""
     (tmp_path / "config.json").write_text(json.dumps({**SIZES, **config}))
     source = open_source(str(tmp_path / "config.json"))
-    seen = inspect_source(source)
+    inspection = inspect_source(source)
     assert isinstance(source, Source)
-    assert isinstance(seen, ConfigInspection)
-    found = repairs(source, seen)  # the table of `inspect` has the others
-    return {(one.repair.split("--runtime ")[-1] or one.message.split()[0]): (one.message, one.repair) for one in found}
+    assert isinstance(inspection, ConfigInspection)
+    fixes = repairs(source, inspection)  # the table of `inspect` has the others
+    return {(fix.repair.split("--runtime ")[-1] or fix.message.split()[0]): (fix.message, fix.repair) for fix in fixes}
 
 
 NEW_SCHEMA = {"rope_theta": None, "rope_parameters": {**SCALING, "rope_theta": 1e6}}
@@ -93,7 +93,7 @@ LINEAR = {"rope_type": "linear", "factor": 4.0}
 
 
 @pytest.mark.parametrize(
-    ("config", "runtime", "said", "repair"),
+    ("config", "runtime", "words", "repair"),
     [
         # mlx-lm's file for Qwen 3 MoE reads the base alone: NTK reaches the same length with a base
         ({"model_type": "qwen3_moe", "rope_scaling": SCALING}, "mlx-lm", "0.32.2: ignored, ", "--ntk 4 --replace"),
@@ -102,11 +102,11 @@ LINEAR = {"rope_type": "linear", "factor": 4.0}
     ],
 )
 def test_a_runtime_gets_a_recipe_that_it_reads(
-    tmp_path: Path, config: dict[str, Any], runtime: str, said: str, repair: str
+    tmp_path: Path, config: dict[str, Any], runtime: str, words: str, repair: str
 ) -> None:
-    message, found = offered(tmp_path, config)[runtime]
-    assert said in message
-    assert found == f"{repair} --runtime {runtime}"
+    message, flags = offered(tmp_path, config)[runtime]
+    assert words in message
+    assert flags == f"{repair} --runtime {runtime}"
 
 
 @pytest.mark.parametrize(
@@ -140,8 +140,8 @@ SENTENCE = re.compile(
 
 def said(plan: Plan) -> list[tuple[float, float, float, float]]:
     """The numbers of every such sentence: the pair, the attention factor, the softmax scale."""
-    found = [match for match in map(SENTENCE.fullmatch, plan.notes) if match]
-    return [(float(m[1]), float(m[2]), float(m[3]), float(m[4] or 1)) for m in found]
+    matches = [match for match in map(SENTENCE.fullmatch, plan.notes) if match]
+    return [(float(m[1]), float(m[2]), float(m[3]), float(m[4] or 1)) for m in matches]
 
 
 def published(name: str, model_type: str, folder: Path) -> Path:
@@ -171,14 +171,14 @@ def test_a_published_pair(name: str, model_type: str, mscale: float, everywhere:
     plan = make_plan(published(name, model_type, tmp_path), YARN_80, replace=True)
     (tmp_path / "out").mkdir()
     write_config(plan, tmp_path / "out")
-    wanted = (mscale, everywhere, *computed(tmp_path / "out"))
-    assert said(plan) == [pytest.approx(wanted, rel=1e-4)]
-    assert (wanted[3] > 1.2) == (model_type != "mistral3")
+    expected = (mscale, everywhere, *computed(tmp_path / "out"))
+    assert said(plan) == [pytest.approx(expected, rel=1e-4)]
+    assert (expected[3] > 1.2) == (model_type != "mistral3")
 
 
 def test_what_is_not_inherited_is_not_said() -> None:
-    own = recipe_of("yarn", 80.0, 32.0, 1.0, True, 1.0, 1.0)
-    assert said(make_plan(CONFIGS / f"{DEEPSEEK_V3}.json", own, replace=True)) == []
+    recipe = recipe_of("yarn", 80.0, 32.0, 1.0, True, 1.0, 1.0)
+    assert said(make_plan(CONFIGS / f"{DEEPSEEK_V3}.json", recipe, replace=True)) == []
 
 
 # Checkpoints with dual_chunk_attention_config, which some runtimes compute in place of a method: Qwen2.5-1M
@@ -211,14 +211,14 @@ def test_a_runtime_that_ignores_the_method_is_refused(chunked: Path, runtime: st
 
 
 def test_it_is_said_until_it_is_chosen(chunked: Path) -> None:
-    seen = inspected(chunked)
-    message = next(problem.message for problem in seen.problems if problem.code == "dual-chunk")
+    inspection = inspected(chunked)
+    message = next(problem.message for problem in inspection.problems if problem.code == "dual-chunk")
     assert all(name in message for name in ("ignored by transformers", "vLLM", "SGLang"))
-    assert seen.spec.original_context == TRAINED // 2
-    said = {choice: planned(chunked, dual_chunk=choice) for choice in (None, "keep", "drop")}
-    assert [message in plan.warnings for plan in said.values()] == [True, False, False]
-    assert [DUAL_CHUNK in plan.result.config for plan in said.values()] == [True, True, False]
-    assert said["keep"].result.verdict_of(find("vllm")[-1]).status == "refused"
+    assert inspection.spec.original_context == TRAINED // 2
+    plans = {choice: planned(chunked, dual_chunk=choice) for choice in (None, "keep", "drop")}
+    assert [message in plan.warnings for plan in plans.values()] == [True, False, False]
+    assert [DUAL_CHUNK in plan.result.config for plan in plans.values()] == [True, True, False]
+    assert plans["keep"].result.verdict_of(find("vllm")[-1]).status == "refused"
 
 
 @pytest.mark.parametrize(("choice", "is_said"), [("keep", True), ("drop", False)])

@@ -125,14 +125,14 @@ YARN = ["--yarn", "4"]
 
 def options() -> list[tuple[str, str, bool]]:
     """Every numeric option: its command, its flag, and whether it chooses a method."""
-    found = []
+    entries = []
     for command in BASE:
         for param in find(command).params:
             numeric = isinstance(param.type, click.types.IntParamType | click.types.FloatParamType)
             if isinstance(param, PanelOption) and (numeric or param.metavar in NUMBERS):
-                found.append((command, param.opts[0], param.panel == METHOD))
-    assert len({flag for _, flag, _ in found}) > 25
-    return found
+                entries.append((command, param.opts[0], param.panel == METHOD))
+    assert len({flag for _, flag, _ in entries}) > 25
+    return entries
 
 
 @pytest.mark.parametrize(("command", "flag", "method"), sample(options(), 10))

@@ -22,29 +22,29 @@ LLAMA_2 = str(CONFIGS / "meta-llama--Llama-2-7b-hf.json")
 
 
 def test_the_smallest_base_as_json(run: Run) -> None:
-    found = json.loads(run("bound", "128k", "--json").stdout)
-    assert found["base"] == pytest.approx(4869104.3705287808, rel=1e-14)
-    assert (found["length"], found["rotary_dim"], found["binding_distance"]) == (131072, 128, 124837)
-    assert found["window"] == pytest.approx([4869104.3705, 4872527.1774], rel=1e-9)
-    assert found["first_wide_window"][0] == pytest.approx(1.597e7, rel=1e-3)
-    assert found["last_violating_base"] == pytest.approx(4.227e7, rel=1e-3)
-    assert sorted(found["published"].values()) == [4.9e6, 7.8e6]
+    document = json.loads(run("bound", "128k", "--json").stdout)
+    assert document["base"] == pytest.approx(4869104.3705287808, rel=1e-14)
+    assert (document["length"], document["rotary_dim"], document["binding_distance"]) == (131072, 128, 124837)
+    assert document["window"] == pytest.approx([4869104.3705, 4872527.1774], rel=1e-9)
+    assert document["first_wide_window"][0] == pytest.approx(1.597e7, rel=1e-3)
+    assert document["last_violating_base"] == pytest.approx(4.227e7, rel=1e-3)
+    assert sorted(document["published"].values()) == [4.9e6, 7.8e6]
 
 
 def test_the_reach_of_a_base(run: Run) -> None:
-    found = json.loads(run("bound", "--theta", "500000", "--json").stdout)
-    assert (found["effective_length"], found["first_violation"]) == (18437, 18438)
-    assert found["violations"]["below"] == 1 << 20
-    assert found["violations"]["places"][0] == [18438, 18439]
+    document = json.loads(run("bound", "--theta", "500000", "--json").stdout)
+    assert (document["effective_length"], document["first_violation"]) == (18437, 18438)
+    assert document["violations"]["below"] == 1 << 20
+    assert document["violations"]["places"][0] == [18438, 18439]
     fewer = json.loads(run("bound", "--theta", "500000", "--up-to", "20k", "--json").stdout)
     assert fewer["violations"] == {"below": 20480, "count": 3, "runs": 2, "places": [[18438, 18439], [20266, 20266]]}
 
 
 def test_the_reach_of_a_source_and_of_what_methods_make_of_it(run: Run) -> None:
-    found = json.loads(run("bound", LLAMA_2, "--json").stdout)
-    assert found["first_violation"] == 1707
+    document = json.loads(run("bound", LLAMA_2, "--json").stdout)
+    assert document["first_violation"] == 1707
     both = json.loads(run("bound", LLAMA_2, "--yarn", "8", "--linear", "8", "--json").stdout)["schedules"]
-    assert {name: one["first_violation"] for name, one in both.items()} == {"yarn8": 8886, "linear8": 13649}
+    assert {name: schedule["first_violation"] for name, schedule in both.items()} == {"yarn8": 8886, "linear8": 13649}
     numbers = json.loads(run("bound", "--theta", "10000", "--original-context", "4096", "--yarn", "8", "--json").stdout)
     assert numbers["first_violation"] == 8886
     llama_31 = json.loads(run("bound", str(CONFIGS / "meta-llama--Meta-Llama-3.1-8B.json"), "--json").stdout)
@@ -60,7 +60,7 @@ def test_the_certificate_covers_everything_below(run: Run, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "words"),
     [
         ((), 2, "give a length such as 128k, a SOURCE, or --theta B"),
         (("128k", "--yarn", "4"), 2, "--yarn does not go with a length"),
@@ -76,12 +76,12 @@ def test_the_certificate_covers_everything_below(run: Run, tmp_path: Path) -> No
     ],
 )
 def test_what_is_refused(
-    refuses: Refuses, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: tuple[str, ...], code: int, said: str
+    refuses: Refuses, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: tuple[str, ...], code: int, words: str
 ) -> None:
     """Before any search, which can take minutes."""
     write(tmp_path / "tiny.gguf")
     monkeypatch.setattr("ropeconv.cli.commands.bound.reach", lambda *_: pytest.fail("searched"))
-    refuses(code, said, "bound", *arguments)
+    refuses(code, words, "bound", *arguments)
 
 
 def test_plot_refuses_other_formats(refuses: Refuses) -> None:
@@ -116,7 +116,7 @@ def naive(folder: Path, layer: int, inv_freq: np.ndarray) -> np.ndarray:
     """Sums of all heads of a layer, float64 [heads, UP_TO], by loops over heads and pairs."""
     tensors = safetensors.numpy.load_file(folder / "model.safetensors")
     q, k, norm = (tensors[f"model.layers.{layer}.{name}"].astype(np.float64) for name in (Q, K, NORM))
-    queries, keys = ((np.square(one * norm).sum(axis=1)).reshape(-1, 64) for one in (q, k))
+    queries, keys = ((np.square(weight * norm).sum(axis=1)).reshape(-1, 64) for weight in (q, k))
     distances = np.arange(UP_TO, dtype=np.float64)
     rows = []
     for head, variance in enumerate(queries):
@@ -130,25 +130,25 @@ def naive(folder: Path, layer: int, inv_freq: np.ndarray) -> np.ndarray:
 
 
 def test_each_head_against_its_tensors(run: Run, uneven: Path) -> None:
-    found = json.loads(run("bound", uneven, "--weights", "--linear", "2", "--up-to", str(UP_TO), "--json").stdout)
+    document = json.loads(run("bound", uneven, "--weights", "--linear", "2", "--up-to", str(UP_TO), "--json").stdout)
     lengths = []
-    for layer, one in enumerate(found["weighted"]["layers"]):
+    for layer, entry in enumerate(document["weighted"]["layers"]):
         sums = naive(uneven, layer, base_inv_freq(1e4, 64) / 2)
-        assert (one["layer"], one["below"]) == (layer, UP_TO)
-        assert one["violations"] == (sums < 0).sum(axis=1).tolist()
-        assert one["effective_lengths"] == [int(row.argmax()) - 1 for row in sums < 0]
-        lengths += one["effective_lengths"]
+        assert (entry["layer"], entry["below"]) == (layer, UP_TO)
+        assert entry["violations"] == (sums < 0).sum(axis=1).tolist()
+        assert entry["effective_lengths"] == [int(row.argmax()) - 1 for row in sums < 0]
+        lengths += entry["effective_lengths"]
     assert len(set(lengths)) > 4
-    summary = {key: value for key, value in found["weighted"].items() if key != "layers"}
+    summary = {key: value for key, value in document["weighted"].items() if key != "layers"}
     assert summary == {
         "heads": 8, "heads_with_violations": 8, "effective_length": min(lengths),
         "median_effective_length": sorted(lengths)[3],
     }  # fmt: skip
-    assert found["effective_length"] not in lengths, "that of equal variances"
+    assert document["effective_length"] not in lengths, "that of equal variances"
     screen = run("bound", uneven, "--weights", "--linear", "2", "--up-to", str(UP_TO)).stdout
     text = " ".join(screen.split())
-    assert f"with equal variances the effective length is {found['effective_length']:,}" in text
+    assert f"with equal variances the effective length is {document['effective_length']:,}" in text
     assert "8 of 8 heads have" in text
     worst = {line.split()[0]: line.split()[5] for line in screen.splitlines() if " of 4 " in line}
-    layers = found["weighted"]["layers"]
-    assert worst == {str(one["layer"]): f"{min(one['effective_lengths']):,}" for one in layers}
+    layers = document["weighted"]["layers"]
+    assert worst == {str(entry["layer"]): f"{min(entry['effective_lengths']):,}" for entry in layers}

@@ -47,8 +47,8 @@ def test_inspect_sees_what_is_stale_or_too_short(run: Run, llama: Path) -> None:
     tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = tensors["model.norm.weight"][:32].copy()
     save_file(tensors, llama / "model.safetensors", metadata={"format": "pt"})
     (llama / "tokenizer_config.json").write_text('{"model_max_length": 32}')
-    seen = json.loads(run("inspect", "model", "--json").stdout)
-    assert {problem["code"] for problem in seen["problems"]} == {"stale-inv-freq", "tokenizer"}
+    document = json.loads(run("inspect", "model", "--json").stdout)
+    assert {problem["code"] for problem in document["problems"]} == {"stale-inv-freq", "tokenizer"}
     assert "tokenizer_config.json has model_max_length = 32, below" in " ".join(run("inspect", "model").stdout.split())
 
 
@@ -99,10 +99,10 @@ def cells(text: str) -> dict[str, list[str]]:
 
 def test_the_matrix_has_a_letter_for_each_way_that_is_exact(run: Run) -> None:
     text = run("list", "runtimes", "--matrix", "--runtime", "mlx-lm@0.32", "--runtime", "exllamav3@1.6").stdout
-    found = cells(text)
-    assert found["llama"] == ["TL3YF", "TL3YF"]
-    assert found["qwen3_moe"] == ["T....", "TL3YF"]
-    assert found["falcon"] == ["-", "-"]
+    rows = cells(text)
+    assert rows["llama"] == ["TL3YF", "TL3YF"]
+    assert rows["qwen3_moe"] == ["T....", "TL3YF"]
+    assert rows["falcon"] == ["-", "-"]
     assert "T: a new base" in text
 
 
@@ -177,7 +177,7 @@ def test_of_an_output(run: Run, llama: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("words", "code", "message"),
     [
         (("model", "--for", "trl"), 2, "run `ropeconv apply` first"),
         (("small.gguf", "--for", "trl"), 2, "apply the method to the checkpoint"),
@@ -187,12 +187,12 @@ def test_of_an_output(run: Run, llama: Path, tmp_path: Path) -> None:
     ],
 )
 def test_what_is_refused(
-    run: Run, refuses: Refuses, llama: Path, tmp_path: Path, words: tuple[str, ...], code: int, said: str
+    run: Run, refuses: Refuses, llama: Path, tmp_path: Path, words: tuple[str, ...], code: int, message: str
 ) -> None:
     write(tmp_path / "small.gguf")
     if "own-code" in words:
         run("apply", "model", "--mixed", "4", "--log-n", "clamped", "--encoding", "buffers", "-o", "own-code")
-    refuses(code, said, "train-config", *words)
+    refuses(code, message, "train-config", *words)
 
 
 # `ropeconv compare`, as a person types it
@@ -223,19 +223,19 @@ def test_the_exit_code(run: Run) -> None:
 
 
 def test_json(run: Run) -> None:
-    found = json.loads(run("compare", STOCK, DISTILLED, "--json").stdout)
-    assert (found["same"], found["differs"]) == (False, ["frequencies", "attention_factor"])
-    assert (found["frequencies"]["pairs"], found["frequencies"]["differing"]) == (64, 40)
-    assert found["second"]["rope"]["factor"] == 4.0
-    assert {"runtime", "display_name", "statuses", "reasons"} == set(found["runtimes"][0])
+    document = json.loads(run("compare", STOCK, DISTILLED, "--json").stdout)
+    assert (document["same"], document["differs"]) == (False, ["frequencies", "attention_factor"])
+    assert (document["frequencies"]["pairs"], document["frequencies"]["differing"]) == (64, 40)
+    assert document["second"]["rope"]["factor"] == 4.0
+    assert {"runtime", "display_name", "statuses", "reasons"} == set(document["runtimes"][0])
 
 
 def test_a_merge(run: Run, tmp_path: Path) -> None:
     (tmp_path / "merge.yaml").write_text(f"base_model: {STOCK}\nmodels: [{{model: {STOCK}}}, {{model: {DISTILLED}}}]")
-    found = run("compare", "merge.yaml", "--exit-code")
-    assert found.returncode == 3
-    assert f"-> ropeconv apply {DISTILLED} --theta 1000000 --context 40960 --replace" in found.stdout
-    assert found.stdout.endswith("They cannot be merged unchanged: 1 difference.\n")
+    comparison = run("compare", "merge.yaml", "--exit-code")
+    assert comparison.returncode == 3
+    assert f"-> ropeconv apply {DISTILLED} --theta 1000000 --context 40960 --replace" in comparison.stdout
+    assert comparison.stdout.endswith("They cannot be merged unchanged: 1 difference.\n")
     data = json.loads(run("compare", STOCK, DISTILLED, "--merge", "--json").stdout)
     assert (data["fits"], [misfit["about"] for misfit in data["misfits"]]) == (False, ["rope"])
     same = run("compare", STOCK, STOCK, STOCK, "--exit-code")

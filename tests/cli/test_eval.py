@@ -58,8 +58,8 @@ def test_a_table_a_result_a_page_and_a_picture(place: Path, measured: Done) -> N
     lines = [line.split() for line in measured.stdout.splitlines() if line.strip()]
     assert ["1/2T", "1T", "4T", "price", "holds", "to"] in lines
     assert [line[0] for line in lines if line[0] in ROWS.split(",")] == ROWS.split(",")
-    found = json.loads((place / "result.json").read_text())
-    assert (found["trained"], found["lengths"], len(found["cells"])) == (64, [32, 64, 256], 12)
+    document = json.loads((place / "result.json").read_text())
+    assert (document["trained"], document["lengths"], len(document["cells"])) == (64, [32, 64, 256], 12)
     assert "<svg" in (place / "page.html").read_text()
     assert (place / "plot.svg").read_text().startswith("<svg")
 
@@ -69,11 +69,11 @@ def test_a_dry_run_writes_nothing_and_a_budget_says_what_fits(place: Path, run: 
     plan = run("model", "--methods", "base,yarn:4", *SMALL[:-1], "other.jsonl", "--dry-run")
     assert re.search(r"growth +256 +8 +2,048", plan.stdout)
     assert re.search(r"24 sequences with 2,816 tokens take about \d+ s\.", plan.stdout)
-    found = json.loads(
+    document = json.loads(
         run("model", "--methods", "base,yarn:4", *SMALL[:-1], "other.jsonl", "--dry-run", "--json").stdout
     )
-    assert ([row["name"] for row in found["rows"]], found["lengths"]) == (["base", "yarn:4"], [32, 64, 256])
-    assert (found["estimate"]["tokens"], found["estimate"]["sequences"]) == (2816, 24)
+    assert ([row["name"] for row in document["rows"]], document["lengths"]) == (["base", "yarn:4"], [32, 64, 256])
+    assert (document["estimate"]["tokens"], document["estimate"]["sequences"]) == (2816, 24)
     assert sorted(place.rglob("*")) == before
     many = ("--windows", "100000", "--measure", "sliding:1", "--budget", "1s")
     refused = run("model", "--text", "text.txt", *many)
@@ -82,16 +82,16 @@ def test_a_dry_run_writes_nothing_and_a_budget_says_what_fits(place: Path, run: 
 
 
 def test_a_condition_that_holds_is_exit_code_3(measured: Done, run: Run) -> None:
-    asked = ("model", "--methods", "base,yarn:4", *SMALL, "--windows", "12", "--fail-if")
-    holds = run(*asked, "base > 0.5 @1T")
+    arguments = ("model", "--methods", "base,yarn:4", *SMALL, "--windows", "12", "--fail-if")
+    holds = run(*arguments, "base > 0.5 @1T")
     assert (holds.returncode, "base > 0.5 @1T is true" in holds.stderr) == (3, True), holds.stderr
-    assert run(*asked, "base > 500 @1T").returncode == 0
+    assert run(*arguments, "base > 500 @1T").returncode == 0
 
 
 def ended(place: Path, journal: Path, number: signal.Signals, *more: str) -> tuple[int, str, str, int]:
     """A run that gets a signal: its exit code, both streams, and the finished sequences in its journal."""
-    asked = ["model", "--methods", "base,yarn:4", *SMALL[:-1], journal.name, "--windows", "12", *more]
-    program = [sys.executable, "-m", "ropeconv", "eval", *asked]
+    arguments = ["model", "--methods", "base,yarn:4", *SMALL[:-1], journal.name, "--windows", "12", *more]
+    program = [sys.executable, "-m", "ropeconv", "eval", *arguments]
     with subprocess.Popen(program, cwd=place, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
         until(lambda: journal.exists() and journal.read_bytes().count(b"\n") >= 10, "the journal")
         running.send_signal(number)
@@ -131,11 +131,11 @@ def test_ctrl_c_shows_what_there_is_and_a_rerun_ends_the_same(place: Path, run: 
     assert code == 130, stderr
     assert "Stopping: what has been measured will be shown." in stderr
     assert json.loads(stdout)["notes"]
-    asked = ("model", "--methods", "base,yarn:4", *SMALL[:-1], journal.name, "--windows", "12", "--json")
-    whole = run(*asked)
+    arguments = ("model", "--methods", "base,yarn:4", *SMALL[:-1], journal.name, "--windows", "12", "--json")
+    whole = run(*arguments)
     assert f"{finished} sequences are in the journal" in whole.stderr
     journal.unlink()
-    assert cells(json.loads(whole.stdout)) == cells(json.loads(run(*asked).stdout))
+    assert cells(json.loads(whole.stdout)) == cells(json.loads(run(*arguments).stdout))
 
 
 TEXT = ("--methods", "base", "--text", "text.txt")

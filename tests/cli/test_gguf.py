@@ -57,13 +57,13 @@ def test_ollama_gets_a_modelfile_with_the_new_context(run: Run, model: Path, tmp
     assert done.stdout.rstrip().endswith(
         "Next: ollama create model-yarn4 -f model-yarn4.Modelfile && ollama run model-yarn4"
     )
-    made = tmp_path / "model-yarn4.Modelfile"
-    assert made.read_text() == "FROM ./model-yarn4.gguf\nPARAMETER num_ctx 256\n"
+    modelfile = tmp_path / "model-yarn4.Modelfile"
+    assert modelfile.read_text() == "FROM ./model-yarn4.gguf\nPARAMETER num_ctx 256\n"
     assert run("apply", "model.gguf", "--yarn", "4", "--ollama", "--force").returncode == 0  # the same text stays
-    made.write_text("FROM ./other.gguf\n")
+    modelfile.write_text("FROM ./other.gguf\n")
     again = run("apply", "model.gguf", "--yarn", "4", "--ollama", "--force")
     assert (again.returncode, "Modelfile exists and has other contents" in again.stderr) == (1, True)
-    assert made.read_text() == "FROM ./other.gguf\n"
+    assert modelfile.read_text() == "FROM ./other.gguf\n"
 
 
 def test_apply_writes_a_new_file_with_a_receipt_and_leaves_the_source_alone(

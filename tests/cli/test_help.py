@@ -44,13 +44,13 @@ def test_the_short_help_of_apply_fits_two_screens_and_names_the_long_one(run: Ru
 
 
 def test_a_shell_completes_commands_and_options() -> None:
-    found = {}
+    completions = {}
     for words in ("ropeconv ins", "ropeconv list fam", "ropeconv apply --ya"):
         env = {**os.environ, "_ROPECONV_COMPLETE": "bash_complete", "COMP_WORDS": words}
         env["COMP_CWORD"] = str(len(words.split()) - 1)
         done = subprocess.run([sys.executable, "-m", "ropeconv"], env=env, capture_output=True, text=True)
-        found[words] = done.stdout.split()
-    assert list(found.values()) == [["plain,inspect"], ["plain,families"], ["plain,--yarn"]]
+        completions[words] = done.stdout.split()
+    assert list(completions.values()) == [["plain,inspect"], ["plain,families"], ["plain,--yarn"]]
 
 
 def test_the_lists_of_commands_have_the_first_sentence_of_each(run: Run) -> None:

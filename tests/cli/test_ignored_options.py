@@ -82,7 +82,7 @@ def observe(command: list[str], folder: Path) -> tuple[int, str, dict[str, str]]
     """Exit code, output without times, and the files that a command left, which are removed again."""
     out, before = io.StringIO(), set(folder.rglob("*"))
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
-        code = errors.run(lambda **how: app(command, **how))
+        code = errors.run(lambda **kwargs: app(command, **kwargs))
     files = {}
     for path in sorted(set(folder.rglob("*")) - before, reverse=True):
         if path.is_file():
@@ -98,11 +98,11 @@ def ignored(command: list[str], accepted: set[str], folder: Path) -> list[str]:
     """The options that a command accepts beside its others, and that change nothing."""
     plain = observe(command, folder)
     assert plain[0] in (0, 3), plain
-    found = []
+    flags = []
     for flag, spelled in options(command[0]):
         if flag not in {*command, *accepted} and (done := observe([*command, *spelled], folder))[0] in (0, 3):
-            found += [flag] if done == plain else []
-    return found
+            flags += [flag] if done == plain else []
+    return flags
 
 
 @pytest.fixture(scope="module")

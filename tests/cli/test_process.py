@@ -98,10 +98,10 @@ def test_errors_of_python_are_sentences_and_tracebacks_where_they_are_asked_for(
     for debug in ("", "1"):
         monkeypatch.setenv("ROPECONV_DEBUG", debug)
         assert run_app(app) == 1
-        said = capsys.readouterr().err
-        assert ("Traceback" in said) == bool(debug)
-        assert debug or words in said
-        assert "\x1b" not in said
+        output = capsys.readouterr().err
+        assert ("Traceback" in output) == bool(debug)
+        assert debug or words in output
+        assert "\x1b" not in output
 
 
 HEAVY = {"torch", "transformers", "huggingface_hub", "safetensors", "sentencepiece", "tokenizers"}

@@ -44,7 +44,7 @@ def test_several_sources_are_as_if_each_were_alone(run: Run, llama: Path, second
     assert "model: 64 -> 256 tokens with --yarn 4" in planned.stdout
     assert "second: 64 -> 256 tokens with --yarn 4" in planned.stdout
     data = json.loads(run(*given, "--dry-run", "--json").stdout)
-    assert [one["out"] for one in data["outputs"]] == ["out/model-yarn4", "out/second-yarn4"]
+    assert [output["out"] for output in data["outputs"]] == ["out/model-yarn4", "out/second-yarn4"]
     assert not (tmp_path / "out").exists()
     done = run(*given, "-q")
     assert done.returncode == 0, done.stderr
@@ -63,11 +63,11 @@ def test_several_outputs_of_one_source(run: Run, qwen2: Path, tmp_path: Path) ->
     assert done.returncode == 0, done.stderr
     data = json.loads(done.stdout)
     assert (data["schema"], data["failed"]) == (2, [])
-    folder, *files = (one["out"] for one in data["outputs"])
+    folder, *files = (output["out"] for output in data["outputs"])
     assert folder == "qwen2-yarn4"
     assert [name.rpartition("-")[2] for name in files] == ["Q8_0.gguf", "BF16.gguf"]
-    found = [GgufFile.open(tmp_path / name).get("general.file_type") for name in files]
-    assert found == [LlamaFileType.MOSTLY_Q8_0, LlamaFileType.MOSTLY_BF16]
+    file_types = [GgufFile.open(tmp_path / name).get("general.file_type") for name in files]
+    assert file_types == [LlamaFileType.MOSTLY_Q8_0, LlamaFileType.MOSTLY_BF16]
     single = json.loads(run("apply", "qwen2", "--yarn", "4", "--force", "--json").stdout)
     assert single.keys() == data["outputs"][0].keys()
 
@@ -81,8 +81,8 @@ def test_a_failure_of_one_leaves_the_others(run: Run, llama: Path, second: Path,
     assert "\nropeconv: nowhere is neither" in done.stderr
     assert "1 of 3 outputs were made; failed: second, nowhere." in done.stderr
     data = json.loads(done.stdout)
-    assert [one["out"] for one in data["outputs"]] == ["model-yarn4"]
-    assert [(one["source"], one["exit_code"]) for one in data["failed"]] == [("second", 1), ("nowhere", 1)]
+    assert [output["out"] for output in data["outputs"]] == ["model-yarn4"]
+    assert [(failure["source"], failure["exit_code"]) for failure in data["failed"]] == [("second", 1), ("nowhere", 1)]
     assert (tmp_path / "model-yarn4" / "config.json").is_file()
 
 
@@ -133,19 +133,19 @@ def test_a_wrong_command_line_writes_nothing(
 
 
 def test_quantisations_go_into_one_repository_in_one_commit(process: Run, qwen2: Path, tmp_path: Path) -> None:
-    asked = ("apply", "qwen2", "--yarn", "4", "--to", "gguf", "--outtype", "q8_0", "--outtype", "f16")
+    arguments = ("apply", "qwen2", "--yarn", "4", "--to", "gguf", "--outtype", "q8_0", "--outtype", "f16")
     with serving_writes(tmp_path / "hub") as hub:
         environment = {**hub.environment(tmp_path / "home"), "HF_TOKEN": "hf_sesame"}
-        shown = process(*asked, "--push", "me/quants", "--dry-run", "--json", env=environment)
+        shown = process(*arguments, "--push", "me/quants", "--dry-run", "--json", env=environment)
         assert shown.returncode == 0, shown.stderr
         uploads = json.loads(shown.stdout)["publication"]["uploads"]
-        assert len([one for one in uploads if one["name"].endswith(".gguf") and one["bytes"]]) == 2
-        done = process(*asked, "--push", "me/quants", env=environment)
+        assert len([upload for upload in uploads if upload["name"].endswith(".gguf") and upload["bytes"]]) == 2
+        done = process(*arguments, "--push", "me/quants", env=environment)
         assert done.returncode == 0, done.stderr
         assert done.stdout.splitlines()[-1] == f"{hub.url}/me/quants/commit/{hub.commit('me/quants')}"
         assert len(hub.messages) == 1
-        found = {name for name in _names(hub.repos["me/quants"]) if name.endswith(".gguf")}
-        assert {name.rpartition("-")[2] for name in found} == {"Q8_0.gguf", "F16.gguf"}
+        names = {name for name in _names(hub.repos["me/quants"]) if name.endswith(".gguf")}
+        assert {name.rpartition("-")[2] for name in names} == {"Q8_0.gguf", "F16.gguf"}
         by = {GgufFile.open(path).get("general.quantized_by") for path in tmp_path.glob("*Q8_0.gguf")}
         assert by == {"me"}
         assert {GgufFile.open(path).get("general.quantized_by") for path in tmp_path.glob("*F16.gguf")} == {None}

@@ -56,7 +56,7 @@ def on_screen(width: int, *arguments: str) -> str:
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(screen), contextlib.redirect_stderr(screen):
         for name, value in (("COLUMNS", str(width)), ("LINES", "50"), ("TERM", "xterm")):
             patch.setenv(name, value)
-        errors.run(lambda **how: app(arguments, prog_name="ropeconv", **how))
+        errors.run(lambda **kwargs: app(arguments, prog_name="ropeconv", **kwargs))
     return plain(screen.getvalue())
 
 
@@ -67,13 +67,13 @@ def in_terminal(folder: Path, width: int, *arguments: str) -> str:
     command = [sys.executable, "-m", "ropeconv", *arguments]
     process = subprocess.Popen(command, stdout=end, stderr=end, stdin=end, cwd=folder, env=env)
     os.close(end)
-    found = b""
+    output = b""
     with contextlib.suppress(OSError):
         while part := os.read(screen, 1 << 16):
-            found += part
+            output += part
     process.wait()
     os.close(screen)
-    return plain(found.decode()).replace("\r\n", "\n")
+    return plain(output.decode()).replace("\r\n", "\n")
 
 
 def words(text: str) -> set[str]:
@@ -132,7 +132,7 @@ def shown(clock: Clock, steps: list[tuple[float, int]]) -> str:
 
 
 @pytest.mark.parametrize(
-    ("steps", "said"),
+    ("steps", "cols"),
     [
         ([(2, 100)], ("10%", "50 tokens/s", "0:00:18 left")),
         ([(1, 10), (1, 90)], ("10%", "50 tokens/s", "0:00:18 left")),
@@ -140,9 +140,9 @@ def shown(clock: Clock, steps: list[tuple[float, int]]) -> str:
         ([(2, 500), (2, 500)], ("100%", "250 tokens/s", "0:00:00 left")),
     ],
 )
-def test_percentage_rate_and_time_from_the_first_step_on(steps: list[tuple[float, int]], said: tuple[str, ...]) -> None:
+def test_percentage_rate_and_time_from_the_first_step_on(steps: list[tuple[float, int]], cols: tuple[str, ...]) -> None:
     text = shown(Clock(), steps)
-    assert [words for words in said if words not in text] == []
+    assert [words for words in cols if words not in text] == []
 
 
 # Names from checkpoints, and secrets, are printed without what a terminal obeys or a reader should not see
@@ -178,10 +178,10 @@ def test_nothing_in_a_text_is_taken_for_markup(capsys: pytest.CaptureFixture[str
     output.copyable(text)
     output.note(text)
     output.table(text, (text, "b"), [(text, "1")])
-    said = capsys.readouterr()
-    assert said.err == f"{text}\n"
-    assert said.out.count(text) == 5
-    assert said.out.splitlines()[2] == text, "a title is not wrapped at the width of its table"
+    captured = capsys.readouterr()
+    assert captured.err == f"{text}\n"
+    assert captured.out.count(text) == 5
+    assert captured.out.splitlines()[2] == text, "a title is not wrapped at the width of its table"
 
 
 @pytest.mark.parametrize(

@@ -22,22 +22,22 @@ def load(folder: str) -> Any:
     return AutoModelForCausalLM.from_pretrained(folder, **given).eval()
 
 
-def patched(folder: str, wanted: dict[str, Any]) -> Any:
+def patched(folder: str, schedule: dict[str, Any]) -> Any:
     """The stock model with other buffers, and queries scaled where they leave their projection or norm."""
-    model, rule, seen = load(folder), wanted["log_n"], {}
+    model, rule, inputs = load(folder), schedule["log_n"], {}
     rotary = model.model.rotary_emb
-    rotary.inv_freq = torch.tensor(wanted["inv_freq"], dtype=torch.float32)
+    rotary.inv_freq = torch.tensor(schedule["inv_freq"], dtype=torch.float32)
     rotary.original_inv_freq = rotary.inv_freq.clone()
-    rotary.attention_scaling, rotary.rope_type = wanted["attention_factor"], "default"
+    rotary.attention_scaling, rotary.rope_type = schedule["attention_factor"], "default"
     if rule is None:
         return model
     rotary.register_forward_pre_hook(
-        lambda module, args, given: seen.update(p=given["position_ids"] if "position_ids" in given else args[1]),
+        lambda module, args, given: inputs.update(p=given["position_ids"] if "position_ids" in given else args[1]),
         with_kwargs=True,
     )
 
     def scale(module: Any, args: Any, queries: torch.Tensor) -> torch.Tensor:
-        factor = torch.log(seen["p"].double() + 1) / math.log(rule["length"])
+        factor = torch.log(inputs["p"].double() + 1) / math.log(rule["length"])
         factor = factor.clamp(min=1) if rule["kind"] == "clamped" else factor
         return (queries * factor.reshape(*factor.shape, *[1] * (queries.dim() - 2))).to(queries.dtype)
 
@@ -49,9 +49,9 @@ def patched(folder: str, wanted: dict[str, Any]) -> Any:
 
 @torch.no_grad()
 def main() -> None:
-    source, baked, wanted = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+    source, baked, schedule = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
     ids = torch.randint(4, 300, (1, 256), generator=torch.Generator().manual_seed(0))
-    models = patched(source, wanted), load(baked), load(source)
+    models = patched(source, schedule), load(baked), load(source)
     reference, *others = (model(input_ids=ids, use_cache=False).logits[0] for model in models)
     print(json.dumps([((reference - other).abs().max() / reference.std()).item() for other in others]))
 

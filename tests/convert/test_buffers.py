@@ -35,15 +35,15 @@ NOISE = 5e-5  # of a standard deviation
 def agrees(source: Path, baked: Path, transformers: str = "") -> None:
     """Runs the program beside this file, with the installed transformers or one in a folder."""
     schedule = json.loads((baked / "ropeconv.json").read_text())["schedule"]
-    wanted = json.dumps({key: schedule.get(key) for key in ("inv_freq", "attention_factor", "log_n")})
+    schedule_json = json.dumps({key: schedule.get(key) for key in ("inv_freq", "attention_factor", "log_n")})
     program = [sys.executable, "-W", "ignore", str(Path(__file__).with_name("stored_rope.py"))]
     environment = {**os.environ, "HF_MODULES_CACHE": str(baked.parent / "modules"), "HF_HUB_OFFLINE": "1"}
     environment |= {"PYTHONPATH": transformers} if transformers else {}
-    command = [*program, str(source), str(baked), wanted]
+    command = [*program, str(source), str(baked), schedule_json]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    found, control = json.loads(done.stdout.splitlines()[-1])
-    assert found < NOISE
+    difference, control = json.loads(done.stdout.splitlines()[-1])
+    assert difference < NOISE
     assert control > 0.5
 
 
@@ -72,14 +72,14 @@ def test_every_way_to_run_the_stored_code_gives_the_same_logits(tmp_path: Path, 
     ids, model = torch.randint(4, 300, (1, 160), generator=torch.Generator().manual_seed(0)), loaded(out)
     model.save_pretrained(tmp_path / "saved")
     with torch.no_grad():
-        wanted = model(input_ids=ids, use_cache=False).logits[0]
+        reference = model(input_ids=ids, use_cache=False).logits[0]
         prompt = model(input_ids=ids[:, :140], use_cache=True)
         steps, cache = [prompt.logits[0]], prompt.past_key_values
         for at in range(140, 160):
             steps.append(model(input_ids=ids[:, at : at + 1], past_key_values=cache, use_cache=True).logits[0])
         others = (loaded(out, "sdpa"), loaded(tmp_path / "saved"), torch.compile(model, backend="eager"))
-        found = [torch.cat(steps), *(other(input_ids=ids, use_cache=False).logits[0] for other in others)]
-    assert max((one - wanted).abs().max() for one in found) < NOISE * wanted.std()
+        outputs = [torch.cat(steps), *(other(input_ids=ids, use_cache=False).logits[0] for other in others)]
+    assert max((output - reference).abs().max() for output in outputs) < NOISE * reference.std()
 
 
 @pytest.mark.parametrize(("layout", "kind"), sample(list(product(LAYOUTS, RECIPES)), 1))

@@ -76,9 +76,9 @@ def test_two_lists_as_longrope() -> None:
         "long_factor": [1.0, 2.0, 3.0, 4.0], "factor": 4.0, "attention_factor": usual,
         "original_max_position_embeddings": 64,
     }  # fmt: skip
-    own = written(of_form(form, 1.3, short_inv_freq=form.short_inv_freq(8)))
-    assert (own["rope_scaling"]["short_mscale"], own["rope_scaling"]["long_mscale"]) == (1.3, 1.3)
-    assert own["original_max_position_embeddings"] == 64
+    config = written(of_form(form, 1.3, short_inv_freq=form.short_inv_freq(8)))
+    assert (config["rope_scaling"]["short_mscale"], config["rope_scaling"]["long_mscale"]) == (1.3, 1.3)
+    assert config["original_max_position_embeddings"] == 64
 
 
 def test_any_frequencies_as_two_equal_lists() -> None:
@@ -142,12 +142,12 @@ def mscale(factor: float, softmax: float, attention_factor: float) -> dict[str, 
     return setting(schedule, "deepseek_v3", spec(mla=True)).rope
 
 
-@pytest.mark.parametrize(("own", "everywhere"), [(1.0, 1.0), (0.707, 0.707), (0.5, 1.0), (1.0, 0.5)])
-def test_the_pair_of_mla_gives_both_numbers_again(own: float, everywhere: float) -> None:
+@pytest.mark.parametrize(("scale", "everywhere"), [(1.0, 1.0), (0.707, 0.707), (0.5, 1.0), (1.0, 0.5)])
+def test_the_pair_of_mla_gives_both_numbers_again(scale: float, everywhere: float) -> None:
     """transformers: cos and sin times (0.1 m ln s + 1) / (0.1 m_all ln s + 1), and logits times the latter squared."""
     log = 0.1 * math.log(4)
-    rope = mscale(4.0, (1 + everywhere * log) ** 2, (1 + own * log) / (1 + everywhere * log))
-    assert rope["mscale"] == pytest.approx(own, abs=1e-11)
+    rope = mscale(4.0, (1 + everywhere * log) ** 2, (1 + scale * log) / (1 + everywhere * log))
+    assert rope["mscale"] == pytest.approx(scale, abs=1e-11)
     assert rope["mscale_all_dim"] == pytest.approx(everywhere, abs=1e-11)
     assert "attention_factor" not in rope
 
@@ -155,8 +155,8 @@ def test_the_pair_of_mla_gives_both_numbers_again(own: float, everywhere: float)
 # Divisors over the powers of a base, and lengths from which a class derives an attention factor, against numpy
 
 
-def ulps(found: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    return np.abs(found.view(np.int32).astype(np.int64) - wanted.astype(np.float32).view(np.int32))
+def ulps(actual: np.ndarray, expected: np.ndarray) -> np.ndarray:
+    return np.abs(actual.view(np.int32).astype(np.int64) - expected.astype(np.float32).view(np.int32))
 
 
 def test_divisors_hold_for_both_roundings_of_a_power_that_is_near_the_middle() -> None:
@@ -165,12 +165,12 @@ def test_divisors_hold_for_both_roundings_of_a_power_that_is_near_the_middle() -
     for theta, seed in product((1e4, 123456.0, 5e5, 1e6, 8e6), range(4)):
         exponent = (np.arange(0, 256, 2).astype(np.float32) / np.float32(256)).astype(np.float64)
         exact = np.float64(np.float32(theta)) ** exponent
-        wanted = 1 / exact / np.random.default_rng(seed).uniform(1, 40, 128)
+        inv_freq = 1 / exact / np.random.default_rng(seed).uniform(1, 40, 128)
         power = exact.astype(np.float32)
         other = np.nextafter(power, np.where(exact > power, np.float32(np.inf), np.float32(0)))
         doubtful = np.abs(exact - power) > 0.4 * np.abs(other.astype(np.float64) - power)
-        found = factor_list(wanted, theta, 256)
-        ulp, other_ulp = (ulps(np.float32(1) / (found * one), wanted) for one in (power, other))
+        factors = factor_list(inv_freq, theta, 256)
+        ulp, other_ulp = (ulps(np.float32(1) / (factors * rounding), inv_freq) for rounding in (power, other))
         exact_hits.append(ulp[~doubtful] == 0)
         both.append(np.maximum(ulp, other_ulp)[doubtful])
     assert np.concatenate(exact_hits).mean() > 0.75

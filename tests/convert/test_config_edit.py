@@ -34,15 +34,15 @@ def parameters(**more: Any) -> dict[str, Any]:
 def written(model_type: str, rope: dict[str, Any] = LINEAR, **config: Any) -> dict[str, Any]:
     """The whole new config. config: more keys; None takes one away."""
     family: Family = by_model_type()[model_type]
-    whole = {key: one for key, one in {"model_type": model_type, **BASE, **config}.items() if one is not None}
+    whole = {key: value for key, value in {"model_type": model_type, **BASE, **config}.items() if value is not None}
     return bake_config(whole, family, read_spec(whole, family), RopeSetting(rope, 500.0, 256))
 
 
 def changed(model_type: str, rope: dict[str, Any] = LINEAR, **config: Any) -> dict[str, Any]:
     """The keys that are new or have another value."""
     before = {**BASE, **config}
-    found = written(model_type, rope, **config)
-    return {key: one for key, one in found.items() if key != "model_type" and before.get(key, "absent") != one}
+    after = written(model_type, rope, **config)
+    return {key: value for key, value in after.items() if key != "model_type" and before.get(key, "absent") != value}
 
 
 @pytest.mark.parametrize(
@@ -97,11 +97,11 @@ def test_the_old_schema_is_null_where_nothing_is_scaled_unless_a_class_needs_it(
 
 def test_a_scale_of_queries_keeps_its_length_and_stands_where_vllm_looks_too() -> None:
     before = {**local(10000.0), "llama_4_scaling_beta": 1, "original_max_position_embeddings": 32.0}
-    found = written("ministral3", rope_parameters=before)
+    config = written("ministral3", rope_parameters=before)
     scale = {"original_max_position_embeddings": 32, "llama_4_scaling_beta": 1.0}
-    assert found["rope_parameters"] == parameters(**scale)
-    assert found["rope_scaling"] == {**LINEAR, "type": "linear", **scale}
-    assert found["llama_4_scaling"] == {"original_max_position_embeddings": 32, "beta": 1.0}
+    assert config["rope_parameters"] == parameters(**scale)
+    assert config["rope_scaling"] == {**LINEAR, "type": "linear", **scale}
+    assert config["llama_4_scaling"] == {"original_max_position_embeddings": 32, "beta": 1.0}
     assert "llama_4_scaling" not in written("llama")
 
 

@@ -91,12 +91,12 @@ def test_transformers_computes_the_method(
     assert "error" not in answer
     reader = find(f"transformers@{answer['transformers']}")[0]
     assert plan.result.verdict_of(reader).status == "exact"
-    found, wanted = answer["modules"]["global"], expected(model_type, recipe)
+    module, inv_freq = answer["modules"]["global"], expected(model_type, recipe)
     if plan.result.encoding == "factors":
-        assert ulp_distance(np.array(found["inv_freq"]), wanted) <= 2
-    np.testing.assert_allclose(found["inv_freq"], wanted, rtol=3e-6)
-    np.testing.assert_allclose(found["short"], found["inv_freq"], rtol=0)
-    assert found["attention_factor"] == pytest.approx(attention_factor, rel=1e-6)
+        assert ulp_distance(np.array(module["inv_freq"]), inv_freq) <= 2
+    np.testing.assert_allclose(module["inv_freq"], inv_freq, rtol=3e-6)
+    np.testing.assert_allclose(module["short"], module["inv_freq"], rtol=0)
+    assert module["attention_factor"] == pytest.approx(attention_factor, rel=1e-6)
     if "local" in answer["modules"]:
         local = answer["modules"]["local"]
         assert local["attention_factor"] == 1

@@ -52,8 +52,8 @@ def logits(folder: Path, plan: Any, attention_factor: float | None = None) -> to
     ids = torch.randint(4, 300, (1, LENGTH), generator=torch.Generator().manual_seed(0))
     decoded = {"decoder_input_ids": ids} if has_decoder(model) else {"use_cache": False}
     with torch.no_grad():
-        found = model(input_ids=ids, **decoded)
-    return getattr(found, "logits", found[0])[0].double()
+        output = model(input_ids=ids, **decoded)
+    return getattr(output, "logits", output[0])[0].double()
 
 
 def tiny(model_type: str, folder: Path) -> Path:
@@ -62,7 +62,7 @@ def tiny(model_type: str, folder: Path) -> Path:
 
 OTHER_SIDES = ("llama", "qwen3", "phi3", "gpt_neox", "falcon", "gemma3_text", "gemma3n_text", "deepseek_v3")
 CELLS = [
-    *((name, "k") for name in [*sample(EVERY_DAY, 3), *sample([one for one in FOLDING if one not in EVERY_DAY], 2)]),
+    *((name, "k") for name in [*sample(EVERY_DAY, 3), *sample([name for name in FOLDING if name not in EVERY_DAY], 2)]),
     *sample(list(product(OTHER_SIDES, ("q", "qk"))), 1),
 ]
 
@@ -75,11 +75,11 @@ def test_the_factor_in_the_weights_does_what_it_does_in_the_rotary_module(
     plan = make_plan(source, RECIPE, tmp_path / "out", encoding="weights", fold_into=side)
     folder = apply(plan)
     assert plan.result.in_config.attention_factor == 1
-    wanted, folded = logits(source, plan), logits(folder, plan, attention_factor=1.0)
+    reference, folded = logits(source, plan), logits(folder, plan, attention_factor=1.0)
     # (1 + w) a - 1 is not exact
     bound = 1e-5 if any(scaling.plus_one for scaling in plan.result.fold.scalings) else 1e-9
-    assert (wanted - folded).abs().max() < bound * wanted.std()
-    assert (wanted - logits(source, plan, attention_factor=1.0)).abs().max() > 0.1 * wanted.std()
+    assert (reference - folded).abs().max() < bound * reference.std()
+    assert (reference - logits(source, plan, attention_factor=1.0)).abs().max() > 0.1 * reference.std()
 
 
 def test_only_the_ranges_that_the_plan_names_change(tmp_path: Path) -> None:
@@ -115,8 +115,8 @@ def test_sixteen_bits_are_rounded_to_nearest_and_the_plan_says_so(
     assert "rounded" in statuses
     assert "exact" not in statuses
     name = "model.layers.0.self_attn.k_proj.weight"
-    found = load_file(apply(plan) / "model.safetensors")[name]
-    assert torch.equal(found, (half[name].float() * 1.44).to(getattr(torch, dtype)))
+    weight = load_file(apply(plan) / "model.safetensors")[name]
+    assert torch.equal(weight, (half[name].float() * 1.44).to(getattr(torch, dtype)))
 
 
 @pytest.mark.parametrize("model_type", sample(sorted(CANCELS), 2))

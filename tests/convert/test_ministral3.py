@@ -41,10 +41,10 @@ def test_logits(tmp_path: Path, layout: str, method: str, kind: str) -> None:
     out = baked(source, tmp_path / "out", kind, method)
     config = json.loads((out / "config.json").read_text())
     assert (config["model_type"], config["architectures"]) == ("ministral3", ["Ministral3ForCausalLM"])
-    found = validate(out, source)
-    assert found.agrees, found
-    assert max(bucket.kl_95 for bucket in found.buckets) < 1e-6
-    assert ("steps in place of log-n" in found.sentence) == (kind == "clamped")
+    result = validate(out, source)
+    assert result.agrees, result
+    assert max(bucket.kl_95 for bucket in result.buckets) < 1e-6
+    assert ("steps in place of log-n" in result.sentence) == (kind == "clamped")
 
 
 def test_the_stock_class_takes_the_steps_that_we_say() -> None:
@@ -62,7 +62,7 @@ def test_silent_keys_keep_the_meaning_they_had(tmp_path: Path, layout: str) -> N
     from transformers import AutoConfig, AutoModelForCausalLM
 
     source = make(layout, tmp_path / "source")
-    config = {key: one for key, one in json.loads((source / "config.json").read_text()).items() if key not in SILENT}
+    config = {key: item for key, item in json.loads((source / "config.json").read_text()).items() if key not in SILENT}
     heads = 8 if layout == "mistral" else 2
     config |= {"num_attention_heads": heads, "hidden_size": 64 * heads}
     (source / "config.json").write_text(json.dumps(config))
@@ -72,11 +72,11 @@ def test_silent_keys_keep_the_meaning_they_had(tmp_path: Path, layout: str) -> N
     out = baked(source, tmp_path / "out", "clamped", recipe_of("theta", 1e4, log_n="clamped", log_n_length=1 << 20))
     ids = torch.randint(4, 300, (1, TRAINED), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        one, other = (load_stock(folder, "cpu")(input_ids=ids).logits for folder in (source, out))
-    assert torch.equal(one, other)
+        reference, other = (load_stock(folder, "cpu")(input_ids=ids).logits for folder in (source, out))
+    assert torch.equal(reference, other)
     written = json.loads((out / "config.json").read_text())
-    found = [written[key] for key in ("rms_norm_eps", "pad_token_id", "num_key_value_heads")]
-    assert found == [1e-6, None, heads]
+    values = [written[key] for key in ("rms_norm_eps", "pad_token_id", "num_key_value_heads")]
+    assert values == [1e-6, None, heads]
 
 
 def test_what_is_written_for_others(llama: Path, tmp_path: Path) -> None:

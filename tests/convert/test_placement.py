@@ -47,8 +47,8 @@ def made(family: str, tensors: dict[str, Tensor], **options: Any) -> Fold:
 def folded(family: str, shapes: Shapes, **options: Any) -> dict[str, tuple[Any, float]]:
     """Spans and factor of every scaling by the end of its tensor's name."""
     scalings = made(family, checkpoint(shapes), **options).scalings
-    assert len({one.tensor for one in scalings}) == len(scalings)
-    return {one.tensor.partition("layers.0.")[2]: (one.spans, one.factor) for one in scalings}
+    assert len({scaling.tensor for scaling in scalings}) == len(scalings)
+    return {scaling.tensor.partition("layers.0.")[2]: (scaling.spans, scaling.factor) for scaling in scalings}
 
 
 Q, K = "self_attn.q_proj.weight", "self_attn.k_proj.weight"
@@ -112,15 +112,15 @@ def test_what_is_multiplied(family: str, shapes: Shapes, options: dict[str, Any]
     ("layers", "changed"), [(("global", "none"), [0]), (("local", "global"), [1]), (("global", "global"), [0, 1])]
 )
 def test_only_layers_that_are_extended_are_multiplied(layers: tuple[str, ...], changed: list[int]) -> None:
-    found = made("llama", checkpoint(LLAMA) | checkpoint(LLAMA, layer=1), spec=spec(layers=layers))
-    assert [one.tensor for one in found.scalings] == [f"model.layers.{layer}.{K}" for layer in changed]
+    result = made("llama", checkpoint(LLAMA) | checkpoint(LLAMA, layer=1), spec=spec(layers=layers))
+    assert [scaling.tensor for scaling in result.scalings] == [f"model.layers.{layer}.{K}" for layer in changed]
 
 
 @pytest.mark.parametrize(("family", "plus_one"), [("qwen3", False), ("gemma3_text", True)])
 def test_norms_cost_nothing_and_may_be_stored_less_one(family: str, plus_one: bool) -> None:
-    found = made(family, checkpoint(NORMED))
-    assert [one.plus_one for one in found.scalings] == [plus_one]
-    assert found.expected_kl == 0.0
+    result = made(family, checkpoint(NORMED))
+    assert [scaling.plus_one for scaling in result.scalings] == [plus_one]
+    assert result.expected_kl == 0.0
 
 
 @pytest.mark.parametrize(
@@ -161,8 +161,8 @@ def test_weights_that_hold_no_factor(
 @pytest.mark.parametrize("dtype", ["F32", "BF16"])
 def test_all_queries_times_a_power_of_two(dtype: str) -> None:
     family, tensors = by_model_type()["llama"], checkpoint(LLAMA, dtype) | checkpoint(LLAMA, dtype, layer=1)
-    found = times_queries(2.0**-13, spec(layers=("global", "none")), family, tensors)
-    assert found == tuple(Scaling(f"model.layers.{layer}.{Q}", ((0, 320),), 2.0**-13) for layer in (0, 1))
+    scalings = times_queries(2.0**-13, spec(layers=("global", "none")), family, tensors)
+    assert scalings == tuple(Scaling(f"model.layers.{layer}.{Q}", ((0, 320),), 2.0**-13) for layer in (0, 1))
     with pytest.raises(UnsupportedBake, match="a factor of 0.00012207 in the queries.*bits would be lost"):
         times_queries(2.0**-13, spec(), family, checkpoint(LLAMA, "F16"))
 
@@ -174,6 +174,6 @@ def indexer(*sides: str) -> Shapes:
 @pytest.mark.parametrize("into", ["q", "k", "qk"])
 @pytest.mark.parametrize(("family", "span"), [("deepseek_v32", (0, 8)), ("hy_v4", (4, 12))])
 def test_the_norm_of_the_keys_of_an_indexer_takes_the_whole_square(family: str, span: Any, into: str) -> None:
-    found = folded(family, DEEPSEEK | indexer("k"), fold_into=into)
-    own = {name: one for name, one in found.items() if "indexer" in name}
-    assert own == dict.fromkeys(indexer("k"), ((span,), 4.0))
+    scalings = folded(family, DEEPSEEK | indexer("k"), fold_into=into)
+    indexer_scalings = {name: scaling for name, scaling in scalings.items() if "indexer" in name}
+    assert indexer_scalings == dict.fromkeys(indexer("k"), ((span,), 4.0))

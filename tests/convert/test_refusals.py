@@ -66,9 +66,9 @@ def test_stored_frequencies_scale_queries_in_layers_without_a_window() -> None:
 
 def test_stored_frequencies_have_classes_and_settings_of_their_own() -> None:
     of = recipe_of("yarn", 4.0, log_n="full", attention_factor=1.25)
-    made = encoded("buffers", of, {**CONFIG, "architectures": ["LlamaForCausalLM"], "other": 1})
+    result = encoded("buffers", of, {**CONFIG, "architectures": ["LlamaForCausalLM"], "other": 1})
     name, module = "StoredRopeLlama", "modeling_stored_rope"
-    assert made.config == {
+    assert result.config == {
         **CONFIG, "model_type": "llama_stored_rope", "max_position_embeddings": 256, "rope_scaling": None,
         "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
         "stored_rope": {"attention_factor": 1.25, "log_n": {"kind": "full", "length": 64}},
@@ -79,15 +79,15 @@ def test_stored_frequencies_have_classes_and_settings_of_their_own() -> None:
         },
         "other": 1,
     }  # fmt: skip
-    keys = list(made.config)
+    keys = list(result.config)
     assert keys[keys.index("architectures") + 1] == "auto_map"
     assert keys[keys.index("rope_parameters") + 1] == "stored_rope"
-    assert (made.written_as, made.context, list(made.texts)) == ("buffers", 256, [f"{module}.py"])
-    assert list(made.added) == [TENSOR]
-    assert made.added[TENSOR].dtype == np.float32
-    assert made.notes == (f"needs trust_remote_code: it comes with {module}.py, about a screen of code, which users "
+    assert (result.written_as, result.context, list(result.texts)) == ("buffers", 256, [f"{module}.py"])
+    assert list(result.added) == [TENSOR]
+    assert result.added[TENSOR].dtype == np.float32
+    assert result.notes == (f"needs trust_remote_code: it comes with {module}.py, about a screen of code, which users "
                           "will want to read",)  # fmt: skip
-    assert {one.runtime.partition("@")[0] for one in made.verdicts if one.status == "exact"} >= {"transformers"}
+    assert {entry.runtime.partition("@")[0] for entry in result.verdicts if entry.status == "exact"} >= {"transformers"}
 
 
 @pytest.mark.parametrize(
@@ -99,9 +99,9 @@ def test_stored_frequencies_have_classes_and_settings_of_their_own() -> None:
 )  # fmt: skip
 def test_defaults_that_ministral_3_does_not_share_are_written(config: dict[str, Any], heads: int) -> None:
     given = {key: value for key, value in {**CONFIG, **config}.items() if value is not None}
-    made = encoded("ministral3", STEPS, given).config
-    assert (made["model_type"], made["num_key_value_heads"]) == ("ministral3", heads)
-    assert made["architectures"] == ["Ministral3ForCausalLM"]
+    new_config = encoded("ministral3", STEPS, given).config
+    assert (new_config["model_type"], new_config["num_key_value_heads"]) == ("ministral3", heads)
+    assert new_config["architectures"] == ["Ministral3ForCausalLM"]
 
 
 QUERIES, KEYS = WEIGHTS
@@ -111,13 +111,13 @@ QUERIES, KEYS = WEIGHTS
 def test_a_gain_goes_into_the_queries_beside_what_is_folded_already(into: Any) -> None:
     """Full log-n makes queries smaller, and mlx-lm reads no attention factor beside linear, so that is folded too."""
     folded, options = (QUERIES if into == "q" else KEYS, pytest.approx(1.44)), {"fold_into": into}
-    made = encoded("ministral3", LOUD_FULL, **options)
-    gain = (QUERIES, made.log_n_approximation.gain)  # type: ignore[union-attr]
+    gain_only = encoded("ministral3", LOUD_FULL, **options)
+    gain = (QUERIES, gain_only.log_n_approximation.gain)  # type: ignore[union-attr]
     both = encoded("ministral3", LOUD_FULL, **options, runtimes=("mlx-lm",))
     without = encoded("ministral3", LOUD_STEPS, **options, runtimes=("mlx-lm",))
-    for result, scalings, kl in ((made, [gain], 0.0), (both, [folded, gain], 1e-4), (without, [folded], 1e-4)):
+    for result, scalings, kl in ((gain_only, [gain], 0.0), (both, [folded, gain], 1e-4), (without, [folded], 1e-4)):
         assert result.fold is not None
-        assert [(one.tensor, one.factor) for one in result.fold.scalings] == scalings
+        assert [(scaling.tensor, scaling.factor) for scaling in result.fold.scalings] == scalings
         assert (result.fold.fold_into, result.fold.expected_kl) == (into or "k", kl)
     assert encoded("ministral3", STEPS).fold is None
 
@@ -127,9 +127,9 @@ def test_the_config_of_the_source_stays_as_it_is(encoding: str) -> None:
     rope = {"rope_type": "default", "rope_theta": 10000.0}
     inner = {"model_type": "llava", "text_config": {**CONFIG, "rope_parameters": rope, "layer_types": ["a"]}}
     before = copy.deepcopy(inner)
-    made = encoded(encoding, STEPS if encoding == "ministral3" else YARN, inner)
+    result = encoded(encoding, STEPS if encoding == "ministral3" else YARN, inner)
     assert inner == before
-    assert made.config["text_config"]["max_position_embeddings"] == made.context == 256
+    assert result.config["text_config"]["max_position_embeddings"] == result.context == 256
 
 
 # Which options go together: every rule stands in Target, and each names the option that is missing or too many

@@ -26,10 +26,10 @@ def of(name: str) -> dict[str, Any]:
     return sample_config(by_name()[name])
 
 
-def considered(asked: Recipe, **more: Any) -> dict[str, str]:
+def considered(recipe: Recipe, **more: Any) -> dict[str, str]:
     """The reason for every encoding, the selected one with a star."""
-    found = select(request(asked, **more)).considered
-    return {f"*{one.encoding}" if one.selected else one.encoding: one.reason for one in found}
+    choices = select(request(recipe, **more)).considered
+    return {f"*{choice.encoding}" if choice.selected else choice.encoding: choice.reason for choice in choices}
 
 
 def test_why_an_encoding_was_selected_and_the_others_were_not() -> None:
@@ -57,14 +57,14 @@ def test_names_of_encodings(name: str) -> None:
 
 
 def test_all_stands_for_every_runtime_that_has_the_model() -> None:
-    found = select(request(NTK, of("qwen3_next"), runtimes=("all",)))
+    selection = select(request(NTK, of("qwen3_next"), runtimes=("all",)))
     having = [row for row in runtimes() if row.current and without_config(row, by_name()["qwen3_next"]) is None]
     assert len(having) > 5
-    assert {found.verdict_of(find(row.name)[-1]).status for row in having} <= set(GOOD)
+    assert {selection.verdict_of(find(row.name)[-1]).status for row in having} <= set(GOOD)
 
 
 @pytest.mark.parametrize(
-    ("config", "asked", "options", "encoding", "exact"),
+    ("config", "recipe", "options", "encoding", "exact"),
     [
         (CONFIG, MIXED, {"runtimes": ("vllm", "mlx-lm", "exllamav3")}, "factors", ("vllm", "mlx-lm", "exllamav3")),
         (of("phi4_multimodal"), recipe_of("linear", 4.0), {"encoding": "factors"}, "factors", ("transformers",)),
@@ -77,15 +77,15 @@ def test_all_stands_for_every_runtime_that_has_the_model() -> None:
     ],
 )  # fmt: skip
 def test_what_is_selected(
-    config: dict[str, Any], asked: Recipe, options: dict[str, Any], encoding: str, exact: tuple[str, ...]
+    config: dict[str, Any], recipe: Recipe, options: dict[str, Any], encoding: str, exact: tuple[str, ...]
 ) -> None:
-    found = select(request(asked, config, **options))
-    assert found.encoding == encoding
-    assert all(found.verdict_of(find(name)[-1]).status == "exact" for name in exact)
+    selection = select(request(recipe, config, **options))
+    assert selection.encoding == encoding
+    assert all(selection.verdict_of(find(name)[-1]).status == "exact" for name in exact)
 
 
 @pytest.mark.parametrize(
-    ("config", "asked", "options", "words"),
+    ("config", "recipe", "options", "words"),
     [
         (CONFIG, LOUD, {"runtimes": ("vllm", "mlx-lm"), "tensors": {}},
          "mlx-lm .* with factors: it uses the attention factor 1.0000, not 1.2"),
@@ -104,9 +104,9 @@ def test_what_is_selected(
          "or name a runtime that supports --encoding buffers$"),
     ],
 )  # fmt: skip
-def test_what_is_refused(config: dict[str, Any], asked: Recipe, options: dict[str, Any], words: str) -> None:
+def test_what_is_refused(config: dict[str, Any], recipe: Recipe, options: dict[str, Any], words: str) -> None:
     with pytest.raises(UnsupportedBake, match=words):
-        select(request(asked, config, **options))
+        select(request(recipe, config, **options))
 
 
 def result(encoding: str, statuses: dict[str, Any]) -> CheckpointResult:
@@ -115,16 +115,16 @@ def result(encoding: str, statuses: dict[str, Any]) -> CheckpointResult:
     for name, status in ({"transformers": "exact"} | statuses).items():
         row, reason = find(name)[-1], "" if status in ("exact", "unknown") else f"of {encoding}"
         verdicts.append(Verdict(row.key, row.display_name, status, reason, "here", row.last))
-    asked = request(MIXED)
+    template = request(MIXED)
     return CheckpointResult(
-        encoding, tuple(verdicts), config={}, family=asked.family, in_config=asked.schedule, written_as=encoding,
+        encoding, tuple(verdicts), config={}, family=template.family, in_config=template.schedule, written_as=encoding,
         context=256,
     )  # fmt: skip
 
 
-def nothing(found: list[CheckpointResult], asked: Recipe | Schedule, *named: str, **more: Any) -> tuple[str, str]:
+def nothing(results: list[CheckpointResult], recipe: Recipe | Schedule, *named: str, **more: Any) -> tuple[str, str]:
     """The reasons and the way out of the error."""
-    problem = nothing_fits(found, more.pop("refusals", {}), request(asked, runtimes=named, **more))
+    problem = nothing_fits(results, more.pop("refusals", {}), request(recipe, runtimes=named, **more))
     return problem.reason, problem.alternatives
 
 
@@ -132,7 +132,7 @@ BASE, PLAIN = "take a base, which is read exactly (--ntk 4), or ", "name a runti
 
 
 @pytest.mark.parametrize(
-    ("status", "asked", "named", "config", "words"),
+    ("status", "recipe", "named", "config", "words"),
     [
         ("differs", MIXED, ("vllm",), CONFIG, BASE + PLAIN),
         ("differs", MIXED, ("vllm", "mlx-lm"), CONFIG,
@@ -143,7 +143,7 @@ BASE, PLAIN = "take a base, which is read exactly (--ntk 4), or ", "name a runti
     ],
 )  # fmt: skip
 def test_the_way_out_where_nothing_fits(
-    status: str, asked: Any, named: tuple[str, ...], config: dict[str, Any], words: str
+    status: str, recipe: Any, named: tuple[str, ...], config: dict[str, Any], words: str
 ) -> None:
-    found = result("native", dict.fromkeys(named, status))
-    assert nothing([found], asked, *named, config=config)[1].startswith(words)
+    checkpoint_result = result("native", dict.fromkeys(named, status))
+    assert nothing([checkpoint_result], recipe, *named, config=config)[1].startswith(words)

@@ -33,10 +33,10 @@ def text_of(page: str) -> str:
 
 def shown(page: str) -> list[Transcript]:
     """The commands of a page that have their output."""
-    found = [
-        one for match in transcripts.BLOCK.finditer(text_of(page)) for one in transcripts.transcripts(match["body"])
+    entries = [
+        entry for match in transcripts.BLOCK.finditer(text_of(page)) for entry in transcripts.transcripts(match["body"])
     ]
-    return [one for one in found if one.command not in transcripts.OF_WEIGHTS]
+    return [entry for entry in entries if entry.command not in transcripts.OF_WEIGHTS]
 
 
 def commands_of(text: str) -> list[str]:
@@ -61,7 +61,7 @@ def unknown_words(command: str) -> list[str]:
 
 @pytest.mark.parametrize("page", [*sorted(path.name for path in (ROOT / "docs").glob("*.md")), "../README.md"])
 def test_every_command_of_a_page_exists_with_its_options(page: str) -> None:
-    assert [(one, unknown_words(one)) for one in commands_of(text_of(page)) if unknown_words(one)] == []
+    assert [(line, unknown_words(line)) for line in commands_of(text_of(page)) if unknown_words(line)] == []
 
 
 def test_an_unknown_command_or_option_in_a_page_would_be_found() -> None:
@@ -81,7 +81,7 @@ def bare(page: str) -> list[str]:
     blocks = [match["body"] for match in transcripts.FENCED.finditer(text) if match["language"] in ("", "sh")]
     lines = [line for body in blocks for line in body.replace("\\\n", " ").splitlines()]
     commands = [line.partition(" > ")[0] for line in lines if line.startswith("ropeconv ") and "--push" not in line]
-    return [" ".join(shlex.split(one, comments=True)) for one in commands]
+    return [" ".join(shlex.split(invocation, comments=True)) for invocation in commands]
 
 
 @pytest.fixture(scope="module")
@@ -111,8 +111,8 @@ def printed(folder: Path, page: str) -> list[str]:
 
     Returns what those print whose output is not that of the page.
     """
-    outputs = [(one, transcripts.output_of(one.command, folder)) for one in shown(page)]
-    return [f"$ {one.command}\n{output}" for one, output in outputs if not fits(one.shown, output)]
+    outputs = [(entry, transcripts.output_of(entry.command, folder)) for entry in shown(page)]
+    return [f"$ {entry.command}\n{output}" for entry, output in outputs if not fits(entry.shown, output)]
 
 
 @pytest.mark.parametrize("page", sample([page for page in transcripts.PAGES if shown(page)], 2))
@@ -127,8 +127,8 @@ def test_the_commands_of_a_page_run_one_after_the_other(small: Path, tmp_path: P
     shutil.copytree(small, tmp_path / "own")
     commands = bare(page)
     assert commands
-    for one in commands:
-        ran(tmp_path / "own", one)
+    for line in commands:
+        ran(tmp_path / "own", line)
 
 
 @pytest.mark.nightly
@@ -144,7 +144,7 @@ def test_the_tutorial_prints_what_it_shows(tmp_path: Path) -> None:
 def test_commands_inside_sentences_and_tables_run(small: Path) -> None:
     """Those that name no METAVAR; what would write is only planned."""
     text = transcripts.FENCED.sub("", text_of("engines.md"))
-    commands = [one for one in re.findall(r"`(ropeconv [\w-]+ [^`]+)`", text) if not re.search(r"\b[A-Z]{3,}\b", one)]
+    commands = [cmd for cmd in re.findall(r"`(ropeconv [\w-]+ [^`]+)`", text) if not re.search(r"\b[A-Z]{3,}\b", cmd)]
     assert commands
-    for one in commands:
-        ran(small, f"{one} --dry-run" if " apply " in one else one)
+    for cmd in commands:
+        ran(small, f"{cmd} --dry-run" if " apply " in cmd else cmd)

@@ -102,6 +102,6 @@ def parts(text: str) -> tuple[str, list[float]]:
 def test_a_picture_is_that_of_the_method(name: str) -> None:
     if TESTED is None or importlib.metadata.version("matplotlib") != TESTED[1]:
         pytest.skip("another matplotlib than that of scripts/constraints.txt draws other files")
-    (kept, numbers), (made, others) = map(parts, ((PICTURES / f"method-{name}.svg").read_text("utf-8"), drawn(name)))
-    assert (kept, len(numbers)) == (made, len(others)), "run scripts/method_pictures.py"
+    (kept, numbers), (drawing, others) = map(parts, ((PICTURES / f"method-{name}.svg").read_text("utf-8"), drawn(name)))
+    assert (kept, len(numbers)) == (drawing, len(others)), "run scripts/method_pictures.py"
     np.testing.assert_allclose(numbers, others, rtol=0, atol=0.01, err_msg="run scripts/method_pictures.py")

@@ -47,10 +47,10 @@ def is_of(data: Any, kind: type[msgspec.Struct]) -> bool:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a checkpoint, a GGUF file and an output."""
-    found = tmp_path_factory.mktemp("schemas")
-    make("llama", found / "model")
-    write(found / "small.gguf")
-    return found
+    root = tmp_path_factory.mktemp("schemas")
+    make("llama", root / "model")
+    write(root / "small.gguf")
+    return root
 
 
 def printed(folder: Path, words: str) -> Any:
@@ -74,9 +74,9 @@ def test_an_output_has_the_keys_of_a_plan_and_a_receipt(folder: Path, tmp_path: 
 
 def test_inspections_of_published_configs_are_too() -> None:
     paths = [path for path in sorted(CONFIGS.glob("*.json")) if not path.stem.endswith((".first", ".params"))]
-    seen = [ropeconv.inspect_source(ropeconv.open_source(str(path))) for path in paths]
-    documents = [json.loads(json.dumps(one.to_dict())) for one in seen]
+    inspections = [ropeconv.inspect_source(ropeconv.open_source(str(path))) for path in paths]
+    documents = [json.loads(json.dumps(inspection.to_dict())) for inspection in inspections]
     assert len(documents) > 20
-    assert [one["source"]["reference"] for one in documents if not is_of(one, InspectionDocument)] == []
-    assert any(one["local_theta"] for one in documents)
-    assert any(one["mla"] for one in documents)
+    assert [document["source"]["reference"] for document in documents if not is_of(document, InspectionDocument)] == []
+    assert any(document["local_theta"] for document in documents)
+    assert any(document["mla"] for document in documents)

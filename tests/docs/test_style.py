@@ -74,14 +74,14 @@ def count(sentence: str) -> int:
 
 def problems(text: str) -> list[str]:
     """The phrases of a text that a pattern finds, each with what to write instead; and sentences that are too long."""
-    found = []
+    faults = []
     for line in paragraphs(text):
         for pattern, instead in PATTERNS.items():
-            found += [f"{match[0]!r} in {line[:80]!r}: {instead}" for match in re.finditer(pattern, line)]
+            faults += [f"{match[0]!r} in {line[:80]!r}: {instead}" for match in re.finditer(pattern, line)]
         if not line.startswith(("|", "#")):
             sentences = re.split(r"(?<=[.!?:;])\s", line)
-            found += [f"{count(one)} words: {one!r}" for one in sentences if count(one) > LONGEST]
-    return found
+            faults += [f"{count(sentence)} words: {sentence!r}" for sentence in sentences if count(sentence) > LONGEST]
+    return faults
 
 
 def literals(source: str) -> Iterator[str]:

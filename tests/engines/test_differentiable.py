@@ -34,10 +34,10 @@ def loaded(family: str, folder: Path) -> tuple[Any, Any]:
 def mean_loss(model: Any, spec: Any, inv_freq: Any, attention_factor: Any, backward: bool = False) -> Any:
     with differentiable.differentiable(model, spec.unscaled().current(), spec) as engine:
         engine.use(inv_freq, attention_factor)
-        found = engine.losses(IDS, TARGETS).double().mean()
+        loss = engine.losses(IDS, TARGETS).double().mean()
         if backward:
-            found.backward()
-        return found.detach()
+            loss.backward()
+        return loss.detach()
 
 
 @pytest.mark.parametrize("family", ["llama", *sample(["qwen3", "glm4", "gpt_neox", "deepseek_v3", "llama4_text"], 1)])
@@ -57,10 +57,10 @@ def test_gradients_are_those_of_finite_differences(family: str, tmp_path: Path) 
         return float((at(step) - at(-step)) / (2 * step))
 
     along = torch.from_numpy(draw.choice([-1.0, 1.0], len(base)) * np.minimum(1, 1 / (len(IDS) * inv_freq)))
-    found = central(lambda by: mean_loss(model, spec, base * (by * along).exp(), torch.tensor(1.0)))
-    assert float(logs.grad @ along) == pytest.approx(found, rel=0.03, abs=4e-3)
-    found = central(lambda by: mean_loss(model, spec, base, torch.tensor(by).exp()))
-    assert float(log_factor.grad) == pytest.approx(found, rel=0.03, abs=4e-3)
+    derivative = central(lambda by: mean_loss(model, spec, base * (by * along).exp(), torch.tensor(1.0)))
+    assert float(logs.grad @ along) == pytest.approx(derivative, rel=0.03, abs=4e-3)
+    derivative = central(lambda by: mean_loss(model, spec, base, torch.tensor(by).exp()))
+    assert float(log_factor.grad) == pytest.approx(derivative, rel=0.03, abs=4e-3)
 
 
 def test_losses_are_those_of_the_engine(tmp_path: Path) -> None:
@@ -70,11 +70,11 @@ def test_losses_are_those_of_the_engine(tmp_path: Path) -> None:
     undo = patch(model, schedule, spec)
     stock = engine.token_losses(IDS, TARGETS).loss
     undo()
-    with differentiable.differentiable(model, spec.current(), spec) as made:
-        made.use(torch.from_numpy(schedule.inv_freq), torch.tensor(1.2))
-        ours = made.losses(IDS, TARGETS).detach().numpy()
-        made.use(torch.from_numpy(schedule.inv_freq * 1.01), torch.tensor(1.2))
-        other = made.losses(IDS, TARGETS).detach().numpy()
+    with differentiable.differentiable(model, spec.current(), spec) as gradient_engine:
+        gradient_engine.use(torch.from_numpy(schedule.inv_freq), torch.tensor(1.2))
+        ours = gradient_engine.losses(IDS, TARGETS).detach().numpy()
+        gradient_engine.use(torch.from_numpy(schedule.inv_freq * 1.01), torch.tensor(1.2))
+        other = gradient_engine.losses(IDS, TARGETS).detach().numpy()
     assert np.abs(ours - stock).max() < 1e-4 < np.abs(other - stock).max()
 
 

@@ -61,14 +61,14 @@ def test_losses_are_the_cross_entropy_of_the_logits_also_beyond_the_trained_cont
     targets = [1, TRAINED, TRAINED + 1, 3 * TRAINED, 5 * TRAINED - 2, 5 * TRAINED - 1]
     heard = list[int]()
     with engine.opened():
-        found = engine.token_losses(text, targets, Progress(advance=heard.append))
+        losses = engine.token_losses(text, targets, Progress(advance=heard.append))
         logits = torch.as_tensor(engine.logits(text, [target - 1 for target in targets])).double()
         shifted = engine.token_losses(text[1:], [target - 1 for target in targets[1:]])
-    wanted = torch.tensor([text[target] for target in targets])
-    np.testing.assert_allclose(found.loss, torch.nn.functional.cross_entropy(logits, wanted, reduction="none"), 1e-6)
-    assert found.right.tolist() == (logits.argmax(-1) == wanted).tolist()
+    labels = torch.tensor([text[target] for target in targets])
+    np.testing.assert_allclose(losses.loss, torch.nn.functional.cross_entropy(logits, labels, reduction="none"), 1e-6)
+    assert losses.right.tolist() == (logits.argmax(-1) == labels).tolist()
     assert sum(heard) == len(text)
-    assert np.abs(shifted.loss - found.loss[1:]).max() > 0.01  # the control: another beginning is another context
+    assert np.abs(shifted.loss - losses.loss[1:]).max() > 0.01  # the control: another beginning is another context
 
 
 def test_a_sequence_has_the_same_losses_whatever_was_read_before_it(engine: LlamaCppEngine) -> None:
@@ -77,10 +77,10 @@ def test_a_sequence_has_the_same_losses_whatever_was_read_before_it(engine: Llam
     with engine.opened():
         running = engine.process
         order = [short, short, long, short, long, long]
-        found = [engine.token_losses(text, range(1, len(text))) for text in order]
+        runs = [engine.token_losses(text, range(1, len(text))) for text in order]
         assert engine.process is running
-    for one, text in zip(found, order, strict=True):
-        np.testing.assert_array_equal((one.loss, one.right), (alone[text is long].loss, alone[text is long].right))
+    for run, text in zip(runs, order, strict=True):
+        np.testing.assert_array_equal((run.loss, run.right), (alone[text is long].loss, alone[text is long].right))
 
 
 def test_a_token_that_does_not_exist_is_a_sentence_and_the_end(engine: LlamaCppEngine) -> None:

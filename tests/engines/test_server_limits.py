@@ -84,7 +84,7 @@ def test_compressed_answers_are_refused_unread() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
         (b"<!doctype html>", "does not answer in JSON"), (b'{"data": NaN}', "does not answer in JSON"),
         (b"[" * 100_000, "another format than|does not answer in JSON"), (b"[]", r"Expected `object`, got `array`"),
@@ -92,19 +92,19 @@ def test_compressed_answers_are_refused_unread() -> None:
         (b'{"data": [{"id": "x", "max_model_len": -1}]}', "max_model_len"),
     ],
 )  # fmt: skip
-def test_answers_of_other_types_are_a_sentence(body: bytes, said: str) -> None:
-    with serving(whole(body)) as url, pytest.raises(RopeconvError, match=said):
+def test_answers_of_other_types_are_a_sentence(body: bytes, message: str) -> None:
+    with serving(whole(body)) as url, pytest.raises(RopeconvError, match=message):
         asked(url, Limits(0.4, 1 << 20))
 
 
 @pytest.mark.parametrize(
-    ("status", "head", "said"),
+    ("status", "head", "message"),
     [
         (301, b"Location: http://elsewhere/\r\n", "redirects /v1/models to http://elsewhere/"),
         (401, b"", "wants a key"), (500, b"", "refuses .500.: it is tired"), (204, b"", "refuses .204."),
     ],
 )  # fmt: skip
-def test_other_statuses_are_a_sentence(status: int, head: bytes, said: str) -> None:
+def test_other_statuses_are_a_sentence(status: int, head: bytes, message: str) -> None:
     body = b'{"error": {"message": "it is tired"}}' if status != 204 else b""
-    with serving(whole(body, b"HTTP/1.1 %d X\r\n" % status + head)) as url, pytest.raises(RopeconvError, match=said):
+    with serving(whole(body, b"HTTP/1.1 %d X\r\n" % status + head)) as url, pytest.raises(RopeconvError, match=message):
         asked(url)

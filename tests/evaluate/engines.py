@@ -58,7 +58,7 @@ class ByHand(Runner):
     runtime, dtype, source, trained = "by hand", "float64", "source", 64
 
     def __init__(self, rows: dict[str, Loss | Engine], swaps: bool = True, refused: Sequence[str] = ()) -> None:
-        self.engines = {name: one if isinstance(one, Engine) else Computed(one) for name, one in rows.items()}
+        self.engines = {name: entry if isinstance(entry, Engine) else Computed(entry) for name, entry in rows.items()}
         self.swaps, self.refused, self.tokenizer, self.opened = swaps, refused, Letters(), list[str]()
 
     def digest(self, row: Row) -> str:

@@ -33,8 +33,8 @@ def made(
 ) -> Result:  # fmt: skip
     """A result. rows: as for --methods. measures: their names. documents: texts. trained: context in tokens."""
     parsed = parse_rows(rows)
-    found = {row.name: [one for name in measures for one in MEASURES[name](row, documents)] for row in parsed}
-    summary = summarise(RunOutcome(found), parsed, EvaluationSizes(LENGTHS, trained))
+    points = {row.name: [point for name in measures for point in MEASURES[name](row, documents)] for row in parsed}
+    summary = summarise(RunOutcome(points), parsed, EvaluationSizes(LENGTHS, trained))
     texts = ["moby-dick.txt"] if documents == 1 else [f"essays/{number}.txt" for number in range(documents)]
     return Result(
         source="SmolLM2-135M-Instruct", identity="0" * 64, runtime="transformers@5.23.0", device="cpu",

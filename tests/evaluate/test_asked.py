@@ -39,11 +39,11 @@ def test_lengths_are_sorted_and_each_once(text: str, lengths: tuple[int, ...]) -
 
 
 @pytest.mark.parametrize(
-    ("sizes", "said"),
+    ("sizes", "message"),
     [({"windows": 0}, "--windows is 0"), ({"seed": 1 << 31}, "give a number from 0")],
 )
-def test_sizes_out_of_range_are_refused(sizes: dict[str, Any], said: str) -> None:
-    with pytest.raises(RopeconvError, match=said):
+def test_sizes_out_of_range_are_refused(sizes: dict[str, Any], message: str) -> None:
+    with pytest.raises(RopeconvError, match=message):
         EvaluationSizes((64,), 64, **sizes)
 
 
@@ -61,16 +61,16 @@ def test_rows_are_methods_with_values_settings_and_modifiers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "wanted"),
+    ("text", "expected"),
     [
         ("dynamic:yarn:4:at=8k", recipe("dynamic", "yarn:4", at=8192)),  # a value with a colon
         ("ntk:4:log_n=clamped:on_top=true", Recipe(METHODS["ntk"](4.0), log_n="clamped", on_top=True)),
     ],
 )
-def test_a_row_is_the_recipe_of_the_command_line_or_a_saved_one(text: str, wanted: Recipe, tmp_path: Path) -> None:
-    assert parse_rows(text)[0].recipe == wanted
-    (tmp_path / "mine.json").write_text(json.dumps(wanted.to_dict()))
-    assert parse_rows(f"recipe:{tmp_path / 'mine.json'}")[0].recipe == wanted
+def test_a_row_is_the_recipe_of_the_command_line_or_a_saved_one(text: str, expected: Recipe, tmp_path: Path) -> None:
+    assert parse_rows(text)[0].recipe == expected
+    (tmp_path / "mine.json").write_text(json.dumps(expected.to_dict()))
+    assert parse_rows(f"recipe:{tmp_path / 'mine.json'}")[0].recipe == expected
 
 
 REFUSED = {
@@ -94,10 +94,10 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(
-    ("parse", "text", "said"), [(parse, text, said) for parse, texts in REFUSED.items() for text, said in texts.items()]
+    ("parse", "text", "hint"), [(parse, text, hint) for parse, texts in REFUSED.items() for text, hint in texts.items()]
 )
-def test_another_text_is_refused_with_a_repair(parse: Callable[[str], object], text: str, said: str) -> None:
-    with pytest.raises(UsageError if parse in (parse_duration, parse_measures) else RopeconvError, match=said or None):
+def test_another_text_is_refused_with_a_repair(parse: Callable[[str], object], text: str, hint: str) -> None:
+    with pytest.raises(UsageError if parse in (parse_duration, parse_measures) else RopeconvError, match=hint or None):
         parse(text)
 
 
@@ -105,16 +105,16 @@ def test_another_text_is_refused_with_a_repair(parse: Callable[[str], object], t
 
 
 def parsed(text: str) -> Condition:
-    found = parse_condition(text)
-    found.check(list(ROWS), ["growth", "position"], EvaluationSizes(LENGTHS, TRAINED))
-    return found
+    condition = parse_condition(text)
+    condition.check(list(ROWS), ["growth", "position"], EvaluationSizes(LENGTHS, TRAINED))
+    return condition
 
 
 def with_cells(*cells: tuple[str, dict[str, float | None]]) -> Result:
     """A result with growth of rows at 2T, by name and what differs from the first."""
     same = {"measure": "growth", "metric": "loss", "column": 2 * TRAINED, "windows": 8, "documents": 8, "clusters": 8}
-    found = [Cell(row=name, **same | {"value": 3.0, "error": 0.1} | values) for name, values in cells]
-    return msgspec.structs.replace(made("base", ["growth"]), cells=found)
+    measurements = [Cell(row=name, **same | {"value": 3.0, "error": 0.1} | values) for name, values in cells]
+    return msgspec.structs.replace(made("base", ["growth"]), cells=measurements)
 
 
 def differing(row: str, difference: float) -> tuple[str, dict[str, float | None]]:
@@ -125,7 +125,7 @@ BASE: tuple[str, dict[str, float | None]] = ("base", {})
 
 
 @pytest.mark.parametrize(
-    ("text", "wanted"),
+    ("text", "expected"),
     [
         ("yarn:4 > base @2T", ("growth", "yarn:4", True, "base", 2 * TRAINED)),
         ("yarn:4<base@1/4T", ("growth", "yarn:4", False, "base", TRAINED // 4)),
@@ -134,13 +134,13 @@ BASE: tuple[str, dict[str, float | None]] = ("base", {})
         ("lm-eval:arc_easy yarn:4 < base @1T", ("lm-eval:arc_easy", "yarn:4", False, "base", TRAINED)),
     ],
 )
-def test_conditions_are_read(text: str, wanted: tuple[object, ...]) -> None:
-    found = parse_condition(text)
-    assert (found.measure, found.left, found.above, found.right, found.column(TRAINED)) == wanted
+def test_conditions_are_read(text: str, expected: tuple[object, ...]) -> None:
+    condition = parse_condition(text)
+    assert (condition.measure, condition.left, condition.above, condition.right, condition.column(TRAINED)) == expected
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         *((text, "not a condition") for text in (
             "yarn:4 > base", "yarn:4 >= base @2T", "> base @2T",
@@ -151,8 +151,8 @@ def test_conditions_are_read(text: str, wanted: tuple[object, ...]) -> None:
         ("yarn:4 > base @1T,2T", "several lengths"),
     ],
 )  # fmt: skip
-def test_other_texts_are_refused(text: str, said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_other_texts_are_refused(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         parsed(text)
 
 
@@ -178,13 +178,13 @@ def test_it_is_true_beyond_the_margin(text: str, cells: list[tuple[str, dict[str
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("ntk:4 > base @2T", "ntk:4 has no growth at 16,384 tokens"),
         ("position base < 0.9 @2T", "no position"),
         ("yarn:4 > base @2T", "needs at least 4 windows"),
     ],
 )
-def test_what_was_not_measured_cannot_be_judged(text: str, said: str) -> None:
-    with pytest.raises(RopeconvError, match=said):
+def test_what_was_not_measured_cannot_be_judged(text: str, message: str) -> None:
+    with pytest.raises(RopeconvError, match=message):
         parsed(text).judge(with_cells(BASE, ("yarn:4", {"difference": 1.0, "clusters": 3})))

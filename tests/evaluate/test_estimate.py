@@ -70,14 +70,14 @@ def test_a_cost_is_fitted_to_the_fastest_time_of_each_length() -> None:
 
 
 def test_an_estimate_runs_the_first_sequences_and_keeps_them(clock: Clock, tmp_path: Path) -> None:
-    engine, found = timed(clock)
+    engine, evaluation = timed(clock)
     with Journal(tmp_path / "journal", EVAL, "source") as journal:
-        estimated = found.estimate(journal)
+        estimated = evaluation.estimate(journal)
         assert engine.asked == [16, 16, 32], "real ones, the first of which warms up"
-        left = [unit.case for unit in found.missing(journal)]
+        left = [unit.case for unit in evaluation.missing(journal)]
         assert (len(estimated.cases), len(left)) == (15, 15)  # of two rows, one of which fails
         assert estimated.seconds == pytest.approx(sum(map(TRUE.of, left)))
-        found.run(journal)
+        evaluation.run(journal)
     assert len(engine.asked) == 9, "none is read twice"
 
 
@@ -86,9 +86,9 @@ def test_an_estimate_without_a_journal_is_of_the_whole_run(clock: Clock) -> None
 
 
 def test_a_second_length_that_takes_more_than_a_minute_is_not_timed(clock: Clock) -> None:
-    engine, found = timed(clock, EvaluationSizes((64, 8192), 16, windows=2, targets=4))
-    found.texts = numbered(20_000)
-    found.estimate()
+    engine, evaluation = timed(clock, EvaluationSizes((64, 8192), 16, windows=2, targets=4))
+    evaluation.texts = numbered(20_000)
+    evaluation.estimate()
     assert engine.asked == [64]
 
 
@@ -97,10 +97,10 @@ def test_a_long_run_is_announced_after_two_lengths(
     clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patience: float, notes: int
 ) -> None:
     monkeypatch.setattr(module, "PATIENCE", patience)
-    engine, found = timed(clock)
+    engine, evaluation = timed(clock)
     heard: list[tuple[str, int]] = []
     with Journal(tmp_path / "journal", EVAL, "source") as journal:
-        found.run(journal, Progress(lambda words: heard.append((words, len(engine.asked)))))
+        evaluation.run(journal, Progress(lambda words: heard.append((words, len(engine.asked)))))
     assert len(heard) == notes
     for words, read in heard:
         assert words.startswith("The other 7 sequences with ")
@@ -108,20 +108,20 @@ def test_a_long_run_is_announced_after_two_lengths(
 
 
 def test_an_estimate_is_the_sum_over_cases() -> None:
-    found = Estimate([case(100), case(200)], {"growth": Cost(0.1, 0.0001)})
-    assert (found.seconds, found.tokens) == (pytest.approx(35.0), 300)
-    assert found.sentence == "2 sequences with 300 tokens take about 35 s."
+    estimate = Estimate([case(100), case(200)], {"growth": Cost(0.1, 0.0001)})
+    assert (estimate.seconds, estimate.tokens) == (pytest.approx(35.0), 300)
+    assert estimate.sentence == "2 sequences with 300 tokens take about 35 s."
     assert Estimate([case(100)], {}).sentence == "1 sequence with 100 tokens will take an unknown time."
 
 
 def test_a_budget_says_what_fits() -> None:
-    asked, cost = EvaluationSizes((100, 400), 100, windows=4), {"growth": Cost(1.0)}
-    cases = [case(length, window=window) for window in range(4) for length in asked.lengths]  # 2000 s
+    sizes, cost = EvaluationSizes((100, 400), 100, windows=4), {"growth": Cost(1.0)}
+    cases = [case(length, window=window) for window in range(4) for length in sizes.lengths]  # 2000 s
     for budget in (2001, 0):
-        Estimate(cases, cost).check(budget, asked)
+        Estimate(cases, cost).check(budget, sizes)
     for budget, at_once, words in (
         (1100, 1, "--windows 2$"), (300, 1, "--windows 3 and --lengths up to 1T"), (50, 1, "a smaller model, or a GPU"),
         (300, 4, "--windows 2$"),
     ):  # fmt: skip
         with pytest.raises(UsageError, match=words):
-            Estimate(cases, cost, at_once).check(budget, asked)
+            Estimate(cases, cost, at_once).check(budget, sizes)

@@ -36,21 +36,21 @@ def result() -> Result:
     return msgspec.convert(data, Result)
 
 
-def ranking(found: list[Advice], result: Result) -> Ranking:
-    return ranked(found, result, inspect_source(open_source(LLAMA_3)), 32768)
+def ranking(advice: list[Advice], result: Result) -> Ranking:
+    return ranked(advice, result, inspect_source(open_source(LLAMA_3)), 32768)
 
 
 def test_measured_methods_come_first_by_their_loss(found: list[Advice], result: Result) -> None:
-    names, own = ([one.method.name for one in advice] for advice in (ranking(found, result).methods, found))
+    names, defaults = ([entry.method.name for entry in advice] for advice in (ranking(found, result).methods, found))
     losses = {name: result.cell(row, "growth", "loss", 32768).value for name, row in ROWS.items()}
-    assert names[:4] == sorted(losses, key=lambda name: losses[name]) != own[:4]
+    assert names[:4] == sorted(losses, key=lambda name: losses[name]) != defaults[:4]
     assert names[3] == "ntk", "it breaks before 32k tokens"
-    assert names[4:] == [name for name in own if name not in losses]
+    assert names[4:] == [name for name in defaults if name not in losses]
 
 
 def test_results_that_say_nothing_about_this_model_are_refused(found: list[Advice], result: Result) -> None:
-    for change, said in (({"trained": 4096}, "trained for 4,096 tokens"), ({"cells": []}, "no growth")):
-        with pytest.raises(UsageError, match=said):
+    for change, message in (({"trained": 4096}, "trained for 4,096 tokens"), ({"cells": []}, "no growth")):
+        with pytest.raises(UsageError, match=message):
             ranking(found, msgspec.structs.replace(result, **change))
 
 
@@ -65,7 +65,7 @@ def test_advise_sorts_by_a_file(tmp_path: Path, result: Result) -> None:
     assert "Sorted by: the loss at 32,768 tokens in " in printed(*measured, "--explain")
     assert "None of these numbers is a measurement" not in text
     assert text.splitlines()[1].split()[:5] == ["method", "loss", "price", "holds", "to"]
-    rows = [one["measured"] and one["measured"]["row"] for one in json.loads(printed(*measured, "--json"))["advice"]]
+    rows = [item["measured"] and item["measured"]["row"] for item in json.loads(printed(*measured, "--json"))["advice"]]
     assert None not in rows[:4]
     assert set(rows[4:]) == {None}
     assert "measured" not in json.loads(printed("--json"))["advice"][0]

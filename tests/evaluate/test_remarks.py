@@ -22,7 +22,7 @@ ORDINARY = (PROSE, Path(base64.__file__).read_text(), "长上下文的位置编�
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         *((text, "") for text in ORDINARY),
         ("The grass is green. The sky is blue. " * 500, "x.txt repeats itself (zlib compresses it to 1 %)"),
@@ -30,9 +30,9 @@ ORDINARY = (PROSE, Path(base64.__file__).read_text(), "长上下文的位置编�
     ],
     ids=lambda text: text[:12],
 )
-def test_a_text_that_measures_little_has_a_remark(text: str, said: str) -> None:
-    found = remark("x.txt", text)
-    assert said in found if said else found == ""
+def test_a_text_that_measures_little_has_a_remark(text: str, expected: str) -> None:
+    sentence = remark("x.txt", text)
+    assert expected in sentence if expected else sentence == ""
 
 
 def test_control_characters_are_no_text() -> None:
@@ -78,7 +78,7 @@ def test_the_first_rows_of_a_dataset_are_streamed(asked: list[Any], name: str, c
 
 
 @pytest.mark.parametrize(
-    ("name", "field", "problem", "said"),
+    ("name", "field", "problem", "message"),
     [
         ("a/b:c:d:e", "text", UsageError, "write it like owner/name:CONFIG:SPLIT"),
         ("me/books", "body", BadSource, "has no column 'body'; name the one with the text with --field"),
@@ -86,6 +86,6 @@ def test_the_first_rows_of_a_dataset_are_streamed(asked: list[Any], name: str, c
     ],
 )
 @pytest.mark.usefixtures("asked")
-def test_a_dataset_without_texts_is_refused(name: str, field: str, problem: type[Exception], said: str) -> None:
-    with pytest.raises(problem, match=said):
+def test_a_dataset_without_texts_is_refused(name: str, field: str, problem: type[Exception], message: str) -> None:
+    with pytest.raises(problem, match=message):
         read_dataset(name, field)

@@ -32,7 +32,7 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "cell", "said"),
+    ("change", "cell", "error"),
     [
         ({"schema": 99}, {}, "later ropeconv"),
         ({"trained": "many"}, {}, "trained"),
@@ -40,20 +40,20 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
         ({}, {"row": "another"}, "a wrong cell of another"),
     ],
 )
-def test_a_changed_result_is_refused(tmp_path: Path, change: dict[str, Any], cell: dict[str, Any], said: str) -> None:
+def test_a_changed_result_is_refused(tmp_path: Path, change: dict[str, Any], cell: dict[str, Any], error: str) -> None:
     path = tmp_path / "result.json"
     write_result(made(measures=["growth"]), path)
     data = json.loads(path.read_text())
     path.write_text(json.dumps(data | change | {"cells": [data["cells"][0] | cell, *data["cells"][1:]]}))
-    with pytest.raises(RopeconvError, match=said):
+    with pytest.raises(RopeconvError, match=error):
         read_result(path)
 
 
-@pytest.mark.parametrize(("text", "said"), [(None, "ropeconv eval -o"), ("{", r"x\.json"), ("[]", r"x\.json")])
-def test_another_file_is_refused(tmp_path: Path, text: str | None, said: str) -> None:
+@pytest.mark.parametrize(("text", "message"), [(None, "ropeconv eval -o"), ("{", r"x\.json"), ("[]", r"x\.json")])
+def test_another_file_is_refused(tmp_path: Path, text: str | None, message: str) -> None:
     if text is not None:
         (tmp_path / "x.json").write_text(text)
-    with pytest.raises(RopeconvError, match=said):
+    with pytest.raises(RopeconvError, match=message):
         read_result(tmp_path / "x.json")
 
 
@@ -83,8 +83,8 @@ def test_few_columns_are_kept_with_the_last_and_that_of_the_trained_context() ->
 
 def test_tables_are_in_the_order_that_was_asked_for_with_the_first_metric_of_a_measure() -> None:
     result = made("base", ["position", "passkey", "growth"])
-    asked = replaced(result, measures=["growth", "passkey", "position"])
-    assert [table.title.partition(":")[0] for table in tables(asked)] == ["growth", "passkey", "position"]
+    variant = replaced(result, measures=["growth", "passkey", "position"])
+    assert [table.title.partition(":")[0] for table in tables(variant)] == ["growth", "passkey", "position"]
     assert (headline(result, "passkey"), headline(result, "growth")) == ("accuracy", "loss")
 
 
@@ -92,15 +92,15 @@ def test_the_receipt_has_the_cells_over_all_depths(tmp_path: Path) -> None:
     write_receipt(tmp_path, receipt())
     result = replaced(made("base,yarn:4"), texts=["/home/someone/private/book.txt"])
     assert record(result, [Row("base"), Row("yarn:4", path=tmp_path)]) == [tmp_path]
-    (found,) = read_receipt(tmp_path).evaluations
-    wanted = [(name, metric, n) for name, metric in (("growth", "loss"), ("passkey", "accuracy")) for n in LENGTHS]
-    assert [(one.measure, one.metric, one.column) for one in found.measured] == wanted
-    one, cell, row = found.measured[2], result.cell("yarn:4", "growth", "loss", 16384), result.rows[1]
+    (evaluation,) = read_receipt(tmp_path).evaluations
+    expected = [(name, metric, n) for name, metric in (("growth", "loss"), ("passkey", "accuracy")) for n in LENGTHS]
+    assert [(item.measure, item.metric, item.column) for item in evaluation.measured] == expected
+    entry, cell, row = evaluation.measured[2], result.cell("yarn:4", "growth", "loss", 16384), result.rows[1]
     for name in ("value", "error", "difference", "difference_error"):
-        assert getattr(one, name) == getattr(cell, name)
-    assert found.measured[-1].low is not None
-    assert (found.against, found.price, found.holds_to) == ("base", row.price, row.holds_to)
-    assert found.texts == ("book.txt",), "receipts are published, and folders of this machine are not"
+        assert getattr(entry, name) == getattr(cell, name)
+    assert evaluation.measured[-1].low is not None
+    assert (evaluation.against, evaluation.price, evaluation.holds_to) == ("base", row.price, row.holds_to)
+    assert evaluation.texts == ("book.txt",), "receipts are published, and folders of this machine are not"
 
 
 # The report of an evaluation, and its pictures
@@ -122,8 +122,8 @@ def test_the_page_has_tables_pictures_and_how_it_was_measured(result: Result, tm
     assert text.count("<tr><td>yarn:4</td>") == 3 + len([c for c in result.cells if c.row == "yarn:4"])
     assert text.count("<figcaption ") == text.count("<figure>") == text.count("<svg") == 6
     assert '<th scope="row">linear:4</th><td>linear: factor 4</td>' in text
-    for said in ("loss of the same tokens under a growing context", result.tokens_sha256):
-        assert said in text
+    for phrase in ("loss of the same tokens under a growing context", result.tokens_sha256):
+        assert phrase in text
     assert all(html.escape(note[1:]) in text for note in result.notes)
     assert re.search(r"Written</th><td>20\d\d-", text)
     assert "{{" not in text

@@ -35,9 +35,9 @@ def evaluation(
 
 
 def run(runner: ByHand, folder: Path, progress: Progress | None = None, **options: Any) -> RunOutcome:
-    found = evaluation(runner, **options)
+    measurement = evaluation(runner, **options)
     with Journal(folder / "journal", EVAL, runner.source) as journal:
-        return found.run(journal, progress)
+        return measurement.run(journal, progress)
 
 
 @pytest.mark.parametrize("swaps", [True, False])
@@ -51,10 +51,10 @@ def test_a_row_that_is_refused_or_fails_leaves_the_others(tmp_path: Path) -> Non
     def fails(ids: Sequence[int], at: int) -> float:
         raise RopeconvError("the engine has gone")
 
-    found = run(ByHand({**ROWS, "bad": fails}, refused=["odd"]), tmp_path)
-    assert set(found.observations) == {"base", "better"}
-    assert Refusal("odd", "odd does not fit this model") in found.refusals
-    assert "bad, growth at 1T, 2T: the engine has gone." in found.sentences(16)
+    outcome = run(ByHand({**ROWS, "bad": fails}, refused=["odd"]), tmp_path)
+    assert set(outcome.observations) == {"base", "better"}
+    assert Refusal("odd", "odd does not fit this model") in outcome.refusals
+    assert "bad, growth at 1T, 2T: the engine has gone." in outcome.sentences(16)
     with pytest.raises(RopeconvError, match="no row was run: the engine has gone"):
         run(ByHand({"bad": fails}), tmp_path / "other")
     with pytest.raises(UsageError, match="no row can be run: odd does not fit this model"):
@@ -65,14 +65,14 @@ def test_a_length_with_nan_has_no_cell_and_all_others_run(tmp_path: Path) -> Non
     def broken(ids: Sequence[int], at: int) -> float:
         return float("nan") if len(ids) == 32 and at > 29 and ids[0] > 30 else 1.0
 
-    found = run(ByHand({**ROWS, "broken": broken}), tmp_path, measures="growth,position")
-    said = "broken gives NaN or infinite logits at position 30 of 32; give --dtype float32 or bfloat16."
-    assert sorted(found.sentences(16)) == [f"broken, {name} at 2T: {said}" for name in ("growth", "position")]
-    columns = {row: {(one.measure, one.column) for one in seen} for row, seen in found.observations.items()}
+    outcome = run(ByHand({**ROWS, "broken": broken}), tmp_path, measures="growth,position")
+    message = "broken gives NaN or infinite logits at position 30 of 32; give --dtype float32 or bfloat16."
+    assert sorted(outcome.sentences(16)) == [f"broken, {name} at 2T: {message}" for name in ("growth", "position")]
+    columns = {row: {(point.measure, point.column) for point in points} for row, points in outcome.observations.items()}
     assert columns["broken"] == {("growth", 16)}
     assert columns["base"] == columns["better"] > columns["broken"]
     with Journal(tmp_path / "journal", EVAL, "source") as journal:
-        assert np.isfinite([one.value for line in journal.lines.values() for one in line.observations]).all()
+        assert np.isfinite([point.value for line in journal.lines.values() for point in line.observations]).all()
 
 
 def test_numbers_of_an_earlier_run_with_other_texts_are_paired_by_the_tokens_of_this_one(tmp_path: Path) -> None:
@@ -82,8 +82,8 @@ def test_numbers_of_an_earlier_run_with_other_texts_are_paired_by_the_tokens_of_
     texts = numbered(100, 100)
     run(ByHand({"base": of_text}), tmp_path, texts=Texts(texts.documents[1:], texts.tokenizer))
     rows: dict[str, Loss] = {"base": of_text, "worse": lambda ids, at: of_text(ids, at) + 0.5}
-    found = run(ByHand(rows), tmp_path, texts=texts)
-    pairs = {row: {one.pair: one.value for one in seen} for row, seen in found.observations.items()}
+    outcome = run(ByHand(rows), tmp_path, texts=texts)
+    pairs = {row: {point.pair: point.value for point in points} for row, points in outcome.observations.items()}
     assert len(pairs["base"]) == len(pairs["worse"]) == 6, "three windows of two lengths"
     for pair, value in pairs["base"].items():
         assert pairs["worse"][pair] - value == pytest.approx(0.5)
@@ -98,11 +98,11 @@ def test_the_module_where_numbers_stop_being_finite_is_named(tiny_llama: Path, t
     from ropeconv.evaluate.texts import CheckpointTokenizer
 
     engine = TransformersEngine.load(tiny_llama, DeviceSpec("cpu", "float32"))
-    texts, asked = prose(CheckpointTokenizer(tiny_llama)), EvaluationSizes((300,), 64, windows=1, depths=1)
+    texts, sizes = prose(CheckpointTokenizer(tiny_llama)), EvaluationSizes((300,), 64, windows=1, depths=1)
     runner = ByHand({"base": engine})
-    assert not run(runner, tmp_path / "finite", measures="passkey", texts=texts, asked=asked).refusals
+    assert not run(runner, tmp_path / "finite", measures="passkey", texts=texts, asked=sizes).refusals
     with torch.no_grad():
         engine.model.get_submodule("model.layers.1.mlp.up_proj").weight.fill_(float("nan"))
     with pytest.raises(RopeconvError, match=r"base gives .* begin in the output of model.layers.1.mlp.up_proj; give"):
-        run(runner, tmp_path / "broken", measures="passkey", texts=texts, asked=asked)
+        run(runner, tmp_path / "broken", measures="passkey", texts=texts, asked=sizes)
     assert not any(module._forward_hooks for module in engine.model.modules())

@@ -52,7 +52,7 @@ def by_depth(values: Mapping[float, list[float]]) -> list[Observation]:
 
 def summary(rows: Mapping[str, list[Observation]], trained: int = 1024, **outcome: object) -> EvaluationSummary:
     """The summary of rows by name."""
-    lengths = sorted({one.column for found in rows.values() for one in found} | {trained})
+    lengths = sorted({point.column for points in rows.values() for point in points} | {trained})
     return summarise(
         RunOutcome(dict(rows), **outcome), [Row(name) for name in rows], EvaluationSizes(tuple(lengths), trained)
     )
@@ -164,10 +164,10 @@ def test_a_large_difference_is_marked() -> None:
 
 def curve(losses: dict[int, float], noise: float = 0.01, measure: str = "growth") -> list[Observation]:
     """losses: by length, what is added to the difficulty of each window."""
-    random, found = np.random.default_rng(11), []
+    random, observations = np.random.default_rng(11), []
     for length, loss in losses.items():
-        found += observed(TEXT + loss + random.normal(0, noise, len(TEXT)), length, measure)
-    return found
+        observations += observed(TEXT + loss + random.normal(0, noise, len(TEXT)), length, measure)
+    return observations
 
 
 def held(losses: dict[int, float], trained: int = 1024, **settings: object) -> int | None:
@@ -185,13 +185,13 @@ def test_the_first_row_has_no_difference_and_the_others_have_theirs() -> None:
 
 def test_a_measure_with_depths_has_a_cell_for_each_and_one_for_all() -> None:
     rows = {"base": by_depth({0.0: [1, 1], 1.0: [0, 1]}), "linear:4": by_depth({0.0: [0, 1], 1.0: [0, 0]})}
-    found = summary(rows).cells
-    assert [(cell.row, cell.depth, cell.value) for cell in found] == [
+    cells = summary(rows).cells
+    assert [(cell.row, cell.depth, cell.value) for cell in cells] == [
         ("base", None, 0.75), ("base", 0.0, 1.0), ("base", 1.0, 0.5),
         ("linear:4", None, 0.25), ("linear:4", 0.0, 0.5), ("linear:4", 1.0, 0.0),
     ]  # fmt: skip
-    assert found[3].difference == -0.5
-    assert 0 < found[3].low < 0.25 < found[3].high < 1
+    assert cells[3].difference == -0.5
+    assert 0 < cells[3].low < 0.25 < cells[3].high < 1
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ def test_the_price_is_the_difference_of_growth_at_the_trained_length() -> None:
 
 
 @pytest.mark.parametrize(
-    ("documents", "windows", "said"),
+    ("documents", "windows", "expected"),
     [
         (1, 4, "growth: the errors are between windows of 1 text and do not cover the difference between texts; give"),
         (4, 3, "growth: the errors are between windows of 4 texts"),
@@ -233,11 +233,11 @@ def test_the_price_is_the_difference_of_growth_at_the_trained_length() -> None:
         (1, 1, "growth: fewer than 4 windows, so no difference is tested"),
     ],
 )
-def test_the_note_says_what_errors_are_between(documents: int, windows: int, said: str) -> None:
+def test_the_note_says_what_errors_are_between(documents: int, windows: int, expected: str) -> None:
     values = np.random.default_rng(0).normal(size=(documents, windows))
-    (found,) = summary({"base": observed(values)}).notes or [""]
-    assert found.startswith(said)
-    assert bool(found) == bool(said)
+    (note,) = summary({"base": observed(values)}).notes or [""]
+    assert note.startswith(expected)
+    assert bool(note) == bool(expected)
 
 
 def test_the_note_counts_the_differences_that_chance_would_give() -> None:
@@ -247,9 +247,9 @@ def test_the_note_counts_the_differences_that_chance_would_give() -> None:
 
 def test_refusals_and_another_first_row_are_said() -> None:
     refusals = [Refusal("base", "it does not fit"), Refusal("linear:4", "the server is full", "position")]
-    found = summary({"base": [], "yarn:4": observed([1.0, 2.0]), "linear:4": observed([1.0, 2.5])}, refusals=refusals)
-    assert found.rows[0].refused == "it does not fit"
+    result = summary({"base": [], "yarn:4": observed([1.0, 2.0]), "linear:4": observed([1.0, 2.5])}, refusals=refusals)
+    assert result.rows[0].refused == "it does not fit"
     assert {"linear:4, position: the server is full.", "base did not run, so differences are to yarn:4."} <= {
-        *found.notes
+        *result.notes
     }
-    assert [cell.row for cell in found.cells if cell.difference is not None] == ["linear:4"]
+    assert [cell.row for cell in result.cells if cell.difference is not None] == ["linear:4"]

@@ -84,14 +84,14 @@ class Bench:
         again = self.server.run(folder, self.case.command)
         return Found(outcome, after, again, tree(folder))
 
-    def wrong(self, found: Found) -> str:
+    def wrong(self, aftermath: Found) -> str:
         """What is wrong with what a fault left; empty where it is sound.
 
         An error names the hidden things that it leaves. Sources are as they were. Under the final name is nothing, the
         earlier output as a whole, or the new one as a whole. Running the same command again leaves exactly what it
         leaves without a fault; or where the fault came when all was done, what it leaves when it runs twice.
         """
-        outcome, again, after = found.outcome, found.again, found.after
+        outcome, again, after = aftermath.outcome, aftermath.again, aftermath.after
         before, (expected, _), output = tree(self.ready), self.expected, self.case.output
         if outcome.code != KILLED and not outcome.said():
             return f"ended in {outcome.code}: {outcome.output[-600:]}"
@@ -110,11 +110,11 @@ class Bench:
         if not again.said():
             return f"the rerun ended in {again.code}: {again.output[-600:]}"
         complete = under(after, output) == under(expected, output)
-        if found.at_last != expected and not (complete and found.at_last == self.twice):
-            return f"the rerun ({again.code}: {again.output[-300:]}) left {_difference(found.at_last, expected)}"
+        if aftermath.at_last != expected and not (complete and aftermath.at_last == self.twice):
+            return f"the rerun ({again.code}: {again.output[-300:]}) left {_difference(aftermath.at_last, expected)}"
         return ""
 
 
-def _difference(now: Tree, wanted: Tree) -> list[str]:
+def _difference(now: Tree, expected: Tree) -> list[str]:
     """Names that are missing, too many or different."""
-    return sorted({name for name, _ in now.items() ^ wanted.items()})
+    return sorted({name for name, _ in now.items() ^ expected.items()})

@@ -24,11 +24,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def bench(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Bench]:
-    made: dict[str, Bench] = {}
+    benches: dict[str, Bench] = {}
 
     def get(name: str) -> Bench:
-        if name not in made:
-            made[name] = Bench(server, tmp_path_factory.mktemp("case"), CASES[name])
-        return made[name]
+        if name not in benches:
+            benches[name] = Bench(server, tmp_path_factory.mktemp("case"), CASES[name])
+        return benches[name]
 
     return get

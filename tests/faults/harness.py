@@ -71,11 +71,11 @@ class Server:
         self.folder, shim = folder, str(folder / "shim.so")
         command = ["cc", "-O1", "-Wall", "-Wextra", "-shared", "-fPIC", "-o", shim]
         subprocess.run([*command, *map(str, SHIM.glob("*.c")), "-ldl", "-lpthread"], check=True)
-        own = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "COLUMNS": "500"}
-        own |= {"PYTHONPATH": str(ROOT), "LD_PRELOAD": shim}
+        variables = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "COLUMNS": "500"}
+        variables |= {"PYTHONPATH": str(ROOT), "LD_PRELOAD": shim}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.faults.server"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **own}, cwd=ROOT,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **variables}, cwd=ROOT,
         )  # fmt: skip
         assert self._answer() == "ready"
 
@@ -120,14 +120,14 @@ class Server:
 
 def tree(folder: Path) -> dict[str, str]:
     """What is in a folder, hidden things too: sha256 of files, by their names."""
-    found = {}
+    entries = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
         if path.is_symlink():
-            found[name] = f"link to {os.readlink(path)}"
+            entries[name] = f"link to {os.readlink(path)}"
         else:
-            found[name] = "folder" if path.is_dir() else hashlib.sha256(path.read_bytes()).hexdigest()
-    return found
+            entries[name] = "folder" if path.is_dir() else hashlib.sha256(path.read_bytes()).hexdigest()
+    return entries
 
 
 def under(contents: dict[str, str], names: Sequence[str]) -> dict[str, str]:

@@ -22,11 +22,11 @@ def tokenizer() -> Any:
 
     tokens = ["<unk>", "<s>", "</s>", *sorted(pre_tokenizers.ByteLevel.alphabet()), "th"]
     numbers = {token: number for number, token in enumerate(tokens)}
-    made = Tokenizer(models.BPE(numbers, [("t", "h")], unk_token="<unk>"))
-    made.add_special_tokens(tokens[:3])
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # type: ignore[assignment]
-    made.decoder = decoders.ByteLevel()  # type: ignore[assignment]
-    return made
+    bpe = Tokenizer(models.BPE(numbers, [("t", "h")], unk_token="<unk>"))
+    bpe.add_special_tokens(tokens[:3])
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # type: ignore[assignment]
+    bpe.decoder = decoders.ByteLevel()  # type: ignore[assignment]
+    return bpe
 
 
 def checkpoint(folder: Path) -> None:
@@ -34,15 +34,15 @@ def checkpoint(folder: Path) -> None:
     from safetensors.numpy import save_file
 
     model, places = folder / "model", {}
-    found = {
-        name: one.astype(np.float16) for name, one in plain_llama.weights(CONFIG, np.random.default_rng(0)).items()
+    tensors = {
+        name: array.astype(np.float16) for name, array in plain_llama.weights(CONFIG, np.random.default_rng(0)).items()
     }
     model.mkdir()
     for first, shard in enumerate(SHARDS):
-        part = {name: found[name] for name in list(found)[first::2]}
+        part = {name: tensors[name] for name in list(tensors)[first::2]}
         save_file(part, model / shard, {"format": "pt"})
         places |= dict.fromkeys(part, shard)
-    total = sum(tensor.nbytes for tensor in found.values())
+    total = sum(tensor.nbytes for tensor in tensors.values())
     texts = {
         "model.safetensors.index.json": {"metadata": {"total_size": total}, "weight_map": places},
         "config.json": CONFIG,

@@ -84,9 +84,9 @@ def hostile(hub: Hostile) -> type[BaseHTTPRequestHandler]:
                 self.drip()
             elif hub.elsewhere and "/resolve/" in self.path:
                 content = (hub.repos["me/tiny"] / self.path.rsplit("/", 1)[1]).read_bytes()
-                said = {"X-Linked-Etag": hashlib.sha256(content).hexdigest(), "X-Linked-Size": str(len(content))}
-                said |= {"Location": hub.elsewhere + self.path, "X-Repo-Commit": hub.commit("me/tiny")}
-                self.reply(302, b"", body, said)
+                headers = {"X-Linked-Etag": hashlib.sha256(content).hexdigest(), "X-Linked-Size": str(len(content))}
+                headers |= {"Location": hub.elsewhere + self.path, "X-Repo-Commit": hub.commit("me/tiny")}
+                self.reply(302, b"", body, headers)
             else:
                 super().answer(body)
 
@@ -118,11 +118,11 @@ def hostile(hub: Hostile) -> type[BaseHTTPRequestHandler]:
 @pytest.fixture
 def hub(llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hostile]:
     """A Hub that the huggingface_hub of this process talks to."""
-    made = Hostile(llama)
-    with running(made, hostile(made)) as running_hub:
-        talk_to(made, tmp_path / "cache", monkeypatch)
+    hostile_hub = Hostile(llama)
+    with running(hostile_hub, hostile(hostile_hub)) as running_hub:
+        talk_to(hostile_hub, tmp_path / "cache", monkeypatch)
         yield running_hub
-        made.over.set()
+        hostile_hub.over.set()
 
 
 def read() -> None:

@@ -57,9 +57,9 @@ def test_a_fault_at_any_writing_call_loses_nothing(bench: Get, kind: str, name: 
     case, wrong = bench(name), {}
     faults = few(KINDS[kind](case), 2, crc32(f"{kind} {name}".encode()))
     for fault, cut in faults:
-        found = case.strike(fault, cut)
-        assert (found.outcome.code == KILLED) == (kind != "disk error"), f"{fault}: {found.outcome}"
-        if problem := case.wrong(found):
+        aftermath = case.strike(fault, cut)
+        assert (aftermath.outcome.code == KILLED) == (kind != "disk error"), f"{fault}: {aftermath.outcome}"
+        if problem := case.wrong(aftermath):
             wrong[f"{fault} {cut}"] = problem
     tally(kind, name, len(faults), len(wrong))
     assert wrong == {}
@@ -89,11 +89,11 @@ def test_what_a_command_has_done_is_on_the_disk(bench: Get, name: str) -> None:
 def test_a_full_disk_after_the_last_file_leaves_a_folder_that_is_named(bench: Get) -> None:
     case = bench("apply")
     journal = [number for number, call in enumerate(case.expected[1], 1) if call.path.endswith("partial/journal")]
-    found = case.strike(Fault(FAIL_ONCE, journal[-2], errno.ENOSPC))
-    assert ".out.ropeconv-partial" in found.after
-    said = ".out.ropeconv-partial has the finished files: the same command continues; else remove it"
-    assert said in found.outcome.output
-    assert case.wrong(found) == ""
+    aftermath = case.strike(Fault(FAIL_ONCE, journal[-2], errno.ENOSPC))
+    assert ".out.ropeconv-partial" in aftermath.after
+    message = ".out.ropeconv-partial has the finished files: the same command continues; else remove it"
+    assert message in aftermath.outcome.output
+    assert case.wrong(aftermath) == ""
 
 
 CARELESS = Case(scenes.gguf_file, ("careless", "model.gguf", "out.gguf"), ("out.gguf",))
@@ -117,9 +117,9 @@ FAULTS: dict[str, tuple[Fault, bool | None, str]] = {
 @pytest.mark.parametrize("name", FAULTS)
 def test_what_a_fault_does_to_it_is_found(careless: Bench, name: str) -> None:
     fault, cut, sentence = FAULTS[name]
-    found = careless.strike(fault, cut)
-    assert sentence in careless.wrong(found)
-    assert (found.outcome.code == KILLED) == ("kill" in name)
+    aftermath = careless.strike(fault, cut)
+    assert sentence in careless.wrong(aftermath)
+    assert (aftermath.outcome.code == KILLED) == ("kill" in name)
 
 
 # Two commands at once: each ends well or with a sentence, and the result is one that they would leave alone
@@ -154,8 +154,8 @@ def problem(outcomes: list[Outcome], now: dict[str, str], allowed: Trees) -> obj
     """What is wrong with two commands that have run at once; nothing where it is sound."""
     if now in allowed and all(outcome.said() for outcome in outcomes):
         return None
-    said = [(outcome.code, outcome.output[-400:]) for outcome in outcomes]
-    return said, [sorted(set(now.items()) ^ set(one.items())) for one in allowed]
+    reports = [(outcome.code, outcome.output[-400:]) for outcome in outcomes]
+    return reports, [sorted(set(now.items()) ^ set(state.items())) for state in allowed]
 
 
 @pytest.mark.parametrize("name", few(list(PAIRS), 2))
@@ -180,8 +180,8 @@ def test_two_commands_at_once(server: Server, tmp_path: Path, name: str) -> None
     delays = few([(generator.uniform(0, APART), generator.uniform(0, APART)) for _ in range(RUNS)], 2)
     for apart in delays:
         fresh()
-        if found := problem(server.together(folder, pair, apart), tree(folder), allowed):
-            wrong[apart] = found
+        if finding := problem(server.together(folder, pair, apart), tree(folder), allowed):
+            wrong[apart] = finding
     tally("pair", name, len(delays), len(wrong))
     assert wrong == {}
 
@@ -211,17 +211,17 @@ def hub(llama: Path, tmp_path: Path) -> Iterator[WritingHub]:
 
 def start(hub: WritingHub, folder: Path, *arguments: str) -> subprocess.Popen[str]:
     """The command line, running, with temporary files in a folder of its own."""
-    own = {"HF_TOKEN": "hf_sesame", "TMPDIR": str(folder / "temporary")}
+    variables = {"HF_TOKEN": "hf_sesame", "TMPDIR": str(folder / "temporary")}
     return subprocess.Popen(
         [sys.executable, "-c", PROGRAM, *arguments], text=True, cwd=folder, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, env={**os.environ, **hub.environment(folder / "home"), **own},
+        stderr=subprocess.PIPE, env={**os.environ, **hub.environment(folder / "home"), **variables},
     )  # fmt: skip
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
     """Its exit code, and what it said on stderr."""
-    said = process.communicate(timeout=120)[1]
-    return process.returncode, said
+    errors = process.communicate(timeout=120)[1]
+    return process.returncode, errors
 
 
 def published(folder: Path) -> dict[str, str]:
@@ -230,11 +230,11 @@ def published(folder: Path) -> dict[str, str]:
     return {name: digest for name, digest in hashes(folder).items() if name.endswith(same)}
 
 
-@pytest.mark.parametrize("what", list(COMMANDS) if ALL else ["a config alone"])
-def test_a_killed_push_is_completed_by_the_same_command(what: str, hub: WritingHub, tmp_path: Path) -> None:
-    given = COMMANDS[what]
+@pytest.mark.parametrize("name", list(COMMANDS) if ALL else ["a config alone"])
+def test_a_killed_push_is_completed_by_the_same_command(name: str, hub: WritingHub, tmp_path: Path) -> None:
+    given = COMMANDS[name]
     assert ended(start(hub, tmp_path, *given, "--push", "me/reference"))[0] == 0
-    wanted = published(hub.repos["me/reference"])
+    expected = published(hub.repos["me/reference"])
     cases = [(number, late) for number in range(1, hub.requests + 1) for late in (False, True)]
     refused, kills = [], 0
     for index, (number, late) in enumerate(few(cases, 2)):
@@ -245,10 +245,10 @@ def test_a_killed_push_is_completed_by_the_same_command(what: str, hub: WritingH
         kills += ended(process)[0] == KILLED
         hub.kill_at = 0
         code, problem = ended(start(hub, tmp_path, *push))
-        if code != 0 or published(hub.repos[push[-1]]) != wanted:
+        if code != 0 or published(hub.repos[push[-1]]) != expected:
             refused.append((number, late, problem))
         assert list((tmp_path / "temporary").iterdir()) == [], (number, late)
         assert (push[-1] in hub.private) == ("--private" in given)
-    tally("kill", f"push, {what}", kills, len(refused))
+    tally("kill", f"push, {name}", kills, len(refused))
     assert refused == []
     assert kills, "the kills must have happened"

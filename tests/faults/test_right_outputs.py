@@ -38,9 +38,9 @@ WAYS: dict[str, tuple[Recipe, dict[str, Any]]] = {
 
 
 def passes(out: Path, source: Path, kind: str) -> None:
-    found = verified(out, source)
-    tally("right output", kind, 1, int((found.notes, found.unverified) != ((), ())))
-    assert (found.notes, found.unverified) == ((), ())
+    verification = verified(out, source)
+    tally("right output", kind, 1, int((verification.notes, verification.unverified) != ((), ())))
+    assert (verification.notes, verification.unverified) == ((), ())
 
 
 @pytest.mark.parametrize(("family", "way"), few(list(itertools.product(FAMILIES, WAYS)), 3))
@@ -84,11 +84,11 @@ def test_right_gguf_files_pass(arch: str, split: int, tmp_path: Path) -> None:
 def test_conversions_pass(outtype: str, tmp_path: Path) -> None:
     source = checkpoint("llama", tmp_path / "Tiny-Llama", initializer_range=0.02)
     out = apply(make_plan(source, YARN, tmp_path / "out.gguf", to="gguf", outtype=outtype))
-    found = verified(out, source)
-    assert (found.notes, found.unverified, found.bytes > 0) == ((), (), True)
+    verification = verified(out, source)
+    assert (verification.notes, verification.unverified, verification.bytes > 0) == ((), (), True)
     other = source.rename(tmp_path / "Other-Name")
     assert verified(out, other).notes == (), "names of models are those of the receipt"
-    data(lambda found: found.__setitem__(-40, found[-40] ^ 16))(out)
+    data(lambda content: content.__setitem__(-40, content[-40] ^ 16))(out)
     with pytest.raises(RopeconvError, match=r"of out.gguf differs from byte"):
         verified(out, other)
     assert verified(out, other, quick=True).bytes == 0

@@ -53,11 +53,11 @@ def echoing(hub: Echo) -> type[BaseHTTPRequestHandler]:
 @pytest.fixture
 def hub(llama: Path, tmp_path: Path) -> Iterator[Echo]:
     (llama / "README.md").write_text("---\nlicense: apache-2.0\n---\n# The base\n")
-    made = Echo(tmp_path / "hub")
-    with running(made, echoing(made)):
-        made.repos["base/tiny"] = llama
-        made.gated.add("base/tiny")
-        yield made
+    echo = Echo(tmp_path / "hub")
+    with running(echo, echoing(echo)):
+        echo.repos["base/tiny"] = llama
+        echo.gated.add("base/tiny")
+        yield echo
 
 
 def said(
@@ -66,11 +66,11 @@ def said(
     """The command line with secrets in its environment, and everything that it writes below `folder`."""
     (folder / "temporary").mkdir(exist_ok=True)
     places = {"TMPDIR": "temporary", "HOME": "home", "XDG_CACHE_HOME": "cache"}
-    own = {"HF_TOKEN": TOKEN, "OPENAI_API_KEY": KEY, "ROPECONV_DEBUG": debug}
-    own |= {name: str(folder / place) for name, place in places.items()}
+    variables = {"HF_TOKEN": TOKEN, "OPENAI_API_KEY": KEY, "ROPECONV_DEBUG": debug}
+    variables |= {name: str(folder / place) for name, place in places.items()}
     return subprocess.run(
         [sys.executable, "-c", program, *arguments], cwd=folder, capture_output=True, text=True, check=False,
-        env={**os.environ, **hub.environment(folder / "home"), **own}, timeout=120,
+        env={**os.environ, **hub.environment(folder / "home"), **variables}, timeout=120,
     )  # fmt: skip
 
 
@@ -111,8 +111,8 @@ def echo_server() -> Iterator[str]:
             content = {"error": {"message": f"no {self.headers.get('Authorization')}"}}
             self.reply(500, json.dumps(content).encode(), True)
 
-    with running(Hub(), Handler) as made:
-        yield made.url.removeprefix("http://")
+    with running(Hub(), Handler) as running_hub:
+        yield running_hub.url.removeprefix("http://")
 
 
 @pytest.mark.parametrize(("user", "debug"), few([("", ""), (f"me:{PASSWORD}@", "1")], 1))

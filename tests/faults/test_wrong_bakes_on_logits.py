@@ -38,9 +38,9 @@ def cases(*sizes: str, wrong: bool) -> list[Case]:
     """Kind of weights, family, method, and what is wrong."""
     right = [(family, method, None) for family, method in RIGHT]
     faults = [(family, fault.method, fault) for fault, family in CASES]
-    found: list[Case] = [(size, *case) for size in sizes for case in (faults if wrong else right)]
-    seen = [(case, case[3].what if case[3] else "") for case in found]
-    return [case for case, what in seen if not {(case[0], what, ""), (case[0], what, case[1])} & UNSEEN]
+    candidates: list[Case] = [(size, *case) for size in sizes for case in (faults if wrong else right)]
+    pairs = [(case, case[3].what if case[3] else "") for case in candidates]
+    return [case for case, label in pairs if not {(case[0], label, ""), (case[0], label, case[1])} & UNSEEN]
 
 
 def named(case: tuple[object, ...]) -> str:
@@ -56,14 +56,14 @@ def one_thread() -> None:
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]:
     """A folder with a checkpoint of a family in `source`, made once: weights, biases and norms are random."""
-    made: dict[tuple[str, str], Path] = {}
+    folders: dict[tuple[str, str], Path] = {}
 
     def get(family: str, size: str = "usual") -> Path:
-        if (family, size) not in made:
-            folder = made[family, size] = tmp_path_factory.mktemp(family)
+        if (family, size) not in folders:
+            folder = folders[family, size] = tmp_path_factory.mktemp(family)
             lively(make(family, folder / "source", initializer_range=SIZES[size]))
             resize(folder / "source", size)
-        return made[family, size]
+        return folders[family, size]
 
     return get
 

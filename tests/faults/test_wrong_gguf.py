@@ -43,9 +43,9 @@ CHANGES: dict[str, Corruption] = {
 def parts(path: Path) -> dict[str, list[np.ndarray]]:
     """The numbers and letters of the header and of the tensors, which gguf-py writes where they are changed."""
     reader = gguf.GGUFReader(path, "r+")
-    found = {name: field.parts for name, field in reader.fields.items()}
-    found |= {f"entry {one.name}": one.field.parts for one in reader.tensors}
-    return found | {f"tensor {one.name}": [one.data] for one in reader.tensors}
+    arrays = {name: field.parts for name, field in reader.fields.items()}
+    arrays |= {f"entry {tensor.name}": tensor.field.parts for tensor in reader.tensors}
+    return arrays | {f"tensor {tensor.name}": [tensor.data] for tensor in reader.tensors}
 
 
 def change(path: Path, name: str, place: int) -> None:
@@ -57,18 +57,18 @@ def change(path: Path, name: str, place: int) -> None:
 def everything(path: Path) -> dict[str, Corruption]:
     """The changes of the tables that this file can have, and one of every part."""
     content = path.read_bytes()
-    found = CHANGES | {f"{new!r}": data(replaced(old, new)) for old, new in TEXTS.items() if old in content}
+    corruptions = CHANGES | {f"{new!r}": data(replaced(old, new)) for old, new in TEXTS.items() if old in content}
     for name, places in parts(path).items():
-        found |= {f"{name}, {place}": partial(change, name=name, place=place) for place in range(len(places))}
-    return found
+        corruptions |= {f"{name}, {place}": partial(change, name=name, place=place) for place in range(len(places))}
+    return corruptions
 
 
 @pytest.mark.parametrize("bake", RECIPES)
 def test_what_is_wrong_is_refused(bake: str, tmp_path: Path) -> None:
     source, out = write(tmp_path / "source.gguf", extra=EXTRA), tmp_path / "out.gguf"
     right = apply(make_plan(source, RECIPES[bake], tmp_path / "right.gguf"))
-    found = verified(right, source)
-    assert (found.files, found.notes, found.unverified) == (1, (), ())
+    verification = verified(right, source)
+    assert (verification.files, verification.notes, verification.unverified) == (1, (), ())
     every = everything(right)
     passed, names = [], few(list(every), 6)
     for name in names:

@@ -58,10 +58,10 @@ def exchange(out: Path) -> None:
 
 def move_a_tensor(out: Path) -> None:
     """A tensor in the other shard, with an index that says so."""
-    one, other = (safetensors.numpy.load_file(out / name) for name in (FIRST, SECOND))
-    name = sorted(one)[0]
-    other[name] = one.pop(name)
-    for file, held in ((FIRST, one), (SECOND, other)):
+    shard, other = (safetensors.numpy.load_file(out / name) for name in (FIRST, SECOND))
+    name = sorted(shard)[0]
+    other[name] = shard.pop(name)
+    for file, held in ((FIRST, shard), (SECOND, other)):
         safetensors.numpy.save_file(held, out / file, {"format": "pt"})
     edit(out, INDEX, lambda index: index["weight_map"].update({name: SECOND}))
 
@@ -133,29 +133,29 @@ def other(value: Any) -> Any:
     return [*value, 1] if isinstance(value, list) else f"{value}x" if isinstance(value, str) else value * 1.01 + 0.01
 
 
-def leaves(found: Any, place: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    for key, value in found.items():
+def leaves(document: Any, place: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for key, value in document.items():
         yield from leaves(value, (*place, key)) if isinstance(value, dict) else [((*place, key), value)]
 
 
 def everything(out: Path) -> dict[str, Corruption]:
     """Another value of every key of the JSON files, and none; other bytes of every tensor and file, and no file."""
-    found: dict[str, Corruption] = {}
+    corruptions: dict[str, Corruption] = {}
     for path in (path for path in sorted(out.iterdir()) if path.name not in (RECEIPT, *DOCUMENTS)):
-        found[f"the end of {path.name}"] = data(of.last_bit, path.name)
-        found[f"no {path.name}"] = remove(path.name)
+        corruptions[f"the end of {path.name}"] = data(of.last_bit, path.name)
+        corruptions[f"no {path.name}"] = remove(path.name)
         if path.suffix == ".json":
             for place, value in leaves(json.loads(path.read_text())):
                 if place[-1] not in NOTED:
-                    found[f"{path.name}: another {place}"] = put(path.name, place, other(value))
-                    found[f"{path.name}: no {place}"] = of.drop(path.name, place)
+                    corruptions[f"{path.name}: another {place}"] = put(path.name, place, other(value))
+                    corruptions[f"{path.name}: no {place}"] = of.drop(path.name, place)
         elif path.suffix == ".safetensors":
             length = int.from_bytes(path.read_bytes()[:8], "little")
             header = json.loads(path.read_bytes()[8 : 8 + length])
             for name in header.keys() - {"__metadata__"}:
                 start, stop = header[name]["data_offsets"]
-                found[f"{path.name}: {name}"] = data(of.flipped(8 + length + (start + stop) // 2), path.name)
-    return found
+                corruptions[f"{path.name}: {name}"] = data(of.flipped(8 + length + (start + stop) // 2), path.name)
+    return corruptions
 
 
 def furnish(folder: Path) -> None:
@@ -183,21 +183,21 @@ Baked = Callable[..., Path]
 @pytest.fixture(scope="module")
 def baked(tmp_path_factory: pytest.TempPathFactory) -> Baked:
     """Copies the folder with `source` and `out` of a bake, whose output is accepted."""
-    made: dict[str, Path] = {}
+    folders: dict[str, Path] = {}
 
     def get(place: Path, name: str = "native") -> Path:
-        if name not in made:
+        if name not in folders:
             model_type, options, divided = BAKES[name]
-            folder = made[name] = tmp_path_factory.mktemp(name)
+            folder = folders[name] = tmp_path_factory.mktemp(name)
             source = make(model_type, folder / "source")
             furnish(source)
             if divided:
                 in_two_files(source)
             apply(make_plan(source, YARN, folder / "out", **options))
-            for how in BOTH:
-                assert (verified(folder, **how).notes, verified(folder, **how).unverified) == ((), ())
+            for kwargs in BOTH:
+                assert (verified(folder, **kwargs).notes, verified(folder, **kwargs).unverified) == ((), ())
         shutil.rmtree(place / "case", ignore_errors=True)
-        return Path(shutil.copytree(made[name], place / "case"))
+        return Path(shutil.copytree(folders[name], place / "case"))
 
     return get
 
@@ -214,7 +214,7 @@ def test_what_is_wrong_is_refused(bake: str, baked: Baked, tmp_path: Path) -> No
         (special | every)[name](folder / "out")
         if name not in RECEIPTS:
             renew(folder / "out")
-        passed += [(name, how) for how in BOTH if not refused(folder, **how)]
+        passed += [(name, kwargs) for kwargs in BOTH if not refused(folder, **kwargs)]
     tally("wrong output", "folders, each twice", 2 * len(names), len(passed))
     assert passed == []
 

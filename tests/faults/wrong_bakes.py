@@ -32,11 +32,11 @@ def config(edit: Callable[[Settings], object]) -> Change:
 
     def change(out: Path) -> None:
         path = out / "config.json"
-        found = json.loads(path.read_text())
-        before = json.dumps(found)
-        edit(found)
-        assert json.dumps(found) != before, "nothing was changed"
-        path.write_text(json.dumps(found))
+        settings = json.loads(path.read_text())
+        before = json.dumps(settings)
+        edit(settings)
+        assert json.dumps(settings) != before, "nothing was changed"
+        path.write_text(json.dumps(settings))
 
     return change
 
@@ -55,9 +55,9 @@ def weights(pattern: str, edit: Callable[[torch.Tensor], torch.Tensor]) -> Chang
     return change
 
 
-def _ropes(found: Settings) -> Iterator[Settings]:
+def _ropes(config: Settings) -> Iterator[Settings]:
     """The parts of a config that describe the RoPE of the layers that a method extends."""
-    for part in (found, found.get("rope_scaling"), found.get("rope_parameters"), found.get("llama_4_scaling")):
+    for part in (config, config.get("rope_scaling"), config.get("rope_parameters"), config.get("llama_4_scaling")):
         if part:
             yield part.get("full_attention", part)
 
@@ -68,14 +68,14 @@ def rope(top: tuple[str, ...] = (), **values: Any) -> Change:
     top: keys beside the schemas that get the first value. values: new ones, or functions of the old ones.
     """
 
-    def edit(found: Settings) -> None:
-        for part in _ropes(found):
+    def edit(settings: Settings) -> None:
+        for part in _ropes(settings):
             for key, value in values.items():
                 if key in part:
                     part[key] = value(part[key]) if callable(value) else value
                 elif "rope_type" in part and not callable(value):
                     part[key] = value
-        found.update({key: next(iter(values.values())) for key in top if key in found})
+        settings.update({key: next(iter(values.values())) for key in top if key in settings})
 
     return config(edit)
 
@@ -83,9 +83,9 @@ def rope(top: tuple[str, ...] = (), **values: Any) -> Change:
 def setting(each: bool = False, **values: Any) -> Change:
     """Sets keys of the config. each: in the schemas of the RoPE as well, where they are written."""
 
-    def edit(found: Settings) -> None:
-        found.update(values)
-        for part in _ropes(found) if each else ():
+    def edit(settings: Settings) -> None:
+        settings.update(values)
+        for part in _ropes(settings) if each else ():
             part.update({key: value for key, value in values.items() if key in part})
 
     return config(edit)
@@ -121,9 +121,9 @@ def fold_again(power: int, only: str = "") -> Change:
         for scaling in scalings:
 
             def edit(tensor: torch.Tensor, scaling: Scaling = scaling) -> torch.Tensor:
-                flat, one = tensor.flatten().float(), int(scaling.plus_one)
+                flat, offset = tensor.flatten().float(), int(scaling.plus_one)
                 for start, stop in scaling.spans:
-                    flat[start:stop] = (flat[start:stop] + one) * factor**power - one
+                    flat[start:stop] = (flat[start:stop] + offset) * factor**power - offset
                 return flat.reshape(tensor.shape).to(tensor.dtype)
 
             if only in scaling.tensor:
@@ -199,7 +199,7 @@ class Wrong:
 
 def local(**values: Any) -> Change:
     """Sets keys of the RoPE of the layers that are not extended."""
-    return config(lambda found: found["rope_parameters"]["sliding_attention"].update(values))
+    return config(lambda settings: settings["rope_parameters"]["sliding_attention"].update(values))
 
 
 def interleaved(rows: torch.Tensor) -> torch.Tensor:

@@ -78,10 +78,10 @@ def test_a_copy_is_equal_and_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_a_filesystem_that_shares_blocks_copies_no_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are asked for from the writer."""
-    asked: list[tuple[str, int, str]] = []
+    calls: list[tuple[str, int, str]] = []
 
     def shared(writer: int, request: int, reader: int) -> int:
-        asked.append((os.readlink(f"/proc/self/fd/{writer}"), request, os.readlink(f"/proc/self/fd/{reader}")))
+        calls.append((os.readlink(f"/proc/self/fd/{writer}"), request, os.readlink(f"/proc/self/fd/{reader}")))
         os.pwrite(writer, os.pread(reader, 100, 0), 0)
         return 0
 
@@ -90,7 +90,7 @@ def test_a_filesystem_that_shares_blocks_copies_no_byte(tmp_path: Path, monkeypa
     (tmp_path / "source").write_bytes(b"12345")
     done: list[int] = []
     copy_file(tmp_path / "source", tmp_path / "target", done.append)
-    assert asked == [(str(tmp_path / "target"), disk.FICLONE, str(tmp_path / "source"))]
+    assert calls == [(str(tmp_path / "target"), disk.FICLONE, str(tmp_path / "source"))]
     assert ((tmp_path / "target").read_bytes(), done) == (b"12345", [5])
     assert same_blocks(tmp_path / "source", tmp_path)
     assert not same_blocks(None, tmp_path)
@@ -222,9 +222,9 @@ def test_a_free_name_is_taken_and_another_is_not_replaced(tmp_path: Path, system
 
 
 @pytest.mark.parametrize("other", ["file", "folder"])
-@pytest.mark.parametrize("one", ["file", "folder"])
-def test_two_names_are_exchanged(tmp_path: Path, system: str, one: str, other: str) -> None:
-    first, second = place(tmp_path / "a", one, "one"), place(tmp_path / "b", other, "other")
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_two_names_are_exchanged(tmp_path: Path, system: str, kind: str, other: str) -> None:
+    first, second = place(tmp_path / "a", kind, "one"), place(tmp_path / "b", other, "other")
     exchange(first, second, tmp_path / "spare")
     assert (text(first), text(second)) == ("other", "one")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]

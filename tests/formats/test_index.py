@@ -66,9 +66,9 @@ def test_numbers_are_found_in_pieces_of_a_text_of_any_size(size: int) -> None:
     """Under the keys that are asked for, and not in lists and strings; what is not a number is left out."""
     data = b'{"a": 1, "b": {"c": -2.5e3, "d": [1, 2], "e": "4:{\\"5", "y": 1-2}, "z": {"c": 9}, "f\\u006f": {"x": 7}}'
     blocks = [data[at : at + size] for at in range(0, len(data), size)]
-    found = [(one.path, one.value, data[one.start : one.stop]) for one in numbers(blocks, "x", {"a", "b", "fo"})]
-    assert found == [(("a",), 1.0, b"1"), (("b", "c"), -2500.0, b"-2.5e3"), (("fo", "x"), 7.0, b"7")]
-    assert [one.path for one in numbers(blocks, "x", {"a"}, first=True)] == [("a",)]
+    spans = [(span.path, span.value, data[span.start : span.stop]) for span in numbers(blocks, "x", {"a", "b", "fo"})]
+    assert spans == [(("a",), 1.0, b"1"), (("b", "c"), -2500.0, b"-2.5e3"), (("fo", "x"), 7.0, b"7")]
+    assert [span.path for span in numbers(blocks, "x", {"a"}, first=True)] == [("a",)]
 
 
 def test_a_text_in_blocks_has_no_string_of_more_than_a_mebibyte() -> None:

@@ -53,14 +53,14 @@ def test_a_changed_byte_anywhere_costs_one_line_and_is_told(tmp_path: Path) -> N
                 continue
             path.write_bytes(data)
             with opened(path) as journal:
-                found = {key: line.value for key, line in journal.lines.items()}
-                assert found.items() <= {"0": 0, "1": 1, "2": 2}.items()
-                lost = 3 - len(found)
+                numbers = {key: line.value for key, line in journal.lines.items()}
+                assert numbers.items() <= {"0": 0, "1": 1, "2": 2}.items()
+                lost = 3 - len(numbers)
                 assert lost <= (2 if whole[place] == ord("\n") else 1), place
                 assert len(journal.notes) == 1, place
                 assert re.search(r"(^1 line of .* is|^\d lines of .* are) damaged and skipped\.$", journal.notes[0])
                 journal.add(Number("after", 9))
-            assert values(path).items() >= found.items() | {"after": 9}.items()
+            assert values(path).items() >= numbers.items() | {"after": 9}.items()
 
 
 def test_fresh_gives_the_old_journal_another_name(tmp_path: Path) -> None:
@@ -95,10 +95,10 @@ def test_fresh_gives_the_old_journal_another_name(tmp_path: Path) -> None:
 def test_a_file_of_the_user_stays_and_no_advice_destroys_it(tmp_path: Path, content: bytes, fresh: bool) -> None:
     path = tmp_path / "x.jsonl"
     path.write_bytes(content)
-    with pytest.raises(BadSource) as told:
+    with pytest.raises(BadSource) as caught:
         opened(path, fresh=fresh)
-    assert str(told.value) == f"{path} is not a journal of `ropeconv count`; give another --journal"
-    assert [(one.name, one.read_bytes()) for one in tmp_path.iterdir()] == [("x.jsonl", content)]
+    assert str(caught.value) == f"{path} is not a journal of `ropeconv count`; give another --journal"
+    assert [(file.name, file.read_bytes()) for file in tmp_path.iterdir()] == [("x.jsonl", content)]
 
 
 def test_a_journal_of_another_model_another_version_and_another_writer_is_refused(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_a_journal_of_another_model_another_version_and_another_writer_is_refuse
     path.write_bytes(encoded(Head("ropeconv count", 2, "a")))
     with pytest.raises(BadSource, match=r"^.* is the journal of another version of ropeconv; give another"):
         opened(path)
-    assert [one.name for one in tmp_path.iterdir()] == ["x.jsonl"]
+    assert [file.name for file in tmp_path.iterdir()] == ["x.jsonl"]
 
 
 def test_the_default_journal_is_in_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,9 +48,9 @@ def test_safetensors_reads_what_is_written(tmp_path: Path) -> None:
     header = header_bytes([(name, names[name], array.shape) for name, array in arrays.items()], {"format": "pt"})
     assert len(header) % 8 == 0
     (tmp_path / "x").write_bytes(b"".join([header, *(array.tobytes() for array in arrays.values())]))
-    found, ours = load_file(tmp_path / "x"), read_header(tmp_path / "x")
+    tensors, ours = load_file(tmp_path / "x"), read_header(tmp_path / "x")
     for name, array in arrays.items():
-        np.testing.assert_array_equal(found[name], array)
+        np.testing.assert_array_equal(tensors[name], array)
     assert (ours.metadata, ours.data_start) == ({"format": "pt"}, len(header))
     places = {name: (tensor.start, tensor.stop, tensor.shape) for name, tensor in ours.tensors.items()}
     assert places == {"a": (0, 24, (2, 3)), "b": (24, 27, (3,)), "c": (27, 29, (1,))}
@@ -114,9 +114,9 @@ def test_every_type_of_floats_as_32_bits() -> None:
     }  # fmt: skip
     for dtype, values in stored.items():
         kept = values.copy()
-        found = widened(np.frombuffer(values.tobytes(), STORED[dtype]), dtype)
-        np.testing.assert_array_equal(found, numbers)
-        assert found.dtype == np.float32
+        floats = widened(np.frombuffer(values.tobytes(), STORED[dtype]), dtype)
+        np.testing.assert_array_equal(floats, numbers)
+        assert floats.dtype == np.float32
         np.testing.assert_array_equal(values, kept)
 
 
@@ -148,7 +148,7 @@ SCALING = {"type": "longrope", **LISTS[1]}
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "found"),
+    ("name", "text", "expected"),
     [
         ("a.json", json.dumps(NUMBERS), NAMED), ("a.json", "[1e38, -1e38]", {name: [1e38, -1e38] for name in NAMED}),
         ("a.json", json.dumps({**LISTS[0], "factor": 4, "note": "x"}), LISTS[0]),
@@ -160,16 +160,16 @@ SCALING = {"type": "longrope", **LISTS[1]}
         ("a.csv", "short_factor,long_factor\r\n1,0.5\r\n1.5,0.25\r\n2,0.125\r\n", LISTS[1]),
     ],
 )  # fmt: skip
-def test_json_and_csv_files(tmp_path: Path, name: str, text: str, found: dict[str, list[float]]) -> None:
+def test_json_and_csv_files(tmp_path: Path, name: str, text: str, expected: dict[str, list[float]]) -> None:
     (tmp_path / name).write_text(text)
-    assert read_lists(tmp_path / name) == found
+    assert read_lists(tmp_path / name) == expected
 
 
 UNREADABLE = "cannot be read as a list of numbers"
 
 
 @pytest.mark.parametrize(
-    ("suffix", "text", "said"),
+    ("suffix", "text", "message"),
     [
         ("csv", "", "write one column of numbers"), ("csv", "1,2\n3,4\n", "columns with their names in the first line"),
         ("csv", "a,b\n1\n", "is not 2 numbers"), ("csv", "a\nx\n", "is not 1 number,"),
@@ -182,10 +182,10 @@ UNREADABLE = "cannot be read as a list of numbers"
         )),
     ],
 )  # fmt: skip
-def test_texts_of_something_else_are_refused(tmp_path: Path, suffix: str, text: str, said: str) -> None:
+def test_texts_of_something_else_are_refused(tmp_path: Path, suffix: str, text: str, message: str) -> None:
     path = tmp_path / f"a.{suffix}"
     path.write_text(text)
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         read_lists(path)
     path.unlink()
     with pytest.raises(UsageError, match="does not exist; give a .json, .csv, .npy or .safetensors file"):
@@ -193,16 +193,16 @@ def test_texts_of_something_else_are_refused(tmp_path: Path, suffix: str, text: 
 
 
 @pytest.mark.parametrize(
-    ("array", "said"),
+    ("array", "message"),
     [
         (["a"], UNREADABLE), ([True], UNREADABLE), ([None], UNREADABLE), (np.zeros(2, "f8,i4"), UNREADABLE),
         ([1j], "has the dtype complex128, and real numbers are needed"),
         (np.zeros(LONGEST + 1), "the limit is 65,536 numbers"),
     ],
 )  # fmt: skip
-def test_npy_files_of_something_else_are_refused(tmp_path: Path, array: Any, said: str) -> None:
+def test_npy_files_of_something_else_are_refused(tmp_path: Path, array: Any, message: str) -> None:
     np.save(tmp_path / "a.npy", np.array(array), allow_pickle=True)
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         read_lists(tmp_path / "a.npy")
 
 

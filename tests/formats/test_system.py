@@ -55,7 +55,7 @@ def test_a_sample_is_the_size_and_64_evenly_spaced_pieces_of_64_kb(tmp_path: Pat
     begin = sorted({max(0, size - PIECE) * number // 63 for number in range(64)})
     read = b"".join(data[place : place + PIECE] for place in begin)
     assert sampled(tmp_path / "a") == hashlib.sha256(str(size).encode() + read).hexdigest()
-    whole = max((later - one for one, later in pairwise(begin)), default=0) <= PIECE
+    whole = max((later - earlier for earlier, later in pairwise(begin)), default=0) <= PIECE
     assert whole is (size <= PIECE * PIECES)
 
 
@@ -137,10 +137,10 @@ def test_a_temporary_folder_is_private_and_goes_as_does_what_a_kill_left(
     """Also on NFS, which locks only what is open for writing; what is in use is not removed."""
     real, dead = fcntl.flock, left_by_a_kill(temporary)
 
-    def flock(file: int, how: int) -> None:
-        if nfs and how & fcntl.LOCK_EX and fcntl.fcntl(file, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+    def flock(file: int, operation: int) -> None:
+        if nfs and operation & fcntl.LOCK_EX and fcntl.fcntl(file, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
-        real(file, how)
+        real(file, operation)
 
     monkeypatch.setattr(fcntl, "flock", flock)
     with scratch.scratch() as folder:
@@ -173,12 +173,12 @@ def test_a_temporary_folder_that_another_run_cleared_before_it_was_locked_is_mad
 
 def test_folders_of_others_are_left_alone(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.getuid()
-    own, other = temporary / f"ropeconv-{real}-1-a", temporary / f"ropeconv-{real + 1}-1-a"
-    own.mkdir()
+    folder, other = temporary / f"ropeconv-{real}-1-a", temporary / f"ropeconv-{real + 1}-1-a"
+    folder.mkdir()
     other.mkdir()  # the name is of that user, and the folder of another
     monkeypatch.setattr(os, "getuid", lambda: real + 1)
     scratch.clear()
-    assert sorted(temporary.iterdir()) == [own, other]
+    assert sorted(temporary.iterdir()) == [folder, other]
     monkeypatch.setattr(os, "getuid", lambda: real)
     scratch.clear()
     assert list(temporary.iterdir()) == [other]
@@ -203,6 +203,6 @@ def test_one_core_is_assumed_where_the_system_does_not_say(monkeypatch: pytest.M
 @pytest.mark.parametrize("first", [False, True])
 @pytest.mark.parametrize("second", [False, True])
 def test_locks_shut_others_out_unless_both_are_shared(temporary: Path, first: bool, second: bool) -> None:
-    with (temporary / "a").open("w") as one, (temporary / "a").open("r+") as other:
-        assert try_lock(one.fileno(), first) == "taken"
+    with (temporary / "a").open("w") as file, (temporary / "a").open("r+") as other:
+        assert try_lock(file.fileno(), first) == "taken"
         assert try_lock(other.fileno(), second) == ("taken" if first and second else "busy")

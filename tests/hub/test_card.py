@@ -48,8 +48,8 @@ def made(**more: Any) -> Receipt:
     return msgspec.structs.replace(receipt(), **given | more)
 
 
-def text_of(what: UploadSet, base: BaseModel = BaseModel("base/tiny"), ggufs: tuple[str, ...] = ()) -> str:
-    return card(what, "me/tiny-1k", base, ggufs)
+def text_of(upload: UploadSet, base: BaseModel = BaseModel("base/tiny"), ggufs: tuple[str, ...] = ()) -> str:
+    return card(upload, "me/tiny-1k", base, ggufs)
 
 
 def data_of(text: str) -> Any:
@@ -66,7 +66,7 @@ EXPORT = made(
 
 
 @pytest.mark.parametrize(
-    ("what", "how", "name"),
+    ("upload", "options", "name"),
     [
         (UploadSet({}, made(source=HUB), 64), NO_OPTIONS, ("base/tiny", "c" * 40)),
         (UploadSet({}, made(), 64), NO_OPTIONS, ("", "")),
@@ -79,8 +79,8 @@ EXPORT = made(
         (UploadSet({}, made(source=HUB), 64), PublishOptions(base_model="given/one"), ("given/one", "")),
     ],
 )
-def test_the_base_model(what: UploadSet, how: PublishOptions, name: tuple[str, str]) -> None:
-    assert name_of(what, how) == name
+def test_the_base_model(upload: UploadSet, options: PublishOptions, name: tuple[str, str]) -> None:
+    assert name_of(upload, options) == name
 
 
 def test_what_the_keys_of_a_file_say(tmp_path: Path) -> None:
@@ -90,11 +90,11 @@ def test_what_the_keys_of_a_file_say(tmp_path: Path) -> None:
     }  # fmt: skip
     source = write(tmp_path / "m.gguf", extra=keys)
     out = apply(make_plan(source, Recipe(REGISTRY["yarn"](4.0)), tmp_path / "m-yarn4.gguf"))
-    what = from_gguf(out)
-    assert what.known == {
+    upload = from_gguf(out)
+    assert upload.known == {
         "license": "apache-2.0", "language": ["en", "fr"], "tags": ["chat"], "base_model": "somebody/model",
     }  # fmt: skip
-    data = data_of(card(what, "me/m-GGUF", BaseModel("somebody/model", what.known), what.gguf))
+    data = data_of(card(upload, "me/m-GGUF", BaseModel("somebody/model", upload.known), upload.gguf))
     assert (data.license, data.language, data.base_model) == ("apache-2.0", ["en", "fr"], "somebody/model")
     assert data.tags == ["chat", "ropeconv", "yarn", "long-context"]
     assert (data.base_model_relation, data.library_name) == ("quantized", "gguf")
@@ -160,9 +160,9 @@ CARDS: dict[str, tuple[UploadSet, tuple[str, ...], tuple[str, ...], tuple[str, .
 
 @pytest.mark.parametrize("case", CARDS)
 def test_a_card_says_how_an_output_was_made_and_is_run(case: str) -> None:
-    what, ggufs, said, unsaid = CARDS[case]
-    text = text_of(what, ggufs=ggufs)
-    assert [words for words in said if words not in text] == []
+    upload, ggufs, expected, unsaid = CARDS[case]
+    text = text_of(upload, ggufs=ggufs)
+    assert [words for words in expected if words not in text] == []
     assert [words for words in unsaid if words in text] == []
     assert text.index("## How to run it") < text.index("## Runtime support") < text.index("## How it was made")
 
@@ -178,9 +178,9 @@ def test_a_folder_gets_a_card_and_keeps_that_of_the_source(llama: Path, tmp_path
     text = (out / "README.md").read_text()
     assert (data_of(text).license, data_of(text).language) == ("mit", ["en"])
     assert [words for words in ("# model-yarn4", "ropeconv apply model --yarn 4") if words not in text] == []
-    what = from_folder(out)
-    assert (what.own_card, what.card) == (False, (llama / "README.md").read_text())
-    assert {"README.md", "README-source.md"} & {*what.adds, *what.copies} == set()
+    upload = from_folder(out)
+    assert (upload.own_card, upload.card) == (False, (llama / "README.md").read_text())
+    assert {"README.md", "README-source.md"} & {*upload.adds, *upload.copies} == set()
 
 
 @pytest.mark.parametrize(
@@ -229,8 +229,8 @@ def evaluated(out: Path, *measured: Result) -> str:
     """The card after evaluations."""
     for result in measured:
         record(result, [Row("yarn:4", path=out)])
-    found = read_receipt(out)
-    return card(UploadSet({}, found, 32768), "me/tiny-yarn4", BaseModel(), pictures=drawn(found))
+    receipt = read_receipt(out)
+    return card(UploadSet({}, receipt, 32768), "me/tiny-yarn4", BaseModel(), pictures=drawn(receipt))
 
 
 def test_the_card_has_the_table_instead_of_a_request_to_test(out: Path) -> None:
@@ -261,11 +261,11 @@ def test_the_hub_reads_the_numbers_from_the_metadata(out: Path) -> None:
     result = results.made("base,yarn:4")
     data = ModelCard(evaluated(out, result)).data
     assert data.model_name == "tiny-yarn4"
-    found = {(one.metric_type, one.metric_name): one for one in data.eval_results}
-    assert len(found) == 2 * len(results.LENGTHS)
+    metrics = {(metric.metric_type, metric.metric_name): metric for metric in data.eval_results}
+    assert len(metrics) == 2 * len(results.LENGTHS)
     cell = result.cell("yarn:4", "growth", "loss", 16384)
-    one = found["loss", "growth at 16,384 tokens, nat"]
-    assert one.metric_value == pytest.approx(cell.value, abs=1e-4)
-    assert (one.task_type, one.dataset_name) == ("text-generation", "moby-dick.txt")
-    assert one.dataset_args == {"tokens_sha256": result.tokens_sha256}
-    assert found["accuracy", "passkey at 2,048 tokens, %"].metric_value == 1.0
+    growth = metrics["loss", "growth at 16,384 tokens, nat"]
+    assert growth.metric_value == pytest.approx(cell.value, abs=1e-4)
+    assert (growth.task_type, growth.dataset_name) == ("text-generation", "moby-dick.txt")
+    assert growth.dataset_args == {"tokens_sha256": result.tokens_sha256}
+    assert metrics["accuracy", "passkey at 2,048 tokens, %"].metric_value == 1.0

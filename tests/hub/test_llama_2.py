@@ -41,14 +41,14 @@ def hf_tensors(parts: list[dict[str, Any]]) -> dict[str, Any]:
         order = [*range(0, width, 2), *range(1, width, 2)]
         return weight[[head + row for head in range(0, len(weight), int(width)) for row in order]]
 
-    made = {"model.embed_tokens.weight": joined("tok_embeddings.weight", 1)}
-    made |= {"lm_head.weight": joined("output.weight", 0), "model.norm.weight": parts[0]["norm.weight"]}
+    tensors = {"model.embed_tokens.weight": joined("tok_embeddings.weight", 1)}
+    tensors |= {"lm_head.weight": joined("output.weight", 0), "model.norm.weight": parts[0]["norm.weight"]}
     for layer in range(int(PARAMS["n_layers"])):
         for old, new in LAYERS.items():
             name, axis = f"layers.{layer}.{old}.weight", int(old.endswith(("wo", "w2")))
             whole = parts[0][name] if old.endswith("norm") else joined(name, axis)
-            made[f"model.layers.{layer}.{new}.weight"] = halves(whole) if old.endswith(("wq", "wk")) else whole
-    return made
+            tensors[f"model.layers.{layer}.{new}.weight"] = halves(whole) if old.endswith(("wq", "wk")) else whole
+    return tensors
 
 
 def hf_folder(meta: Path, folder: Path, tensors: dict[str, Any], files: int) -> None:
@@ -76,7 +76,7 @@ def hf_folder(meta: Path, folder: Path, tensors: dict[str, Any], files: int) -> 
 def loaded(folder: Path) -> dict[str, Any]:
     from safetensors.torch import load_file
 
-    return {name: one for path in folder.glob("*.safetensors") for name, one in load_file(path).items()}
+    return {name: tensor for path in folder.glob("*.safetensors") for name, tensor in load_file(path).items()}
 
 
 @pytest.mark.parametrize(("layout", "parts"), sample([("meta", 2), ("hf", 1), ("meta", 1), ("hf", 2)], 1))
@@ -86,7 +86,7 @@ def test_from_plan_to_card(layout: str, parts: int, hub: WritingHub, push: Push,
     from transformers import AutoModelForCausalLM
 
     meta = tmp_path / "release"
-    made = release(meta, parts, dtype="bfloat16")
+    meta_tensors = release(meta, parts, dtype="bfloat16")
     (meta / "README.md").write_text(CARD)
     stored = [torch.load(path, weights_only=True) for path in sorted(meta.glob("*.pth"))]
     expected = hf_tensors(stored)
@@ -101,9 +101,9 @@ def test_from_plan_to_card(layout: str, parts: int, hub: WritingHub, push: Push,
     assert layout == "hf" or not any(path.name in hub.sent for path in weights)
 
     push(f"{BAKE} -o out -q")
-    found = loaded(tmp_path / "out")
-    assert found.keys() == expected.keys()
-    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    actual = loaded(tmp_path / "out")
+    assert actual.keys() == expected.keys()
+    assert all(torch.equal(actual[name], expected[name]) for name in expected)
 
     assert AGREES in push(f"validate out --against {REPOSITORY} --device cpu --tokens 24").stdout
     assert all(hub.sent[path.name] < 2 * path.stat().st_size for path in weights)  # downloaded once
@@ -115,11 +115,11 @@ def test_from_plan_to_card(layout: str, parts: int, hub: WritingHub, push: Push,
     ids = torch.arange(40) * 7 % VOCABULARY
     with torch.no_grad():
         logits = AutoModelForCausalLM.from_pretrained(tmp_path / "back", dtype=torch.float32)(ids[None]).logits[0]
-    wanted = meta_logits(made, PARAMS, ids, 10000.0)
-    assert (logits - wanted).abs().max() < 1e-3 * wanted.std()
+    reference = meta_logits(meta_tensors, PARAMS, ids, 10000.0)
+    assert (logits - reference).abs().max() < 1e-3 * reference.std()
 
     push(f"{BAKE} --to gguf --outtype f32 -o out.gguf -q")
-    tensors = {one.name: one.data for one in gguf.GGUFReader(tmp_path / "out.gguf").tensors}
+    tensors = {tensor.name: tensor.data for tensor in gguf.GGUFReader(tmp_path / "out.gguf").tensors}
     assert len(tensors) == len(expected)
     for layer in range(2):  # GGUF has the rows of q in Meta's order
         wq = torch.cat([part[f"layers.{layer}.attention.wq.weight"] for part in stored])
@@ -129,7 +129,7 @@ def test_from_plan_to_card(layout: str, parts: int, hub: WritingHub, push: Push,
     push("push out me/Llama-2-7b-64k")
     pushed = hub.repos["me/Llama-2-7b-64k"]
     assert json.loads((pushed / "config.json").read_text())["max_position_embeddings"] == 65536
-    assert all(torch.equal(one, expected[name]) for name, one in loaded(pushed).items())
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in loaded(pushed).items())
     assert not list(pushed.glob("*.pth"))
     for words in (f"base_model: {REPOSITORY}", "license: llama2", "to 65,536 tokens with [YaRN]"):
         assert words in card_of(hub, "me/Llama-2-7b-64k")

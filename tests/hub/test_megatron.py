@@ -104,8 +104,8 @@ def test_the_options_give_the_frequencies_of_transformers(run: Run, llama: Path,
     other = ropes[4] | {"yarn_rotary_scaling_factor": 2.0}
     *results, control = computed([*ropes, other], tmp_path / "megatron")
     assert len(results) == 2 * len(METHODS)
-    for words, result, wanted in zip(np.repeat(METHODS, 2), results, expected, strict=True):
+    for words, result, reference in zip(np.repeat(METHODS, 2), results, expected, strict=True):
         ulps = 4 if "by-parts" in words else 2
-        assert (np.abs(result.inv_freq - wanted.inv_freq) <= ulps * np.spacing(wanted.inv_freq)).all(), words
-        assert result.attention_factor == pytest.approx(wanted.attention_factor, rel=1e-12), words
+        assert (np.abs(result.inv_freq - reference.inv_freq) <= ulps * np.spacing(reference.inv_freq)).all(), words
+        assert result.attention_factor == pytest.approx(reference.attention_factor, rel=1e-12), words
     assert not np.allclose(control.inv_freq, expected[4].inv_freq, rtol=1e-2)

@@ -24,22 +24,22 @@ def test_a_config_travels_and_weights_do_not(push: Push, hub: WritingHub, llama:
     assert re.search(r"^\d files to upload, \d to copy on the Hub from base/tiny\.$", done.stderr, re.MULTILINE)
     assert (hub.sent.get(WEIGHTS), hub.received < 100_000, hub.stored) == (None, True, {})
     assert not list(tmp_path.glob("tiny*"))
-    made, source = hub.repos["me/tiny-1k"], hashes(llama)
-    assert {name: hashes(made)[name] for name in (WEIGHTS, "LICENSE")} == {
+    repository, source = hub.repos["me/tiny-1k"], hashes(llama)
+    assert {name: hashes(repository)[name] for name in (WEIGHTS, "LICENSE")} == {
         name: source[name] for name in (WEIGHTS, "LICENSE")
     }
-    assert json.loads((made / "config.json").read_text())["max_position_embeddings"] == 1024
-    receipt = json.loads((made / "ropeconv.json").read_text())
+    assert json.loads((repository / "config.json").read_text())["max_position_embeddings"] == 1024
+    receipt = json.loads((repository / "ropeconv.json").read_text())
     assert receipt["source"]["commit"] == hub.commit("base/tiny")
     assert {file["name"]: file["sha256"] for file in receipt["files"]}[WEIGHTS] == source[WEIGHTS]
-    AutoModelForCausalLM.from_pretrained(made)
+    AutoModelForCausalLM.from_pretrained(repository)
 
 
 def test_a_fold_sends_the_changed_shard_alone(push: Push, hub: WritingHub, llama: Path) -> None:
     push(f"{BAKE} --encoding weights --push me/folded")
-    made = hashes(hub.repos["me/folded"])
-    assert made[WEIGHTS] != hashes(llama)[WEIGHTS]
-    assert set(hub.stored) == {made[WEIGHTS]}
+    digests = hashes(hub.repos["me/folded"])
+    assert digests[WEIGHTS] != hashes(llama)[WEIGHTS]
+    assert set(hub.stored) == {digests[WEIGHTS]}
 
 
 @pytest.mark.parametrize("given", ["native", "weights", "ministral3 --log-n full", "buffers --log-n full"])
@@ -145,7 +145,7 @@ def test_who_may_see_it(push: Push, hub: WritingHub, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    ("fault", "times", "given", "said"),
+    ("fault", "times", "given", "message"),
     [
         ("race", 1, "", "has changed while this was prepared"), ("commit", 99, "", "the Hub answered with an error"),
         ("commit", 1, "", ""), ("cut", 99, "", "cannot reach the Hub"), ("cut", 1, "", ""),
@@ -153,11 +153,11 @@ def test_who_may_see_it(push: Push, hub: WritingHub, monkeypatch: pytest.MonkeyP
     ],
 )  # fmt: skip
 def test_an_error_of_the_hub_is_tried_again_and_leaves_no_repository(
-    fault: str, times: int, given: str, said: str, push: Push, hub: WritingHub
+    fault: str, times: int, given: str, message: str, push: Push, hub: WritingHub
 ) -> None:
     hub.faults[fault] = times
-    push(f"{BAKE} --push me/new {given}", int(bool(said)), said)
-    assert ("me/new" in hub.repos) is not bool(said)
+    push(f"{BAKE} --push me/new {given}", int(bool(message)), message)
+    assert ("me/new" in hub.repos) is not bool(message)
 
 
 def test_without_a_login_or_a_licence_that_allows_it_nothing_is_published(
@@ -211,7 +211,7 @@ def test_gguf_files_of_one_recipe_share_a_repository(push: Push, hub: WritingHub
 
 
 @pytest.mark.parametrize(
-    ("name", "file_type", "wanted"),
+    ("name", "file_type", "expected"),
     [
         ("Tiny-8B-Q8_0-yarn16.gguf", 7, "Tiny-8B-yarn16-Q8_0.gguf"),
         ("Tiny-8B-yarn16-Q4_K_M.gguf", 15, "Tiny-8B-yarn16-Q4_K_M.gguf"),
@@ -221,8 +221,8 @@ def test_gguf_files_of_one_recipe_share_a_repository(push: Push, hub: WritingHub
         ("tiny-yarn16.gguf", None, "tiny-yarn16.gguf"),
     ],
 )
-def test_names_of_gguf_files(name: str, file_type: int | None, wanted: str) -> None:
-    assert conventional(name, file_type) == wanted
+def test_names_of_gguf_files(name: str, file_type: int | None, expected: str) -> None:
+    assert conventional(name, file_type) == expected
 
 
 def test_a_gguf_file_of_a_base_on_the_hub_has_its_licence(push: Push, hub: WritingHub, tmp_path: Path) -> None:
@@ -246,7 +246,7 @@ def test_validation_stands_in_the_card(push: Push, hub: WritingHub) -> None:
         assert words in text
     assert (hub.repos["me/proved"] / "validation.png").read_bytes().startswith(b"\x89PNG")
     shown = json.loads(push("push out me/proved --exist-ok --dry-run --json").stdout)
-    assert "validation.png" in {one["name"] for one in shown["uploads"]}
+    assert "validation.png" in {file["name"] for file in shown["uploads"]}
 
 
 def test_edited_files_are_not_published(push: Push, tmp_path: Path) -> None:

@@ -66,12 +66,12 @@ def test_an_output_that_was_written_and_not_published_is_published_by_the_same_c
     before = hashes(tmp_path / "out")
     push(line.replace("--yarn 16", "--yarn 8"), 1, "exists; choose another place with -o")
     push(line, 0, "is complete from an earlier run")
-    made = hashes(hub.repos["me/late"])
+    digests = hashes(hub.repos["me/late"])
     if "gguf" in out:
-        assert made["out-F16.gguf"] == hashes(tmp_path)["out.gguf"]
+        assert digests["out-F16.gguf"] == hashes(tmp_path)["out.gguf"]
         return
     assert hashes(tmp_path / "out") == before
-    assert made.items() >= {name: digest for name, digest in before.items() if name != "README.md"}.items()
+    assert digests.items() >= {name: digest for name, digest in before.items() if name != "README.md"}.items()
     (tmp_path / "out" / "config.json").write_text("{}")
     push(line, 1, "is not the file that ropeconv wrote")
 
@@ -87,14 +87,14 @@ def test_a_plan_is_previewed_and_nothing_is_sent(push: Push, hub: WritingHub, tm
         "ropeconv apply base/tiny --yarn 16",
     ):  # fmt: skip
         assert words in shown, words
-    found = json.loads(push(f"{BAKE} --push me/tiny-1k --dry-run --json").stdout)["publication"]
-    assert (found["exists"], found["private"], found["blocked"], found["license"]) == (False, False, None, "llama3.1")
-    assert {file["name"] for file in found["copies"]} >= {"model.safetensors", "LICENSE"}
-    assert {file["name"] for file in found["uploads"]} >= {"config.json", "ropeconv.json", "README.md"}
+    plan = json.loads(push(f"{BAKE} --push me/tiny-1k --dry-run --json").stdout)["publication"]
+    assert (plan["exists"], plan["private"], plan["blocked"], plan["license"]) == (False, False, None, "llama3.1")
+    assert {file["name"] for file in plan["copies"]} >= {"model.safetensors", "LICENSE"}
+    assert {file["name"] for file in plan["uploads"]} >= {"config.json", "ropeconv.json", "README.md"}
     push(f"{BAKE} --push me/tiny-1k -q")
-    made = {path.name for path in hub.repos["me/tiny-1k"].iterdir()}
-    assert made - {".gitattributes"} == {file["name"] for key in ("uploads", "copies") for file in found[key]}
-    assert found["card"] == card_of(hub, "me/tiny-1k")
+    names = {path.name for path in hub.repos["me/tiny-1k"].iterdir()}
+    assert names - {".gitattributes"} == {file["name"] for key in ("uploads", "copies") for file in plan[key]}
+    assert plan["card"] == card_of(hub, "me/tiny-1k")
 
 
 REPOSITORY = "me/tiny-profiles"

@@ -29,9 +29,9 @@ BAKED = TrainingFacts(
     two_lists=False, own_code=False, encoder=False, verdicts={},
 )  # fmt: skip
 TWO_LISTS = LongRope(1e6, (1.0,) * 64, (4.0,) * 64, 32768)
-READERS = [one for one in trainers().values() if not one.formulas]
+READERS = [trainer for trainer in trainers().values() if not trainer.formulas]
 """Trainers that take RoPE from config.json."""
-of_each = pytest.mark.parametrize("trainer", trainers().values(), ids=lambda one: one.name)
+of_each = pytest.mark.parametrize("trainer", trainers().values(), ids=lambda trainer: trainer.name)
 
 
 def baked(status: str = "exact", **changes: Any) -> TrainingFacts:
@@ -53,20 +53,20 @@ def settings(trainer: Trainer, text: str) -> tuple[dict[str, Any], Any]:
         }
         return options, [json.loads(re.findall(r'convert ("(?:[^"\\]|\\.)*")', text)[0])]
     if not trainer.file.endswith(".py"):
-        found = yaml.safe_load(text)
-        return found, [found.get("base_model") or found.get("model_name_or_path")]
+        document = yaml.safe_load(text)
+        return document, [document.get("base_model") or document.get("model_name_or_path")]
     nodes = list(ast.walk(ast.parse(text)))
-    words = [one for node in nodes if isinstance(node, ast.Call) for one in node.keywords]
-    options = {one.arg: one.value.value for one in words if one.arg and isinstance(one.value, ast.Constant)}
+    words = [kwarg for node in nodes if isinstance(node, ast.Call) for kwarg in node.keywords]
+    options = {kwarg.arg: kwarg.value.value for kwarg in words if kwarg.arg and isinstance(kwarg.value, ast.Constant)}
     return options, [node.value for node in nodes if isinstance(node, ast.Constant)]
 
 
 @of_each
 def test_the_length_is_the_context_and_nothing_scales_rope(trainer: Trainer) -> None:
-    made = make_snippet(trainer, baked())
-    given, models = settings(trainer, made.text)
+    snippet = make_snippet(trainer, baked())
+    given, models = settings(trainer, snippet.text)
     assert "./Qwen3-8B-yarn4" in models
-    assert (int(given[trainer.length]), made.notes) == (131072, ())
+    assert (int(given[trainer.length]), snippet.notes) == (131072, ())
     assert trainer.file in trainer.command or f"from {Path(trainer.file).stem} import " in trainer.command
     if trainer in READERS:
         assert given["output_dir"] == "Qwen3-8B-yarn4-trained"
@@ -102,7 +102,7 @@ def test_unsloth_refuses_what_it_would_train_otherwise(changes: dict[str, Any], 
     with pytest.raises(RopeconvError, match=reason) as refused:
         make_snippet(trainers()["unsloth"], baked(**changes))
     named = {name for name in trainers() if f"--for {name}" in str(refused.value)}
-    able = {one.name for one in (READERS if "two_lists" in changes else trainers().values())}
+    able = {trainer.name for trainer in (READERS if "two_lists" in changes else trainers().values())}
     assert named == (set() if "encoder" in changes else able - {"unsloth"})
     assert make_snippet(trainers()["unsloth"], replace(with_form(Plain(1e4)), model_type="gemma2")).text
 
@@ -127,7 +127,7 @@ def test_what_no_option_expresses_is_refused(name: str, made_from: TrainingFacts
         make_snippet(trainers()[name], made_from)
 
 
-@pytest.mark.parametrize("trainer", READERS, ids=lambda one: one.name)
+@pytest.mark.parametrize("trainer", READERS, ids=lambda trainer: trainer.name)
 def test_what_its_transformers_does_not_compute_is_refused(trainer: Trainer) -> None:
     with pytest.raises(RopeconvError, match=r"transformers.* does not compute it \(ignored: it computes other") as no:
         make_snippet(trainer, replace(with_form(TWO_LISTS), verdicts=baked("ignored").verdicts))
@@ -139,21 +139,21 @@ def test_what_its_transformers_does_not_compute_is_refused(trainer: Trainer) -> 
     [(BAKED, "was not tested with this"), (baked(two_lists=True), "within 32,768 tokens")],
 )
 def test_a_note_says_what_to_know(made_from: TrainingFacts, note: str) -> None:
-    (found,) = make_snippet(trainers()["trl"], made_from).notes
-    assert re.search(note, found)
+    (sentence,) = make_snippet(trainers()["trl"], made_from).notes
+    assert re.search(note, sentence)
 
 
 def test_the_verdict_is_that_of_the_version_that_the_trainer_brings() -> None:
     rows = [row for row in runtimes() if row.name == "transformers"]
     old = next(row for row in rows if row.covers("5.16.1"))
     assert old is not rows[-1]
-    found = replace(BAKED, verdicts={old.key: ("differs", "x"), rows[-1].key: ("exact", "")})
-    assert [found.verdict(version)[0] for version in ("5.16.1", "", "9.1")] == ["differs", "exact", "unknown"]
+    facts = replace(BAKED, verdicts={old.key: ("differs", "x"), rows[-1].key: ("exact", "")})
+    assert [facts.verdict(version)[0] for version in ("5.16.1", "", "9.1")] == ["differs", "exact", "unknown"]
 
 
 def test_every_trainer_has_a_name_and_a_template() -> None:
     assert trainer_names() == tuple(trainers())
-    files = {f"{one.file}.jinja" for one in trainers().values()}
+    files = {f"{trainer.file}.jinja" for trainer in trainers().values()}
     assert {path.name for path in TEMPLATES.iterdir()} == files
 
 
@@ -162,6 +162,6 @@ def test_a_statement_has_a_line_or_was_executed_with_a_transformers_that_is_know
     assert any(fact.run for fact in trainer.facts)
     for fact in trainer.facts:
         assert fact.run or re.fullmatch(r"\S+\.py(:\d+)?(, \S+\.py:\d+)*", fact.source), fact
-    assert all(re.fullmatch(r"\S+\.py:\d+", own.source) for own in trainer.rotary)
+    assert all(re.fullmatch(r"\S+\.py:\d+", rotary.source) for rotary in trainer.rotary)
     rows = [row for row in runtimes() if row.name == "transformers"]
     assert not trainer.transformers or any(row.covers(trainer.transformers) for row in rows)

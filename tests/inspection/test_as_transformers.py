@@ -42,7 +42,7 @@ def text_config(path: Path) -> tuple[str, Any] | None:
     return family.name, transformers.AutoConfig.for_model(model_type, **part).get_text_config()
 
 
-JUDGED = {path.stem: (path, *found) for path in PUBLISHED if (found := text_config(path)) is not None}
+JUDGED = {path.stem: (path, *family_config) for path in PUBLISHED if (family_config := text_config(path)) is not None}
 
 
 def windows(family: str, config: Any) -> list[int | None]:

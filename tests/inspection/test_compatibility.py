@@ -48,10 +48,10 @@ def merged(*folders: Path) -> Compatibility:
 def test_what_keeps_models_from_being_merged_and_its_repair(name: str, tmp_path: Path) -> None:
     base, other, expected = CASES[name]
     paths = [config(tmp_path / side, **PLAIN | changes) for side, changes in (("base", base), ("other", other))]
-    found = merged(*paths)
-    assert tuple(misfit.about for misfit in found.misfits) == expected
-    assert found.fits == (not expected)
-    for misfit in found.misfits:
+    conclusion = merged(*paths)
+    assert tuple(misfit.about for misfit in conclusion.misfits) == expected
+    assert conclusion.fits == (not expected)
+    for misfit in conclusion.misfits:
         if misfit.repair.startswith("ropeconv "):  # what it writes has no such difference any more
             done = command(tmp_path, *shlex.split(misfit.repair)[1:], "-o", "repaired", "-q")
             assert done.returncode == 0, done.stderr
@@ -80,8 +80,8 @@ def tokenizer(folder: Path, vocab: object, added: list[dict[str, Any]]) -> Path:
 def test_tokens_with_other_ids(vocab: object, added: list[dict[str, Any]], moved: int, tmp_path: Path) -> None:
     folders = [config(tmp_path / side, **PLAIN).parent for side in ("a", "b")]
     tokenizer(folders[0], {"a": 0, "b": 1}, [{"id": 2, "content": "<s>"}])
-    found = merged(folders[0], tokenizer(folders[1], vocab, added))
-    assert [misfit.message.split(" of ")[0] for misfit in found.misfits] == (
+    conclusion = merged(folders[0], tokenizer(folders[1], vocab, added))
+    assert [misfit.message.split(" of ")[0] for misfit in conclusion.misfits] == (
         [f"{moved} token{'s' if moved > 1 else ''}"] if moved else []
     )
 
@@ -105,9 +105,9 @@ def test_a_merge_without_a_base(base: str, noted: bool, tmp_path: Path) -> None:
     }
     file = tmp_path / "merge.yaml"
     file.write_text(MERGE.format(base=base.format(**places), **places))
-    found = compatibility(*opened([str(file)]))
-    assert [misfit.about for misfit in found.misfits] == ["rope"]
-    assert any("names no base_model" in note for note in found.notes) == noted
+    conclusion = compatibility(*opened([str(file)]))
+    assert [misfit.about for misfit in conclusion.misfits] == ["rope"]
+    assert any("names no base_model" in note for note in conclusion.notes) == noted
     file.write_text(f"models: [{{model: {places['a']}}}]")
     assert compatibility(*opened([str(file)])).sentence == "They can be merged."
 
@@ -168,9 +168,9 @@ def test_an_adapter_over_its_own_base_extended_later(llama: Path, tmp_path: Path
     folder = lora(llama, tmp_path / "adapter")
     yarn = recipe_of("yarn", 4.0)
     native = apply(make_plan(llama, yarn, tmp_path / "native"))
-    found = compatibility(*opened([str(native), str(folder)]))
-    assert found.fits
-    assert "was trained before ropeconv extended its base" in found.notes[0]
+    conclusion = compatibility(*opened([str(native), str(folder)]))
+    assert conclusion.fits
+    assert "was trained before ropeconv extended its base" in conclusion.notes[0]
     folded = apply(make_plan(llama, yarn, tmp_path / "folded", encoding="weights"))
     assert [misfit.about for misfit in compatibility(*opened([str(folded), str(folder)])).misfits] == ["folded"]
     later = lora(folded, tmp_path / "later")  # was trained on the scaled weights
@@ -180,8 +180,8 @@ def test_an_adapter_over_its_own_base_extended_later(llama: Path, tmp_path: Path
 
 def test_an_adapter_for_other_shapes_and_one_of_an_unknown_base(adapter: Path, tmp_path: Path) -> None:
     other = make("llama", tmp_path / "other", hidden_size=128, num_attention_heads=2, num_key_value_heads=2)
-    found = compatibility(*opened([str(other), str(adapter)]))
-    assert [misfit.about for misfit in found.misfits] == ["tensors"]
+    conclusion = compatibility(*opened([str(other), str(adapter)]))
+    assert [misfit.about for misfit in conclusion.misfits] == ["tensors"]
     path = adapter / "adapter_config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "base_model_name_or_path": "./nowhere"}))
     unknown = compatibility(*opened([str(tmp_path / "extended"), str(adapter)]))
@@ -194,9 +194,9 @@ def test_an_adapter_for_other_shapes_and_one_of_an_unknown_base(adapter: Path, t
 def test_adapters_in_a_file_of_mergekit(llama: Path, adapter: Path, tmp_path: Path) -> None:
     file = tmp_path / "merge.yaml"
     file.write_text(f"models: [{{model: {llama}}}, {{model: {tmp_path / 'extended'}+{adapter}}}]")
-    found = compatibility(*opened([str(file)]))
-    assert [over.source.reference for _, over in found.adapters] == [str(tmp_path / "extended")]
-    assert {misfit.name for misfit in found.misfits} == {str(tmp_path / "extended")}
+    conclusion = compatibility(*opened([str(file)]))
+    assert [over.source.reference for _, over in conclusion.adapters] == [str(tmp_path / "extended")]
+    assert {misfit.name for misfit in conclusion.misfits} == {str(tmp_path / "extended")}
     for text, words in (
         (f"models: [{{model: {llama}+{llama}}}]", "is not a PEFT adapter"),
         (f"models: [{{model: {llama}}}, {{model: {adapter}}}]", "write it as MODEL"),
@@ -236,9 +236,9 @@ FORMS = {
 def test_every_form(form: str, tmp_path: Path) -> None:
     text, models, adapters = FORMS[form]
     (tmp_path / "merge.yml").write_text(text)
-    found = read_merge(tmp_path / "merge.yml")
-    assert (found.models, found.adapters) == (models, adapters)
-    assert (found.base, found.sliced) == (models[0] if "base_model" in text else "", "slices" in text)
+    merge = read_merge(tmp_path / "merge.yml")
+    assert (merge.models, merge.adapters) == (models, adapters)
+    assert (merge.base, merge.sliced) == (models[0] if "base_model" in text else "", "slices" in text)
 
 
 @pytest.mark.parametrize(

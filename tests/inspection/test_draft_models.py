@@ -23,21 +23,21 @@ QWEN_MTP = [f"mtp.layers.0.{name}" for name in ATTENTION] + ["mtp.fc.weight", "m
 
 
 @pytest.mark.parametrize(
-    ("names", "said"),
+    ("names", "message"),
     [
         (EAGLE, "is an EAGLE head for speculative decoding"), (EAGLE_3, "is an EAGLE-3 head for speculative decoding"),
         *((names, "none of its 2 layers has self_attn.q_proj") for names in (MEDUSA, MTP, QWEN_MTP)),
     ],
     ids=["EAGLE", "EAGLE-3", "Medusa", "MTP", "Qwen's MTP"],
 )  # fmt: skip
-def test_draft_models_are_refused_by_their_tensors(llama: Path, names: list[str], said: str) -> None:
+def test_draft_models_are_refused_by_their_tensors(llama: Path, names: list[str], message: str) -> None:
     save_file({name: np.ones((2, 2), np.float32) for name in names}, llama / "model.safetensors")
-    with pytest.raises(BadSource, match=f"{said}.*(extend it with its target|extend that model)"):
+    with pytest.raises(BadSource, match=f"{message}.*(extend it with its target|extend that model)"):
         inspected(llama)
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "kind"),
     {
         "LlamaForCausalLMEagle3": "an EAGLE-3 head", "Eagle3LlamaForCausalLM": "an EAGLE-3 head",
         "EagleLlamaForCausalLM": "an EAGLE head", "MedusaModel": "a set of Medusa heads",
@@ -45,9 +45,9 @@ def test_draft_models_are_refused_by_their_tensors(llama: Path, names: list[str]
         "MLPSpeculatorPreTrainedModel": "an MLP speculator",
     }.items(),
 )  # fmt: skip
-def test_a_config_alone_is_refused_by_its_class(llama: Path, name: str, said: str) -> None:
+def test_a_config_alone_is_refused_by_its_class(llama: Path, name: str, kind: str) -> None:
     replaced(llama / "config.json", "LlamaForCausalLM", name)
-    with pytest.raises(BadSource, match=f"is {said} for speculative decoding, not a whole model; "):
+    with pytest.raises(BadSource, match=f"is {kind} for speculative decoding, not a whole model; "):
         inspected(llama / "config.json")
 
 

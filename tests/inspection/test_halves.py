@@ -30,7 +30,7 @@ def refusal(config: dict[str, Any], folder: Path) -> str:
 
 @pytest.mark.parametrize("model_type", MODELS)
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"rope_theta": 5e5}, "it computes other frequencies"),
         ({"max_position_embeddings": 128}, "the trained context is 128 there, not 64"),
@@ -39,12 +39,12 @@ def refusal(config: dict[str, Any], folder: Path) -> str:
     ],
 )
 def test_a_half_with_another_rope_is_refused(
-    model_type: str, change: dict[str, Any], said: str, tmp_path: Path
+    model_type: str, change: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     config = small_config(model_type)
     assert refusal(config, tmp_path) == ""
     part_at(config, list(TINY[model_type].halves)[1]).update(change)
-    assert said in refusal(config, tmp_path)
+    assert message in refusal(config, tmp_path)
 
 
 @pytest.mark.parametrize(("model_type", "path"), [(name, path) for name in MODELS for path in TINY[name].halves])

@@ -31,9 +31,9 @@ TOKENS = 100
 
 
 def cache_of(source: Path) -> KvCache:
-    found = inspected(source).kv_cache
-    assert found is not None
-    return found
+    cache = inspected(source).kv_cache
+    assert cache is not None
+    return cache
 
 
 def allocated(folder: Path) -> int:
@@ -56,11 +56,11 @@ def allocated(folder: Path) -> int:
 
 def expected(cache: KvCache) -> int:
     """Bytes by hand: transformers keeps one token less than the window, since the query's own token is the last."""
-    return sum(4 * one.count * (one.keys + one.values) * kept(one) for one in cache.layers)
+    return sum(4 * layers.count * (layers.keys + layers.values) * kept(layers) for layers in cache.layers)
 
 
-def kept(one: CachedLayers) -> int:
-    return min(TOKENS, TOKENS if one.window is None else one.window - 1)
+def kept(layers: CachedLayers) -> int:
+    return min(TOKENS, TOKENS if layers.window is None else layers.window - 1)
 
 
 REPEATS = {"falcon"}
@@ -107,18 +107,18 @@ def test_windows_and_single_heads(model_type: str, changes: dict[str, Any], tmp_
     ],
 )
 def test_published_sizes(name: str, per_token: int) -> None:
-    found = cache_of(CONFIGS / f"{name}.json")
-    assert next(iter(found.bytes(131072).values())) == 131072 * per_token
-    assert found.bytes(131072)["fp8"] == 131072 * per_token // 2
+    cache = cache_of(CONFIGS / f"{name}.json")
+    assert next(iter(cache.bytes(131072).values())) == 131072 * per_token
+    assert cache.bytes(131072)["fp8"] == 131072 * per_token // 2
 
 
 def test_a_window_ends_the_growth() -> None:
     """Gemma 3 27B: 10 layers see everything, 52 see 1,024 tokens; 16 heads of 128."""
-    found = cache_of(CONFIGS / "google--gemma-3-27b-it.json")
-    assert found.bytes(131072)["bfloat16"] == 2 * 2 * 16 * 128 * (10 * 131072 + 52 * 1024)
-    assert found.bytes(1024)["bfloat16"] == 2 * 2 * 16 * 128 * 62 * 1024
-    assert "52 layers keep a window of 1,024 tokens" in found.sentence(131072)
-    assert "window" not in found.sentence(1024)
+    cache = cache_of(CONFIGS / "google--gemma-3-27b-it.json")
+    assert cache.bytes(131072)["bfloat16"] == 2 * 2 * 16 * 128 * (10 * 131072 + 52 * 1024)
+    assert cache.bytes(1024)["bfloat16"] == 2 * 2 * 16 * 128 * 62 * 1024
+    assert "52 layers keep a window of 1,024 tokens" in cache.sentence(131072)
+    assert "window" not in cache.sentence(1024)
 
 
 def test_the_plan_has_both_lengths() -> None:
@@ -144,11 +144,11 @@ Llama(path, n_ctx=cells, n_batch=256, n_ubatch=256, type_k=kind, type_v=kind, fl
 
 def logged(path: Path, kind: str) -> list[float]:
     """MiB of the buffers with keys and values that llama.cpp allocates: one, or one for window layers as well."""
-    asked = json.dumps([str(path), CELLS, TYPES[kind]])
-    done = subprocess.run([sys.executable, "-c", PROGRAM, asked], capture_output=True, text=True, check=False)
-    found = re.findall(r"KV buffer size = +([\d.]+) MiB", done.stderr)
-    assert found, done.stderr[-2000:]
-    return [float(size) for size in found]
+    arguments = json.dumps([str(path), CELLS, TYPES[kind]])
+    done = subprocess.run([sys.executable, "-c", PROGRAM, arguments], capture_output=True, text=True, check=False)
+    sizes = re.findall(r"KV buffer size = +([\d.]+) MiB", done.stderr)
+    assert sizes, done.stderr[-2000:]
+    return [float(size) for size in sizes]
 
 
 @pytest.mark.parametrize(
@@ -173,11 +173,11 @@ def test_multi_head_latent_attention_keeps_no_values(tmp_path: Path) -> None:
 
 
 def test_window_layers_are_as_wide_as_the_others_unless_keys_of_their_own_say_more(tmp_path: Path) -> None:
-    for index, (own, keys, values) in enumerate(
+    for index, (window_widths, keys, values) in enumerate(
         [({}, 64, 32), ({"attention.key_length_swa": 128, "attention.value_length_swa": 16}, 128, 16)]
     ):
         widths = {"attention.key_length": 64, "attention.value_length": 32, "attention.sliding_window": 8}
-        path = write(tmp_path / f"{index}.gguf", "gemma3", widths | own)
+        path = write(tmp_path / f"{index}.gguf", "gemma3", widths | window_widths)
         assert cache_of(path).bytes(8)["f16"] == 8 * LAYERS * (keys + values) * 2
 
 

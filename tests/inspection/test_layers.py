@@ -34,7 +34,7 @@ def test_layers_in_words(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("folder", "name", "said"),
+    ("folder", "name", "expected"),
     [
         (MORE, "CohereForAI--c4ai-command-r7b-12-2024", "`--as-is --context 131072` raises the context"),
         (MORE, "LGAI-EXAONE--EXAONE-4.0-32B", "the 48 layers that rotate see 4,096 tokens"),
@@ -47,7 +47,7 @@ def test_layers_in_words(name: str) -> None:
         (CONFIGS, "HuggingFaceTB--SmolLM3-3B", ""),
     ],
 )
-def test_models_that_a_longer_rope_does_not_help(folder: Path, name: str, said: str) -> None:
-    found = cannot_gain(inspected(folder / f"{name}.json").spec, 131072)
-    assert said in found
-    assert bool(found) == bool(said)
+def test_models_that_a_longer_rope_does_not_help(folder: Path, name: str, expected: str) -> None:
+    reason = cannot_gain(inspected(folder / f"{name}.json").spec, 131072)
+    assert expected in reason
+    assert bool(reason) == bool(expected)

@@ -37,7 +37,7 @@ PLAIN = {"rope_type": "default", "rope_theta": 5e6}
 
 def seen(tmp_path: Path, config: dict[str, Any]) -> dict[str, Problem]:
     (tmp_path / "config.json").write_text(json.dumps(config))
-    return {one.code: one for one in inspected(tmp_path / "config.json").problems}
+    return {problem.code: problem for problem in inspected(tmp_path / "config.json").problems}
 
 
 def without(key: str, config: dict[str, Any] = LLAMA) -> dict[str, Any]:
@@ -125,9 +125,9 @@ IGNORED: list[tuple[dict[str, Any], tuple[str, ...]]] = [
 
 @pytest.mark.parametrize(("config", "keys"), IGNORED)
 def test_keys_that_the_class_ignores(tmp_path: Path, config: dict[str, Any], keys: tuple[str, ...]) -> None:
-    found = seen(tmp_path, config).get("ignored-key")
-    assert bool(found) is bool(keys)
-    assert found is None or found.message.partition(" ignores ")[2].startswith(" and ".join(keys))
+    problem = seen(tmp_path, config).get("ignored-key")
+    assert bool(problem) is bool(keys)
+    assert problem is None or problem.message.partition(" ignores ")[2].startswith(" and ".join(keys))
 
 
 # What ropeconv itself wrote is never suspicious: `inspect` finds in an output what it found in the source
@@ -143,8 +143,8 @@ PARAMETERS: dict[str, tuple[Any, ...]] = {
 
 def recipe(method: str, context: int = 0) -> Recipe:
     lengths = {"theta", "longrope", "piecewise", "inv-freq"}
-    wanted = context or (256 if method in lengths else None)
-    return recipe_of(method, *PARAMETERS.get(method, (4.0,)), context=wanted)
+    target = context or (256 if method in lengths else None)
+    return recipe_of(method, *PARAMETERS.get(method, (4.0,)), context=target)
 
 
 def codes(path: Path) -> set[str]:

@@ -50,16 +50,16 @@ def rotary(path: Path) -> tuple[np.ndarray, float]:
 @pytest.mark.parametrize(("first", "second"), sample(list(product(OF, OF)), 4))
 def test_as_the_modules_of_transformers(first: str, second: str, tmp_path: Path) -> None:
     paths = [config(tmp_path / side, **OF[name]) for side, name in (("a", first), ("b", second))]
-    found = compared(*paths)
+    difference = compared(*paths)
     (left, scale), (right, other_scale) = map(rotary, paths)
     ratio = np.maximum(left / right, right / left)
-    assert found.frequencies is not None
-    assert found.frequencies.differing == (ratio > 1 + 1e-6).sum()
-    assert found.frequencies.largest_ratio == pytest.approx(ratio.max(), rel=1e-6)
-    assert ratio[found.frequencies.largest_ratio_at] == pytest.approx(ratio.max(), rel=1e-6)
-    assert ("frequencies" in found.differs) == (ratio.max() > 1 + 1e-6) == (first != second)
-    assert ("attention_factor" in found.differs) == (abs(scale - other_scale) > 1e-6)
-    assert found.same == (first == second)
+    assert difference.frequencies is not None
+    assert difference.frequencies.differing == (ratio > 1 + 1e-6).sum()
+    assert difference.frequencies.largest_ratio == pytest.approx(ratio.max(), rel=1e-6)
+    assert ratio[difference.frequencies.largest_ratio_at] == pytest.approx(ratio.max(), rel=1e-6)
+    assert ("frequencies" in difference.differs) == (ratio.max() > 1 + 1e-6) == (first != second)
+    assert ("attention_factor" in difference.differs) == (abs(scale - other_scale) > 1e-6)
+    assert difference.same == (first == second)
 
 
 SMOL = {"model_type": "smollm3", "num_hidden_layers": 4, "no_rope_layers": [1, 1, 1, 0]}
@@ -86,14 +86,14 @@ LISTS = {"rope_type": "longrope", "short_factor": OLD, "long_factor": OLD, "atte
 def test_what_differs(
     first: dict[str, Any], second: dict[str, Any], differs: tuple[str, ...], sentence: str, tmp_path: Path
 ) -> None:
-    found = compared(config(tmp_path / "a", **first), config(tmp_path / "b", **second))
-    assert (found.differs, found.same) == (differs, not differs)
-    assert found.sentence.startswith(sentence)
-    assert (found.frequencies is None) == ("rotary_dim" in differs)
+    difference = compared(config(tmp_path / "a", **first), config(tmp_path / "b", **second))
+    assert (difference.differs, difference.same) == (differs, not differs)
+    assert difference.sentence.startswith(sentence)
+    assert (difference.frequencies is None) == ("rotary_dim" in differs)
     if second == {"rope_scaling": LISTS}:
-        assert ("The frequencies are the same, written in two ways." in found.remarks) == (not differs)
-    if found.window_frequencies is not None:
-        largest = found.window_frequencies.largest_ratio, found.window_frequencies.largest_ratio_at
+        assert ("The frequencies are the same, written in two ways." in difference.remarks) == (not differs)
+    if difference.window_frequencies is not None:
+        largest = difference.window_frequencies.largest_ratio, difference.window_frequencies.largest_ratio_at
         assert largest == (pytest.approx(2 ** (126 / 128)), 63)
 
 
@@ -110,12 +110,12 @@ def test_a_checkpoint_and_its_gguf(model_type: str, method: str, tmp_path: Path)
     recipe = recipe_of(method, METHODS[method], context=4 * TRAINED)
     folder = apply(make_plan(source, recipe, tmp_path / "baked"))
     file = apply(make_plan(source, recipe, tmp_path / "baked.gguf", to="gguf", outtype="f32"))
-    found = compared(folder, file)
-    assert found.same, found.sentence
-    assert found.frequencies is not None
-    assert found.frequencies.max_ulp <= 2
-    assert any("permuted the rows" in remark for remark in found.remarks) == (model_type == "llama")
-    statuses = {pair.runtime: pair.statuses for pair in found.runtimes}
+    difference = compared(folder, file)
+    assert difference.same, difference.sentence
+    assert difference.frequencies is not None
+    assert difference.frequencies.max_ulp <= 2
+    assert any("permuted the rows" in remark for remark in difference.remarks) == (model_type == "llama")
+    statuses = {pair.runtime: pair.statuses for pair in difference.runtimes}
     assert next(both for name, both in statuses.items() if name.startswith("llama-cpp-gguf")) == (None, "exact")
     unlike = compared(source, file)
     assert "frequencies" in unlike.differs
@@ -126,9 +126,9 @@ def test_an_attention_factor_in_the_weights_is_counted(llama: Path, tmp_path: Pa
     yarn = recipe_of("yarn", 4.0)
     folded = apply(make_plan(llama, yarn, tmp_path / "folded", encoding="weights"))
     native = apply(make_plan(llama, yarn, tmp_path / "native"))
-    found = compared(folded, native)
-    assert found.same
-    assert any("A has a part of its attention factor" in remark for remark in found.remarks)
+    difference = compared(folded, native)
+    assert difference.same
+    assert any("A has a part of its attention factor" in remark for remark in difference.remarks)
     (folded / "ropeconv.json").unlink()
     assert compared(folded, native).differs == ("attention_factor",)
 
@@ -143,7 +143,7 @@ def test_an_attention_factor_in_the_weights_is_counted(llama: Path, tmp_path: Pa
     ],
 )
 def test_vectors_by_hand(first: list[float], second: list[float], expected: tuple[Any, ...]) -> None:
-    found = compare_frequencies(np.array(first), np.array(second))
-    assert found is not None
-    ulp = found.max_ulp if expected[-1] is not None else None
-    assert (found.same, found.differing, found.largest_ratio, found.largest_ratio_at, ulp) == expected
+    result = compare_frequencies(np.array(first), np.array(second))
+    assert result is not None
+    ulp = result.max_ulp if expected[-1] is not None else None
+    assert (result.same, result.differing, result.largest_ratio, result.largest_ratio_at, ulp) == expected

@@ -27,9 +27,9 @@ MLA = {model_type for model_type, tiny in TINY.items() if "mla" in tiny.parts}
 
 def measured(folder: Path, *heard: Any) -> list[LayerVariances]:
     source = open_checkpoint(str(folder))
-    seen = inspect_config(source)
-    layers = attention_layers(seen.spec, seen.family, source.config(), source.tensors)
-    return list(measure(source, layers, seen.family, seen.spec.head_dim, *heard))
+    inspection = inspect_config(source)
+    layers = attention_layers(inspection.spec, inspection.family, source.config(), source.tensors)
+    return list(measure(source, layers, inspection.family, inspection.spec.head_dim, *heard))
 
 
 @pytest.fixture(scope="module")
@@ -43,17 +43,17 @@ def lively(folders: Path, model_type: str) -> Path:
 
 
 HALVES = {model_type for model_type in FAMILIES if by_model_type()[model_type].halves}
-MEASURED = [one for one in FAMILIES if one not in MLA | CANCELS | UNMEASURED | ENCODERS | HALVES]
+MEASURED = [model_type for model_type in FAMILIES if model_type not in MLA | CANCELS | UNMEASURED | ENCODERS | HALVES]
 
 
 @pytest.mark.parametrize("model_type", sample(MEASURED, 3))
 def test_variances_are_those_of_the_model(model_type: str, folders: Path) -> None:
     """4,096 samples: the variance of one is off by 2 % on average, and the worst of some hundreds by less than 20 %."""
     folder = lively(folders, model_type)
-    found, theirs = measured(folder), attention_inputs(folder)
-    assert found
-    for one in found:
-        for variances, samples in zip((one.queries, one.keys), theirs[one.layer], strict=True):
+    layers, theirs = measured(folder), attention_inputs(folder)
+    assert layers
+    for layer in layers:
+        for variances, samples in zip((layer.queries, layer.keys), theirs[layer.layer], strict=True):
             sampled = samples.var(axis=1)
             assert variances.shape == sampled.shape
             ratio = (variances / variances.sum(axis=1, keepdims=True)) / (sampled / sampled.sum(axis=1, keepdims=True))
@@ -88,17 +88,17 @@ BY_HAND = [[1, 5, 17, 37], [65, 101, 145, 197]]  # (2 row)^2 + 1
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
 def test_by_hand(dtype: torch.dtype, tmp_path: Path) -> None:
-    (found,) = measured(by_hand(tmp_path / "m", dtype))
-    assert found.layer == 0
-    assert found.queries.tolist() == BY_HAND
-    assert found.keys.tolist() == [[0, 9, 36, 81]]  # (3 row)^2
+    (variances,) = measured(by_hand(tmp_path / "m", dtype))
+    assert variances.layer == 0
+    assert variances.queries.tolist() == BY_HAND
+    assert variances.keys.tolist() == [[0, 9, 36, 81]]  # (3 row)^2
 
 
 PLAIN = {"self_attn.q_proj.weight": None, "self_attn.k_proj.weight": None}
 
 
 @pytest.mark.parametrize(
-    ("changes", "dtype", "said"),
+    ("changes", "dtype", "message"),
     [
         ({"self_attn.q_proj.weight": None}, "float32", "has no model.layers.0.self_attn.q_proj.weight; download"),
         ({"self_attn.k_proj.weight": None}, "float32", "has no model.layers.0.self_attn.k_proj.weight; download"),
@@ -111,10 +111,10 @@ PLAIN = {"self_attn.q_proj.weight": None, "self_attn.k_proj.weight": None}
            "give the checkpoint before its quantisation") for name in ("weight", "qweight", "weight_packed")),
     ],
 )  # fmt: skip
-def test_what_is_damaged_or_quantised(changes: dict[str, Any], dtype: str, said: str, tmp_path: Path) -> None:
+def test_what_is_damaged_or_quantised(changes: dict[str, Any], dtype: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(BadSource) as problem:
         measured(by_hand(tmp_path / "m", getattr(torch, dtype), **changes))
-    assert said in str(problem.value)
+    assert message in str(problem.value)
 
 
 SAID = {

@@ -39,9 +39,9 @@ def test_every_difference_with_a_reason_is_one(model_type: str) -> None:
 
 @pytest.mark.parametrize("model_type", sample(["gemma3_text", "cohere2", "deepseek_v3", "falcon"], 1))
 def test_a_draft_is_a_file_of_a_family(model_type: str) -> None:
-    found = draft(model_type)
-    read = msgspec.convert(tomllib.loads(render(found)), Family)
-    assert disagreements(read, found) == []
+    document = draft(model_type)
+    read = msgspec.convert(tomllib.loads(render(document)), Family)
+    assert disagreements(read, document) == []
 
 
 def test_the_keys_of_all_families_are_written_down() -> None:
@@ -63,12 +63,12 @@ NOT_OF_TRANSFORMERS = {"rwkv7"} | {name for name, reason in refused().items() if
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, ModelType]:
-    return {one.name: one for one in walk()}
+    return {model.name: model for model in walk()}
 
 
-def unknown(found: dict[str, ModelType]) -> set[str]:
+def unknown(model_types: dict[str, ModelType]) -> set[str]:
     """Model types that rotate, and of which ropeconv says nothing."""
-    return {one.name for one in found.values() if one.rotates and one.state == "unknown"}
+    return {model.name for model in model_types.values() if model.rotates and model.state == "unknown"}
 
 
 def test_every_model_type_that_rotates_is_known_or_refused(found: dict[str, ModelType]) -> None:
@@ -76,7 +76,7 @@ def test_every_model_type_that_rotates_is_known_or_refused(found: dict[str, Mode
 
 
 def test_models_of_text_that_do_not_rotate_are_refused_with_that_sentence(found: dict[str, ModelType]) -> None:
-    still = {one.name for one in found.values() if one.text and not one.rotates}
+    still = {model.name for model in found.values() if model.text and not model.rotates}
     assert still - set(WITHOUT_ROPE) == set()
     assert [name for name in still if not found[name].detail.endswith(refused()[name])] == []
 

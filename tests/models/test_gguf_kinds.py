@@ -52,11 +52,11 @@ def test_an_unknown_architecture_is_taken_by_its_keys_where_that_is_asked_for(tm
         make_plan(source, YARN, out)
     plan = planned(source, out)
     assert any("not in the table" in words for words in plan.warnings)
-    assert [one.status for one in plan.result.verdicts if one.runtime.startswith("llama-cpp-gguf")] == ["unknown"]
+    assert [row.status for row in plan.result.verdicts if row.runtime.startswith("llama-cpp-gguf")] == ["unknown"]
     apply(plan)
     written = gguf.GGUFReader(out)
-    found = {key: written.fields[f"llama9.rope.scaling.{key}"].contents() for key in ("type", "factor")}
-    assert found == {"type": "yarn", "factor": 4.0}
+    scaling = {key: written.fields[f"llama9.rope.scaling.{key}"].contents() for key in ("type", "factor")}
+    assert scaling == {"type": "yarn", "factor": 4.0}
     receipt = json.loads(GgufFile.open(out).get("ropeconv.json"))
     assert receipt["target"]["assume_arch_keys"] is True
     assert receipt["runtimes"][0]["status"] == "unknown"
@@ -74,9 +74,9 @@ def divided(folder: Path, divisors: np.ndarray) -> Inspection:
 def test_a_huge_divisor_is_a_pair_that_does_not_rotate(tmp_path: Path, divisor: float) -> None:
     """1e30 is what llama.cpp's converter writes for Gemma 4; inf divides to 0 as well."""
     numbers = np.arange(32)
-    seen = divided(tmp_path, np.where((numbers == 3) | (numbers == 30), divisor, 1))
-    found = seen.spec.current().inv_freq
-    assert np.flatnonzero(found == 0).tolist() == [3, 30]
-    np.testing.assert_allclose(found[4:30], [1e4 ** (-i / 32) for i in range(4, 30)])
-    json.dumps(seen.to_dict(), allow_nan=False)
+    inspection = divided(tmp_path, np.where((numbers == 3) | (numbers == 30), divisor, 1))
+    inv_freq = inspection.spec.current().inv_freq
+    assert np.flatnonzero(inv_freq == 0).tolist() == [3, 30]
+    np.testing.assert_allclose(inv_freq[4:30], [1e4 ** (-i / 32) for i in range(4, 30)])
+    json.dumps(inspection.to_dict(), allow_nan=False)
     assert divided(tmp_path, np.where(numbers >= 3, divisor, 1)).spec.form == Proportional(1e4, 1.0, 3 / 32)

@@ -72,18 +72,18 @@ def big_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hostile
     """A Hub with one large GGUF file, which this process and commands talk to."""
     (tmp_path / "repo" / "quants").mkdir(parents=True)
     large(tmp_path / "repo" / "quants" / "big.gguf")
-    made = Hostile()
-    made.repos["me/tiny"] = tmp_path / "repo"
-    with running(made, hostile(made)) as ready:
+    server = Hostile()
+    server.repos["me/tiny"] = tmp_path / "repo"
+    with running(server, hostile(server)) as ready:
         talk_to(ready, tmp_path / "home" / "hub", monkeypatch)
         yield ready
 
 
-def same_model(one: Path, other: Path) -> bool:
+def same_model(path: Path, other: Path) -> bool:
     """Whether two files have the same bytes but for the receipt, which names another source, and its reserve."""
-    first, second = read_header(one), read_header(other)
+    first, second = read_header(path), read_header(other)
     differ = {key for key in first.values | second.values if first.values.get(key) != second.values.get(key)}
-    same = differ <= {RECEIPT, RESERVED} and first.tensors == second.tensors and contents(one) == contents(other)
+    same = differ <= {RECEIPT, RESERVED} and first.tensors == second.tensors and contents(path) == contents(other)
     return same and list(first.values) == list(second.values) and first.data_start == second.data_start
 
 
@@ -105,9 +105,9 @@ def test_what_writes_no_model_reads_only_headers(name: str, process: Run, big_hu
     assert fetched(tmp_path) == []
     if "--json" in command:
         local = process(*(str(tmp_path / "repo" / "quants" / "big.gguf") if part == NAME else part for part in command))
-        found, wanted = json.loads(done.stdout), json.loads(local.stdout)
-        assert found.pop("source") == {"reference": NAME, "kind": "gguf", "commit": big_hub.commit("me/tiny")}
-        assert found == {key: value for key, value in wanted.items() if key != "source"}
+        actual, expected = json.loads(done.stdout), json.loads(local.stdout)
+        assert actual.pop("source") == {"reference": NAME, "kind": "gguf", "commit": big_hub.commit("me/tiny")}
+        assert actual == {key: value for key, value in expected.items() if key != "source"}
 
 
 def test_shards_are_read_by_range_and_fetched_beside_each_other(big_hub: Hostile, tmp_path: Path) -> None:
@@ -148,9 +148,9 @@ def test_a_damaged_header_has_the_sentence_of_a_local_one(big_hub: Hostile, tmp_
         path.write_bytes(data)
         with pytest.raises(BadSource) as local:
             _ = GgufSource(path).file
-        with pytest.raises(BadSource) as found:
+        with pytest.raises(BadSource) as remote:
             _ = open_source("me/tiny/bad.gguf").file
-        assert str(found.value) == str(local.value)
+        assert str(remote.value) == str(local.value)
     assert fetched(tmp_path) == []
 
 

@@ -43,22 +43,22 @@ def identity(path: Path) -> str:
 
 def test_a_model_with_other_weights_is_another_one_to_eval_and_to_run(tmp_path: Path) -> None:
     """Config, names, sizes and times are the same; the last weights have other signs."""
-    one = models(tmp_path, "a") / "models" / "a"
-    other = copied(one, "b")
+    original = models(tmp_path, "a") / "models" / "a"
+    other = copied(original, "b")
     changed(other / "model.safetensors", (other / "model.safetensors").stat().st_size - 200, 200)
 
     def evaluated(model: Path) -> list[float]:
         sizes, text = Sizes(lengths="1T", windows=1, targets=8), tmp_path / "text.txt"
-        found = evaluate_model(model, "base", [text], sizes, tmp_path / "journal.jsonl", dtype="float32")
-        return [cell.value for cell in found.cells]
+        result = evaluate_model(model, "base", [text], sizes, tmp_path / "journal.jsonl", dtype="float32")
+        return [cell.value for cell in result.cells]
 
-    first = evaluated(one)
+    first = evaluated(original)
     with pytest.raises(BadSource, match="is the journal of another model"):
         evaluated(other)
-    assert evaluated(copied(one, "c")) == first, "the same model under another name"
-    named = named_sources([str(one), str(other)], tmp_path)
-    assert [(model.problem, model.identity) for model in named] == [("", identity(one)), ("", identity(other))]
-    assert identity(one) != identity(other)
+    assert evaluated(copied(original, "c")) == first, "the same model under another name"
+    named = named_sources([str(original), str(other)], tmp_path)
+    assert [(model.problem, model.identity) for model in named] == [("", identity(original)), ("", identity(other))]
+    assert identity(original) != identity(other)
 
 
 @pytest.fixture
@@ -81,12 +81,12 @@ def sparse(tmp_path: Path) -> tuple[Path, list[tuple[int, int]]]:
 
 def test_one_changed_tensor_of_a_large_file_is_another_model(sparse: tuple[Path, list[tuple[int, int]]]) -> None:
     model, places = sparse
-    seen = [identity(model)]
-    assert identity(copied(model, "copy")) == seen[0]
+    identities = [identity(model)]
+    assert identity(copied(model, "copy")) == identities[0]
     for start, stop in places:
         changed(model / "model.safetensors", start, min(stop - start, LARGE // 32))
-        seen.append(identity(model))
+        identities.append(identity(model))
     (model / "README.md").write_text("a card")
-    assert identity(model) == seen[-1]
+    assert identity(model) == identities[-1]
     (model / "tokenizer.json").write_text("{}")
-    assert len({*seen, identity(model)}) == 5
+    assert len({*identities, identity(model)}) == 5

@@ -25,7 +25,7 @@ from ..support.models import FAMILIES, TINY
 
 LAYERS = 13  # no multiple of any interval, so that first and last layers differ
 SIZES = {"max_position_embeddings": 4096, "hidden_size": 512, "num_attention_heads": 8}
-TYPED = [one for one in FAMILIES if by_model_type()[one].layers.types]
+TYPED = [model_type for model_type in FAMILIES if by_model_type()[model_type].layers.types]
 LISTED = {"cohere_compass_text", "lfm2", "lfm2_moe", "mellum", "laguna", "molmo2", "step3p7", "zamba2", "zaya"}
 """Families whose class has no rule of its own: every layer is of one type, or the config has to list them."""
 DERIVED = {
@@ -46,23 +46,23 @@ def theirs(model_type: str, layers: int = LAYERS, **settings: Any) -> list[str]:
     return list(AutoConfig.for_model(text, num_hidden_layers=layers, **settings).layer_types)
 
 
-@pytest.mark.parametrize("model_type", some([one for one in TYPED if one not in LISTED]))
+@pytest.mark.parametrize("model_type", some([model_type for model_type in TYPED if model_type not in LISTED]))
 def test_layer_types_follow_the_rule_of_the_class(model_type: str) -> None:
     settings = {"attn_layer_indices": [2, 5]} if model_type == "bamba" else {}
     ours = layer_names(dict(settings), by_model_type()[model_type], LAYERS)
-    wanted = theirs(model_type, **settings)
+    expected = theirs(model_type, **settings)
     kinds = by_model_type()[model_type].layers.types
-    assert [kinds.get(name) for name in ours] == [kinds[name] for name in wanted]
-    assert list(layer_names(dict(settings), by_model_type()["llama"], LAYERS)) != wanted, "the control"
+    assert [kinds.get(name) for name in ours] == [kinds[name] for name in expected]
+    assert list(layer_names(dict(settings), by_model_type()["llama"], LAYERS)) != expected, "the control"
 
 
 @pytest.mark.parametrize("model_type", sample(sorted(DERIVED), 4))
 def test_layer_types_that_a_config_leaves_out_are_those_of_the_class(model_type: str) -> None:
     config = config_of(model_type)
     family = detect(config)
-    wanted = theirs(model_type)
-    assert list(layer_names(text_part(config, family), family, LAYERS)) == wanted
-    assert len(set(wanted)) > 1 or model_type == "ministral"
+    expected = theirs(model_type)
+    assert list(layer_names(text_part(config, family), family, LAYERS)) == expected
+    assert len(set(expected)) > 1 or model_type == "ministral"
 
 
 @pytest.mark.parametrize(

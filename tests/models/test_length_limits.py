@@ -21,7 +21,7 @@ TOKENIZER = "tokenizer_config.json"
 
 
 def values(name: str, text: str) -> dict[str, int]:
-    return {one.key: one.tokens for one in limits_in(name, (text.encode(),))}
+    return {limit.key: limit.tokens for limit in limits_in(name, (text.encode(),))}
 
 
 NUMBERS = {
@@ -36,7 +36,7 @@ def test_the_limit_of_a_tokenizer(value: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "found"),
+    ("name", "text", "expected"),
     [
         ("generation_config.json", '{"max_length": 64, "max_new_tokens": 8, "min_length": 2}', {"max_length": 64}),
         ("config.json", '{"sliding_window": 8, "text_config": {"max_length": 9}, "vision_config": {"max_length": 1}}',
@@ -57,8 +57,8 @@ def test_the_limit_of_a_tokenizer(value: str) -> None:
         ("notes.json", '{"max_length": 64}', {}),
     ],
 )  # fmt: skip
-def test_keys_that_limit_a_prompt_and_keys_that_do_not(name: str, text: str, found: dict[str, int]) -> None:
-    assert values(name, text) == found
+def test_keys_that_limit_a_prompt_and_keys_that_do_not(name: str, text: str, expected: dict[str, int]) -> None:
+    assert values(name, text) == expected
 
 
 # Folders
@@ -119,15 +119,15 @@ def test_inspect_names_every_limit_of_a_folder_that_ropeconv_did_not_make(limite
     assert not problems(limited)
     lengths = {"max_position_embeddings": 256, "seq_length": 64, "max_length": 64}
     edit(limited, "config.json", lambda config: config.update(lengths))
-    found = problems(limited)
-    assert {problem["message"].split(" has ")[0] for problem in found} == {*LIMITED, "config.json"}
-    assert {problem["code"] for problem in found} == {
+    limit_problems = problems(limited)
+    assert {problem["message"].split(" has ")[0] for problem in limit_problems} == {*LIMITED, "config.json"}
+    assert {problem["code"] for problem in limit_problems} == {
         "generation", "tokenizer", "sentence-transformers", "modelfile", "config",
     }  # fmt: skip
-    assert {problem["repair"] for problem in found} == {"--as-is"}
+    assert {problem["repair"] for problem in limit_problems} == {"--as-is"}
     plan = make_plan(limited, recipe_of("as-is"), tmp_path / "out")
     for key in ("seq_length", "max_length"):
-        said = f"config.json has {key} = 64, below the declared context of 256"
-        assert any(said in problem["message"] for problem in found)
+        message = f"config.json has {key} = 64, below the declared context of 256"
+        assert any(message in problem["message"] for problem in limit_problems)
         assert f"{key} in config.json (64)" in " ".join(plan.notes)
     assert problems(apply(plan)) == []

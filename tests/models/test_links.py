@@ -86,8 +86,8 @@ def test_other_links_in_the_hubs_cache_are_refused(snapshot: Path, target: str) 
 
 
 def _socket(path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as made:
-        made.bind(path.name)
+    with socket.socket(socket.AF_UNIX) as unix_socket:
+        unix_socket.bind(path.name)
 
 
 @pytest.mark.parametrize(

@@ -55,18 +55,18 @@ def weights(params: dict[str, Any], vocabulary: int, dtype: Any) -> dict[str, An
         shapes |= {attention + "wq": (dim, dim), attention + "wk": (keys, dim), attention + "wv": (keys, dim)}
         shapes |= {attention + "wo": (dim, dim), forward + "w1": (inner, dim), forward + "w3": (inner, dim)}
         shapes |= {forward + "w2": (dim, inner)}
-    made = {f"{name}.weight": (torch.randn(*shape) * 0.3).to(dtype) for name, shape in shapes.items()}
+    tensors = {f"{name}.weight": (torch.randn(*shape) * 0.3).to(dtype) for name, shape in shapes.items()}
     for layer in range(params["n_layers"]):
         for name in ("attention_norm", "ffn_norm"):
-            made[f"layers.{layer}.{name}.weight"] = torch.rand(dim).to(dtype)
-    return made | {"norm.weight": torch.ones(dim, dtype=dtype), "rope.freqs": torch.zeros(width // 2, dtype=dtype)}
+            tensors[f"layers.{layer}.{name}.weight"] = torch.rand(dim).to(dtype)
+    return tensors | {"norm.weight": torch.ones(dim, dtype=dtype), "rope.freqs": torch.zeros(width // 2, dtype=dtype)}
 
 
-def split(made: dict[str, Any], parts: int, embed_axis: int) -> list[dict[str, Any]]:
+def split(tensors: dict[str, Any], parts: int, embed_axis: int) -> list[dict[str, Any]]:
     """Model-parallel parts as Meta's trainers save them."""
     axes = {"wo.weight": 1, "w2.weight": 1, "tok_embeddings.weight": embed_axis}
     result: list[dict[str, Any]] = [{} for _ in range(parts)]
-    for name, tensor in made.items():
+    for name, tensor in tensors.items():
         whole = tensor.ndim == 1
         axis = next((axis for end, axis in axes.items() if name.endswith(end)), 0)
         pieces = [tensor] * parts if whole else tensor.chunk(parts, dim=axis)
@@ -75,7 +75,7 @@ def split(made: dict[str, Any], parts: int, embed_axis: int) -> list[dict[str, A
     return result
 
 
-def meta_logits(made: dict[str, Any], params: dict[str, Any], ids: Any, theta: float) -> Any:
+def meta_logits(tensors: dict[str, Any], params: dict[str, Any], ids: Any, theta: float) -> Any:
     """Meta's forward pass: pairs (2i, 2i+1) as complex numbers, multiplied by e^(i m theta_i)."""
     import torch
 
@@ -91,10 +91,10 @@ def meta_logits(made: dict[str, Any], params: dict[str, Any], ids: Any, theta: f
         pairs = torch.view_as_complex(x.reshape(count, -1, width // 2, 2).contiguous())
         return torch.view_as_real(pairs * turn).flatten(2)
 
-    x = made["tok_embeddings.weight"].double()[ids]
+    x = tensors["tok_embeddings.weight"].double()[ids]
     mask = torch.full((count, count), -torch.inf).triu(1).double()
     for layer in range(params["n_layers"]):
-        w = {k.split(f"layers.{layer}.")[1]: v.double() for k, v in made.items() if k.startswith(f"layers.{layer}.")}
+        w = {k.split(f"layers.{layer}.")[1]: v.double() for k, v in tensors.items() if k.startswith(f"layers.{layer}.")}
         h = norm(x, w["attention_norm.weight"])
         q = rotate((h @ w["attention.wq.weight"].T).view(count, heads, width))
         k = rotate((h @ w["attention.wk.weight"].T).view(count, kv, width)).repeat_interleave(heads // kv, 1)
@@ -104,7 +104,7 @@ def meta_logits(made: dict[str, Any], params: dict[str, Any], ids: Any, theta: f
         h = norm(x, w["ffn_norm.weight"])
         gate = torch.nn.functional.silu(h @ w["feed_forward.w1.weight"].T)
         x = x + (gate * (h @ w["feed_forward.w3.weight"].T)) @ w["feed_forward.w2.weight"].T
-    return norm(x, made["norm.weight"]) @ made["output.weight"].double().T
+    return norm(x, tensors["norm.weight"]) @ tensors["output.weight"].double().T
 
 
 def release(folder: Path, parts: int = 1, embed_axis: int = 1, dtype: str = "float32", **params: Any) -> dict[str, Any]:
@@ -114,13 +114,13 @@ def release(folder: Path, parts: int = 1, embed_axis: int = 1, dtype: str = "flo
     folder.mkdir()
     settings = PARAMS | params
     vocabulary = sentencepiece_model(folder)
-    made = weights(settings, vocabulary, getattr(torch, dtype))
-    for number, part in enumerate(split(made, parts, embed_axis)):
+    tensors = weights(settings, vocabulary, getattr(torch, dtype))
+    for number, part in enumerate(split(tensors, parts, embed_axis)):
         torch.save(part, folder / f"consolidated.{number:02d}.pth")
     (folder / "params.json").write_text(json.dumps(settings))
     (folder / "checklist.chk").write_text("")
     (folder / "LICENSE.txt").write_text("terms")
-    return made
+    return tensors
 
 
 @pytest.mark.parametrize(("parts", "embed_axis"), sample([(1, 1), (2, 1), (2, 0)], 2))
@@ -128,17 +128,17 @@ def test_stock_transformers_computes_what_meta_does(tmp_path: Path, parts: int, 
     import torch
     from transformers import AutoModelForCausalLM
 
-    made = release(tmp_path / "llama", parts, embed_axis)
+    tensors = release(tmp_path / "llama", parts, embed_axis)
     before = hashes(tmp_path / "llama")
     out = apply(make_plan(tmp_path / "llama", AS_IS, tmp_path / "out"))
     assert hashes(tmp_path / "llama") == before
     ids = torch.arange(40) * 7 % VOCABULARY
     with torch.no_grad():
-        found = AutoModelForCausalLM.from_pretrained(out)(ids[None]).logits[0]
-    expected = meta_logits(made, PARAMS, ids, 10000.0)
-    assert (found - expected).abs().max() < 1e-3 * expected.std()
-    wrong = meta_logits(made, PARAMS, ids, 20000.0)
-    assert (found - wrong).abs().max() > 0.1 * expected.std()
+        logits = AutoModelForCausalLM.from_pretrained(out)(ids[None]).logits[0]
+    expected = meta_logits(tensors, PARAMS, ids, 10000.0)
+    assert (logits - expected).abs().max() < 1e-3 * expected.std()
+    wrong = meta_logits(tensors, PARAMS, ids, 20000.0)
+    assert (logits - wrong).abs().max() > 0.1 * expected.std()
 
 
 def test_the_tokenizer_of_llama_2_loads(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_the_tokenizer_may_be_one_level_above_where_it_has_as_many_tokens_as_the
     release(tmp_path / "llama", vocab_size=VOCABULARY)
     (tmp_path / "llama" / "tokenizer.model").rename(tmp_path / "tokenizer.model")
     plan = make_plan(tmp_path / "llama", AS_IS, tmp_path / "out")
-    assert any(f"tokenizer.model is that of {tmp_path}" in one for one in (*plan.notes, *plan.warnings))
+    assert any(f"tokenizer.model is that of {tmp_path}" in note for note in (*plan.notes, *plan.warnings))
     assert (apply(plan) / "tokenizer.model").read_bytes() == (tmp_path / "tokenizer.model").read_bytes()
     (tmp_path / "llama" / "params.json").write_text(json.dumps(PARAMS | {"vocab_size": VOCABULARY + 1}))
     with pytest.raises(
@@ -175,8 +175,8 @@ def test_the_tokenizer_of_llama_3_loads(tmp_path: Path) -> None:
     lines = [f"{base64.b64encode(bytes([byte])).decode()} {byte}" for byte in range(256)]
     lines += [f"{base64.b64encode(word).decode()} {256 + rank}" for rank, word in enumerate((b"he", b"ll", b"hell"))]
     (tmp_path / "llama" / "tokenizer.model").write_text("\n".join(lines) + "\n")
-    made = weights(PARAMS, 259 + 256, torch.float32)
-    torch.save(made, tmp_path / "llama" / "consolidated.00.pth")
+    tensors = weights(PARAMS, 259 + 256, torch.float32)
+    torch.save(tensors, tmp_path / "llama" / "consolidated.00.pth")
     out = apply(make_plan(tmp_path / "llama", AS_IS, tmp_path / "out"))
     tokenizer = AutoTokenizer.from_pretrained(out)
     assert tokenizer.encode("hello") == [259, 258, ord("o")]
@@ -218,8 +218,8 @@ def test_no_pickle_is_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     import torch
 
     monkeypatch.chdir(tmp_path)
-    made = release(tmp_path / "llama")
-    torch.save({**made, "evil": Evil()}, tmp_path / "llama" / "consolidated.00.pth")
+    tensors = release(tmp_path / "llama")
+    torch.save({**tensors, "evil": Evil()}, tmp_path / "llama" / "consolidated.00.pth")
     with pytest.raises(BadSource, match="cannot be read as plain weights"):
         apply(make_plan(tmp_path / "llama", AS_IS, tmp_path / "out"))
     assert [path.name for path in tmp_path.iterdir()] == ["llama"]

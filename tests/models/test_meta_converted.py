@@ -42,9 +42,9 @@ def stored(meta: Path) -> list[dict[str, Any]]:
 
 
 def checkpoint(folder: Path) -> Source:
-    found = open_source(str(folder))
-    assert isinstance(found, Source)
-    return found
+    source = open_source(str(folder))
+    assert isinstance(source, Source)
+    return source
 
 
 def raw(tensor: Any) -> bytes:

@@ -121,8 +121,8 @@ ODD_TENSORS: dict[str, Callable[[Any], Any]] = {
 def test_entries_that_are_no_such_tensors(folder: Path, pth: Path, tmp_path: Path, odd: str) -> None:
     import torch
 
-    found, name = torch.load(pth, weights_only=True), "layers.1.attention.wq.weight"
-    torch.save(found | {name: ODD_TENSORS[odd](found[name])}, pth)
+    tensors, name = torch.load(pth, weights_only=True), "layers.1.attention.wq.weight"
+    torch.save(tensors | {name: ODD_TENSORS[odd](tensors[name])}, pth)
     with pytest.raises(BadSource, match=f"{name} (has shape|is not a tensor of)|mixes dtypes"):
         apply(make_plan(folder, AS_IS, tmp_path / "out"))
     assert not (tmp_path / "out").exists()

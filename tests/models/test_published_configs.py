@@ -60,10 +60,10 @@ BAKED = [name for name, facts in FACTS.items() if facts[0] not in REFUSED]
 
 @pytest.mark.parametrize("name", FACTS)
 def test_inspect(name: str) -> None:
-    seen = inspected(CONFIGS / f"{name}.json").to_dict()
-    found = (seen["family"], seen["rope_type"], seen["rope_theta"], seen["head_dim"], seen["rotary_dim"])
-    lengths = (seen["original_context"], seen["context"])
-    assert (*found, *lengths, sorted(problem["code"] for problem in seen["problems"])) == FACTS[name]
+    report = inspected(CONFIGS / f"{name}.json").to_dict()
+    fields = (report["family"], report["rope_type"], report["rope_theta"], report["head_dim"], report["rotary_dim"])
+    lengths = (report["original_context"], report["context"])
+    assert (*fields, *lengths, sorted(problem["code"] for problem in report["problems"])) == FACTS[name]
 
 
 @pytest.mark.parametrize("name", sample(list(FACTS), 8))
@@ -95,8 +95,8 @@ def test_what_is_written_reads_back_alike_in_both_schemas(name: str, method: str
     readers = [*find("transformers"), *find("exllamav3")]
     if family.since.get("transformers", "").startswith("5"):
         readers = [row for row in readers if row.rule_set(family.name).nested]
-    seen = [read_spec(plan.result.config, family, reader) for reader in readers]
-    assert len({repr((spec.form, spec.local_form)) for spec in seen}) == 1
+    specs = [read_spec(plan.result.config, family, reader) for reader in readers]
+    assert len({repr((spec.form, spec.local_form)) for spec in specs}) == 1
     before, after = source.config(), plan.result.config
     ours = {"rope", "rotary", "max_position", "original_max", "head_dim", "partial"}
     for old, new in ((before, after), (before.get("text_config", {}), after.get("text_config", {}))):
@@ -114,9 +114,9 @@ def test_scaling_that_stands_only_in_the_class(tmp_path, model_type: str, kind: 
     sizes = {"hidden_size": 128, "num_attention_heads": 2, "num_hidden_layers": 2, "max_position_embeddings": 131072}
     (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type, **sizes}))
     source = open_source(str(tmp_path / "config.json"))
-    seen = inspect_source(source)
-    assert (seen.spec.form.kind, seen.spec.form.factor) == (kind, factor)
-    assert "default-scaling" in {problem.code for problem in seen.problems}
+    inspection = inspect_source(source)
+    assert (inspection.spec.form.kind, inspection.spec.form.factor) == (kind, factor)
+    assert "default-scaling" in {problem.code for problem in inspection.problems}
     with pytest.raises(RopeconvError, match="is scaled already"):
         make_plan(source, YARN)
     written = make_plan(source, recipe_of("as-is")).result.config

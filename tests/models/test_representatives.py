@@ -87,9 +87,9 @@ def test_projections_and_norms_are_where_the_file_says(
     parts += further
     for part in parts:
         places = [prefix + part for layer in range(4) for prefix in layer_prefixes(layer, family)]
-        found = [name for name in names if name.startswith(tuple(f"{place}." for place in places))]
-        assert [name for name in found if name.endswith("weight")], part
-        assert weights.bias or part in further or not [name for name in found if name.endswith("bias")], part
+        part_names = [name for name in names if name.startswith(tuple(f"{place}." for place in places))]
+        assert [name for name in part_names if name.endswith("weight")], part
+        assert weights.bias or part in further or not [name for name in part_names if name.endswith("bias")], part
 
 
 def test_every_family_has_a_source_and_a_place_for_its_projections() -> None:

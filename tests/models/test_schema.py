@@ -65,18 +65,18 @@ def test_a_wrong_value_is_named(key: str, value: object, words: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model_type", "more", "seen"),
+    ("model_type", "more", "refused"),
     [
         ("qwen2", {"use_sliding_window": False}, False), ("qwen2", {}, False),
         ("gemma2", {"layer_types": ["full_attention"] * 2}, False), ("mistral", {}, True), ("gemma2", {}, True),
         ("qwen2", {"use_sliding_window": 1, "max_window_layers": 0}, True),
     ],
 )  # fmt: skip
-def test_a_window_of_0_is_refused_where_a_layer_has_it(model_type: str, more: dict[str, Any], seen: bool) -> None:
+def test_a_window_of_0_is_refused_where_a_layer_has_it(model_type: str, more: dict[str, Any], refused: bool) -> None:
     config = small_config(model_type) | {"sliding_window": 0} | more
-    found = sentence(config)
-    assert ("sliding_window = 0, with which a layer sees no token; write how many tokens" in found) is seen
-    assert bool(found) is seen
+    message = sentence(config)
+    assert ("sliding_window = 0, with which a layer sees no token; write how many tokens" in message) is refused
+    assert bool(message) is refused
     read(config | {"sliding_window": 8})
 
 
@@ -107,5 +107,5 @@ ZERO = {"factor": 4.0, "mscale": 1.0, "mscale_all_dim": -10 / math.log(4)}
     ],
 )  # fmt: skip
 def test_sizes_that_follow_from_others_are_bounded(changes: dict[str, Any], words: str) -> None:
-    found = sentence({**TEN_KEYS, **changes})
-    assert re.search(words, found) if words else not found
+    message = sentence({**TEN_KEYS, **changes})
+    assert re.search(words, message) if words else not message

@@ -45,10 +45,10 @@ k = "self_attn.k_proj"
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    found = tmp_path / "families"
-    found.mkdir()
-    monkeypatch.setenv("ROPECONV_FAMILIES", str(found))
-    return found
+    folder = tmp_path / "families"
+    folder.mkdir()
+    monkeypatch.setenv("ROPECONV_FAMILIES", str(folder))
+    return folder
 
 
 def read(place: Path, text: str, name: str = "mine.toml") -> list[str]:
@@ -114,9 +114,9 @@ def test_the_commands_know_it_and_say_what_could_not_be_compared(
     (place / "mine.toml").write_text(LLAMA_LIKE)
     listed = json.loads(process("list", "families", "--json").stdout)["families"]
     assert {row["name"]: row["origin"] for row in listed if row["origin"]} == {"mine": str(place / "mine.toml")}
-    seen = json.loads(process("inspect", mine, "--json").stdout)
-    statuses = {row["runtime"]: row["status"] for row in seen["runtimes"]}
-    assert (seen["family"], statuses.pop("transformers@5.21"), set(statuses.values())) == ("mine", "exact", {"unknown"})
+    data = json.loads(process("inspect", mine, "--json").stdout)
+    statuses = {row["runtime"]: row["status"] for row in data["runtimes"]}
+    assert (data["family"], statuses.pop("transformers@5.21"), set(statuses.values())) == ("mine", "exact", {"unknown"})
     done = process("apply", mine, "--yarn", "4", "-o", "out")
     assert done.returncode == 0, done.stderr
     compared = "does not have this model type, so nothing was compared with" in " ".join(done.stderr.split())
@@ -155,14 +155,14 @@ def stand_in(tiny: Tiny, tmp_path: Path) -> Callable[[str], Path]:
 def test_what_is_assumed_is_what_the_file_of_the_family_says(
     model_type: str, words: list[str], stand_in: Callable[[str], Path], tiny: Tiny
 ) -> None:
-    seen = inspect_source(open_source(str(stand_in(model_type)), STAND_INS[model_type]))
+    inspection = inspect_source(open_source(str(stand_in(model_type)), STAND_INS[model_type]))
     real = inspected(tiny(STAND_INS[model_type]))
-    assert np.array_equal(seen.spec.current().inv_freq, real.spec.current().inv_freq)
-    assert seen.spec.layers == real.spec.layers
-    assert [word for word in words if word not in seen.assumption] == []
-    assert seen.assumption in seen.spec.notes
-    assert (real.assumption, seen.to_dict()["assumption"]) == ("", seen.assumption)
-    exact = [verdict for verdict in seen.verdicts if verdict.status == "exact"]
+    assert np.array_equal(inspection.spec.current().inv_freq, real.spec.current().inv_freq)
+    assert inspection.spec.layers == real.spec.layers
+    assert [word for word in words if word not in inspection.assumption] == []
+    assert inspection.assumption in inspection.spec.notes
+    assert (real.assumption, inspection.to_dict()["assumption"]) == ("", inspection.assumption)
+    exact = [verdict for verdict in inspection.verdicts if verdict.status == "exact"]
     assert exact
     assert all(verdict.evidence.grade == "" and model_type in verdict.reason for verdict in exact)
 
@@ -208,8 +208,8 @@ def test_an_unknown_model_type_gets_the_family_that_fits_as_a_suggestion(name: s
     for classes in (config["architectures"], None):
         with pytest.raises(UnknownModelType, match=f"its fields are those of .*: pass --family {family} "):
             detect({**config, "model_type": "something_new", "architectures": classes})
-    said = suggestion({**FEWEST, "model_type": "new"}, {})
-    assert "pass --family llama to treat it as that, where pairs (i, i + r/2) rotate, and" in said
+    sentence = suggestion({**FEWEST, "model_type": "new"}, {})
+    assert "pass --family llama to treat it as that, where pairs (i, i + r/2) rotate, and" in sentence
 
 
 TENSORS = "model.layers.0.self_attn."
@@ -236,11 +236,11 @@ def test_the_commands_take_it(stand_in: Callable[[str], Path], tmp_path: Path) -
     command(tmp_path, "inspect", folder, code=1)
     near = command(tmp_path, "inspect", folder, "--family", "deepsek_v3", code=2).stderr
     assert "--family deepsek_v3 is not known; did you mean deepseek_v3" in near
-    seen = json.loads(command(tmp_path, "inspect", folder, *family, "--json", code=0).stdout)
-    assert (seen["family"], seen["mla"], seen["layout"]) == ("deepseek_v3", True, "interleaved")
+    document = json.loads(command(tmp_path, "inspect", folder, *family, "--json", code=0).stdout)
+    assert (document["family"], document["mla"], document["layout"]) == ("deepseek_v3", True, "interleaved")
     for words in (
         ("apply", folder, "--yarn", "4", "-o", "out", "--dry-run"), ("advise", folder, "--context", "256"),
         ("compare", folder, folder),
     ):  # fmt: skip
-        found = command(tmp_path, *words, *family, code=0)
-        assert "is treated as deepseek_v3" in " ".join((found.stdout + found.stderr).split())
+        process = command(tmp_path, *words, *family, code=0)
+        assert "is treated as deepseek_v3" in " ".join((process.stdout + process.stderr).split())

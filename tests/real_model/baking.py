@@ -56,7 +56,7 @@ def test_transformers_computes_the_same_from_a_baked_checkpoint_and_a_patched_mo
     ids = tokenizer((real.texts / "class.txt").read_text("utf-8")).input_ids[:160]
     targets = range(1, len(ids))
     undo = patch(patched.model, plan.schedule, plan.source_spec)
-    wanted = patched.token_losses(ids, targets).loss
+    reference = patched.token_losses(ids, targets).loss
     undo()
-    assert np.abs(stock.token_losses(ids, targets).loss - wanted).max() < 2e-3
-    assert np.abs(patched.token_losses(ids, targets).loss - wanted).max() > 0.1
+    assert np.abs(stock.token_losses(ids, targets).loss - reference).max() < 2e-3
+    assert np.abs(patched.token_losses(ids, targets).loss - reference).max() > 0.1

@@ -31,9 +31,9 @@ def result(request: pytest.FixtureRequest, real: RealModel, tmp_path_factory: py
 
 
 def cell(result: Result, row: str, measure: str, metric: str, column: int) -> Cell:
-    found = result.cell(row, measure, metric, column)
-    assert found is not None, (row, measure, metric, column)
-    return found
+    entry = result.cell(row, measure, metric, column)
+    assert entry is not None, (row, measure, metric, column)
+    return entry
 
 
 def methods_of(result: Result) -> list[str]:

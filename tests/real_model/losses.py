@@ -34,20 +34,20 @@ def runner(real: RealModel) -> Iterator[Runner]:
         yield opened
 
 
-def evaluation(runner: Runner, real: RealModel, rows: str, measure: str, asked: EvaluationSizes) -> Evaluation:
+def evaluation(runner: Runner, real: RealModel, rows: str, measure: str, sizes: EvaluationSizes) -> Evaluation:
     names = [str(real.texts / f"{name}.txt") for name in ("typesseq", "specialnames", "class")]
     measures = parse_measures(measure)
-    return Evaluation(parse_rows(rows), measures, tokenized(read_files(names), runner.tokenizer), asked, runner)
+    return Evaluation(parse_rows(rows), measures, tokenized(read_files(names), runner.tokenizer), sizes, runner)
 
 
-def run(asked: Evaluation, folder: Path) -> dict[str, list[Observation]]:
-    with Journal(folder / "journal.jsonl", EVAL, asked.runner.source) as journal:
-        return asked.run(journal).observations
+def run(experiment: Evaluation, folder: Path) -> dict[str, list[Observation]]:
+    with Journal(folder / "journal.jsonl", EVAL, experiment.runner.source) as journal:
+        return experiment.run(journal).observations
 
 
-def losses(found: dict[str, list[Observation]]) -> dict[str, float]:
+def losses(observations: dict[str, list[Observation]]) -> dict[str, float]:
     """The mean loss of each row."""
-    return {row: float(np.mean([one.value for one in seen])) for row, seen in found.items()}
+    return {row: float(np.mean([observation.value for observation in series])) for row, series in observations.items()}
 
 
 @pytest.fixture(scope="module")
@@ -55,8 +55,8 @@ def measured(
     runner: Runner, real: RealModel, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Evaluation, dict[str, float]]:
     """Six rows over one window, and the mean loss of each."""
-    asked = evaluation(runner, real, ROWS, "position", EvaluationSizes((LENGTH,), runner.trained, windows=1))
-    return asked, losses(run(asked, tmp_path_factory.mktemp("losses")))
+    experiment = evaluation(runner, real, ROWS, "position", EvaluationSizes((LENGTH,), runner.trained, windows=1))
+    return experiment, losses(run(experiment, tmp_path_factory.mktemp("losses")))
 
 
 def test_the_order_of_the_methods_is_the_one_that_is_known(measured: tuple[Evaluation, dict[str, float]]) -> None:
@@ -74,8 +74,8 @@ def test_llama_cpp_measures_the_same_with_the_quantised_file(
 ) -> None:
     here = measured[1]
     with open_runner(RunnerRequest(str(real.gguf), [])) as (runner, _):
-        asked = evaluation(runner, real, ROWS, "position", EvaluationSizes((LENGTH,), runner.trained, windows=1))
-        there = losses(run(asked, tmp_path))
+        experiment = evaluation(runner, real, ROWS, "position", EvaluationSizes((LENGTH,), runner.trained, windows=1))
+        there = losses(run(experiment, tmp_path))
     assert list(there) == list(here)
     assert [np.exp(there[row] - here[row]) for row in here] == pytest.approx([1.0] * 6, abs=0.01)
     assert abs(np.exp(there["base"] - here["yarn:4"]) - 1) > 0.05

@@ -39,9 +39,9 @@ def test_llama_cpp_runs_it_and_positions_other_than_the_first_are_rotated_otherw
 ) -> None:
     pytest.importorskip("llama_cpp")
     files = (published, patched(published, "mixed", tmp_path))
-    one, other = (LlamaCppEngine(path).logits(list(range(100, 148)), [0, 47]) for path in files)
-    np.testing.assert_allclose(one[0], other[0], rtol=0, atol=1e-3)
-    assert np.abs(one[1] - other[1]).max() > 0.1
+    reference, other = (LlamaCppEngine(path).logits(list(range(100, 148)), [0, 47]) for path in files)
+    np.testing.assert_allclose(reference[0], other[0], rtol=0, atol=1e-3)
+    assert np.abs(reference[1] - other[1]).max() > 0.1
 
 
 @pytest.mark.nightly

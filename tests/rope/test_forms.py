@@ -34,9 +34,9 @@ def of_transformers(head_dim: int, **rope: Any) -> Vector:
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
     config = LlamaConfig(head_dim=head_dim, max_position_embeddings=1 << 20, rope_parameters=rope)
-    found, attention_factor = ROPE_INIT_FUNCTIONS[rope["rope_type"]](config)
+    inv_freq, attention_factor = ROPE_INIT_FUNCTIONS[rope["rope_type"]](config)
     assert attention_factor == 1
-    return found.double().numpy()
+    return inv_freq.double().numpy()
 
 
 @pytest.mark.parametrize(("low", "high"), [(1.0, 1.0), (2.5, 2.5), (4.0, 1.0)])
@@ -45,8 +45,8 @@ def test_llama3_without_a_ramp_is_a_step(low: float, high: float, original: int)
     """Also where the two factors are the wrong way round, which transformers warns about and computes."""
     form = Llama3(5e5, 16.0, original, low, high)
     rope = {"low_freq_factor": low, "high_freq_factor": high, "original_max_position_embeddings": original}
-    wanted = of_transformers(64, rope_type="llama3", rope_theta=5e5, factor=16.0, **rope)
-    np.testing.assert_allclose(form.inv_freq(64), wanted, rtol=4e-6)
+    expected = of_transformers(64, rope_type="llama3", rope_theta=5e5, factor=16.0, **rope)
+    np.testing.assert_allclose(form.inv_freq(64), expected, rtol=4e-6)
     turns = original * base_inv_freq(5e5, 64) / math.tau
     np.testing.assert_allclose(base_inv_freq(5e5, 64) / form.inv_freq(64), np.where(turns < low, 16.0, 1.0))
 
@@ -58,9 +58,9 @@ def test_every_share_of_a_head_is_that_of_transformers(head_dim: int, factor: fl
     for rotating in range(head_dim // 2):
         form = Proportional(1e4, factor, share(rotating, head_dim))
         rope = {"partial_rotary_factor": form.partial_rotary_factor, "factor": factor}
-        wanted = of_transformers(head_dim, rope_type="proportional", rope_theta=1e4, **rope)
-        assert np.count_nonzero(wanted) == rotating
-        np.testing.assert_allclose(form.inv_freq(head_dim), wanted, rtol=3e-7)
+        expected = of_transformers(head_dim, rope_type="proportional", rope_theta=1e4, **rope)
+        assert np.count_nonzero(expected) == rotating
+        np.testing.assert_allclose(form.inv_freq(head_dim), expected, rtol=3e-7)
 
 
 def prope(theta: float, pairs: int, rotating: int, factor: float = 1.0) -> Vector:
@@ -141,11 +141,11 @@ def test_a_base_is_that_of_the_whole_head() -> None:
 
 def test_yarn_leaves_gemma_4_its_frequencies() -> None:
     """Its slowest pair that rotates turns 700 times in the trained context, and the ramp begins at 32 turns."""
-    made = recipe_of("yarn", 4.0).schedule(GEMMA4)
+    schedule = recipe_of("yarn", 4.0).schedule(GEMMA4)
     assert 131072 * BASE[-1] / (2 * np.pi) > 32
-    np.testing.assert_allclose(made.inv_freq[:ROTATING], BASE, rtol=1e-12)
-    assert made.form == GEMMA4.form
-    assert made.attention_factor > 1.1
+    np.testing.assert_allclose(schedule.inv_freq[:ROTATING], BASE, rtol=1e-12)
+    assert schedule.form == GEMMA4.form
+    assert schedule.attention_factor > 1.1
     short = recipe_of("yarn", 4.0).schedule(replace(GEMMA4, original_context=64, context=64))
     assert short.form is None
     assert short.inv_freq[ROTATING - 1] == pytest.approx(BASE[-1] / 4, rel=1e-12)

@@ -43,23 +43,23 @@ def schedule(spec: RopeSpec, method: str, *values: object, **more: object) -> Sc
     return Recipe(REGISTRY[method](*values, **more)).schedule(spec)
 
 
-def agrees(found: Schedule, expected: dict[str, Any]) -> None:
+def agrees(actual: Schedule, expected: dict[str, Any]) -> None:
     """Sum, sum of logarithms, and every entry that the reference lists."""
-    np.testing.assert_allclose(found.inv_freq.sum(), expected["sum"], rtol=1e-13)
-    np.testing.assert_allclose(np.log(found.inv_freq).sum(), expected["sum_log"], rtol=1e-13)
+    np.testing.assert_allclose(actual.inv_freq.sum(), expected["sum"], rtol=1e-13)
+    np.testing.assert_allclose(np.log(actual.inv_freq).sum(), expected["sum_log"], rtol=1e-13)
     if "inv_freq" in expected:
-        np.testing.assert_allclose(found.inv_freq, expected["inv_freq"], rtol=1e-13)
+        np.testing.assert_allclose(actual.inv_freq, expected["inv_freq"], rtol=1e-13)
     for pair, value in expected.get("at", {}).items():
-        np.testing.assert_allclose(found.inv_freq[int(pair)], value, rtol=1e-13)
+        np.testing.assert_allclose(actual.inv_freq[int(pair)], value, rtol=1e-13)
 
 
 @pytest.mark.parametrize(("case", "scale"), CASES, ids=[f"d{c['d']}-b{c['base']}-L{c['L']}-s{s}" for c, s in CASES])
 def test_methods_agree_with_the_reference(case: dict[str, Any], scale: str) -> None:
     model, expected = bare(case["d"], case["base"], case["L"]), case["scales"][scale]
     for name, (method, more) in NAMED.items():
-        found = schedule(model, method, float(scale), **more)
-        agrees(found, expected[name])
-        assert found.context == case["L"] * int(scale)
+        actual = schedule(model, method, float(scale), **more)
+        agrees(actual, expected[name])
+        assert actual.context == case["L"] * int(scale)
     for exponent, mixed in expected["ntk_mixed"].items():
         agrees(schedule(model, "mixed", float(scale), float(exponent)), mixed)
     frozen = schedule(model, "dynamic", f"ntk:{scale}", case["L"] * int(scale)).form
@@ -78,9 +78,9 @@ def test_mscale_pair_of_deepseek(mla: bool) -> None:
     """Both count where neither is 0, as in transformers; the softmax scale is that of MLA."""
     row, law = REFERENCE["mscale_ratio_deepseek"], 0.1 * math.log(40) + 1
     pair = {"mscale": row["mscale"], "mscale_all_dim": row["mscale_all_dim"]}
-    found = schedule(spec(mla=mla), "yarn", float(row["factor"]), **pair)
-    assert found.attention_factor == pytest.approx(row["hf_attention_factor"])
-    assert found.softmax_scale == pytest.approx((0.1 * 0.707 * math.log(40) + 1) ** 2 if mla else 1)
+    result = schedule(spec(mla=mla), "yarn", float(row["factor"]), **pair)
+    assert result.attention_factor == pytest.approx(row["hf_attention_factor"])
+    assert result.softmax_scale == pytest.approx((0.1 * 0.707 * math.log(40) + 1) ** 2 if mla else 1)
     for zero in ((0.0, 1.0), (1.0, 0.0), (0.0, 0.0)):
         without = made("yarn", 40.0, 32.0, 1.0, True, *zero, of=spec(mla=mla))
         assert (without.attention_factor, without.softmax_scale) == (pytest.approx(law), 1.0)
@@ -104,29 +104,29 @@ def test_mscale_pair_of_deepseek(mla: bool) -> None:
     ],
 )
 def test_frequencies_by_hand(method: str, values: tuple[object, ...], expected: list[float]) -> None:
-    found = made(method, *values)
-    np.testing.assert_allclose(found.inv_freq, expected, rtol=1e-13)
-    assert (found.attention_factor, found.original_context) == (1.0, TRAINED)
+    result = made(method, *values)
+    np.testing.assert_allclose(result.inv_freq, expected, rtol=1e-13)
+    assert (result.attention_factor, result.original_context) == (1.0, TRAINED)
     factor = {"piecewise": 1.5, "theta": 1, "inv-freq": 1}.get(method, 4)
-    assert found.context == factor * TRAINED
+    assert result.context == factor * TRAINED
 
 
 @pytest.mark.parametrize("name", FACTORS)
 @given(theta=st.floats(100, 1e8), context=st.sampled_from([512, 4096, 32768]), rotary=st.sampled_from([16, 64, 128]))
 def test_factor_1_changes_nothing(name: str, theta: float, context: int, rotary: int) -> None:
     model = bare(rotary, theta, context)
-    found = schedule(model, name, 1.0)
-    np.testing.assert_allclose(found.inv_freq, model.form.inv_freq(rotary), rtol=1e-12)
-    assert found.attention_factor == 1
+    result = schedule(model, name, 1.0)
+    np.testing.assert_allclose(result.inv_freq, model.form.inv_freq(rotary), rtol=1e-12)
+    assert result.attention_factor == 1
 
 
 @pytest.mark.parametrize("name", FACTORS)
 @given(factor=st.floats(1, 64), theta=st.floats(1e3, 1e7))
 def test_frequencies_fall_and_never_rise_above_the_unscaled(name: str, factor: float, theta: float) -> None:
     model = bare(64, theta, 4096)
-    found = schedule(model, name, factor).inv_freq
-    assert (np.diff(found) < 0).all()
-    assert (found <= model.form.inv_freq(64) * (1 + 1e-12)).all()
+    inv_freq = schedule(model, name, factor).inv_freq
+    assert (np.diff(inv_freq) < 0).all()
+    assert (inv_freq <= model.form.inv_freq(64) * (1 + 1e-12)).all()
 
 
 # The length at which a dynamic method is frozen
@@ -135,18 +135,18 @@ def test_frequencies_fall_and_never_rise_above_the_unscaled(name: str, factor: f
 @pytest.mark.parametrize(("at", "growth"), [(1024, 1.0), (4096, 1.0), (6144, 2.0), (8192, 3.0), (16384, 7.0)])
 def test_dynamic_ntk_has_the_base_of_transformers_and_at_least_the_models_own(at: int, growth: float) -> None:
     """With S = 2, S n / L - (S - 1) is 2 at 1.5 L, 3 at 2 L and 7 at 4 L; the last is beyond S and still goes."""
-    found = made("dynamic", "ntk:2", at)
-    assert found.form == Plain(pytest.approx(10000 * growth ** (8 / 6), rel=1e-13))  # type: ignore[arg-type]
-    assert (found.context, found.original_context, found.attention_factor) == (at, TRAINED, 1.0)
+    dynamic = made("dynamic", "ntk:2", at)
+    assert dynamic.form == Plain(pytest.approx(10000 * growth ** (8 / 6), rel=1e-13))  # type: ignore[arg-type]
+    assert (dynamic.context, dynamic.original_context, dynamic.attention_factor) == (at, TRAINED, 1.0)
 
 
 @pytest.mark.parametrize("method", ["linear", "by-parts", "yarn"])
 @pytest.mark.parametrize(("at", "factor"), [(1024, 1.0), (4096, 1.0), (6144, 1.5), (16384, 4.0)])
 def test_other_dynamic_methods_have_the_length_over_the_trained_one(method: str, at: int, factor: float) -> None:
-    found, static = made("dynamic", f"{method}:4", at), made(method, factor)
-    np.testing.assert_array_equal(found.inv_freq, static.inv_freq)
-    assert (found.attention_factor, found.context) == (static.attention_factor, at)
-    assert (found.original_context, found.form) == (TRAINED, static.form)
+    dynamic, static = made("dynamic", f"{method}:4", at), made(method, factor)
+    np.testing.assert_array_equal(dynamic.inv_freq, static.inv_freq)
+    assert (dynamic.attention_factor, dynamic.context) == (static.attention_factor, at)
+    assert (dynamic.original_context, dynamic.form) == (TRAINED, static.form)
 
 
 def test_a_dynamic_method_stops_at_its_factor() -> None:
@@ -170,12 +170,12 @@ def test_dynamic_scaling_is_not_kept_as_it_is() -> None:
 
 def test_lists_divide_and_give_two_frequency_vectors() -> None:
     lists = REGISTRY["longrope"]((1.0, 2.0, 3.0, 4.0), (1.0, 1.0, 1.0, 2.0))
-    found = Recipe(lists, context=16384).schedule(spec())
-    np.testing.assert_allclose(found.inv_freq, np.array(BASE) / [1, 2, 3, 4])
-    np.testing.assert_allclose(found.short_inv_freq, np.array(BASE) / [1, 1, 1, 2])
-    assert found.attention_factor == pytest.approx(math.sqrt(1 + math.log(4) / math.log(4096)))
-    assert (found.context, found.original_context) == (16384, 4096)
-    assert found.form == LongRope(10000.0, (1.0, 1.0, 1.0, 2.0), (1.0, 2.0, 3.0, 4.0), 4096)
+    result = Recipe(lists, context=16384).schedule(spec())
+    np.testing.assert_allclose(result.inv_freq, np.array(BASE) / [1, 2, 3, 4])
+    np.testing.assert_allclose(result.short_inv_freq, np.array(BASE) / [1, 1, 1, 2])
+    assert result.attention_factor == pytest.approx(math.sqrt(1 + math.log(4) / math.log(4096)))
+    assert (result.context, result.original_context) == (16384, 4096)
+    assert result.form == LongRope(10000.0, (1.0, 1.0, 1.0, 2.0), (1.0, 2.0, 3.0, 4.0), 4096)
     assert made("longrope", (1.0, 2.0, 3.0, 4.0), context=8192).short_inv_freq is None
     half = Recipe(REGISTRY["longrope"]((1.0, 2.0), (1.0, 4.0)), context=16384).schedule(spec(rotating_share=0.5))
     np.testing.assert_allclose(half.inv_freq, [1, 0.05, 0, 0])  # of the pairs that rotate
@@ -234,11 +234,11 @@ def test_yarn_ramps_over_pairs_rounded_outward(fast: float, slow: float, truncat
 def test_a_base_for_the_bound_survives_float32() -> None:
     """Of the windows that are wide enough the first one, of which float32 leaves something."""
     for length in (2048, 4096, 8192):
-        found = schedule(bare(128, 1e4, 1024), "theta-bound", length)
-        assert found.form is not None
-        stored = found.inv_freq.astype(np.float32).astype(np.float64)
+        result = schedule(bare(128, 1e4, 1024), "theta-bound", length)
+        assert result.form is not None
+        stored = result.inv_freq.astype(np.float32).astype(np.float64)
         assert first_violation(stored, 0.0, length) is None
-        assert found.form.theta == math.floor(found.form.theta)
+        assert result.form.theta == math.floor(result.form.theta)
     assert made("theta-bound", 500, of=spec(head_dim=14)).context == 500
     with pytest.raises(RecipeError, match="of 16 dimensions 8 rotate, so every base will do; choose one with --theta"):
         made("theta-bound", 500, of=spec(head_dim=16))

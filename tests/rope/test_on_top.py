@@ -74,10 +74,10 @@ def test_a_method_on_top_of_a_scaling(
     spec: RopeSpec, method: str, value: object, settings: dict[str, Any], form: Form | None, context: int,
     attention_factor: float, softmax_scale: float,
 ) -> None:  # fmt: skip
-    found = on_top(spec, method, value, settings)
-    assert (found.form, found.context) == (form, context)
-    assert found.attention_factor == pytest.approx(attention_factor)
-    assert found.softmax_scale == pytest.approx(softmax_scale)
+    schedule = on_top(spec, method, value, settings)
+    assert (schedule.form, schedule.context) == (form, context)
+    assert schedule.attention_factor == pytest.approx(attention_factor)
+    assert schedule.softmax_scale == pytest.approx(softmax_scale)
 
 
 @pytest.mark.parametrize("spec", [LLAMA_3_1, QWEN, ALPACA], ids=lambda spec: spec.form.kind)
@@ -87,32 +87,32 @@ def test_a_method_on_top_of_a_scaling(
 )
 def test_a_new_base_keeps_the_scaling(spec: RopeSpec, method: str, value: float, grows: object, context: int) -> None:
     """The formula of the scaling, evaluated with another base: what a hand edit of rope_theta gives."""
-    found = on_top(spec, method, value)
+    schedule = on_top(spec, method, value)
     theta = value if grows is None else grows(spec.rope_theta)  # type: ignore[operator]
-    assert found.form is not None
-    assert found.form.theta == pytest.approx(theta)
-    assert found.form == replace(spec.form, theta=found.form.theta)
-    assert found.context == context * spec.context
-    assert found.attention_factor == spec.attention_factor
+    assert schedule.form is not None
+    assert schedule.form.theta == pytest.approx(theta)
+    assert schedule.form == replace(spec.form, theta=schedule.form.theta)
+    assert schedule.context == context * spec.context
+    assert schedule.attention_factor == spec.attention_factor
 
 
 def test_another_method_multiplies_the_divisors() -> None:
     """mixed 4 over Llama 3.1: the frequencies of llama3, divided by exp(a (i+1)^0.625) with the last pair by 4."""
-    found = on_top(LLAMA_3_1, "mixed", 4.0)
+    schedule = on_top(LLAMA_3_1, "mixed", 4.0)
     divisors = [math.exp(math.log(4) * ((i + 1) / 64) ** 0.625) for i in range(64)]
-    np.testing.assert_allclose(found.inv_freq, LLAMA_3_1.form.inv_freq(128) / divisors, rtol=1e-13)
-    assert (found.form, found.context, found.attention_factor) == (None, 524288, 1.0)
+    np.testing.assert_allclose(schedule.inv_freq, LLAMA_3_1.form.inv_freq(128) / divisors, rtol=1e-13)
+    assert (schedule.form, schedule.context, schedule.attention_factor) == (None, 524288, 1.0)
 
 
 def test_the_list_inside_the_trained_length_is_divided_too() -> None:
     lists = LongRope(10000.0, (1.0,) * 64, (2.0,) * 64, 4096)
-    found, base = on_top(replace(ALPACA, form=lists), "mixed", 4.0), Plain(10000.0).inv_freq(128)
+    schedule, base = on_top(replace(ALPACA, form=lists), "mixed", 4.0), Plain(10000.0).inv_freq(128)
     divisors = base / recipe_of("mixed", 4.0).schedule(PLAIN).inv_freq
-    np.testing.assert_allclose(found.short_inv_freq, base / divisors, rtol=1e-13)
-    np.testing.assert_allclose(found.inv_freq, base / divisors / 2, rtol=1e-13)
-    assert isinstance(found.form, LongRope)
-    np.testing.assert_allclose([found.form.short_factor[63], found.form.long_factor[63]], [4, 8], rtol=1e-13)
-    assert found.form.original_context == found.original_context == 4096
+    np.testing.assert_allclose(schedule.short_inv_freq, base / divisors, rtol=1e-13)
+    np.testing.assert_allclose(schedule.inv_freq, base / divisors / 2, rtol=1e-13)
+    assert isinstance(schedule.form, LongRope)
+    np.testing.assert_allclose([schedule.form.short_factor[63], schedule.form.long_factor[63]], [4, 8], rtol=1e-13)
+    assert schedule.form.original_context == schedule.original_context == 4096
 
 
 @pytest.mark.parametrize(
@@ -143,9 +143,9 @@ def test_what_cannot_be_had(spec: RopeSpec, method: str, value: object, words: s
 
 
 def test_the_bound_is_checked_under_the_scaling_that_stays() -> None:
-    found = on_top(ALPACA, "theta-bound", 32768)
-    assert isinstance(found.form, InterpolatedForm)
-    cosines = np.cos(np.arange(32768)[:, None] * found.inv_freq).sum(axis=1)
+    schedule = on_top(ALPACA, "theta-bound", 32768)
+    assert isinstance(schedule.form, InterpolatedForm)
+    cosines = np.cos(np.arange(32768)[:, None] * schedule.inv_freq).sum(axis=1)
     assert cosines.min() >= 0
 
 
@@ -170,9 +170,9 @@ def test_two_lists_that_cannot_be(changed: dict[str, Any], source: dict[str, Any
 def test_the_short_list_is_that_of_the_checkpoint_and_not_of_the_unscaled_model() -> None:
     scaled = spec(form=InterpolatedForm(THETA, 2.0), context=2 * TRAINED)
     recipe = recipe_of("linear", 8.0, keep_short=True)
-    found, bare = recipe.schedule(scaled.unscaled(), scaled), recipe.schedule(spec())
-    np.testing.assert_allclose(found.short_inv_freq, np.array(BASE) / 2)
+    schedule, bare = recipe.schedule(scaled.unscaled(), scaled), recipe.schedule(spec())
+    np.testing.assert_allclose(schedule.short_inv_freq, np.array(BASE) / 2)
     np.testing.assert_allclose(bare.short_inv_freq, BASE)
     assert bare.form == LongRope(THETA, pytest.approx((1.0,) * 4), pytest.approx((8.0,) * 4), TRAINED)  # type: ignore[arg-type]
-    assert (found.original_context, bare.original_context) == (2 * TRAINED, TRAINED)
-    np.testing.assert_allclose(found.inv_freq, bare.inv_freq)
+    assert (schedule.original_context, bare.original_context) == (2 * TRAINED, TRAINED)
+    np.testing.assert_allclose(schedule.inv_freq, bare.inv_freq)

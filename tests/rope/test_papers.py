@@ -62,9 +62,9 @@ def test_the_critical_dimension_of_llama_3() -> None:
 
 
 def test_gradient_takes_one_step_from_the_first_model() -> None:
-    one = [math.floor(theta_for_length(5e5, 8192, length)) for length in (262144, 1048576)]
-    assert one == [283461213, 3580165449]
-    assert f"{theta_for_length(one[0], 262144, 1048576):,.0f}" == "3,580,165,442" in said("theta-for")
+    bases = [math.floor(theta_for_length(5e5, 8192, length)) for length in (262144, 1048576)]
+    assert bases == [283461213, 3580165449]
+    assert f"{theta_for_length(bases[0], 262144, 1048576):,.0f}" == "3,580,165,442" in said("theta-for")
     theta, trained, stages = 500000, 8192, []
     for length in (65536, 262144):
         theta, trained = int(theta * (4 * length / trained - 3) ** (128 / 126)), length
@@ -123,9 +123,9 @@ def test_the_page_has_every_sentence_and_no_other() -> None:
 def test_the_command_prints_it(tmp_path: Path) -> None:
     said_there = flat(command(tmp_path, "list", "methods", "yarn").stdout)
     assert all(sentence in said_there for sentence in REGISTRY["yarn"].departures)
-    (found,) = json.loads(command(tmp_path, "list", "methods", "theta-for", "--json").stdout)["methods"]
-    assert found["departures"] == list(REGISTRY["theta-for"].departures)
-    assert found["formula"].startswith("theta' = floor(")
+    (method,) = json.loads(command(tmp_path, "list", "methods", "theta-for", "--json").stdout)["methods"]
+    assert method["departures"] == list(REGISTRY["theta-for"].departures)
+    assert method["formula"].startswith("theta' = floor(")
     assert "otherwise than printed" not in command(tmp_path, "list", "methods", "linear").stdout
 
 
@@ -152,8 +152,8 @@ def test_the_law_of_bases_gives_the_reference_and_gradients_checkpoints() -> Non
     [(1e4, 4096, 128, 92), (5e5, 8192, 128, 70), (1e4, 6, 128, 0), (1.5, 4096, 128, 128), (2.0, 1 << 20, 16, 16)],
 )
 def test_the_critical_dimension(theta: float, context: int, rotary_dim: int, dimension: int) -> None:
-    found = laws.critical_dimension(theta, context, rotary_dim)
-    assert (found, type(found)) == (dimension, int)
+    result = laws.critical_dimension(theta, context, rotary_dim)
+    assert (result, type(result)) == (dimension, int)
 
 
 @pytest.mark.parametrize(
@@ -226,10 +226,10 @@ def test_the_deviation_of_clamped_steps_where_the_second_begins(length: int, tim
     """ln 2L / ln (L + 1) - 1, and as large as at all positions one by one; within the length it is 0."""
     formula = LogN("clamped", length)
     steps, everywhere = approximate_log_n(formula), np.arange(1, times * length)
-    found = deviation(formula, steps, times * length)
-    assert found == pytest.approx(math.log(2 * length) / math.log(length + 1) - 1, rel=1e-9)
-    assert 100 * found == pytest.approx(percent, abs=0.01)
-    assert found == pytest.approx(np.abs(steps.scale(everywhere) / formula.scale(everywhere) - 1).max(), rel=1e-12)
+    maximum = deviation(formula, steps, times * length)
+    assert maximum == pytest.approx(math.log(2 * length) / math.log(length + 1) - 1, rel=1e-9)
+    assert 100 * maximum == pytest.approx(percent, abs=0.01)
+    assert maximum == pytest.approx(np.abs(steps.scale(everywhere) / formula.scale(everywhere) - 1).max(), rel=1e-12)
     assert deviation(formula, steps, length) == pytest.approx(0)
 
 

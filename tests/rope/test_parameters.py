@@ -55,11 +55,11 @@ def test_checks_of_values(check: Any, good: tuple[Any, ...], bad: tuple[Any, ...
         ("yarn", (4.0, 32.0, 1.0, True, 1.0), "go together"), ("mixed", (4.0, 1.1), "0 to 1"),
         ("theta-for", (0,), "a token count"), ("longrope", ((),), "positive numbers"),
         ("inv-freq", ((-1.0,),), "not negative"),
-        *(("piecewise", (one,), "FACTOR@PAIR.*or a length as in 128k@44") for one in ("0.5@3", "8@0", "8", "128kB@35")),
-        *(("piecewise", (one,), "--piecewise: spec must be written S@I") for one in (4, 4.0, None, ["4@2"], True)),
-        *(("dynamic", (one,), "--dynamic: kind must be written METHOD:S") for one in (4, 4.0, None, ["ntk:2"], True)),
-        *(("dynamic", (one,), "--dynamic takes METHOD:S with METHOD one of linear, ntk, by-parts, yarn and S >= 1")
-          for one in ("linear", "linear:", "linear:0.5", "cubic:2", "ntk:-1", "linear:4x", "ntk:2:3", "ntk:1e3", "")),
+        *(("piecewise", (arg,), "FACTOR@PAIR.*or a length as in 128k@44") for arg in ("0.5@3", "8@0", "8", "128kB@35")),
+        *(("piecewise", (arg,), "--piecewise: spec must be written S@I") for arg in (4, 4.0, None, ["4@2"], True)),
+        *(("dynamic", (arg,), "--dynamic: kind must be written METHOD:S") for arg in (4, 4.0, None, ["ntk:2"], True)),
+        *(("dynamic", (arg,), "--dynamic takes METHOD:S with METHOD one of linear, ntk, by-parts, yarn and S >= 1")
+          for arg in ("linear", "linear:", "linear:0.5", "cubic:2", "ntk:-1", "linear:4x", "ntk:2:3", "ntk:1e3", "")),
     ],
 )  # fmt: skip
 def test_parameters_that_are_refused(method: str, values: tuple[Any, ...], words: str) -> None:
@@ -93,16 +93,16 @@ def outcome(data: dict[str, Any], spec: RopeSpec) -> str:
 
 @pytest.mark.parametrize(("name", "parameter"), [*PARAMETERS, *(("modifiers", name) for name in MODIFIERS)])
 def test_every_number_is_taken_or_refused_and_none_beyond_its_range_is_taken(name: str, parameter: str) -> None:
-    values = next((one[1] for one in NAMES if one[0] == name), (4.0,))
+    values = next((case[1] for case in NAMES if case[0] == name), (4.0,))
     seed = recipe_of("yarn" if name == "modifiers" else name, *values).to_dict()
     for value in (*INFINITE, *OTHER):
         if name == "modifiers":
-            made = {**seed, "log_n": "full", parameter: value}
+            document = {**seed, "log_n": "full", parameter: value}
         else:
-            made = {**seed, "parameters": {**seed["parameters"], parameter: value}}
-        found = {outcome(made, one) for one in SPECS}
+            document = {**seed, "parameters": {**seed["parameters"], parameter: value}}
+        outcomes = {outcome(document, model) for model in SPECS}
         if value in INFINITE or value != value:
-            assert found == {"refused"}, value
+            assert outcomes == {"refused"}, value
     assert outcome(seed, RopeSpec(8, 8, Plain(1e4), 64, 64)) == "taken"
 
 
@@ -118,7 +118,7 @@ NAMES = [
     ("dynamic", ("yarn:8", 8192), "dynamic-yarn8", "--dynamic yarn:128 --at 512k"),
     ("dynamic", ("yarn:200", 8192), "dynamic-yarn200", "--dynamic yarn:200 --at 512k"),
     ("dynamic", ("linear:1", 8192), "dynamic-linear1", "--dynamic linear:128 --at 512k"),
-    *((name, (4.0,), f"{name}4", f"--{name} 512k") for name, one in REGISTRY.items() if issubclass(one, ScaledMethod)),
+    *((name, (4.0,), f"{name}4", f"--{name} 512k") for name, cls in REGISTRY.items() if issubclass(cls, ScaledMethod)),
 ]  # fmt: skip
 
 
@@ -130,7 +130,7 @@ def test_names_labels_and_flags_of_methods(name: str, values: tuple[Any, ...], l
     assert (method.label, method.longer(1 << 19, 4096)) == (label, longer)
     recipe = Recipe(method) if name == "as-is" else Recipe(method, attention_factor=1.1)
     assert Recipe.from_dict(json.loads(json.dumps(recipe.to_dict()))) == recipe
-    assert {one[0] for one in NAMES} == set(REGISTRY)
+    assert {case[0] for case in NAMES} == set(REGISTRY)
 
 
 @pytest.mark.parametrize(
@@ -144,8 +144,8 @@ def test_names_labels_and_flags_of_methods(name: str, values: tuple[Any, ...], l
 )  # fmt: skip
 def test_a_method_that_reaches_a_context(method: str, original_context: int, context: int, command: str | None) -> None:
     """A split needs a pair on either side: pairs of periods within the trained context, and others."""
-    found = REGISTRY[method].reaching(spec(original_context=original_context), context)
-    assert (found and found.command) == command
+    result = REGISTRY[method].reaching(spec(original_context=original_context), context)
+    assert (result and result.command) == command
 
 
 def test_methods_are_said_to_work_untuned_as_far_as_papers_report() -> None:
@@ -240,9 +240,9 @@ def test_a_length_gives_the_schedule_of_its_factor_and_stays_in_the_recipe(name:
     """128k over 8,192 tokens is 16, over 4,096 it is 32: by hand, and the same recipe for both."""
     recipe = recipe_of(name, "128k")
     for model, factor in ((LLAMA_3, 16.0), (LLAMA_2, 32.0)):
-        found, same = recipe.schedule(model), recipe_of(name, factor).schedule(model)
-        assert found.digest == same.digest
-        assert found.context == same.context == 131072
+        schedule, same = recipe.schedule(model), recipe_of(name, factor).schedule(model)
+        assert schedule.digest == same.digest
+        assert schedule.context == same.context == 131072
     other = recipe_of(name, "256k").schedule(LLAMA_3)
     assert not np.allclose(other.inv_freq, recipe.schedule(LLAMA_3).inv_freq)
     saved = json.loads(json.dumps(recipe.to_dict()))

@@ -198,13 +198,13 @@ RECIPES: dict[str, Recipe] = {
 
 def read(words: list[str]) -> Recipe:
     """The recipe that the options of `ropeconv apply` give."""
-    seen: list[Recipe] = []
+    recipes: list[Recipe] = []
 
     def read_command(recipe: RecipeValues) -> None:
-        seen.append(build_recipe(recipe))
+        recipes.append(build_recipe(recipe))
 
     Command(read_command, "", {}).main(words, standalone_mode=False)
-    return seen[0]
+    return recipes[0]
 
 
 @pytest.mark.parametrize("line", list(RECIPES))

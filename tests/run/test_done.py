@@ -30,13 +30,13 @@ FOLDER, GGUF = "a-yarn4", "a-yarn4-g.gguf"
 
 def again(place: Path, verify: bool = False) -> list[RunLine]:
     """Runs what is not done, and returns the lines of it."""
-    jobs, found = jobs_in(place), list[RunLine]()
+    jobs, lines = jobs_in(place), list[RunLine]()
     with RunJournal(place / "plan" / "journal.jsonl") as journal:
         for unit in [unit for job in jobs for unit in job] if verify else ():
             journal.verify(unit)
         for job in missing(jobs, journal):
-            found += [journal.add(line) for line in TaskWorker()(job)]
-    return found
+            lines += [journal.add(line) for line in TaskWorker()(job)]
+    return lines
 
 
 @pytest.fixture(scope="module")
@@ -77,19 +77,19 @@ def of_another_recipe(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "damage", "said"),
+    ("name", "damage", "reason"),
     [
         (f"{FOLDER}/model.safetensors", cut, DAMAGED), (f"{FOLDER}/config.json", cut, DAMAGED),
         (FOLDER, foreign, OTHER), (FOLDER, of_another_recipe, OTHER), (GGUF, cut, OTHER), (GGUF, foreign, OTHER),
     ],
 )  # fmt: skip
 def test_what_is_not_as_it_was_written_is_not_done(
-    place: Path, name: str, damage: Callable[[Path], None], said: str
+    place: Path, name: str, damage: Callable[[Path], None], reason: str
 ) -> None:
     damage(place / "plan" / name)
     before = {path: path.read_bytes() for path in (place / "plan" / name.split("/")[0]).rglob("*") if path.is_file()}
     (line,) = again(place)
-    assert (line.task, said in line.failed) == ("apply", True), line.failed
+    assert (line.task, reason in line.failed) == ("apply", True), line.failed
     assert all(path.read_bytes() == data for path, data in before.items()), "nothing of it was replaced"
     assert again(place)[0].failed == line.failed, "and not the next time either"
     shutil.move(place / "plan" / name.split("/")[0], place / "away")

@@ -33,7 +33,7 @@ class Here(Executor):
 
     at_once = 1
 
-    def __init__(self, change: Callable[[Any], Any] = lambda found: found) -> None:
+    def __init__(self, change: Callable[[Any], Any] = lambda value: value) -> None:
         self.change = change
 
     @contextmanager
@@ -62,8 +62,8 @@ def comparable(result: Result) -> dict[str, Any]:
 
 def evaluated(place: Path, journal: Path, executor: Executor | None = None) -> Outcome:
     """An evaluation of model a. executor: over whose workers it is spread; None for one process."""
-    asked, files = RunnerRequest(str(place / "models" / "a"), parse_rows(ROWS)), read_files([str(place / "text.txt")])
-    with open_spread(executor, asked, SIZES, files) if executor else open_evaluation(asked, SIZES, files) as evaluation:
+    query, files = RunnerRequest(str(place / "models" / "a"), parse_rows(ROWS)), read_files([str(place / "text.txt")])
+    with open_spread(executor, query, SIZES, files) if executor else open_evaluation(query, SIZES, files) as evaluation:
         with Journal(journal, EVAL, evaluation.runner.source) as writing:
             evaluation.run(writing)
         assert ("loaded" in vars(evaluation.runner)) is not bool(executor), (
@@ -80,12 +80,12 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_what_workers_compute_with_is_what_the_table_says_and_is_of_one_kind(place: Path, tmp_path: Path) -> None:
-    def on_a_gpu(found: Any) -> Any:
-        return ("transformers 9", "cuda", "bfloat16") if isinstance(found, tuple) else found
+    def on_a_gpu(value: Any) -> Any:
+        return ("transformers 9", "cuda", "bfloat16") if isinstance(value, tuple) else value
 
     files = read_files([str(place / "text.txt")])
-    asked = RunnerRequest(str(place / "models" / "a"), parse_rows("base,yarn:4"))
-    with open_spread(Here(on_a_gpu), asked, SIZES, files) as evaluation:
+    query = RunnerRequest(str(place / "models" / "a"), parse_rows("base,yarn:4"))
+    with open_spread(Here(on_a_gpu), query, SIZES, files) as evaluation:
         result = evaluation.result("a")
         assert (result.runtime, result.device, result.dtype) == ("transformers 9", "cuda", "bfloat16")
     with pytest.raises(RopeconvError, match="give workers of one kind"):
@@ -99,10 +99,10 @@ def test_the_command_goes_on_with_the_journal_of_workers(place: Path) -> None:
     again = command(place, *given, *sizes, code=0)
     assert "12 sequences are in the journal, j.jsonl." in again.stderr
     assert json.loads(spread.stdout)["cells"] == json.loads(again.stdout)["cells"]
-    for more, code, said in (
+    for more, code, message in (
         (("models/a", "--methods", "base,yarn:4", "--workers", "many"), 2, "'many' is not a place to run; give local"),
         (("--server", "http://localhost:1", "--workers", "2"), 2, "--workers has no effect on --server; leave it out"),
         (("models/none", "--workers", "2"), 1, "models/none"),
     ):
         done = command(place, "eval", *more, "--text", "text.txt", code=code)
-        assert (said in done.stderr, done.stderr.count("\n")) == (True, 1), done.stderr
+        assert (message in done.stderr, done.stderr.count("\n")) == (True, 1), done.stderr

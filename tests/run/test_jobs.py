@@ -30,15 +30,15 @@ def test_every_combination_once(tmp_path: Path) -> None:
     shown = [([unit.task for unit in job], job[0].source.name, Path(job[0].out).name) for job in jobs]
     chain = ["apply", "validate", "push"]
     assert shown == [
-        found
+        triple
         for name in "ab"
-        for found in (
+        for triple in (
             (chain, name, f"{name}-yarn4"), (chain, name, f"{name}-yarn4-q8.gguf"),
             (chain, name, f"{name}-mixed4"), (chain, name, f"{name}-mixed4-q8.gguf"), (["eval"], name, f"{name}.json"),
         )
     ]  # fmt: skip
     assert [job[2].settings["to"] for job in jobs[:2]] == ["me/a-yarn4", "me/a-yarn4-q8"]
-    assert [one.name for one in jobs[4][0].recipes] == ["base", "yarn:4", "mixed:4"]
+    assert [recipe.name for recipe in jobs[4][0].recipes] == ["base", "yarn:4", "mixed:4"]
     assert len({unit.key for job in jobs for unit in job}) == 2 * (4 * 3 + 1)
 
 
@@ -69,7 +69,7 @@ def test_who_publishes_a_quantisation_is_named_in_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("plan", "sources", "said"),
+    ("plan", "sources", "message"),
     [
         (
             plan_text("apply push", TO % "me/{recipe}"),
@@ -85,6 +85,6 @@ def test_who_publishes_a_quantisation_is_named_in_it(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_two_outputs_never_have_one_place(tmp_path: Path, plan: str, sources: list[NamedSource], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_two_outputs_never_have_one_place(tmp_path: Path, plan: str, sources: list[NamedSource], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         planned(tmp_path, plan, sources)

@@ -51,10 +51,10 @@ def test_the_unit_of_a_killed_worker_is_tried_again_at_once_or_by_the_next_run(p
             with Local(1).pool(partial(Killed, place / "mark"), retries=retries) as pool:
                 assert run_jobs(missing(jobs, journal), pool, journal)
             assert len(missing(jobs, journal)) == left
-    done = [one for one in lines(place) if not one["failed"]]
-    assert Counter(one["key"] for one in done) == Counter(job[0].key for job in jobs)
+    done = [line for line in lines(place) if not line["failed"]]
+    assert Counter(line["key"] for line in done) == Counter(job[0].key for job in jobs)
     assert len(lines(place)) - len(done) == 1 - retries
-    assert [one["result"].get("earlier", False) for one in done].count(True) == 1, "the output was there already"
+    assert [line["result"].get("earlier", False) for line in done].count(True) == 1, "the output was there already"
 
 
 @pytest.mark.parametrize("ending", [pytest.param(signal.SIGKILL, marks=pytest.mark.nightly), signal.SIGINT])
@@ -64,13 +64,13 @@ def test_a_run_that_is_ended_goes_on_where_it_was(place: Path, ending: signal.Si
     journal = place / "plan" / "journal.jsonl"
     until(lambda: journal.exists() and journal.read_bytes().count(b"\n") >= 2, "a unit in the journal")
     os.kill(running.pid, ending)
-    _, said = running.communicate(timeout=60)  # its worker has the pipe too, and ends when it sees that it is alone
+    _, stderr = running.communicate(timeout=60)  # its worker has the pipe too, and ends when it sees that it is alone
     if ending == signal.SIGINT:
         sentence = "ropeconv: stopped before its end; the same command continues\n"
-        assert (running.returncode, said) == (130, sentence)
+        assert (running.returncode, stderr) == (130, sentence)
     before = lines(place)
     assert 1 <= len(before) < 6
     command(place, "run", "plan.toml", code=0)
     after = lines(place)
     assert after[: len(before)] == before
-    assert sorted(Counter(one["key"] for one in after).values()) == [1] * 6
+    assert sorted(Counter(line["key"] for line in after).values()) == [1] * 6

@@ -30,7 +30,7 @@ def test_a_whole_plan(tmp_path: Path) -> None:
     )  # fmt: skip
     plan = read(tmp_path, plan_text("apply push eval", more))
     assert plan.most_bytes == 1_500_000_000
-    assert [one.target(tmp_path / "x").outtype for one in plan.targets] == [None, "q8_0"]
+    assert [target.target(tmp_path / "x").outtype for target in plan.targets] == [None, "q8_0"]
     assert plan.eval is not None
     assert plan.eval.sizes().lengths == "1/2T,1T,4T"
 
@@ -44,7 +44,7 @@ def test_a_target_has_all_that_a_target_of_apply_has(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("x = ", "is not TOML .* correct it"),
         ('sources = ["a"]\nrecipes = ["yarn:4"]\n', "missing required field tasks; correct it"),
@@ -66,11 +66,11 @@ def test_a_target_has_all_that_a_target_of_apply_has(tmp_path: Path) -> None:
         (plan_text("eval", EVAL + 'measures = "grow"\n'), "--measure grow is not known; choose"),
     ],
 )  # fmt: skip
-def test_mistakes_are_told(tmp_path: Path, text: str, said: str) -> None:
-    with pytest.raises(UsageError, match=said) as told:
+def test_mistakes_are_told(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message) as problem:
         read(tmp_path, text)
-    assert str(told.value).startswith(str(tmp_path / "plan.toml"))
-    assert "\n" not in str(told.value)
+    assert str(problem.value).startswith(str(tmp_path / "plan.toml"))
+    assert "\n" not in str(problem.value)
 
 
 @pytest.fixture
@@ -81,11 +81,11 @@ def place(tmp_path: Path) -> Path:
 def test_patterns_take_models_alone(place: Path) -> None:
     (place / "models" / "notes").mkdir()
     (place / "models" / "x.gguf").write_bytes(b"GGUF")
-    found = named_sources(["models/*", "models/a"], place)
-    assert [one.name for one in found] == ["a", "b", "c", "x"]
-    assert found[0].reference == str(place / "models" / "a")
+    sources = named_sources(["models/*", "models/a"], place)
+    assert [source.name for source in sources] == ["a", "b", "c", "x"]
+    assert sources[0].reference == str(place / "models" / "a")
     before = named_sources([str(place / "models" / "?")], Path("/"))
-    assert before == found[:3]
+    assert before == sources[:3]
     (place / "models" / "b" / "config.json").write_text("{}")
     after = named_sources(["models/?"], place)
     assert [one == two for one, two in zip(before, after, strict=True)] == [True, False, True], "by their files"

@@ -30,7 +30,7 @@ def hub(tmp_path: Path, llama: Path) -> Iterator[WritingHub]:
 
 
 def test_a_query_and_a_collection_are_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[object] = []
+    queries: list[object] = []
 
     class Api:
         def __init__(self, **given: object) -> None:
@@ -40,19 +40,19 @@ def test_a_query_and_a_collection_are_sources(tmp_path: Path, monkeypatch: pytes
             return {"name": "base"}
 
         def list_models(self, **given: object) -> list[object]:
-            asked.append(given)
+            queries.append(given)
             return [SimpleNamespace(id="base/m2"), SimpleNamespace(id="base/m1")] if given["author"] else []
 
         def get_collection(self, slug: str) -> object:
-            asked.append(slug)
+            queries.append(slug)
             items = [("base/m3", "model"), ("base/data", "dataset"), ("base/m1", "model")]
             return SimpleNamespace(items=[SimpleNamespace(item_id=id, item_type=kind) for id, kind in items])
 
     monkeypatch.setattr(huggingface_hub, "HfApi", Api)
     monkeypatch.setattr(HubSource, "files", lambda self: setattr(self, "commit", "c" * 40) or ())
-    found = named_sources(["author:me search:m tag:x", "collection:base/all-1"], tmp_path)
-    assert [one.reference for one in found] == [f"base/{name}@{'c' * 40}" for name in ("m1", "m2", "m3")]
-    assert asked == [{"author": "base", "search": "m", "filter": ["x"]}, "base/all-1"]
+    sources = named_sources(["author:me search:m tag:x", "collection:base/all-1"], tmp_path)
+    assert [source.reference for source in sources] == [f"base/{name}@{'c' * 40}" for name in ("m1", "m2", "m3")]
+    assert queries == [{"author": "base", "search": "m", "filter": ["x"]}, "base/all-1"]
     with pytest.raises(UsageError, match="the source 'search:none' matches no model"):
         named_sources(["search:none"], tmp_path)
 

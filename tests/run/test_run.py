@@ -51,16 +51,16 @@ def test_a_plan_is_shown_and_nothing_is_written(place: Path) -> None:
     ):  # fmt: skip
         assert words in shown
     assert sorted(path.name for path in place.iterdir()) == before
-    found = json.loads(command(place, "run", "plan.toml", "--dry-run", "--json").stdout)
-    assert (found["units"], found["done"], len(found["jobs"])) == (10, 0, 6)
-    assert found["bytes"] == sum(job["bytes"] for job in found["jobs"]) > 0
+    document = json.loads(command(place, "run", "plan.toml", "--dry-run", "--json").stdout)
+    assert (document["units"], document["done"], len(document["jobs"])) == (10, 0, 6)
+    assert document["bytes"] == sum(job["bytes"] for job in document["jobs"]) > 0
 
 
 def test_two_sources_two_targets(finished: tuple[Path, list[dict[str, Any]], set[str]]) -> None:
     """One of the sources fails, and nothing else; a second run does only that; a third one does nothing."""
-    place, (found, second), left = finished
-    assert (found["done"], found["failed"], found["not_run"]) == (5, 3, 2)
-    for row in found["rows"]:
+    place, (first, second), left = finished
+    assert (first["done"], first["failed"], first["not_run"]) == (5, 3, 2)
+    for row in first["rows"]:
         states = set(row["tasks"].values())
         assert states == ({"done"} if row["source"] != "b" else {"failed", "not run"} & states)
         assert ("config.json" in (row["reason"] or "")) == (row["source"] == "b")
@@ -69,7 +69,7 @@ def test_two_sources_two_targets(finished: tuple[Path, list[dict[str, Any]], set
     assert receipt["validation"]["agrees"]
 
     assert (second["done"], second["failed"], second["not_run"]) == (10, 0, 0)
-    counts = Counter((one["key"], bool(one["failed"])) for one in lines(place))
+    counts = Counter((entry["key"], bool(entry["failed"])) for entry in lines(place))
     assert max(counts.values()) == 1
     assert sum(not failed for _, failed in counts) == 10
 
@@ -84,13 +84,13 @@ def test_two_sources_two_targets(finished: tuple[Path, list[dict[str, Any]], set
 
 def test_the_page_has_the_evaluations(finished: tuple[Path, list[dict[str, Any]], set[str]]) -> None:
     place = finished[0]
-    own = command(
+    done = command(
         place, "eval", "models/a", "--methods", "base,yarn:4", "--text", "text.txt", "--lengths", "1/2T,1T,4T",
         "--windows", "4", "--targets", "8", "--json",
     )  # fmt: skip
-    wanted = json.loads(own.stdout)
-    found = json.loads((place / "plan" / "eval" / "a.json").read_text())
-    assert found["cells"] == wanted["cells"]
+    expected = json.loads(done.stdout)
+    actual = json.loads((place / "plan" / "eval" / "a.json").read_text())
+    assert actual["cells"] == expected["cells"]
     page = (place / "plan" / "report.html").read_text()
     assert page.count("<svg") == 4
     assert "10" in page
@@ -99,14 +99,14 @@ def test_the_page_has_the_evaluations(finished: tuple[Path, list[dict[str, Any]]
 
 
 @pytest.mark.parametrize(
-    ("more", "given", "code", "said"),
+    ("more", "given", "code", "message"),
     [
         ('bytes = "1MB"', (), 2, "the outputs have 2.1 MB, and limits.bytes is 1MB; raise it"),
         ("", ("--on", "somewhere"), 2, "'somewhere' is not a place to run; give local"),
         ("hours = 0.0000001\njobs = 1", (), 130, "stopped before its end; the same command continues"),
     ],
 )
-def test_limits_are_kept(place: Path, more: str, given: tuple[str, ...], code: int, said: str) -> None:
+def test_limits_are_kept(place: Path, more: str, given: tuple[str, ...], code: int, message: str) -> None:
     (place / "other.toml").write_text(plan_text("apply", f"[limits]\n{more}\n"))
-    assert said in command(place, "run", "other.toml", *given, code=code).stderr
+    assert message in command(place, "run", "other.toml", *given, code=code).stderr
     assert not list((place / "other").glob("*-yarn4"))

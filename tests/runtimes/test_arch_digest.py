@@ -70,29 +70,29 @@ def test_an_architecture_is_as_the_sources_say(arch: Arch) -> None:
 
 
 def windows(arch: Arch) -> None:
-    found, window = ARCHS[arch.name]["window"], arch.window
-    assert (window is None) is (found is None)
-    if window is None or found is None:
+    entry, window = ARCHS[arch.name]["window"], arch.window
+    assert (window is None) is (entry is None)
+    if window is None or entry is None:
         return
     assert (window.pattern == "flags") is ("attention.sliding_window_pattern" in ARCHS[arch.name]["required_arrays"])
-    assert window.interval == (found["interval"] or 0)
-    assert window.dense_first is found["dense_first"]
-    assert window.own_theta is found["own_base"]
+    assert window.interval == (entry["interval"] or 0)
+    assert window.dense_first is entry["dense_first"]
+    assert window.own_theta is entry["own_base"]
     if window.own_theta:
-        assert (window.theta is None) is found["inherits_base"]
+        assert (window.theta is None) is entry["inherits_base"]
     if window.scaling == "same":
-        assert found["inherits_scale"] or not found["own_scale"]
+        assert entry["inherits_scale"] or not entry["own_scale"]
     elif window.scaling == "base":
-        assert found["own_scale"]
-        assert not found["inherits_scale"]
+        assert entry["own_scale"]
+        assert not entry["inherits_scale"]
 
 
 def test_the_installed_library_has_these_architectures_and_no_others() -> None:
     """The names of LLM_ARCH_NAMES lie beside each other, but those that are a string elsewhere in the library too."""
-    found = importlib.util.find_spec("llama_cpp")
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec("llama_cpp")
+    if spec is None or spec.origin is None:
         pytest.skip("llama_cpp is not installed")
-    data = next((Path(found.origin).parent / "lib").glob("libllama.*")).read_bytes()
+    data = next((Path(spec.origin).parent / "lib").glob("libllama.*")).read_bytes()
     end = data.index(b"\0(unknown)\0")
     listed = {name.decode() for name in data[data.rindex(b"\0clip\0", 0, end) : end].split(b"\0") if name}
     assert listed <= set(ARCHS), f"new in llama.cpp: {sorted(listed - set(ARCHS))}"

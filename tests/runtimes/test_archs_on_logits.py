@@ -61,9 +61,9 @@ def test_a_file_with_the_keys_computes_what_the_source_does_under_the_same_setti
     apply(plan)
     given = overrides(plan.schedule, name)
     assert given is not None
-    found = answers(name, tmp_path, {"source": tiny, "given": (tiny, given), "written": tmp_path / "out.gguf"})
-    assert apart(found["written"], found["given"]) == 0
-    assert apart(found["written"], found["source"]) > CHANGED
+    logits = answers(name, tmp_path, {"source": tiny, "given": (tiny, given), "written": tmp_path / "out.gguf"})
+    assert apart(logits["written"], logits["given"]) == 0
+    assert apart(logits["written"], logits["source"]) > CHANGED
 
 
 @pytest.mark.parametrize("name", sample(MADE, 4, seed=1))
@@ -75,7 +75,7 @@ def test_an_architecture_reads_the_keys_and_tensors_that_the_table_says(name: st
     yarn = keys(name, rope__scaling__type=("str", "yarn"), rope__scaling__factor=("float", 4.0))
     pair = rewritten(tiny, tmp_path / "pair.gguf", {LONG: four, SHORT: four})
     divided = rewritten(tiny, tmp_path / "freqs.gguf", {FREQS: four})
-    asked = {
+    variants = {
         "plain": tiny,
         "linear": (tiny, linear),
         "yarn": (tiny, yarn),
@@ -89,11 +89,11 @@ def test_an_architecture_reads_the_keys_and_tensors_that_the_table_says(name: st
         "pair": pair,
         "longrope": (pair, keys(name, rope__scaling__type=("str", "longrope"))),
     }
-    found = answers(name, tmp_path, asked)
-    plain = found["plain"]
+    logits = answers(name, tmp_path, variants)
+    plain = logits["plain"]
 
     def changes(variant: str, against: str = "plain") -> bool:
-        distance = apart(found[variant], found[against])
+        distance = apart(logits[variant], logits[against])
         assert not SAME < distance < CHANGED / 10, f"{variant}: {distance}"
         return distance > SAME
 
@@ -109,14 +109,14 @@ def test_an_architecture_reads_the_keys_and_tensors_that_the_table_says(name: st
     assert changes("dead") is arch.ext_factor
     assert changes("off") is arch.finetuned
     assert changes("alpha") is arch.alpha
-    assert ("freqs" in found) is bool(arch.freqs)
+    assert ("freqs" in logits) is bool(arch.freqs)
     if arch.freqs:
         assert changes("freqs") is (arch.freqs == "used")
     if arch.freqs == "used":
-        assert apart(found["freqs"], found["linear"]) < CHANGED
-    assert ("pair" in found) is (arch.factors == "always")
-    assert ("longrope" in found) is (arch.factors in ("always", "longrope", "ignored"))
-    for variant in {"pair", "longrope"} & found.keys():
+        assert apart(logits["freqs"], logits["linear"]) < CHANGED
+    assert ("pair" in logits) is (arch.factors == "always")
+    assert ("longrope" in logits) is (arch.factors in ("always", "longrope", "ignored"))
+    for variant in {"pair", "longrope"} & logits.keys():
         assert changes(variant) is (arch.factors != "ignored")
 
 
@@ -136,12 +136,12 @@ def test_layers_with_a_window_read_what_the_table_says(name: str, tmp_path: Path
     tiny = make(name, tmp_path / "tiny.gguf", attention__sliding_window_pattern=every)
     linear = keys(name, rope__scaling__type=("str", "linear"), rope__scaling__factor=("float", 4.0))
     attention = keys(name, rope__scaling__attn_factor=("float", 1.5))
-    own, theta = keys(name, rope__freq_base_swa=("float", 500.0)), keys(name, rope__freq_base=("float", 500.0))
-    given = {"linear": linear, "attention": attention, "own": own, "theta": theta, "plain": {}}
-    found = answers(name, tmp_path, {variant: (tiny, one) for variant, one in given.items()})
+    window_theta, theta = keys(name, rope__freq_base_swa=("float", 500.0)), keys(name, rope__freq_base=("float", 500.0))
+    given = {"linear": linear, "attention": attention, "own": window_theta, "theta": theta, "plain": {}}
+    logits = answers(name, tmp_path, {variant: (tiny, settings) for variant, settings in given.items()})
 
     def changes(variant: str) -> bool:
-        return apart(found[variant], found["plain"]) > SAME
+        return apart(logits[variant], logits["plain"]) > SAME
 
     present = window.present != "64"
     assert changes("linear") is (window.scaling == "same" or not present)

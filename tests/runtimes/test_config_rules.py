@@ -46,8 +46,8 @@ def test_the_text_part_of_a_config_counts_where_there_is_one() -> None:
     inner = {**CONFIG, "rope_theta": 500.0, "max_position_embeddings": 4096}
     family = by_model_type()["llama"]
     whole = {"model_type": "llava", "text_config": inner, "rope_theta": 7.0, "max_position_embeddings": 7}
-    found = read_spec(whole, family, runtime())
-    assert (found.rope_theta, found.context) == (500.0, 4096)
+    spec = read_spec(whole, family, runtime())
+    assert (spec.rope_theta, spec.context) == (500.0, 4096)
     unnamed = {**CONFIG, "text_config": {key: value for key, value in inner.items() if key != "model_type"}}
     assert read_spec(unnamed, family, runtime()).rope_theta == 500.0
     other = {**CONFIG, "text_config": {**inner, "model_type": "another"}}
@@ -55,9 +55,9 @@ def test_the_text_part_of_a_config_counts_where_there_is_one() -> None:
 
 
 def test_an_absent_base_is_that_of_the_class_and_is_said() -> None:
-    found = read(drop="rope_theta")
-    assert found.rope_theta == 10000.0
-    assert "rope_theta is absent: the class default 10000 holds" in found.notes
+    spec = read(drop="rope_theta")
+    assert spec.rope_theta == 10000.0
+    assert "rope_theta is absent: the class default 10000 holds" in spec.notes
     assert not any("rope_theta" in note for note in read().notes)
 
 
@@ -100,7 +100,7 @@ def test_the_first_schema_that_is_present_counts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "prefer_type", "prefer_rope_type"),
+    ("rope", "prefer_type", "prefer_rope_type"),
     [
         ({"type": "yarn", "rope_type": "linear"}, "yarn", "linear"), ({"type": "yarn"}, "yarn", "yarn"),
         ({"rope_type": "linear"}, "linear", "linear"), ({}, "default", "default"),
@@ -108,9 +108,9 @@ def test_the_first_schema_that_is_present_counts() -> None:
         ({"rope_type": "su"}, "longrope", "longrope"), ({"type": None, "rope_type": "x"}, "x", "x"),
     ],
 )  # fmt: skip
-def test_names_of_rope_types(found: dict[str, Any], prefer_type: str, prefer_rope_type: str) -> None:
-    assert rope_type(found, runtime(type_key="type").rule_set("llama")) == prefer_type
-    assert rope_type(found, runtime().rule_set("llama")) == prefer_rope_type
+def test_names_of_rope_types(rope: dict[str, Any], prefer_type: str, prefer_rope_type: str) -> None:
+    assert rope_type(rope, runtime(type_key="type").rule_set("llama")) == prefer_type
+    assert rope_type(rope, runtime().rule_set("llama")) == prefer_rope_type
 
 
 # Formulas
@@ -119,9 +119,9 @@ def test_names_of_rope_types(found: dict[str, Any], prefer_type: str, prefer_rop
 def test_llama3_and_what_it_needs() -> None:
     rope = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.5, "high_freq_factor": 5.0,
             "original_max_position_embeddings": 256}  # fmt: skip
-    found = read(rope)
-    assert found.form == Llama3(10000.0, 8.0, 256, 1.5, 5.0)
-    assert (found.original_context, found.original_context_source, found.attention_factor) == (256, "config", 1.0)
+    spec = read(rope)
+    assert spec.form == Llama3(10000.0, 8.0, 256, 1.5, 5.0)
+    assert (spec.original_context, spec.original_context_source, spec.attention_factor) == (256, "config", 1.0)
     for key in ("low_freq_factor", "high_freq_factor"):
         with pytest.raises(BadSource, match=key):
             read({name: value for name, value in rope.items() if name != key})
@@ -187,11 +187,11 @@ LISTS = {"rope_type": "longrope", "short_factor": SHORT, "long_factor": LONG, "o
 )  # fmt: skip
 def test_which_factor_list_is_read(lists: str, short: list[float], long: list[float]) -> None:
     rules = {"longrope": {"lists": lists, "attention_factor": ["formula"]}}
-    found = read(LISTS, by=runtime(rules))
-    assert found.form == LongRope(10000.0, tuple(short), tuple(long), 256)
-    assert (found.original_context, found.original_context_source) == (256, "config")
+    spec = read(LISTS, by=runtime(rules))
+    assert spec.form == LongRope(10000.0, tuple(short), tuple(long), 256)
+    assert (spec.original_context, spec.original_context_source) == (256, "config")
     # from the lengths, without a factor: sqrt(1 + ln 4 / ln 256) with 4 = 1024 / 256
-    assert found.attention_factor == pytest.approx(math.sqrt(1.25))
+    assert spec.attention_factor == pytest.approx(math.sqrt(1.25))
     assert read({**LISTS, "factor": 16.0}, by=runtime(rules)).attention_factor == pytest.approx(math.sqrt(1.5))
     at_one = read({**LISTS, "original_max_position_embeddings": 1}, by=runtime(rules))
     assert at_one.attention_factor == math.inf
@@ -211,9 +211,9 @@ def test_dynamic_and_hunyuans_alpha() -> None:
     rope = {"rope_type": "dynamic", "factor": 2.0, "alpha": 1000.0}
     assert read(rope).form == DynamicNtk(10000.0, 2.0, 1024)
     alpha = runtime({"dynamic": {"alpha": True}})
-    found = read(rope, by=alpha)
-    assert found.form.theta == pytest.approx(10000 * 1000 ** (8 / 6))
-    assert any(note.startswith("alpha 1000 makes theta 10000 a fixed base of 100,000,000") for note in found.notes)
+    spec = read(rope, by=alpha)
+    assert spec.form.theta == pytest.approx(10000 * 1000 ** (8 / 6))
+    assert any(note.startswith("alpha 1000 makes theta 10000 a fixed base of 100,000,000") for note in spec.notes)
     assert read({"rope_type": "dynamic", "factor": 2.0}, by=alpha).form == DynamicNtk(10000.0, 2.0, 1024)
     assert read({**rope, "alpha": 1}, by=alpha).form == Plain(10000.0)
     assert read({**rope, "alpha": 1e9}, by=alpha).form.theta > 1e9
@@ -246,10 +246,10 @@ def test_dynamic_and_hunyuans_alpha() -> None:
     ],
 )
 def test_the_trained_length(rope: dict[str, Any] | None, config: dict[str, Any], expected: tuple[int, str]) -> None:
-    found = read(rope, **config)
-    assert (found.original_context, found.original_context_source) == expected
-    assert found.context == config.get("max_position_embeddings", 1024)
-    assert found.original_context_reference.startswith("https://huggingface.co/Qwen/") is (expected[1] == "family")
+    spec = read(rope, **config)
+    assert (spec.original_context, spec.original_context_source) == expected
+    assert spec.context == config.get("max_position_embeddings", 1024)
+    assert spec.original_context_reference.startswith("https://huggingface.co/Qwen/") is (expected[1] == "family")
 
 
 # Window layers, softmax and query scaling
@@ -288,8 +288,8 @@ def test_what_window_layers_and_sections_rotate_with() -> None:
 def test_the_softmax_scale_of_latent_attention(rule: str, rope: dict[str, Any], scale: float) -> None:
     sizes = {"qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8, "kv_lora_rank": 8}
     given = {"rope_type": "yarn", "factor": 4.0, **rope}
-    found = read(given, of="deepseek_v3", by=runtime(softmax_scale=rule), drop="head_dim", **sizes)
-    assert found.softmax_scale == pytest.approx((0.1 * scale * math.log(4) + 1) ** 2)
+    spec = read(given, of="deepseek_v3", by=runtime(softmax_scale=rule), drop="head_dim", **sizes)
+    assert spec.softmax_scale == pytest.approx((0.1 * scale * math.log(4) + 1) ** 2)
     assert read(given, by=runtime(softmax_scale=rule)).softmax_scale == 1.0, "Llama has none"
 
 

@@ -30,9 +30,9 @@ def test_the_models_are_published_ones() -> None:
 )  # fmt: skip
 def test_known_cells(model: str, method: str, engines: set[str]) -> None:
     """llama.cpp has keys for linear and yarn, and loads rope_freqs for llama and llama4, not for qwen3 and qwen3vl."""
-    found = obstacles(model, method)
-    assert set(found) == engines
-    assert all(found.values())
+    reasons = obstacles(model, method)
+    assert set(reasons) == engines
+    assert all(reasons.values())
 
 
 def test_an_engine_that_computes_something_else_counts(monkeypatch: pytest.MonkeyPatch) -> None:

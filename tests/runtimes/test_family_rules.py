@@ -23,8 +23,8 @@ def of(model_type: str, **config: Any) -> RopeSpec:
 
 def test_layers_that_rotate_share_the_base_of_their_list() -> None:
     """Granite SWA: a base of 0 is a layer that does not rotate; the key of all layers does not count beside it."""
-    found = of("granite_swa", layer_rope_theta=[500.0, 0.0, 500.0, 500.0])
-    assert (found.rope_theta, found.layers) == (500.0, ("global", "none", "global", "global"))
+    spec = of("granite_swa", layer_rope_theta=[500.0, 0.0, 500.0, 500.0])
+    assert (spec.rope_theta, spec.layers) == (500.0, ("global", "none", "global", "global"))
     with pytest.raises(
         BadSource, match="different bases in layer_rope_theta, 500 and 700; a method extends only one base"
     ):
@@ -36,8 +36,8 @@ def test_layers_that_rotate_share_the_base_of_their_list() -> None:
 def test_bases_by_layer_type_in_one_list() -> None:
     """Step 3.5: global layers and window layers each have theirs."""
     types = ["full_attention", "sliding_attention"] * 2
-    found = of("step3p5", rope_theta=[5e6, 1e4] * 2, layer_types=types)
-    assert (found.rope_theta, found.local_form) == (5e6, Plain(1e4))
+    spec = of("step3p5", rope_theta=[5e6, 1e4] * 2, layer_types=types)
+    assert (spec.rope_theta, spec.local_form) == (5e6, Plain(1e4))
     with pytest.raises(BadSource, match="bases in rope_theta, 10000 and 20000"):
         of("step3p5", rope_theta=[5e6, 1e4, 5e6, 2e4], layer_types=types)
 
@@ -45,19 +45,19 @@ def test_bases_by_layer_type_in_one_list() -> None:
 def test_queries_of_layers_that_do_not_rotate() -> None:
     """Llama 4: 1 + attn_scale ln(1 + floor((p + 1) / floor_scale)), unless it is turned off."""
     assert of("llama4_text").nope_query_scaling == QueryScaling(0.1, 8192)
-    own = of("llama4_text", attn_scale=0.2, floor_scale=4096)
-    assert own.nope_query_scaling == QueryScaling(0.2, 4096)
+    spec = of("llama4_text", attn_scale=0.2, floor_scale=4096)
+    assert spec.nope_query_scaling == QueryScaling(0.2, 4096)
     assert of("llama4_text", attn_temperature_tuning=False).nope_query_scaling is None
     assert of("llama").nope_query_scaling is None
-    assert (own.chunked, of("llama").chunked) == (True, False)
+    assert (spec.chunked, of("llama").chunked) == (True, False)
 
 
 def test_pairs_that_stand_still_are_a_share_of_the_head() -> None:
     rope = {"full_attention": {"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.25}}
     gemma = {"num_hidden_layers": 6, "global_head_dim": 16, "head_dim": 8, "hidden_size": 64}
-    found = of("gemma4_text", rope_parameters=rope, **gemma)
-    assert (found.form, found.rotating_share, found.scaled) == (Proportional(1e6, 1.0, 0.25), 0.25, False)
-    assert (found.head_dim, found.rotary_dim, found.local_rotary_dim) == (16, 16, 8)
+    spec = of("gemma4_text", rope_parameters=rope, **gemma)
+    assert (spec.form, spec.rotating_share, spec.scaled) == (Proportional(1e6, 1.0, 0.25), 0.25, False)
+    assert (spec.head_dim, spec.rotary_dim, spec.local_rotary_dim) == (16, 16, 8)
     default = of("gemma4_text", **gemma)
     assert default.rotating_share == 0.25
     assert "rope_scaling is absent: the class default proportional holds" in default.notes

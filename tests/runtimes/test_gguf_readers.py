@@ -64,15 +64,15 @@ def test_what_was_read(arch: str, features: tuple[Feature, ...], runtime: str, s
 
 def test_an_unknown_architecture_and_a_file_without_features_are_unknown_everywhere() -> None:
     assert set(statuses("nobody", *WORDS).values()) == set(statuses("llama").values()) == {"unknown"}
-    for arch, said in (("nobody", "nobody"), ("mistral3", f"{WORDS['temperature_scale']} of mistral3")):
-        reasons = {one.reason for one in judge_readers(("temperature_scale",), arch) if one.runtime == OLLAMA_12}
-        assert reasons == {f"{said} is untested"}
+    for arch, subject in (("nobody", "nobody"), ("mistral3", f"{WORDS['temperature_scale']} of mistral3")):
+        reasons = {entry.reason for entry in judge_readers(("temperature_scale",), arch) if entry.runtime == OLLAMA_12}
+        assert reasons == {f"{subject} is untested"}
 
 
 def test_every_feature_has_words_and_every_other_status_than_exact_a_reason() -> None:
     assert set(WORDS) == set(get_args(Feature))
     for reader in gguf_readers():
-        assert [one for one in reader.statements if one.status != "exact" and not one.reason] == []
+        assert [claim for claim in reader.statements if claim.status != "exact" and not claim.reason] == []
 
 
 def test_names() -> None:

@@ -27,10 +27,10 @@ def with_tensor(folder: Path, name: str, values: np.ndarray) -> GgufFile:
 @pytest.mark.parametrize("name", [FREQS, LONG, SHORT])
 def test_divisors_are_read_as_they_are(tmp_path: Path, name: str) -> None:
     values = np.linspace(1, 8, 32, dtype=np.float32)
-    found = rope_tensors(with_tensor(tmp_path, name, values))
-    assert found.keys() == {name}
-    assert found[name].dtype == np.float64
-    np.testing.assert_array_equal(found[name], values)
+    tensors = rope_tensors(with_tensor(tmp_path, name, values))
+    assert tensors.keys() == {name}
+    assert tensors[name].dtype == np.float64
+    np.testing.assert_array_equal(tensors[name], values)
 
 
 @pytest.mark.parametrize(
@@ -84,6 +84,6 @@ SUMS = {"blk.0.attn_q.weight.in_sum2": np.ones(32, np.float32), "blk.0.attn_q.we
 def test_what_a_file_is_instead_of_a_model(
     tmp_path: Path, arch: str, keys: dict[str, Any], tensors: dict[str, Any], words: str
 ) -> None:
-    found = other_kind(GgufFile.open(write(tmp_path / "model.gguf", arch, keys, tensors)))
-    assert found.startswith(words)
-    assert bool(found) is bool(words)
+    kind = other_kind(GgufFile.open(write(tmp_path / "model.gguf", arch, keys, tensors)))
+    assert kind.startswith(words)
+    assert bool(kind) is bool(words)

@@ -38,9 +38,9 @@ def arch(**changes: Any) -> Arch:
 def reading(
     of: Arch = PLAIN, vectors: dict[str, Any] | None = None, whole: dict[str, Any] | None = None, **keys: Any
 ) -> Reading:
-    found = Keys(**keys)
-    found.update(whole or {})
-    return read(found, {name: np.array(vector) for name, vector in (vectors or {}).items()}, of)
+    header = Keys(**keys)
+    header.update(whole or {})
+    return read(header, {name: np.array(vector) for name, vector in (vectors or {}).items()}, of)
 
 
 DEEPSEEK = arch(mla=True, softmax=True, same_mscale=True)
@@ -110,8 +110,8 @@ def test_formulas_by_type_and_factor() -> None:
 
 def test_rope_tensors_divide_before_interpolation() -> None:
     base, divisors = 10000.0 ** (-np.arange(4) / 4), [1.0, 2.0, 5.0, 3.0]
-    found = reading(vectors={"rope_freqs.weight": divisors})
-    np.testing.assert_allclose(found.spec.form.inv_freq(8), base / divisors)
+    result = reading(vectors={"rope_freqs.weight": divisors})
+    np.testing.assert_allclose(result.spec.form.inv_freq(8), base / divisors)
     linear = reading(vectors={"rope_freqs.weight": divisors}, rope__scaling__factor=4.0)
     np.testing.assert_allclose(linear.spec.form.inv_freq(8), base / divisors / 4)
     ramp = Yarn(10000.0, 4.0, 256).ramp(8)
@@ -133,12 +133,12 @@ def test_two_lists_where_they_are_read() -> None:
         ("always", {}, True), ("always", long_rope, True), ("longrope", {}, False), ("longrope", long_rope, True),
         ("ignored", long_rope, False), ("", long_rope, False),
     ):  # fmt: skip
-        found = reading(arch(freqs="", factors=factors), pair, **keys).spec
-        assert isinstance(found.form, LongRope) is used
-        if isinstance(found.form, LongRope):
-            assert (found.form.long_factor, found.form.short_factor) == ((2, 3, 4, 5), (1, 1, 2, 2))
+        spec = reading(arch(freqs="", factors=factors), pair, **keys).spec
+        assert isinstance(spec.form, LongRope) is used
+        if isinstance(spec.form, LongRope):
+            assert (spec.form.long_factor, spec.form.short_factor) == ((2, 3, 4, 5), (1, 1, 2, 2))
             length = 256 if keys else 1024
-            assert found.notes == (f"short factors hold in windows of up to {length} tokens, long ones in larger",)
+            assert spec.notes == (f"short factors hold in windows of up to {length} tokens, long ones in larger",)
     of = arch(freqs="", factors="always")
     for name in pair:
         assert reading(of, {name: [2.0] * 3}).spec.form == Plain(10000.0), "one alone is not read"
@@ -180,30 +180,30 @@ def test_the_divisors_of_llama3_are_recognised(original: int) -> None:
     ],
 )
 def test_attention_factors(keys: dict[str, Any], changes: dict[str, Any], net: float, local: float) -> None:
-    found = reading(arch(**changes), **keys)
-    assert found.spec.attention_factor == pytest.approx(net)
-    assert found.local_attention_factor == pytest.approx(local)
-    assert found.spec.softmax_scale == 1.0
+    result = reading(arch(**changes), **keys)
+    assert result.spec.attention_factor == pytest.approx(net)
+    assert result.local_attention_factor == pytest.approx(local)
+    assert result.spec.softmax_scale == 1.0
 
 
 def test_latent_attention_scales_logits_once_for_both_parts() -> None:
     """deepseek2.cpp: the multiplier is stored as 0.1 mscale_all_dim; mscale is taken as mscale_all_dim."""
     keys = {**YARN, "rope__scaling__yarn_log_multiplier": 0.0707}
-    found = reading(DEEPSEEK, **keys).spec
+    spec = reading(DEEPSEEK, **keys).spec
     everywhere = 1 + 0.707 * LOG
-    assert found.attention_factor == pytest.approx(1.0)
-    assert found.softmax_scale == pytest.approx(everywhere**2)
-    one = reading(DEEPSEEK, **{**keys, "rope__scaling__yarn_log_multiplier": 0.1}).spec
+    assert spec.attention_factor == pytest.approx(1.0)
+    assert spec.softmax_scale == pytest.approx(everywhere**2)
+    unit_spec = reading(DEEPSEEK, **{**keys, "rope__scaling__yarn_log_multiplier": 0.1}).spec
     other = reading(arch(mla=True, softmax=True), **keys).spec
     assert other.attention_factor == pytest.approx((1 + LOG) / everywhere)
-    assert (one.attention_factor, one.softmax_scale) == (pytest.approx(1.0), pytest.approx((1 + LOG) ** 2))
+    assert (unit_spec.attention_factor, unit_spec.softmax_scale) == (pytest.approx(1.0), pytest.approx((1 + LOG) ** 2))
     bare = reading(DEEPSEEK, **YARN).spec
     assert (bare.attention_factor, bare.softmax_scale) == (pytest.approx(1 + LOG), pytest.approx((1 + LOG) ** 2))
 
 
 def test_query_scaling_and_norms_of_window_layers() -> None:
-    found = reading(whole={"ropeconv.window_norm_scale": 0.5}, rope__scaling__attn_factor=1.5)
-    assert found.local_attention_factor == pytest.approx(0.75)
+    result = reading(whole={"ropeconv.window_norm_scale": 0.5}, rope__scaling__attn_factor=1.5)
+    assert result.local_attention_factor == pytest.approx(0.75)
     of, scale = arch(query_length="rope.scaling.original_context_length"), {"attention__temperature_scale": 0.1}
     assert reading(**scale).spec.query_scaling is None
     assert reading(of).spec.query_scaling is None
@@ -293,9 +293,9 @@ def test_layers_without_attention_do_not_rotate() -> None:
 
 
 def test_a_fixed_rotation_reads_no_key() -> None:
-    found = reading(arch(fixed=True), **YARN, rope__freq_base=5e5, rope__scaling__attn_factor=2.0)
-    assert (found.spec.form, found.spec.attention_factor) == (Plain(10000.0), 1.0)
-    assert found.dead == ("factor", "attn_factor")
+    result = reading(arch(fixed=True), **YARN, rope__freq_base=5e5, rope__scaling__attn_factor=2.0)
+    assert (result.spec.form, result.spec.attention_factor) == (Plain(10000.0), 1.0)
+    assert result.dead == ("factor", "attn_factor")
 
 
 def test_alpha_changes_the_base() -> None:
@@ -330,20 +330,20 @@ def test_yarn_keys_of_grok() -> None:
 
 
 def test_sections_of_positions() -> None:
-    wanted = {"rope__dimension_sections": [1, 1, 2, 0]}
+    sections = {"rope__dimension_sections": [1, 1, 2, 0]}
     required = arch(pairs="mrope", sections="required")
-    found = reading(required, **wanted).spec
-    assert (found.mrope_section, found.layout) == ((1, 1, 2), "half")
+    spec = reading(required, **sections).spec
+    assert (spec.mrope_section, spec.layout) == ((1, 1, 2), "half")
     fourth = reading(required, rope__dimension_sections=[1, 1, 1, 1]).spec
     assert fourth.mrope_section == (1, 1, 1, 1)
     assert fourth.notes == ("1 of 4 pairs rotate by a fourth position, which is 0 for text",)
     optional = arch(pairs="norm", sections="optional")
-    assert (reading(optional).spec.layout, reading(optional, **wanted).spec.layout) == ("interleaved", "half")
+    assert (reading(optional).spec.layout, reading(optional, **sections).spec.layout) == ("interleaved", "half")
     temporal = reading(optional, rope__dimension_sections=[4, 0, 0, 0]).spec
     assert (temporal.mrope_section, temporal.layout) == ((), "interleaved")
-    assert reading(**wanted).spec.mrope_section == ()
-    for fewer, seen in (([2, 2], (2, 2)), ([0, 4], ()), ([4], ())):
-        assert reading(optional, rope__dimension_sections=fewer).spec.mrope_section == seen
+    assert reading(**sections).spec.mrope_section == ()
+    for fewer, expected in (([2, 2], (2, 2)), ([0, 4], ()), ([4], ())):
+        assert reading(optional, rope__dimension_sections=fewer).spec.mrope_section == expected
     for wrong in (None, [0, 0, 0, 0], [0, 0, 0, 4]):
         with pytest.raises(BadSource, match="has no made.rope.dimension_sections"):
             reading(required, rope__dimension_sections=wrong)
@@ -354,13 +354,13 @@ def test_sections_of_positions() -> None:
 
 
 def test_window_layers() -> None:
-    own, sized = arch(window=ArchWindow("key", 4, "base", theta=500.0)), {"attention__sliding_window": 32}
-    assert (kinds(own), windows(own)) == ("gggg", (None,) * 4)
-    assert (kinds(own, **sized), windows(own, **sized)) == ("lllg", (32, 32, 32, None))
-    assert windows(own, **sized, attention__sliding_window_pattern=2) == (32, None, 32, None)
-    assert windows(own, **sized, attention__sliding_window_pattern=0) == (32,) * 4
-    assert windows(own, **sized, attention__sliding_window_pattern=1) == (None,) * 4
-    assert windows(own, **sized, attention__sliding_window_pattern=[True, False]) == (32, None, None, None)
+    windowed, sized = arch(window=ArchWindow("key", 4, "base", theta=500.0)), {"attention__sliding_window": 32}
+    assert (kinds(windowed), windows(windowed)) == ("gggg", (None,) * 4)
+    assert (kinds(windowed, **sized), windows(windowed, **sized)) == ("lllg", (32, 32, 32, None))
+    assert windows(windowed, **sized, attention__sliding_window_pattern=2) == (32, None, 32, None)
+    assert windows(windowed, **sized, attention__sliding_window_pattern=0) == (32,) * 4
+    assert windows(windowed, **sized, attention__sliding_window_pattern=1) == (None,) * 4
+    assert windows(windowed, **sized, attention__sliding_window_pattern=[True, False]) == (32, None, None, None)
     unread = arch(window=ArchWindow("key", 4, pattern="none"))
     assert windows(unread, **sized, attention__sliding_window_pattern=2) == (32, 32, 32, None)
     always = arch(window=ArchWindow("always", 2, "base"))
@@ -376,15 +376,15 @@ def test_window_layers() -> None:
     assert kinds(same, **sized) == "gggg"
     assert kinds(same, **sized, rope__freq_base_swa=10000.0) == "gggg"
     assert kinds(same, **sized, rope__freq_base_swa=500.0) == "lglg"
-    assert reading(own, **sized).spec.windows == (32, 32, 32, None)
+    assert reading(windowed, **sized).spec.windows == (32, 32, 32, None)
 
 
 def test_what_window_layers_rotate_with() -> None:
     sized = {"attention__sliding_window": 32, "rope__scaling__factor": 4.0, "rope__scaling__attn_factor": 1.5}
 
     def local(scaling: str, own: bool = True, theta: float | None = 500.0, **keys: Any) -> tuple[Any, float]:
-        found = reading(arch(window=ArchWindow("key", 2, scaling, theta=theta, own_theta=own)), **sized, **keys)  # type: ignore[arg-type]
-        return found.spec.local_form, found.local_attention_factor
+        result = reading(arch(window=ArchWindow("key", 2, scaling, theta=theta, own_theta=own)), **sized, **keys)  # type: ignore[arg-type]
+        return result.spec.local_form, result.local_attention_factor
 
     assert local("base") == (Plain(500.0), 1.5)
     assert local("plain") == (Plain(500.0), 1.0)

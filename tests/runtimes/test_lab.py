@@ -46,14 +46,14 @@ def config_records() -> Iterator[Record]:
 @pytest.mark.parametrize("record", list(config_records()), ids=lambda record: f"{record.runtime}-{record.version}")
 def test_the_table_says_what_the_lab_saw(record: Record) -> None:
     assert set(record.models) <= set(SOURCES)
-    found = []
+    errors = []
     for name in TODAY & set(record.models):
-        asked, seen = cells_of(name), record.models[name]
-        assert seen.digest == digest(asked), f"{name} has other configs now; run scripts/lab {record.runtime}"
-        statuses = seen.statuses(tuple(cell.name for cell in asked))
-        assert len(statuses) == len(asked)
-        found += [str(one) for one in disagreements(row_of(record.runtime, record.version)[0], asked, statuses)]
-    assert found == []
+        grid, model = cells_of(name), record.models[name]
+        assert model.digest == digest(grid), f"{name} has other configs now; run scripts/lab {record.runtime}"
+        statuses = model.statuses(tuple(cell.name for cell in grid))
+        assert len(statuses) == len(grid)
+        errors += [str(error) for error in disagreements(row_of(record.runtime, record.version)[0], grid, statuses)]
+    assert errors == []
 
 
 def test_every_version_of_the_lab_has_a_record() -> None:
@@ -75,16 +75,16 @@ def test_the_workflow_runs_releases_of_runtimes_in_the_lab() -> None:
 def test_every_tiny_family_is_in_the_lab() -> None:
     tiny = {by_model_type()[model_type].name for model_type in TINY}
     assert tiny <= set(SOURCES)
-    (newest_record,) = (one for one in records() if (one.runtime, one.version) == ("transformers", "5.23.0"))
+    (newest_record,) = (entry for entry in records() if (entry.runtime, entry.version) == ("transformers", "5.23.0"))
     assert tiny <= set(newest_record.models)
 
 
 def test_what_is_executed_is_said_to_be() -> None:
     """At least 85 % of what the table states of the runtimes that can be executed here was executed."""
     names = {row.key for row in runtimes() if row.name in EXECUTED}
-    own = counts(cell for cell in matrix() if cell.verdict.runtime.partition("@")[0] in EXECUTED)
+    grades = counts(cell for cell in matrix() if cell.verdict.runtime.partition("@")[0] in EXECUTED)
     assert names
-    assert own["run"] >= 0.85 * (own["run"] + own["read"]), own
+    assert grades["run"] >= 0.85 * (grades["run"] + grades["read"]), grades
 
 
 def test_llama_cpp_computes_what_the_gguf_encodings_write() -> None:

@@ -62,8 +62,8 @@ def test_without_disagreements_the_last_row_is_extended(folder: Path) -> None:
 
 
 def test_with_disagreements_a_row_is_drafted_that_names_their_families(folder: Path) -> None:
-    said = draft(NAME, "0.99.1", [problem("llama"), problem("llama"), problem("phi3")])
-    assert said.startswith(f"{NAME}-0.99.toml is a draft; 2 families disagree with {FILE}")
+    message = draft(NAME, "0.99.1", [problem("llama"), problem("llama"), problem("phi3")])
+    assert message.startswith(f"{NAME}-0.99.toml is a draft; 2 families disagree with {FILE}")
     text = (folder / f"{NAME}-0.99.toml").read_text()
     assert tomllib.loads(text) == {
         "inherits": f"{NAME}-{LAST.version}", "version": "0.99", "source": f"{LAST.title} 0.99.1",

@@ -44,8 +44,8 @@ CASES = [
 )
 def test_what_was_executed_and_read(runtime: str, path: Path, recipe: str, status: str, tmp_path: Path) -> None:
     plan = make_plan(path, parse_recipe(recipe), tmp_path / "out", replace=path.stem in SCALED)
-    found = [verdict.status for verdict in plan.result.verdicts if verdict.runtime.startswith(f"{runtime}@")]
-    assert found == [status]
+    statuses = [verdict.status for verdict in plan.result.verdicts if verdict.runtime.startswith(f"{runtime}@")]
+    assert statuses == [status]
 
 
 @pytest.mark.parametrize(

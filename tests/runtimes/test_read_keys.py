@@ -59,9 +59,9 @@ def judged(runtime: str, config: dict[str, Any]) -> Verdict:
 def test_only_a_key_that_nobody_looked_at_is_unknown(
     runtime: str, model_type: str, changes: dict[str, Any], key: str
 ) -> None:
-    found = judged(runtime, {**QWEN, "model_type": model_type, **changes})
-    assert found.status == ("unknown" if key else "exact"), found.reason
-    assert key in found.reason
+    verdict = judged(runtime, {**QWEN, "model_type": model_type, **changes})
+    assert verdict.status == ("unknown" if key else "exact"), verdict.reason
+    assert key in verdict.reason
 
 
 @pytest.mark.parametrize(
@@ -74,9 +74,9 @@ def test_only_a_key_that_nobody_looked_at_is_unknown(
 def test_dual_chunk_attention(runtime: str, model_type: str, status: str) -> None:
     config = {**QWEN, "model_type": model_type}
     assert judged(runtime, config).status == "exact"
-    found = judged(runtime, {**config, **CHUNKS})
-    assert found.status == status
-    assert ("dual_chunk_attention_config" in found.reason) is (status != "exact")
+    verdict = judged(runtime, {**config, **CHUNKS})
+    assert verdict.status == status
+    assert ("dual_chunk_attention_config" in verdict.reason) is (status != "exact")
 
 
 def test_the_trained_length_is_that_of_the_chunks() -> None:
@@ -96,8 +96,8 @@ def test_published_configs_have_no_key_that_nobody_looked_at(path: Path) -> None
     except BadSource:
         return
     spec = read_spec(config, family)
-    found = [judge(config, family, spec.current(), spec, row) for row in runtimes()]
-    assert [one.reason for one in found if one.status == "unknown" and "its attention reads" in one.reason] == []
+    verdicts = [judge(config, family, spec.current(), spec, row) for row in runtimes()]
+    assert [item.reason for item in verdicts if item.status == "unknown" and "its attention reads" in item.reason] == []
 
 
 @pytest.mark.parametrize("family", sample(["llama", "deepseek_v3", "gemma3", "phi3"], 1))
@@ -105,18 +105,18 @@ def test_the_record_is_what_the_installed_transformers_reads(family: str) -> Non
     transformers = pytest.importorskip("transformers")
     row = find(f"transformers@{transformers.__version__}")[0]
     stated = read_keys(row)
-    found = record("transformers", Path(transformers.__file__).parents[1], [model_of(by_model_type()[family])])
-    assert sorted(found["config"]) == sorted(key for key, names in stated.config.items() if family in names)
-    assert found["rope"] == list(stated.rope)
+    keys = record("transformers", Path(transformers.__file__).parents[1], [model_of(by_model_type()[family])])
+    assert sorted(keys["config"]) == sorted(key for key, names in stated.config.items() if family in names)
+    assert keys["rope"] == list(stated.rope)
 
 
 def test_no_key_of_a_config_class_is_one_that_nobody_looked_at() -> None:
-    found = []
+    unknown_keys = []
     for row in runtimes():
         for family in packaged():
             if without_config(row, family) is None:
                 whole = dict.fromkeys(config_keys().get(family.name, ()), "set")
                 rules = row.rule_set(family.name)
                 key = unknown_key(whole, {}, family, row, rules)
-                found += [(row.key, family.name, key)] if key and key not in understood().values else []
-    assert found == []
+                unknown_keys += [(row.key, family.name, key)] if key and key not in understood().values else []
+    assert unknown_keys == []

@@ -38,18 +38,18 @@ def row(first: str, last: str = "", **changes: Any) -> Runtime:
 def test_a_row_is_cut_where_a_family_begins(monkeypatch: pytest.MonkeyPatch, since: str, expected: list[str]) -> None:
     begins = {"made": since} if since else {}
     monkeypatch.setattr(verdict_module, "runtimes", lambda: (row("1.2", "1.4"),))
-    assert [one.display_name for one in rows_for(family(since=begins))] == [f"Made {one}" for one in expected]
+    assert [part.display_name for part in rows_for(family(since=begins))] == [f"Made {span}" for span in expected]
     monkeypatch.setattr(verdict_module, "runtimes", lambda: (row("1.2", "1.4", families=UNSUPPORTED),))
     assert len(rows_for(family(since=begins))) == 1, "no rules of the row, so no first version"
 
 
 def test_a_family_of_a_user_is_read_as_its_file_says_in_the_newest_transformers_alone() -> None:
-    own = family(name="own", origin="own.toml", since={})
-    assert without_config(newest("transformers"), own) is None
+    user_family = family(name="own", origin="own.toml", since={})
+    assert without_config(newest("transformers"), user_family) is None
     for other in (find("transformers@4.48")[0], newest("vllm")):
-        found = without_config(other, own)
-        assert found is not None
-        assert (found.status, found.reason, found.grade) == ("unknown", "own is untested", "")
+        verdict = without_config(other, user_family)
+        assert verdict is not None
+        assert (verdict.status, verdict.reason, verdict.grade) == ("unknown", "own is untested", "")
 
 
 def test_what_was_run_says_nothing_of_families_that_are_assumed_or_of_a_user() -> None:
@@ -63,8 +63,8 @@ def test_what_was_run_says_nothing_of_families_that_are_assumed_or_of_a_user() -
     assumed = verdict(family(assumed="mystery"))
     assert (assumed.status, assumed.reason, assumed.grade) == ("exact", "if it runs mystery as llama", "")
     assert verdict(family(origin="own.toml")).grade == ""
-    said = verdict(family(assumed="mystery"), runtime(types={"linear": {"window": "says less"}}))
-    assert said.reason == "if it runs mystery as llama; says less"
+    limited = verdict(family(assumed="mystery"), runtime(types={"linear": {"window": "says less"}}))
+    assert limited.reason == "if it runs mystery as llama; says less"
 
 
 @pytest.mark.parametrize(
@@ -81,10 +81,10 @@ def test_what_was_run_says_nothing_of_families_that_are_assumed_or_of_a_user() -
 def test_code_of_a_checkpoint_needs_a_runtime_that_has_its_layers(
     monkeypatch: pytest.MonkeyPatch, code: str, reason: str, families: Any, expected: tuple[str, str]
 ) -> None:
-    made = runtime(families, custom_code=code, custom_code_reason=reason)
-    monkeypatch.setattr(verdict_module, "runtimes", lambda: (made,))
-    (found,) = judge_code(LLAMA, {})
-    assert (found.status, found.reason) == expected
+    only_runtime = runtime(families, custom_code=code, custom_code_reason=reason)
+    monkeypatch.setattr(verdict_module, "runtimes", lambda: (only_runtime,))
+    (verdict,) = judge_code(LLAMA, {})
+    assert (verdict.status, verdict.reason) == expected
 
 
 # Records
@@ -95,14 +95,14 @@ def test_the_record_of_the_last_version_that_a_row_covers(monkeypatch: pytest.Mo
         return Record(name, version, f"date of {version}", "how", models)
 
     llama = ModelRecord("d", ("yarn",), "exact")
-    made = (
+    records = (
         record("1.0", llama=llama, phi3=ModelRecord("d", ("yarn",), "exact", date="its own")),
         record("1.1", llama=llama),
         record("1.2", qwen2=ModelRecord("d", (), "unsupported")),
         record("1.3", llama=llama),
         record("1.1", "other", gemma=llama),
     )
-    monkeypatch.setattr(evidence_module, "records", lambda: made)
+    monkeypatch.setattr(evidence_module, "records", lambda: records)
     by = row("1.0", "1.2", families=[{"names": ["llama", "gemma"], "rules": "generic"}])
     assert evidence(by, "llama") == evidence(by, "llama", "yarn") == Evidence("run", "1.1, date of 1.1")
     assert evidence(by, "llama", "linear") == Evidence("read"), "a rope type that the record has not"
@@ -115,7 +115,7 @@ def test_the_record_of_the_last_version_that_a_row_covers(monkeypatch: pytest.Mo
 def test_names_of_runtimes_that_are_not_known() -> None:
     with pytest.raises(RecipeError, match="llama-cpp, .*, ollama, koboldcpp, llama.cpp, gguf, mlx, "):
         find("nope", ("ollama", "koboldcpp"))
-    assert [one.key for one in find("all")] == [one.key for one in runtimes() if one.current]
+    assert [entry.key for entry in find("all")] == [entry.key for entry in runtimes() if entry.current]
     with pytest.raises(RecipeError, match="--runtime all@1: unknown runtime"):
         find("all@1")
     with pytest.raises(RecipeError, match="--runtime oMLX@0.6: it runs text models in mlx-lm and .* in mlx-vlm; name"):

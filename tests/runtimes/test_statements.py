@@ -22,9 +22,9 @@ from ..support.baking import recipe_of
 
 def test_untested_versions_are_not_covered() -> None:
     assert find("vllm@0.20")[0].version == "0.20"
-    for wanted in ("vllm@0.10", "vllm@0.34", "vllm@0.9", "transformers@5.25", "sglang@0.5.9", "tensorrt-llm@1.2.1"):
+    for name in ("vllm@0.10", "vllm@0.34", "vllm@0.9", "transformers@5.25", "sglang@0.5.9", "tensorrt-llm@1.2.1"):
         with pytest.raises(RecipeError, match="this version is untested; tested: "):
-            find(wanted)
+            find(name)
 
 
 def test_a_family_without_statements_is_unknown_everywhere() -> None:
@@ -46,15 +46,15 @@ def test_two_factor_lists_and_who_switches() -> None:
         "rope_scaling": {"type": "longrope", "short_factor": [1.0] * 64, "long_factor": [4.0] * 64},
     }  # fmt: skip
     spec = read_spec(config, family)
-    found = judge_all(config, family, spec.current(), spec)
+    verdicts = judge_all(config, family, spec.current(), spec)
 
-    def of(wanted: str) -> str:
-        return next(one.status for one in reversed(found) if one.covers(find(wanted)[-1]))
+    def of(name: str) -> str:
+        return next(item.status for item in reversed(verdicts) if item.covers(find(name)[-1]))
 
     assert [of(f"transformers@{version}") for version in ("4.46", "4.49", "4.57", "5.23")] == ["exact"] * 4
     others = ("vllm@0.33", "vllm@0.11.2", "vllm@0.11.0", "exllamav3", "mlx-lm@0.32", "mlx-lm@0.29", "tgi", "sglang")
     assert [of(name) for name in (*others, "lmdeploy")] == ["differs"] * 9
-    reasons = {name: next(one.reason for one in reversed(found) if one.covers(find(name)[-1])) for name in others}
+    reasons = {name: next(item.reason for item in reversed(verdicts) if item.covers(find(name)[-1])) for name in others}
     assert "--max-model-len" in reasons["vllm@0.33"]
     assert reasons["vllm@0.33"] == reasons["vllm@0.11.2"]
     assert "chunked prefill mixes both lists in one long prompt" in reasons["sglang"]
@@ -67,12 +67,12 @@ def test_a_wrapper_that_was_not_executed_is_unknown() -> None:
     family = by_name()["llama"]
     config = {"model_type": "brand_new_vision", "text_config": {**sample_config(family), "model_type": "llama"}}
     spec = read_spec(config, family)
-    found = {verdict.runtime: verdict for verdict in judge_all(config, family, spec.current(), spec)}
+    verdicts = {verdict.runtime: verdict for verdict in judge_all(config, family, spec.current(), spec)}
     for name in ("vllm@0.33", "sglang", "mlx-lm", "exllamav3"):
-        verdict = found[find(name)[-1].key]
+        verdict = verdicts[find(name)[-1].key]
         assert (verdict.status, verdict.grade) == ("unknown", ""), name
         assert "is tested, not brand_new_vision" in verdict.reason
-    assert (found["transformers@5.21"].status, found["transformers@5.21"].grade) == ("exact", "read")
+    assert (verdicts["transformers@5.21"].status, verdicts["transformers@5.21"].grade) == ("exact", "read")
 
 
 def test_every_row_says_where_it_is_from_and_follows_the_one_before() -> None:
@@ -106,27 +106,27 @@ def rule(name: str) -> str:
 
 def test_runtimes_are_named_by_what_they_do() -> None:
     assert (rule("transformers"), rule("vllm")) == ("trained", "window")
-    found = switching(LLAMA, 4096, [verdict("transformers"), verdict("vllm")])
-    assert found[:2] == (
+    sentences = switching(LLAMA, 4096, [verdict("transformers"), verdict("vllm")])
+    assert sentences[:2] == (
         f"With {newest('transformers').display_name}, a forward pass uses the short list if no sequence of the batch "
         "is longer than 4,096 tokens, else the long one",
         f"With {newest('vllm').display_name}, every position uses the long list if --max-model-len is above 4,096 "
         "tokens, else the short one",
     )
-    assert len(found) == 3
+    assert len(sentences) == 3
 
 
 @pytest.mark.parametrize(("status", "named"), [("rounded", True), ("differs", True), ("refused", False)])
 def test_only_runtimes_that_read_the_lists_are_named(status: str, named: bool) -> None:
-    found = switching(LLAMA, 4096, [verdict("vllm", status)])
-    assert any("vLLM" in sentence for sentence in found) is named
-    assert len(found) == 1 + named
+    sentences = switching(LLAMA, 4096, [verdict("vllm", status)])
+    assert any("vLLM" in sentence for sentence in sentences) is named
+    assert len(sentences) == 1 + named
 
 
 def test_a_runtime_that_computes_a_prompt_in_chunks_is_named_with_the_option_that_avoids_it() -> None:
     assert rule("sglang") == "chunked"
-    found = switching(LLAMA, 4096, [verdict("sglang", "differs")])
-    assert found[0].startswith(
+    sentences = switching(LLAMA, 4096, [verdict("sglang", "differs")])
+    assert sentences[0].startswith(
         f"With {newest('sglang').display_name}, a forward pass uses the short list if no position"
     )
-    assert found[0].endswith("start SGLang with --chunked-prefill-size -1")
+    assert sentences[0].endswith("start SGLang with --chunked-prefill-size -1")

@@ -27,7 +27,7 @@ SCHEDULE = Schedule(FORM.inv_freq(8), 1.0, 256, 64, FORM)
 
 
 def runtime(families: list[dict[str, Any]] | None = None, types: dict[str, Any] | None = None, **rules: Any) -> Runtime:
-    own = {key: rules.pop(key) for key in ("quantization", "custom_code", "custom_code_reason") if key in rules}
+    fields = {key: rules.pop(key) for key in ("quantization", "custom_code", "custom_code_reason") if key in rules}
     generic = {
         "schemas": ["rope_scaling"],
         "theta": "top",
@@ -35,7 +35,7 @@ def runtime(families: list[dict[str, Any]] | None = None, types: dict[str, Any] 
         **rules,
     }
     return row_from({
-        "name": "made", "version": "1.0", "title": "Made", "source": "row", "rules": {"generic": generic}, **own,
+        "name": "made", "version": "1.0", "title": "Made", "source": "row", "rules": {"generic": generic}, **fields,
         "families": [{"names": ["llama"], "rules": "generic", "source": "family"}] if families is None else families,
     })  # fmt: skip
 
@@ -43,8 +43,8 @@ def runtime(families: list[dict[str, Any]] | None = None, types: dict[str, Any] 
 def judged(
     by: Runtime, schedule: Schedule = SCHEDULE, rope: dict[str, Any] | None = ROPE, **config: Any
 ) -> tuple[str, str, str]:
-    found = judge({**CONFIG, "rope_scaling": rope, **config}, LLAMA, schedule, BEFORE, by)
-    return found.status, found.reason, found.source
+    verdict = judge({**CONFIG, "rope_scaling": rope, **config}, LLAMA, schedule, BEFORE, by)
+    return verdict.status, verdict.reason, verdict.source
 
 
 @pytest.mark.parametrize(
@@ -116,14 +116,14 @@ def test_two_lists_and_what_they_become() -> None:
                           ("trained", "exact")):  # fmt: skip
         assert judged(runtime(types={"longrope": {"lists": lists}}), two, rope)[0] == status
     same = {**rope, "short_factor": [2.0] * 4}
-    one = Schedule(form.inv_freq(8), 1.0, 256, 64, form)
+    single = Schedule(form.inv_freq(8), 1.0, 256, 64, form)
     for lists in ("refused", "long", "mixed", "window"):
-        assert judged(runtime(types={"longrope": {"lists": lists}}), one, same)[0] == "exact"
-    assert judged(runtime(types={"longrope": {"formula_always": True}}), one, {
+        assert judged(runtime(types={"longrope": {"lists": lists}}), single, same)[0] == "exact"
+    assert judged(runtime(types={"longrope": {"formula_always": True}}), single, {
         **same, "original_max_position_embeddings": 1})[0] == "refused"  # fmt: skip
     remark = runtime(types={"longrope": {"window": "less"}})
-    assert judged(remark, one, same)[1] == "less"
-    assert judged(remark, one, {**same, "original_max_position_embeddings": 256})[1] == ""
+    assert judged(remark, single, same)[1] == "less"
+    assert judged(remark, single, {**same, "original_max_position_embeddings": 256})[1] == ""
 
 
 @pytest.mark.parametrize(
@@ -146,12 +146,12 @@ def test_interleaved_and_partial_models() -> None:
     family = by_model_type()["gpt_neox"]
     config = {**CONFIG, "model_type": "gpt_neox", "rotary_pct": 0.5, "rope_scaling": ROPE}
     by = runtime([{"names": [family.name, "cohere"], "rules": "generic"}], {"linear": {"partial": "refused"}})
-    found = judge(config, family, SCHEDULE, BEFORE, by)
-    assert (found.status, found.reason) == ("refused", "it fails where 4 dimensions of 8 rotate")
+    verdict = judge(config, family, SCHEDULE, BEFORE, by)
+    assert (verdict.status, verdict.reason) == ("refused", "it fails where 4 dimensions of 8 rotate")
     cohere = by_model_type()["cohere"]
     half = runtime([{"names": ["cohere"], "rules": "generic"}], {"linear": {"half_only": "differs"}})
-    found = judge({**CONFIG, "model_type": "cohere", "rope_scaling": ROPE}, cohere, SCHEDULE, BEFORE, half)
-    assert (found.status, found.reason) == ("differs", "it rotates halves of the head")
+    verdict = judge({**CONFIG, "model_type": "cohere", "rope_scaling": ROPE}, cohere, SCHEDULE, BEFORE, half)
+    assert (verdict.status, verdict.reason) == ("differs", "it rotates halves of the head")
 
 
 # Comparisons
@@ -178,9 +178,9 @@ def seen(**changes: Any) -> RopeSpec:
     ],
 )  # fmt: skip
 def test_the_first_difference_is_named(changes: dict[str, Any], words: str) -> None:
-    found = difference(SCHEDULE, BEFORE, seen(**changes))
-    assert words in found
-    assert bool(found) is bool(words)
+    reason = difference(SCHEDULE, BEFORE, seen(**changes))
+    assert words in reason
+    assert bool(reason) is bool(words)
 
 
 def test_differences_of_window_layers_and_query_scaling() -> None:
@@ -228,7 +228,7 @@ def test_names_of_ranges() -> None:
     assert version_key("4.10.rc1.2") == (4, 10, 2)
     rows = [row("1", "2", False), row("3"), row("4", "5")]
     assert choose("a", "", rows) == tuple(rows[1:])
-    assert [one.display_name for one in choose("a@4.1", "4.1", rows)] == ["A 4.1"]
+    assert [entry.display_name for entry in choose("a@4.1", "4.1", rows)] == ["A 4.1"]
     with pytest.raises(RecipeError, match="--runtime a@9: this version is untested; tested: 1-2, 3, 4-5$"):
         choose("a@9", "9", rows)
     names = {" GGUF ": "llama-cpp", "llama.cpp@1": "llama-cpp@1", "vLLM@0.3": "vllm@0.3"}

@@ -46,11 +46,11 @@ def attention_inputs(folder: Path) -> dict[int, tuple[np.ndarray, np.ndarray]]:
     from transformers.models.falcon import modeling_falcon
     from transformers.models.gpt_neox_japanese.modeling_gpt_neox_japanese import GPTNeoXJapaneseAttention
 
-    found: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+    inputs: dict[int, tuple[np.ndarray, np.ndarray]] = {}
 
     def keep(layer: int, *both: torch.Tensor) -> None:
-        query, key = (one.detach().double().transpose(0, 1).flatten(1, 2).numpy() for one in both)
-        found[layer] = query, key
+        query, key = (tensor.detach().double().transpose(0, 1).flatten(1, 2).numpy() for tensor in both)
+        inputs[layer] = query, key
 
     def attention(
         module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any, **more: Any
@@ -59,7 +59,7 @@ def attention_inputs(folder: Path) -> dict[int, tuple[np.ndarray, np.ndarray]]:
         return value.repeat_interleave(query.shape[1] // value.shape[1], 1).transpose(1, 2).contiguous(), None
 
     def rotation(query: torch.Tensor, key: torch.Tensor, *rest: Any, **named: Any) -> Any:
-        keep(len(found), *rotate(query, key, *rest, **named))
+        keep(len(inputs), *rotate(query, key, *rest, **named))
         return rotate(query, key, *rest, **named)
 
     def weighted(module: Any, query: torch.Tensor, key: torch.Tensor, *rest: Any) -> Any:
@@ -68,8 +68,8 @@ def attention_inputs(folder: Path) -> dict[int, tuple[np.ndarray, np.ndarray]]:
 
     AttentionInterface.register("recorded", attention)
     model_type = json.loads((folder / "config.json").read_text())["model_type"]
-    own = model_type in ("falcon", "gpt_neox_japanese")  # their attention is no entry of the interface
-    options = {"attn_implementation": "eager" if own else "recorded", "experts_implementation": "eager"}
+    patched = model_type in ("falcon", "gpt_neox_japanese")  # their attention is no entry of the interface
+    options = {"attn_implementation": "eager" if patched else "recorded", "experts_implementation": "eager"}
     model = auto_class(model_type).from_pretrained(folder, dtype=torch.float32, **options).eval()
     generator = torch.Generator().manual_seed(1)
 
@@ -79,8 +79,8 @@ def attention_inputs(folder: Path) -> dict[int, tuple[np.ndarray, np.ndarray]]:
         return ((fresh, *arguments[1:]), named) if arguments else (arguments, {**named, "hidden_states": fresh})
 
     blocks = by_model_type()[model_type].hooks.blocks
-    found_in = [(name, one) for name, one in model.named_modules() if not re.search("vision|protein", name)]
-    stacks = [one for name, one in found_in if re.search(r"\.(layers|h|blocks)$", name)]
+    found_in = [(name, module) for name, module in model.named_modules() if not re.search("vision|protein", name)]
+    stacks = [module for name, module in found_in if re.search(r"\.(layers|h|blocks)$", name)]
     stacks = stacks[: max(1, len(blocks))]
     stack_of = {id(part): number for number, stack in enumerate(stacks) for part in stack.modules()}
     for layer in (layer for stack in stacks for layer in stack):
@@ -93,4 +93,4 @@ def attention_inputs(folder: Path) -> dict[int, tuple[np.ndarray, np.ndarray]]:
         torch.no_grad(),
     ):
         model(input_ids=ids, position_ids=torch.zeros((BATCH, LENGTH), dtype=torch.long), use_cache=False)
-    return found
+    return inputs

@@ -40,7 +40,7 @@ def edit(out: Path, name: str, change: Callable[[dict[str, Any]], object]) -> No
 
 def config(**keys: Any) -> Corruption:
     """Sets keys of config.json."""
-    return lambda out: edit(out, "config.json", lambda found: found.update(keys))
+    return lambda out: edit(out, "config.json", lambda document: document.update(keys))
 
 
 Place = str | tuple[str, ...]
@@ -127,9 +127,9 @@ def tensors(change: Callable[[dict[str, np.ndarray]], object], file: str = "mode
     """Changes the tensors of a file, which is written again by safetensors."""
 
     def corrupt(out: Path) -> None:
-        found = safetensors.numpy.load_file(out / file)
-        change(found)
-        safetensors.numpy.save_file(found, out / file, {"format": "pt"})
+        arrays = safetensors.numpy.load_file(out / file)
+        change(arrays)
+        safetensors.numpy.save_file(arrays, out / file, {"format": "pt"})
 
     return corrupt
 
@@ -139,11 +139,11 @@ def data(change: Callable[[bytearray], object], file: str = "model.safetensors")
 
     def corrupt(out: Path) -> None:
         path = out / file if out.is_dir() else out
-        found = bytearray(path.read_bytes())
-        before = bytes(found)
-        change(found)
-        assert bytes(found) != before, "nothing was changed"
-        path.write_bytes(bytes(found))
+        content = bytearray(path.read_bytes())
+        before = bytes(content)
+        change(content)
+        assert bytes(content) != before, "nothing was changed"
+        path.write_bytes(bytes(content))
 
     return corrupt
 
@@ -151,10 +151,10 @@ def data(change: Callable[[bytearray], object], file: str = "model.safetensors")
 def replaced(old: bytes, new: bytes) -> Callable[[bytearray], None]:
     """Replaces bytes by as many others, once."""
 
-    def change(found: bytearray) -> None:
+    def change(content: bytearray) -> None:
         assert len(old) == len(new)
-        place = found.index(old)
-        found[place : place + len(old)] = new
+        place = content.index(old)
+        content[place : place + len(old)] = new
 
     return change
 
@@ -170,18 +170,18 @@ def scale(rows: Any, factor: float) -> Callable[[np.ndarray], None]:
 
 def flipped(place: int) -> Callable[[bytearray], None]:
     """Changes a bit of a byte."""
-    return lambda found: found.__setitem__(place, found[place] ^ 1)
+    return lambda content: content.__setitem__(place, content[place] ^ 1)
 
 
 last_bit = flipped(-1)
 
 
-def halved(found: bytearray) -> None:
-    del found[len(found) // 2 :]
+def halved(content: bytearray) -> None:
+    del content[len(content) // 2 :]
 
 
-def grown(found: bytearray) -> None:
-    found += bytes(64)
+def grown(content: bytearray) -> None:
+    content += bytes(64)
 
 
 def verified(out: Path, source: Path | str, **options: Any) -> Verification:

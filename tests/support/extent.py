@@ -44,8 +44,8 @@ def sample(cases: Sequence[T], count: int | None = None, seed: int = 0) -> list[
         count: How many of them run on one day, at least; a tenth by default.
         seed: The order in which the days take them.
     """
-    wanted = math.ceil(len(cases) / 10) if count is None else count
-    return few(cases, max(wanted, math.ceil(len(cases) / 30)), seed)
+    quota = math.ceil(len(cases) / 10) if count is None else count
+    return few(cases, max(quota, math.ceil(len(cases) / 30)), seed)
 
 
 def pytest_report_header() -> str:
@@ -63,7 +63,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if not item.get_closest_marker("nightly")]
 
 
-def tally(kind: str, what: str, cases: int, failed: int = 0) -> None:
+def tally(kind: str, subject: str, cases: int, failed: int = 0) -> None:
     """Record how many cases ran, for the table of `scripts/faults`.
 
     Args:
@@ -75,4 +75,4 @@ def tally(kind: str, what: str, cases: int, failed: int = 0) -> None:
     place = os.environ.get("ROPECONV_FAULTS_TALLY")
     if place:
         with Path(place).open("a", encoding="utf-8") as file:
-            file.write(json.dumps([kind, what, cases, failed]) + "\n")
+            file.write(json.dumps([kind, subject, cases, failed]) + "\n")

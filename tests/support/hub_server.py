@@ -67,11 +67,11 @@ class Hub:
 
     def row(self, root: Path, path: Path) -> dict[str, Any]:
         content, name = path.read_bytes(), path.relative_to(root).as_posix()
-        found = {"type": "file", "path": name, "size": len(content), "oid": hashlib.sha1(content).hexdigest()}
+        entry = {"type": "file", "path": name, "size": len(content), "oid": hashlib.sha1(content).hexdigest()}
         if name.endswith(LARGE):
             digest = hashlib.sha256(content).hexdigest()
-            found["lfs"] = {"oid": digest, "sha256": digest, "size": len(content), "pointerSize": 130}
-        return found
+            entry["lfs"] = {"oid": digest, "sha256": digest, "size": len(content), "pointerSize": 130}
+        return entry
 
     def environment(self, home: Path) -> dict[str, str]:
         """Variables for a client that knows only this Hub."""
@@ -176,26 +176,26 @@ def handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
                 return
             content = path.read_bytes()
             headers = {"ETag": f'"{hashlib.sha256(content).hexdigest()}"', "X-Repo-Commit": hub.commit(repo)}
-            asked = self.headers.get("Range")
-            if asked and body:
-                first, _, last = asked.removeprefix("bytes=").partition("-")
+            range_header = self.headers.get("Range")
+            if range_header and body:
+                first, _, last = range_header.removeprefix("bytes=").partition("-")
                 stop = min(int(last) + 1 if last else len(content), len(content))
                 headers["Content-Range"] = f"bytes {first}-{stop - 1}/{len(content)}"
                 content = content[int(first) : stop]
-            if body and not asked and path.suffix in LARGE:
+            if body and not range_header and path.suffix in LARGE:
                 hub.open.wait(60)
             if body:
                 hub.sent[name] = hub.sent.get(name, 0) + len(content)
             if body and hub.dropped and len(content) > 1000:
                 hub.dropped -= 1
-                self.send_response(206 if asked else 200)
+                self.send_response(206 if range_header else 200)
                 for key, value in {**headers, "Content-Length": str(len(content))}.items():
                     self.send_header(key, value)
                 self.end_headers()
                 self.wfile.write(content[: len(content) // 2])
                 self.close_connection = True
                 return
-            self.reply(206 if asked and body else 200, content, body, headers)
+            self.reply(206 if range_header and body else 200, content, body, headers)
 
         def reply(self, status: int, content: bytes, body: bool, headers: dict[str, str] | None = None) -> None:
             if self.fatal:

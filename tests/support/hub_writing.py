@@ -41,16 +41,16 @@ class WritingHub(Hub):
     def commit(self, repo: str) -> str:
         return hashlib.sha1(f"{repo}{self.version.get(repo, 0)}".encode()).hexdigest()
 
-    def fails(self, what: str) -> bool:
-        left = self.faults.get(what, 0)
-        self.faults[what] = left - 1
+    def fails(self, fault: str) -> bool:
+        left = self.faults.get(fault, 0)
+        self.faults[fault] = left - 1
         return left > 0
 
     def row(self, root: Path, path: Path) -> dict[str, Any]:
-        found = super().row(root, path)
-        if "lfs" in found and root not in [self.repos[repo] for repo in self.no_xet]:
-            found["xetHash"] = found["lfs"]["oid"]
-        return found
+        entry = super().row(root, path)
+        if "lfs" in entry and root not in [self.repos[repo] for repo in self.no_xet]:
+            entry["xetHash"] = entry["lfs"]["oid"]
+        return entry
 
     def by_sha(self, digest: str) -> bytes | None:
         for root in self.repos.values():
@@ -105,8 +105,8 @@ def writing(hub: WritingHub) -> type[BaseHTTPRequestHandler]:
             self.json(200, {})
 
         def do_DELETE(self) -> None:
-            said = json.loads(self.read())
-            repo = "/".join(filter(None, [said.get("organization"), said["name"]]))
+            body = json.loads(self.read())
+            repo = "/".join(filter(None, [body.get("organization"), body["name"]]))
             shutil.rmtree(hub.repos.pop(repo))
             hub.deleted.append(repo)
             self.json(200, {})
@@ -127,8 +127,8 @@ def writing(hub: WritingHub) -> type[BaseHTTPRequestHandler]:
                 self.batch("/".join(parts[:2]).removesuffix(".git"), json.loads(data))
             elif parts[4] == "paths-info":
                 repo, names = "/".join(parts[2:4]), parse_qs(data.decode()).get("paths", [])
-                found = [hub.repos[repo] / name for name in names]
-                self.json(200, [hub.row(hub.repos[repo], file) for file in found if file.is_file()])
+                paths = [hub.repos[repo] / name for name in names]
+                self.json(200, [hub.row(hub.repos[repo], file) for file in paths if file.is_file()])
             elif parts[4] == "preupload":
                 files = [
                     {"path": f["path"], "uploadMode": "lfs" if f["path"].endswith(LARGE) else "regular",
@@ -145,15 +145,15 @@ def writing(hub: WritingHub) -> type[BaseHTTPRequestHandler]:
             else:
                 self.json(404, {})
 
-        def create(self, said: dict[str, Any]) -> None:
-            repo = "/".join(filter(None, [said.get("organization") or "me", said["name"]]))
+        def create(self, body: dict[str, Any]) -> None:
+            repo = "/".join(filter(None, [body.get("organization") or "me", body["name"]]))
             if repo in hub.repos:
                 self.json(409, {"error": "You already created this model repo", "url": f"{hub.url}/{repo}"})
                 return
             hub.repos[repo] = hub.root / repo
             hub.repos[repo].mkdir(parents=True)
             (hub.repos[repo] / ".gitattributes").write_text("*.safetensors filter=lfs\n")
-            if said.get("private") or said.get("visibility") == "private":
+            if body.get("private") or body.get("visibility") == "private":
                 hub.private.add(repo)
             self.json(200, {"url": f"{hub.url}/{repo}"})
 
@@ -166,19 +166,19 @@ def writing(hub: WritingHub) -> type[BaseHTTPRequestHandler]:
             shutil.copytree(hub.repos[repo], hub.repos[f"{repo}@{name}"])
             self.json(200, {})
 
-        def batch(self, repo: str, said: dict[str, Any]) -> None:
-            found = []
-            for file in said["objects"]:
+        def batch(self, repo: str, body: dict[str, Any]) -> None:
+            objects = []
+            for file in body["objects"]:
                 there = file["oid"] in hub.stored or file["oid"] in hub.allowed.get(repo, set())
                 upload = {"upload": {"href": f"{hub.url}/upload/{file['oid']}", "header": {}}}
-                found.append({**file, **({} if there else {"actions": upload})})
-            self.json(200, {"transfer": "basic", "objects": found})
+                objects.append({**file, **({} if there else {"actions": upload})})
+            self.json(200, {"transfer": "basic", "objects": objects})
 
-        def duplicate(self, said: dict[str, Any]) -> None:
+        def duplicate(self, body: dict[str, Any]) -> None:
             if hub.fails("region"):
                 self.json(400, {"error": "Repositories are in different regions"})
                 return
-            hub.allowed.setdefault(said["target"]["name"], set()).update(file["sha256"] for file in said["files"])
+            hub.allowed.setdefault(body["target"]["name"], set()).update(file["sha256"] for file in body["files"])
             self.json(200, {"failed": []})
 
         def commit(self, repo: str, data: bytes, pull: bool) -> None:

@@ -41,7 +41,7 @@ def command(folder: Path, *words: object, code: int | None = None) -> Done:
     out, err = io.StringIO(), io.StringIO()
     with pytest.MonkeyPatch.context() as patch, chdir(folder), redirect_stdout(out), redirect_stderr(err):
         patch.setattr("sys.argv", ["ropeconv", *map(str, words)])
-        done = errors.run(lambda **how: app([str(word) for word in words], **how))
+        done = errors.run(lambda **options: app([str(word) for word in words], **options))
     if done:
         skip_where_advised(err.getvalue())
     assert code in (None, done), (words, done, out.getvalue() + err.getvalue())

@@ -88,8 +88,8 @@ class Tiny(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def changes(self) -> dict[str, Any]:
         """What differs from COMMON; None removes a key."""
-        found = {key: value for part in self.parts for key, value in PARTS[part].items()}
-        return found | self.config | dict.fromkeys((*self.remove, *self.null))
+        settings = {key: value for part in self.parts for key, value in PARTS[part].items()}
+        return settings | self.config | dict.fromkeys((*self.remove, *self.null))
 
 
 SOURCES = (__file__, plain_llama.__file__)
@@ -164,10 +164,10 @@ def by_transformers(model_type: str, folder: Path, settings: dict[str, Any], see
 def whole(model_type: str, settings: dict[str, Any]) -> dict[str, Any]:
     """The keys of a whole config but its model type. settings: the keys of the language model or of both halves."""
     tiny = TINY[model_type]
-    found = copy.deepcopy(tiny.around) if tiny.inner else settings
+    config = copy.deepcopy(tiny.around) if tiny.inner else settings
     for path, inner in tiny.inner.items():
-        part_at(found, path).update(copy.deepcopy(settings) | {"model_type": inner})
-    return found
+        part_at(config, path).update(copy.deepcopy(settings) | {"model_type": inner})
+    return config
 
 
 def from_config(config: Any) -> Any:

@@ -29,20 +29,20 @@ def skip(name: str) -> None:
 
 def skip_where_missing(problem: BaseException) -> None:
     """Skips where a failure says that an optional package is missing, and it is."""
-    seen: BaseException | None = problem
-    while seen is not None:
-        name = (getattr(seen, "name", None) or "").partition(".")[0] if isinstance(seen, ModuleNotFoundError) else ""
+    cause: BaseException | None = problem
+    while cause is not None:
+        name = (getattr(cause, "name", None) or "").partition(".")[0] if isinstance(cause, ModuleNotFoundError) else ""
         if name in MISSING:
             skip(name)
-        if isinstance(seen, RopeconvError):
-            skip_where_advised(str(seen))
-        seen = seen.__cause__ or seen.__context__
+        if isinstance(cause, RopeconvError):
+            skip_where_advised(str(cause))
+        cause = cause.__cause__ or cause.__context__
 
 
-def skip_where_advised(said: str) -> None:
+def skip_where_advised(message: str) -> None:
     """Skips where ropeconv says that an extra is to be installed, and a package of it is missing."""
-    if MISSING and ADVICE in said:
-        pytest.skip(next(line.strip() for line in said.splitlines() if ADVICE in line))
+    if MISSING and ADVICE in message:
+        pytest.skip(next(line.strip() for line in message.splitlines() if ADVICE in line))
 
 
 class OptionalModule(pytest.Module):

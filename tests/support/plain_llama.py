@@ -58,16 +58,16 @@ def weights(config: dict[str, Any], generator: np.random.Generator) -> dict[str,
     def matrix(*shape: int) -> np.ndarray:
         return (config["initializer_range"] * generator.standard_normal(shape)).astype(np.float32)
 
-    found = {"model.embed_tokens.weight": matrix(vocabulary, hidden), "model.norm.weight": np.ones(hidden, np.float32)}
-    found["model.embed_tokens.weight"][config["pad_token_id"]] = 0
+    arrays = {"model.embed_tokens.weight": matrix(vocabulary, hidden), "model.norm.weight": np.ones(hidden, np.float32)}
+    arrays["model.embed_tokens.weight"][config["pad_token_id"]] = 0
     for layer in range(config["num_hidden_layers"]):
         prefix = f"model.layers.{layer}."
         for name in ("input_layernorm", "post_attention_layernorm"):
-            found[f"{prefix}{name}.weight"] = np.ones(hidden, np.float32)
+            arrays[f"{prefix}{name}.weight"] = np.ones(hidden, np.float32)
         for name, shape in shapes.items():
-            found[f"{prefix}{name}.weight"] = matrix(*shape)
+            arrays[f"{prefix}{name}.weight"] = matrix(*shape)
             if config["attention_bias" if "attn" in name else "mlp_bias"]:
-                found[f"{prefix}{name}.bias"] = np.zeros(shape[0], np.float32)
+                arrays[f"{prefix}{name}.bias"] = np.zeros(shape[0], np.float32)
     if not config["tie_word_embeddings"]:
-        found["lm_head.weight"] = matrix(vocabulary, hidden)
-    return found
+        arrays["lm_head.weight"] = matrix(vocabulary, hidden)
+    return arrays

@@ -27,23 +27,23 @@ Answers = dict[str, np.ndarray[Any, Any]]
 
 def keys_of(arch: str) -> dict[str, Any]:
     """The keys of the tiny file of an architecture."""
-    own = SETTINGS["arch"].get(arch, {})
-    found = dict(SETTINGS["common"])
-    count = own.get("block_count", found["block_count"])
-    found["attention.sliding_window_pattern"] = 2
+    changes = SETTINGS["arch"].get(arch, {})
+    keys = dict(SETTINGS["common"])
+    count = changes.get("block_count", keys["block_count"])
+    keys["attention.sliding_window_pattern"] = 2
     for name in ("experts", "latent"):
         if arch in SETTINGS["lists"][name].split():
-            found |= SETTINGS[name]
+            keys |= SETTINGS[name]
     if arch in SETTINGS["lists"]["hybrid"].split():
-        found["attention.head_count"] = found["attention.head_count_kv"] = [0 if i == 1 else 2 for i in range(count)]
+        keys["attention.head_count"] = keys["attention.head_count_kv"] = [0 if i == 1 else 2 for i in range(count)]
     if arch in SETTINGS["lists"]["flags"].split():
-        found["attention.sliding_window_pattern"] = [i % 2 for i in range(count)]
-    found = {key: value for key, value in {**found, **own}.items() if value != ""}
-    size = found["vocab_size"]
-    found["tokenizer.ggml.model"] = "test"
-    found["tokenizer.ggml.tokens"] = [f"token {index}" for index in range(size)]
-    found["tokenizer.ggml.scores"] = [0.0] * size
-    return found
+        keys["attention.sliding_window_pattern"] = [i % 2 for i in range(count)]
+    keys = {key: value for key, value in {**keys, **changes}.items() if value != ""}
+    size = keys["vocab_size"]
+    keys["tokenizer.ggml.model"] = "test"
+    keys["tokenizer.ggml.tokens"] = [f"token {index}" for index in range(size)]
+    keys["tokenizer.ggml.scores"] = [0.0] * size
+    return keys
 
 
 def make(arch: str, path: Path, **changes: Any) -> Path:
@@ -59,15 +59,15 @@ def answers(arch: str, folder: Path, variants: dict[str, Any], positions: list[l
     arch: the architecture. folder: for a file between. variants: files, or pairs of a file and overrides as
     `LlamaCppEngine` takes them. positions: of the tokens in each of four sections (M-RoPE).
     """
-    asked = dict[str, Any]()
+    requests = dict[str, Any]()
     for name, variant in variants.items():
         path, given = variant if isinstance(variant, tuple) else (variant, {})
-        asked[name] = {"path": str(path), "overrides": {key: list(value) for key, value in given.items()}}
-        asked[name] |= {"hidden": arch in SETTINGS["lists"]["encoders"].split(), "positions": positions}
+        requests[name] = {"path": str(path), "overrides": {key: list(value) for key, value in given.items()}}
+        requests[name] |= {"hidden": arch in SETTINGS["lists"]["encoders"].split(), "positions": positions}
     out = folder / "answers.npz"
-    _program({"variants": asked, "tokens": TOKENS, "path": str(out)})
-    with np.load(out) as found:
-        return dict(found)
+    _program({"variants": requests, "tokens": TOKENS, "path": str(out)})
+    with np.load(out) as archive:
+        return dict(archive)
 
 
 def rewritten(path: Path, out: Path, added: dict[str, np.ndarray[Any, Any]] | None = None, left_out: str = "") -> Path:

@@ -79,10 +79,10 @@ def make(path: Path, arch: str, keys: dict[str, Any]) -> None:
     def fill(tensor: int, _: int) -> None:
         name = base.ggml_get_name(tensor).decode()
         sizes = (ctypes.c_int64 * 4).from_address(tensor + 16)  # ggml_tensor.ne
-        made = weights(name, tuple(reversed(sizes[: base.ggml_n_dims(tensor)]))).astype(np.float32)
-        base.ggml_backend_tensor_set(tensor, made.ctypes.data, 0, made.nbytes)
+        array = weights(name, tuple(reversed(sizes[: base.ggml_n_dims(tensor)]))).astype(np.float32)
+        base.ggml_backend_tensor_set(tensor, array.ctypes.data, 0, array.nbytes)
         if not name.endswith("scale") and (arch == "gemma4" or not name.startswith("rope_f")):
-            tensors[name] = made
+            tensors[name] = array
 
     llama.llama_backend_init()
     settings = llama.llama_model_default_params()
@@ -105,9 +105,9 @@ def read(variant: dict[str, Any], tokens: list[int]) -> np.ndarray[Any, Any] | N
     model = llama.llama_model_load_from_file(variant["path"].encode(), settings)
     if not model:
         return None
-    found = _run(model, tokens, variant)
+    answer = _run(model, tokens, variant)
     llama.llama_model_free(model)
-    return found
+    return answer
 
 
 def _run(model: Any, tokens: list[int], variant: dict[str, Any]) -> np.ndarray[Any, Any]:
@@ -122,10 +122,10 @@ def _run(model: Any, tokens: list[int], variant: dict[str, Any]) -> np.ndarray[A
     width = llama.llama_model_n_embd(model)
     batch = llama.llama_batch_init(count, width if positions else 0, 1)
     batch.n_tokens = count
-    sections = (ctypes.c_int32 * (4 * count))(*(one for section in positions or [] for one in section))
+    sections = (ctypes.c_int32 * (4 * count))(*(position for section in positions or [] for position in section))
     if positions:
         batch.pos = sections
-        rows = next(one for one in gguf.GGUFReader(variant["path"]).tensors if one.name == "token_embd.weight").data
+        rows = next(item for item in gguf.GGUFReader(variant["path"]).tensors if item.name == "token_embd.weight").data
         given = np.ascontiguousarray(rows[tokens], np.float32)
         ctypes.memmove(batch.embd, given.ctypes.data, given.nbytes)
     for index, token in enumerate(tokens):
@@ -137,9 +137,9 @@ def _run(model: Any, tokens: list[int], variant: dict[str, Any]) -> np.ndarray[A
     answer, vocabulary = llama.llama_get_logits_ith, llama.llama_vocab_n_tokens(llama.llama_model_get_vocab(model))
     if variant.get("hidden"):
         answer, vocabulary = llama.llama_get_embeddings_ith, width
-    found = [_row(answer(context, row), vocabulary) for row in range(count - KEPT, count)]
+    outputs = [_row(answer(context, row), vocabulary) for row in range(count - KEPT, count)]
     llama.llama_free(context)
-    return np.stack(found)
+    return np.stack(outputs)
 
 
 def _row(pointer: Any, width: int) -> np.ndarray[Any, Any]:
@@ -153,7 +153,7 @@ def main() -> None:
         make(Path(job["path"]), job["arch"], job["keys"])
         return
     answers = {name: read(variant, job["tokens"]) for name, variant in job["variants"].items()}
-    np.savez(job["path"], **{name: found for name, found in answers.items() if found is not None})
+    np.savez(job["path"], **{name: answer for name, answer in answers.items() if answer is not None})
 
 
 if __name__ == "__main__":

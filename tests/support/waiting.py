@@ -21,20 +21,20 @@ class Clock:
         return self.now
 
 
-def until(found: Callable[[], Any], what: str) -> Any:
+def until(probe: Callable[[], Any], event: str) -> Any:
     """What a function finds, as soon as it finds something."""
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
-        value = found()
+        value = probe()
         if value:
             return value
         time.sleep(0.05)
-    raise AssertionError(f"{what} did not come")
+    raise AssertionError(f"{event} did not come")
 
 
 def free_ports(count: int) -> list[int]:
     with ExitStack() as stack:
-        found = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in found:
-            one.bind(("127.0.0.1", 0))
-        return [int(one.getsockname()[1]) for one in found]
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for listener in sockets:
+            listener.bind(("127.0.0.1", 0))
+        return [int(listener.getsockname()[1]) for listener in sockets]

@@ -63,13 +63,13 @@ def led(answer: Any) -> str:
 
 def test_the_address_with_the_key_sets_a_cookie_for_a_path_and_leads_there() -> None:
     keyed = Keyed()
-    found = passed(keyed, "/bake", f"source=a%2Fb&key={KEY}&method=yarn")
-    assert (found["status"], led(found)) == (200, f"/{PATH}/bake?source=a%2Fb&method=yarn")
-    value, _, rest = found["set-cookie"].removeprefix("ropeconv-7860=").partition(";")
+    response = passed(keyed, "/bake", f"source=a%2Fb&key={KEY}&method=yarn")
+    assert (response["status"], led(response)) == (200, f"/{PATH}/bake?source=a%2Fb&method=yarn")
+    value, _, rest = response["set-cookie"].removeprefix("ropeconv-7860=").partition(";")
     assert rest == f" Path=/{PATH}; HttpOnly; SameSite=Strict"
     assert len(value) >= 32
     assert KEY not in value
-    assert (found["cache-control"], found["referrer-policy"]) == ("no-store", "same-origin")
+    assert (response["cache-control"], response["referrer-policy"]) == ("no-store", "same-origin")
     assert led(passed(Keyed(), query=f"key={KEY}")) == f"/{PATH}/"
 
 
@@ -119,9 +119,9 @@ def test_the_cookie_below_the_path_is_enough_and_nothing_else_is(kind: str) -> N
 
 def test_the_page_that_follows_is_of_this_site() -> None:
     for path in ("//elsewhere.example/", "/\\elsewhere.example/", "/a\r\nset-cookie: b=\u20ac", '/"><script>'):
-        found = passed(Keyed(), path, f"key={KEY}")
-        assert led(found).startswith(f"/{PATH}/"), path
-        assert b"<script" not in found["body"]
+        response = passed(Keyed(), path, f"key={KEY}")
+        assert led(response).startswith(f"/{PATH}/"), path
+        assert b"<script" not in response["body"]
     assert led(passed(Keyed(), "//elsewhere.example/", f"key={KEY}")) == f"/{PATH}/elsewhere.example/"
 
 
@@ -138,7 +138,7 @@ ACCEPTED: list[dict[str, str]] = [
 REFUSED: list[dict[str, str]] = [
     *({"host": host} for host in ("", "evil.example:7860", "127.0.0.1@evil.example", "127.0.0.1/")),
     {}, {"host": "localhost.evil.example"},
-    *(HERE | {"origin": one} for one in ("null", "", "http://localhost:7860", "http://127.0.0.1:8888")),
+    *(HERE | {"origin": origin} for origin in ("null", "", "http://localhost:7860", "http://127.0.0.1:8888")),
     HERE | {"origin": "http://[::1"}, HERE | SAME | {"sec_fetch_site": "same-site"},
     HERE | {"origin": "http://evil.example", "x_forwarded_host": "evil.example"},
     HERE | LINK | {"sec_fetch_dest": "iframe"}, HERE | {"method": "POST"}, HERE | {"kind": "websocket"},
@@ -161,14 +161,14 @@ def test_the_browser_is_opened_through_a_file_that_others_cannot_read(opened_bro
     with served(folder, {"BROWSER": f"{opener} %s"}, show=True) as (address, _):
         key = address.split("key=")[1]
         until(lambda: (folder / "arguments").exists() and (folder / "arguments").read_text(), "the browser")
-        said = (folder / "arguments").read_text().strip()
-        assert key not in said
-        file = Path(urlsplit(said).path)
-        assert said == file.as_uri()
+        url = (folder / "arguments").read_text().strip()
+        assert key not in url
+        file = Path(urlsplit(url).path)
+        assert url == file.as_uri()
         assert (stat.S_IMODE(file.stat().st_mode), file.stat().st_uid) == (0o600, os.getuid())
         assert stat.S_IMODE(file.parent.parent.stat().st_mode) == 0o700
         assert key in file.read_text()
-        opened = Visitor(opened_browser, said)
+        opened = Visitor(opened_browser, url)
         assert key not in opened.driver.current_url
         opened.driver.refresh()
         until(lambda: opened.all("main button"), "the page once more")

@@ -23,12 +23,12 @@ REQUESTS = [
 def test_inspect_answers_a_name_by_keyboard_and_keeps_it(visitor: Visitor) -> None:
     visitor.open("inspect")
     visitor.type("source", "model\n")
-    said = visitor.answer()
-    assert "rope_theta is absent" in said or "default, theta" in said
-    assert "supported" in said
+    answer = visitor.answer()
+    assert "rope_theta is absent" in answer or "default, theta" in answer
+    assert "supported" in answer
     assert visitor.address() == {"source": "model"}
     visitor.open("inspect", source="model")
-    assert visitor.answer() == said
+    assert visitor.answer() == answer
     assert visitor.field("source").get_attribute("value") == "model"
 
 
@@ -37,18 +37,18 @@ def test_a_dropped_config_is_inspected_under_its_own_name(visitor: Visitor, site
     visitor.first("button.label-wrap").click()
     visitor.first("#upload input[type=file]").send_keys(str(site.folder / "model" / "config.json"))
     until(lambda: "config.json" in visitor.first("#upload").text, "the upload")
-    said = visitor.ask("ask")
-    assert said.splitlines()[0] == "config.json"
-    assert str(site.folder) not in said
+    answer = visitor.ask("ask")
+    assert answer.splitlines()[0] == "config.json"
+    assert str(site.folder) not in answer
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", pytest.param("localhost", marks=pytest.mark.nightly)])
 def test_a_page_on_another_port_reads_nothing_even_where_it_knows_the_address(
     host: str, visitor: Visitor, other: str
 ) -> None:
-    ask, own = visitor.driver.execute_async_script, {"credentials": "include"}
+    ask, credentials = visitor.driver.execute_async_script, {"credentials": "include"}
     visitor.open("")
-    assert ask(ASK, f"{visitor.site}/config", own).startswith("200 {"), "as the page itself"
+    assert ask(ASK, f"{visitor.site}/config", credentials).startswith("200 {"), "as the page itself"
     visitor.driver.get(other.replace("127.0.0.1", host))
     for path, options in REQUESTS:
-        assert ask(ASK, f"{visitor.site}/{path}", own | options) == "TypeError: Failed to fetch", path
+        assert ask(ASK, f"{visitor.site}/{path}", credentials | options) == "TypeError: Failed to fetch", path

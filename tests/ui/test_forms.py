@@ -66,7 +66,7 @@ def test_a_form_is_a_recipe(form: BakeForm, recipe: Recipe) -> None:
 
 
 @pytest.mark.parametrize(
-    ("form", "said"),
+    ("form", "message"),
     [
         (BakeForm(context=""), "no length is given"),
         (BakeForm(method="recipe", value="/etc/passwd"), "'recipe' is not a method"),
@@ -80,15 +80,15 @@ def test_a_form_is_a_recipe(form: BakeForm, recipe: Recipe) -> None:
         (BakeForm(recipe="x.json", value="4"), "a recipe and settings of a method are given"),
     ],
 )
-def test_what_is_no_recipe_is_refused_in_a_sentence(form: BakeForm, said: str) -> None:
-    with pytest.raises(RopeconvError, match=said):
+def test_what_is_no_recipe_is_refused_in_a_sentence(form: BakeForm, message: str) -> None:
+    with pytest.raises(RopeconvError, match=message):
         recipe_of(form)
 
 
 def test_a_form_is_a_target() -> None:
-    made = target_of(replace(FILLED, out="x"))
-    assert (made.to, made.out, made.encoding, made.runtimes) == ("gguf", Path("x"), "keys", ("llama.cpp", "ollama"))
-    assert (made.outtype, made.replace) == ("q8_0", True)
+    gguf = target_of(replace(FILLED, out="x"))
+    assert (gguf.to, gguf.out, gguf.encoding, gguf.runtimes) == ("gguf", Path("x"), "keys", ("llama.cpp", "ollama"))
+    assert (gguf.outtype, gguf.replace) == ("q8_0", True)
     plain = target_of(BakeForm())
     assert (plain.to, plain.encoding, plain.outtype, plain.in_place) == (None, "auto", None, False)
     with pytest.raises(RopeconvError, match="'pickle' is not a format"):

@@ -48,9 +48,9 @@ def test_compare_leads_to_the_plan_of_a_method(visitor: Visitor) -> None:
     assert "model: 64 -> 256 tokens" in visitor.ask("ask")  # four times the trained 64
     assert len(visitor.all("#answer figure svg")) == 4
     assert visitor.address() == {"source": "model", "context": "4"}
-    next(one for one in visitor.all("#answer .ways a") if one.text == "--by-parts 4").click()
-    said = visitor.answer()
-    assert ("with --by-parts 4" in said, "ropeconv apply model --by-parts 4" in said) == (True, True)
+    next(link for link in visitor.all("#answer .ways a") if link.text == "--by-parts 4").click()
+    answer = visitor.answer()
+    assert ("with --by-parts 4" in answer, "ropeconv apply model --by-parts 4" in answer) == (True, True)
 
 
 def test_a_bake_writes_what_its_command_line_writes(visitor: Visitor, site: Site) -> None:
@@ -58,7 +58,7 @@ def test_a_bake_writes_what_its_command_line_writes(visitor: Visitor, site: Site
     assert f"It will be written to {site.folder}/by-page" in visitor.answer()
     assert not (site.folder / "by-page").exists()
     assert f"Wrote {site.folder}/by-page" in visitor.ask("write")
-    words = shlex.split(next(one.text for one in visitor.all("#answer pre") if one.text.startswith("ropeconv apply")))
+    words = shlex.split(next(pre.text for pre in visitor.all("#answer pre") if pre.text.startswith("ropeconv apply")))
     assert words[1:] == ["apply", "model", "--mixed", "4", "-o", "by-page"]
     assert run_in(site.folder, *words[1:-1], "by-command").returncode == 0
     assert hashes(site.folder / "by-page") == hashes(site.folder / "by-command")
@@ -66,12 +66,12 @@ def test_a_bake_writes_what_its_command_line_writes(visitor: Visitor, site: Site
 
 def test_a_publication_is_planned_and_then_made(visitor: Visitor, site: Site) -> None:
     visitor.open("", source="them/llama", method="yarn", value="4", repo_id="me/llama-yarn")
-    said = visitor.answer()
-    assert ("Repository me/llama-yarn (new, public)" in said, "copied from them/llama" in said) == (True, True)
+    answer = visitor.answer()
+    assert ("Repository me/llama-yarn (new, public)" in answer, "copied from them/llama" in answer) == (True, True)
     assert "me/llama-yarn" not in site.hub.repos
-    said = visitor.ask("publish")
-    assert f"Published: {site.hub.url}/me/llama-yarn/commit/" in said
-    assert "--push me/llama-yarn" in said
+    answer = visitor.ask("publish")
+    assert f"Published: {site.hub.url}/me/llama-yarn/commit/" in answer
+    assert "--push me/llama-yarn" in answer
     assert visitor.first("#answer a[target=_blank]").get_attribute("rel") == "noopener noreferrer"
     assert '"yarn"' in (site.hub.repos["me/llama-yarn"] / "config.json").read_text()
     assert site.hub.sent.get("model.safetensors", 0) < 100_000  # headers alone
@@ -83,8 +83,8 @@ def test_pages_are_read_at_both_widths_in_both_schemes(visitor: Visitor, page: s
         visitor.look(width, scheme)
         visitor.open(page, **FORMS[page])
         visitor.answer()
-        found = [one for one in visitor.browser.problems() if one not in OF_GRADIO]
-        assert (found, visitor.driver.execute_script(CUT)) == ([], False), (width, scheme)
+        problems = [problem for problem in visitor.browser.problems() if problem not in OF_GRADIO]
+        assert (problems, visitor.driver.execute_script(CUT)) == ([], False), (width, scheme)
         contrast, where = visitor.browser.contrast()
         assert contrast >= 4.5, (width, scheme, where)
     visitor.look()
@@ -103,21 +103,21 @@ ROUTES = [
 
 def test_with_the_cookie_too_other_hosts_and_origins_are_refused_on_every_route(visitor: Visitor, site: Site) -> None:
     visitor.open("")
-    (kept,) = [one for one in visitor.driver.get_cookies() if one["name"].startswith("ropeconv-")]
+    (kept,) = [cookie for cookie in visitor.driver.get_cookies() if cookie["name"].startswith("ropeconv-")]
     port = urlsplit(visitor.site).port
     assert kept["name"] == f"ropeconv-{port}"
     assert (kept["httpOnly"], kept["sameSite"], kept["path"]) == (True, "Strict", urlsplit(visitor.site).path)
     assert kept["value"] not in site.address, "the cookie is unlike the key"
     with httpx.Client(timeout=60) as http:
         for method, path in ROUTES:
-            own = {"Origin": visitor.origin} if method == "POST" else {}
-            place, known = f"{visitor.site}/{path}", own | {"Cookie": f"{kept['name']}={kept['value']}"}
+            headers = {"Origin": visitor.origin} if method == "POST" else {}
+            place, known = f"{visitor.site}/{path}", headers | {"Cookie": f"{kept['name']}={kept['value']}"}
             assert http.request(method, place, headers=known).status_code not in (401, 403), path
-            assert http.request(method, place, headers=own).status_code == 401, path
+            assert http.request(method, place, headers=headers).status_code == 401, path
             assert http.request(method, f"{visitor.origin}/{path}", headers=known).status_code == 401, path
             for forged in FORGED:
                 sent = known | {name: text.format(port=port) for name, text in forged.items()}
                 for verb, more in ((method, {}), ("OPTIONS", {"Access-Control-Request-Method": method})):
-                    found = http.request(verb, place, headers=sent | more)
-                    allowed = [name for name in found.headers if name.startswith("access-control")]
-                    assert (found.status_code, allowed) == (403, []), (verb, path, forged)
+                    response = http.request(verb, place, headers=sent | more)
+                    allowed = [name for name in response.headers if name.startswith("access-control")]
+                    assert (response.status_code, allowed) == (403, []), (verb, path, forged)

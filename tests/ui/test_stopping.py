@@ -26,7 +26,7 @@ from .visitor import Visitor, served
 
 def workers(root: int) -> list[int]:
     """The processes of requests below a process: children of the one that they are forked from, with its command."""
-    found = []
+    pids = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             command = (folder / "cmdline").read_bytes()
@@ -35,8 +35,8 @@ def workers(root: int) -> list[int]:
         except (OSError, IndexError):
             continue
         if above == root and b"forkserver" in command:
-            found.append(int(folder.name))
-    return found
+            pids.append(int(folder.name))
+    return pids
 
 
 def left(folder: Path, before: set[Path]) -> list[Path]:
@@ -109,7 +109,7 @@ def test_a_request_that_takes_too_long_is_stopped_and_leaves_what_others_keep(fo
 def test_a_process_that_is_killed_is_an_answer(llama: Path) -> None:
     job = PageJob("inspect", ModelForm(source=str(llama)), 60)
     job._process.kill()
-    (answer,) = [one for one in job.messages() if isinstance(one, PageAnswer)]
+    (answer,) = [message for message in job.messages() if isinstance(message, PageAnswer)]
     assert answer.failed
     assert "ended without an answer" in answer.html
 

@@ -65,8 +65,8 @@ def test_a_dropped_evaluation_is_shown_and_sorts_the_methods(models: Path) -> No
     page, plain = asked("compare", form), asked("compare", replace(form, measured=""))
     assert ("Sorted by: the loss at" in page.words, "Sorted by: the loss" in plain.words) == (True, False)
     cells = json.loads(result.read_text())["cells"]
-    found = {cell["row"]: cell["value"] for cell in cells if (cell["metric"], cell["column"]) == ("loss", 128)}
-    first = min(("yarn", "linear"), key=lambda name: found[f"{name}:4"])
+    losses = {cell["row"]: cell["value"] for cell in cells if (cell["metric"], cell["column"]) == ("loss", 128)}
+    first = min(("yarn", "linear"), key=lambda name: losses[f"{name}:4"])
     assert page.words.index(f"--{first} 4") < page.words.index("--ntk 4")
 
 
@@ -85,13 +85,13 @@ def test_dropped_validations_receipts_and_gguf_files_are_results(models: Path, t
         assert "ropeconv apply source --yarn 4" in page.words, name
     page = asked("results", ModelForm(source=str(models / "baked.gguf")))
     assert "Not evaluated yet" in page.words
-    for text, said in (
+    for text, message in (
         ("{}", "is not a receipt or a result"),
         ('{"buckets": 1}', "is not a validation"),
         ("[", "JSON"),
     ):
         (tmp_path / "wrong.json").write_text(text)
-        with pytest.raises(RopeconvError, match=said):
+        with pytest.raises(RopeconvError, match=message):
             asked("results", ModelForm(upload=str(tmp_path / "wrong.json")))
 
 
@@ -117,8 +117,8 @@ def shown_command(page: Elements) -> list[str]:
 def test_the_command_does_what_was_done_and_nothing_more(form: BakeForm, models: Path, tmp_path: Path) -> None:
     form = replace(form, out=str(tmp_path / "by page"))
     named = replace(form, repo_id="me/x", private=True, exist_ok=True)
-    for task, one, answer in (("plan", form, "It will be written to"), ("write", named, "Next")):
-        page = asked(task, one)
+    for task, bake_form, answer in (("plan", form, "It will be written to"), ("write", named, "Next")):
+        page = asked(task, bake_form)
         assert (answer in page.words, shown_command(page)) == (True, ["--yarn", "4", "-o", form.out])
     plan = make_plan(models / "source", Recipe.from_dict({"method": "yarn", "parameters": {"factor": 4.0}}))
     written, pushed = map(shlex.split, command_of(plan, named, publishing=True).splitlines())
@@ -141,23 +141,23 @@ def test_the_table_of_runtimes_has_a_word_per_cell_with_popular_names_first() ->
     assert page.words.index("supported: computes the method") < page.words.index("YaRN, in the newest version")
     assert page.words.index("transformers") < page.words.index("vLLM") < page.words.index("candle")
     assert page.words.index("\nllama") < page.words.index("\nqwen3") < page.words.index("\nafmoe")
-    one = Elements(shown(RuntimesForm(family="qwen3", runtime="vllm", writing="linear")))
-    assert ("Every version" in one.words, "llama" in one.words, "vLLM 0.33" in one.words) == (True, False, True)
+    table = Elements(shown(RuntimesForm(family="qwen3", runtime="vllm", writing="linear")))
+    assert ("Every version" in table.words, "llama" in table.words, "vLLM 0.33" in table.words) == (True, False, True)
 
 
 def test_a_search_leads_to_models_and_keeps_what_was_typed(monkeypatch: pytest.MonkeyPatch) -> None:
     import huggingface_hub
 
-    said: dict[str, object] = {}
+    query: dict[str, object] = {}
 
     def listed(self: object, **options: object) -> list[huggingface_hub.ModelInfo]:
-        said.update(options)
+        query.update(options)
         return [huggingface_hub.ModelInfo(id="them/llama")] if options["search"] == "lla" else []
 
     monkeypatch.setattr(huggingface_hub.HfApi, "list_models", listed)
     page = asked("search", BakeForm(source="lla", context="64k"))
     (link,) = [attributes["href"] for name, attributes in page.found if name == "a"]
-    assert (link, said["sort"]) == ("./?source=them%2Fllama&context=64k", "downloads")
+    assert (link, query["sort"]) == ("./?source=them%2Fllama&context=64k", "downloads")
     assert "The Hub has no model with 'x' in its name" in asked("search", BakeForm(source="x")).words
     with pytest.raises(RopeconvError, match="no name is given to search for"):
         asked("search", BakeForm())

@@ -59,8 +59,8 @@ class Visitor:
             until(lambda: self.field(name).get_attribute("value") == typed[name], name)  # noqa: B023
 
     def all(self, selector: str) -> list[Any]:
-        found: list[Any] = self.driver.find_elements("css selector", selector)
-        return found
+        elements: list[Any] = self.driver.find_elements("css selector", selector)
+        return elements
 
     def first(self, selector: str) -> Any:
         """The first element of a selector, as soon as there is one."""

@@ -50,12 +50,12 @@ def test_a_right_output_agrees_in_every_precision(encoding: str, dtype: str, tmp
 
 def test_relative_error_and_cosine_by_hand() -> None:
     """(3, 4) against itself turned by a right angle, made twice as long, and moved by 0.05 across."""
-    wanted = torch.tensor([[3.0, 4.0]] * 3)
+    reference = torch.tensor([[3.0, 4.0]] * 3)
     other = torch.tensor([[-4.0, 3.0], [6.0, 8.0], [3.04, 3.97]])
-    found = measure_states(wanted, other)
-    assert (2 * found.kl).sqrt().tolist() == pytest.approx([math.sqrt(2.0), 1.0, 0.01], rel=1e-4)
-    assert found.cosine.tolist() == pytest.approx([0.0, 1.0, 1 / math.sqrt(1 + 1e-4)], abs=1e-8)
-    assert found.max_dlogit.tolist() == pytest.approx([7.0, 4.0, 0.04], rel=1e-4)
+    result = measure_states(reference, other)
+    assert (2 * result.kl).sqrt().tolist() == pytest.approx([math.sqrt(2.0), 1.0, 0.01], rel=1e-4)
+    assert result.cosine.tolist() == pytest.approx([0.0, 1.0, 1 / math.sqrt(1 + 1e-4)], abs=1e-8)
+    assert result.max_dlogit.tolist() == pytest.approx([7.0, 4.0, 0.04], rel=1e-4)
 
 
 def test_what_the_commands_say(tiny: Callable[[str], Path], tmp_path: Path) -> None:

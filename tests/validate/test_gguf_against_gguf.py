@@ -46,16 +46,16 @@ Plain = Callable[[str, str], Path]
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Plain:
     """A converted checkpoint of a family with weights of a type, made once."""
-    made: dict[tuple[str, str], Path] = {}
+    paths: dict[tuple[str, str], Path] = {}
 
     def get(family: str, outtype: str) -> Path:
-        if (family, outtype) not in made:
+        if (family, outtype) not in paths:
             folder = tmp_path_factory.mktemp(family)
             calm = {**CALM, "initializer_range": 0.03} if family.startswith("gemma") else CALM
             source = checkpoint(family, folder / "source", **calm)
             bake(source, recipe_of("as-is"), folder / "plain.gguf", outtype=outtype)
-            made[family, outtype] = folder / "plain.gguf"
-        return made[family, outtype]
+            paths[family, outtype] = folder / "plain.gguf"
+        return paths[family, outtype]
 
     return get
 

@@ -23,7 +23,7 @@ def test_the_checks_of_a_gpu_pass_on_a_small_model(tmp_path: Path) -> None:
     assert (result["device"], result["dtype"], result["length"]) == ("cpu", "float32", 2048)
     assert result["validate"]["bare"]["peak_bytes"] > 0
     assert any("attention" in kernel for kernel in result["validate"]["bare"]["kernels"])
-    passed = {what: value for part in ("validate", "eval", "tune") for what, value in result[part]["passed"].items()}
+    passed = {check: value for part in ("validate", "eval", "tune") for check, value in result[part]["passed"].items()}
     for timed in ("time", "estimate"):  # a machine with other work
         passed.pop(timed)
     assert all(times["estimate"] > 0 for times in result["tune"]["times"])

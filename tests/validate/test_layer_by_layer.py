@@ -89,7 +89,7 @@ def test_only_one_layer_is_in_memory(llama: Path) -> None:
     loaded = []
     for layer in model.model.layers:
         layer.mlp.register_forward_hook(
-            lambda *call: loaded.append([not one.mlp.up_proj.weight.is_meta for one in model.model.layers])
+            lambda *call: loaded.append([not block.mlp.up_proj.weight.is_meta for block in model.model.layers])
         )
     TransformersEngine(model).hidden_states([1, 2, 3], range(3), range(3))
     assert loaded == [[True, False], [False, True]]
@@ -132,8 +132,8 @@ def test_a_model_larger_than_the_memory_is_validated(tmp_path: Path) -> None:
     source = make("llama", tmp_path / "source", num_key_value_heads=8, initializer_range=0.05, **shape)
     out = apply(make_plan(source, recipe_of("yarn", 4.0), tmp_path / "out"))
 
-    def run(how: str) -> dict[str, object]:
-        given = [str(source), str(out), how, str(700 << 20)]
+    def run(mode: str) -> dict[str, object]:
+        given = [str(source), str(out), mode, str(700 << 20)]
         env = {**os.environ, "OMP_NUM_THREADS": "1"}
         done = subprocess.run([sys.executable, "-c", LIMITED, *given], capture_output=True, text=True, env=env)
         assert done.returncode == 0, done.stderr

@@ -33,17 +33,17 @@ def baked(source: Path, out: Path, recipe: Recipe | None = None, **options: obje
 
 def test_measures_against_float64() -> None:
     generator = torch.Generator().manual_seed(0)
-    one = 3 * torch.randn((50, 320), generator=generator)
+    reference = 3 * torch.randn((50, 320), generator=generator)
     for distance in (1.0, 1e-2, 1e-4):
-        other = one + distance * torch.randn((50, 320), generator=generator)
+        other = reference + distance * torch.randn((50, 320), generator=generator)
         targets = torch.randint(320, (50,), generator=generator)
-        found = measure(one, other, targets)
-        p, q = (torch.log_softmax(values.double(), -1) for values in (one, other))
-        torch.testing.assert_close(found.kl, (p.exp() * (p - q)).sum(-1), rtol=2e-3, atol=1e-13)
-        torch.testing.assert_close(found.loss_other.double(), -q[range(50), targets], rtol=1e-5, atol=1e-5)
-        blocks = in_blocks(lambda rows, o=other, t=targets: measure(one[rows], o[rows], t[rows]), 50, 1 << 24)
-        torch.testing.assert_close(blocks.kl, found.kl)
-    same = figures(one, one)
+        result = measure(reference, other, targets)
+        p, q = (torch.log_softmax(values.double(), -1) for values in (reference, other))
+        torch.testing.assert_close(result.kl, (p.exp() * (p - q)).sum(-1), rtol=2e-3, atol=1e-13)
+        torch.testing.assert_close(result.loss_other.double(), -q[range(50), targets], rtol=1e-5, atol=1e-5)
+        blocks = in_blocks(lambda rows, o=other, t=targets: measure(reference[rows], o[rows], t[rows]), 50, 1 << 24)
+        torch.testing.assert_close(blocks.kl, result.kl)
+    same = figures(reference, reference)
     assert (same.kl_max, same.top1, same.top5) == (0, 1, 1)
 
 
@@ -78,8 +78,8 @@ def test_a_text(tmp_path: Path) -> None:
 def test_a_length_beyond_the_context_and_unknown_devices_are_refused(llama: Path, tmp_path: Path) -> None:
     with pytest.raises(BadSource, match="has a context of 1024 tokens; pass a --length of at most that"):
         validate(baked(llama, tmp_path / "out"), llama, length=2048)
-    for device, dtype, said in (("cuda:7", "auto", "'cuda:7'"), ("cpu", "int8", "unknown dtype 'int8'")):
-        with pytest.raises(RopeconvError, match=said):
+    for device, dtype, message in (("cuda:7", "auto", "'cuda:7'"), ("cpu", "int8", "unknown dtype 'int8'")):
+        with pytest.raises(RopeconvError, match=message):
             DeviceSpec(device, dtype).available()
 
     def full() -> None:
@@ -97,7 +97,7 @@ def test_another_tokenizer_is_noticed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model_type", "changes", "said"),
+    ("model_type", "changes", "message"),
     [
         ("mistral", {}, "its receipt has another family"),
         ("llama", {"vocab_size": 384}, "config.json has vocab_size = 320, where 384"),
@@ -105,11 +105,11 @@ def test_another_tokenizer_is_noticed(tmp_path: Path) -> None:
     ],
 )
 def test_another_model_with_the_same_rope_is_noticed(
-    model_type: str, changes: dict[str, Any], said: str, llama: Path, tmp_path: Path
+    model_type: str, changes: dict[str, Any], message: str, llama: Path, tmp_path: Path
 ) -> None:
     baked(llama, tmp_path / "out")
     make(model_type, tmp_path / "other", **changes)
-    assert said in command(tmp_path, "validate", "out", "--against", "other", code=3).stderr
+    assert message in command(tmp_path, "validate", "out", "--against", "other", code=3).stderr
 
 
 def test_a_run_that_is_stopped_is_judged_as_far_as_it_came(llama: Path, tmp_path: Path) -> None:

@@ -73,12 +73,12 @@ def test_sentences_below_the_table_say_what_belongs_to_the_numbers(monkeypatch: 
     *others, last = result.rows
     refused = msgspec.structs.replace(last, refused="it does not fit")
     text = " ".join(shown(msgspec.structs.replace(result, rows=[*others, refused]), monkeypatch, 0).split())
-    for said in (
+    for sentence in (
         f"{last.name} was refused: it does not fit", "T: the trained context, 8,192 tokens",
         "tokens sha256 3f3f3f3f3f3f", "the errors are between windows of 1 text",
         "chance would mark",
     ):  # fmt: skip
-        assert said in text
+        assert sentence in text
 
 
 @pytest.mark.parametrize(("width", "columns"), [(200, 10), (70, 7), (40, 5)])
@@ -133,10 +133,10 @@ def test_a_heat_map_is_the_shares_by_depth_and_length() -> None:
 
 def test_a_picture_of_a_page_has_its_colours_and_loads_nothing_and_words_are_as_they_are_written() -> None:
     odd = {"base": BASE, "<b>&$x_y$": YARN}
-    (found,) = drawn([Picture(partial(of_losses, curves=odd, title="a $x_y$ <b>"), "What it shows.")])
-    assert not [colour for colour in VARIABLES if colour in found.svg]
-    assert "var(--blue)" in found.svg
-    assert not re.search(r"""(src|href)=["']?https?:|<metadata|<script""", found.svg)
-    words = set(re.findall(r"<text[^>]*>([^<]*)</text>", found.svg))
+    (picture,) = drawn([Picture(partial(of_losses, curves=odd, title="a $x_y$ <b>"), "What it shows.")])
+    assert not [colour for colour in VARIABLES if colour in picture.svg]
+    assert "var(--blue)" in picture.svg
+    assert not re.search(r"""(src|href)=["']?https?:|<metadata|<script""", picture.svg)
+    words = set(re.findall(r"<text[^>]*>([^<]*)</text>", picture.svg))
     assert words >= {"1k", "length, tokens", "trained 8k", "&lt;b&gt;&amp;$x_y$"}, "neither tags nor formulas"
-    assert (found.title, found.caption) == ("a $x_y$ <b>", "What it shows.")
+    assert (picture.title, picture.caption) == ("a $x_y$ <b>", "What it shows.")

@@ -15,15 +15,15 @@ from ..support.in_process import command
 
 def test_every_status_has_a_meaning_and_only_those_that_are_there_are_said() -> None:
     assert set(STATUSES) == set(get_args(Status))
-    said = statuses([("exact", "vLLM 0.33"), ("refused", "a 1")])
-    assert said == "Exact: computes this RoPE; refused: fails with an error."
+    legend = statuses([("exact", "vLLM 0.33"), ("refused", "a 1")])
+    assert legend == "Exact: computes this RoPE; refused: fails with an error."
     read = statuses([("exact", "vLLM 0.33; read: TGI 3")])
     assert read.endswith("; read: known from source code, the others from a run.")
     assert statuses([]) == ""
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "meanings"),
     [
         ("inspect model --explain", ["Exact: computes this RoPE"]),
         ("apply model --yarn 4 --dry-run --explain", ["ignored: runs the unscaled RoPE, silently"]),
@@ -32,6 +32,6 @@ def test_every_status_has_a_meaning_and_only_those_that_are_there_are_said() -> 
         ("list runtimes", ["run, read, unknown: cells that"]),
     ],
 )
-def test_a_command_says_what_its_table_means(llama: Path, words: str, said: list[str]) -> None:
+def test_a_command_says_what_its_table_means(llama: Path, words: str, meanings: list[str]) -> None:
     text = command(llama.parent, *words.split(), code=0).stdout
-    assert [word for word in said if word not in text] == []
+    assert [word for word in meanings if word not in text] == []

@@ -32,21 +32,21 @@ def test_lines_are_the_numbers_and_pairs_that_do_not_rotate_are_gaps() -> None:
     still = YARN.copy()
     still[3], still[60:] = 0, 0
     curves = {"some": still, "all": YARN}
-    made = figure(
+    plot = figure(
         partial(wavelengths, before=BEFORE, curves=curves, lengths=LENGTHS),
         partial(ramp, before=BEFORE, curves=curves),
         partial(preference, before=BEFORE, curves={"yarn8": YARN}, unrotated=0, length=32768, lengths=LENGTHS),
     )
-    for axes, first, wanted in zip(made.axes, (1, 0), (math.tau / YARN, BEFORE / YARN), strict=False):
+    for axes, first, expected in zip(plot.axes, (1, 0), (math.tau / YARN, BEFORE / YARN), strict=False):
         some, whole = (line.get_ydata() for line in axes.get_lines()[first : first + 2])
         assert np.flatnonzero(np.isnan(some)).tolist() == [3, 60, 61, 62, 63]
-        np.testing.assert_allclose(whole, wanted)
-    assert {line.get_ydata()[0] for line in made.axes[0].get_lines()[3:]} == {4096, 32768}
-    at, lowest = made.axes[2].get_lines()[1].get_data()
+        np.testing.assert_allclose(whole, expected)
+    assert {line.get_ydata()[0] for line in plot.axes[0].get_lines()[3:]} == {4096, 32768}
+    at, lowest = plot.axes[2].get_lines()[1].get_data()
     spot = int(np.argmin(lowest))
     assert lowest[spot] == pytest.approx(np.cos(at[spot] * YARN).sum(), abs=1e-4)
-    found = numbers(BEFORE, still, 0.0, 4096)
-    assert [at for at, one in enumerate(found["wavelengths"]) if one is None] == [3, 60, 61, 62, 63]
+    curve = numbers(BEFORE, still, 0.0, 4096)
+    assert [at for at, wavelength in enumerate(curve["wavelengths"]) if wavelength is None] == [3, 60, 61, 62, 63]
 
 
 def plotted(folder: Path, name: str, *words: object) -> str:
@@ -59,14 +59,14 @@ def test_a_picture_of_several_methods(tmp_path: Path) -> None:
     methods = (LLAMA_2, "--yarn", "8", "--mixed", "8")
     text = plotted(tmp_path, "x.svg", *methods)
     assert text.startswith("<svg")
-    for said in (
+    for comment in (
         "yarn8",
         "mixed8",
         "trained 4,096 tokens",
         "meta-llama- -Llama-2-7b-hf",
         "Upper bound of attention scores",
     ):
-        assert f"<!-- {said}" in text
+        assert f"<!-- {comment}" in text
     assert "fill: #ffffff" not in text, "a page in dark mode shows through"
     assert plotted(tmp_path, "again.svg", *methods) == text
     assert f"fill: {DARK}" in plotted(tmp_path, "dark.svg", LLAMA_2, "--yarn", "8", "--dark")
@@ -74,19 +74,19 @@ def test_a_picture_of_several_methods(tmp_path: Path) -> None:
 
 def test_the_numbers_of_a_picture(tmp_path: Path) -> None:
     done = command(tmp_path, "plot", LLAMA_2, "--yarn", "8", "--json", code=0)
-    found = json.loads(done.stdout)
+    document = json.loads(done.stdout)
     assert (done.stderr, list(tmp_path.iterdir())) == ("", [])
-    assert (found["model"], found["picture"]) == ("meta-llama--Llama-2-7b-hf", None)
-    assert list(found["curves"]) == ["before", "yarn8"]
-    yarn = found["curves"]["yarn8"]
+    assert (document["model"], document["picture"]) == ("meta-llama--Llama-2-7b-hf", None)
+    assert list(document["curves"]) == ["before", "yarn8"]
+    yarn = document["curves"]["yarn8"]
     np.testing.assert_allclose(yarn["wavelengths"], math.tau / YARN)
     np.testing.assert_allclose(yarn["divided_by"], BEFORE / YARN)
     assert yarn["score_bound"]["bound"][0] == pytest.approx(score_bound(YARN, np.ones(1))[0])
 
 
-def contrast(one: Any, other: Any) -> float:
+def contrast(foreground: Any, other: Any) -> float:
     """As WCAG 2 defines it: https://www.w3.org/TR/WCAG22/#dfn-contrast-ratio"""
-    low, high = sorted(luminance(to_rgb(colour)) for colour in (one, other))
+    low, high = sorted(luminance(to_rgb(colour)) for colour in (foreground, other))
     return (high + 0.05) / (low + 0.05)
 
 

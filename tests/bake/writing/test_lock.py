@@ -62,14 +62,14 @@ def hidden(tmp_path: Path) -> Iterator[HiddenFolder]:
     out = tmp_path / "out"
     out.mkdir()
     (out / "model").write_text("earlier")
-    with locked(out) as found:
-        (found.new / "out").mkdir(parents=True)
-        (found.new / "out" / "model").write_text("later")
-        found.old.mkdir()
-        inodes = [path.stat().st_ino for path in (found.new / "out", out)]
-        OutputJournal.read(found.journal).add(Moves((Move("out", *inodes),)))
-        yield found
-        found.clear()
+    with locked(out) as folder:
+        (folder.new / "out").mkdir(parents=True)
+        (folder.new / "out" / "model").write_text("later")
+        folder.old.mkdir()
+        inodes = [path.stat().st_ino for path in (folder.new / "out", out)]
+        OutputJournal.read(folder.journal).add(Moves((Move("out", *inodes),)))
+        yield folder
+        folder.clear()
 
 
 def settled(hidden: HiddenFolder) -> tuple[str, bool]:
@@ -80,7 +80,7 @@ def settled(hidden: HiddenFolder) -> tuple[str, bool]:
 
 
 @pytest.mark.parametrize(
-    ("moves", "found"),
+    ("moves", "expected"),
     [
         ([], ("earlier", True)),
         ([("out", "old")], ("earlier", True)),  # as a kill leaves it where the system cannot exchange two names
@@ -90,7 +90,7 @@ def settled(hidden: HiddenFolder) -> tuple[str, bool]:
     ids=["nothing", "the earlier one away", "the earlier one to the place of the new one", "all"],
 )
 def test_what_some_of_the_moves_leave(
-    hidden: HiddenFolder, moves: list[tuple[str, str]], found: tuple[str, bool]
+    hidden: HiddenFolder, moves: list[tuple[str, str]], expected: tuple[str, bool]
 ) -> None:
     places = {
         "out": hidden.out,
@@ -100,7 +100,7 @@ def test_what_some_of_the_moves_leave(
     }
     for source, target in moves:
         places[source].rename(places[target])
-    assert settled(hidden) == found
+    assert settled(hidden) == expected
 
 
 # What a run counts, records and needs of the disk; tests/faults takes the power away at every call
@@ -122,8 +122,8 @@ def test_a_disk_needs_space_for_what_is_made(
     monkeypatch.setattr(places, "free_bytes", lambda folder: needed - 1)
     with monkeypatch.context() as patch:
         patch.setattr(execution.Writer, "write", lambda *given: pytest.fail("something was written"))
-        said = r"has 17\.\d MB free and the output needs 17\.\d MB; free some, use -o, or share"
-        with pytest.raises(RopeconvError, match=said):
+        message = r"has 17\.\d MB free and the output needs 17\.\d MB; free some, use -o, or share"
+        with pytest.raises(RopeconvError, match=message):
             write(plan, link=link)
     assert not plan.out.exists()
     monkeypatch.setattr(places, "free_bytes", lambda folder: needed)

@@ -54,10 +54,10 @@ def test_which_options_go_on_from_each_other(
     """started: in the same start of the machine. Another one may have lost what was not synced."""
     (tmp_path / "boot").write_text("first start")
     monkeypatch.setattr(execution, "BOOT", tmp_path / "boot")
-    made = made_in(interrupted(plan, **first))
+    identities = made_in(interrupted(plan, **first))
     (tmp_path / "boot").write_text("first start" if started else "second start")
     write(plan, **second)
-    assert (made_in(plan.out) == made) is goes_on
+    assert (made_in(plan.out) == identities) is goes_on
     linked = (plan.out / "model.safetensors").samefile(tmp_path / "model" / "model.safetensors")
     assert linked is second.get("link", False)
 
@@ -72,13 +72,13 @@ DAMAGES: dict[str, Callable[[bytes], bytes | None]] = {
 }
 
 
-def damaged(path: Path, how: str) -> None:
-    status, data = path.stat(), DAMAGES[how](path.read_bytes())
+def damaged(path: Path, damage: str) -> None:
+    status, data = path.stat(), DAMAGES[damage](path.read_bytes())
     if data is None:
         path.unlink()
         return
     path.write_bytes(data)
-    if how == "zeros at the same time":
+    if damage == "zeros at the same time":
         os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
@@ -86,12 +86,12 @@ def damaged(path: Path, how: str) -> None:
 def test_a_damaged_file_is_made_again(plan: SmallPlan, name: str, damage: str) -> None:
     right = tree(write(small_plan(Path(plan.source.reference), plan.out.with_name("right"))))
     root = interrupted(plan)
-    made = made_in(root)
+    identities = made_in(root)
     damaged(root / name, damage)
     write(plan)
     assert tree(plan.out) == right
     now = made_in(plan.out)
-    assert {other for other in FILES if now[other] == made[other]} == {*FILES} - {name}
+    assert {other for other in FILES if now[other] == identities[other]} == {*FILES} - {name}
 
 
 def test_a_file_that_nobody_planned_does_not_get_into_the_output(plan: SmallPlan) -> None:
@@ -101,9 +101,9 @@ def test_a_file_that_nobody_planned_does_not_get_into_the_output(plan: SmallPlan
 
 
 def test_another_plan_starts_again(plan: SmallPlan) -> None:
-    made = made_in(interrupted(plan))
+    identities = made_in(interrupted(plan))
     write(small_plan(Path(plan.source.reference), plan.out, "second"))
-    assert not set(made_in(plan.out).values()) & set(made.values())
+    assert not set(made_in(plan.out).values()) & set(identities.values())
 
 
 # Files with other contents than were planned

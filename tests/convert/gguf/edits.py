@@ -26,9 +26,9 @@ def planned(
 ) -> GgufPlan:
     """The plan of a file. extra: more keys. more: further tensors."""
     source = write(folder / "model.gguf", arch, extra, {**plain_tensors(), **(more or {})})
-    made = make_plan(source, of, folder / "out.gguf", **options)
-    assert isinstance(made, GgufPlan)
-    return made
+    plan = make_plan(source, of, folder / "out.gguf", **options)
+    assert isinstance(plan, GgufPlan)
+    return plan
 
 
 def before(plan: GgufPlan) -> GgufModel:

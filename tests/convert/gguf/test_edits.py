@@ -33,8 +33,8 @@ def test_keys(tmp_path: Path, of: Recipe, expected: dict[str, Any]) -> None:
 
 def test_betas_where_they_are_read(tmp_path: Path) -> None:
     for fast, slow in ((16.0, 1.0), (32.0, 2.0)):
-        found = keys(planned(tmp_path, "mistral3", recipe_of("yarn", 4.0, fast, slow), encoding="keys"))
-        assert (found["rope.scaling.yarn_beta_fast"], found["rope.scaling.yarn_beta_slow"]) == (fast, slow)
+        values = keys(planned(tmp_path, "mistral3", recipe_of("yarn", 4.0, fast, slow), encoding="keys"))
+        assert (values["rope.scaling.yarn_beta_fast"], values["rope.scaling.yarn_beta_slow"]) == (fast, slow)
     assert not [key for key in keys(planned(tmp_path, "mistral3", YARN, encoding="keys")) if "beta" in key]
 
 
@@ -68,33 +68,33 @@ def test_query_scaling_keeps_the_length_that_it_reads(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arch", "own", "follows"),
+    ("arch", "window_base", "follows"),
     [
         ("gemma2", 1e4, True), ("gemma2", None, False), ("gemma2", 5e5, False), ("exaone4", 5e5, True),
         ("muse-glimmer", 1e4, True), ("gemma3", 1e4, False), ("llama", 1e4, False),
     ],
 )  # fmt: skip
 def test_a_base_of_window_layers_follows_where_they_rotate_alike(
-    tmp_path: Path, arch: str, own: float | None, follows: bool
+    tmp_path: Path, arch: str, window_base: float | None, follows: bool
 ) -> None:
     """Layers with a window that have a base of their own keep it; in exaone4 they have none."""
-    extra = {"attention.sliding_window": 32, **({} if own is None else {"rope.freq_base_swa": own})}
-    found = keys(planned(tmp_path, arch, recipe_of("theta", 1e6, context=256), extra))
-    assert found.get("rope.freq_base_swa") == (1e6 if follows else None)
+    extra = {"attention.sliding_window": 32, **({} if window_base is None else {"rope.freq_base_swa": window_base})}
+    values = keys(planned(tmp_path, arch, recipe_of("theta", 1e6, context=256), extra))
+    assert values.get("rope.freq_base_swa") == (1e6 if follows else None)
 
 
 def test_divisors(tmp_path: Path) -> None:
-    one = planned(tmp_path, "llama", MIXED)
-    assert one.result.encoding == "tensor"
-    assert keys(one) == {**STRETCHED, "rope.scaling.type": "none"}
+    single = planned(tmp_path, "llama", MIXED)
+    assert single.result.encoding == "tensor"
+    assert keys(single) == {**STRETCHED, "rope.scaling.type": "none"}
     base = 10000.0 ** (-np.arange(32) / 32)
-    np.testing.assert_allclose(vectors(one)[FREQS], base / one.schedule.inv_freq, rtol=1e-6)
+    np.testing.assert_allclose(vectors(single)[FREQS], base / single.schedule.inv_freq, rtol=1e-6)
     pair = planned(tmp_path, "llama", recipe_of("mixed", 4.0, keep_short=True))
     assert keys(pair) == {**STRETCHED, "rope.scaling.type": "longrope"}
-    found = vectors(pair)
-    np.testing.assert_allclose(found[LONG], vectors(one)[FREQS])
-    assert found[SHORT] == [1.0] * 32
-    assert found.keys() == {LONG, SHORT}
+    divisors = vectors(pair)
+    np.testing.assert_allclose(divisors[LONG], vectors(single)[FREQS])
+    assert divisors[SHORT] == [1.0] * 32
+    assert divisors.keys() == {LONG, SHORT}
 
 
 def test_divisors_that_are_there_are_overwritten(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_rows_move_where_pairs_lie_otherwise(tmp_path: Path) -> None:
         plan = planned(tmp_path, arch, MIXED, more=more, carrier=to)
         assert (plan.result.arch, set(plan.result.edit.changes)) == (to, changed)
         assert keys(plan)["rope.dimension_count"] == 64
-        assert {one.interleaved for one in plan.result.edit.changes.values()} <= {64}
+        assert {change.interleaved for change in plan.result.edit.changes.values()} <= {64}
 
 
 def test_full_log_n_with_a_scale_of_its_own_for_each_layer(tmp_path: Path) -> None:
@@ -179,9 +179,9 @@ def test_full_log_n_with_a_scale_of_its_own_for_each_layer(tmp_path: Path) -> No
 def test_a_bias_that_moves_is_scaled_where_it_goes(tmp_path: Path) -> None:
     bias = np.arange(128, dtype=np.float32)
     plan = planned(tmp_path, "qwen2", FULL, more={**QUERIES, "blk.0.attn_q.bias": bias}, encoding="carrier")
-    found = np.frombuffer(plan.result.edit.changes["blk.0.attn_q.bias"].whole(bias.tobytes()), "<f4")
+    actual = np.frombuffer(plan.result.edit.changes["blk.0.attn_q.bias"].whole(bias.tobytes()), "<f4")
     head = bias[:64].reshape(2, 32).T.flatten()  # pairs (i, i + 32) become (2i, 2i + 1)
-    np.testing.assert_array_equal(found[:64], head * np.float32(2.0**-20))
+    np.testing.assert_array_equal(actual[:64], head * np.float32(2.0**-20))
 
 
 def test_log_n_in_a_file_that_is_mistral_3_already(tmp_path: Path) -> None:

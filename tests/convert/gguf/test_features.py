@@ -37,17 +37,17 @@ def value(given: Any) -> GgufValue:
 def features(arch: str, keys: dict[str, Any], vectors: dict[str, list[float]]) -> set[str]:
     """The features of a header. keys: without the architecture, or whole names; None takes one away."""
     whole = {
-        key if key.startswith("ropeconv.") else f"{arch}.{key}": value(one)
-        for key, one in (BASE | keys).items()
-        if one is not None
+        key if key.startswith("ropeconv.") else f"{arch}.{key}": value(entry)
+        for key, entry in (BASE | keys).items()
+        if entry is not None
     }
     header = GgufHeader(3, {"general.architecture": string(arch), **whole}, {}, 32, 0, 0)
-    found = {name: np.array(vector) for name, vector in vectors.items()}
-    return set(gguf_features(GgufModel(header, {}, found)))
+    arrays = {name: np.array(vector) for name, vector in vectors.items()}
+    return set(gguf_features(GgufModel(header, {}, arrays)))
 
 
 @pytest.mark.parametrize(
-    ("keys", "found"),
+    ("keys", "expected"),
     [
         ({}, set()),
         # a scaling counts where its factor is not 1
@@ -66,19 +66,19 @@ def features(arch: str, keys: dict[str, Any], vectors: dict[str, list[float]]) -
         *(({"ropeconv.window_norm_scale": scale}, {"window_norms"}) for scale in (0.5, 1.5, 1 - 1e-5)),
     ],
 )  # fmt: skip
-def test_what_a_llama_uses_beside_its_base(keys: dict[str, Any], found: set[str]) -> None:
-    assert features("llama", keys, {}) == {"theta"} | found
+def test_what_a_llama_uses_beside_its_base(keys: dict[str, Any], expected: set[str]) -> None:
+    assert features("llama", keys, {}) == {"theta"} | expected
 
 
 @pytest.mark.parametrize(
-    ("keys", "found"),
+    ("keys", "expected"),
     [
         ({THETA: 10000.0}, {"stock_theta", "theta"}), ({THETA: 500000.0}, {"stock_theta", "theta"}),
         ({THETA: 10001.0}, {"theta"}), ({THETA: 10000.0, **LINEAR}, {"linear", "theta"}),
     ],
 )  # fmt: skip
-def test_a_stock_base_counts_where_nothing_is_scaled(keys: dict[str, Any], found: set[str]) -> None:
-    assert features("llama", keys, {}) == found
+def test_a_stock_base_counts_where_nothing_is_scaled(keys: dict[str, Any], expected: set[str]) -> None:
+    assert features("llama", keys, {}) == expected
 
 
 MLA = {"attention.head_count_kv": 1, "rope.dimension_count": 8}
@@ -89,7 +89,7 @@ FAST, SLOW, LOG, SLOPE = (
 
 
 @pytest.mark.parametrize(
-    ("arch", "keys", "found"),
+    ("arch", "keys", "expected"),
     [
         ("gemma3", WINDOW, set()), ("gemma3", {**WINDOW, OWN: 10000.0}, set()),
         ("gemma3", {**WINDOW, OWN: 20000.0}, {"window_theta"}), ("llama", {**WINDOW, OWN: 20000.0}, set()),
@@ -100,12 +100,12 @@ FAST, SLOW, LOG, SLOPE = (
         ("mistral3", {SLOPE: 0.0}, set()), ("llama", {SLOPE: 0.1}, set()),
     ],
 )  # fmt: skip
-def test_keys_that_only_some_architectures_read(arch: str, keys: dict[str, Any], found: set[str]) -> None:
-    assert features(arch, keys, {}) == {"theta"} | found
+def test_keys_that_only_some_architectures_read(arch: str, keys: dict[str, Any], expected: set[str]) -> None:
+    assert features(arch, keys, {}) == {"theta"} | expected
 
 
 @pytest.mark.parametrize(
-    ("arch", "vectors", "keys", "found"),
+    ("arch", "vectors", "keys", "expected"),
     [
         ("llama", {FREQS: ONES}, {}, set()), ("llama", {FREQS: TWOS}, {}, {"rope_freqs"}),
         ("phi3", {LONG: ONES, SHORT: ONES}, {}, set()), ("phi3", {LONG: TWOS, SHORT: ONES}, {}, {"factors"}),
@@ -118,6 +118,6 @@ def test_keys_that_only_some_architectures_read(arch: str, keys: dict[str, Any],
     ],
 )  # fmt: skip
 def test_rope_tensors_count_where_they_divide(
-    arch: str, vectors: dict[str, list[float]], keys: dict[str, Any], found: set[str]
+    arch: str, vectors: dict[str, list[float]], keys: dict[str, Any], expected: set[str]
 ) -> None:
-    assert features(arch, keys, vectors) == {"theta"} | found
+    assert features(arch, keys, vectors) == {"theta"} | expected

@@ -77,8 +77,8 @@ def test_a_length_that_also_scales_queries_stays(tmp_path: Path) -> None:
 def test_a_file_that_cannot_become_another_architecture(
     tmp_path: Path, extra: dict[str, Any], more: dict[str, Any], words: str
 ) -> None:
-    said = f"this schedule cannot be baked for a carrier: {words}; choose another method"
-    assert refusal(tmp_path, "qwen2", MIXED, extra, more) == said
+    message = f"this schedule cannot be baked for a carrier: {words}; choose another method"
+    assert refusal(tmp_path, "qwen2", MIXED, extra, more) == message
     assert not (tmp_path / "out.gguf").exists()
 
 
@@ -153,7 +153,7 @@ def test_what_each_reader_does(tmp_path: Path, arch: str, recipe: Recipe, expect
 def test_auto_takes_the_tensor_where_more_readers_read_it(tmp_path: Path) -> None:
     """In mistral3, ik_llama.cpp 2026.8 reads the base and the tensor; its yarn is untested."""
     result = plan_of(tmp_path, "mistral3", FLAT).result
-    reasons = {one.encoding: one.reason for one in result.considered if not one.selected}
+    reasons = {choice.encoding: choice.reason for choice in result.considered if not choice.selected}
     assert result.encoding == "tensor"
     assert list(reasons) == ["keys"]
     assert plan_of(tmp_path, "mistral3", YARN).result.encoding == "keys"  # Ollama 0.12 does not use the tensor

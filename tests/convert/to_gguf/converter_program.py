@@ -23,9 +23,9 @@ def not_there(*given: Any, **more: Any) -> None:
 transformers.AutoConfig.from_pretrained = not_there
 TextModel.get_vocab_base_pre = lambda self, tokenizer: "gpt-2"
 architecture = get_model_architecture(ModelBase.load_hparams(Path(folder), False), conversion.ModelType.TEXT)
-made = conversion.get_model_class(architecture)
-made.set_vocab = lambda self: TextModel._set_vocab_gpt2(self)
+model_class = conversion.get_model_class(architecture)
+model_class.set_vocab = lambda self: TextModel._set_vocab_gpt2(self)
 for outtype in outtypes:
     sys.argv = ["convert_hf_to_gguf.py", folder, "--outtype", outtype, "--outfile", f"{folder}-{outtype}.gguf"]
-    sys.argv += ["--no-mtp"] * bool(made.supports_mtp_export)
+    sys.argv += ["--no-mtp"] * bool(model_class.supports_mtp_export)
     runpy.run_path(str(Path(tree) / sys.argv[0]), run_name="__main__")

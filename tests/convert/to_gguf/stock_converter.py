@@ -44,16 +44,16 @@ KEYS: dict[str, dict[str, Any]] = {
 def in_bfloat16(model_type: str, folder: Path) -> tuple[Path, dict[str, torch.Tensor]]:
     """A checkpoint that the converter can read, stored in bfloat16 as published ones are, and its tensors."""
     checkpoint(model_type, folder, **SIZES.get(model_type, {}))
-    own = json.loads((folder / "config.json").read_text()) | {"torch_dtype": "bfloat16"}
-    (folder / "config.json").write_text(json.dumps(own))
+    config = json.loads((folder / "config.json").read_text()) | {"torch_dtype": "bfloat16"}
+    (folder / "config.json").write_text(json.dumps(config))
     return folder, stored_as(folder, "bfloat16")
 
 
 def by_converter(source: Path, outtypes: list[str], tree: str) -> dict[str, Path]:
     """The files that the converter makes of a checkpoint of bfloat16, by type. tree: llama.cpp's sources."""
     text = (source / "config.json").read_text()
-    own = json.loads(text)
-    (source / "config.json").write_text(json.dumps(own | KEYS.get(own["model_type"], {})))
+    config = json.loads(text)
+    (source / "config.json").write_text(json.dumps(config | KEYS.get(config["model_type"], {})))
     command = [sys.executable, str(PROGRAM), tree, str(source), *outtypes]
     done = subprocess.run(command, capture_output=True, text=True, env=without_secrets(), cwd=source.parent)
     assert done.returncode == 0, done.stderr

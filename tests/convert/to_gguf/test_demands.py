@@ -75,7 +75,7 @@ def test_what_llama_cpp_computes_otherwise_or_does_not_load_is_refused(
 )
 def test_a_tensor_without_a_name_or_of_integers_is_refused(name: str, tensor: Any, words: str, tmp_path: Path) -> None:
     source = checkpoint("llama", tmp_path / "source")
-    tensors(lambda found: found.update({name: tensor.numpy()}))(source)
+    tensors(lambda arrays: arrays.update({name: tensor.numpy()}))(source)
     with pytest.raises((UnsupportedBake, BadSource), match=words):
         make_plan(source, AS_IS, to="gguf")
 
@@ -193,7 +193,7 @@ def logits(config: dict[str, Any], weights: dict[str, torch.Tensor]) -> torch.Te
 def conversion(plan: Any) -> tuple[Any, ...]:
     """The metadata, every tensor with the places of its rows and what they are multiplied by, and the warnings."""
     values = {key: value for key, value in plan.exported.model.header.values.items() if not key.startswith("general.")}
-    parts = {one.name: [(part.start, part.rows, part.factors) for part in one.parts] for one in plan.exported.tensors}
+    parts = {t.name: [(part.start, part.rows, part.factors) for part in t.parts] for t in plan.exported.tensors}
     return values, parts, plan.warnings
 
 

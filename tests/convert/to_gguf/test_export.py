@@ -48,14 +48,14 @@ def qwen3(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_bytes_are_those_of_the_reference_quantisers(qwen3: Path, tmp_path: Path, outtype: str) -> None:
     bake(qwen3, YARN, tmp_path / "out.gguf", outtype=outtype)
     kind = gguf.GGMLQuantizationType["BF16" if outtype == "auto" else outtype.upper()]
-    source, made = safetensors.torch.load_file(qwen3 / "model.safetensors"), contents(tmp_path / "out.gguf")
+    source, exported = safetensors.torch.load_file(qwen3 / "model.safetensors"), contents(tmp_path / "out.gguf")
     assert GgufFile.open(tmp_path / "out.gguf").tensors["blk.0.attn_q.weight"].type == kind
     for ours, theirs in (("blk.0.ffn_gate", "layers.0.mlp.gate_proj"), ("token_embd", "embed_tokens")):
         weight = source[f"model.{theirs}.weight"].float().numpy()
-        assert made[f"{ours}.weight"] == gguf.quants.quantize(weight, kind).tobytes()
+        assert exported[f"{ours}.weight"] == gguf.quants.quantize(weight, kind).tobytes()
     norm = source["model.layers.1.self_attn.q_norm.weight"].float().numpy()
-    assert made["blk.1.attn_q_norm.weight"] == norm.tobytes()
-    assert len(made) == len(source)
+    assert exported["blk.1.attn_q_norm.weight"] == norm.tobytes()
+    assert len(exported) == len(source)
 
 
 def test_q8_0_of_awkward_numbers() -> None:
@@ -117,10 +117,10 @@ def test_shards_and_a_model_around_the_language_model(tmp_path: Path) -> None:
     config = json.loads((source / "config.json").read_text())
     (source / "config.json").write_text(json.dumps({"model_type": "gemma3", "text_config": config}))
     bake(source, YARN, tmp_path / "out.gguf")
-    made = contents(tmp_path / "out.gguf")
+    exported = contents(tmp_path / "out.gguf")
     norm = tensors["model.layers.0.self_attn.q_norm.weight"].numpy()
-    assert made["blk.0.attn_q_norm.weight"] == (norm + np.float32(1)).tobytes()
-    assert len(made) == len(tensors.keys() - {"lm_head.weight"})
+    assert exported["blk.0.attn_q_norm.weight"] == (norm + np.float32(1)).tobytes()
+    assert len(exported) == len(tensors.keys() - {"lm_head.weight"})
 
 
 @pytest.mark.parametrize(("outtype", "kind"), [("q4_k_m", 12), ("q6_k", 14)])
@@ -160,10 +160,10 @@ CASES = sample(KNOWN, 3) + sample([case for case in OTHERS if case not in KNOWN]
 
 def types(path: Path) -> dict[str, str]:
     """The type of each kind of tensor; where layers differ, all of them."""
-    found: dict[str, set[str]] = {}
-    for one in gguf.GGUFReader(path).tensors:
-        found.setdefault(general_name(one.name), set()).add(one.tensor_type.name)
-    return {name: "/".join(sorted(kinds)) for name, kinds in sorted(found.items())}
+    type_names: dict[str, set[str]] = {}
+    for tensor in gguf.GGUFReader(path).tensors:
+        type_names.setdefault(general_name(tensor.name), set()).add(tensor.tensor_type.name)
+    return {name: "/".join(sorted(kinds)) for name, kinds in sorted(type_names.items())}
 
 
 def recorded(model_type: str, outtype: str) -> dict[str, str]:
@@ -178,11 +178,11 @@ def test_llama_cpp_decodes_it_and_its_types_are_those_of_the_converter(
     pytest.importorskip("llama_cpp")
     source, _ = in_bfloat16(model_type, tmp_path / "source")
     bake(source, recipe_of("as-is"), tmp_path / "out.gguf", outtype=outtype)
-    found = types(tmp_path / "out.gguf")
+    tensor_types = types(tmp_path / "out.gguf")
     if outtype == "f32":
-        assert set(found.values()) == {"F32"}
+        assert set(tensor_types.values()) == {"F32"}
     else:
-        assert found == recorded(model_type, outtype)
+        assert tensor_types == recorded(model_type, outtype)
     assert np.isfinite(LlamaCppEngine(tmp_path / "out.gguf").logits(sequence(64), list(range(64)))).all()
 
 
@@ -201,7 +201,7 @@ def test_what_llama_cpp_does_not_decode_never_has_its_name(tmp_path: Path, monke
     """Without the data, the convolutions have the type of the others: llama.cpp loads that, and its process aborts."""
     pytest.importorskip("llama_cpp")
     source, _ = in_bfloat16("lfm2", tmp_path / "source")
-    without = {arch: msgspec.structs.replace(one, float32=()) for arch, one in demands().items()}
+    without = {arch: msgspec.structs.replace(demand, float32=()) for arch, demand in demands().items()}
     monkeypatch.setattr(tensors, "demands", lambda: without)
     plan = make_plan(source, recipe_of("yarn", 4.0), tmp_path / "out.gguf", to="gguf")
     with pytest.raises(RopeconvError, match=r"cannot run .*ASSERT\(src1->nb\[0\] == .*; nothing was kept") as problem:

@@ -74,18 +74,18 @@ def test_files_of_hundreds_of_megabytes_are_not_read(folder: Path, name: str) ->
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
-        *((b'{"model": [' + one * (45_000_000 // len(one)) + b"0]}", "more entries than any tokenizer")
-          for one in (b"[],", b'"",', b"{},", b"[[]],")),
+        *((b'{"model": [' + entry * (45_000_000 // len(entry)) + b"0]}", "more entries than any tokenizer")
+          for entry in (b"[],", b'"",', b"{},", b"[[]],")),
         (b'{"pre_tokenizer":{"pretokenizers":[' * 50_000, "not as tokenizers writes it"),
     ],
     ids=["lists", "texts", "objects", "nested lists", "nesting without end"],
 )  # fmt: skip
-def test_more_entries_than_any_tokenizer(text: bytes, said: str) -> None:
+def test_more_entries_than_any_tokenizer(text: bytes, message: str) -> None:
     assert len(text) < LONGEST
     start = time.process_time()
-    with pytest.raises(BadSource, match=said):
+    with pytest.raises(BadSource, match=message):
         decoded(text, TokenizerJson, "tokenizer.json")
     assert time.process_time() - start < 5
 

@@ -79,7 +79,7 @@ def test_exports_with_published_tokenizers(name: str, tmp_path: Path) -> None:
     assert done.reason == ""
     assert GgufFile.open(done.path).get("tokenizer.ggml.pre") == ("default" if pieces else name)
     encode = library.EncodeAsIds if pieces else lambda text: library.encode(text, add_special_tokens=False).ids
-    (found,) = in_llama_cpp([done.path], PROSE, special=False)
+    (actual,) = in_llama_cpp([done.path], PROSE, special=False)
     expected = [encode(text) for text in PROSE]
-    assert [text for text, ours, theirs in zip(PROSE, found, expected, strict=True) if ours != theirs] == []
-    assert [ids[1:] for ids in found] != expected
+    assert [text for text, ours, theirs in zip(PROSE, actual, expected, strict=True) if ours != theirs] == []
+    assert [ids[1:] for ids in actual] != expected

@@ -57,8 +57,8 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
 @pytest.mark.parametrize("name", sample(list(CASES), 2))
 def test_a_scaled_checkpoint_is_converted_as_it_is(tmp_path: Path, name: str) -> None:
     model_type, rope, encoding = CASES[name]
-    own = {"original_max_position_embeddings": 64} if model_type == "phi3" else {}
-    source = checkpoint(model_type, tmp_path / "source", max_position_embeddings=256, rope_parameters=rope, **own)
+    extra = {"original_max_position_embeddings": 64} if model_type == "phi3" else {}
+    source = checkpoint(model_type, tmp_path / "source", max_position_embeddings=256, rope_parameters=rope, **extra)
     out = tmp_path / "out.gguf"
     plan = bake(source, recipe_of("as-is"), out)
     assert plan.result.encoding == encoding
@@ -67,9 +67,9 @@ def test_a_scaled_checkpoint_is_converted_as_it_is(tmp_path: Path, name: str) ->
     for figures, unscaled in zip(beyond(reference, of_llamacpp(out)), control, strict=True):
         assert figures.kl_mean < 1e-5
         assert unscaled.kl_mean > 1000 * figures.kl_mean
-    seen = inspected(out)
-    assert not seen.problems
-    assert seen.spec.attention_factor == pytest.approx(plan.schedule.attention_factor, rel=1e-6)
+    inspection = inspected(out)
+    assert not inspection.problems
+    assert inspection.spec.attention_factor == pytest.approx(plan.schedule.attention_factor, rel=1e-6)
 
 
 QWEN = {
@@ -100,17 +100,17 @@ def predicting(model_type: str, folder: Path) -> Path:
 def test_layers_that_predict_are_kept_where_llamacpp_has_them(tmp_path: Path, model_type: str) -> None:
     source, out = predicting(model_type, tmp_path / "source"), tmp_path / "out.gguf"
     plan = bake(source, PLAIN_YARN, out)
-    file, made = GgufFile.open(out), contents(out)
+    file, tensors = GgufFile.open(out), contents(out)
     arch = file.get("general.architecture")
     assert (file.get(f"{arch}.block_count"), file.get(f"{arch}.nextn_predict_layers")) == (3, 1)
     stored = safetensors.torch.load_file(source / "model.safetensors")
     qwen = model_type.startswith("qwen")
     norm = stored["mtp.pre_fc_norm_hidden.weight" if qwen else "model.layers.2.hnorm.weight"].numpy()
-    assert made["blk.2.nextn.hnorm.weight"] == (norm + np.float32(qwen)).tobytes()  # which Qwen stores as weight - 1
-    assert made["blk.2.attn_k.weight"] == made["blk.1.attn_k.weight"] != made["blk.2.nextn.eh_proj.weight"]
+    assert tensors["blk.2.nextn.hnorm.weight"] == (norm + np.float32(qwen)).tobytes()  # which Qwen stores as weight - 1
+    assert tensors["blk.2.attn_k.weight"] == tensors["blk.1.attn_k.weight"] != tensors["blk.2.nextn.eh_proj.weight"]
     reference, stock = of_transformers(source, plan), of_llamacpp(out)
-    assert max(one.kl_mean for one in beyond(reference, stock)) < 1e-5
-    assert min(one.kl_mean for one in beyond(of_transformers(source, None), stock)) > 1e-3
+    assert max(figures.kl_mean for figures in beyond(reference, stock)) < 1e-5
+    assert min(figures.kl_mean for figures in beyond(of_transformers(source, None), stock)) > 1e-3
     assert not any("MTP" in warning for warning in plan.warnings)
 
 
@@ -123,19 +123,19 @@ def test_latent_attention_keeps_its_logits(tmp_path: Path, method: str, attn_fac
     assert header.get("deepseek2.rope.scaling.yarn_log_multiplier") == pytest.approx(-0.0878249, rel=1e-5)
     assert header.get("deepseek2.rope.scaling.attn_factor", 1) == pytest.approx(attn_factor, rel=1e-6)
     reference, stock = of_transformers(source, plan), of_llamacpp(out)
-    assert max(one.kl_mean for one in beyond(reference, stock)) < 1e-5
-    assert min(one.kl_mean for one in beyond(of_transformers(source, None), stock)) > 1e-3
+    assert max(figures.kl_mean for figures in beyond(reference, stock)) < 1e-5
+    assert min(figures.kl_mean for figures in beyond(of_transformers(source, None), stock)) > 1e-3
 
 
 @pytest.mark.parametrize("model_type", ["deepseek_v3", "ernie4_5_moe"])
 def test_layers_that_predict_are_left_out_elsewhere_and_the_plan_says_so(tmp_path: Path, model_type: str) -> None:
-    made, plain = tmp_path / "out.gguf", tmp_path / "plain.gguf"
-    for source, out in ((predicting(model_type, tmp_path / "source"), made),
+    trimmed, plain = tmp_path / "out.gguf", tmp_path / "plain.gguf"
+    for source, out in ((predicting(model_type, tmp_path / "source"), trimmed),
                         (checkpoint(model_type, tmp_path / "plain"), plain)):  # fmt: skip
         plan = bake(source, PLAIN_YARN, out)
-        assert any("further tokens (MTP) are left out" in warning for warning in plan.warnings) is (out == made)
-    assert contents(made) == contents(plain)
-    assert GgufFile.open(made).get(f"{GgufFile.open(made).get('general.architecture')}.block_count") == 2
+        assert any("further tokens (MTP) are left out" in warning for warning in plan.warnings) is (out == trimmed)
+    assert contents(trimmed) == contents(plain)
+    assert GgufFile.open(trimmed).get(f"{GgufFile.open(trimmed).get('general.architecture')}.block_count") == 2
 
 
 NUMBERS = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
@@ -172,12 +172,12 @@ def test_a_model_with_mxfp4_keeps_its_blocks_and_computes_what_their_numbers_do(
     source, plain, expected = published(tmp_path)
     out = tmp_path / "out.gguf"
     plan = bake(source, YARN, out)
-    file, made = GgufFile.open(out), contents(out)
+    file, tensors = GgufFile.open(out), contents(out)
     assert file.tensors["blk.0.ffn_down_exps.weight"].type == MXFP4
-    down = np.frombuffer(made["blk.0.ffn_down_exps.weight"], np.uint8).reshape(-1, 17)
-    up = np.frombuffer(made["blk.1.ffn_up_exps.weight"], np.uint8).reshape(-1, 17)
-    wanted = expected["model.layers.0.mlp.experts.down_proj"].flatten().numpy()
-    assert np.array_equal(gguf.quants.dequantize(down, MXFP4).flatten(), wanted)
+    down = np.frombuffer(tensors["blk.0.ffn_down_exps.weight"], np.uint8).reshape(-1, 17)
+    up = np.frombuffer(tensors["blk.1.ffn_up_exps.weight"], np.uint8).reshape(-1, 17)
+    down_values = expected["model.layers.0.mlp.experts.down_proj"].flatten().numpy()
+    assert np.array_equal(gguf.quants.dequantize(down, MXFP4).flatten(), down_values)
     odd = expected["model.layers.1.mlp.experts.gate_up_proj"][:, 1::2].flatten().numpy()
     assert np.array_equal(gguf.quants.dequantize(up, MXFP4).flatten(), odd)
     reference = of_transformers(plain, plan)
@@ -283,8 +283,8 @@ def test_a_window_that_llama_cpp_ignores_is_noted(
 def exported_configs() -> list[Path]:
     """Published configs of families that become GGUF."""
     data, families = Path(__file__).parents[2] / "data", by_model_type()
-    found = [*(data / "configs").glob("*.json"), *(data / "more_configs").glob("*.json")]
-    types = {path: json.loads(path.read_text()).get("model_type") for path in sorted(found)}
+    paths = [*(data / "configs").glob("*.json"), *(data / "more_configs").glob("*.json")]
+    types = {path: json.loads(path.read_text()).get("model_type") for path in sorted(paths)}
     return [path for path, name in types.items() if name in families and families[name].gguf]
 
 
@@ -292,7 +292,7 @@ def exported_configs() -> list[Path]:
 def test_the_layers_of_published_models_are_those_of_llama_cpp(config: Path, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_bytes(config.read_bytes())
     source = open_checkpoint(str(tmp_path))
-    seen = inspect_config(source)
-    sizes = sizes_of(source.config(), seen.family, seen.spec)
-    header = GgufHeader(3, hparams(sizes, seen.family, seen.spec.unscaled(), 1000), {}, 32, 0, 0)
-    demands.check_layers(header, sizes, seen.family, seen.spec)
+    inspection = inspect_config(source)
+    sizes = sizes_of(source.config(), inspection.family, inspection.spec)
+    header = GgufHeader(3, hparams(sizes, inspection.family, inspection.spec.unscaled(), 1000), {}, 32, 0, 0)
+    demands.check_layers(header, sizes, inspection.family, inspection.spec)

@@ -48,12 +48,12 @@ def corpus() -> list[str]:
 
 def byte_level(pre: Any, ignore_merges: bool = False) -> Tokenizer:
     """A byte-level BPE that cuts text as `pre` does."""
-    made = Tokenizer(models.BPE(ignore_merges=ignore_merges))
-    made.pre_tokenizer, made.decoder = pre, decoders.ByteLevel()
+    tokenizer = Tokenizer(models.BPE(ignore_merges=ignore_merges))
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre, decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=VOCABULARY, special_tokens=["<s>", "</s>"], initial_alphabet=alphabet)
-    made.train_from_iterator(corpus(), trainer)
-    return made
+    tokenizer.train_from_iterator(corpus(), trainer)
+    return tokenizer
 
 
 @functools.cache
@@ -73,19 +73,19 @@ def parsed(text: str) -> TokenizerJson:
 
 def as_pre_tokenizer(steps: tuple[str, ...]) -> Any:
     """The steps of the table as the tokenizers library has them."""
-    found = []
+    parts = []
     for step in steps:
         if step in ("digits", "numbers"):
-            found.append(pre_tokenizers.Digits(individual_digits=step == "digits"))
+            parts.append(pre_tokenizers.Digits(individual_digits=step == "digits"))
         elif step == "punctuation":
-            found.append(pre_tokenizers.Punctuation("contiguous"))
+            parts.append(pre_tokenizers.Punctuation("contiguous"))
         elif step == "gpt2":
-            found.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True))
+            parts.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True))
         elif step.startswith("split "):
-            found.append(pre_tokenizers.Split(Regex(step.removeprefix("split ")), "isolated"))
+            parts.append(pre_tokenizers.Split(Regex(step.removeprefix("split ")), "isolated"))
     if "gpt2" not in steps:
-        found.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
-    return pre_tokenizers.Sequence(found)
+        parts.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
+    return pre_tokenizers.Sequence(parts)
 
 
 def keys_of(tokenizer: Tokenizer, folder: Path, **options: Any) -> Keys:
@@ -139,8 +139,8 @@ def by_name_of_pre(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[
     keys = {name: keys_of(known(name), folder) for name in PRE}
     for name, given in keys.items():
         vocabulary_file(given, folder / f"{name}.gguf")
-    found = in_llama_cpp([folder / f"{name}.gguf" for name in PRE])
-    return {name: (keys[name], ids) for name, ids in zip(PRE, found, strict=True)}
+    token_ids = in_llama_cpp([folder / f"{name}.gguf" for name in PRE])
+    return {name: (keys[name], ids) for name, ids in zip(PRE, token_ids, strict=True)}
 
 
 @pytest.mark.parametrize("name", PRE)
@@ -189,7 +189,7 @@ def test_an_unknown_pre_tokenizer_is_an_error_and_never_a_guess(pre: Any) -> Non
         recognise(parsed(tokenizer.to_str()), {})
 
 
-def with_lookup(made: bool) -> dict[str, Any]:
+def with_lookup(mergeable: bool) -> dict[str, Any]:
     """A tokenizer.json that cuts as qwen2 does, and has ignore_merges. made: merging makes all of its tokens."""
     data: dict[str, Any] = json.loads(text_of(Pre("qwen2", True, PRE["qwen2"].steps)))
     model = data["model"]
@@ -197,19 +197,19 @@ def with_lookup(made: bool) -> dict[str, Any]:
         model["vocab"].pop(text, None)
     lookup = Tokenizer.from_str(json.dumps({**data, "model": {**model, "ignore_merges": False}}))
     free = {text: number for text, number in model["vocab"].items() if len(lookup.model.tokenize(text)) == 1}
-    model["vocab"] = free if made else {**free, "Qzq": VOCABULARY - 1}
+    model["vocab"] = free if mergeable else {**free, "Qzq": VOCABULARY - 1}
     model["merges"] = [merge for merge in model["merges"] if "".join(merge) in free]
     return data
 
 
-@pytest.mark.parametrize("made", [True, False])
-def test_looking_words_up_first_says_nothing_where_merging_makes_every_token(made: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("mergeable", [True, False])
+def test_looking_words_up_first_says_nothing_where_merging_makes_every_token(mergeable: bool, tmp_path: Path) -> None:
     """As in gpt-oss, which has ignore_merges where llama.cpp merges. One token more, and llama.cpp gives others."""
-    tokenizer, texts = Tokenizer.from_str(json.dumps(with_lookup(made))), [*TEXTS[:-1], "Qzq"]
-    (tmp_path / "tokenizer.json").write_text(json.dumps(with_lookup(made)))
-    keys = tokenizer_keys(tmp_path, VOCABULARY, {}, pre="" if made else "qwen2")
+    tokenizer, texts = Tokenizer.from_str(json.dumps(with_lookup(mergeable))), [*TEXTS[:-1], "Qzq"]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(with_lookup(mergeable)))
+    keys = tokenizer_keys(tmp_path, VOCABULARY, {}, pre="" if mergeable else "qwen2")
     assert keys["tokenizer.ggml.pre"].decode() == "qwen2"
-    assert (cut(keys, tmp_path, texts) == [tokenizer.encode(text).ids for text in texts]) is made
+    assert (cut(keys, tmp_path, texts) == [tokenizer.encode(text).ids for text in texts]) is mergeable
 
 
 def train_pieces(folder: Path, **options: Any) -> sentencepiece.SentencePieceProcessor:
@@ -262,7 +262,7 @@ def test_user_defined_pieces_are_found_in_text_with_spaces(tmp_path: Path, space
 
 
 @pytest.mark.parametrize(
-    ("options", "what"),
+    ("options", "message"),
     [
         ({"model_type": "unigram"}, "unigram"),
         ({"normalization_rule_name": "nmt_nfkc"}, "nmt_nfkc"),
@@ -270,10 +270,10 @@ def test_user_defined_pieces_are_found_in_text_with_spaces(tmp_path: Path, space
     ],
 )
 def test_sentencepiece_that_llama_cpp_does_not_have_is_refused(
-    tmp_path: Path, options: dict[str, Any], what: str
+    tmp_path: Path, options: dict[str, Any], message: str
 ) -> None:
     train_pieces(tmp_path, **options)
-    with pytest.raises(BadSource, match=what):
+    with pytest.raises(BadSource, match=message):
         tokenizer_keys(tmp_path, VOCABULARY, {})
 
 
@@ -300,8 +300,8 @@ def test_llama_cpp_takes_every_name_of_the_list_and_no_other(tmp_path: Path) -> 
     tried = [*names, "nonsense", "qwen", "llama"]
     for name in tried:
         vocabulary_file(keys | {"tokenizer.ggml.pre": string(name)}, tmp_path / f"{name}.gguf")
-    found = in_llama_cpp([tmp_path / f"{name}.gguf" for name in tried], [])
-    assert [name for name, ids in zip(tried, found, strict=True) if ids is not None] == list(names)
+    token_ids = in_llama_cpp([tmp_path / f"{name}.gguf" for name in tried], [])
+    assert [name for name, ids in zip(tried, token_ids, strict=True) if ids is not None] == list(names)
     with pytest.raises(UsageError, match="not a pre-tokenizer of llama.cpp; choose one of: .*qwen2"):
         tokenizer_keys(tmp_path, VOCABULARY, {}, pre="nonsense")
     assert tokenizer_keys(tmp_path, VOCABULARY, {}, pre="mpt")["tokenizer.ggml.pre"].decode() == "mpt"
@@ -315,12 +315,12 @@ def test_added_tokens_special_tokens_and_the_chat_template_go_along(tmp_path: Pa
     settings = {"bos_token": "<s>", "eos_token": "</s>", "add_bos_token": True, "chat_template": "{{ messages }}"}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
     keys = tokenizer_keys(tmp_path, VOCABULARY + 10, {})
-    found = {name.removeprefix("tokenizer."): value.decode() for name, value in keys.items()}
-    added = zip(found["ggml.tokens"], found["ggml.token_type"], strict=True)
+    metadata = {name.removeprefix("tokenizer."): value.decode() for name, value in keys.items()}
+    added = zip(metadata["ggml.tokens"], metadata["ggml.token_type"], strict=True)
     assert list(added)[VOCABULARY:][:3] == [("<|im_start|>", 3), ("<think>", 4), ("[PAD602]", 5)]
-    assert [found[f"ggml.{name}"] for name in ("bos_token_id", "eos_token_id", "add_bos_token")] == [0, 1, True]
-    assert found["chat_template"] == "{{ messages }}"
-    assert len(found["ggml.merges"]) == VOCABULARY - 256 - 2
+    assert [metadata[f"ggml.{name}"] for name in ("bos_token_id", "eos_token_id", "add_bos_token")] == [0, 1, True]
+    assert metadata["chat_template"] == "{{ messages }}"
+    assert len(metadata["ggml.merges"]) == VOCABULARY - 256 - 2
 
 
 def test_special_tokens_and_the_chat_template_come_back(tmp_path: Path) -> None:

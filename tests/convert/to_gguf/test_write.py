@@ -43,16 +43,16 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def pieces(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Rows]]:
     """The pieces that are read, each after a pause, with the certainty that no thread is left in the end."""
-    read_piece, seen, pauses = write._read, list[Rows](), np.random.default_rng(0)
+    read_piece, pieces_read, pauses = write._read, list[Rows](), np.random.default_rng(0)
     before = threading.active_count()
 
     def counted(rows: Rows) -> np.ndarray:
-        seen.append(rows)
+        pieces_read.append(rows)
         time.sleep(float(pauses.uniform(0, 0.002)))
         return read_piece(rows)
 
     monkeypatch.setattr(write, "_read", counted)
-    yield seen
+    yield pieces_read
     assert threading.active_count() == before
 
 
@@ -101,9 +101,9 @@ def test_the_bytes_are_the_same_whoever_is_ready_first_and_progress_adds_up(tmp_
         assert threading.current_thread() is threading.main_thread()
         steps.append(done)
 
-    made = written(tmp_path / "out", matrices, advance).read_bytes()
-    assert made == HEAD + b"".join(quantised(matrix) for matrix in matrices)
-    assert sum(steps) == len(made) - len(HEAD)
+    content = written(tmp_path / "out", matrices, advance).read_bytes()
+    assert content == HEAD + b"".join(quantised(matrix) for matrix in matrices)
+    assert sum(steps) == len(content) - len(HEAD)
     assert 0 < min(steps) <= max(steps) <= 2048
 
 

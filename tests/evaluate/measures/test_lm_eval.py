@@ -59,13 +59,13 @@ class Standin:
 
 @pytest.fixture
 def standin(monkeypatch: pytest.MonkeyPatch) -> Standin:
-    found = Standin()
+    stub = Standin()
     for name in ("lm_eval", "lm_eval.models", "lm_eval.models.huggingface", "lm_eval.tasks"):
         module: Any = ModuleType(name)
         module.__spec__ = ModuleSpec(name, None)
-        module.HFLM, module.simple_evaluate, module.TaskManager = found.HFLM, found.simple_evaluate, found.TaskManager
+        module.HFLM, module.simple_evaluate, module.TaskManager = stub.HFLM, stub.simple_evaluate, stub.TaskManager
         monkeypatch.setitem(sys.modules, name, module)
-    return found
+    return stub
 
 
 @pytest.fixture
@@ -76,23 +76,23 @@ def run(tiny_llama: Path, tmp_path: Path) -> Run:
         (measure,) = parse_measures(f"lm-eval:{task}")
         with open_runner(RunnerRequest(str(tiny_llama), [], device="cpu")) as (runner, _):
             for _ in range(times):
-                asked = Evaluation(parse_rows(rows), [measure], prose(runner.tokenizer), ASKED, runner)
+                evaluation = Evaluation(parse_rows(rows), [measure], prose(runner.tokenizer), ASKED, runner)
                 with Journal(tmp_path / "journal.jsonl", EVAL, runner.source) as journal:
-                    found = asked.run(journal).observations
-        return found
+                    observations = evaluation.run(journal).observations
+        return observations
 
     return measured
 
 
 def test_a_task_runs_on_the_patched_model_without_another_load(standin: Standin, run: Run) -> None:
-    found = run("some_task", times=2)
+    observations = run("some_task", times=2)
     first, second = standin.asked  # by row; the second time both were in the journal
     assert first["pretrained"] is second["pretrained"]
-    for one in standin.asked:
-        assert (one["tasks"], one["limit"], one["max_length"], one["random_seed"]) == (["some_task"], 3, 96, 5)
-    base, linear = found["base"], found["linear:4"]
-    assert [one.pair for one in base] == [one.pair for one in linear]
-    assert [(one.metric, one.column, one.document) for one in base] == [("score,strict", 96, n) for n in range(3)]
+    for call in standin.asked:
+        assert (call["tasks"], call["limit"], call["max_length"], call["random_seed"]) == (["some_task"], 3, 96, 5)
+    base, linear = observations["base"], observations["linear:4"]
+    assert [observation.pair for observation in base] == [observation.pair for observation in linear]
+    assert [(item.metric, item.column, item.document) for item in base] == [("score,strict", 96, n) for n in range(3)]
     assert all(abs(a.value - b.value) > 1e-3 for a, b in zip(base, linear, strict=True))
 
 
@@ -102,9 +102,9 @@ def test_a_task_of_a_persons_own_file_runs_and_nothing_of_lm_eval_is_on_the_scre
     path = tmp_path / "mine.yaml"
     path.write_text("dataset_path: json\ntask: my_task\n")
     capfd.readouterr()
-    found = run(str(path))
+    observations = run(str(path))
     assert (standin.asked[0]["tasks"], standin.asked[0]["task_manager"]) == (["my_task"], f"tasks of {tmp_path}")
-    assert {o.measure for o in found["base"]} == {"lm-eval:my_task"}
+    assert {o.measure for o in observations["base"]} == {"lm-eval:my_task"}
     path.write_text("dataset_path: json\ntask: my_task\nfewshot: 2\n")
     run(str(path))
     assert len(standin.asked) == 4, "a changed task is run again"

@@ -20,28 +20,28 @@ ASKED = EvaluationSizes((16, 64, 256), 64, windows=6, targets=10)
 PREFIX = (7, 8)
 
 
-def cases(name: str, texts: Texts, asked: EvaluationSizes = ASKED) -> list[Case]:
+def cases(name: str, texts: Texts, sizes: EvaluationSizes = ASKED) -> list[Case]:
     """The cases of a measure, each of which is a part of one text behind its prefix."""
     (measure,) = parse_measures(name)
-    found = list(measure.cases(texts, asked))
-    for case in found:
+    sequences = list(measure.cases(texts, sizes))
+    for case in sequences:
         assert case.ids.dtype == np.int32
         assert (np.diff(case.targets) > 0).all()
         assert tuple(case.ids[: len(texts.prefix)]) == texts.prefix
         assert case.targets.min() >= max(1, len(texts.prefix))
         assert (np.diff(case.ids[len(texts.prefix) :]) == 1).all()
-    return found
+    return sequences
 
 
 @pytest.mark.parametrize("prefix", [(), PREFIX])
 def test_growth_predicts_the_same_tokens_at_all_lengths(prefix: tuple[int, ...]) -> None:
-    found = cases("growth", numbered(600, 500, prefix=prefix))
-    assert Counter(case.column for case in found) == {16: 6, 64: 6, 256: 6}
-    assert {case.document for case in found} == {0, 1}
-    predicted = Counter(tuple(case.ids[case.targets]) for case in found)
+    sequences = cases("growth", numbered(600, 500, prefix=prefix))
+    assert Counter(case.column for case in sequences) == {16: 6, 64: 6, 256: 6}
+    assert {case.document for case in sequences} == {0, 1}
+    predicted = Counter(tuple(case.ids[case.targets]) for case in sequences)
     assert set(predicted.values()) == {3}
     assert len({token for tokens in predicted for token in tokens}) == 60, "no token is predicted in two windows"
-    assert all(len(case.ids) == case.column and len(case.targets) == 10 for case in found)
+    assert all(len(case.ids) == case.column and len(case.targets) == 10 for case in sequences)
 
 
 def test_short_texts_give_fewer_windows_and_none_is_an_error() -> None:
@@ -54,24 +54,24 @@ def test_short_texts_give_fewer_windows_and_none_is_an_error() -> None:
 def test_position_gives_the_mean_of_every_block_of_one_pass() -> None:
     case = cases("position", numbered(600, prefix=PREFIX))[0]
     assert (len(case.ids), list(case.targets)) == (256, list(range(2, 256)))
-    found = REGISTRY["position"].observe(case, TokenLosses(case.targets.astype(float), None))
-    assert [one.column for one in found] == list(range(8, 257, 8))
-    assert (found[0].value, found[-1].value) == (np.mean(range(2, 8)), np.mean(range(248, 256)))
+    observations = REGISTRY["position"].observe(case, TokenLosses(case.targets.astype(float), None))
+    assert [observation.column for observation in observations] == list(range(8, 257, 8))
+    assert (observations[0].value, observations[-1].value) == (np.mean(range(2, 8)), np.mean(range(248, 256)))
 
 
 @pytest.mark.parametrize("prefix", [(), PREFIX])
 def test_sliding_predicts_every_token_once_with_enough_before_it(prefix: tuple[int, ...]) -> None:
-    asked, before = EvaluationSizes((64, 256), 64, windows=2), len(prefix)
-    found = cases("sliding:40", numbered(300, 270, prefix=prefix), asked)
-    for document, length in ((document, length) for document in (0, 1) for length in asked.lengths):
-        own = [case for case in found if (case.document, case.column) == (document, length)]
-        predicted = [int(token) - 1000 * document for case in own for token in case.ids[case.targets]]
+    sizes, before = EvaluationSizes((64, 256), 64, windows=2), len(prefix)
+    sequences = cases("sliding:40", numbered(300, 270, prefix=prefix), sizes)
+    for document, length in ((document, length) for document in (0, 1) for length in sizes.lengths):
+        windows = [case for case in sequences if (case.document, case.column) == (document, length)]
+        predicted = [int(token) - 1000 * document for case in windows for token in case.ids[case.targets]]
         assert predicted == list(range(0 if before else 1, 256 - before))
-        assert all(len(case.ids) <= length for case in own)
-        assert all(case.targets[0] >= length - 40 for case in own[1:-1])
-    for case in found:
-        (seen,) = REGISTRY["sliding"].observe(case, TokenLosses(np.ones(len(case.targets)), None))
-        assert seen.weight == len(case.targets)
+        assert all(len(case.ids) <= length for case in windows)
+        assert all(case.targets[0] >= length - 40 for case in windows[1:-1])
+    for case in sequences:
+        (observation,) = REGISTRY["sliding"].observe(case, TokenLosses(np.ones(len(case.targets)), None))
+        assert observation.weight == len(case.targets)
 
 
 def test_sliding_has_the_windows_of_the_documentation_of_transformers() -> None:
@@ -83,9 +83,9 @@ def test_sliding_has_the_windows_of_the_documentation_of_transformers() -> None:
         windows.append((begin, end, end - max(before, 1)))  # the first token of the text is not predicted
         if end == total:
             break
-    found = cases(f"sliding:{stride}", numbered(300), EvaluationSizes((length, total), 64, windows=1))
-    own = [case for case in found if case.column == length]
-    assert [(int(case.ids[0]), int(case.ids[-1]) + 1, len(case.targets)) for case in own] == windows
+    sequences = cases(f"sliding:{stride}", numbered(300), EvaluationSizes((length, total), 64, windows=1))
+    selection = [case for case in sequences if case.column == length]
+    assert [(int(case.ids[0]), int(case.ids[-1]) + 1, len(case.targets)) for case in selection] == windows
 
 
 def rows_of_longppl(columns: dict[str, dict[int, list[float]]]) -> dict[str, list[Observation]]:
@@ -107,10 +107,10 @@ def test_longppl_is_of_the_tokens_that_gain_and_are_likely_at_the_trained_length
         "yarn:4": {16: [3.0, 2.0, 5.5, 4.0], 64: [0.7, 0.1, 2.5, 1.0], 256: [1.0, 5.0, 5.0, 2.0]},
     })  # fmt: skip
     assert measure.combine(rows, sizes) == ""
-    assert {row: [o.value for o in found] for row, found in rows.items()} == {
+    assert {row: [o.value for o in observations] for row, observations in rows.items()} == {
         "base": [3.5, 0.75, 8.0], "yarn:4": [3.5, 0.85, 1.5],
     }  # fmt: skip
-    assert {(o.weight, o.values) for found in rows.values() for o in found} == {(2, ())}
+    assert {(o.weight, o.values) for observations in rows.values() for o in observations} == {(2, ())}
     none = rows_of_longppl({"base": {16: [1.0], 64: [1.0]}})
     assert "needs the long context" in measure.combine(none, sizes)
     assert none == {"base": []}

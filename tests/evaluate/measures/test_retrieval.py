@@ -21,21 +21,21 @@ def texts() -> Texts:
     return prose(WordTokenizer())
 
 
-def cases(name: str, texts: Texts, asked: EvaluationSizes = ASKED) -> list[Case]:
-    return list(REGISTRY[name].cases(texts, asked))
+def cases(name: str, texts: Texts, sizes: EvaluationSizes = ASKED) -> list[Case]:
+    return list(REGISTRY[name].cases(texts, sizes))
 
 
-def right(found: list[Observation]) -> float:
-    return next(one.value for one in found if one.metric == "accuracy")
+def right(observations: list[Observation]) -> float:
+    return next(observation.value for observation in observations if observation.metric == "accuracy")
 
 
 @of_each
 def test_a_sequence_has_exactly_the_length_that_was_asked_for(name: str, texts: Texts) -> None:
-    asked = EvaluationSizes(tuple(range(500, 530)), 512, windows=1, depths=2)
-    found = cases(name, texts, asked)
-    assert [len(case.ids) for case in found] == [case.column for case in found]
-    assert {case.column for case in found} == set(asked.lengths)
-    assert all(tuple(case.ids[:2]) == texts.prefix for case in found)
+    sizes = EvaluationSizes(tuple(range(500, 530)), 512, windows=1, depths=2)
+    sequences = cases(name, texts, sizes)
+    assert [len(case.ids) for case in sequences] == [case.column for case in sequences]
+    assert {case.column for case in sequences} == set(sizes.lengths)
+    assert all(tuple(case.ids[:2]) == texts.prefix for case in sequences)
 
 
 @of_each
@@ -47,7 +47,7 @@ def test_the_targets_are_the_answer_and_all_lengths_have_the_same_question(name:
         question = texts.tokenizer.decode(case.ids[case.targets[0] - 8 :])
         questions.setdefault((case.window, case.depth), set()).add(question)
     assert len(questions) == 3 * 5
-    assert all(len(found) == 1 for found in questions.values())
+    assert all(len(variants) == 1 for variants in questions.values())
     assert len(set.union(*questions.values())) == len(questions)
 
 
@@ -65,8 +65,8 @@ def test_the_fact_stands_at_its_depth(name: str, texts: Texts) -> None:
 def test_accuracy_is_the_share_of_likeliest_tokens_of_the_answer(texts: Texts) -> None:
     case = cases("passkey", texts)[0]
     losses = TokenLosses(np.array([1.0, 2.0, 3.0, 4.0, 5.0]), np.array([True, True, True, False, True]))
-    found = {one.metric: one.value for one in REGISTRY["passkey"].observe(case, losses)}
-    assert found == {"accuracy": pytest.approx(0.8), "exact": 0.0, "log_prob": pytest.approx(-3)}
+    metrics = {observation.metric: observation.value for observation in REGISTRY["passkey"].observe(case, losses)}
+    assert metrics == {"accuracy": pytest.approx(0.8), "exact": 0.0, "log_prob": pytest.approx(-3)}
     (exact,) = (
         o for o in REGISTRY["passkey"].observe(case, TokenLosses(losses.loss, np.ones(5, bool))) if o.metric == "exact"
     )
@@ -80,11 +80,11 @@ def test_what_is_generated_counts_by_the_answer_in_it(name: str, texts: Texts) -
         for generate in (False, True)
     )
     assert case.generate > len(case.targets)
-    for said, value in (
+    for output, value in (
         (f" it is {case.answer}.", 1.0),
         (f" {case.answer}7", 0),
         (f"x{case.answer}, {case.answer}", 1),
     ):
-        assert right(REGISTRY[name].observe_text(case, said)) == value
+        assert right(REGISTRY[name].observe_text(case, output)) == value
     assert np.array_equal(forward.ids, case.ids)
     assert forward.digest != case.digest  # of the same sequence something else is measured

@@ -29,22 +29,22 @@ def baked(source: Path, row: str, out: Path, **options: Any) -> Path:
 
 def ids() -> list[int]:
     generator = torch.Generator().manual_seed(3)
-    found: list[int] = torch.randint(4, VOCABULARY, (LENGTH,), generator=generator).tolist()
-    return found
+    tokens: list[int] = torch.randint(4, VOCABULARY, (LENGTH,), generator=generator).tolist()
+    return tokens
 
 
 def losses_of(model: object, rows: str = "", **options: Any) -> Losses:
     """The losses of all tokens but the first, by row. model: its path. rows: as on the command line."""
-    asked = RunnerRequest(str(model), parse_rows(rows) if rows else [], dtype="float32", **options)
-    found = {}
-    with open_runner(asked) as (runner, opened):
+    request = RunnerRequest(str(model), parse_rows(rows) if rows else [], dtype="float32", **options)
+    losses = {}
+    with open_runner(request) as (runner, opened):
         for row in opened:
             with runner.engine(row) as engine:
-                found[row.name] = engine.token_losses(ids(), range(1, LENGTH)).loss
-    return found
+                losses[row.name] = engine.token_losses(ids(), range(1, LENGTH)).loss
+    return losses
 
 
-def distance(one: NDArray[np.float64], other: NDArray[np.float64]) -> tuple[float, float]:
+def distance(losses: NDArray[np.float64], other: NDArray[np.float64]) -> tuple[float, float]:
     """The largest difference between losses inside the trained context, and beyond it."""
-    away = np.abs(one - other)
+    away = np.abs(losses - other)
     return float(away[: TRAINED - 1].max()), float(away[TRAINED - 1 :].max())

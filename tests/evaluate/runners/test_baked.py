@@ -102,8 +102,8 @@ def test_an_output_in_gguf_or_of_a_gguf_file_loses_what_its_row_does(
         source = baked(source, "as-is", tmp_path / "source.gguf", to="gguf", outtype="f32")
     options = {"gguf": {"to": "gguf", "outtype": "f32"}, "safetensors": {"to": "safetensors"}}[to]
     baked(source, "yarn:4", out, **(options if of != to else {}))
-    wanted, found = losses_of(made / "source", "base,yarn:4"), losses_of(out, against=str(source))
-    assert list(found) == ["base", "out"]
+    reference, losses = losses_of(made / "source", "base,yarn:4"), losses_of(out, against=str(source))
+    assert list(losses) == ["base", "out"]
     for row, other, apart in (("base", "base", "yarn:4"), ("out", "yarn:4", "base")):
-        assert max(distance(found[row], wanted[other])) < 0.01
-        assert distance(found[row], wanted[apart])[1] > 1
+        assert max(distance(losses[row], reference[other])) < 0.01
+        assert distance(losses[row], reference[apart])[1] > 1

@@ -70,9 +70,9 @@ def test_a_row_that_the_file_cannot_have_says_why_when_it_is_planned(tmp_path: P
 def test_an_extended_file_is_evaluated_as_it_is_and_extended_from_its_unscaled_state(
     gguf: Path, tmp_path: Path, read: tuple[Losses, Losses]
 ) -> None:
-    found = losses_of(baked(gguf, "yarn:4", tmp_path / "yarn.gguf"), "base,linear:4")
-    assert max(distance(found["base"], read[1]["yarn:4"])) < SAME
-    assert max(distance(found["linear:4"], read[1]["linear:4"])) < SAME
+    losses = losses_of(baked(gguf, "yarn:4", tmp_path / "yarn.gguf"), "base,linear:4")
+    assert max(distance(losses["base"], read[1]["yarn:4"])) < SAME
+    assert max(distance(losses["linear:4"], read[1]["linear:4"])) < SAME
 
 
 KEPT_OPEN = """
@@ -102,11 +102,11 @@ def test_the_tokenizer_is_that_of_the_file_with_what_it_puts_first(tmp_path: Pat
     settings = source / "tokenizer_config.json"
     settings.write_text(json.dumps({**json.loads(settings.read_text()), "add_bos_token": True}))
     with open_runner(RunnerRequest(str(as_gguf(source)), BASE)) as (runner, _):
-        found = runner.tokenizer.encode(text)
-        assert (runner.tokenizer.decode(found), runner.tokenizer.prefix) == (text, (1,))
+        tokens = runner.tokenizer.encode(text)
+        assert (runner.tokenizer.decode(tokens), runner.tokenizer.prefix) == (text, (1,))
         assert len(runner.tokenizer.encode("<s>")) > 1  # text that looks like a special token is text
     with open_runner(RunnerRequest(str(source), BASE)) as (runner, _):
-        assert runner.tokenizer.encode(text) == found
+        assert runner.tokenizer.encode(text) == tokens
 
 
 def test_options_that_are_for_others_are_refused(gguf: Path) -> None:

@@ -37,13 +37,13 @@ def start() -> Iterator[Start]:
         yield lambda *servers: tuple(stack.enter_context(running(server)) for server in servers)
 
 
-def opening(made: Path, *servers: str, **options: Any) -> RunnerRequest:
-    return RunnerRequest(**{"model": str(made / "source"), "rows": [], "servers": servers, **options})
+def opening(models: Path, *servers: str, **options: Any) -> RunnerRequest:
+    return RunnerRequest(**{"model": str(models / "source"), "rows": [], "servers": servers, **options})
 
 
-def refusal(made: Path, *urls: str, **options: Any) -> str:
+def refusal(models: Path, *urls: str, **options: Any) -> str:
     try:
-        with open_runner(opening(made, *urls, **options)) as (runner, rows):
+        with open_runner(opening(models, *urls, **options)) as (runner, rows):
             for row in rows:
                 with runner.engine(row) as engine:
                     engine.token_losses(ids(), [LENGTH - 1])
@@ -54,17 +54,17 @@ def refusal(made: Path, *urls: str, **options: Any) -> str:
 
 @pytest.mark.parametrize("owner", LOSSES)
 def test_two_servers_lose_what_their_folders_lose_in_transformers(made: Path, start: Start, owner: str) -> None:
-    one, other = start(StandIn(owner, made / "source"), StandIn(owner, made / "yarn"))
+    url, other = start(StandIn(owner, made / "source"), StandIn(owner, made / "yarn"))
     targets = [1, 2, TRAINED, *range(2 * TRAINED, LENGTH)]
-    wanted = losses_of(made / "source", "base,yarn:4")
-    with open_runner(opening(made, f"base={one}", f"long={other}")) as (runner, rows):
+    reference = losses_of(made / "source", "base,yarn:4")
+    with open_runner(opening(made, f"base={url}", f"long={other}")) as (runner, rows):
         assert ([row.name for row in rows], runner.trained) == (["base", "long"], TRAINED)
         for row, patched, apart in ((rows[0], "base", "yarn:4"), (rows[1], "yarn:4", "base")):
             with runner.engine(row) as engine:
-                found = engine.token_losses(ids(), targets)
+                losses = engine.token_losses(ids(), targets)
             places = [target - 1 for target in targets]
-            assert np.abs(found.loss - wanted[patched][places]).max() < SAME
-            assert np.abs(found.loss - wanted[apart][places]).max() > 1
+            assert np.abs(losses.loss - reference[patched][places]).max() < SAME
+            assert np.abs(losses.loss - reference[apart][places]).max() > 1
 
 
 def test_sglang_is_asked_for_as_many_positions_as_fit(
@@ -84,14 +84,14 @@ def test_sglang_is_asked_for_as_many_positions_as_fit(
 def test_an_evaluation_on_llama_server_refuses_losses_and_answers_questions(
     made: Path, start: Start, tmp_path: Path
 ) -> None:
-    asked = opening(made, *start(StandIn("llamacpp", made / "yarn")), model="")
+    setup = opening(made, *start(StandIn("llamacpp", made / "yarn")), model="")
     texts = [("a text", " ".join(f"{word} {word[::-1]}" for word in Path(__file__).read_text().split()))]
     sizes = Sizes("growth,passkey", "512", windows=1, depths=1, generate=True)
-    with open_evaluation(asked, sizes, texts) as found, Journal(tmp_path / "journal", EVAL, "a model") as journal:
-        assert set(found.estimate().costs) == {"passkey"}
-        assert found.estimate().seconds > 0
-        outcome = found.run(journal)
-    assert {one.measure for one in outcome.observations["model"]} == {"passkey"}
+    with open_evaluation(setup, sizes, texts) as evaluation, Journal(tmp_path / "journal", EVAL, "a model") as journal:
+        assert set(evaluation.estimate().costs) == {"passkey"}
+        assert evaluation.estimate().seconds > 0
+        outcome = evaluation.run(journal)
+    assert {observation.measure for observation in outcome.observations["model"]} == {"passkey"}
     (refused,) = outcome.refusals
     assert refused.measure == "growth"
     assert "does not return log-probabilities of prompts" in refused.reason
@@ -101,12 +101,12 @@ def test_an_evaluation_on_llama_server_refuses_losses_and_answers_questions(
 def test_without_a_checkpoint_the_tokenizer_is_that_of_the_server(made: Path, start: Start, owner: str) -> None:
     from tokenizers import Tokenizer
 
-    text, own = "A wörd, and another.", Tokenizer.from_file(str(made / "source" / "tokenizer.json"))
-    asked = opening(made, *start(StandIn(owner, made / "source", length=512)), model="")
-    with open_runner(asked) as (runner, rows):
+    text, tokenizer = "A wörd, and another.", Tokenizer.from_file(str(made / "source" / "tokenizer.json"))
+    request = opening(made, *start(StandIn(owner, made / "source", length=512)), model="")
+    with open_runner(request) as (runner, rows):
         assert ([row.name for row in rows], runner.trained) == (["model"], 512)
-        found = runner.tokenizer.encode(text)
-        assert (found, runner.tokenizer.decode(found)) == (own.encode(text).ids, text)
+        tokens = runner.tokenizer.encode(text)
+        assert (tokens, runner.tokenizer.decode(tokens)) == (tokenizer.encode(text).ids, text)
 
 
 @pytest.mark.parametrize("owner", ALL)

@@ -64,13 +64,13 @@ def window(number: int) -> TextWindow:
 def task(engine: Known, passes: Passes = Passes(), progress: Progress = Progress(), **given: Any) -> Task:
     start = Start(SPEC, 4096, lambda recipe: recipe.schedule(SPEC))
     scorer = Scorer(engine, [window(number) for number in range(6)], Price(inside=0.0), passes)
-    formulas = sorted(map(start.formula, FORMULAS), key=lambda one: float(scorer.values(one.schedule).mean()))
+    formulas = sorted(map(start.formula, FORMULAS), key=lambda formula: float(scorer.values(formula.schedule).mean()))
     return Task(start, scorer, formulas, TuneOptions("4k", **given), progress)
 
 
 def test_a_loss_is_that_beyond_with_the_prices_of_the_others() -> None:
-    found = Losses(np.array([1.0, 3.0, 4.0, 6.0, 8.0]), beyond=2, needle=0.5)
-    assert found.value(Price(inside=0.3, needle=2.0)) == pytest.approx(6 + 0.3 * 2 + 2 * 0.5)
+    losses = Losses(np.array([1.0, 3.0, 4.0, 6.0, 8.0]), beyond=2, needle=0.5)
+    assert losses.value(Price(inside=0.3, needle=2.0)) == pytest.approx(6 + 0.3 * 2 + 2 * 0.5)
 
 
 def test_a_window_is_read_once_for_each_schedule() -> None:
@@ -89,9 +89,9 @@ def test_a_race_ends_early_for_what_is_worse_beyond_its_error(worse: float, read
     def loss(schedule: object, number: int) -> float:
         return float(number) if schedule is BASE else float(number + worse + noise[number])
 
-    found = Scorer(Known(loss), [window(number) for number in range(12)], Price(0.0)).race(OTHER, BASE)
-    assert len(found.values) == read
-    assert found.mean == pytest.approx(worse, abs=0.1)
+    difference = Scorer(Known(loss), [window(number) for number in range(12)], Price(0.0)).race(OTHER, BASE)
+    assert len(difference.values) == read
+    assert difference.mean == pytest.approx(worse, abs=0.1)
 
 
 @pytest.mark.parametrize(
@@ -106,8 +106,8 @@ def test_a_race_ends_early_for_what_is_worse_beyond_its_error(worse: float, read
 def test_the_error_is_that_of_paired_differences(values: list[float], error: float | None, decided: bool) -> None:
     engine = Known(lambda schedule, number: number * (schedule is OTHER))
     scorer = Scorer(engine, [window(int(value)) for value in values], Price(0.0))
-    found = scorer.difference(OTHER, BASE)
-    assert (found.error, found.decided) == (pytest.approx(error), decided)
+    difference = scorer.difference(OTHER, BASE)
+    assert (difference.error, difference.decided) == (pytest.approx(error), decided)
 
 
 def test_losses_that_are_not_numbers_are_refused() -> None:
@@ -150,16 +150,16 @@ def searched(
 
 
 def test_factors_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    found, work = searched(monkeypatch, Counted())
-    assert found is not None
+    recipe, work = searched(monkeypatch, Counted())
+    assert recipe is not None
     assert work.best.name == "tuned factors"
     assert work.gain(work.best).mean < 0.3 * work.gain(replace(work.best, schedule=BEST)).mean < 0
     assert (len(work.trace), work.trace[-1]) == (60, work.gain(work.best).mean)
-    assert searched(monkeypatch, Counted())[0] == found, "the same seed gives the same"
+    assert searched(monkeypatch, Counted())[0] == recipe, "the same seed gives the same"
     kept, _ = searched(monkeypatch, Counted(), attention_factor=1.1, regularise=1.0)
     assert kept is not None
     assert kept.attention_factor == 1.1
-    assert kept.method != found.method
+    assert kept.method != recipe.method
 
 
 @pytest.mark.parametrize(("stopped", "steps"), [(True, 1), (False, 31)], ids=["Ctrl-C", "nothing better"])
@@ -173,21 +173,21 @@ def test_a_search_ends_early(stopped: bool, steps: int, monkeypatch: pytest.Monk
 def test_no_pass_is_done_twice_and_the_result_is_that_of_one_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole, calls, runs, found = Counted(), 0, 0, None
+    whole, calls, runs, recipe = Counted(), 0, 0, None
     expected, alone = searched(monkeypatch, whole, tmp_path / "alone.jsonl", steps=20)
-    while found is None:
+    while recipe is None:
         slopes = Counted(29)
         with suppress(Killed):
-            found, work = searched(monkeypatch, slopes, tmp_path / "j.jsonl", steps=20)
+            recipe, work = searched(monkeypatch, slopes, tmp_path / "j.jsonl", steps=20)
         runs, calls = runs + 1, calls + slopes.calls
-    assert (found, work.trace) == (expected, alone.trace)
+    assert (recipe, work.trace) == (expected, alone.trace)
     assert (calls, runs) == (whole.calls, 3)
 
 
 def test_other_settings_of_the_model_and_other_schedules_are_other_passes(tmp_path: Path) -> None:
-    def computed(by: str, what: tuple[str, ...], value: float) -> float:
+    def computed(by: str, key: tuple[str, ...], value: float) -> float:
         with Journal(tmp_path / "j.jsonl", TUNE, "model") as journal:
-            return Passes(journal, by).line(what, lambda: [value]).numbers[0]
+            return Passes(journal, by).line(key, lambda: [value]).numbers[0]
 
     assert computed("cpu float32", ("loss", "a"), 1 / 3) == 1 / 3
     assert computed("cpu float32", ("loss", "a"), 2.0) == 1 / 3, "to the last digit"
@@ -212,28 +212,28 @@ def test_journals_of_other_models_are_refused_and_kept(tmp_path: Path) -> None:
 
 
 def test_every_third_text_is_held_out() -> None:
-    search, held, said = split(numbered(100, 100, 100, 5, 100, 100, 100), 64)
-    assert [one.name for one in search.documents] == ["text 0", "text 1", "text 4", "text 5"]
-    assert [one.name for one in held.documents] == ["text 2", "text 6"]
-    assert said == "2 of 6 texts are held out"
+    search, held, note = split(numbered(100, 100, 100, 5, 100, 100, 100), 64)
+    assert [document.name for document in search.documents] == ["text 0", "text 1", "text 4", "text 5"]
+    assert [document.name for document in held.documents] == ["text 2", "text 6"]
+    assert note == "2 of 6 texts are held out"
 
 
 def test_of_few_texts_the_last_third_of_each_is_held_out() -> None:
-    search, held, said = split(numbered(300, 90), 64)
-    assert [len(one.ids) for one in search.documents] == [200]
-    assert [one.ids[[0, -1]].tolist() for one in held.documents] == [[200, 299]]
-    assert "do not cover the difference between texts" in said
+    search, held, note = split(numbered(300, 90), 64)
+    assert [len(document.ids) for document in search.documents] == [200]
+    assert [document.ids[[0, -1]].tolist() for document in held.documents] == [[200, 299]]
+    assert "do not cover the difference between texts" in note
     with pytest.raises(BadSource, match=r"the held-out third of the text has 30 tokens, and a window 64; .*--context"):
         split(numbered(90), 64)
 
 
 def test_targets_lie_evenly_inside_the_trained_context_and_beyond_it() -> None:
-    found = windows(numbered(200, 200), EvaluationSizes((64,), trained=16, windows=3, targets=5))
-    assert len(found) == 3
-    assert {len(one.text.ids) for one in found} == {64}
-    assert found[0].text.targets.tolist() == [1, 4, 8, 12, 15, 16, 28, 40, 51, 63]
-    assert found[0].beyond == 5
-    assert [one.text.document for one in found] == [0, 1, 0], "in turn from all texts"
-    assert all(one.needle is None for one in found)
+    text_windows = windows(numbered(200, 200), EvaluationSizes((64,), trained=16, windows=3, targets=5))
+    assert len(text_windows) == 3
+    assert {len(text_window.text.ids) for text_window in text_windows} == {64}
+    assert text_windows[0].text.targets.tolist() == [1, 4, 8, 12, 15, 16, 28, 40, 51, 63]
+    assert text_windows[0].beyond == 5
+    assert [text_window.text.document for text_window in text_windows] == [0, 1, 0], "in turn from all texts"
+    assert all(text_window.needle is None for text_window in text_windows)
     few = windows(numbered(200), EvaluationSizes((64,), trained=60, windows=1, targets=50))[0]
     assert few.text.targets.tolist()[few.beyond :] == [60, 61, 62, 63], "there are no more"

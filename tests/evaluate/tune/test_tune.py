@@ -29,8 +29,8 @@ def tuned(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> TuningResu
         text = path.read_text("utf-8")
         for number, part in enumerate((text[: len(text) // 2], text[len(text) // 2 :])):
             (halves / f"{path.stem}-{number}.txt").write_text(part, "utf-8")
-    wanted = SearchSettings(str(CONTEXT), windows=16, held_windows=24)
-    return tune_model(trained / "model", [halves / "*.txt"], wanted)
+    settings = SearchSettings(str(CONTEXT), windows=16, held_windows=24)
+    return tune_model(trained / "model", [halves / "*.txt"], settings)
 
 
 @pytest.mark.nightly
@@ -121,17 +121,17 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("case", WRONG)
 def test_wrong_values_are_refused_with_a_repair(case: str, trained: Path) -> None:
     given, sentence = WRONG[case]
-    wanted = SearchSettings(**{"context": "256", "windows": 4, **given})
+    settings = SearchSettings(**{"context": "256", "windows": 4, **given})
     with pytest.raises(RopeconvError, match=re.escape(sentence)):
-        tune_model(trained / "model", [trained / "texts" / "*.txt"], wanted)
+        tune_model(trained / "model", [trained / "texts" / "*.txt"], settings)
 
 
 @pytest.mark.parametrize(
-    ("model", "said"), [("model.gguf", "tune the checkpoint that it was made of"), ("encoder", "encoder")]
+    ("model", "message"), [("model.gguf", "tune the checkpoint that it was made of"), ("encoder", "encoder")]
 )
-def test_gguf_files_and_encoders_are_refused(model: str, said: str, tmp_path: Path) -> None:
+def test_gguf_files_and_encoders_are_refused(model: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "book.txt").write_text("words " * 999)
     make("modernbert", tmp_path / "encoder")
     done = command(tmp_path, "tune", model, "--text", "book.txt", "--context", "256", code=2)
-    assert said in done.stderr
+    assert message in done.stderr
     assert not list(tmp_path.glob("*.json"))

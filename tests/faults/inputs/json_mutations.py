@@ -58,11 +58,11 @@ TEXTS = ("", "linear", "yarn", "128k", "1M", "ntk:2", "yarn:1000", "8@4", "99999
 
 def changed(random: Random, data: Any, keys: Sequence[str] = ()) -> Any:
     """A copy of JSON data with one to three changes. keys: names that a reader looks for, which may be added."""
-    made = copy.deepcopy(data)
+    mutant = copy.deepcopy(data)
     change = _nudge if random.random() < 0.4 else _change
     for _ in range(random.choice((1, 1, 1, 2, 3))):
-        change(random, made, keys)
-    return made
+        change(random, mutant, keys)
+    return mutant
 
 
 def _nudge(random: Random, data: Any, keys: Sequence[str]) -> None:
@@ -96,12 +96,12 @@ def _spots(place: Any) -> list[Any]:
 
 def _containers(data: Any) -> list[Any]:
     """All objects and lists, from the top."""
-    found, level = [], [data]
+    containers, level = [], [data]
     while level:
         here = [item for item in level if isinstance(item, (dict, list))]
-        found += here
+        containers += here
         level = [inner for item in here for inner in (item.values() if isinstance(item, dict) else item)]
-    return found
+    return containers
 
 
 def text_of(random: Random, data: Any) -> bytes:

@@ -77,11 +77,11 @@ def write_model(random: Random, folder: Path) -> Commands:
     if name == "config.json":
         seed = small_config(random.choice(list(FAMILIES)))
         seed[random.choice(("rope_scaling", "rope_parameters"))] = dict(random.choice(SCALINGS))
-    made = text_of(random, changed(random, seed, KEYS.get(name, ())))
+    content = text_of(random, changed(random, seed, KEYS.get(name, ())))
     if name == "model.safetensors":
-        made = safetensors(made, data_bytes(small_header()))
-        made = damaged(random, made) if random.random() < 0.3 else made
-    (model / name).write_bytes(made)
+        content = safetensors(content, data_bytes(small_header()))
+        content = damaged(random, content) if random.random() < 0.3 else content
+    (model / name).write_bytes(content)
     return random.sample(ON_MODEL, 2)
 
 
@@ -110,12 +110,12 @@ NAMES = (b"", b"rope_freqs.weight", b"\xff", b"x" * 64, b"x" * 70_000, b"\0", b"
 @cache
 def gguf_seeds() -> list[tuple[bytes, int, list[Place], list[Place]]]:
     """Small files: their bytes, where the data begins, the places of the parts of the header, and those of numbers."""
-    found = []
+    seeds = []
     with tempfile.TemporaryDirectory() as folder:
         for arch, more in ARCHS.items():
             path = write_gguf(Path(folder, f"{arch}.gguf"), arch, more)
             reader = gguf.GGUFReader(path)
-            fields = [*reader.fields.values(), *(one.field for one in reader.tensors)]
+            fields = [*reader.fields.values(), *(tensor.field for tensor in reader.tensors)]
             places, numbers = [], []
             for field in fields:
                 at = field.offset
@@ -123,8 +123,8 @@ def gguf_seeds() -> list[tuple[bytes, int, list[Place], list[Place]]]:
                     places.append((at, part.nbytes))
                     at += part.nbytes
                 numbers += [places[-1]] if len(field.parts) == 4 else []
-            found.append((path.read_bytes(), reader.data_offset, places, numbers))
-    return found
+            seeds.append((path.read_bytes(), reader.data_offset, places, numbers))
+    return seeds
 
 
 def write_damaged_gguf(random: Random, folder: Path) -> Commands:
@@ -167,11 +167,11 @@ def write_receipt(random: Random, folder: Path) -> Commands:
     if in_gguf:
         seed = json.loads(gguf.GGUFReader(outputs() / "b.gguf").fields["ropeconv.json"].contents())
     inner = seed
-    while random.random() < 0.6 and (records := [one for one in inner.values() if isinstance(one, dict) and one]):
+    while random.random() < 0.6 and (records := [item for item in inner.values() if isinstance(item, dict) and item]):
         inner = random.choice(records)
-    made = changed(random, inner, RECEIPT_KEYS)
+    mutant = changed(random, inner, RECEIPT_KEYS)
     inner.clear()
-    inner.update(made)
+    inner.update(mutant)
     receipt = text_of(random, seed)
     if not in_gguf:
         for name in ("model", "baked"):
@@ -207,7 +207,7 @@ def toml(data: dict[str, Any]) -> str:
 
     def value(item: Any) -> str:
         if isinstance(item, dict):
-            return "{" + ", ".join(f"{json.dumps(key)} = {value(one)}" for key, one in item.items()) + "}"
+            return "{" + ", ".join(f"{json.dumps(key)} = {value(entry)}" for key, entry in item.items()) + "}"
         if isinstance(item, list):
             return f"[{', '.join(map(value, item))}]"
         return getattr(item, "text", None) or ("nan" if item is None else json.dumps(item))
@@ -219,8 +219,8 @@ def write_plan(random: Random, folder: Path) -> Commands:
     """A recipe, or a plan of `run`."""
     model = write_checkpoint(folder / "model")
     if random.random() < 0.5:
-        made = changed(random, random.choice(RECIPES), (*MODIFIERS, "method", "parameters"))
-        (folder / "recipe.json").write_bytes(text_of(random, made))
+        recipe = changed(random, random.choice(RECIPES), (*MODIFIERS, "method", "parameters"))
+        (folder / "recipe.json").write_bytes(text_of(random, recipe))
         return commands("apply model --recipe recipe.json -o out; plot --recipe recipe.json --head-dim 16 --json")
     shutil.copytree(model, folder / "other")
     plan = copy.deepcopy(PLAN)

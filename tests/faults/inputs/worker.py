@@ -70,8 +70,8 @@ def judge(code: int, message: str, seconds: float, megabytes: float, changed: bo
 
 def _peak() -> float:
     """The largest memory of this process since the last reset, in megabytes."""
-    found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    return int(found[1]) / 1000 if found else 0.0
+    match = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    return int(match[1]) / 1000 if match else 0.0
 
 
 def _run(command: list[str]) -> tuple[int, str]:
@@ -111,9 +111,9 @@ def run_input(name: str, number: int, root: Path) -> list[Outcome]:
     folder = root / str(number)
     commands = write_input(name, number, folder)
     with contextlib.chdir(folder):
-        found = [run_command(number, command, folder) for command in commands]
+        outcomes = [run_command(number, command, folder) for command in commands]
     shutil.rmtree(folder, ignore_errors=True)
-    return found
+    return outcomes
 
 
 def run_inputs(name: str, numbers: Sequence[int]) -> Iterator[Outcome]:
@@ -125,9 +125,9 @@ def run_inputs(name: str, numbers: Sequence[int]) -> Iterator[Outcome]:
             words = [sys.executable, "-m", "tests.faults.inputs.worker", name, ",".join(map(str, left))]
             given = {"cwd": root, "env": {**os.environ, "PYTHONPATH": root}, "text": True, "check": False}
             done = subprocess.run(words, capture_output=True, timeout=4 * SECONDS * len(left) + 120, **given)  # type: ignore[call-overload]
-            found = [Outcome(**json.loads(line)) for line in done.stdout.splitlines()]
-            yield from found
-            left = [number for number in left if number not in {one.number for one in found}]
+            outcomes = [Outcome(**json.loads(line)) for line in done.stdout.splitlines()]
+            yield from outcomes
+            left = [number for number in left if number not in {outcome.number for outcome in outcomes}]
             if done.returncode:
                 assert left, done.stderr
                 yield Outcome(left.pop(0), [], done.returncode, done.stderr[-1500:], problem="the process died")

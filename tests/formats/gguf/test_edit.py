@@ -42,9 +42,9 @@ def written(path: Path, edit: Edit) -> Path:
     write_new(file, 0, edit, out, done.append)
     assert out.stat().st_size == new_size(file.header, edit)
     added = sum(map(len, edit.added.values()))
-    made = rewrite(file.header, edit)
-    kept = sum(length for _, _, length in made.moves(file.header))
-    assert sum(done) == len(made.place(file.header.data_start)) + kept + added
+    new_header = rewrite(file.header, edit)
+    kept = sum(length for _, _, length in new_header.moves(file.header))
+    assert sum(done) == len(new_header.place(file.header.data_start)) + kept + added
     return out
 
 
@@ -139,11 +139,11 @@ def test_new_tensors_go_last_each_at_the_next_multiple_of_the_alignment(
 ) -> None:
     """What stays is copied in runs, each from a place, to a place, and of a length."""
     edit = Edit(removed=frozenset({removed}), added={name: bytes(size) for name, size in added.items()})
-    made = rewrite(before, edit)
-    assert {name: info.offset for name, info in made.tensors.items()} == offsets
-    assert made.moves(before) == moves
-    assert made.kept == max((new + length for _, new, length in moves), default=0)
-    assert made.data_size == max((offsets[name] + size for name, size in added.items()), default=made.kept)
+    new_header = rewrite(before, edit)
+    assert {name: info.offset for name, info in new_header.tensors.items()} == offsets
+    assert new_header.moves(before) == moves
+    assert new_header.kept == max((new + length for _, new, length in moves), default=0)
+    assert new_header.data_size == max((offsets[name] + size for name, size in added.items()), default=new_header.kept)
 
 
 # Keys
@@ -180,10 +180,10 @@ def test_the_count_of_a_split_model_grows_to_what_its_type_holds(kind: int, code
 # Headers and their reserve
 
 
-def bare_size(made: RewrittenHeader) -> int:
+def bare_size(new_header: RewrittenHeader) -> int:
     """Bytes of a header by the specification of GGUF, without padding."""
-    keys = sum(8 + len(key.encode()) + 4 + len(value.raw) for key, value in made.values.items())
-    infos = sum(8 + len(name.encode()) + 4 + 8 * len(info.shape) + 4 + 8 for name, info in made.tensors.items())
+    keys = sum(8 + len(key.encode()) + 4 + len(value.raw) for key, value in new_header.values.items())
+    infos = sum(8 + len(name.encode()) + 4 + 8 * len(info.shape) + 4 + 8 for name, info in new_header.tensors.items())
     return 24 + keys + infos
 
 
@@ -194,14 +194,14 @@ OVERHEAD = 8 + len(RESERVED) + 4 + 8
 @pytest.mark.parametrize("letters", range(0, 64, 5))
 def test_a_header_fills_its_place_with_padding_or_a_reserve_and_between_them_nothing_fits(letters: int) -> None:
     """A gap below the alignment is padding; one that holds the key of the reserve is filled by it; others cannot be."""
-    made = rewrite(header(32), Edit({"k": string("x" * letters)}))
-    bare = bare_size(made)
+    new_header = rewrite(header(32), Edit({"k": string("x" * letters)}))
+    bare = bare_size(new_header)
     first = -(-bare // 32) * 32
-    assert made.plain() == made.layout(first)
-    assert made.layout(first - 32) is None
-    assert made.layout(first + 1) is None
+    assert new_header.plain() == new_header.layout(first)
+    assert new_header.layout(first - 32) is None
+    assert new_header.layout(first + 1) is None
     for start in range(first, bare + 200, 32):
-        laid, gap = made.layout(start), start - bare
+        laid, gap = new_header.layout(start), start - bare
         if 32 <= gap < OVERHEAD:
             assert laid is None
             continue

@@ -66,14 +66,14 @@ def test_the_types_are_those_of_llama_cpp() -> None:
 def test_a_header_of_which_only_the_beginning_is_there_asks_for_more(tmp_path: Path, stop: int) -> None:
     """At most for all of the header, and is then what the file has."""
     path = write(tmp_path / "m.gguf", vocabulary=500)
-    data, whole, found = path.read_bytes(), read_header(path), None
-    while found is None:
+    data, whole, parsed_header = path.read_bytes(), read_header(path), None
+    while parsed_header is None:
         try:
-            found = parse_header(data[:stop], len(data), path.name)
+            parsed_header = parse_header(data[:stop], len(data), path.name)
         except header.Beyond as problem:
             known, stop = stop, problem.stop
             assert known < stop <= whole.data_start
-    assert found == whole
+    assert parsed_header == whole
 
 
 # Damage

@@ -104,12 +104,12 @@ def test_memory_does_not_grow_with_what_changes(tmp_path: Path) -> None:
 # Kills
 
 
-def back_at_every_step(path: Path, made: Edit, before: bytes) -> list[str]:
+def back_at_every_step(path: Path, edit: Edit, before: bytes) -> list[str]:
     """Stops a change after each of its steps: the file comes back, also where the recovery is killed."""
-    walked = list(phases(GgufFile.open(path), made))
+    walked = list(phases(GgufFile.open(path), edit))
     for step in walked[:-1]:
         path.write_bytes(before)
-        stopped(path, made, step)
+        stopped(path, edit, step)
         kept = journal_of(path).read_bytes()
         for _ in range(2):
             journal_of(path).write_bytes(kept)  # as after a kill of the recovery

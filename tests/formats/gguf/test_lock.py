@@ -79,7 +79,7 @@ def test_a_file_that_is_not_what_was_planned(model: Path, meanwhile: Callable[[P
 def test_a_file_that_is_replaced_while_it_is_locked_is_refused(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the change would go into a file that has no name any more."""
     planned, real = GgufFile.open(model), fcntl.flock
-    monkeypatch.setattr(fcntl, "flock", lambda file, how: (replace(model), real(file, how)))
+    monkeypatch.setattr(fcntl, "flock", lambda file, operation: (replace(model), real(file, operation)))
     with pytest.raises(RopeconvError, match="was replaced by another file meanwhile; run again"):
         change(planned)
 

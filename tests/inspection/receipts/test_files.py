@@ -46,19 +46,19 @@ def out(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("name", ["config.json", "code.py", "model.safetensors"])
 def test_a_file_that_was_edited_is_not_the_one_that_was_written(out: Path, name: str) -> None:
-    one = receipt(files=written(out, *sorted(os.listdir(out))))
-    check_files(out, one)
-    text, said = (out / name).read_text(), f"{name} is not the file that ropeconv wrote; run apply again"
+    out_receipt = receipt(files=written(out, *sorted(os.listdir(out))))
+    check_files(out, out_receipt)
+    text, message = (out / name).read_text(), f"{name} is not the file that ropeconv wrote; run apply again"
     for weights in (True, False):
         (out / name).write_text(text + "!")
-        with pytest.raises(BadSource, match=said):
-            check_files(out, one, weights)
+        with pytest.raises(BadSource, match=message):
+            check_files(out, out_receipt, weights)
         (out / name).write_text(text[:-1] + "!")  # of the same size
-        with nullcontext() if name == "model.safetensors" and not weights else pytest.raises(BadSource, match=said):
-            check_files(out, one, weights)
+        with nullcontext() if name == "model.safetensors" and not weights else pytest.raises(BadSource, match=message):
+            check_files(out, out_receipt, weights)
     (out / name).unlink()
     with pytest.raises(BadSource, match=f"{name} no longer exists; run apply again"):
-        check_files(out, one, weights=False)
+        check_files(out, out_receipt, weights=False)
 
 
 # How a receipt gets to its place
@@ -108,12 +108,12 @@ def gguf(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("server", ["", "vllm@0.33"])
 def test_a_result_is_added_to_those_that_are_there(out: Path, gguf: Path, server: str) -> None:
-    one = receipt(servers={"other": {"agrees": False}})
+    original = receipt(servers={"other": {"agrees": False}})
     for place in (out, gguf):
-        add_validation(place, one, {"agrees": True}, server)
+        add_validation(place, original, {"agrees": True}, server)
     servers = {"other": {"agrees": False}, server: {"agrees": True}}
-    found = read_receipt(out)
-    assert (found.validation, found.servers) == ((None, servers) if server else ({"agrees": True}, one.servers))
+    stored = read_receipt(out)
+    assert (stored.validation, stored.servers) == ((None, servers) if server else ({"agrees": True}, original.servers))
     added = {"servers": servers} if server else {"validation": {"agrees": True}}
     assert json.loads(gguf.with_name("out.gguf.validation.json").read_text()) == {"schema": 2, "size": 4, **added}
     assert validations(gguf) == added
@@ -147,10 +147,10 @@ def test_processes_that_write_results_at_once_leave_one_whole_result(out: Path, 
                 os._exit(code)
         children.append(child)
     assert [os.WEXITSTATUS(os.waitpid(child, 0)[1]) for child in children] == [0] * 4
-    for found in (read_receipt(out).validation, validations(gguf)["validation"]):
-        assert found is not None
-        number = found["figures"][0]
-        assert found == {"figures": [number] * 100 * (number + 1)}
+    for validation in (read_receipt(out).validation, validations(gguf)["validation"]):
+        assert validation is not None
+        number = validation["figures"][0]
+        assert validation == {"figures": [number] * 100 * (number + 1)}
     assert sorted(os.listdir(out.parent)) == ["out", "out.gguf", "out.gguf.validation.json"]
     assert os.listdir(out) == ["ropeconv.json"]
 
@@ -170,7 +170,7 @@ def changed(**fields: Any) -> EvaluationRecord:
 
 
 def measured(**values: float) -> tuple[MeasuredRecord, ...]:
-    return tuple(MeasuredRecord(measure=name, metric="loss", column=8192, value=one) for name, one in values.items())
+    return tuple(MeasuredRecord(measure=name, metric="loss", column=8192, value=loss) for name, loss in values.items())
 
 
 def test_it_is_beside_a_gguf_file_with_the_validation(tmp_path: Path) -> None:
@@ -178,9 +178,9 @@ def test_it_is_beside_a_gguf_file_with_the_validation(tmp_path: Path) -> None:
     gguf.write_bytes(b"1234")
     add_evaluation(gguf, receipt(), ONE)
     add_validation(gguf, receipt(), {"agrees": True})
-    found = validations(gguf)
-    assert set(found) == {"evaluations", "validation"}
-    assert parse_receipt(json.dumps(receipt().to_dict()), "x", found).evaluations == (ONE,)
+    results = validations(gguf)
+    assert set(results) == {"evaluations", "validation"}
+    assert parse_receipt(json.dumps(receipt().to_dict()), "x", results).evaluations == (ONE,)
     gguf.write_bytes(b"another file")
     assert validations(gguf) == {}
 

@@ -48,8 +48,8 @@ def raw(data: bytes) -> str:
 
 def receipt(record: GgufRecord | None, **fields: Any) -> Receipt:
     original = OriginalRecord(SourceRecord("first", "gguf"), None, record)
-    own = {"source": SourceRecord("model", "gguf"), "encoding": "keys", "original": original}
-    return receipt_of_folder(target=TargetRecord("gguf"), **own, **fields)
+    kwargs = {"source": SourceRecord("model", "gguf"), "encoding": "keys", "original": original}
+    return receipt_of_folder(target=TargetRecord("gguf"), **kwargs, **fields)
 
 
 def bake(file: GgufFile, edit: Edit) -> GgufFile:
@@ -124,8 +124,8 @@ def linear(factor: float = 4.0, context: int = 256) -> RopeSpec:
     return RopeSpec(64, 64, InterpolatedForm(10000.0, factor), 64, context)
 
 
-def stated(file: GgufFile, spec: RopeSpec, one: Receipt | str) -> Receipt | None:
-    text = one if isinstance(one, str) else embedded(one)
+def stated(file: GgufFile, spec: RopeSpec, content: Receipt | str) -> Receipt | None:
+    text = content if isinstance(content, str) else embedded(content)
     return gguf_stated(bake(file, Edit({"ropeconv.json": string(text)})), spec)
 
 
@@ -143,6 +143,6 @@ SCHEDULE = ScheduleRecord(
     ],
 )  # fmt: skip
 def test_a_receipt_counts_while_the_rope_is_what_it_says(file: GgufFile, spec: RopeSpec, counts: bool) -> None:
-    one = receipt(None, schedule=SCHEDULE)
-    assert stated(file, spec, one) == (one if counts else None)
+    expected = receipt(None, schedule=SCHEDULE)
+    assert stated(file, spec, expected) == (expected if counts else None)
     assert stated(file, spec, "{}") is gguf_stated(file, spec) is None

@@ -178,15 +178,15 @@ def test_several_bakes_are_commands_one_after_another() -> None:
 
 
 def changes(baked: Path) -> dict[str, ChangedKey]:
-    return {one.name: one for one in changed_keys(baked, read_receipt(baked))}
+    return {key.name: key for key in changed_keys(baked, read_receipt(baked))}
 
 
 def test_keys_of_a_config_that_changed_were_added_or_stayed(llama: Path, tmp_path: Path) -> None:
-    found = changes(apply(make_plan(llama, YARN, tmp_path / "out")))
-    assert found["max_position_embeddings"] == ChangedKey("max_position_embeddings", "64", "256")
-    assert found["rope_scaling.factor"] == ChangedKey("rope_scaling.factor", "", "4.0")
-    assert found["rope_scaling.rope_type"].after == '"yarn"'
-    assert not {"hidden_size", "model_type", "vocab_size"} & found.keys()
+    changed = changes(apply(make_plan(llama, YARN, tmp_path / "out")))
+    assert changed["max_position_embeddings"] == ChangedKey("max_position_embeddings", "64", "256")
+    assert changed["rope_scaling.factor"] == ChangedKey("rope_scaling.factor", "", "4.0")
+    assert changed["rope_scaling.rope_type"].after == '"yarn"'
+    assert not {"hidden_size", "model_type", "vocab_size"} & changed.keys()
 
 
 @pytest.mark.parametrize(
@@ -210,6 +210,6 @@ def test_a_recipe_is_described_by_its_method_and_what_was_set() -> None:
     """Numbers without needless digits, switches as on and off, lists by their length, names as on the command line."""
     assert described({"method": "linear", "parameters": {"factor": 4.0}}) == "linear: factor 4"
     settings = {"factor": "128k", "beta_fast": 32.0, "truncate": False, "share": 1 / 3}
-    found = described_settings({"method": "yarn", "parameters": settings, "keep_short": True, "context": 131072})
-    assert found == ("factor 128k, beta-fast 32, truncate off, share 0.333333333333, keep-short on, context 131072")
+    text = described_settings({"method": "yarn", "parameters": settings, "keep_short": True, "context": 131072})
+    assert text == ("factor 128k, beta-fast 32, truncate off, share 0.333333333333, keep-short on, context 131072")
     assert described_settings({"parameters": {"inv_freq": [1.0, 0.1, 0.01]}}) == "inv-freq of 3 values"

@@ -26,12 +26,12 @@ PUBLISHED = {source: row["4096"] for source, row in json.loads((DATA / "publishe
 
 
 def test_a_bound_as_data() -> None:
-    found = bound(4096, 128, 128)
-    data = json.loads(json.dumps(found.to_dict()))
+    answer = bound(4096, 128, 128)
+    data = json.loads(json.dumps(answer.to_dict()))
     assert data == {
         "length": 4096, "rotary_dim": 128, "head_dim": 128, "base": pytest.approx(26952.339227857868),
-        "binding_distance": 4012, "window": [found.base, found.base * (1 + (found.width or 0))],
-        "first_wide_window": list(found.first_wide_window or ()), "published": PUBLISHED,
+        "binding_distance": 4012, "window": [answer.base, answer.base * (1 + (answer.width or 0))],
+        "first_wide_window": list(answer.first_wide_window or ()), "published": PUBLISHED,
         "last_violating_base": pytest.approx(58790, rel=1e-3), "known_windows": True,
         "asymptotic": pytest.approx(4096 / 0.6165, rel=1e-4),
     }  # fmt: skip
@@ -43,10 +43,10 @@ def test_a_bound_as_data() -> None:
 
 
 def test_heads_that_rotate_half_need_no_base() -> None:
-    found = bound(1 << 20, 64, 128)
-    assert (found.base, found.binding_distance, found.last_violating_base) == (1.0, None, None)
-    assert (found.window, found.width, found.first_wide_window) == ((1.0, None), None, (1.0, None))
-    assert found.known_windows
+    answer = bound(1 << 20, 64, 128)
+    assert (answer.base, answer.binding_distance, answer.last_violating_base) == (1.0, None, None)
+    assert (answer.window, answer.width, answer.first_wide_window) == ((1.0, None), None, (1.0, None))
+    assert answer.known_windows
 
 
 def test_a_base_that_takes_minutes_is_announced_and_reports_where_it_is() -> None:
@@ -97,7 +97,7 @@ def test_models_as_they_are(spec: RopeSpec, published: int | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "made", "said"),
+    ("spec", "change", "expected"),
     [
         (LLAMA_2, ("yarn", 16.0), ""),  # 1,706 became more
         (QWEN_3, ("yarn", 4.0), ""),  # 27,114 became 66,233
@@ -111,12 +111,12 @@ def test_models_as_they_are(spec: RopeSpec, published: int | None) -> None:
         (replace(LLAMA_2, context=1706), 1707, ""),
     ],
 )
-def test_only_what_becomes_worse_is_said(spec: RopeSpec, made: tuple[str, float] | int, said: str) -> None:
+def test_only_what_becomes_worse_is_said(spec: RopeSpec, change: tuple[str, float] | int, expected: str) -> None:
     """By a method, or by a context that is declared with the frequencies as they are."""
-    declared = replace(spec.current(), context=made) if isinstance(made, int) else None
-    found = worse_than_source(declared or recipe_of(made[0], made[1]).schedule(spec), spec)
-    assert said in found
-    assert bool(found) == bool(said)
+    declared = replace(spec.current(), context=change) if isinstance(change, int) else None
+    sentence = worse_than_source(declared or recipe_of(change[0], change[1]).schedule(spec), spec)
+    assert expected in sentence
+    assert bool(sentence) == bool(expected)
 
 
 def test_only_distances_that_a_layer_sees_count() -> None:
@@ -139,12 +139,12 @@ ENUMERATED = {
 @pytest.mark.parametrize("length", ENUMERATED)
 def test_windows_of_128_dimensions(length: int) -> None:
     width, wide, last = ENUMERATED[length]
-    found = bound(length, 128, 128)
-    assert found.known_windows
-    assert found.width == pytest.approx(width, rel=2e-2)
-    assert found.first_wide_window is not None
-    assert found.first_wide_window[0] == pytest.approx(wide, rel=3e-4)
-    assert found.last_violating_base == pytest.approx(last, rel=4e-4)
+    answer = bound(length, 128, 128)
+    assert answer.known_windows
+    assert answer.width == pytest.approx(width, rel=2e-2)
+    assert answer.first_wide_window is not None
+    assert answer.first_wide_window[0] == pytest.approx(wide, rel=3e-4)
+    assert answer.last_violating_base == pytest.approx(last, rel=4e-4)
 
 
 @pytest.mark.parametrize("rotary_dim", sample([64, 80, 96, 128, 256], 1))
@@ -173,9 +173,9 @@ def test_the_first_wide_window_is_one(length: int, rotary_dim: int) -> None:
 
 def test_where_every_larger_base_will_do_the_smallest_one_is_the_last_that_violates() -> None:
     """B(2) = 1/2 + cos 2 + cos 2b^(-1/2)."""
-    found = bound(3, 4, 5)
-    assert (found.base, found.last_violating_base) == (pytest.approx((2 / math.acos(-0.5 - math.cos(2))) ** 2),) * 2
-    assert found.window[1] is None
+    answer = bound(3, 4, 5)
+    assert (answer.base, answer.last_violating_base) == (pytest.approx((2 / math.acos(-0.5 - math.cos(2))) ** 2),) * 2
+    assert answer.window[1] is None
 
 
 @pytest.mark.parametrize(("rotary_dim", "length"), [(72, 1000), (20, 300)])
@@ -183,9 +183,9 @@ def test_a_search_without_tables_is_right_on_both_sides_of_each_answer(rotary_di
     def lowest(base: float) -> float:
         return float(sums(base_inv_freq(base, rotary_dim), 0, 1, length).min())
 
-    found = bound(length, rotary_dim, rotary_dim)
-    begin, end = found.window
-    wide, last = found.first_wide_window, found.last_violating_base
+    answer = bound(length, rotary_dim, rotary_dim)
+    begin, end = answer.window
+    wide, last = answer.first_wide_window, answer.last_violating_base
     assert end is not None
     assert wide is not None
     assert wide[1] is not None

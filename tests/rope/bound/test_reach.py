@@ -28,8 +28,8 @@ EXTENDED = {
 def test_first_violations_of_schedules(method: str) -> None:
     for base, length, factor, first in zip((1e4, 5e5), (4096, 8192), (8.0, 16.0), EXTENDED[method], strict=True):
         spec = RopeSpec(128, 128, Plain(base), length, length)
-        found = recipe_of(method, factor).schedule(spec)
-        assert first_violation(found.inv_freq, 0, 1 << 20) == first
+        schedule = recipe_of(method, factor).schedule(spec)
+        assert first_violation(schedule.inv_freq, 0, 1 << 20) == first
 
 
 @settings(max_examples=25, deadline=None)
@@ -38,9 +38,9 @@ def test_any_vector_term_by_term(vector: list[float], unrotated: float, length: 
     inv_freq = np.array(vector)
     plain = sums(inv_freq, unrotated, 1, length) if length > 1 else np.empty(0)
     clear = np.abs(plain) > 1e-9
-    found = np.concatenate([np.empty(0, dtype=int), *violations(inv_freq, unrotated, length)])
+    distances = np.concatenate([np.empty(0, dtype=int), *violations(inv_freq, unrotated, length)])
     marked = np.zeros(max(0, length - 1), dtype=bool)
-    marked[found - 1] = True
+    marked[distances - 1] = True
     assert (marked == (plain < 0))[clear].all()
 
 
@@ -50,12 +50,12 @@ def test_any_vector_term_by_term(vector: list[float], unrotated: float, length: 
 )
 def test_runs_of_neighbours(inv_freq: np.ndarray, length: int) -> None:
     """The last one's runs are longer than the chunks in which they are found."""
-    found = reach(inv_freq, 0, length)
+    result = reach(inv_freq, 0, length)
     plain = 1 + np.flatnonzero(sums(inv_freq, 0, 1, length) < 0)
     splits = np.flatnonzero(np.diff(plain) > 1) + 1
     runs = [(int(run[0]), int(run[-1])) for run in np.split(plain, splits)]
-    assert (found.count, found.runs) == (len(plain), len(runs))
-    assert list(found.places) == runs[:100]
+    assert (result.count, result.runs) == (len(plain), len(runs))
+    assert list(result.places) == runs[:100]
 
 
 def test_zero_is_decided_exactly() -> None:
@@ -67,22 +67,22 @@ def test_zero_is_decided_exactly() -> None:
 def test_exact_values_at_a_hundred_million() -> None:
     inv_freq = base_inv_freq(5e5, 64)
     with mpmath.workdps(50):
-        wanted = mpmath.fsum(mpmath.cos(10**8 * mpmath.mpf(float(value))) for value in inv_freq) + 3
-        assert abs(mpmath.mpf(str(exact_value(inv_freq, 3.0, 10**8))) - wanted) < mpmath.mpf("1e-38")
+        expected = mpmath.fsum(mpmath.cos(10**8 * mpmath.mpf(float(value))) for value in inv_freq) + 3
+        assert abs(mpmath.mpf(str(exact_value(inv_freq, 3.0, 10**8))) - expected) < mpmath.mpf("1e-38")
 
 
 def test_partial_rotation() -> None:
     assert first_violation(base_inv_freq(1e4, 96), 16, 1 << 20) == 18607
-    found = reach(base_inv_freq(10.0, 32), 16, 10**6)
-    assert found.automatic
-    assert found.to_dict()["automatic"]
-    assert found.effective_length is None
+    result = reach(base_inv_freq(10.0, 32), 16, 10**6)
+    assert result.automatic
+    assert result.to_dict()["automatic"]
+    assert result.effective_length is None
 
 
 def test_by_hand() -> None:
     """Two pairs that turn by 90 and 180 degrees per token: S_1 = i, S_2 = i - 1; then -1 and 0."""
-    found = score_bound(np.array([math.pi / 2, math.pi]), np.array([0, 1, 2, 4]))
-    np.testing.assert_allclose(found, [1.5, (1 + math.sqrt(2)) / 2, 0.5, 1.5], atol=1e-12)
+    bounds = score_bound(np.array([math.pi / 2, math.pi]), np.array([0, 1, 2, 4]))
+    np.testing.assert_allclose(bounds, [1.5, (1 + math.sqrt(2)) / 2, 0.5, 1.5], atol=1e-12)
     reversed_ = score_bound(np.array([math.pi, math.pi / 2]), np.array([2]))
     np.testing.assert_allclose(reversed_, [0.5], atol=1e-12)
     np.testing.assert_allclose(score_bound(base_inv_freq(1e4, 128), np.zeros(1)), [32.5])
@@ -92,9 +92,9 @@ def test_margins_are_the_smallest_sums_of_four_intervals() -> None:
     inv_freq, sums_of = base_inv_freq(1e4, 16), [0.0]
     sums_of += [math.fsum(map(math.cos, distance * inv_freq)) + 1.5 for distance in range(1, 100)]
     at, lowest = margins(inv_freq, 1.5, 100, 4)
-    wanted = [min(range(*ends), key=sums_of.__getitem__) for ends in pairwise([1, 3, 10, 32, 100])]
-    assert list(at) == wanted
-    np.testing.assert_allclose(lowest, [sums_of[distance] for distance in wanted], atol=1e-4)
+    expected = [min(range(*ends), key=sums_of.__getitem__) for ends in pairwise([1, 3, 10, 32, 100])]
+    assert list(at) == expected
+    np.testing.assert_allclose(lowest, [sums_of[distance] for distance in expected], atol=1e-4)
 
 
 RANDOM = np.random.default_rng(16)
@@ -103,12 +103,12 @@ RANDOM = np.random.default_rng(16)
 def test_weights_by_hand() -> None:
     """Four dimensions: the queries' pairs (0, 2) and (1, 3) vary by 10 and 20, the keys' by 40 and 5."""
     queries, keys = np.array([[1.0, 4, 9, 16]]), np.array([[30.0, 2, 10, 3]])
-    found = pair_weights(queries, keys, 4)
-    np.testing.assert_allclose(found.rotated, [[2 * 20 / 30, 2 * 10 / 30]])  # sqrt(10 40) = 20, sqrt(20 5) = 10
-    np.testing.assert_allclose(found.unrotated, [0])
+    half = pair_weights(queries, keys, 4)
+    np.testing.assert_allclose(half.rotated, [[2 * 20 / 30, 2 * 10 / 30]])  # sqrt(10 40) = 20, sqrt(20 5) = 10
+    np.testing.assert_allclose(half.unrotated, [0])
     interleaved = pair_weights(queries, keys, 4, "interleaved")
     weights = [math.sqrt(5 * 32), math.sqrt(25 * 13)]
-    np.testing.assert_allclose(interleaved.rotated, [[2 * one / sum(weights) for one in weights]])
+    np.testing.assert_allclose(interleaved.rotated, [[2 * weight / sum(weights) for weight in weights]])
     partial = pair_weights(queries, keys, 2)
     weights = [math.sqrt(5 * 32), math.sqrt(90) + math.sqrt(48)]
     np.testing.assert_allclose(partial.rotated, [[2 * weights[0] / sum(weights)]])
@@ -156,14 +156,14 @@ def test_variances_behind_a_norm_are_those_of_samples() -> None:
     spread, mean = np.array([[0.0] * 5, [9.0, 1, 0.25, 0, 2]]), np.array([[0.0] * 5, [0.0, 2, -1, 0.5, 0]])
     samples = RANDOM.normal(size=(400_000, 5)) * np.sqrt(spread[1]) + mean[1]
     divided = samples / np.sqrt(np.square(samples).mean(axis=1, keepdims=True))
-    found = normalised_variances(spread, mean)
-    np.testing.assert_allclose(found[1], divided.var(axis=0), atol=0.01)
-    assert not found[0].any()
+    variances = normalised_variances(spread, mean)
+    np.testing.assert_allclose(variances[1], divided.var(axis=0), atol=0.01)
+    assert not variances[0].any()
     constant = 5 * spread[1] / (spread[1] + mean[1] ** 2).sum()
     assert np.abs(constant - divided.var(axis=0)).max() > 0.3
     np.testing.assert_allclose(normalised_variances(np.full((1, 7), 4.0), np.zeros((1, 7))), 1, rtol=1e-9)
-    one = normalised_variances(np.array([[3.0, 0, 0]]), np.zeros((1, 3)))
-    np.testing.assert_allclose(one, [[3, 0, 0]], atol=1e-9)
+    single = normalised_variances(np.array([[3.0, 0, 0]]), np.zeros((1, 3)))
+    np.testing.assert_allclose(single, [[3, 0, 0]], atol=1e-9)
 
 
 @pytest.mark.parametrize(

@@ -38,13 +38,13 @@ OTHERS = {
     + [(width, length, base, 5e-6) for width, row in OTHERS.items() for length, base in row.items()],
 )
 def test_bases_are_those_of_the_sweep_in_c(rotary_dim: int, length: int, base: float, exact: float) -> None:
-    found = bound(length, rotary_dim, rotary_dim, windows=False)
-    assert found.base == pytest.approx(base, rel=exact)
-    assert rotary_dim != 128 or found.binding_distance == CERTIFIED[length][1]
-    assert found.binding_distance is not None
-    assert precise(found.binding_distance, mpmath.mpf(found.base), rotary_dim, rotary_dim) >= 0, "rounded up"
-    below = mpmath.mpf(math.nextafter(found.base, 1))
-    assert precise(found.binding_distance, below, rotary_dim, rotary_dim) < 0
+    answer = bound(length, rotary_dim, rotary_dim, windows=False)
+    assert answer.base == pytest.approx(base, rel=exact)
+    assert rotary_dim != 128 or answer.binding_distance == CERTIFIED[length][1]
+    assert answer.binding_distance is not None
+    assert precise(answer.binding_distance, mpmath.mpf(answer.base), rotary_dim, rotary_dim) >= 0, "rounded up"
+    below = mpmath.mpf(math.nextafter(answer.base, 1))
+    assert precise(answer.binding_distance, below, rotary_dim, rotary_dim) < 0
 
 
 WIDTHS = (32, 64, 80, 96, 128, 256)
@@ -101,8 +101,8 @@ def test_two_pairs_over_three_tokens_by_hand() -> None:
     """cos 2 + cos 2 b^(-1/2) is zero where 2 b^(-1/2) = pi - 2; its slope there is below 1."""
     with mpmath.workdps(45):
         expected = 2 * mpmath.log(2 / (mpmath.pi - 2))
-        found, distance = smallest_log_base(Sums(4), 3)
-        assert abs(mpmath.mpf(str(found)) - expected) < mpmath.mpf("1e-32")
+        log_base, distance = smallest_log_base(Sums(4), 3)
+        assert abs(mpmath.mpf(str(log_base)) - expected) < mpmath.mpf("1e-32")
     assert distance == 2
     assert last_violating(Sums(4), 3) == (pytest.approx(float(expected), rel=1e-12), 2)
     assert next(wide_intervals(Sums(4), 3, 0.0)) == (pytest.approx(float(expected), rel=1e-12), math.inf)
@@ -129,12 +129,12 @@ def test_values_and_slopes_to_forty_digits(rotary_dim: int, head_dim: int, dista
     value, slope = sums.taylor(np.array([float(distance)]), np.array([log_base]))
     exact, exact_slope = sums.exact(distance, Decimal(log_base))
     with mpmath.workdps(40):
-        left, wanted, right = (
+        left, expected, right = (
             precise(distance, mpmath.exp(mpmath.mpf(log_base) + step), rotary_dim, head_dim)
             for step in (-STEP, 0, STEP)
         )
         wanted_slope = (right - left) / (2 * STEP)
-        assert abs(mpmath.mpf(str(exact)) - wanted) < mpmath.mpf("1e-35")
+        assert abs(mpmath.mpf(str(exact)) - expected) < mpmath.mpf("1e-35")
         assert abs(mpmath.mpf(str(exact_slope)) - wanted_slope) < mpmath.mpf("1e-12") * distance
-    assert value[0] == pytest.approx(float(wanted), abs=float64_error(rotary_dim // 2, distance + 1))
+    assert value[0] == pytest.approx(float(expected), abs=float64_error(rotary_dim // 2, distance + 1))
     assert slope[0] == pytest.approx(float(wanted_slope), abs=1e-10 * distance)

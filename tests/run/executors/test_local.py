@@ -35,10 +35,10 @@ def test_each_process_has_a_gpu_of_its_own_also_after_a_kill(tmp_path: Path, mon
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,GPU-7")
     assert (gpus(), Local().at_once) == (["3", "GPU-7"], 2)
     with Local().pool(partial(Squares, str(tmp_path))) as pool:
-        first = [found for _, found in pool(["env", "env"])]
+        first = [result for _, result in pool(["env", "env"])]
         assert {device for device, _ in first} == {"3", "GPU-7"}
         dict(pool(["once"]))
-        second = [found for _, found in pool(["env", "env"])]
+        second = [result for _, result in pool(["env", "env"])]
     assert {device for device, _ in second} == {"3", "GPU-7"}
     assert {pid for _, pid in second} != {pid for _, pid in first}
 
@@ -47,7 +47,7 @@ def test_a_process_that_does_not_answer_is_killed_once(tmp_path: Path) -> None:
     executor, begun = Local(1), time.monotonic()
     executor.longest = lambda item: 2.0
     with executor.pool(partial(Squares, str(tmp_path)), retries=2) as pool:
-        found = dict(pool([2, "long", 3]))
-    assert found == {0: 4, 1: Failure(HANGS), 2: 9}
+        results = dict(pool([2, "long", 3]))
+    assert results == {0: 4, 1: Failure(HANGS), 2: 9}
     assert (tmp_path / "run-long").read_text() == "x"
     assert time.monotonic() - begun < 120

@@ -46,7 +46,7 @@ def own_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("message", "attempts", "said"),
+    ("message", "attempts", "expected"),
     [
         (BUSY, ATTEMPTS, rf"at {ADDRESS} did not start a server .* in 3 attempts \(RuntimeError: Proxy failed to Conn"),
         (SERVER.format("no such env"), 1, r"\(RuntimeError: no such env\); start one with"),
@@ -55,14 +55,14 @@ def own_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     ids=["busy", "server", "nothing"],
 )
 def test_what_keeps_a_connection_from_a_cluster_is_named(
-    message: str, attempts: int, said: str, monkeypatch: pytest.MonkeyPatch
+    message: str, attempts: int, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import ray
 
     init, shutdown = Mock(side_effect=ConnectionAbortedError(message)), Mock()
     monkeypatch.setattr(ray, "init", init)
     monkeypatch.setattr(ray, "shutdown", shutdown)
-    with pytest.raises(RopeconvError, match=said), executor_of(ADDRESS).pool(partial(Squares, "")):
+    with pytest.raises(RopeconvError, match=expected), executor_of(ADDRESS).pool(partial(Squares, "")):
         pass
     assert (init.call_count, shutdown.call_count) == (attempts, attempts)
 
@@ -73,12 +73,12 @@ def cluster() -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
     head = {"num_cpus": 0, "object_store_memory": STORE, "ray_client_server_port": CLIENT_PORT}
-    found = Cluster(True, head_node_args=head)
+    ray_cluster = Cluster(True, head_node_args=head)
     try:
-        found.nodes = [found.add_node(num_cpus=1, object_store_memory=STORE) for _ in range(2)]
-        yield found
+        ray_cluster.nodes = [ray_cluster.add_node(num_cpus=1, object_store_memory=STORE) for _ in range(2)]
+        yield ray_cluster
     finally:
-        found.shutdown()
+        ray_cluster.shutdown()
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +92,6 @@ def test_through_the_client_port(cluster: Any, place: Path, tmp_path: Path) -> N
     all_ends(executor_of(ADDRESS), tmp_path)
     (place / "plan.toml").write_text(plan_text("apply"))
     command(place, "run", "plan.toml", "--on", ADDRESS, code=0)
-    assert [one["failed"] for one in lines(place)] == [""] * 4
+    assert [line["failed"] for line in lines(place)] == [""] * 4
     spread = evaluated(place, tmp_path / "spread.jsonl", RayCluster(ADDRESS))
     assert spread == evaluated(place, tmp_path / "alone.jsonl")

@@ -69,12 +69,12 @@ def test_arrays_are_no_larger_than_slurm_takes_and_the_rest_is_cancelled(tmp_pat
     assert len(cancelled) == 2500 - 3
 
 
-@pytest.mark.parametrize(("timeout", "found"), [("2h", 120), ("90m", 90), ("1.5h", 90), ("1d", 1440), ("5s", 1)])
-def test_a_timeout_is_minutes_for_slurm(timeout: str, found: int, tmp_path: Path) -> None:
-    assert minutes(timeout) == found
+@pytest.mark.parametrize(("timeout", "expected"), [("2h", 120), ("90m", 90), ("1.5h", 90), ("1d", 1440), ("5s", 1)])
+def test_a_timeout_is_minutes_for_slurm(timeout: str, expected: int, tmp_path: Path) -> None:
+    assert minutes(timeout) == expected
     executor = executor_of("slurm", ExecutorTable(timeout=timeout), folder=tmp_path)
     assert isinstance(executor, Slurm)
-    assert executor.parameters["timeout_min"] == found
+    assert executor.parameters["timeout_min"] == expected
 
 
 def test_parameters_that_slurm_does_not_have_are_refused(here: None, tmp_path: Path) -> None:
@@ -86,10 +86,10 @@ def test_parameters_that_slurm_does_not_have_are_refused(here: None, tmp_path: P
 def test_settings_and_what_is_wrong_with_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     table = ExecutorTable(gpus=1, cpus=4, slurm={"partition": "long", "timeout_min": 90})
-    found = executor_of("slurm", table, 7, folder=tmp_path)
-    assert isinstance(found, Slurm)
-    assert found.parameters == {"cpus_per_task": 4, "gpus_per_node": 1, "partition": "long", "timeout_min": 90}
-    with pytest.raises(RopeconvError, match="Slurm is not here .* run it on a login node"), found.pool(Squares):  # type: ignore[arg-type]
+    executor = executor_of("slurm", table, 7, folder=tmp_path)
+    assert isinstance(executor, Slurm)
+    assert executor.parameters == {"cpus_per_task": 4, "gpus_per_node": 1, "partition": "long", "timeout_min": 90}
+    with pytest.raises(RopeconvError, match="Slurm is not here .* run it on a login node"), executor.pool(Squares):  # type: ignore[arg-type]
         pass
     with pytest.raises(UsageError, match="'slurm' is not a place to run; give local, a number of processes, ray"):
         executor_of("slurm")

@@ -124,6 +124,6 @@ def test_a_plan_with_weights_and_evaluations(tmp_path: Path) -> None:
     limits = '[executor]\non = "slurm"\ntimeout = "30m"\n'
     (place / "plan.toml").write_text(plan_text("apply eval", limits + EVAL))
     command(place, "run", "plan.toml", code=0)
-    assert [one["failed"] for one in lines(place)] == [""] * 3
+    assert [line["failed"] for line in lines(place)] == [""] * 3
     assert {row.name for row in read_result(next((place / "plan" / "eval").glob("*.json"))).rows} > {"base"}
     assert any((place / "plan" / "slurm").glob("*submitted*"))

@@ -45,15 +45,15 @@ def all_ends(executor: Executor, folder: Path) -> Any:
     """Checks items that end well, with an error, and by a kill, once and always; returns what the last one gives."""
     items = [3, "bad", "once", "odd", "fatal"]
     with executor.pool(partial(Squares, str(folder)), retries=1) as pool:
-        found = dict(pool(items))
-    assert found[0] == 9
-    assert found[1] == Failure("it is bad; take another")
-    assert found[2][0] == "once"
-    assert found[3] == Failure("unexpected ZeroDivisionError: of its own")
-    assert "ended while it ran" in found[4].reason
-    assert found[4].reason.startswith("2 workers, one after the other, ended while it ran")
+        results = dict(pool(items))
+    assert results[0] == 9
+    assert results[1] == Failure("it is bad; take another")
+    assert results[2][0] == "once"
+    assert results[3] == Failure("unexpected ZeroDivisionError: of its own")
+    assert "ended while it ran" in results[4].reason
+    assert results[4].reason.startswith("2 workers, one after the other, ended while it ran")
     assert [len((folder / f"run-{item}").read_text()) for item in items] == [1, 1, 2, 1, 2]
-    return found[4]
+    return results[4]
 
 
 class Broken:

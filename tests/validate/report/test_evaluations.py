@@ -36,7 +36,7 @@ def test_what_was_measured_stands_in_the_report(tmp_path: Path) -> None:
 def test_without_evaluations_and_receipt_the_report_says_so_and_leaves_their_parts_out(tmp_path: Path) -> None:
     text = page(tmp_path)
     assert "<code>ropeconv eval</code>, which was not run on this output." in text
-    assert not [one for one in ("<h2>Recipe", "<h2>Runtimes", "<h2>What changed") if one in text]
+    assert not [heading for heading in ("<h2>Recipe", "<h2>Runtimes", "<h2>What changed") if heading in text]
 
 
 def test_recipe_runtimes_size_and_date_stand_in_the_report(tmp_path: Path) -> None:

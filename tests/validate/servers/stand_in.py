@@ -69,10 +69,10 @@ class StandIn:
         return list(self.tokenizer(text, add_special_tokens=False).input_ids)
 
     def greedy(self, ids: list[int], count: int) -> list[int]:
-        made = list(ids)
+        tokens = list(ids)
         for _ in range(count):
-            made.append(int(self.logs(made)[-1].argmax()))
-        return made[len(ids) :]
+            tokens.append(int(self.logs(tokens)[-1].argmax()))
+        return tokens[len(ids) :]
 
     def post(self, path: str, body: Any) -> Any:
         if path == "/tokenize" and self.half_characters:
@@ -96,8 +96,8 @@ class StandIn:
         if "prompt_logprobs" not in body:
             return {"choices": [{"text": "", "token_ids": self.greedy(body["prompt"], body["max_tokens"])}]}
         if body["prompt_logprobs"] > self.allowed:
-            said = f"Requested prompt logprobs of {body['prompt_logprobs']}, which is greater than max allowed"
-            return 400, {"error": {"message": said, "code": 400}}
+            message = f"Requested prompt logprobs of {body['prompt_logprobs']}, which is greater than max allowed"
+            return 400, {"error": {"message": message, "code": 400}}
         ids, rows = body["prompt"], [None]
         for row, token in zip(self.logs(ids), ids[1:], strict=False):
             likely = row.topk(body["prompt_logprobs"]).indices.tolist()
@@ -106,27 +106,27 @@ class StandIn:
 
     def sglang(self, body: Any) -> Any:
         if not body.get("return_logprob"):
-            made = self.greedy(body["input_ids"], body["sampling_params"]["max_new_tokens"])
-            return {"text": "", "output_ids": made, "meta_info": {}}
+            tokens = self.greedy(body["input_ids"], body["sampling_params"]["max_new_tokens"])
+            return {"text": "", "output_ids": tokens, "meta_info": {}}
         ids, first = body["input_ids"], body["logprob_start_len"]
         self.largest = max(self.largest, len(ids) - first)
-        own, top = [[None, ids[first], None]], [None]
+        logprobs, top = [[None, ids[first], None]], [None]
         for row, token in list(zip(self.logs(ids), ids[1:], strict=False))[first:]:
-            own.append([row[token].item(), token, None])
+            logprobs.append([row[token].item(), token, None])
             top.append([[row[t].item(), t, None] for t in row.topk(body["top_logprobs_num"]).indices.tolist()])
-        return {"text": "", "meta_info": {"input_token_logprobs": own, "input_top_logprobs": top}}
+        return {"text": "", "meta_info": {"input_token_logprobs": logprobs, "input_top_logprobs": top}}
 
     def llama_server(self, body: Any) -> Any:
         if "logit_bias" not in body:
-            made = self.greedy(body["prompt"], body["n_predict"])
-            return {"content": "x", "truncated": False, "tokens_evaluated": len(body["prompt"]), "tokens": made}
+            tokens = self.greedy(body["prompt"], body["n_predict"])
+            return {"content": "x", "truncated": False, "tokens_evaluated": len(body["prompt"]), "tokens": tokens}
         token, row = body["logit_bias"][0][0], self.logs(body["prompt"])[-1]
         answer = {"content": "x", "truncated": False, "tokens_evaluated": len(body["prompt"])}
         if token < self.half_characters:
             return answer
         likely = [{"id": t, "logprob": row[t].item()} for t in row.topk(body["n_probs"]).indices.tolist()]
-        said = {"id": token, "logprob": row[token].item(), "top_logprobs": likely}
-        return answer | {"completion_probabilities": [said]}
+        completion = {"id": token, "logprob": row[token].item(), "top_logprobs": likely}
+        return answer | {"completion_probabilities": [completion]}
 
 
 @contextmanager
@@ -144,9 +144,9 @@ def running(server: StandIn) -> Iterator[str]:
             server.asked.append(self.path)
             self._answer(server.post(self.path, body))
 
-        def _answer(self, found: Any) -> None:
-            status, found = found if isinstance(found, tuple) else (404 if found is None else 200, found)
-            data = json.dumps(found).encode()
+        def _answer(self, answer: Any) -> None:
+            status, answer = answer if isinstance(answer, tuple) else (404 if answer is None else 200, answer)
+            data = json.dumps(answer).encode()
             if server.key and self.headers["Authorization"] != f"Bearer {server.key}":
                 status, data = 401, b'{"error": "Unauthorized"}'
             if server.fail:

@@ -37,9 +37,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def ask(made: Path, server: StandIn, *more: object, code: int = 0) -> Done:
+def ask(folder: Path, server: StandIn, *more: object, code: int = 0) -> Done:
     with running(server) as url:
-        return command(made, "validate", "yarn", "--against", "source", "--server", url, *more, code=code)
+        return command(folder, "validate", "yarn", "--against", "source", "--server", url, *more, code=code)
 
 
 @pytest.mark.parametrize("owner", ["vllm", "sglang", pytest.param("llamacpp", marks=pytest.mark.nightly)])
@@ -82,16 +82,16 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 """What is said, of which server, to which settings."""
 
 
-@pytest.mark.parametrize(("said", "server", "settings"), BAD)
+@pytest.mark.parametrize(("message", "server", "settings"), BAD)
 def test_a_server_that_cannot_be_compared_is_refused(
-    made: Path, said: str, server: dict[str, Any], settings: dict[str, Any]
+    made: Path, message: str, server: dict[str, Any], settings: dict[str, Any]
 ) -> None:
     given = {"owner": "vllm", **server, "path": str((made / "source").resolve()) if "path" in server else ""}
     model = settings.get("model", "")
-    asked = Settings(**{key: value for key, value in settings.items() if key != "model"})
+    options = Settings(**{key: value for key, value in settings.items() if key != "model"})
     comparison = Comparison.open(made / "yarn", str(made / "source"))
-    with running(StandIn(folder=made / "yarn", **given)) as url, pytest.raises(RopeconvError, match=said):
-        validate_server(comparison, url, model, asked)
+    with running(StandIn(folder=made / "yarn", **given)) as url, pytest.raises(RopeconvError, match=message):
+        validate_server(comparison, url, model, options)
 
 
 @pytest.fixture(scope="module")
@@ -123,26 +123,26 @@ def test_a_key_is_sent_and_not_shown(made: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_a_coarse_kl_is_a_lower_bound() -> None:
     generator = torch.Generator().manual_seed(0)
-    one = 3 * torch.randn((40, 320), generator=generator)
-    other = one + 0.3 * torch.randn((40, 320), generator=generator)
+    reference = 3 * torch.randn((40, 320), generator=generator)
+    other = reference + 0.3 * torch.randn((40, 320), generator=generator)
     targets = torch.randint(320, (40,), generator=generator).tolist()
     logs = torch.log_softmax(other, -1)
-    whole = measure(one, other, torch.tensor(targets))
+    whole = measure(reference, other, torch.tensor(targets))
     for count in (5, 20, 320):
-        said = [{t: row[t].item() for t in row.topk(count).indices.tolist()} for row in logs]
-        found = coarse(one, said, targets)
-        assert (found.kl <= whole.kl + 1e-6).all()
-        assert (found.kl > 0).all()
-    torch.testing.assert_close(found.kl, whole.kl, rtol=1e-3, atol=1e-7)  # of all tokens
+        top_logprobs = [{t: row[t].item() for t in row.topk(count).indices.tolist()} for row in logs]
+        bound = coarse(reference, top_logprobs, targets)
+        assert (bound.kl <= whole.kl + 1e-6).all()
+        assert (bound.kl > 0).all()
+    torch.testing.assert_close(bound.kl, whole.kl, rtol=1e-3, atol=1e-7)  # of all tokens
 
 
 def test_tokens_that_the_source_does_not_have(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     right = StandIn.vllm
 
     def other(server: StandIn, body: Any) -> Any:
-        found = right(server, body)
-        found["choices"][0]["prompt_logprobs"][-1]["1000000"] = {"logprob": -1.0}
-        return found
+        answer = right(server, body)
+        answer["choices"][0]["prompt_logprobs"][-1]["1000000"] = {"logprob": -1.0}
+        return answer
 
     monkeypatch.setattr(StandIn, "vllm", other)
     done = ask(made, StandIn("vllm", made / "yarn"), "--length", 100, code=1)

@@ -71,14 +71,14 @@ def plan(tmp_path: Path) -> Plan:
 
 
 def test_a_head_reaches_the_context_of_its_target_from_its_own_length_and_base(plan: Plan, tmp_path: Path) -> None:
-    made = draft_plan(str(config(tmp_path / "head", EAGLE_3)), plan)
-    assert made.out == tmp_path / "out-draft"
-    assert made.schedule.context == plan.schedule.context == 32768
-    assert made.schedule.original_context == 2048
-    np.testing.assert_allclose(made.schedule.inv_freq, Yarn(10000.0, 16.0, 2048).inv_freq(128), rtol=1e-12)
+    draft = draft_plan(str(config(tmp_path / "head", EAGLE_3)), plan)
+    assert draft.out == tmp_path / "out-draft"
+    assert draft.schedule.context == plan.schedule.context == 32768
+    assert draft.schedule.original_context == 2048
+    np.testing.assert_allclose(draft.schedule.inv_freq, Yarn(10000.0, 16.0, 2048).inv_freq(128), rtol=1e-12)
     of_target = Yarn(10000.0, 4.0, 2048).inv_freq(128)
-    assert not np.allclose(made.schedule.inv_freq, of_target, rtol=1e-3)
-    written = json.loads(next(file.text for file in made.files if file.name == "config.json") or "")
+    assert not np.allclose(draft.schedule.inv_freq, of_target, rtol=1e-3)
+    written = json.loads(next(file.text for file in draft.files if file.name == "config.json") or "")
     assert written["max_position_embeddings"] == 32768
     assert written["rope_scaling"]["factor"] * written["rope_scaling"]["original_max_position_embeddings"] == 32768
     kept = {key: value for key, value in EAGLE_3.items() if key != "max_position_embeddings"}
@@ -88,20 +88,20 @@ def test_a_head_reaches_the_context_of_its_target_from_its_own_length_and_base(p
 def test_a_head_that_declares_the_length_of_its_target_gets_its_factor(tmp_path: Path) -> None:
     target = QWEN_3 | {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "num_hidden_layers": 36}
     del target["draft_vocab_size"]
-    made = paired(make_plan(config(tmp_path / "target", target), recipe_of("yarn", "160k"), tmp_path / "out"))
-    head = draft_plan(str(config(tmp_path / "head", QWEN_3)), made)
+    target_plan = paired(make_plan(config(tmp_path / "target", target), recipe_of("yarn", "160k"), tmp_path / "out"))
+    head = draft_plan(str(config(tmp_path / "head", QWEN_3)), target_plan)
     assert (head.schedule.context, head.recipe.method) == (163840, YarnMethod(4.0))
 
 
 def test_a_method_without_a_factor_is_repeated_only_for_the_same_rope(tmp_path: Path) -> None:
     recipe = Recipe.from_dict({"method": "theta", "parameters": {"base": 4e6}, "context": 32768})
-    made = paired(make_plan(config(tmp_path / "target", LLAMA_3), recipe, tmp_path / "out"))
+    target_plan = paired(make_plan(config(tmp_path / "target", LLAMA_3), recipe, tmp_path / "out"))
     same = EAGLE_3 | {"rope_theta": 500000.0, "max_position_embeddings": 8192}
-    assert draft_plan(str(config(tmp_path / "same", same)), made).recipe.method == recipe.method
+    assert draft_plan(str(config(tmp_path / "same", same)), target_plan).recipe.method == recipe.method
     others: dict[str, Any] = {"shorter": {"max_position_embeddings": 2048}, "base": {"rope_theta": 10000.0}}
     for name, changes in others.items():
         with pytest.raises(UsageError, match="--theta cannot be repeated for --draft .*choose a method with a factor"):
-            draft_plan(str(config(tmp_path / name, same | changes)), made)
+            draft_plan(str(config(tmp_path / name, same | changes)), target_plan)
 
 
 @pytest.mark.parametrize(
@@ -128,32 +128,32 @@ def test_drafts_that_cannot_be_extended_are_refused(
 
 
 def test_only_runtimes_whose_class_of_drafts_is_known_support_one(plan: Plan, tmp_path: Path) -> None:
-    made = draft_plan(str(config(tmp_path / "head", EAGLE_3)), plan)
-    statuses = {verdict.runtime.partition("@")[0]: verdict.status for verdict in made.result.verdicts}
+    other_plan = draft_plan(str(config(tmp_path / "head", EAGLE_3)), plan)
+    statuses = {verdict.runtime.partition("@")[0]: verdict.status for verdict in other_plan.result.verdicts}
     assert {name for name, status in statuses.items() if status in RUNS} == {"vllm", "sglang"}
     assert statuses["transformers"] == "unsupported"
-    grades = {verdict.runtime: verdict.grade for verdict in made.result.verdicts if verdict.status in RUNS}
+    grades = {verdict.runtime: verdict.grade for verdict in other_plan.result.verdicts if verdict.status in RUNS}
     assert {name for name, grade in grades.items() if grade == "run"} == {"vllm@0.33", "sglang@0.5.20", "sglang@0.5.23"}
     assert set(grades.values()) == {"run", "read"}
     eagle = EAGLE_3 | {"architectures": ["LlamaForCausalLMEagle"], "draft_vocab_size": None}
-    made = draft_plan(str(config(tmp_path / "eagle", eagle)), plan)
-    assert {verdict.grade for verdict in made.result.verdicts if verdict.status in RUNS} == {"read"}
+    other_plan = draft_plan(str(config(tmp_path / "eagle", eagle)), plan)
+    assert {verdict.grade for verdict in other_plan.result.verdicts if verdict.status in RUNS} == {"read"}
     assert set(statuses.values()) == {"exact", "unsupported", "unknown"}
     phi3 = LLAMA_3 | {"architectures": ["Phi3ForCausalLM"], "model_type": "phi3"}
-    made = paired(make_plan(config(tmp_path / "phi3", phi3), YARN, tmp_path / "out"))
-    head = draft_plan(str(config(tmp_path / "phi-head", EAGLE_3 | {"model_type": "phi3"})), made)
-    assert {(one.status, one.grade) for one in head.result.verdicts} == {("unsupported", "read"), ("unknown", "")}
-    assert {one.source for one in head.result.verdicts if one.status == "unknown"} == {""}
+    other_plan = paired(make_plan(config(tmp_path / "phi3", phi3), YARN, tmp_path / "out"))
+    head = draft_plan(str(config(tmp_path / "phi-head", EAGLE_3 | {"model_type": "phi3"})), other_plan)
+    assert {(entry.status, entry.grade) for entry in head.result.verdicts} == {("unsupported", "read"), ("unknown", "")}
+    assert {entry.source for entry in head.result.verdicts if entry.status == "unknown"} == {""}
 
 
 def test_a_smaller_model_has_the_verdicts_of_models(plan: Plan, tmp_path: Path) -> None:
     small = LLAMA_3 | {"hidden_size": 2048, "num_hidden_layers": 16}
-    made = draft_plan(str(config(tmp_path / "small", small)), plan)
-    assert made.recipe.method == YarnMethod(4.0)
+    draft = draft_plan(str(config(tmp_path / "small", small)), plan)
+    assert draft.recipe.method == YarnMethod(4.0)
     assert any(
-        verdict.runtime.startswith("transformers") and verdict.status in RUNS for verdict in made.result.verdicts
+        verdict.runtime.startswith("transformers") and verdict.status in RUNS for verdict in draft.result.verdicts
     )
-    assert not any("vLLM refuses" in warning for warning in made.warnings)
+    assert not any("vLLM refuses" in warning for warning in draft.warnings)
     other = draft_plan(str(config(tmp_path / "other", small | {"vocab_size": 128000})), plan)
     assert "has vocab_size 128000, and its target has vocab_size 128256; vLLM refuses such a pair" in other.warnings[0]
 
@@ -162,15 +162,15 @@ def test_on_top_and_replace_go_on_for_the_draft(tmp_path: Path) -> None:
     scaling: dict[str, Any] = {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0}
     scaling |= {"factor": 8.0, "original_max_position_embeddings": 8192}
     target = config(tmp_path / "target", LLAMA_3 | {"max_position_embeddings": 131072, "rope_scaling": scaling})
-    made = make_plan(target, recipe_of("yarn", 2.0, on_top=True), tmp_path / "out")
+    target_plan = make_plan(target, recipe_of("yarn", 2.0, on_top=True), tmp_path / "out")
     head = open_source(str(config(tmp_path / "head", EAGLE_3)))
     head.as_draft = True
-    plain = draft_recipe(inspect_source(head), made)
+    plain = draft_recipe(inspect_source(head), target_plan)
     assert (plain.method, plain.on_top) == (YarnMethod(128.0), False)
     scaled = EAGLE_3 | {"max_position_embeddings": 65536, "rope_scaling": scaling}
     head = open_source(str(config(tmp_path / "scaled", scaled)))
     head.as_draft = True
-    again = draft_recipe(inspect_source(head), made)
+    again = draft_recipe(inspect_source(head), target_plan)
     assert (again.method, again.on_top) == (YarnMethod(4.0), True)
 
 
@@ -264,9 +264,9 @@ def test_assisted_generation_of_a_pair_gives_the_text_of_the_target(llama: Path,
     assert output.draft.path == tmp_path / "out-draft"
     models = [transformers.AutoModelForCausalLM.from_pretrained(each.path).eval() for each in (output, output.draft)]
     prompt = torch.arange(5, 150)[None] % models[0].config.vocab_size
-    how = {"max_new_tokens": 20, "do_sample": False, "eos_token_id": None}
-    alone = models[0].generate(prompt, **how)
-    assert torch.equal(models[0].generate(prompt, assistant_model=models[1], **how), alone)
+    options = {"max_new_tokens": 20, "do_sample": False, "eos_token_id": None}
+    alone = models[0].generate(prompt, **options)
+    assert torch.equal(models[0].generate(prompt, assistant_model=models[1], **options), alone)
     base = transformers.AutoModelForCausalLM.from_pretrained(llama).eval()
     assert not torch.equal(base(prompt).logits, models[0](prompt).logits)
     rotary = models[1].model.rotary_emb

@@ -55,10 +55,10 @@ def test_a_scaled_model_needs_a_word(llama: Path, tmp_path: Path) -> None:
     ],
 )
 def test_on_top_keeps_the_scaling_of_published_models(source: Path, method: str, value: object, form: object) -> None:
-    made = plan(source, method, value, on_top=True)
-    assert made.schedule.form == form
-    assert made.result.encoding == "native"
-    assert not any("being replaced" in warning for warning in made.warnings)
+    bake_plan = plan(source, method, value, on_top=True)
+    assert bake_plan.schedule.form == form
+    assert bake_plan.result.encoding == "native"
+    assert not any("being replaced" in warning for warning in bake_plan.warnings)
 
 
 # Lengths
@@ -142,7 +142,7 @@ def test_a_note_says_how_a_factor_follows(
 def test_a_factor_that_does_not_cover_the_context_is_a_warning_with_the_numbers(
     source: Path, method: str, values: tuple[Any, ...], more: dict[str, Any], words: str
 ) -> None:
-    warnings = [one for one in plan(source, method, *values, **more).warnings if "does not cover" in one]
+    warnings = [warning for warning in plan(source, method, *values, **more).warnings if "does not cover" in warning]
     assert len(warnings) == bool(words)
     assert words in "".join(warnings)
 
@@ -169,10 +169,10 @@ def test_transformers_computes_the_widened_scaling(llama: Path, widened: tuple[P
     config.max_position_embeddings = 256
     ids = torch.from_numpy(np.random.default_rng(0).integers(3, 300, (1, 200)))
     with torch.no_grad():
-        wanted = AutoModelForCausalLM.from_pretrained(llama, config=config)(ids).logits
-        found, before = (AutoModelForCausalLM.from_pretrained(path)(ids).logits for path in reversed(widened))
-    assert (found - wanted).abs().max() < 1e-3
-    assert (before - wanted).abs().max() > 0.1
+        expected = AutoModelForCausalLM.from_pretrained(llama, config=config)(ids).logits
+        actual, before = (AutoModelForCausalLM.from_pretrained(path)(ids).logits for path in reversed(widened))
+    assert (actual - expected).abs().max() < 1e-3
+    assert (before - expected).abs().max() > 0.1
 
 
 def test_a_saved_recipe_gives_the_same_model_again(widened: tuple[Path, Path], tmp_path: Path) -> None:

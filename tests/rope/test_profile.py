@@ -30,11 +30,11 @@ SMALL = np.array(BASE)
 def test_profiles_of_methods(
     recipe: Recipe, outside: int, largest: float, fastest: float, first_violation: int
 ) -> None:
-    found = profile(recipe.schedule(LLAMA_2), LLAMA_2)
-    assert (found.critical_dimension, found.outside, found.reach.first_violation) == (92, outside, first_violation)
-    assert found.to_dict() == found.reach.to_dict() | {
+    result = profile(recipe.schedule(LLAMA_2), LLAMA_2)
+    assert (result.critical_dimension, result.outside, result.reach.first_violation) == (92, outside, first_violation)
+    assert result.to_dict() == result.reach.to_dict() | {
         "critical_dimension": 92, "outside": outside, "largest_change": pytest.approx(largest), "not_rotating": 0,
-        "largest_change_at": found.largest_change_at, "fast_change": pytest.approx(fastest),
+        "largest_change_at": result.largest_change_at, "fast_change": pytest.approx(fastest),
     }  # fmt: skip
 
 
@@ -42,24 +42,24 @@ def test_profiles_of_methods(
 def test_methods_reach_what_they_say(name: str) -> None:
     method = REGISTRY[name].reaching(LLAMA_2, 32768)
     assert method is not None
-    found = Recipe(method).schedule(LLAMA_2)
-    assert found.context == 32768
+    schedule = Recipe(method).schedule(LLAMA_2)
+    assert schedule.context == 32768
     assert method.finetuning_note
     assert method.command.startswith(f"--{name} ")
-    seen = 4096 * base_inv_freq(1e4, 128)
-    by_hand = (32768 * found.inv_freq > seen * (1 + 1e-9)) & (seen < 2 * math.pi)
-    assert profile(found, LLAMA_2).outside == 2 * by_hand.sum()
+    angles = 4096 * base_inv_freq(1e4, 128)
+    by_hand = (32768 * schedule.inv_freq > angles * (1 + 1e-9)) & (angles < 2 * math.pi)
+    assert profile(schedule, LLAMA_2).outside == 2 * by_hand.sum()
 
 
 def test_pairs_that_do_not_rotate_are_counted_and_change_no_number() -> None:
     vector = base_inv_freq(1e4, 128)
     vector[60:] = 0
     vector[10] /= 3
-    found = profile(recipe_of("inv-freq", tuple(vector), context=32768).schedule(LLAMA_2), LLAMA_2)
-    assert found.not_rotating == 4
-    assert (found.largest_change, found.largest_change_at) == (pytest.approx(3), 10)
-    assert found.fast_change == pytest.approx(3)
-    assert found.outside == 128 - 92 - 8  # an angle of 0 was seen in training
+    result = profile(recipe_of("inv-freq", tuple(vector), context=32768).schedule(LLAMA_2), LLAMA_2)
+    assert result.not_rotating == 4
+    assert (result.largest_change, result.largest_change_at) == (pytest.approx(3), 10)
+    assert result.fast_change == pytest.approx(3)
+    assert result.outside == 128 - 92 - 8  # an angle of 0 was seen in training
     nothing = profile(recipe_of("inv-freq", (0.0,) * 64, context=32768).schedule(LLAMA_2), LLAMA_2)
     assert (nothing.not_rotating, nothing.outside, nothing.largest_change_at) == (64, 0, None)
     assert nothing.reach.first_violation is None  # the sum is 64 at every distance

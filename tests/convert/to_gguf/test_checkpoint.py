@@ -84,8 +84,8 @@ def test_tensors_and_logits_come_back(model_type: str, outtype: str, tmp_path: P
         else:
             assert tensor.dtype == before[name].dtype, name
             assert torch.equal(tensor, before[name]), name
-    one, other = logits(source), logits(back)
-    assert (one - other).abs().max() <= (1e-3 if model_type in ROUNDED else 0)
+    reference, other = logits(source), logits(back)
+    assert (reference - other).abs().max() <= (1e-3 if model_type in ROUNDED else 0)
 
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -127,11 +127,11 @@ def test_quantised_weights_are_those_of_the_reference_dequantiser(outtype: str, 
     after = safetensors.torch.load_file(apply(plan) / "model.safetensors")
     planned = next(file.size for file in plan.files if file.name == "tokenizer.json")
     assert 0.2 < planned / (tmp_path / "back" / "tokenizer.json").stat().st_size < 5
-    found = {t.name: t for t in gguf.GGUFReader(tmp_path / "model.gguf").tensors}
+    gguf_tensors = {t.name: t for t in gguf.GGUFReader(tmp_path / "model.gguf").tensors}
     for name, ours in (("blk.1.ffn_down", "1.mlp.down_proj"), ("blk.0.attn_v", "0.self_attn.v_proj")):
-        stored = found[f"{name}.weight"]
-        wanted = gguf.quants.dequantize(stored.data, stored.tensor_type)
-        assert np.array_equal(after[f"model.layers.{ours}.weight"].numpy(), wanted)
+        stored = gguf_tensors[f"{name}.weight"]
+        expected = gguf.quants.dequantize(stored.data, stored.tensor_type)
+        assert np.array_equal(after[f"model.layers.{ours}.weight"].numpy(), expected)
     narrow = restored(tmp_path / "model.gguf", tmp_path / "narrow", outtype="bf16")
     rounded = safetensors.torch.load_file(narrow / "model.safetensors")["model.layers.1.mlp.down_proj.weight"]
     assert torch.equal(rounded, after["model.layers.1.mlp.down_proj.weight"].to(torch.bfloat16))
@@ -154,24 +154,24 @@ def test_large_models_come_back_in_shards(plain: Path, tmp_path: Path, monkeypat
 def test_a_method_goes_with_it_and_the_output_is_validated(plain: Path, tmp_path: Path) -> None:
     out, given = apply(make_plan(plain, YARN, tmp_path / "out", to="safetensors")), ("--against", "plain.gguf")
     assert "PASS: matches the reference" in command(tmp_path, "validate", "out", *given, code=0).stdout
-    data(lambda found: found.__setitem__(-5, found[-5] ^ 1))(out)
+    data(lambda content: content.__setitem__(-5, content[-5] ^ 1))(out)
     assert "differs from byte" in command(tmp_path, "validate", "out", *given, "--ignore-receipt", code=3).stderr
 
 
 @pytest.mark.parametrize("encoding", ["buffers", "weights"])
 def test_a_method_in_the_weights_goes_with_it_in_one_step(encoding: str, plain: Path, tmp_path: Path) -> None:
     """As in two: the file becomes a checkpoint first, and then its weights change."""
-    one = apply(make_plan(plain, YARN, tmp_path / "one", to="safetensors", encoding=encoding))
-    verified(one, plain)
+    direct = apply(make_plan(plain, YARN, tmp_path / "one", to="safetensors", encoding=encoding))
+    verified(direct, plain)
     between = restored(plain, tmp_path / "between")
     two = apply(make_plan(between, YARN, tmp_path / "two", encoding=encoding))
-    found, wanted = (
-        {name: sha for name, sha in hashes(folder).items() if name.endswith(".safetensors")} for folder in (one, two)
+    actual, expected = (
+        {name: sha for name, sha in hashes(folder).items() if name.endswith(".safetensors")} for folder in (direct, two)
     )
-    assert found == wanted
-    assert len(found) == (2 if encoding == "buffers" else 1)
+    assert actual == expected
+    assert len(actual) == (2 if encoding == "buffers" else 1)
     if encoding == "weights":
-        assert hashes(between)["model.safetensors"] not in found.values()
+        assert hashes(between)["model.safetensors"] not in actual.values()
 
 
 @pytest.mark.parametrize("method", ["linear", "yarn"])
@@ -240,9 +240,9 @@ def test_defaults_are_those_of_the_class(model_type: str) -> None:
 def test_expressions_are_solved_for_their_keys() -> None:
     """In any order, as long as one key of a sum or product is left; what contradicts itself is refused."""
     given = {"a + b": 12, "b * c": 15, "a": 7, "d | e": 4, "f * 2": 6, "g + h": 1}
-    found = solved(given)
-    assert found == {"a": 7, "b": 5, "c": 3, "d": 4, "e": 4, "f": 3}
-    assert all(value_of(found, text) == value for text, value in given.items() if text != "g + h")
+    solution = solved(given)
+    assert solution == {"a": 7, "b": 5, "c": 3, "d": 4, "e": 4, "f": 3}
+    assert all(value_of(solution, text) == value for text, value in given.items() if text != "g + h")
     with pytest.raises(BadSource, match=r"the header has 16 for b \* c"):
         solved({**given, "b * c": 16})
 

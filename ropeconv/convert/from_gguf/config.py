@@ -107,7 +107,7 @@ class _TracedKeys(NamedTuple):
 
 
 def _traced(name: str, file: GgufFile, rules: tuple[Convert, ...], gguf_map: TensorNameMap) -> _TracedKeys | None:
-    """What conversions make of a tensor of this name; None where a part is absent. gguf_map: from gguf-py, of names."""
+    """Return what a tensor of this name becomes in GGUF, or None where a part is absent. gguf_map: names of gguf-py."""
     for number, rule in enumerate(rules, 1):
         if re.search(rule.match, name):
             new_names = [re.sub(rule.match, new, name) for new in rule.names] or [name]

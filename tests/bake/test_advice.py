@@ -35,13 +35,13 @@ LLAMA_3_1 = CONFIGS / "meta-llama--Meta-Llama-3.1-8B.json"
 
 
 @pytest.fixture(scope="module")
-def found() -> list[Advice]:
+def ranked() -> list[Advice]:
     """For Llama 2 at 8 times its context."""
     return advise(open_source(str(LLAMA_2)), 32768)[0]
 
 
-def test_what_is_known_of_llama_2_at_8_times(found: list[Advice]) -> None:
-    by_name = {row.method.name: row for row in found}
+def test_what_is_known_of_llama_2_at_8_times(ranked: list[Advice]) -> None:
+    by_name = {row.method.name: row for row in ranked}
     assert by_name.keys() == set(REGISTRY) - {"theta", "longrope", "inv-freq", "dynamic", "as-is"}
     first = {name: row.profile.reach.first_violation for name, row in by_name.items()}
     assert {name: first[name] for name in ("linear", "ntk", "yarn", "theta-for")} == {
@@ -101,7 +101,7 @@ def test_publishers_are_followed() -> None:
     assert followed == {"Qwen", "HuggingFaceTB", "deepseek-ai"}  # the last is a Qwen 3
 
 
-def test_a_model_that_was_trained_with_its_scaling_keeps_it(found: list[Advice]) -> None:
+def test_a_model_that_was_trained_with_its_scaling_keeps_it(ranked: list[Advice]) -> None:
     """Llama 3.1 was trained with 131,072 tokens: twice that is a factor of 2, and nothing is outside."""
     source = open_source(str(LLAMA_3_1))
     with pytest.raises(UsageError, match="within the trained 131072 tokens"):
@@ -111,7 +111,7 @@ def test_a_model_that_was_trained_with_its_scaling_keeps_it(found: list[Advice])
     assert all(row.recipe.on_top and not row.replace for row in rows)
     assert rows[0].profile.outside == 0
     assert "--theta-bound is for training" in passed["theta-bound"]
-    first = found[0]
+    first = ranked[0]
     assert (first.replace, first.recipe.on_top) == (False, False)
 
 

@@ -58,9 +58,9 @@ def test_frequencies_of_0_beyond_the_trained_length(layout: str, name: str, tmp_
     source = make(layout, tmp_path / layout)
     plan = make_plan(source, recipe(VECTORS[name]), tmp_path / f"{layout}_{name}")
     assert plan.result.encoding == ("native" if name == "DroPE" else "buffers")
-    found = logits(loaded(apply(plan)))
-    assert torch.equal(found, by_hand(source, VECTORS[name]))
-    assert (found - by_hand(source, NEARLY))[TRAINED:].abs().max() > 0.1
+    actual = logits(loaded(apply(plan)))
+    assert torch.equal(actual, by_hand(source, VECTORS[name]))
+    assert (actual - by_hand(source, NEARLY))[TRAINED:].abs().max() > 0.1
 
 
 def test_p_rope_is_the_rope_type_of_transformers(llama: Path, tmp_path: Path) -> None:
@@ -69,16 +69,16 @@ def test_p_rope_is_the_rope_type_of_transformers(llama: Path, tmp_path: Path) ->
     plan = make_plan(llama, recipe(PROPE), tmp_path / "out")
     out = apply(plan)
     assert plan.result.encoding == "native"
-    wanted = {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 10000.0}
-    assert json.loads((out / "config.json").read_text())["rope_parameters"] == wanted
+    parameters = {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 10000.0}
+    assert json.loads((out / "config.json").read_text())["rope_parameters"] == parameters
     # two readers of the same file: transformers, and the class with a config written by hand
     settings = json.loads((llama / "config.json").read_text())
     settings.pop("rope_theta")
-    stock = LlamaConfig(**settings, rope_parameters=wanted)
-    found = logits(loaded(out))
-    assert torch.equal(found, logits(LlamaForCausalLM.from_pretrained(llama, config=stock, dtype=torch.float32)))
-    assert (found - by_hand(llama, PROPE)).abs().max() < 1e-3
-    assert (found - logits(loaded(llama)))[TRAINED:].abs().max() > 0.1
+    stock = LlamaConfig(**settings, rope_parameters=parameters)
+    actual = logits(loaded(out))
+    assert torch.equal(actual, logits(LlamaForCausalLM.from_pretrained(llama, config=stock, dtype=torch.float32)))
+    assert (actual - by_hand(llama, PROPE)).abs().max() < 1e-3
+    assert (actual - logits(loaded(llama)))[TRAINED:].abs().max() > 0.1
 
 
 ENCODED = {"llama": "tensor", "qwen2": "carrier", "phi3": "tensor"}
@@ -90,13 +90,13 @@ def test_llama_cpp_does_not_rotate_them(model_type: str, name: str, tmp_path: Pa
     plan = bake(source, recipe(vector), tmp_path / "out.gguf")
     assert plan.result.encoding == ENCODED[model_type]
     bake(source, recipe(NEARLY), tmp_path / "other.gguf")
-    reference, found = of_transformers(source, plan), of_llamacpp(tmp_path / "out.gguf")
+    reference, stock = of_transformers(source, plan), of_llamacpp(tmp_path / "out.gguf")
     control = beyond(reference, of_llamacpp(tmp_path / "other.gguf"))
-    for figures, other in zip(beyond(reference, found), control, strict=True):
+    for figures, other in zip(beyond(reference, stock), control, strict=True):
         assert figures.kl_mean < 1e-6
         assert other.kl_mean > 1000 * figures.kl_mean
-    seen = inspected(tmp_path / "out.gguf").spec.current().inv_freq
-    np.testing.assert_allclose(seen, vector, rtol=3e-7, atol=0)
+    inv_freq = inspected(tmp_path / "out.gguf").spec.current().inv_freq
+    np.testing.assert_allclose(inv_freq, vector, rtol=3e-7, atol=0)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 
 @pytest.fixture(scope="session")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with `source`, a tiny Llama that has a tokenizer, and `yarn`, the output of --yarn 4 from it."""
     from ..support.llamacpp import checkpoint
     from .runners.reading import baked
@@ -19,6 +19,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def tiny_llama(made: Path) -> Path:
+def tiny_llama(models: Path) -> Path:
     """A tiny Llama that has a tokenizer."""
-    return made / "source"
+    return models / "source"

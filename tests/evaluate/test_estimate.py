@@ -56,7 +56,7 @@ SIZES = EvaluationSizes((16, 32, 64), 16, windows=3, targets=4)
 
 def timed(clock: Clock, sizes: EvaluationSizes = SIZES) -> tuple[Timed, Evaluation]:
     engine = Timed(clock)
-    return engine, evaluation(ByHand({"gone": Timed(clock, fails=True), "base": engine}, swaps=False), asked=sizes)
+    return engine, evaluation(ByHand({"gone": Timed(clock, fails=True), "base": engine}, swaps=False), sizes=sizes)
 
 
 def test_a_cost_is_fitted_to_the_fastest_time_of_each_length() -> None:

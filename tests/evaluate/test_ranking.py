@@ -23,7 +23,7 @@ ROWS = {"linear": "linear:4", "yarn": "yarn:32k", "ntk": "ntk:4", "mixed": "mixe
 
 
 @pytest.fixture(scope="module")
-def found() -> list[Advice]:
+def advice() -> list[Advice]:
     return advise(open_source(LLAMA_3), 32768)[0]
 
 
@@ -40,18 +40,18 @@ def ranking(advice: list[Advice], result: Result) -> Ranking:
     return ranked(advice, result, inspect_source(open_source(LLAMA_3)), 32768)
 
 
-def test_measured_methods_come_first_by_their_loss(found: list[Advice], result: Result) -> None:
-    names, defaults = ([entry.method.name for entry in advice] for advice in (ranking(found, result).methods, found))
+def test_measured_methods_come_first_by_their_loss(advice: list[Advice], result: Result) -> None:
+    names, defaults = ([entry.method.name for entry in rows] for rows in (ranking(advice, result).methods, advice))
     losses = {name: result.cell(row, "growth", "loss", 32768).value for name, row in ROWS.items()}
     assert names[:4] == sorted(losses, key=lambda name: losses[name]) != defaults[:4]
     assert names[3] == "ntk", "it breaks before 32k tokens"
     assert names[4:] == [name for name in defaults if name not in losses]
 
 
-def test_results_that_say_nothing_about_this_model_are_refused(found: list[Advice], result: Result) -> None:
+def test_results_that_say_nothing_about_this_model_are_refused(advice: list[Advice], result: Result) -> None:
     for change, message in (({"trained": 4096}, "trained for 4,096 tokens"), ({"cells": []}, "no growth")):
         with pytest.raises(UsageError, match=message):
-            ranking(found, msgspec.structs.replace(result, **change))
+            ranking(advice, msgspec.structs.replace(result, **change))
 
 
 def test_advise_sorts_by_a_file(tmp_path: Path, result: Result) -> None:

@@ -48,7 +48,7 @@ class Rows(list[dict[str, Any]]):
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def requests(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What a stand-in for `datasets` is asked; it has two rows with a text among five, and trusts code unasked."""
     calls = list[Any]()
 
@@ -70,9 +70,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     ("name", "config", "split"),
     [("me/books", None, "test"), ("me/books:train", None, "train"), ("me/books:en:train", "en", "train")],
 )
-def test_the_first_rows_of_a_dataset_are_streamed(asked: list[Any], name: str, config: str | None, split: str) -> None:
+def test_the_first_rows_of_a_dataset_are_streamed(
+    requests: list[Any], name: str, config: str | None, split: str
+) -> None:
     assert read_dataset(name, "text") == [("me/books 0", "a"), ("me/books 3", "b")]
-    settings, call = asked
+    settings, call = requests
     assert call == ("me/books", config, {"split": split, "streaming": True})
     assert settings.HF_DATASETS_TRUST_REMOTE_CODE is False, "else datasets 3 asks on stdin"
 
@@ -85,7 +87,7 @@ def test_the_first_rows_of_a_dataset_are_streamed(asked: list[Any], name: str, c
         ("no/such", "text", BadSource, r"does not load \(Dataset 'no/such' does not exist\); write it as"),
     ],
 )
-@pytest.mark.usefixtures("asked")
+@pytest.mark.usefixtures("requests")
 def test_a_dataset_without_texts_is_refused(name: str, field: str, problem: type[Exception], message: str) -> None:
     with pytest.raises(problem, match=message):
         read_dataset(name, field)

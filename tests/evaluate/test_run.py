@@ -27,11 +27,11 @@ ROWS: dict[str, Loss] = {"base": lambda ids, at: 2.0, "better": lambda ids, at: 
 
 
 def evaluation(
-    runner: ByHand, measures: str = "growth", texts: Texts | None = None, asked: EvaluationSizes = ASKED
+    runner: ByHand, measures: str = "growth", texts: Texts | None = None, sizes: EvaluationSizes = ASKED
 ) -> Evaluation:
     rows, texts = [Row(name) for name in (*runner.engines, *runner.refused)], texts or numbered(100)
     runner.tokenizer = texts.tokenizer
-    return Evaluation(rows, parse_measures(measures), texts, asked, runner)
+    return Evaluation(rows, parse_measures(measures), texts, sizes, runner)
 
 
 def run(runner: ByHand, folder: Path, progress: Progress | None = None, **options: Any) -> RunOutcome:
@@ -100,9 +100,9 @@ def test_the_module_where_numbers_stop_being_finite_is_named(tiny_llama: Path, t
     engine = TransformersEngine.load(tiny_llama, DeviceSpec("cpu", "float32"))
     texts, sizes = prose(CheckpointTokenizer(tiny_llama)), EvaluationSizes((300,), 64, windows=1, depths=1)
     runner = ByHand({"base": engine})
-    assert not run(runner, tmp_path / "finite", measures="passkey", texts=texts, asked=sizes).refusals
+    assert not run(runner, tmp_path / "finite", measures="passkey", texts=texts, sizes=sizes).refusals
     with torch.no_grad():
         engine.model.get_submodule("model.layers.1.mlp.up_proj").weight.fill_(float("nan"))
     with pytest.raises(RopeconvError, match=r"base gives .* begin in the output of model.layers.1.mlp.up_proj; give"):
-        run(runner, tmp_path / "broken", measures="passkey", texts=texts, asked=sizes)
+        run(runner, tmp_path / "broken", measures="passkey", texts=texts, sizes=sizes)
     assert not any(module._forward_hooks for module in engine.model.modules())

@@ -62,7 +62,7 @@ NOT_OF_TRANSFORMERS = {"rwkv7"} | {name for name, reason in refused().items() if
 
 
 @pytest.fixture(scope="module")
-def found() -> dict[str, ModelType]:
+def model_types() -> dict[str, ModelType]:
     return {model.name: model for model in walk()}
 
 
@@ -71,17 +71,17 @@ def unknown(model_types: dict[str, ModelType]) -> set[str]:
     return {model.name for model in model_types.values() if model.rotates and model.state == "unknown"}
 
 
-def test_every_model_type_that_rotates_is_known_or_refused(found: dict[str, ModelType]) -> None:
-    assert unknown(found) == (set(PENDING.read_text().split()) if PENDING.exists() else set())
+def test_every_model_type_that_rotates_is_known_or_refused(model_types: dict[str, ModelType]) -> None:
+    assert unknown(model_types) == (set(PENDING.read_text().split()) if PENDING.exists() else set())
 
 
-def test_models_of_text_that_do_not_rotate_are_refused_with_that_sentence(found: dict[str, ModelType]) -> None:
-    still = {model.name for model in found.values() if model.text and not model.rotates}
+def test_models_of_text_that_do_not_rotate_are_refused_with_that_sentence(model_types: dict[str, ModelType]) -> None:
+    still = {model.name for model in model_types.values() if model.text and not model.rotates}
     assert still - set(WITHOUT_ROPE) == set()
-    assert [name for name in still if not found[name].detail.endswith(refused()[name])] == []
+    assert [name for name in still if not model_types[name].detail.endswith(refused()[name])] == []
 
 
-def test_no_model_that_rotates_is_refused_as_one_that_does_not(found: dict[str, ModelType]) -> None:
-    assert [name for name in refused() if name not in found and name not in NOT_OF_TRANSFORMERS] == []
-    for name in refused().keys() & found.keys():
-        assert found[name].rotates == (name not in WITHOUT_ROPE), name
+def test_no_model_that_rotates_is_refused_as_one_that_does_not(model_types: dict[str, ModelType]) -> None:
+    assert [name for name in refused() if name not in model_types and name not in NOT_OF_TRANSFORMERS] == []
+    for name in refused().keys() & model_types.keys():
+        assert model_types[name].rotates == (name not in WITHOUT_ROPE), name

@@ -68,7 +68,7 @@ def tally(kind: str, subject: str, cases: int, failed: int = 0) -> None:
 
     Args:
         kind: The kind of fault, such as "kill".
-        what: The command or format.
+        subject: The command or format.
         cases: How many ran.
         failed: How many of them failed.
     """

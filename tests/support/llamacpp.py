@@ -84,15 +84,15 @@ EXPORTED = tuple(name for name in TINY if by_model_type()[name].gguf is not None
 @functools.cache
 def tokenizer_json() -> str:
     """A byte-level BPE of 320 tokens, trained on this file."""
-    made = Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
     special = ["<unk>", "<s>", "</s>", "<|endoftext|>"]
     trainer = trainers.BpeTrainer(
         vocab_size=VOCABULARY, special_tokens=special, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
     )
-    made.train_from_iterator(Path(__file__).read_text().splitlines() * 4, trainer)
-    return str(made.to_str())
+    tokenizer.train_from_iterator(Path(__file__).read_text().splitlines() * 4, trainer)
+    return str(tokenizer.to_str())
 
 
 def lively(folder: Path) -> Path:
@@ -108,14 +108,14 @@ def lively(folder: Path) -> Path:
     return folder
 
 
-def like_gemma3n(folder: Path, own: int) -> None:
+def like_gemma3n(folder: Path, count: int) -> None:
     """Adds the keys of layers that take those of others, as published: transformers 5 drops them. Tames the others.
 
     llama.cpp divides the variance of the activations that it cuts by n - 1, not n, which is seen in layers as narrow as
-    these: with usual norms KL 4e-4, without the MLP 2e-8. own: layers that have keys of their own.
+    these: with usual norms KL 4e-4, without the MLP 2e-8. count: layers that have keys of their own.
     """
     tensors = safetensors.torch.load_file(folder / "model.safetensors")
-    for name in [name for name in tensors if name.endswith("q_norm.weight") and int(name.split(".")[2]) >= own]:
+    for name in [name for name in tensors if name.endswith("q_norm.weight") and int(name.split(".")[2]) >= count]:
         for part in ("k_norm", "k_proj", "v_proj"):
             layer, first = (text.replace("q_norm", part) for text in (name, "model.layers.0.self_attn.q_norm.weight"))
             tensors[layer] = tensors[first].clone()

@@ -63,9 +63,9 @@ def agrees(folder: Path, model_type: str, name: str, encoding: str, **options: s
     assert plan.result.verdicts[0].status == "exact"
     reference, stock = of_transformers(source, plan), of_llamacpp(out)
     control = beyond(reference, of_transformers(source, None))
-    for one, unscaled in zip(beyond(reference, stock), control, strict=True):
-        assert one.kl_mean < 1e-5
-        assert unscaled.kl_mean > 1000 * one.kl_mean
+    for bucket, unscaled in zip(beyond(reference, stock), control, strict=True):
+        assert bucket.kl_mean < 1e-5
+        assert unscaled.kl_mean > 1000 * bucket.kl_mean
 
 
 CELLS = [
@@ -148,15 +148,15 @@ def test_logits(tmp_path: Path, model_type: str, method: str, kind: str) -> None
     """The steps (clamped) and the formula itself (full), where the same without any scale is far away."""
     source, out = checkpoint(model_type, tmp_path / "source"), tmp_path / "model.gguf"
     plan = bake(source, recipe(kind, method, attention_factor=1.2), out, **STEPS)
-    own, *others = (verdict.status for verdict in plan.result.verdicts)
-    assert own == ("approximate" if kind == "clamped" else "exact")
+    status, *others = (verdict.status for verdict in plan.result.verdicts)
+    assert status == ("approximate" if kind == "clamped" else "exact")
     assert not {"exact", "approximate"} & set(others)
     scale = plan.result.log_n_approximation if kind == "clamped" else plan.schedule.log_n
-    wanted, stock = of_transformers(source, plan, scale), of_llamacpp(out)
-    unscaled = beyond(wanted, of_transformers(source, plan))
-    for one, control in zip(beyond(wanted, stock), unscaled, strict=True):
-        assert one.kl_mean < 1e-5
-        assert control.kl_mean > 1000 * one.kl_mean
+    expected, stock = of_transformers(source, plan, scale), of_llamacpp(out)
+    unscaled = beyond(expected, of_transformers(source, plan))
+    for bucket, control in zip(beyond(expected, stock), unscaled, strict=True):
+        assert bucket.kl_mean < 1e-5
+        assert control.kl_mean > 1000 * bucket.kl_mean
 
 
 @pytest.mark.parametrize("patched", [False, True], ids=["from a checkpoint", "from GGUF"])

@@ -190,7 +190,7 @@ def test_an_unknown_pre_tokenizer_is_an_error_and_never_a_guess(pre: Any) -> Non
 
 
 def with_lookup(mergeable: bool) -> dict[str, Any]:
-    """A tokenizer.json that cuts as qwen2 does, and has ignore_merges. made: merging makes all of its tokens."""
+    """A tokenizer.json that cuts as qwen2 does, and has ignore_merges. mergeable: merging makes all of its tokens."""
     data: dict[str, Any] = json.loads(text_of(Pre("qwen2", True, PRE["qwen2"].steps)))
     model = data["model"]
     for text in [entry["content"] for entry in data["added_tokens"]]:

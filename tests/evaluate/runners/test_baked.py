@@ -51,12 +51,12 @@ def test_a_row_is_what_stock_transformers_makes_of_its_output(tmp_path: Path, ca
     assert distance(patched["base"], stock["baked"])[1] > 50 * SAME  # the control: another row
 
 
-def test_the_source_is_found_beside_an_output_and_left_out_where_it_is_not(made: Path, tmp_path: Path) -> None:
-    assert list(losses_of(made / "yarn")) == ["base", "yarn"]
-    shutil.copytree(made / "yarn", tmp_path / "moved")
+def test_the_source_is_found_beside_an_output_and_left_out_where_it_is_not(models: Path, tmp_path: Path) -> None:
+    assert list(losses_of(models / "yarn")) == ["base", "yarn"]
+    shutil.copytree(models / "yarn", tmp_path / "moved")
     alone = losses_of(tmp_path / "moved")
     assert list(alone) == ["moved"]
-    assert max(distance(alone["moved"], losses_of(made / "source", "yarn:4")["yarn:4"])) < SAME
+    assert max(distance(alone["moved"], losses_of(models / "source", "yarn:4")["yarn:4"])) < SAME
     note = "Its source (source) was not found; name it with --against to compare with it."
     with open_runner(RunnerRequest(str(tmp_path / "moved"), [])) as (runner, _):
         assert (runner.trained, runner.note) == (TRAINED, note)
@@ -71,18 +71,18 @@ def refusal(model: Path, **options: Any) -> str:
     return str(caught.value)
 
 
-def test_options_that_do_not_go_together_are_refused(made: Path, tmp_path: Path) -> None:
+def test_options_that_do_not_go_together_are_refused(models: Path, tmp_path: Path) -> None:
     other = checkpoint("llama", tmp_path / "other", rope_theta=500000.0)
-    assert "was not made from" in refusal(made / "yarn", against=str(other))
-    assert "leave --methods out" in refusal(made / "yarn", against=str(made / "source"), rows=[Row("base")])
-    assert "ropeconv.json" in refusal(made / "source", against=str(made / "source"))
-    assert "leave --family out" in refusal(made / "yarn", family="llama")
-    assert "this checkpoint has no code" in refusal(made / "source", rows=[Row("base")], trust_remote_code=True)
+    assert "was not made from" in refusal(models / "yarn", against=str(other))
+    assert "leave --methods out" in refusal(models / "yarn", against=str(models / "source"), rows=[Row("base")])
+    assert "ropeconv.json" in refusal(models / "source", against=str(models / "source"))
+    assert "leave --family out" in refusal(models / "yarn", family="llama")
+    assert "this checkpoint has no code" in refusal(models / "source", rows=[Row("base")], trust_remote_code=True)
 
 
-def test_foreign_code_in_an_output_runs_with_permission_alone(made: Path, tmp_path: Path) -> None:
-    folder, against = tmp_path / "foreign", str(made / "source")
-    baked(made / "source", "linear:4:log_n=clamped", folder)
+def test_foreign_code_in_an_output_runs_with_permission_alone(models: Path, tmp_path: Path) -> None:
+    folder, against = tmp_path / "foreign", str(models / "source")
+    baked(models / "source", "linear:4:log_n=clamped", folder)
     code = next(folder.glob("*.py"))
     code.write_text(code.read_text() + "\n# changed\n")
     assert "has code that ropeconv did not write" in refusal(folder, against=against)
@@ -94,15 +94,15 @@ FORMATS = sample([("safetensors", "gguf"), ("gguf", "gguf"), ("gguf", "safetenso
 
 @pytest.mark.parametrize(("of", "to"), FORMATS)
 def test_an_output_in_gguf_or_of_a_gguf_file_loses_what_its_row_does(
-    made: Path, tmp_path: Path, of: str, to: str
+    models: Path, tmp_path: Path, of: str, to: str
 ) -> None:
     pytest.importorskip("llama_cpp")
-    source, out = made / "source", tmp_path / ("out.gguf" if to == "gguf" else "out")
+    source, out = models / "source", tmp_path / ("out.gguf" if to == "gguf" else "out")
     if of == "gguf":
         source = baked(source, "as-is", tmp_path / "source.gguf", to="gguf", outtype="f32")
     options = {"gguf": {"to": "gguf", "outtype": "f32"}, "safetensors": {"to": "safetensors"}}[to]
     baked(source, "yarn:4", out, **(options if of != to else {}))
-    reference, losses = losses_of(made / "source", "base,yarn:4"), losses_of(out, against=str(source))
+    reference, losses = losses_of(models / "source", "base,yarn:4"), losses_of(out, against=str(source))
     assert list(losses) == ["base", "out"]
     for row, other, apart in (("base", "base", "yarn:4"), ("out", "yarn:4", "base")):
         assert max(distance(losses[row], reference[other])) < 0.01

@@ -33,14 +33,14 @@ def as_gguf(source: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def gguf(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return baked(made / "source", "as-is", tmp_path_factory.mktemp("rows") / "x.gguf", to="gguf", outtype="f32")
+def gguf(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return baked(models / "source", "as-is", tmp_path_factory.mktemp("rows") / "x.gguf", to="gguf", outtype="f32")
 
 
 @pytest.fixture(scope="module")
-def read(made: Path, gguf: Path) -> tuple[Losses, Losses]:
+def read(models: Path, gguf: Path) -> tuple[Losses, Losses]:
     """The losses of all rows in transformers and in llama.cpp."""
-    return losses_of(made / "source", ROWS), losses_of(gguf, ROWS)
+    return losses_of(models / "source", ROWS), losses_of(gguf, ROWS)
 
 
 def runner_of(path: Path, **options: Any) -> LlamaCppRunner:

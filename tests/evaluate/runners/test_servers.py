@@ -53,11 +53,11 @@ def refusal(models: Path, *urls: str, **options: Any) -> str:
 
 
 @pytest.mark.parametrize("owner", LOSSES)
-def test_two_servers_lose_what_their_folders_lose_in_transformers(made: Path, start: Start, owner: str) -> None:
-    url, other = start(StandIn(owner, made / "source"), StandIn(owner, made / "yarn"))
+def test_two_servers_lose_what_their_folders_lose_in_transformers(models: Path, start: Start, owner: str) -> None:
+    url, other = start(StandIn(owner, models / "source"), StandIn(owner, models / "yarn"))
     targets = [1, 2, TRAINED, *range(2 * TRAINED, LENGTH)]
-    reference = losses_of(made / "source", "base,yarn:4")
-    with open_runner(opening(made, f"base={url}", f"long={other}")) as (runner, rows):
+    reference = losses_of(models / "source", "base,yarn:4")
+    with open_runner(opening(models, f"base={url}", f"long={other}")) as (runner, rows):
         assert ([row.name for row in rows], runner.trained) == (["base", "long"], TRAINED)
         for row, patched, apart in ((rows[0], "base", "yarn:4"), (rows[1], "yarn:4", "base")):
             with runner.engine(row) as engine:
@@ -68,10 +68,10 @@ def test_two_servers_lose_what_their_folders_lose_in_transformers(made: Path, st
 
 
 def test_sglang_is_asked_for_as_many_positions_as_fit(
-    made: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+    models: Path, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server, losses = StandIn("sglang", made / "source"), []
-    with open_runner(opening(made, *start(server))) as (runner, rows), runner.engine(rows[0]) as engine:
+    server, losses = StandIn("sglang", models / "source"), []
+    with open_runner(opening(models, *start(server))) as (runner, rows), runner.engine(rows[0]) as engine:
         for piece, targets, largest in ((None, TARGETS, LENGTH), (50, TARGETS, 51), (50, TARGETS[-20:], 21)):
             server.largest = 0
             if piece:
@@ -82,9 +82,9 @@ def test_sglang_is_asked_for_as_many_positions_as_fit(
 
 
 def test_an_evaluation_on_llama_server_refuses_losses_and_answers_questions(
-    made: Path, start: Start, tmp_path: Path
+    models: Path, start: Start, tmp_path: Path
 ) -> None:
-    setup = opening(made, *start(StandIn("llamacpp", made / "yarn")), model="")
+    setup = opening(models, *start(StandIn("llamacpp", models / "yarn")), model="")
     texts = [("a text", " ".join(f"{word} {word[::-1]}" for word in Path(__file__).read_text().split()))]
     sizes = Sizes("growth,passkey", "512", windows=1, depths=1, generate=True)
     with open_evaluation(setup, sizes, texts) as evaluation, Journal(tmp_path / "journal", EVAL, "a model") as journal:
@@ -98,11 +98,11 @@ def test_an_evaluation_on_llama_server_refuses_losses_and_answers_questions(
 
 
 @pytest.mark.parametrize("owner", ALL)
-def test_without_a_checkpoint_the_tokenizer_is_that_of_the_server(made: Path, start: Start, owner: str) -> None:
+def test_without_a_checkpoint_the_tokenizer_is_that_of_the_server(models: Path, start: Start, owner: str) -> None:
     from tokenizers import Tokenizer
 
-    text, tokenizer = "A wörd, and another.", Tokenizer.from_file(str(made / "source" / "tokenizer.json"))
-    request = opening(made, *start(StandIn(owner, made / "source", length=512)), model="")
+    text, tokenizer = "A wörd, and another.", Tokenizer.from_file(str(models / "source" / "tokenizer.json"))
+    request = opening(models, *start(StandIn(owner, models / "source", length=512)), model="")
     with open_runner(request) as (runner, rows):
         assert ([row.name for row in rows], runner.trained) == (["model"], 512)
         tokens = runner.tokenizer.encode(text)
@@ -110,21 +110,21 @@ def test_without_a_checkpoint_the_tokenizer_is_that_of_the_server(made: Path, st
 
 
 @pytest.mark.parametrize("owner", ALL)
-def test_a_server_of_another_model_is_refused(made: Path, start: Start, tmp_path: Path, owner: str) -> None:
+def test_a_server_of_another_model_is_refused(models: Path, start: Start, tmp_path: Path, owner: str) -> None:
     other = checkpoint("llama", tmp_path / "other")
     vocabulary = json.loads((other / "tokenizer.json").read_text())
     vocabulary["model"]["merges"] = vocabulary["model"]["merges"][:10]
     (other / "tokenizer.json").write_text(json.dumps(vocabulary))
-    url, same = start(StandIn(owner, other), StandIn(owner, made / "source"))
-    assert "whose tokenizer is not that of" in refusal(made, url)
-    assert "whose tokenizer is not that of model" in refusal(made, f"a={same}", f"b={url}", model="")
+    url, same = start(StandIn(owner, other), StandIn(owner, models / "source"))
+    assert "whose tokenizer is not that of" in refusal(models, url)
+    assert "whose tokenizer is not that of model" in refusal(models, f"a={same}", f"b={url}", model="")
 
 
-def test_options_that_do_not_go_together_are_refused(made: Path, start: Start) -> None:
-    url, short = start(StandIn("vllm", made / "source"), StandIn("sglang", made / "source", length=128))
-    assert "leave --methods out" in refusal(made, url, rows=[Row("base")])
-    assert "start a second --server with the source" in refusal(made, url, against="there")
-    assert "give them to the server" in refusal(made, url, device="cuda")
-    assert f"two servers have the name model; name each, as in --server long={url}" in refusal(made, url, url)
-    assert "accepts 128 tokens, and 257 are needed" in refusal(made, short)
-    assert "no model is named" in refusal(made, model="")
+def test_options_that_do_not_go_together_are_refused(models: Path, start: Start) -> None:
+    url, short = start(StandIn("vllm", models / "source"), StandIn("sglang", models / "source", length=128))
+    assert "leave --methods out" in refusal(models, url, rows=[Row("base")])
+    assert "start a second --server with the source" in refusal(models, url, against="there")
+    assert "give them to the server" in refusal(models, url, device="cuda")
+    assert f"two servers have the name model; name each, as in --server long={url}" in refusal(models, url, url)
+    assert "accepts 128 tokens, and 257 are needed" in refusal(models, short)
+    assert "no model is named" in refusal(models, model="")

@@ -27,7 +27,7 @@ YARN, HALF = recipe_of("yarn", 16.0), recipe_of("yarn", 8.0)
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a source, `yarn` baked from it, and one with its attention factor lost."""
     folder = tmp_path_factory.mktemp("servers")
     apply(make_plan(checkpoint("llama", folder / "source"), YARN, folder / "yarn"))
@@ -43,9 +43,9 @@ def ask(folder: Path, server: StandIn, *more: object, code: int = 0) -> Done:
 
 
 @pytest.mark.parametrize("owner", ["vllm", "sglang", pytest.param("llamacpp", marks=pytest.mark.nightly)])
-def test_a_server_with_the_method_agrees(made: Path, owner: str) -> None:
-    server = StandIn(owner, made / "yarn", half_characters=100)
-    result = json.loads(ask(made, server, "--length", 300, "--json").stdout)
+def test_a_server_with_the_method_agrees(checkpoints: Path, owner: str) -> None:
+    server = StandIn(owner, checkpoints / "yarn", half_characters=100)
+    result = json.loads(ask(checkpoints, server, "--length", 300, "--json").stdout)
     assert result["agrees"]
     assert [bucket["last"] for bucket in result["buckets"]] == [63, 127, 255, 298]
     assert all(bucket["control_kl"] > 1000 * bucket["kl_95"] for bucket in result["buckets"])
@@ -55,16 +55,18 @@ def test_a_server_with_the_method_agrees(made: Path, owner: str) -> None:
 
 @pytest.mark.parametrize("folder", ["source", "wrong"])
 @pytest.mark.parametrize("owner", sample(PROTOCOLS, 1))
-def test_a_server_without_the_method_or_its_attention_factor_disagrees(made: Path, owner: str, folder: str) -> None:
-    done = ask(made, StandIn(owner, made / folder), "--length", 300, "--json", code=3)
+def test_a_server_without_the_method_or_its_attention_factor_disagrees(
+    checkpoints: Path, owner: str, folder: str
+) -> None:
+    done = ask(checkpoints, StandIn(owner, checkpoints / folder), "--length", 300, "--json", code=3)
     assert not json.loads(done.stdout)["agrees"]
 
 
-def test_the_result_stands_in_the_receipt_and_the_report(made: Path) -> None:
-    done = ask(made, StandIn("vllm", made / "yarn"), "--length", 200, "--report", "server.html")
+def test_the_result_stands_in_the_receipt_and_the_report(checkpoints: Path) -> None:
+    done = ask(checkpoints, StandIn("vllm", checkpoints / "yarn"), "--length", 200, "--report", "server.html")
     assert "This test does not cover: the files that it has loaded" in done.stdout
-    assert json.loads((made / "yarn" / "ropeconv.json").read_text())["servers"]["vLLM 0.32.0"]["agrees"]
-    assert "vLLM 0.32.0" in (made / "server.html").read_text()
+    assert json.loads((checkpoints / "yarn" / "ropeconv.json").read_text())["servers"]["vLLM 0.32.0"]["agrees"]
+    assert "vLLM 0.32.0" in (checkpoints / "server.html").read_text()
 
 
 BAD: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
@@ -84,24 +86,24 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("message", "server", "settings"), BAD)
 def test_a_server_that_cannot_be_compared_is_refused(
-    made: Path, message: str, server: dict[str, Any], settings: dict[str, Any]
+    checkpoints: Path, message: str, server: dict[str, Any], settings: dict[str, Any]
 ) -> None:
-    given = {"owner": "vllm", **server, "path": str((made / "source").resolve()) if "path" in server else ""}
+    given = {"owner": "vllm", **server, "path": str((checkpoints / "source").resolve()) if "path" in server else ""}
     model = settings.get("model", "")
     options = Settings(**{key: value for key, value in settings.items() if key != "model"})
-    comparison = Comparison.open(made / "yarn", str(made / "source"))
-    with running(StandIn(folder=made / "yarn", **given)) as url, pytest.raises(RopeconvError, match=message):
+    comparison = Comparison.open(checkpoints / "yarn", str(checkpoints / "source"))
+    with running(StandIn(folder=checkpoints / "yarn", **given)) as url, pytest.raises(RopeconvError, match=message):
         validate_server(comparison, url, model, options)
 
 
 @pytest.fixture(scope="module")
-def gguf(made: Path) -> Path:
+def gguf(checkpoints: Path) -> Path:
     """Beside the others a source in GGUF, quantised, what was baked from it, and folders with its weights to serve."""
-    source = apply(make_plan(made / "source", AS_IS, made / "source.gguf", to="gguf", outtype="q8_0"))
-    apply(make_plan(source, YARN, made / "yarn.gguf"))
-    apply(make_plan(source, YARN, made / "served", to="safetensors"))
-    apply(make_plan(source, HALF, made / "other", to="safetensors"))
-    return made
+    source = apply(make_plan(checkpoints / "source", AS_IS, checkpoints / "source.gguf", to="gguf", outtype="q8_0"))
+    apply(make_plan(source, YARN, checkpoints / "yarn.gguf"))
+    apply(make_plan(source, YARN, checkpoints / "served", to="safetensors"))
+    apply(make_plan(source, HALF, checkpoints / "other", to="safetensors"))
+    return checkpoints
 
 
 @pytest.mark.parametrize("folder", ["served", "other"])
@@ -114,11 +116,11 @@ def test_a_gguf_file_against_the_one_that_it_came_from(gguf: Path, folder: str) 
     assert result.agrees == (folder == "served"), result.sentence
 
 
-def test_a_key_is_sent_and_not_shown(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_is_sent_and_not_shown(checkpoints: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sesame")
-    server = StandIn("vllm", made / "yarn", ("a", "b"), key="sesame")
-    done = ask(made, server, "--model", "b", "--length", 100, "--json")
-    assert "sesame" not in done.stdout + done.stderr + (made / "yarn" / "ropeconv.json").read_text()
+    server = StandIn("vllm", checkpoints / "yarn", ("a", "b"), key="sesame")
+    done = ask(checkpoints, server, "--model", "b", "--length", 100, "--json")
+    assert "sesame" not in done.stdout + done.stderr + (checkpoints / "yarn" / "ropeconv.json").read_text()
 
 
 def test_a_coarse_kl_is_a_lower_bound() -> None:
@@ -136,7 +138,7 @@ def test_a_coarse_kl_is_a_lower_bound() -> None:
     torch.testing.assert_close(bound.kl, whole.kl, rtol=1e-3, atol=1e-7)  # of all tokens
 
 
-def test_tokens_that_the_source_does_not_have(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokens_that_the_source_does_not_have(checkpoints: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     right = StandIn.vllm
 
     def other(server: StandIn, body: Any) -> Any:
@@ -145,5 +147,5 @@ def test_tokens_that_the_source_does_not_have(made: Path, monkeypatch: pytest.Mo
         return answer
 
     monkeypatch.setattr(StandIn, "vllm", other)
-    done = ask(made, StandIn("vllm", made / "yarn"), "--length", 100, code=1)
+    done = ask(checkpoints, StandIn("vllm", checkpoints / "yarn"), "--length", 100, code=1)
     assert "names tokens beyond the 320 of the source; start it with the output" in done.stderr

@@ -243,30 +243,16 @@ def card(
     Raises:
         BadSource: The receipt names an unknown method.
     """
-    from huggingface_hub.repocard_data import ModelCardData
-
-    receipt, known, weights, branch = upload.receipt, {**base.known}, upload.quantised, options.revision
+    receipt, weights, branch = upload.receipt, upload.quantised, options.revision
     step, title = receipt.extension, repo_id.split("/")[-1]
     method = REGISTRY.get(step.method)
     if method is None:
         raise BadSource(f"the receipt names the method {shown(step.method)}, which is unknown here; run apply again")
     evaluation = drawable(receipt.evaluations)
-    measured = list(eval_results(receipt.evaluations))
-    tags = dict.fromkeys([*known.pop("tags", []), "ropeconv", method.name, "long-context"])
-    known.pop("base_model", None)
-    data = ModelCardData(
-        **known,
-        base_model=base.name or None,
-        # the Hub has no word for the weights of the base model: "finetune" would say that they were trained
-        base_model_relation="quantized" if base.name and (ggufs or weights) else None,
-        library_name="gguf" if ggufs else "mlx" if weights == "mlx" else "transformers",
-        tags=list(tags),
-        **({"model_name": title, "eval_results": measured} if measured else {}),
-    )
     authors = re.sub(r",? https?://[^\s;,]+", "", method.paper).strip("- ")
     return render(
         "card.md.jinja",
-        metadata=data.to_yaml().strip(),
+        metadata=_head(upload, title, base, bool(ggufs)),
         mark=MARK,
         title=title,
         repo_id=repo_id,
@@ -308,6 +294,26 @@ def card(
         evaluation_finding=finding(evaluation) if evaluation else "",
         own_code=any(file.name.endswith(".py") for file in receipt.files),
     )
+
+
+def _head(upload: UploadSet, title: str, base: BaseModel, is_gguf: bool) -> str:
+    """The YAML at the head of a card: what is known of the base model, and what the output adds. title: its name."""
+    from huggingface_hub.repocard_data import ModelCardData
+
+    known, weights = {**base.known}, upload.quantised
+    measured = list(eval_results(upload.receipt.evaluations))
+    tags = dict.fromkeys([*known.pop("tags", []), "ropeconv", upload.receipt.extension.method, "long-context"])
+    known.pop("base_model", None)
+    data = ModelCardData(
+        **known,
+        base_model=base.name or None,
+        # the Hub has no word for the weights of the base model: "finetune" would say that they were trained
+        base_model_relation="quantized" if base.name and (is_gguf or weights) else None,
+        library_name="gguf" if is_gguf else "mlx" if weights == "mlx" else "transformers",
+        tags=list(tags),
+        **({"model_name": title, "eval_results": measured} if measured else {}),
+    )
+    return str(data.to_yaml()).strip()
 
 
 def companion(receipt: Receipt, repo_id: str) -> str:

@@ -233,29 +233,38 @@ def check_gguf(comparison: Comparison, settings: Settings) -> GgufReference:
             f"{comparison.baked} differs from its source only in the type of the weights ({rounded}), so there is no "
             "control; compare a --outtype f32 export"
         )
-    source, schedule = comparison.source, comparison.schedule
+    source = comparison.source
     if not isinstance(source, GgufSource):
         logits = partial(patched, comparison, source, "float32")
         return GgufReference(logits, floor=KL_FLOOR, separation=SEPARATION if rounded else None)
-    arch, spec, baked = arch_of(source.file), comparison.spec, GgufSource(comparison.baked).file
-    scales = bool(schedule.log_n) or baked.get(WINDOW_NORM) is not None  # queries or norms
-    if not (settings.dequantised or scales or source.file.get(f"{arch.name}.rope.scaling.yarn_log_multiplier")):
-        keys = None if rope_tensors(source.file) else overrides(schedule, arch.name)
-        two_lists = schedule.short_inv_freq is not None or spec.current().short_inv_freq is not None
-        divides = arch.freqs == "used" and "local" not in spec.layers and not two_lists
-        if keys is not None and (comparison.receipt.encoding == "keys" or not divides):
-            return GgufReference(partial(by_keys, source, keys))
-        if divides:
-            exact = not weights_type(source.file)
-            logits = partial(by_divisors, source, spec, [schedule, *([] if exact else [spec.current()])])
-            runs, separation = (3, None) if exact else (4, POWER)
-            return GgufReference(logits, runs, separation=separation, remark=DIVISORS, rule=DIVISORS_RULE)
+    reference = None if settings.dequantised else _in_llamacpp(comparison, source)
+    if reference is not None:
+        return reference
     checkpoint = comparison.checkpoint_or_dequantised(
         "cannot be given this schedule at loading, and cannot be dequantised either"
     )
     assert isinstance(checkpoint, GgufCheckpoint)
     logits = partial(dequantised, comparison, checkpoint, "float32" if settings.dtype == "auto" else settings.dtype)
     return GgufReference(logits, 4, KL_FLOOR, math.inf, DEQUANTISED, DEQUANTISED_RULE)
+
+
+def _in_llamacpp(comparison: Comparison, source: GgufSource) -> GgufReference | None:
+    """Return the reference that llama.cpp computes from the source itself; None where it cannot."""
+    arch, spec, schedule = arch_of(source.file), comparison.spec, comparison.schedule
+    scales = bool(schedule.log_n) or GgufSource(comparison.baked).file.get(WINDOW_NORM) is not None  # queries or norms
+    if scales or source.file.get(f"{arch.name}.rope.scaling.yarn_log_multiplier"):
+        return None
+    keys = None if rope_tensors(source.file) else overrides(schedule, arch.name)
+    two_lists = schedule.short_inv_freq is not None or spec.current().short_inv_freq is not None
+    divides = arch.freqs == "used" and "local" not in spec.layers and not two_lists
+    if keys is not None and (comparison.receipt.encoding == "keys" or not divides):
+        return GgufReference(partial(by_keys, source, keys))
+    if not divides:
+        return None
+    exact = not weights_type(source.file)
+    logits = partial(by_divisors, source, spec, [schedule, *([] if exact else [spec.current()])])
+    runs, separation = (3, None) if exact else (4, POWER)
+    return GgufReference(logits, runs, separation=separation, remark=DIVISORS, rule=DIVISORS_RULE)
 
 
 def _rounded(comparison: Comparison) -> str:

@@ -154,8 +154,13 @@ def bound_command(
         (argument is None and not values, "give a length such as 128k, a SOURCE, or --theta B"),
     )
     model = find(argument, recipe, head_dim, rotary_dim)
-    if not up_to and argument is None and not values.keys() - {"theta"}:
-        up_to = "1M"
+    if argument is None and not values.keys() - {"theta"}:
+        up_to = up_to or "1M"
+    _reaches(model, up_to, weights, screen)
+
+
+def _reaches(model: ModelArgs, up_to: str, weights: bool, screen: Screen) -> None:
+    """Shows the effective length of every schedule of a model. up_to: as given, empty for the context of each."""
     heads = _head_weights(model, screen) if weights else None
     schedules: Schedules = {}
     for label, schedule in model.schedules().items():

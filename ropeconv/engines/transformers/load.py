@@ -244,15 +244,7 @@ def folder_of(source: Source, dtype: str = "auto", weights: bool = True) -> Iter
         file.name: file.size for file in source.files() if file.name in names and source.is_generated(file.name)
     }
     with scratch() as folder:
-        free = shutil.disk_usage(folder).free
-        if (needed := sum(generated.values())) > free:
-            stored = stored_dtype(source.config())
-            narrows = isinstance(source, ConvertedSource) and source.in_dtype("bfloat16").dtype != stored
-            smaller = ", or give --dtype bfloat16" if narrows else ""
-            raise RopeconvError(
-                f"the weights of {source.reference} take {human(needed)} as {stored}, and {human(free)} are free "
-                f"in {folder.parent.parent}; set TMPDIR to a larger disk{smaller}"
-            )
+        _refuse_small_disk(source, sum(generated.values()), folder)
         for name in names:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             if name in generated:
@@ -260,3 +252,17 @@ def folder_of(source: Source, dtype: str = "auto", weights: bool = True) -> Iter
             else:
                 (folder / name).symlink_to(source.path(name).resolve())
         yield folder
+
+
+def _refuse_small_disk(source: Source, needed: int, folder: Path) -> None:
+    """Raises RopeconvError where so many bytes of generated files do not fit on the disk of a temporary folder."""
+    free = shutil.disk_usage(folder).free
+    if needed <= free:
+        return
+    stored = stored_dtype(source.config())
+    narrows = isinstance(source, ConvertedSource) and source.in_dtype("bfloat16").dtype != stored
+    smaller = ", or give --dtype bfloat16" if narrows else ""
+    raise RopeconvError(
+        f"the weights of {source.reference} take {human(needed)} as {stored}, and {human(free)} are free "
+        f"in {folder.parent.parent}; set TMPDIR to a larger disk{smaller}"
+    )

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .errors import BadSource as BadSource
     from .errors import DamagedPackage as DamagedPackage
     from .errors import Disagreement as Disagreement
-    from .errors import Interrupted as Interrupted
+    from .errors import Interruption as Interruption
     from .errors import NotFinite as NotFinite
     from .errors import UnknownModelType as UnknownModelType
     from .errors import UnsupportedBake as UnsupportedBake
@@ -73,7 +73,9 @@ _MODULES = {
     "bake.plan": "Plan",
     "bake.restore": "restore_plan",
     "convert.target": "Target",
-    "errors": "BadSource DamagedPackage Disagreement Interrupted NotFinite UnknownModelType UnsupportedBake UsageError",
+    "errors": (
+        "BadSource DamagedPackage Disagreement Interruption NotFinite UnknownModelType UnsupportedBake UsageError"
+    ),
     "evaluate.evaluation": "Sizes evaluate_model",
     "evaluate.result": "Result",
     "evaluate.tune.result": "TuningResult",

@@ -48,13 +48,13 @@ class NotFinite(RopeconvError):
     """A model gave NaN or infinite logits. Exit code 1."""
 
 
-class Interrupted(RopeconvError):
+class Interruption(RopeconvError):
     """A run was stopped with Ctrl-C. The message says what remains on disk, and how to continue. Exit code 130."""
 
     exit_code = 130
 
 
-class Stopped(KeyboardInterrupt):
+class StopRequest(KeyboardInterrupt):
     """A signal asks a run to end.
 
     If a plain KeyboardInterrupt leaves an `exec` of a string, as in imports of libraries, CPython remembers it, and

@@ -94,7 +94,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Tuning": ("tune_model", "SearchSettings", "TuningResult"),
     "Errors": (
         "RopeconvError", "UsageError", "RecipeError", "BadSource", "UnknownModelType", "UnsupportedBake",
-        "Disagreement", "NotFinite", "Interrupted", "ImpossibleSize", "DamagedPackage",
+        "Disagreement", "NotFinite", "Interruption", "ImpossibleSize", "DamagedPackage",
     ),
 }  # fmt: skip
 """Names of the package by the sections of the API in docs/python.md."""
@@ -167,14 +167,14 @@ def _section(name: str, shared: Mapping[str, str], common: Mapping[str, str]) ->
     usage = " ".join(["ropeconv", name, *(str(item.metavar) for item in arguments), "[OPTIONS]"])
     summary = textwrap.fill(" ".join((command.help or "").split("\n\n")[0].split()), WIDEST, break_on_hyphens=False)
     lines = [line for line in command.examples if line.startswith("ropeconv ")]
-    own = option_rows(name)
-    known = (*EVERYWHERE, *shared) if "--yarn" in own else EVERYWHERE
-    others = [flag for flag, row in own.items() if common.get(flag) == row and flag not in known]
-    rows = [row for flag, row in own.items() if flag not in (*known, *others)]
+    by_flag = option_rows(name)
+    known = (*EVERYWHERE, *shared) if "--yarn" in by_flag else EVERYWHERE
+    others = [flag for flag, row in by_flag.items() if common.get(flag) == row and flag not in known]
+    rows = [row for flag, row in by_flag.items() if flag not in (*known, *others)]
     parts = [f"### ropeconv {name}", summary, "```text\n" + "\n".join([usage, "", *lines]).rstrip() + "\n```"]
     described = [f"`{item.metavar}`: {item.help}" for item in arguments if item.help]
     parts += [textwrap.fill(text, WIDEST, break_on_hyphens=False) for text in described]
-    if "--yarn" in own:
+    if "--yarn" in by_flag:
         parts.append("It also has the [method options](#method-options).")
     if others:
         flags = ", ".join(f"`{flag}`" for flag in others)

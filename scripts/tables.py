@@ -192,8 +192,8 @@ def method_rows(rows: str) -> str:
         formula = explained(method)[0].split(". ")[0].rstrip(".")
         return f"| `--{name} {value.name.upper()}` | {formula} | {flags} | {method.paper} |"
 
-    found = by_flag(rows, r"^(?=\| `--)")
-    return kept(found, [*(name for name in REGISTRY if name != "as-is"), "recipe", "as-is"], row)
+    rows_by_flag = by_flag(rows, r"^(?=\| `--)")
+    return kept(rows_by_flag, [*(name for name in REGISTRY if name != "as-is"), "recipe", "as-is"], row)
 
 
 def explained(method: type[Method]) -> list[str]:
@@ -210,8 +210,8 @@ def method_sections(text: str) -> str:
         paragraphs = [*explained(method), f"Source: {method.paper}", note]
         departures = ["Differences from the paper:", *(f"- {departure}" for departure in method.departures)]
         lines = [textwrap.fill(part, 119, subsequent_indent="  " * part.startswith("- ")) for part in departures]
-        made = f"![--{name} on Llama 2: wavelengths and divisors per pair](pictures/method-{name}.svg)"
-        picture = drawn[0] if drawn else made
+        image = f"![--{name} on Llama 2: wavelengths and divisors per pair](pictures/method-{name}.svg)"
+        picture = drawn[0] if drawn else image
         parts = [f"### `--{name}`", *(textwrap.fill(part, 119) for part in paragraphs), picture]
         parts += [lines[0], "\n".join(lines[1:])] if method.departures else []
         return "\n\n".join(parts) + "\n"

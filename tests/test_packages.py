@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import msgspec
+import pytest
 
 from ropeconv.models.family import Family
 
@@ -77,7 +79,7 @@ def test_the_package_can_be_seen_whole() -> None:
     lengths = {str(path): len(path.read_text().splitlines()) for path in MODULES.values()}
     assert {path: lines for path, lines in lengths.items() if lines > 500} == {}
     assert len(lengths) <= 259
-    assert sum(lengths.values()) <= 47_222
+    assert sum(lengths.values()) <= 47_226
     folders = Counter(path.parent for path in MODULES.values())
     assert {folder: files for folder, files in folders.items() if not 5 <= files <= 20} == {}
 
@@ -100,3 +102,27 @@ def test_few_keys_of_the_schema_are_about_one_family() -> None:
     counts = Counter(key for path in paths for key in set(used(Family, tomllib.loads(path.read_text()))))
     assert len(counts) > 150
     assert len([key for key, count in counts.items() if count == 1]) <= 11
+
+
+def test_classes_and_modules_are_named_by_nouns() -> None:
+    """No class name twice, and no name of one word that is a participle, such as `Asked` or `divided.py`."""
+    trees = {path: ast.parse(path.read_text()) for path in MODULES.values()}
+    classes = [node.name for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    counts = Counter(name for name in classes if name != "Hooks")  # those of a family, by the name of its module
+    assert [name for name, count in counts.items() if count > 1] == []
+    words = [*classes, *(path.stem.capitalize() for path in trees)]
+    assert [word for word in words if re.fullmatch(r"_?[A-Z][a-z]*[^e]ed", word)] == []
+
+
+VAGUE = {"found", "made", "said", "asked", "wanted", "own", "one", "seen", "thing", "told"}
+
+
+@pytest.mark.parametrize("folder", ["ropeconv", "tests", "scripts"])
+def test_variables_say_what_they_hold(folder: str) -> None:
+    names = set()
+    for path in (ROOT.parent / folder).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            stored = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+            name = node.id if stored else node.arg if isinstance(node, ast.arg) else ""
+            names |= {f"{path.name}: {name}"} if name in VAGUE else set()
+    assert names == set()

@@ -18,7 +18,7 @@ from threading import Event, Lock
 
 import msgspec
 
-from ..errors import BadSource, Interrupted
+from ..errors import BadSource, Interruption
 from ..formats.disk import (
     FULL,
     Advance,
@@ -98,7 +98,7 @@ def execute_plan(
             _write(plan, hidden, journal, options, verify, advance)
         except Exception:
             hidden.clear()
-            refuse_changed(plan.seen)  # which may be the cause, and has a better message
+            refuse_changed(plan.identities)  # which may be the cause, and has a better message
             raise
         # the first shard of several last, since the others cannot be loaded without it
         names = [plan.out.name] if plan.is_folder else [file.name for file in reversed(plan.files)]
@@ -141,8 +141,8 @@ def _write(
         hidden.clear()
         journal.add(Begun(stamp))
     root = hidden.new / (plan.out.name if plan.is_folder else "")
-    writer = Writer(plan, root, hidden.drafts, journal, options, advance, dict(whole.seen))
-    refuse_changed(writer.seen)
+    writer = Writer(plan, root, hidden.drafts, journal, options, advance, dict(whole.identities))
+    refuse_changed(writer.identities)
     receipt = whole.receipt() if plan.is_folder else None
     pending = writer.resume()
     refuse_full(plan, pending, hidden.root, options.link)
@@ -151,7 +151,7 @@ def _write(
     if receipt is not None:
         files = tuple(writer.record(file) for file in whole.files)
         write_receipt(root, msgspec.structs.replace(receipt, files=files, check=check), options.fsync)
-    refuse_changed(writer.seen)
+    refuse_changed(writer.identities)
     if options.fsync:
         sync_tree(root)
 
@@ -159,7 +159,7 @@ def _write(
 def _stamp(plan: FilePlan, options: ApplyOptions) -> str:
     """A digest that an interrupted run and this one share where this one can continue from its files."""
     files = [(file.action, file.name, file.size, file.sha256, file.text) for file in plan.files]
-    identities = [(str(path), msgspec.to_builtins(before)) for path, before in plan.seen.items()]
+    identities = [(str(path), msgspec.to_builtins(before)) for path, before in plan.identities.items()]
     boot = "" if options.fsync or not BOOT.exists() else BOOT.read_text()  # a loss of power undoes unsynced files
     settings = [options.link, options.checksum, options.fsync, boot, __version__]
     common = [plan.source.reference, plan.source.identity, plan.resume_key, settings, files, identities]
@@ -194,8 +194,8 @@ def _kept(plan: FilePlan) -> str:
 class Writer:
     """Writes the files of a plan.
 
-    root: the folder of complete files. drafts: the folder of incomplete files, since a source may have any name. seen:
-    files of the source that are read, as they were before.
+    root: the folder of complete files. drafts: the folder of incomplete files, since a source may have any name.
+    identities: files of the source that are read, as they were before.
     """
 
     plan: FilePlan
@@ -204,7 +204,7 @@ class Writer:
     journal: OutputJournal
     options: ApplyOptions
     advance: Advance
-    seen: dict[Path, FileIdentity | None] = field(default_factory=dict)
+    identities: dict[Path, FileIdentity | None] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
     _stopping: Event = field(default_factory=Event)
 
@@ -280,7 +280,7 @@ class Writer:
     def _fill(self, file: PlannedFile, draft: Path) -> None:
         origin = self.plan.origin(file)
         if origin is not None:
-            self.seen.setdefault(origin, identity(origin))
+            self.identities.setdefault(origin, identity(origin))
         self._done(0)
         if file.make is not None:
             file.make(draft, self._done)
@@ -295,9 +295,9 @@ class Writer:
             copy_file(origin, draft, self._done)
 
     def _done(self, done: int) -> None:
-        """Count bytes. Raises Interrupted where the run is stopped, so that its threads end too."""
+        """Count bytes. Raises Interruption where the run is stopped, so that its threads end too."""
         if self._stopping.is_set():
-            raise Interrupted("stopped with the run")
+            raise Interruption("stopped with the run")
         if done:
             self.advance(done)
 

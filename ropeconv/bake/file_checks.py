@@ -23,8 +23,8 @@ from ..formats.gguf.header import GgufHeader, GgufValue, TensorInfo
 from ..formats.gguf.header import read_header as read_gguf
 from ..formats.jsontext import JsonObject
 from ..formats.safetensors import read_header
+from ..loader import CODE
 from ..models.source import OTHER_WEIGHTS, RECEIPT
-from ..pretrained import CODE
 from ..rope.errors import counted, shown
 from ..runtimes.llamacpp.read_header import ROPE_TENSORS
 from .checkpoint import SHARD, CheckpointPlan

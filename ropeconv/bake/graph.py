@@ -17,7 +17,7 @@ from ..convert.target import Target
 from ..errors import BadSource, Disagreement, UnsupportedBake, UsageError
 from ..formats.disk import Advance
 from ..formats.jsontext import JsonObject
-from ..inspection.graph import PRECISION, GraphInspection, GraphRope, Part, inspect_graph, repeated
+from ..inspection.graph import PRECISION, GraphInspection, GraphRope, ModelRope, inspect_graph, repeated
 from ..models.graph import Constant, Graph, GraphSource
 from ..rope.methods.vectors import AsIs
 from ..rope.recipe import Recipe
@@ -71,7 +71,7 @@ class GraphPlan(FilePlan):
     def check(self, folder: Path) -> None:
         """Read the graphs that were written. Raises Disagreement where one does not hold the schedule."""
         schedule = self.checkpoint.schedule
-        expected = Part("", schedule.inv_freq, schedule.attention_factor)
+        expected = ModelRope("", schedule.inv_freq, schedule.attention_factor)
         for name, edit in self.edits.items():
             names = {rope.name for rope in edit.ropes}
             written = [rope for rope in inspect_graph(GraphSource(folder / name)).ropes if rope.name in names]
@@ -177,7 +177,7 @@ def _replaced(inspection: GraphInspection, plan: CheckpointPlan) -> tuple[GraphR
     exported without the scaling gets it. Raises BadSource for a graph that was exported with another config.json.
     """
     replaced, spec = list[GraphRope](), plan.source_spec
-    unscaled = Part("", spec.unscaled().current().inv_freq, 1.0)
+    unscaled = ModelRope("", spec.unscaled().current().inv_freq, 1.0)
     for rope, formula in zip(inspection.ropes, inspection.formulas, strict=True):
         part = inspection.part(rope)
         if part is None and rope.matches(unscaled):

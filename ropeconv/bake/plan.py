@@ -69,17 +69,17 @@ class FilePlan(Summary):
     """The files of an output.
 
     out: a folder, or a GGUF file (of several shards the first). skipped: names of files of the source that are left
-    out. seen: files that are read, with their identities at planning.
+    out. identities: files that are read, with their identities at planning.
     """
 
     source: Origin
     out: Path
     files: tuple[PlannedFile, ...]
     skipped: tuple[str, ...]
-    seen: Mapping[Path, FileIdentity | None] = field(init=False, repr=False, compare=False)
+    identities: Mapping[Path, FileIdentity | None] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "seen", self.source.seen(self.unread))
+        object.__setattr__(self, "identities", self.source.identities(self.unread))
 
     @property
     def is_folder(self) -> bool:

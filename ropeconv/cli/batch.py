@@ -15,7 +15,7 @@ from ..bake.findings import Options
 from ..bake.plan import FilePlan, Plan
 from ..bake.verify import earlier_output
 from ..bake.warnings import modelfile_of, run_commands, write_modelfile
-from ..errors import Disagreement, Interrupted, UsageError
+from ..errors import Disagreement, Interruption, UsageError
 from ..hub.upload_set import from_gguf, from_plan, merged, planned, with_card
 from ..models.gguf import GgufSource
 from ..models.open import open_source
@@ -204,8 +204,8 @@ class Batch:
         except KeyboardInterrupt:
             if plan.target.in_place:
                 left = f"in a change of {plan.out}; the same command undoes it first, and then starts again"
-                raise Interrupted(f"interrupted {left}") from None
-            raise Interrupted(
+                raise Interruption(f"interrupted {left}") from None
+            raise Interruption(
                 f"interrupted; {plan.out} does not exist yet, and finished files are in a hidden folder beside it: the "
                 "same command continues with them"
             ) from None
@@ -288,11 +288,11 @@ class Batch:
         """Reports a failure of one of several outputs, and continues. finished: number of outputs."""
         try:
             yield
-        except (Interrupted, KeyboardInterrupt) as problem:
+        except (Interruption, KeyboardInterrupt) as problem:
             if not finished:
                 raise
             message = str(problem) or f"interrupted in {unit.label}; the same command starts it again"
-            raise Interrupted(f"{message} ({finished} of {len(self.units)} are written)") from None
+            raise Interruption(f"{message} ({finished} of {len(self.units)} are written)") from None
         except Exception as problem:
             if not self.several or self.pair or (isinstance(problem, BrokenPipeError) and reader_gone()):
                 raise

@@ -8,7 +8,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import Interrupted, Stopped
+from ..errors import Interruption, StopRequest
 from .screen import Screen
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def run_validation(
             progress = Progress(screen.note, total, advance, stopped)
             result: Validation = out_of_memory(lambda: run(progress))
     except KeyboardInterrupt:
-        raise Interrupted(
+        raise Interruption(
             f"interrupted; nothing was compared or recorded, and {comparison.baked} is unchanged: run the same command "
             "again"
         ) from None
@@ -94,7 +94,7 @@ def stopping(
         pressed.append(number)
         pending.append(number)
         if len(pressed) > 1:
-            raise Stopped
+            raise StopRequest
         screen.note(f"Stopping: {afterwards}. Press again to give up.")
 
     def stopped() -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
 
-from ..errors import Stopped, reason, sentence
+from ..errors import StopRequest, reason, sentence
 from ..rope.errors import RopeconvError
 from .screen import printable
 
@@ -73,7 +73,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
     if number != signal.SIGINT:
         _received.append(number)
         signal.signal(number, signal.SIG_DFL)  # a second one ends it at once
-    raise Stopped
+    raise StopRequest
 
 
 CTRL_C = 130

@@ -114,7 +114,7 @@ class ProbeCache:
         stands_for: as for `Probe.ask`.
         """
         digest = hashlib.sha256(f"{context}\n{stands_for}\n{config_text}".encode())
-        for path in (Path(__file__).with_name("probe_program.py"), Path(__file__).parents[1] / "pretrained.py"):
+        for path in (Path(__file__).with_name("probe_program.py"), Path(__file__).parents[1] / "loader.py"):
             digest.update(path.read_bytes())
         try:
             for package in ("transformers", "torch"):

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 sys.path.append(str(Path(__file__).parents[2]))  # behind the packages that the installation has
-from ropeconv.pretrained import load_class, load_config, make_config, make_model
+from ropeconv.loader import load_class, load_config, make_config, make_model
 from ropeconv.rope.errors import RopeconvError
 
 if TYPE_CHECKING:

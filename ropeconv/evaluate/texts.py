@@ -21,7 +21,7 @@ from ..engines.llamacpp_program import Load
 from ..engines.servers.protocol import prefix_of
 from ..environment import require
 from ..errors import BadSource, UsageError
-from ..pretrained import load_tokenizer
+from ..loader import load_tokenizer
 from ..rope.lengths import format_tokens
 from .cases import EvaluationSizes
 

@@ -53,7 +53,7 @@ def repeated(values: NDArray[Any], repeat: Repeat) -> NDArray[Any]:
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class ModelRope:
     """A RoPE of a model. name: empty for that of the layers that an extension changes.
 
     inv_freq: radians per token, float64 [rotary_dim / 2]. attention_factor: multiplies cos and sin. formula: that gives
@@ -72,19 +72,19 @@ class Part:
         return f"the same, {self.name}" if self.name else "the same"
 
 
-def parts_of(spec: RopeSpec) -> list[Part]:
+def parts_of(spec: RopeSpec) -> list[ModelRope]:
     """Every RoPE of a model: first that of the layers that an extension changes, then other lists and layers."""
     current, formula = spec.current(), describe(spec.form)
-    parts = [Part("", current.inv_freq, current.attention_factor, formula)]
+    parts = [ModelRope("", current.inv_freq, current.attention_factor, formula)]
     if current.short_inv_freq is not None:
-        parts.append(Part("as its short list", current.short_inv_freq, current.attention_factor, formula))
+        parts.append(ModelRope("as its short list", current.short_inv_freq, current.attention_factor, formula))
     if spec.local_inv_freq is not None:
-        parts.append(Part("in window layers", spec.local_inv_freq, 1.0, describe(spec.local_form), changes=False))
+        parts.append(ModelRope("in window layers", spec.local_inv_freq, 1.0, describe(spec.local_form), changes=False))
     return parts
 
 
 @dataclass(frozen=True, eq=False)
-class GraphRope(Part):
+class GraphRope(ModelRope):
     """A RoPE in a graph. name: of its constants.
 
     file: name of the graph. values: names in the graph, of a vector of frequencies or a table of cosines and one of
@@ -113,7 +113,7 @@ class GraphRope(Part):
         """Whether it has these frequencies, to within what the graph rounds."""
         return inv_freq.shape == self.inv_freq.shape and bool(np.all(np.abs(inv_freq - self.inv_freq) <= self.error))
 
-    def matches(self, part: Part) -> bool:
+    def matches(self, part: ModelRope) -> bool:
         """Whether it computes the same, to within what the graph rounds."""
         precision = max(4 * PRECISION[self.constants[0].dtype] if self.positions else 0.0, TOLERANCE)
         off = abs(part.attention_factor - self.attention_factor)
@@ -265,11 +265,11 @@ class GraphInspection:
     note: str = ""
 
     @cached_property
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[ModelRope]:
         """The RoPE in config.json; empty without one."""
         return parts_of(self.spec) if self.spec else []
 
-    def part(self, rope: GraphRope) -> Part | None:
+    def part(self, rope: GraphRope) -> ModelRope | None:
         """The part of the RoPE in config.json that a graph holds; None where it holds another RoPE."""
         return next((part for part in self.parts if rope.matches(part)), None)
 
@@ -328,7 +328,7 @@ class GraphComparison:
 
 def compare_graph(graph: GraphInspection, other: GraphInspection | Inspection) -> GraphComparison:
     """Compare compiled graphs with a checkpoint, a GGUF file or other graphs."""
-    parts = list[Part](other.ropes) if isinstance(other, GraphInspection) else parts_of(other.spec)
+    parts = list[ModelRope](other.ropes) if isinstance(other, GraphInspection) else parts_of(other.spec)
     context = 0 if isinstance(other, GraphInspection) else other.spec.context
     rows, problems = list[tuple[str, str]](), list[str]()
     for rope in graph.ropes:
@@ -343,7 +343,7 @@ def compare_graph(graph: GraphInspection, other: GraphInspection | Inspection) -
     return GraphComparison(graph.source.reference, other.source.reference, tuple(rows), tuple(problems))
 
 
-def _differs(rope: GraphRope, part: Part) -> str:
+def _differs(rope: GraphRope, part: ModelRope) -> str:
     vectors = compare_frequencies(rope.inv_freq, part.inv_freq)
     if vectors is None:
         return f"{2 * len(rope.inv_freq)} dimensions, not {2 * len(part.inv_freq)}"

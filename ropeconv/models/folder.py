@@ -104,7 +104,7 @@ class FolderSource(Source):
             check_link(path, self.root)
         return path
 
-    def seen(self, unread: Collection[str] = ()) -> Mapping[Path, FileIdentity | None]:
+    def identities(self, unread: Collection[str] = ()) -> Mapping[Path, FileIdentity | None]:
         left_out = set(unread)
         return {self.root / file.name: self._seen[file.name] for file in self._files if file.name not in left_out}
 
@@ -134,7 +134,7 @@ class ConfigSource(Source):
     def path(self, name: str) -> Path:
         return self.file
 
-    def seen(self, unread: Collection[str] = ()) -> Mapping[Path, FileIdentity | None]:
+    def identities(self, unread: Collection[str] = ()) -> Mapping[Path, FileIdentity | None]:
         return self._seen
 
 

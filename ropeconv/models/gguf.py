@@ -198,8 +198,8 @@ class GgufSource(Origin):
         """The path of the file, for a change in place. Raises BadSource where it is not to be changed."""
         return self._path
 
-    def seen(self, unread: Collection[str] = ()) -> Mapping[Path, FileIdentity | None]:
-        return {shard.path(): shard.seen for shard in self.file.shards}
+    def identities(self, unread: Collection[str] = ()) -> Mapping[Path, FileIdentity | None]:
+        return {shard.path(): shard.identity for shard in self.file.shards}
 
 
 class HubGguf(GgufSource):
@@ -228,7 +228,7 @@ class HubGguf(GgufSource):
     def place_to_change(self) -> Path:
         raise BadSource(f"{self.reference} is on the Hub, and --in-place needs a local file; write a new file with -o")
 
-    def seen(self, unread: Collection[str] = ()) -> Mapping[Path, FileIdentity | None]:
+    def identities(self, unread: Collection[str] = ()) -> Mapping[Path, FileIdentity | None]:
         return {}
 
 

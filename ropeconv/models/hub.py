@@ -143,7 +143,7 @@ def _patient(send: Callable[..., Response], whole: type) -> Callable[..., Respon
 
 
 def _hook(httpx: Any) -> Callable[[Response], None]:
-    class Limited(httpx.SyncByteStream):  # type: ignore[misc]
+    class LimitedStream(httpx.SyncByteStream):  # type: ignore[misc]
         """A body that ends. stream: the body. most: its bytes. download: a file, and no answer about a repository."""
 
         def __init__(self, stream: Any, most: int | None, download: bool) -> None:
@@ -182,7 +182,7 @@ def _hook(httpx: Any) -> Callable[[Response], None]:
             most: int | None = int(part[2]) + 1 - int(part[1])
         else:
             most = None if length else _largest.get() if download else ANSWER_BYTES
-        response.stream = Limited(response.stream, most, download)
+        response.stream = LimitedStream(response.stream, most, download)
 
     return check
 

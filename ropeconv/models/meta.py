@@ -23,7 +23,7 @@ from ..formats import jsontext
 from ..formats.disk import FileIdentity, identity, sha256, text_digest
 from ..formats.package_data import typed
 from ..formats.safetensors import tensor_bytes
-from ..pretrained import load_pickled
+from ..loader import load_pickled
 from ..rope.errors import counted, shown
 from . import meta_layout
 from .folder import ConvertedShard, ConvertedSource, FolderSource, check_link, in_shards
@@ -138,9 +138,9 @@ class MetaSource(ConvertedSource[TensorTarget]):
         above = self._above
         return self.inner.identity if above is None else text_digest(self.inner.identity, sha256(above[0]))
 
-    def seen(self, unread: Collection[str] = ()) -> Mapping[Path, FileIdentity | None]:
+    def identities(self, unread: Collection[str] = ()) -> Mapping[Path, FileIdentity | None]:
         above = {} if self._above is None or TOKENIZER in unread else dict([self._above])
-        return {**self.inner.seen(unread), **above}
+        return {**self.inner.identities(unread), **above}
 
     def conversion_notes(self) -> tuple[str, ...]:
         """The sentence on a tokenizer that is not in the folder."""

@@ -172,7 +172,7 @@ class Origin:
         """Reference, kind and commit as JSON-ready data."""
         return {"reference": self.reference, "kind": self.kind, "commit": self.commit}
 
-    def seen(self, unread: Collection[str] = ()) -> Mapping[Path, FileIdentity | None]:
+    def identities(self, unread: Collection[str] = ()) -> Mapping[Path, FileIdentity | None]:
         """The files of this disk that it is read from, as they were before that; none of the Hub's cache.
 
         unread: names of files that are not.

@@ -17,7 +17,7 @@ from types import FrameType
 import msgspec
 
 from ..environment import redacted
-from ..errors import Stopped, reason
+from ..errors import StopRequest, reason
 from ..formats.disk import Advance
 from ..views.sheet import sentence
 from .forms import UPLOADS, PageForm, refuse_long
@@ -84,7 +84,7 @@ def work(connection: Connection, task: str, form: PageForm) -> None:
     try:
         answer = _answer(connection, task, form)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    except Stopped:  # there is only one, which may come at any moment
+    except StopRequest:  # there is only one, which may come at any moment
         answer = failure(CANCELLED)
     with suppress(BrokenPipeError, ConnectionResetError):
         connection.send_bytes(msgspec.json.encode(answer))
@@ -137,7 +137,7 @@ def _watch(connection: Connection) -> None:
 
 def _stop(number: int, frame: FrameType | None) -> None:
     signal.signal(number, signal.SIG_IGN)  # what is cleaned up is not stopped once more
-    raise Stopped
+    raise StopRequest
 
 
 POLL, GRACE = 0.2, 20.0

@@ -17,10 +17,10 @@ from ..errors import BadSource, Disagreement
 from ..formats.files import read_text
 from ..formats.jsontext import JsonObject
 from ..inspection.receipts.receipt import CheckRecord
+from ..loader import CODE, MAP, entries, foreign, kernels, parsed
 from ..models.config import STORED_ROPE
 from ..models.registry import by_name
 from ..models.source import ADAPTER
-from ..pretrained import CODE, MAP, entries, foreign, kernels, parsed
 from ..rope.forms import Vector
 from ..rope.schedule import LogN, Schedule
 from ..rope.spec import RopeSpec

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from ..errors import BadSource
-from ..pretrained import load_tokenizer
+from ..loader import load_tokenizer
 from ..rope.schedule import Schedule
 from .comparison import Settings
 

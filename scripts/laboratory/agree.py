@@ -16,13 +16,13 @@ class Disagreement:
     """A cell for which the table says something else than the lab saw."""
 
     cell: Cell
-    seen: str
+    answered: str
     verdict: Verdict
 
     def __str__(self) -> str:
         stated = self.verdict
         return (
-            f"{self.cell.model}: {self.cell.name}: the lab saw {self.seen}, the table says {stated.status} "
+            f"{self.cell.model}: {self.cell.name}: the lab saw {self.answered}, the table says {stated.status} "
             f"({stated.reason})"
         )
 

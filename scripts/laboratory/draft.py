@@ -70,7 +70,7 @@ def draft(name: str, version: str, problems: Iterable[Disagreement]) -> str:
     path = DATA / f"{name}-{row.version}.toml"
     by_family: dict[str, list[str]] = defaultdict(list)
     for problem in problems:
-        by_family[problem.cell.family.name].append(f"{problem.cell.model}, {problem.cell.name}: {problem.seen}")
+        by_family[problem.cell.family.name].append(f"{problem.cell.model}, {problem.cell.name}: {problem.answered}")
     minor = ".".join(version.split(".")[:2])
     if not by_family and version_key(row.version) <= version_key(version):
         text = re.sub(r"^through = .*\n", "", path.read_text(), count=1, flags=re.MULTILINE)

@@ -127,11 +127,11 @@ def _pair(numbers: Numbers, index: int, above: int) -> tuple[Numbers, Numbers]:
 
 def _losses(scores: dict[str, Numbers], bases: list[Training]) -> Any:
     kinds = (("loss", f"within {LENGTH}"), ("loss beyond", f"{LENGTH} to {BEYOND * LENGTH:,}"))
-    made = [
+    by_loss = [
         Curve.of(
             name, [model.base for model in bases], [estimate(scores[key][:, index]) for index in range(len(bases))]
         )
         for key, name in kinds
     ]
     smallest = ropeconv.bound(LENGTH, bases[0].head_dim, bases[0].head_dim).base
-    return curves(made, "base", "loss, nats", "Loss by base", [(smallest, "b*")], log=True)
+    return curves(by_loss, "base", "loss, nats", "Loss by base", [(smallest, "b*")], log=True)

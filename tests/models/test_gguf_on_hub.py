@@ -119,7 +119,7 @@ def test_shards_are_read_by_range_and_fetched_beside_each_other(big_hub: Hostile
     plan = make_plan(source, YARN, tmp_path / "out.gguf", replace=True)
     assert [file.size for file in plan.files[1:]] == [path.stat().st_size for path in paths[1:]]
     assert sum(big_hub.sent.values()) <= 3 * hub_shard.FIRST + 128
-    assert (fetched(tmp_path), dict(plan.seen)) == ([], {})
+    assert (fetched(tmp_path), dict(plan.identities)) == ([], {})
     out, local = apply(plan), apply(make_plan(paths[0], YARN, tmp_path / "local.gguf", replace=True))
     assert same_model(out, local)
     assert not same_model(local, paths[0])

@@ -88,7 +88,7 @@ def test_patterns_take_models_alone(place: Path) -> None:
     assert before == sources[:3]
     (place / "models" / "b" / "config.json").write_text("{}")
     after = named_sources(["models/?"], place)
-    assert [one == two for one, two in zip(before, after, strict=True)] == [True, False, True], "by their files"
+    assert [old == new for old, new in zip(before, after, strict=True)] == [True, False, True], "by their files"
 
 
 def test_nothing_is_an_error_and_one_of_several_is_a_problem(place: Path) -> None:

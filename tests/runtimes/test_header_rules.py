@@ -382,14 +382,14 @@ def test_window_layers() -> None:
 def test_what_window_layers_rotate_with() -> None:
     sized = {"attention__sliding_window": 32, "rope__scaling__factor": 4.0, "rope__scaling__attn_factor": 1.5}
 
-    def local(scaling: str, own: bool = True, theta: float | None = 500.0, **keys: Any) -> tuple[Any, float]:
-        result = reading(arch(window=ArchWindow("key", 2, scaling, theta=theta, own_theta=own)), **sized, **keys)  # type: ignore[arg-type]
+    def local(scaling: str, own_theta: bool = True, theta: float | None = 500.0, **keys: Any) -> tuple[Any, float]:
+        result = reading(arch(window=ArchWindow("key", 2, scaling, theta=theta, own_theta=own_theta)), **sized, **keys)  # type: ignore[arg-type]
         return result.spec.local_form, result.local_attention_factor
 
     assert local("base") == (Plain(500.0), 1.5)
     assert local("plain") == (Plain(500.0), 1.0)
     assert local("base", rope__freq_base_swa=700.0) == (Plain(700.0), 1.5)
-    assert local("base", own=False, rope__freq_base_swa=700.0) == (Plain(10000.0), 1.5)
+    assert local("base", own_theta=False, rope__freq_base_swa=700.0) == (Plain(10000.0), 1.5)
     assert local("base", theta=None) == (Plain(10000.0), 1.5)
     assert local("same", rope__freq_base_swa=700.0) == (InterpolatedForm(700.0, 4.0), 1.5)
     assert reading(arch(window=ArchWindow("key", 2, "base"))).spec.local_form is None

@@ -31,7 +31,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def problem(family: str) -> Any:
     cell = SimpleNamespace(family=SimpleNamespace(name=family), model=family, name="yarn / native")
-    return SimpleNamespace(cell=cell, seen="refused")
+    return SimpleNamespace(cell=cell, answered="refused")
 
 
 def test_a_new_version_is_judged_by_the_last_row() -> None:

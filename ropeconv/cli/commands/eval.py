@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from ...errors import Interrupted, UsageError
+from ...errors import Interruption, UsageError
 from ...options import EvalOptions, RunOptions, SizeOptions, TextOptions, copied
 from ...rope.errors import counted
 from ..command import Positional, Rule, command
@@ -128,7 +128,7 @@ def eval_command(
     else:
         show_result(result, screen)
     if evaluation.outcome.stopped:
-        raise Interrupted("stopped before its end; the same command continues")
+        raise Interruption("stopped before its end; the same command continues")
     for path in record(result, rows):
         screen.note(f"The receipt of {path} has these numbers.")
     _judge(conditions, result, screen)
@@ -228,4 +228,4 @@ def _run(evaluation: Evaluation, journal: Path, fresh: bool, budget: float, scre
         except KeyboardInterrupt:
             done = len(evaluation.units) - len(evaluation.missing(opened))
             kept = f"{counted(done, 'finished sequence is', 'finished sequences are')} in the journal, {journal}"
-            raise Interrupted(f"interrupted; {kept}: the same command continues from there") from None
+            raise Interruption(f"interrupted; {kept}: the same command continues from there") from None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import to_builtins
 
-from ...errors import Interrupted, UsageError
+from ...errors import Interruption, UsageError
 from ...hub.options import PublishOptions, repository
 from ...options import Option, OutputPlace, TargetOptions, options
 from ..command import HUB, METHOD, OUTPUT, OptionGroup, Positional, command, flag, refuse
@@ -158,7 +158,7 @@ def _write(plan: ProfilesPlan, documents: dict[str, dict[str, Any]], screen: Scr
         with screen.progress("Writing", plan.bytes) as advance:
             outputs = write_profiles(plan, advance=advance)
     except KeyboardInterrupt:
-        raise Interrupted(f"interrupted; {plan.out} does not exist yet, and the same command continues") from None
+        raise Interruption(f"interrupted; {plan.out} does not exist yet, and the same command continues") from None
     checked = [name for name, done in outputs.items() if done.check]
     for reason in dict.fromkeys(done.reason for done in outputs.values()):
         screen.note(reason and f"Not checked: {reason}.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-from ...errors import Interrupted
+from ...errors import Interruption
 from ...options import OutputPlace
 from ..command import Positional, command
 from ..options import WriteOptions
@@ -49,7 +49,7 @@ def restore_command(
             with screen.progress("Writing", plan.bytes) as advance:
                 restore(plan, force=options.force, fsync=not options.no_fsync, advance=advance)
         except KeyboardInterrupt:
-            raise Interrupted(f"interrupted; run the same command again to restore {plan.out}") from None
+            raise Interruption(f"interrupted; run the same command again to restore {plan.out}") from None
     if screen.as_json:
         screen.data(plan.to_dict())
     elif screen.quiet:

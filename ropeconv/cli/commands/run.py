@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from ...errors import Interrupted
+from ...errors import Interruption
 from ...options import option
 from ..command import RUNNING, Positional, command
 from ..options import DryRunOption
@@ -145,7 +145,7 @@ def _run(
     write_run_report(table, path, report)
     _show(table, report, screen)
     if not complete:
-        raise Interrupted("stopped before its end; the same command continues")
+        raise Interruption("stopped before its end; the same command continues")
     if table.counts["failed"]:
         raise SystemExit(1)
 

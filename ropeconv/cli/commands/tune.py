@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from ...errors import Interrupted, UsageError
+from ...errors import Interruption, UsageError
 from ...options import DeviceOptions, TextOptions, TuneOptions, copied
 from ..command import OUTPUT, Positional, command, flag
 from ..options import DeviceMapOption, DryRunOption, FamilyOption, PlotOption, TrustOption, check_places
@@ -73,7 +73,7 @@ def tune_command(
                     screen.note("" if dry_run else cost.sentence)
                 tuned = None if dry_run else out_of_memory(tuning.run)
     except KeyboardInterrupt:
-        raise Interrupted("interrupted; no recipe was written, and the same command continues") from None
+        raise Interruption("interrupted; no recipe was written, and the same command continues") from None
     if tuned is None:
         assert cost is not None
         screen.data(cost.to_dict()) if screen.as_json else screen.say(cost.sentence)

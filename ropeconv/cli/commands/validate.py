@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from ...errors import Interrupted, UsageError
+from ...errors import Interruption, UsageError
 from ...options import ValidateOptions, copied, option
 from ...rope.errors import RopeconvError
 from ...rope.lengths import parse_tokens
@@ -114,7 +114,7 @@ def validate_command(
     if not result.agrees:
         raise SystemExit(3)
     if result.partial:
-        raise Interrupted("stopped before its end, and what was compared agrees; run the same command for the rest")
+        raise Interruption("stopped before its end, and what was compared agrees; run the same command for the rest")
 
 
 def _check_flags(settings: Settings, gguf: bool, server: str) -> None:

@@ -106,8 +106,8 @@ class GgufCheckpoint(ConvertedSource[RestoredTensor]):
     def identity(self) -> str:
         return text_digest(self.inner.identity, self.dtype)
 
-    def seen(self, unread: Collection[str] = ()) -> Mapping[Path, FileIdentity | None]:
-        return self.inner.seen(unread)
+    def identities(self, unread: Collection[str] = ()) -> Mapping[Path, FileIdentity | None]:
+        return self.inner.identities(unread)
 
     def tokenizer(self) -> GeneratedFile | None:
         if not self.with_tokenizer:

@@ -60,7 +60,7 @@ NOWHERE = ShardWeights(None, "")
 
 
 @dataclass(frozen=True)
-class Part:
+class RowRange:
     """Consecutive rows of a tensor in GGUF.
 
     origin: its name, or the metadata key of a list with them. first: their first element. interleave, values, tiles: as
@@ -95,7 +95,7 @@ class Region:
     """Consecutive elements of a tensor of the checkpoint. size: their number. parts: that they consist of."""
 
     size: int
-    parts: tuple[Part, ...]
+    parts: tuple[RowRange, ...]
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class RestoredTensor(ConvertedTensor):
     regions: tuple[Region, ...]
 
     @property
-    def parts(self) -> Iterator[Part]:
+    def parts(self) -> Iterator[RowRange]:
         return (part for region in self.regions for part in region.parts)
 
 
@@ -123,7 +123,7 @@ def restored_tensors(
         stop = tensors[-1].stop
     header = Header({tensor.name: tensor for tensor in tensors}, {}, 0)
     exported = out_tensors([(NOWHERE, header)], rules, sizes, F32)
-    starts, parts = [tensor.start for tensor in tensors], [list[Part]() for _ in tensors]
+    starts, parts = [tensor.start for tensor in tensors], [list[RowRange]() for _ in tensors]
     for out in exported:
         info = file.tensors.get(out.name)
         if info is None or trimmed(info.shape) != trimmed(out.gguf_shape):
@@ -135,7 +135,9 @@ def restored_tensors(
         for rows in out.parts:  # whose place in the checkpoint is in bytes
             number = bisect_right(starts, rows.start) - 1
             at = (rows.start - starts[number]) // 4
-            parts[number].append(Part(out.name, first, rows.rows, rows.columns, *layout, rows.stride, rows.apart, at))
+            parts[number].append(
+                RowRange(out.name, first, rows.rows, rows.columns, *layout, rows.stride, rows.apart, at)
+            )
             first += rows.rows * rows.columns
     return [
         RestoredTensor(tensor.name, "F32", tensor.shape, _regions(tensor, [*of_tensor, *_scalar(tensor.name, rules)]))
@@ -148,16 +150,16 @@ def trimmed(shape: Shape) -> Shape:
     return trimmed(shape[:-1]) if shape[-1:] == (1,) else shape
 
 
-def _scalar(name: str, rules: Gguf) -> list[Part]:
+def _scalar(name: str, rules: Gguf) -> list[RowRange]:
     """The part of a tensor whose number is in a metadata key, the list of those of all layers; none for others."""
     layer = LAYER_NUMBER.search(name)
     keys = [key for key, (ending, _) in rules.scalars.items() if name.endswith(f".{ending}")]
-    return [Part(key, int(layer[1]), 1, 1, 0, "", (1, 1), 1, 1) for key in keys if layer]
+    return [RowRange(key, int(layer[1]), 1, 1, 0, "", (1, 1), 1, 1) for key in keys if layer]
 
 
-def _regions(tensor: Tensor, parts: list[Part]) -> tuple[Region, ...]:
+def _regions(tensor: Tensor, parts: list[RowRange]) -> tuple[Region, ...]:
     """The regions of a tensor: each packed part, and others together with those that they overlap."""
-    groups: list[list[Part]] = []
+    groups: list[list[RowRange]] = []
     edges = [0]  # where regions end
     for part in sorted(parts, key=lambda part: part.at):
         if part.at >= edges[-1]:
@@ -222,7 +224,7 @@ def exactly(file: GgufFile, tensor: RestoredTensor, dtype: str) -> bool:
     return True
 
 
-def type_of(file: GgufFile, part: Part) -> int:
+def type_of(file: GgufFile, part: RowRange) -> int:
     """Return ggml's type of the numbers of a part."""
     return file.tensors[part.origin].type if part.origin in file.tensors else F32
 
@@ -257,7 +259,7 @@ def _gathered(file: GgufFile, region: Region, dtype: str) -> NDArray[np.generic]
     return out
 
 
-def _converted(file: GgufFile, piece: Part, dtype: str) -> NDArray[np.generic]:
+def _converted(file: GgufFile, piece: RowRange, dtype: str) -> NDArray[np.generic]:
     """A piece in the dtype and the order of the checkpoint."""
     if FLOATS.get(type_of(file, piece)) == dtype and not piece.values:
         return _in_order(_stored(file, piece), piece)
@@ -267,7 +269,7 @@ def _converted(file: GgufFile, piece: Part, dtype: str) -> NDArray[np.generic]:
     return encode(np.ascontiguousarray(values), DTYPES[dtype])
 
 
-def _values(file: GgufFile, piece: Part) -> NDArray[np.float32]:
+def _values(file: GgufFile, piece: RowRange) -> NDArray[np.float32]:
     """A piece as 32-bit floats, in the order of the checkpoint."""
     kind = type_of(file, piece)
     raw = _stored(file, piece)
@@ -279,7 +281,7 @@ def _values(file: GgufFile, piece: Part) -> NDArray[np.float32]:
     return _in_order(values.reshape(piece.rows, piece.columns), piece)
 
 
-def _stored(file: GgufFile, piece: Part) -> NDArray[np.generic]:
+def _stored(file: GgufFile, piece: RowRange) -> NDArray[np.generic]:
     """A piece of the file: floats [rows, columns], or the bytes of blocks [rows, bytes of a row]."""
     if piece.origin not in file.tensors:
         return np.array(file.get(piece.origin), "<f4")[piece.first :][:1].reshape(1, 1)
@@ -292,7 +294,7 @@ def _stored(file: GgufFile, piece: Part) -> NDArray[np.generic]:
     return raw.reshape(piece.rows, -1)
 
 
-def _in_order(values: NDArray[S], piece: Part) -> NDArray[S]:
+def _in_order(values: NDArray[S], piece: RowRange) -> NDArray[S]:
     """Undo `interleave` for the rows of each head, and `tiles` for columns: from (block, group) to (group, block)."""
     if piece.interleave:
         half = piece.interleave // 2

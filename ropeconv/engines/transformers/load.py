@@ -16,10 +16,10 @@ from ...errors import BadSource, UsageError
 from ...formats.disk import human
 from ...formats.files import scratch
 from ...formats.jsontext import JsonObject
+from ...loader import load_config, load_model, load_skeleton, make_config, parsed
 from ...models.folder import ConvertedSource, FolderSource
 from ...models.schema import text_config
 from ...models.source import Source
-from ...pretrained import load_config, load_model, load_skeleton, make_config, parsed
 from ...rope.errors import RopeconvError
 from .layers import change_weights, read_by_layer
 from .memory import free_bytes, gpu_bytes, release

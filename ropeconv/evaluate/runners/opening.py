@@ -10,10 +10,10 @@ from ...environment import require
 from ...errors import UsageError
 from ...inspection.inspection import inspect_config
 from ...inspection.receipts.storage import has_receipt
+from ...loader import needs_permission
 from ...models.gguf import GgufSource
 from ...models.open import open_source
 from ...models.source import Source
-from ...pretrained import needs_permission
 from ..row import DEFAULT, Row, parse_rows
 from ..texts import gguf_tokenizer
 from .checkpoint import CheckpointRunner

@@ -16,12 +16,12 @@ from .header import MAX_HEADER, MAX_TENSORS, GgufHeader, TensorInfo, read_header
 class Shard:
     """A file of a GGUF model: the only one, or one of several; here on this disk.
 
-    name: of the file, without its folder. seen: its identity when its header was read.
+    name: of the file, without its folder. identity: that of the file when its header was read.
     """
 
     def __init__(self, path: Path) -> None:
         self.name, self._path = path.name, path
-        self.seen: FileIdentity | None = identity(path)
+        self.identity: FileIdentity | None = identity(path)
 
     def header(self) -> GgufHeader:
         """Return its header. Raises BadSource where that is damaged, and for a missing file."""
@@ -49,7 +49,7 @@ class Shard:
 
     def refuse_changed(self) -> None:
         """Raise BadSource where it is no longer the file whose header was read."""
-        refuse_changed({self._path: self.seen})
+        refuse_changed({self._path: self.identity})
 
 
 SHARD = re.compile(r"^(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf$")

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ...errors import BadSource, Interrupted
+from ...errors import BadSource, Interruption
 from ...rope.errors import RopeconvError, counted
 from ..disk import FULL, libc, pieces_of, sync_folder, write_at
 from ..files import try_lock
@@ -398,7 +398,7 @@ def _undone(path: Path, file: int, kept: int, problem: BaseException) -> BaseExc
         draft.unlink()
     left = f"; remove {draft.name}" if os.path.lexists(draft) else ""
     if isinstance(problem, KeyboardInterrupt):
-        return Interrupted(f"interrupted; {path} has not changed{left}")
+        return Interruption(f"interrupted; {path} has not changed{left}")
     if not isinstance(problem, OSError | RopeconvError):
         return problem
     return RopeconvError(

@@ -176,8 +176,8 @@ class OriginalSource(Source):
     def identity(self) -> str:
         return text_digest(self.inner.identity, "first source")
 
-    def seen(self, unread: Collection[str] = ()) -> Mapping[Path, FileIdentity | None]:
-        return self.inner.seen(unread)
+    def identities(self, unread: Collection[str] = ()) -> Mapping[Path, FileIdentity | None]:
+        return self.inner.identities(unread)
 
     def text(self, name: str) -> str | None:
         if name in self._texts:

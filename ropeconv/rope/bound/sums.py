@@ -139,12 +139,12 @@ def scan(inv_freq: Vector, unrotated: float, start: int, stop: int, limit: float
     """
     blocks = Blocks(inv_freq, unrotated)
     limit += blocks.slack - unrotated
-    found = [np.empty(0, dtype=np.int64)]
+    pieces = [np.empty(0, dtype=np.int64)]
     for first in starts(start, stop):
         allowed = (limit + rate * (first + BLOCK)).astype(np.float32)
         distances = first[0] + np.flatnonzero((blocks.rotated(first) < allowed[:, None]).reshape(-1))
-        found.append(distances[distances < stop])
-    return np.concatenate(found)
+        pieces.append(distances[distances < stop])
+    return np.concatenate(pieces)
 
 
 def starts(start: int, stop: int) -> Iterator[Distances]:

@@ -90,10 +90,10 @@ def quantised(matrix: Matrix) -> bytes:
 @pytest.mark.usefixtures("small_pieces", "workers", "pieces")
 def test_the_bytes_are_the_same_whoever_is_ready_first_and_progress_adds_up(tmp_path: Path) -> None:
     """Of whole tensors, and of tensors of several parts, in another order than they are stored in."""
-    one, two, three, four = stored(tmp_path / "in", [21, 64, 5, 33])
+    first, second, third, fourth = stored(tmp_path / "in", [21, 64, 5, 33])
     matrices: list[Matrix] = [
-        ((one,), Q8_0), ((two,), BF16), ((three,), F32), ((four,), F16), ((four, three, one), BF16),
-        ((four, three, one), Q8_0),
+        ((first,), Q8_0), ((second,), BF16), ((third,), F32), ((fourth,), F16), ((fourth, third, first), BF16),
+        ((fourth, third, first), Q8_0),
     ]  # fmt: skip
     steps: list[int] = []
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ropeconv.errors import BadSource, Interrupted
+from ropeconv.errors import BadSource, Interruption
 from ropeconv.formats.gguf import inplace
 from ropeconv.formats.gguf.edit import PAGE, RESERVED, Change, Edit, Layout, write_new
 from ropeconv.formats.gguf.file import GgufFile
@@ -236,7 +236,7 @@ def test_an_interrupt_whose_change_cannot_be_undone_is_said(model: Path, disk: D
     ("problem", "expected", "words"),
     [
         (BadSource("the tensor was cut off"), RopeconvError, r"place \(the tensor was cut off\) and has not changed"),
-        (KeyboardInterrupt(), Interrupted, "has not changed"),
+        (KeyboardInterrupt(), Interruption, "has not changed"),
     ],
 )
 def test_a_change_is_undone(model: Path, problem: BaseException, expected: type[BaseException], words: str) -> None:

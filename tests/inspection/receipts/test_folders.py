@@ -146,7 +146,7 @@ def test_texts_names_and_sizes_of_the_first_source(tmp_path: Path) -> None:
     assert (first.kind, first.first) == ("folder", "the local folder 'first'")
     with pytest.raises(BadSource, match="has no absent; take the source again, the local folder 'first'"):
         first.path("absent")
-    assert first.seen() == source.seen()
+    assert first.identities() == source.identities()
 
 
 def test_what_is_no_output(tmp_path: Path) -> None:

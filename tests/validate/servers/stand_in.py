@@ -32,7 +32,7 @@ class StandIn:
     half_characters: int = 0  # tokens that llama-server reports no probabilities of, alone
     fail: tuple[int, str] | None = None
     largest: int = 0  # positions that one request asked log-probabilities of
-    asked: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.model = load_stock(self.folder, "cpu")
@@ -141,7 +141,7 @@ def running(server: StandIn) -> Iterator[str]:
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            server.asked.append(self.path)
+            server.requests.append(self.path)
             self._answer(server.post(self.path, body))
 
         def _answer(self, answer: Any) -> None:

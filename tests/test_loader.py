@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import ropeconv
-from ropeconv import BadSource, pretrained
+from ropeconv import BadSource, loader
 from ropeconv.engines.transformers.load import DeviceSpec, load_stock
 from ropeconv.evaluate.texts import CheckpointTokenizer
 
@@ -50,7 +50,7 @@ def calls(tree: ast.AST) -> Iterator[ast.Call]:
 
 def test_one_module_loads_checkpoints() -> None:
     loads = {path: list(calls(ast.parse(path.read_text()))) for path in PACKAGE.rglob("*.py")}
-    gate = Path(pretrained.__file__)
+    gate = Path(loader.__file__)
     assert {path for path, nodes in loads.items() if nodes} == {gate}
     assert len(loads[gate]) >= len(LOADS), "the calls are found where they are"
     for node in loads[gate]:

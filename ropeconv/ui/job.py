@@ -1,4 +1,4 @@
-"""Job: a request in a process of its own, which is stopped when its page does not want it any more; its messages."""
+"""Job: a request in a process of its own, which is stopped when its page does not want it any more."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FrameType
@@ -18,59 +17,12 @@ import msgspec
 
 from ..environment import redacted
 from ..errors import StopRequest, reason
-from ..formats.disk import Advance
 from ..views.sheet import sentence
 from .forms import UPLOADS, PageForm, refuse_long
-from .sheet import HtmlSheet
-
-
-class PageProgress(msgspec.Struct, frozen=True, tag="progress"):
-    """The progress of a task. title: of the step. done, total: in bytes; total 0 where it is not known."""
-
-    title: str
-    done: int = 0
-    total: int = 0
-
-
-class PageAnswer(msgspec.Struct, frozen=True, tag="answer"):
-    """The end: what the page shows. failed: whether it is about a failure."""
-
-    html: str
-    failed: bool = False
-
+from .sheet import HtmlSheet, PageAnswer, PageProgress, TaskContext
 
 Message = PageProgress | PageAnswer
 DECODER = msgspec.json.Decoder[Message](Message)
-PAUSE = 0.25
-"""Seconds between two messages about progress."""
-
-
-@dataclass(frozen=True)
-class TaskContext:
-    """The context of a task.
-
-    tell: called with progress. finish: called when what is asked for is done, after which nothing stops it any more.
-    """
-
-    tell: Callable[[PageProgress], None]
-    finish: Callable[[], None] = lambda: None
-
-    @contextmanager
-    def progress(self, title: str, total: int = 0) -> Iterator[Advance]:
-        """Says how far something is, which is called with the bytes done since the last call."""
-        done, last = 0, time.monotonic()
-        self.tell(PageProgress(title, 0, total))
-
-        def advance(more: int) -> None:
-            nonlocal done, last
-            done += more
-            if time.monotonic() - last > PAUSE:
-                last = time.monotonic()
-                self.tell(PageProgress(title, done, total))
-
-        yield advance
-
-
 CANCELLED = "cancelled: nothing was kept"
 
 

@@ -20,8 +20,7 @@ def _warm() -> None:
     from ..models.config import sample_config
     from ..models.registry import families
     from .forms import CompareForm
-    from .job import TaskContext
-    from .sheet import HtmlSheet
+    from .sheet import HtmlSheet, TaskContext
     from .tasks import TASKS
 
     family = next(family for family in families() if family.name == "llama")

@@ -19,7 +19,8 @@ from ..formats.package_data import render
 from ..rope.errors import RopeconvError
 from .access import PARAMETER, KeyMiddleware, OriginMiddleware, new_key
 from .forms import PageForm
-from .job import CANCELLED, PageAnswer, PageJob, PageProgress, failure, prepare
+from .job import CANCELLED, PageJob, failure, prepare
+from .sheet import PageAnswer, PageProgress
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp

@@ -1,14 +1,18 @@
-"""HtmlSheet: tables, sentences and pictures of an answer, as HTML in which nothing that a model says is markup."""
+"""What a task sends to its page: its progress, and a sheet as HTML in which nothing that a model says is markup."""
 
 from __future__ import annotations
 
 import re
+import time
 from base64 import b64encode
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from textwrap import dedent
 
+import msgspec
+
+from ..formats.disk import Advance
 from ..formats.package_data import render
 from ..views.plot_style import Picture, drawn
 from ..views.sheet import MARKS
@@ -17,6 +21,51 @@ LABELLED = re.compile(r"([A-Z][a-z]+): +(.+)")
 """A command with the word before it."""
 MOST_ROWS = 300
 """Of a table."""
+
+
+class PageProgress(msgspec.Struct, frozen=True, tag="progress"):
+    """The progress of a task. title: of the step. done, total: in bytes; total 0 where it is not known."""
+
+    title: str
+    done: int = 0
+    total: int = 0
+
+
+class PageAnswer(msgspec.Struct, frozen=True, tag="answer"):
+    """The end: what the page shows. failed: whether it is about a failure."""
+
+    html: str
+    failed: bool = False
+
+
+PAUSE = 0.25
+"""Seconds between two messages about progress."""
+
+
+@dataclass(frozen=True)
+class TaskContext:
+    """The context of a task.
+
+    tell: called with progress. finish: called when what is asked for is done, after which nothing stops it any more.
+    """
+
+    tell: Callable[[PageProgress], None]
+    finish: Callable[[], None] = lambda: None
+
+    @contextmanager
+    def progress(self, title: str, total: int = 0) -> Iterator[Advance]:
+        """Says how far something is, which is called with the bytes done since the last call."""
+        done, last = 0, time.monotonic()
+        self.tell(PageProgress(title, 0, total))
+
+        def advance(more: int) -> None:
+            nonlocal done, last
+            done += more
+            if time.monotonic() - last > PAUSE:
+                last = time.monotonic()
+                self.tell(PageProgress(title, done, total))
+
+        yield advance
 
 
 @dataclass

@@ -53,8 +53,7 @@ from .forms import (
     to_bake,
     to_page,
 )
-from .job import PageProgress, TaskContext
-from .sheet import HtmlSheet
+from .sheet import HtmlSheet, PageProgress, TaskContext
 
 CONFIG = "config.json"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import base64
 from html.parser import HTMLParser
 
-from ropeconv.ui.job import PageProgress, failure
+from ropeconv.ui.job import failure
 from ropeconv.ui.server import _shown
-from ropeconv.ui.sheet import HtmlSheet
+from ropeconv.ui.sheet import HtmlSheet, PageProgress
 
 HOSTILE = "<img src=x onerror=alert(1)>\"'><script>alert(2)</script>&amp;"
 

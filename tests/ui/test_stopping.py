@@ -14,8 +14,9 @@ import pytest
 
 from ropeconv.rope.errors import RopeconvError
 from ropeconv.ui.forms import BakeForm, ModelForm
-from ropeconv.ui.job import PageAnswer, PageJob
+from ropeconv.ui.job import PageJob
 from ropeconv.ui.server import Front, _listening
+from ropeconv.ui.sheet import PageAnswer
 
 from ..support.hub_writing import WritingHub
 from ..support.in_process import command

@@ -15,8 +15,7 @@ from ropeconv.inspection.receipts.storage import read_receipt
 from ropeconv.rope.errors import RopeconvError
 from ropeconv.rope.recipe import Recipe
 from ropeconv.ui.forms import BakeForm, CompareForm, ModelForm, PageForm, RuntimesForm, command_of
-from ropeconv.ui.job import TaskContext
-from ropeconv.ui.sheet import HtmlSheet
+from ropeconv.ui.sheet import HtmlSheet, TaskContext
 from ropeconv.ui.tasks import TASKS, shown
 
 from ..support.baking import make_plan

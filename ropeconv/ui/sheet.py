@@ -1,4 +1,4 @@
-"""What a task sends to its page: its progress, and a sheet as HTML in which nothing that a model says is markup."""
+"""A task as its page shows it: its progress, and a sheet as HTML in which nothing that a model says is markup."""
 
 from __future__ import annotations
 

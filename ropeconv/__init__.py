@@ -7,8 +7,6 @@ print(done)
 print(ropeconv.validate(done).sentence)
 """
 
-from __future__ import annotations
-
 import sys
 from importlib import import_module
 from types import ModuleType

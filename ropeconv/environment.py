@@ -1,7 +1,5 @@
 """Optional packages: the extra of ropeconv that installs each, and the message about a missing one."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re

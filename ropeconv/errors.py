@@ -1,7 +1,5 @@
 """Errors for users, all subclasses of RopeconvError. Each message says what is wrong and how to fix it."""
 
-from __future__ import annotations
-
 from .environment import EXTRAS, missing
 from .rope.errors import RopeconvError
 

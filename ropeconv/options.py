@@ -4,8 +4,6 @@ To add one, add a field with `option(...)` to the class that it belongs to. The 
 a plan, the receipt, the command that is made from it, and docs/commands.md follow from the fields.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path

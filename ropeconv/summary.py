@@ -1,7 +1,5 @@
 """Summary: results that Python and notebooks show in a few lines."""
 
-from __future__ import annotations
-
 from html import escape
 from typing import Any
 

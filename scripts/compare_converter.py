@@ -8,8 +8,6 @@ What the stock converter cannot read is said. `--types` writes tests/data/conver
 every tensor in f16, bf16 and q8_0.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -8,8 +8,6 @@ accepted if the draft would choose it as the target does, after the same unseen 
 the draft (`assistant_model`), which must not change the text; fewer passes of the target mean more accepted tokens.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from collections.abc import Iterator

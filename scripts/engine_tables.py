@@ -1,7 +1,5 @@
 """Tables of docs/runtimes.md about published models in the main engines; `tables.py` writes them into the page."""
 
-from __future__ import annotations
-
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Mapping

@@ -7,8 +7,6 @@ transformers that is scaled at run time; the column "unscaled" has that of the s
 `--write` replaces the table in docs/tables/conversions.txt.
 """
 
-from __future__ import annotations
-
 import argparse
 import tempfile
 from pathlib import Path

@@ -6,8 +6,6 @@ They are docs/ and the pages that stand beside it. README.md is the first page o
 of pages, is pages.md. Links are changed accordingly; other files of the repository are linked on GitHub.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

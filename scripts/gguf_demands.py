@@ -9,8 +9,6 @@ LLAMA_CPP is a folder with its source, such as vendor/llama.cpp of llama-cpp-pyt
 under a condition count as optional, and sizes that are no sums or products of what a header says stay open ("?").
 """
 
-from __future__ import annotations
-
 import json
 import re
 import sys

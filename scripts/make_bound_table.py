@@ -11,8 +11,6 @@ Each goes on where the file ends. On one core 128 takes half a minute for base 1
 an hour for last 1M.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

@@ -6,8 +6,6 @@ Each picture has the wavelengths of the pairs and what their frequencies are div
 with the settings of EXAMPLES or at 8 times the context. tests/docs/test_generated.py draws them again.
 """
 
-from __future__ import annotations
-
 import sys
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Draw mutants of a package by a seed, and print those that the tests do not notice, with mutmut."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

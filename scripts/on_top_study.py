@@ -6,8 +6,6 @@ Each model is trained with 128 tokens, then with 512 tokens and a scaling of 4, 
 further training. Three models take half an hour on one core.
 """
 
-from __future__ import annotations
-
 import copy
 import sys
 from pathlib import Path

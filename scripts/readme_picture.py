@@ -3,8 +3,6 @@
 python scripts/readme_picture.py
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

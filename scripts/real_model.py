@@ -1,7 +1,5 @@
 """A real model and real texts for tests and examples: SmolLM2-135M-Instruct, and the manual of Python."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import subprocess

@@ -6,8 +6,6 @@ It writes docs/commands.md, docs/schemas/ and the list of names at the end of do
 tests/docs/test_generated.py compares them with the code.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -6,8 +6,6 @@ A method or an encoding without a row or a section gets one from its docstring; 
 tests/docs/test_generated.py compares the pages with the data.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import sys

@@ -5,8 +5,6 @@
 It is for measurements that need a model which has learned something: FOLDER/model and FOLDER/texts/*.txt.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from pydoc_data.topics import topics

@@ -8,8 +8,6 @@ for any lines. This script writes the output into blocks without such a line, an
 does not fit. Commands of other blocks are run by tests/docs/test_commands.py on a small model.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import pty

@@ -1,7 +1,5 @@
 """Fixtures: tiny checkpoints made once, one transformers process for all frequency checks, the command line."""
 
-from __future__ import annotations
-
 import gc
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """Additions as CONTRIBUTING.md describes them, performed in a copy: the files of a row, one command, its tests."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

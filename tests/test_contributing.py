@@ -1,7 +1,5 @@
 """CONTRIBUTING.md: the files that it names are there, and what is added to ropeconv is registered."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import get_args

@@ -1,7 +1,5 @@
 """Code of a checkpoint needs permission wherever one is loaded: source or output, config, tokenizer or weights."""
 
-from __future__ import annotations
-
 import ast
 import io
 import os

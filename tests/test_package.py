@@ -1,7 +1,5 @@
 """What is shipped: the wheel, the names of the library, and the packages that each extra brings."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import re

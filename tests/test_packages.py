@@ -1,7 +1,5 @@
 """The packages of ropeconv: imports go downward only and never in a circle, and the whole stays small."""
 
-from __future__ import annotations
-
 import ast
 import re
 import tomllib

@@ -1,7 +1,5 @@
 """The pages of `--report` in a real browser: on a wide and a narrow screen, light and dark."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 

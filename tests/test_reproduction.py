@@ -1,7 +1,5 @@
 """scripts/reproduce: training, what is measured, the rows, and which differences are decided."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """The verbs in Python: what they take, what they return, and that every mistake is a sentence."""
 
-from __future__ import annotations
-
 import importlib
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Compares the methods that reach a length: by what is known of them (`evidence.toml`), then by their schedules."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """Plans whose source and output are checkpoints in the HF layout."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial

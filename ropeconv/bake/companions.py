@@ -12,8 +12,6 @@ takes any base, but `AutoPeftModel` and transformers load the one that the adapt
 (peft 0.21.2, peft/auto.py:114; transformers 5.23.0, models/auto/auto_factory.py:317).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from pathlib import Path

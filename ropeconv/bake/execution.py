@@ -3,8 +3,6 @@
 A later run continues from the files that an interrupted one has finished.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

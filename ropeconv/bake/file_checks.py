@@ -1,7 +1,5 @@
 """Compares the files of an output, a folder or a GGUF model, with those of its plan."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping

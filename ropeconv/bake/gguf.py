@@ -1,7 +1,5 @@
 """Plans whose output is a GGUF file: an edited one, with the rest copied, or a conversion of a checkpoint."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path

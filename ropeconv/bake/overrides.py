@@ -6,8 +6,6 @@ vLLM sets the keys of `--hf-overrides` in the config, and merges dictionaries in
 stay. `rope_scaling` is left out: in transformers 5 it is another name of `rope_parameters`, where it would leave keys.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Plan: everything that will be written, decided before anything is written; `apply` only executes it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property

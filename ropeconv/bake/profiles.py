@@ -8,8 +8,6 @@ once, as `llama-gguf-split --no-tensor-first-split` does, and each profile has a
 tensors, beside links to the others (src/llama-model-loader.cpp:599-660, 0c1e570).
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Restores the first source of an output from its receipt: RoPE, context, tokenizer length, names of files."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace

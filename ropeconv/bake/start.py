@@ -1,7 +1,5 @@
 """The RoPE that a recipe starts from, the schedule that follows, and how its numbers are derived."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from ..convert.target import Target

@@ -1,7 +1,5 @@
 """verify_output: compares an output with the plan that its recipe and its source give."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from dataclasses import replace

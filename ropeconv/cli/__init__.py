@@ -1,7 +1,5 @@
 """The command line: one file per command, which imports heavy modules when it runs."""
 
-from __future__ import annotations
-
 import os
 import sys
 

@@ -1,7 +1,5 @@
 """`ropeconv` with all its commands, which are imported when they are needed."""
 
-from __future__ import annotations
-
 import click
 
 from ..version import __version__

@@ -1,7 +1,5 @@
 """Commands of click from functions: annotated parameters are arguments and options, dataclasses groups of options."""
 
-from __future__ import annotations
-
 import inspect
 import os
 import sys

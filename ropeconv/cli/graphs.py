@@ -1,7 +1,5 @@
 """Compiled graphs on the command line: `inspect`, `compare` and `apply` where a graph is the source."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

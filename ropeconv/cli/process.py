@@ -1,7 +1,5 @@
 """The process of the command line: its standard streams and its signals."""
 
-from __future__ import annotations
-
 import io
 import os
 import re

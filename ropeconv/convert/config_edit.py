@@ -4,8 +4,6 @@ transformers 4 reads `rope_theta` and `rope_scaling`, transformers 5 prefers `ro
 llama.cpp's converter prefers the reverse, and some readers only know one: so all keys get the same values.
 """
 
-from __future__ import annotations
-
 import copy
 from dataclasses import dataclass
 

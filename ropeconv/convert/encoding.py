@@ -1,7 +1,5 @@
 """Encodings: the ways to write a schedule into a checkpoint, and the selection of one for the named runtimes."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable, Mapping

@@ -7,8 +7,6 @@ a softmax scale, which goes into every row of its queries. An indexer, which cho
 products of its own queries and keys, rotates these as attention does: the norm of its keys is multiplied by A^2.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor

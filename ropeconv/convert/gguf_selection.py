@@ -7,8 +7,6 @@ large beta it is the full formula but for the 1 in front. `attn_q.scale`, which 
 weights, undoes beta.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Target: format, encoding and runtimes of an output, and the rules about combinations of options."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar, get_args

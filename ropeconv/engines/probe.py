@@ -4,8 +4,6 @@ The key of the cache covers the config and the code that loads it: the versions 
 transformers with the model's RoPE, and the probe. The module is fast to import, since the probe has to start first.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.metadata
 import importlib.util

@@ -1,7 +1,5 @@
 """A program that answers questions, in a process that ends with its caller."""
 
-from __future__ import annotations
-
 import queue
 import subprocess
 import tempfile

@@ -1,7 +1,5 @@
 """Cases, the sequences that a model reads; observations, the numbers measured with them; and the lines of a journal."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass, field
 from functools import cached_property

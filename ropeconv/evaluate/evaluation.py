@@ -1,7 +1,5 @@
 """Evaluation: rows, measures and texts that fit together, which is estimated, run and summarised."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence

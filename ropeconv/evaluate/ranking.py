@@ -1,7 +1,5 @@
 """Advice sorted by what was measured: the rows of a result that are the advised methods."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Collection, Sequence

@@ -1,7 +1,5 @@
 """Result, with every cell of the tables of an evaluation and how they were measured; its file, and its tables."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

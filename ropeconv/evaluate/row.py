@@ -1,7 +1,5 @@
 """Rows of an evaluation: a method on the source, a saved recipe, or an output of `apply`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Runs the cases of an evaluation for every row, and keeps them in the journal."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, closing

@@ -1,7 +1,5 @@
 """Means, errors and differences of an evaluation, and what follows from them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The texts that a model reads, as tokens, and its tokenizer."""
 
-from __future__ import annotations
-
 import glob
 import hashlib
 import re

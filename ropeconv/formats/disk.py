@@ -4,8 +4,6 @@ A copy is a reflink where the filesystem shares blocks, else copy_file_range. Ho
 https://man7.org/linux/man-pages/man2/lseek.2.html (`SEEK_DATA`, `SEEK_HOLE`).
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import fcntl

@@ -1,7 +1,5 @@
 """Open files of a source. Only regular files are opened: a FIFO never ends and a device has no size."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

@@ -1,7 +1,5 @@
 """Journal: a file of JSON lines with checksums that only grows, from which a killed run continues."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import zlib

@@ -1,7 +1,5 @@
 """Read and write JSON files without changing key order, indentation or unknown keys."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator

@@ -3,8 +3,6 @@
 A file is `u64 n | n bytes of JSON | data`. https://github.com/huggingface/safetensors#format
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

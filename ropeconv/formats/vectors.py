@@ -1,7 +1,5 @@
 """Read lists of numbers from JSON (also config.json), .csv, .npy and .safetensors files."""
 
-from __future__ import annotations
-
 import csv
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """PublishOptions: the options of publishing on the Hub."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

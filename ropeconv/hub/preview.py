@@ -1,7 +1,5 @@
 """Preview of a publication, for `--dry-run`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from ..formats.jsontext import JsonObject

@@ -3,8 +3,6 @@
 https://huggingface.co/docs/huggingface_hub/package_reference/hf_api (`create_commit`, `CommitOperationCopy`).
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext

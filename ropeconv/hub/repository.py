@@ -1,7 +1,5 @@
 """Repository: what is published, and the repository on the Hub that it goes into."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Facts about an output of `apply` for trainers, from its receipt, and the config that trains it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache

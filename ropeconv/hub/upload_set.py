@@ -1,7 +1,5 @@
 """UploadSet: the files of a repository to publish, local ones and ones that the Hub copies from another repository."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field, replace
 from functools import partial

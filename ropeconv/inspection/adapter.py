@@ -4,8 +4,6 @@ An adapter is a folder with adapter_config.json and adapter_model.safetensors. P
 of the same names and shapes, and says nothing where RoPE differs (`PeftModel.from_pretrained` reads no config.json).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 

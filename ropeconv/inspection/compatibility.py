@@ -7,8 +7,6 @@ with a base and with LoRA adapters. A reference is `PATH[@REVISION][+LORA[@REVIS
 (mergekit/common.py:37-205, config.py:76-142, moe/config.py:12-46).
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import suppress

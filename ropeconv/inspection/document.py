@@ -1,7 +1,5 @@
 """Types of the JSON document of an inspection and of its parts, which plans have too. docs/python.md describes them."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass
 from itertools import zip_longest

@@ -1,7 +1,5 @@
 """The RoPE in a compiled graph: frequencies from its constants, the method that gives them, and comparisons."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import suppress

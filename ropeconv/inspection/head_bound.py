@@ -10,8 +10,6 @@ multiplies by its weights, the dimensions are assumed to be gaussian and indepen
 layer norm removes the mean over the head first.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass

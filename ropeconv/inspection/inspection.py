@@ -1,7 +1,5 @@
 """Inspection: the family and RoPE of a checkpoint or GGUF file, and the problems in its settings."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import get_args

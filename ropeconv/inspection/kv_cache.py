@@ -1,7 +1,5 @@
 """The size of the key-value cache of a model, by the number of tokens and by dtype."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path

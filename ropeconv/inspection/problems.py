@@ -1,7 +1,5 @@
 """Problems in the RoPE settings of a checkpoint, as sentences."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """The RoPE of two models side by side: which parts of it differ, and by how much."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 

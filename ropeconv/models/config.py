@@ -3,8 +3,6 @@
 `part` is the text part of a config throughout.
 """
 
-from __future__ import annotations
-
 import copy
 import re
 from collections import Counter

@@ -3,8 +3,6 @@
 The class `Hooks` in `data/NAME.py` belongs to the family NAME. Other families have the behaviour of FamilyHooks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from functools import cache
 from importlib import import_module

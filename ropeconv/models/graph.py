@@ -1,7 +1,5 @@
 """Compiled graphs, ONNX and OpenVINO: their constants, the operations that make cos and sin, and changes of both."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial

@@ -3,8 +3,6 @@
 `part` is the text part of a config throughout.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Container, Iterable
 from typing import Literal

@@ -1,7 +1,5 @@
 """Keys of a checkpoint's files that limit how many tokens a prompt may have: `length_limits.toml`."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass

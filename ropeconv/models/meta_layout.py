@@ -4,8 +4,6 @@ The version of Llama and its context follow from other settings in params.json. 
 2, a tiktoken vocabulary from Llama 3 on.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Opens a source by its path or its name on the Hub."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterable

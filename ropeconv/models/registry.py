@@ -1,7 +1,5 @@
 """The families of the package, from `data/*.toml`, and those of the user: by name, by model type, and by likeness."""
 
-from __future__ import annotations
-
 import difflib
 import math
 import os

@@ -1,7 +1,5 @@
 """The types and ranges of the keys of config.json that are read, checked at once before anything is computed."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Source, the interface to a checkpoint wherever it is stored, and Origin, what it shares with GGUF files."""
 
-from __future__ import annotations
-
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

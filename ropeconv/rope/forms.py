@@ -10,8 +10,6 @@ all (Gelberg et al. 2025, https://arxiv.org/abs/2512.12167). As a divisor of a f
 llama.cpp's converter writes for Gemma 4.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

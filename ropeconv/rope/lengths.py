@@ -1,7 +1,5 @@
 """Numbers of tokens as users write them (131072, 128k, 1M), and scale factors, which may be written as a length."""
 
-from __future__ import annotations
-
 import re
 
 from .errors import RecipeError, shown

@@ -1,7 +1,5 @@
 """Registry: things of one kind by name, each declared in a module of one package."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pkgutil import iter_modules

@@ -1,7 +1,5 @@
 """Schedule: the frequencies, attention factor and lengths that a runtime has to compute, however they are written."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 import struct

@@ -1,7 +1,5 @@
 """An evaluation on several workers, each of which has the model; only this process writes the journal."""
 
-from __future__ import annotations
-
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace

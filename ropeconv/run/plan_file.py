@@ -1,7 +1,5 @@
 """RunPlan: the TOML file of `ropeconv run`, with every key checked before anything is read or fetched."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, is_dataclass
 from difflib import get_close_matches

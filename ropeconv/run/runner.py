@@ -1,7 +1,5 @@
 """Runs the jobs of a plan through the journal: what is missing or failed, each unit after those that it needs."""
 
-from __future__ import annotations
-
 import signal
 import threading
 import time

@@ -1,7 +1,5 @@
 """The registry of tasks, and what a worker keeps for them."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -3,8 +3,6 @@
 A head (EAGLE, DFlash) has the config of a model, runs at the positions of its target, and reads its own RoPE settings.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from dataclasses import replace

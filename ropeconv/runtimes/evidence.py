@@ -1,7 +1,5 @@
 """Results that the lab executed: `lab/*.json`, one file per runtime version, written by `scripts/lab`."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Readers of GGUF other than llama.cpp: what each does with what a file uses, as stated in `readers/*.toml`."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection
 from functools import cache

@@ -4,8 +4,6 @@ The RoPE of a checkpoint is what the newest transformers reads. The verdicts of 
 reads from the planned config.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The schema of `data/*.toml`, what one range of versions of one runtime does with each model family."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from functools import cache, lru_cache
 from typing import Literal, TypeVar

@@ -1,7 +1,5 @@
 """The verdict of a runtime on a planned config, from reading the config by the rules that its model file follows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial

@@ -1,7 +1,5 @@
 """The forms of the pages, whose fields are the names of components and of parameters in an address."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

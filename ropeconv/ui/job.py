@@ -1,7 +1,5 @@
 """Job: a request in a process of its own, which is stopped when its page does not want it any more."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

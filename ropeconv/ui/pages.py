@@ -1,7 +1,5 @@
 """The pages and their components, whose options are those of the command line. Imports Gradio."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass

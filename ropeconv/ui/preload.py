@@ -3,8 +3,6 @@
 huggingface_hub is none of that: it reads the environment when it is imported, and every request has its own.
 """
 
-from __future__ import annotations
-
 import json
 import tempfile
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """A task as its page shows it: its progress, and a sheet as HTML in which nothing that a model says is markup."""
 
-from __future__ import annotations
-
 import re
 import time
 from base64 import b64encode

@@ -1,7 +1,5 @@
 """The tasks of the pages, each with its form and the sheet that it fills."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace

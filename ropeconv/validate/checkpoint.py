@@ -4,8 +4,6 @@ The two sides share no config: the output is loaded with `from_pretrained`, the 
 of its rotary modules overwritten from the schedule. A control, the unpatched source, has to disagree.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from ..engines.engine import Progress

@@ -1,7 +1,5 @@
 """Checks of a checkpoint that need no forward pass: its source, its code and its frequencies."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from dataclasses import replace

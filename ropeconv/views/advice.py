@@ -1,7 +1,5 @@
 """Shows advice on methods as a table and sentences."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator
 

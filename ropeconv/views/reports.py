@@ -1,7 +1,5 @@
 """Writes the report of an evaluation as one HTML file, and its pictures as a file."""
 
-from __future__ import annotations
-
 import json
 import platform
 import sys

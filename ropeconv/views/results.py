@@ -1,7 +1,5 @@
 """Tables and sentences of evaluations, tuning and validations."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Sheet: what tables and sentences are shown on, such as a terminal or a page."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 

@@ -1,7 +1,5 @@
 """Runtime support in words: the runtimes that most people use by name, problems of others in a sentence."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Writes tests/data/llamacpp_archs.json from a copy of llama.cpp's sources; see scripts/archs."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path

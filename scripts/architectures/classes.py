@@ -1,7 +1,5 @@
 """The classes of llama.cpp's models in src/models: their methods, what they inherit, and their graphs."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The digest of an architecture: the keys that it reads, the rope tensors that it loads, and what its graph does."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

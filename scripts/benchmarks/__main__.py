@@ -8,8 +8,6 @@ run      a thousand repositories published on a Hub of this machine; plans of a 
 tune     what each search of `ropeconv tune` finds on held-out text, and how long it takes
 """
 
-from __future__ import annotations
-
 import importlib
 import sys
 

@@ -1,7 +1,5 @@
 """Time and memory of `ropeconv apply` as ratios to `cp -r`, on a Llama with the width of 7B."""
 
-from __future__ import annotations
-
 import argparse
 import shlex
 import shutil

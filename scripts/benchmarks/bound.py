@@ -4,8 +4,6 @@ That one looks for the first base of a grid with no negative sum, five grids eac
 111,110 passes over all distances in float32. One pass is timed here, and multiplied.
 """
 
-from __future__ import annotations
-
 import statistics
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Time and memory of `ropeconv eval`, on a model made here or a given one."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

@@ -4,8 +4,6 @@ Exports and the way back run by one thread too. None waits for the disk to have 
 times, the first left out where there are more; prints medians and the largest process of each.
 """
 
-from __future__ import annotations
-
 import argparse
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Time and memory of commands, and checkpoints that take no space on the disk."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """`ropeconv run` on many repositories, and plans of very large checkpoints: time and memory."""
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json

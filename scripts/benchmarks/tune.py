@@ -4,8 +4,6 @@ With --all also on the real model that scripts/real_model fetches, for 1.25 time
 than an hour on two cores. Its passes are in a journal in the cache, with which a killed run goes on.
 """
 
-from __future__ import annotations
-
 import argparse
 import tempfile
 import time

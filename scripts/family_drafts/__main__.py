@@ -11,8 +11,6 @@ unknown, and then it exits with 1. `scripts/families --unknown` prints the names
 family for an unknown model type, and those about RoPE that they compute with: do that with every new family.
 """
 
-from __future__ import annotations
-
 import argparse
 import logging
 import sys

@@ -1,7 +1,5 @@
 """Compares the draft of a family with what its file says."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

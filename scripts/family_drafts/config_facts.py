@@ -1,7 +1,5 @@
 """What the config class of a model type says about its RoPE: keys, defaults, layer types and windows."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from typing import Any

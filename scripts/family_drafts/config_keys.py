@@ -1,7 +1,5 @@
 """Writes `ropeconv/models/config_keys.json`: the keys that configs of each family may have."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import re

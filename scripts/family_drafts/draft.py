@@ -1,7 +1,5 @@
 """The draft of a family: what its classes in the installed transformers say, in the form of a file of families."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -3,8 +3,6 @@
 The class is built on the meta device, with as few layers as contain every layer type.
 """
 
-from __future__ import annotations
-
 import copy
 import importlib
 import inspect

@@ -1,7 +1,5 @@
 """A draft as TOML, in the order of the files in `families/data`."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

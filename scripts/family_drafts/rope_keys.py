@@ -1,7 +1,5 @@
 """Writes `ropeconv/models/rope_keys.json`: the keys about RoPE that the class of each family computes with."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 import json

@@ -1,7 +1,5 @@
 """Whether the models of a type rotate queries and keys, found by following the names that their classes use."""
 
-from __future__ import annotations
-
 import re
 from functools import cache
 from pathlib import Path

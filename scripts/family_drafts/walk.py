@@ -1,7 +1,5 @@
 """Every model type of the installed transformers: whether it rotates, and what ropeconv says about it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Literal
 

@@ -5,8 +5,6 @@ mlx-lm` those. With `--check` nothing is written: what was seen has to be what t
 are executed that the record lacks, and added to it. The table of runtimes is compared with the results in every case.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

@@ -1,7 +1,5 @@
 """Compares the table of runtimes with what the lab saw: the status of every cell, by both."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Cells of the lab: a model, a method and an encoding; the config that a runtime gets, and what it has to compute."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator

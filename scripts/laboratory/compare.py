@@ -1,7 +1,5 @@
 """Compares what a runtime answered with what it has to compute. It shares no code with the table of runtimes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Drafts the row of a version that no row of the table of runtimes covers, and compares it with the version before."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping

@@ -6,8 +6,6 @@ It prints what `ropeconv/runtimes/drafts.toml` states as executed: the frequenci
 schedule, the positions in its table of cos and sin, and the tokens that the server serves with the pair.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import sys

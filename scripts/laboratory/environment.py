@@ -1,7 +1,5 @@
 """Installs runtimes for the lab: into folders of their own below .lab, never into the environment of the project."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import zipfile

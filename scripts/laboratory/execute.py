@@ -1,7 +1,5 @@
 """Runs the program of a runtime on all questions, in the environment of the runtime."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -4,8 +4,6 @@ The reference is the source in transformers, with the schedule patched in; the c
 record says, by family, which encodings were exact; `rope_types` has the names of the encodings.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from collections.abc import Iterator

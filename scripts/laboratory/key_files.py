@@ -1,7 +1,5 @@
 """The files of each runtime with the rotary and attention code of each family, for the keys that they read."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Callable, Iterator

@@ -3,8 +3,6 @@
 The sources of every version of the lab are read, none is run. Keys of `understood_keys.toml` are left out.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -5,8 +5,6 @@
 It prints for each config whether the server computes the same from both, and something else without the overrides.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import sys

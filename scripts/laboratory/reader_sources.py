@@ -8,8 +8,6 @@ It writes `tests/data/gguf_readers.json`: per reader and architecture, from whic
 keys and rope tensors. Of Ollama these are the architectures that its own engine always runs, of forks of llama.cpp all.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

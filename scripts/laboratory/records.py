@@ -1,7 +1,5 @@
 """Turns outcomes into the records that the package ships, and reads them back."""
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """The models whose configs the lab gives to runtimes: every family tiny, and every published config of the tests."""
 
-from __future__ import annotations
-
 import copy
 import json
 from collections.abc import Iterator

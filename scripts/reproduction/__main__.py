@@ -4,8 +4,6 @@ Prints the tables beside the published figures, with errors over models and docu
 whether it is decided. Writes results.json, results.md and a picture per subject into --out.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

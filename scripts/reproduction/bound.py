@@ -1,7 +1,5 @@
 """The bound on the base: below it the loss stays, and retrieval is lost (Men et al. 2024)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Numbers of several models on several documents: their errors, and which differences are decided."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -3,8 +3,6 @@
 Peng et al. 2023 and Su 2023. They are measured on the models that `finetuning` starts from.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

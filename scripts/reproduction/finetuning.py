@@ -4,8 +4,6 @@ Men et al. 2024 (figure 6 and table 4), Peng et al. 2023 (NTK-aware against inte
 base). All start from the same models and see the same windows.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from dataclasses import replace

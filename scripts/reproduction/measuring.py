@@ -1,7 +1,5 @@
 """What a model predicts: losses and right tokens at every position, and needles that it finds at a distance."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

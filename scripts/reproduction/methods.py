@@ -1,7 +1,5 @@
 """The tables of Su 2023: methods without any fine-tuning at eight times the trained length, with and without log-n."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Where a measured curve has its minimum, with an error."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What was published, with its sources. Numbers that are not at hand are not here."""
 
-from __future__ import annotations
-
 SU = "Su 2023, https://kexue.fm/archives/9706 and https://kexue.fm/archives/9708"
 SU_BASE = "Su 2024, https://kexue.fm/archives/10122"
 MEN = "Men et al. 2024, https://arxiv.org/abs/2405.14591"

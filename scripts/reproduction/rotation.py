@@ -1,7 +1,5 @@
 """Partial rotation: with half of each head unrotated, a small base keeps retrieval (Su 2024)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from .bound import DISTANCES, LENGTH, TIMES_BOUND, measure, name_of

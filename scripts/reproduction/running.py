@@ -1,7 +1,5 @@
 """Trains models and measures them, in processes; what is measured is kept, so that a stopped run goes on."""
 
-from __future__ import annotations
-
 import hashlib
 import multiprocessing
 import os

@@ -1,7 +1,5 @@
 """The attention factor of YaRN: the loss over its value, and where it is lowest, beside 0.1 ln s + 1."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Text that every Python has: the manual of the language, and the docstrings of the standard library."""
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import sysconfig

@@ -1,7 +1,5 @@
 """The loss before any fine-tuning over thetas, at several lengths, and the theta of the scaling law."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Small Llama models, trained from scratch and always the same by seed."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """`apply --adapter`, by what PEFT's own loader computes with the adapter alone."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Advice: every method that reaches a length, in a stated order, with commands that do what they say."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The check of an output: whom it asks, what it takes from the cache, and when it asks nobody."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Draft models are recognised, and extended with their target to the same context from their own trained length."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Carrying out a plan: what arrives, what is left behind, and errors on the way as sentences."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

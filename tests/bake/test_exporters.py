@@ -1,7 +1,5 @@
 """Graphs of Optimum and of ONNX Runtime GenAI's model builder, which are installed for it, extended and run."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

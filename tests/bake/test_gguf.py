@@ -1,7 +1,5 @@
 """Plans of GGUF files, also in shards, and how an output is run."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

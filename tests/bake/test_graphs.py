@@ -1,7 +1,5 @@
 """Compiled graphs: which RoPE their constants hold, and that runtimes compute the extended ones."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """--keep-short: prompts inside the length that the source is right for see the source, longer ones the method."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`apply --to overrides`: what vLLM and SGLang set in a config gives it the RoPE of the written config.json."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`ropeconv.patch`: a loaded model computes a method until it is taken back, as transformers itself computes it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Profiles compute what separately written outputs do, and have their weights once, all of them or none."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -3,8 +3,6 @@
 Each test puts the source's own file back into the output, and sees the runtime refuse or cut the same prompt.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the receipt of a plan says, field by field, and the cells of the matrix that a family has."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """restore of folders: every file as it was before the first bake, judged by sha256 and by transformers."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable

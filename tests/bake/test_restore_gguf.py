@@ -1,7 +1,5 @@
 """restore of GGUF files: byte for byte, as new files and in place, judged by llama.cpp where it can load them."""
 
-from __future__ import annotations
-
 import base64
 import json
 import shutil

@@ -1,7 +1,5 @@
 """What a plan starts from: scaled sources, lengths, that nothing becomes shorter unasked, and what it refuses."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

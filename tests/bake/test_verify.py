@@ -1,7 +1,5 @@
 """`ropeconv validate` compares the files of an output before anything runs, of folders, GGUF files and servers."""
 
-from __future__ import annotations
-
 import json
 import struct
 from pathlib import Path

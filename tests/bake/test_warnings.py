@@ -1,7 +1,5 @@
 """What a plan says of its source: few warnings, repairs, and what it takes over, with the numbers of the source."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """A command that is refused."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Bad input: one sentence, the right exit code, nothing left behind, the source untouched."""
 
-from __future__ import annotations
-
 import json
 import os
 import struct

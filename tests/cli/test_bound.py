@@ -1,7 +1,5 @@
 """`bound`, `plot`: what is printed, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import math
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """The commands, as a person types them."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

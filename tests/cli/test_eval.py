@@ -1,7 +1,5 @@
 """`ropeconv eval`, as a person types it: on a tiny model, from one load, with a journal."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

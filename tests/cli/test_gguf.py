@@ -1,7 +1,5 @@
 """GGUF on the command line: inspect, apply, in place, validate."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

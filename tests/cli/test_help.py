@@ -1,7 +1,5 @@
 """The help: panels in one order, choices as choices, no types where nothing is typed, examples for every command."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

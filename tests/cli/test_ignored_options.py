@@ -1,7 +1,5 @@
 """No option is accepted and ignored: beside every other option of a command it changes the result, or it is refused."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import io

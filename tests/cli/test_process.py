@@ -1,7 +1,5 @@
 """The process of the command line: what it imports, closed and broken streams, signals, and unexpected errors."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

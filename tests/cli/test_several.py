@@ -1,7 +1,5 @@
 """`ropeconv apply` with several sources, and with several outputs of one source."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What newcomers type first: each command works, or its answer has the command that does."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """What a terminal shows, what a pipe gets, what reaches neither uninvited, and the progress bar."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

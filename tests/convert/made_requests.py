@@ -1,7 +1,5 @@
 """Requests to the encodings of a tiny Llama without files, and what is made of them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Frequencies stored in the checkpoint, with code of their own, against the source patched at run time."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

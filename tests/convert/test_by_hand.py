@@ -1,7 +1,5 @@
 """What encodings write into a config for each form of a schedule, key by key."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import replace

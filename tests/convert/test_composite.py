@@ -3,8 +3,6 @@
 The configs are transformers' own defaults, saved by it, so they come in the schema of version 5 alone.
 """
 
-from __future__ import annotations
-
 import json
 from itertools import product
 from pathlib import Path

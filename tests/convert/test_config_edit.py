@@ -1,7 +1,5 @@
 """What `bake_config` writes into the configs of families that say RoPE in keys of their own: keys, nesting, order."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

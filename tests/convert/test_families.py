@@ -2,8 +2,6 @@
 config, against the formulas that tests/rope has checked, for the base and the sizes that the family is published with.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable

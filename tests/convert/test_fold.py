@@ -4,8 +4,6 @@ In float64, and with the attention factor 2, whose products are exact: what diff
 alone, and that within 1e-9 of the logits' deviation, while the factor itself changes them by more than a tenth of it.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from itertools import product

@@ -1,7 +1,5 @@
 """Llama and Mistral weights as Ministral 3, whose steps stand for log-n, against the source patched at run time."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from itertools import product

@@ -1,7 +1,5 @@
 """Every encoding is known by its name; tests/test_additions.py adds one as a file."""
 
-from __future__ import annotations
-
 from ropeconv.convert.encoding import ENCODINGS
 from ropeconv.convert.gguf_encoding import GGUF_ENCODINGS
 from ropeconv.options import encoding_names

@@ -3,8 +3,6 @@
 Every case is layer 0 of a model with 4 heads of queries and 2 of keys, of 8 dimensions each.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What the encodings of a checkpoint refuse, each beside the nearest request that they take, and the defaults."""
 
-from __future__ import annotations
-
 import copy
 from contextlib import nullcontext
 from dataclasses import replace

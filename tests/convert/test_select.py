@@ -1,7 +1,5 @@
 """Which encoding is selected for the runtimes that are named, the reason for each, and the way out where none fits."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

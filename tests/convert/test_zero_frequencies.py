@@ -1,7 +1,5 @@
 """Pairs that do not rotate: where a frequency of 0 is carried, that it is exactly 0 there, and who refuses it."""
 
-from __future__ import annotations
-
 import json
 from itertools import product
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The commands in pages of docs/: those with output print it, and the others run on a small model."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil

@@ -1,7 +1,5 @@
 """Pages that scripts write are what the code and the data say: commands, schemas, API, tables and pictures."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import re
 

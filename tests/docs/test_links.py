@@ -1,7 +1,5 @@
 """Links lead to pages, headings and files that exist: in pages, in the code, and absolute ones to this repository."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from collections.abc import Iterator

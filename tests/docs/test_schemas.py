@@ -1,7 +1,5 @@
 """Receipts, plans and inspections are what their schemas in docs/schemas say, and wrong ones are not."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

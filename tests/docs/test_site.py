@@ -1,7 +1,5 @@
 """The site builds without a warning and without the network, and loads nothing from other hosts."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

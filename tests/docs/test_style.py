@@ -1,7 +1,5 @@
 """Pages, help texts, strings of the code, data and templates have no phrases that are hard to read."""
 
-from __future__ import annotations
-
 import ast
 import re
 import tomllib

@@ -1,7 +1,5 @@
 """Chunks behind a cache: the numbers that masks give, without masks and copies of the cache, and on other devices."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Losses with a gradient: against finite differences, against the engine, and the model is as it was afterwards."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """One interface to every way of running a model: what each gives, and that they give the same."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

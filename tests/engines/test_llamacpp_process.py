@@ -1,7 +1,5 @@
 """llama.cpp in processes: losses of many sequences on one load, whether it loads a file, and how a process ends."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

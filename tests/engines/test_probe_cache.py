@@ -1,7 +1,5 @@
 """The probe: its cached answers, for the same bytes read by the same code alone, and one process for many outputs."""
 
-from __future__ import annotations
-
 import json
 import math
 import sys

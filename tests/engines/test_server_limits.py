@@ -1,7 +1,5 @@
 """Answers of servers: typed, and bounded in time and size whatever a server sends."""
 
-from __future__ import annotations
-
 import gzip
 import socket
 import threading

@@ -1,7 +1,5 @@
 """Tiny models that several tests evaluate."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Engines and texts without a model, whose losses are known by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 

@@ -1,7 +1,5 @@
 """Texts, a tokenizer and engines for tests of measures: models that look an answer up, all of it or only nearby."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field

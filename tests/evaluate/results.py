@@ -1,7 +1,5 @@
 """A result as an evaluation of a small model leaves it, from made-up losses with the noise of a text."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What users write: lengths, sizes, times, measures, rows, and conditions."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

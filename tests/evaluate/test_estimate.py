@@ -1,7 +1,5 @@
 """Costs are found from the first sequences of a run, and a budget says what fits."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace

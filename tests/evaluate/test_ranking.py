@@ -1,7 +1,5 @@
 """Advice sorted by a measurement."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

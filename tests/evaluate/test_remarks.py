@@ -1,7 +1,5 @@
 """Texts: what measures little is said and ordinary ones are not, and the rows that a dataset of the Hub gives."""
 
-from __future__ import annotations
-
 import base64
 import random
 import sys

@@ -1,7 +1,5 @@
 """A result: in a file, as tables, and in the receipt of the output that was evaluated."""
 
-from __future__ import annotations
-
 import html
 import json
 import re

@@ -1,7 +1,5 @@
 """Units run in order, through the journal, and a row that fails does not stop the others."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What the numbers of an evaluation say: by hand, by simulation, and against published numbers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 

@@ -1,7 +1,5 @@
 """A case on the bench: its folder ready, its undisturbed result and its writing calls known, and runs with faults."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import dataclass
 from functools import cached_property

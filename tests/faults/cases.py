@@ -1,7 +1,5 @@
 """The commands that faults strike, one entry each, and the folders they run in. Add a command to CASES."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path

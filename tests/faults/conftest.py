@@ -1,7 +1,5 @@
 """One process that commands are forked from, and the bench of each case, made on first use."""
 
-from __future__ import annotations
-
 import platform
 import shutil
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Runs commands with a fault at one of their writing calls, and reads what they left."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Small models that commands run on, made without torch."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

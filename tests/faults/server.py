@@ -4,8 +4,6 @@ Reads a JSON list of runs on each line of stdin, starts them at the same time, a
 fault can strike is in ACTIONS: the command line, and functions that commands end with.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import importlib

@@ -1,7 +1,5 @@
 """Answers that a Hub should never give: each ends in a sentence, in seconds, and nothing is written."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import threading

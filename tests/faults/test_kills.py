@@ -1,8 +1,6 @@
 """A kill, lost power or a disk error at any writing call: sources stay, no half output takes its name, errors are one
 sentence, and the same command completes it."""
 
-from __future__ import annotations
-
 import errno
 import os
 import random

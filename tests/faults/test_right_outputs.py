@@ -1,7 +1,5 @@
 """Right outputs of many families, methods and encodings: none is refused when its files are compared."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A token that must appear nowhere: in no output, no file, and no process that does not need it."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

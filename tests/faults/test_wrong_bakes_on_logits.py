@@ -3,8 +3,6 @@
 The checks of files, frequencies and folded weights, which see most of these faults sooner, are left out here.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

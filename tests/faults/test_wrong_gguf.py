@@ -1,7 +1,5 @@
 """GGUF files of which one thing is wrong: keys, tensors, places. All are refused without running llama.cpp."""
 
-from __future__ import annotations
-
 import shutil
 from functools import partial
 from pathlib import Path

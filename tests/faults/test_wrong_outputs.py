@@ -3,8 +3,6 @@
 Every corruption is tried on an output that is accepted before. The right outputs are in test_right_outputs.py.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable, Iterator
@@ -16,6 +14,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
+from ropeconv.bake.findings import Verification
 from ropeconv.errors import Disagreement
 from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
@@ -169,7 +168,7 @@ def furnish(folder: Path) -> None:
         (folder / name).write_text(content)
 
 
-def verified(folder: Path, **options: Any) -> of.Verified:
+def verified(folder: Path, **options: Any) -> Verification:
     return of.verified(folder / "out", folder / "source", **options)
 
 

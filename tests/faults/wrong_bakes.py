@@ -5,8 +5,6 @@ version of transformers does not read, a row of the embedding that no text uses,
 norm behind them removes): that is for the comparison of files.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """What tests of formats share: a file that any filesystem changes in place, changes of it, and calls that fail."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

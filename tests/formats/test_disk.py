@@ -1,7 +1,5 @@
 """Copies whose bytes and holes are equal whatever the kernel offers, and renames and exchanges that replace nothing."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

@@ -1,7 +1,5 @@
 """JSON files and shard indices: what is refused before anything is computed with it, and what stays as it was."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

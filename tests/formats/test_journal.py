@@ -1,7 +1,5 @@
 """A journal: what a run wrote is there for the next one, damage costs one line, and other files stay as they are."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

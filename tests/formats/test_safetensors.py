@@ -1,7 +1,5 @@
 """Safetensors headers as the reference implementation has them, and lists of numbers in files of several formats."""
 
-from __future__ import annotations
-
 import json
 import os
 import struct

@@ -1,7 +1,5 @@
 """What the system answers: files that change, fsync, write-back, samples, threads, locks and temporary folders."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import hashlib

@@ -1,7 +1,5 @@
 """A Hub with one Llama, and the command line that publishes to it."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Whose model a card says it is, how it was made, and how it is run."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ The release is there as Meta has it and in the HF layout, in one file and in two
 are made here, from torch.load of the .pth files alone.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The options for Megatron-LM and NeMo, in the `GPTModel` of a released megatron-core, beside transformers."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Publishing, through the real client and the command line, on a Hub of this machine."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

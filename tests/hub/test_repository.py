@@ -1,7 +1,5 @@
 """Repositories: which are completed, refused and removed again, what a dry run says, and profiles as branches."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

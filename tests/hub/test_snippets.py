@@ -1,7 +1,5 @@
 """What `train-config` prints: as each trainer reads it, at the whole context, with nothing that scales RoPE again."""
 
-from __future__ import annotations
-
 import ast
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Published configs as transformers' own classes resolve them: frequencies, attention factor, and windows."""
 
-from __future__ import annotations
-
 import importlib
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Whether models can be merged and adapters applied: judged by PEFT's logits, by the repairs, and by hand."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from pathlib import Path

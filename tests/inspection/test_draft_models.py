@@ -1,7 +1,5 @@
 """Draft models for speculative decoding have the config of a model and other tensors: they are refused."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

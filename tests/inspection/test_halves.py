@@ -1,7 +1,5 @@
 """Models with an encoder and a decoder: one recipe is about both halves, which have to have the same RoPE."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

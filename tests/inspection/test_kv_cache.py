@@ -1,7 +1,5 @@
 """The key-value cache: bytes that transformers and llama.cpp allocate, and published sizes."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

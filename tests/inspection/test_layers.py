@@ -1,7 +1,5 @@
 """Which layers rotate and how far each of them sees, in words, and where a longer RoPE does not help."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

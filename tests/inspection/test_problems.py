@@ -1,7 +1,5 @@
 """What `inspect` says about configs that are wrong or will surprise somebody."""
 
-from __future__ import annotations
-
 import json
 from itertools import product
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Two models side by side, judged by transformers' rotary modules, by llama.cpp, and by hand."""
 
-from __future__ import annotations
-
 import json
 from itertools import product
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Variances from weights against the queries and keys that the installed transformers gives to attention."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Model types of the installed transformers: all that rotate are known, and their drafts say what our files say."""
 
-from __future__ import annotations
-
 import json
 import tomllib
 from pathlib import Path

@@ -1,7 +1,5 @@
 """GGUF files that are no language model with RoPE, each with its sentence, and unknown ones that are taken by keys."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

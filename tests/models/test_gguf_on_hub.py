@@ -1,7 +1,5 @@
 """GGUF files on the Hub: plans read headers by range, outputs fetch the files, and no answer is believed unchecked."""
 
-from __future__ import annotations
-
 import json
 import tracemalloc
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """One identity of a model for eval, tune, run and a resumed apply: the weights decide, never times alone."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Which layers rotate, how wide their heads and windows are, where a config leaves it to its class: as transformers."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The table of keys that limit a prompt, and how they are found and raised in files of any size."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

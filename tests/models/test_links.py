@@ -1,7 +1,5 @@
 """Links and special files in a source: nothing of the machine gets into an output, and nothing is waited for."""
 
-from __future__ import annotations
-
 import os
 import socket
 from collections.abc import Callable

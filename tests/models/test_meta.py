@@ -1,7 +1,5 @@
 """Meta's layout, against an implementation of Meta's own model: interleaved pairs, complex rotation."""
 
-from __future__ import annotations
-
 import base64
 import json
 from pathlib import Path

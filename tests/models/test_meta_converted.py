@@ -1,7 +1,5 @@
 """Meta's layout in one step: ranges of its tensors, GGUF, stored buffers, comparisons with its outputs."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Meta's layout from strangers: zips that inflate, pickles, params.json and tokenizers of other types."""
 
-from __future__ import annotations
-
 import io
 import json
 import resource

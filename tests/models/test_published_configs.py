@@ -1,7 +1,5 @@
 """Published configs, as their publishers shipped them: what `inspect` says, and what a plan does."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What people type for a model: pages of the Hub, Modelfiles, adapters, folders of GGUF files, pickled weights."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path

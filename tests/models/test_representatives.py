@@ -1,7 +1,5 @@
 """Families: their files name the tensors of transformers, and the default run covers every key of their schema."""
 
-from __future__ import annotations
-
 import functools
 import typing
 from collections import Counter

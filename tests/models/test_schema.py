@@ -1,7 +1,5 @@
 """Keys of config.json with another type, or out of range, are refused by their names before anything is computed."""
 
-from __future__ import annotations
-
 import math
 import re
 from typing import Any

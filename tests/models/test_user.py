@@ -1,7 +1,5 @@
 """Families of the user: TOML files that say what those of the package say, or an error that names file and field."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 `scripts/test --all` runs this by itself, since the weights take half a gigabyte. `test_patched_gguf.py` has its GGUF.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The real model, which is fetched on first use; where it cannot be had, its tests are skipped with the reason."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import gguf

@@ -3,8 +3,6 @@
 A day on two cores, minutes on a GPU. The passes are kept in the user's cache, so that a stopped run continues.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

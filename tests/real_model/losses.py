@@ -4,8 +4,6 @@
 needs none.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

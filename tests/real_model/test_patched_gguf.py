@@ -1,7 +1,5 @@
 """A real model as GGUF is patched, and llama.cpp computes the method: what of the real model the default run has."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

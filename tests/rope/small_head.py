@@ -1,7 +1,5 @@
 """A model with a head of 8 dimensions, whose frequencies can be written down, and schedules for it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from ropeconv.rope.forms import Plain

@@ -1,7 +1,5 @@
 """Closed forms against the installed transformers, and models whose slowest pairs stand still (p-RoPE)."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Every method against numbers made another way: mpmath, hand computation, published checkpoints."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What is kept of a scaling: a method on top of it (--on-top), and its own list up to its length (--keep-short)."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Every number in a method's `departures`, computed; the printed one beside it, which has to be another."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """What methods take as parameters, also as lengths, and what they refuse; their names, and what reaches further."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

@@ -1,7 +1,5 @@
 """Schedules, specs and recipes: what they take, what they refuse, and what is written of them, also as flags."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 import struct

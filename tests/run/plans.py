@@ -1,7 +1,5 @@
 """Plans for tests, and a place with three tiny models and a text."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

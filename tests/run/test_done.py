@@ -1,7 +1,5 @@
 """What `run` takes for done: outputs as they were written; and units and runs that do not end by themselves."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """`eval --workers`: the same table as from one process, whatever happens to the workers."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

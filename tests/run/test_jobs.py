@@ -1,7 +1,5 @@
 """Jobs: every combination once, with names that tell outputs apart, and keys over what decides a result."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

@@ -1,7 +1,5 @@
 """Killed workers and killed runs: every unit ends once, and nothing that had ended is done again."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """A plan is checked as a whole before anything is read, and its sources are found; mistakes end in a sentence."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Sources of the Hub, and a publication that a busy Hub slows down."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """`ropeconv run`, as a person types it: every unit once, what fails among others, and what a second run does."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections import Counter

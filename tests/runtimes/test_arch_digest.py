@@ -1,7 +1,5 @@
 """The table of llama.cpp's architectures: by the digest that scripts/archs extracts, by the library, and by itself."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 from pathlib import Path

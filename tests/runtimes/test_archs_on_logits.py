@@ -1,7 +1,5 @@
 """Every architecture of the table in llama.cpp itself, on tiny files whose tensors llama.cpp asked for."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

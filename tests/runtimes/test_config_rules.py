@@ -1,7 +1,5 @@
 """What each rule of a rule set does to a config, with runtimes made for the test."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

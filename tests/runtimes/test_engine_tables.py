@@ -1,7 +1,5 @@
 """The table of methods that four engines compute alike: cells that are known, and what would change them."""
 
-from __future__ import annotations
-
 import pytest
 
 from ropeconv.runtimes.verdict import Verdict

@@ -1,7 +1,5 @@
 """What families alone have: bases per layer, queries scaled in layers that do not rotate, still pairs, other widths."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Readers of GGUF other than llama.cpp: facts taken by hand from their sources, and their names."""
 
-from __future__ import annotations
-
 import json
 from typing import get_args
 

@@ -1,7 +1,5 @@
 """GGUF files by their tensors: files that are no language model, and rope tensors that llama.cpp would abort on."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What llama.cpp makes of each key of a header, by the lines of its source that read_header names; no file is read."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -3,8 +3,6 @@
 `scripts/lab` writes the records. One that is about other configs than today's is red here, and is made again there.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from functools import cache

@@ -1,7 +1,5 @@
 """The lab: the row that it drafts for a new version, the changes that it prints, and tables of cos and sin."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 import tomllib

@@ -3,8 +3,6 @@
 These are shapes that people load and that the record of mlx-vlm 0.7.10 does not have.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

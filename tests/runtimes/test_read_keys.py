@@ -1,7 +1,5 @@
 """Config keys that the attention of a runtime reads: what nobody looked at is unknown, and never exact."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

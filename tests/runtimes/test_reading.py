@@ -1,7 +1,5 @@
 """How each runtime reads the same keys, against attention factors measured by running the runtimes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Rows of the table of runtimes: where a family begins, whose word counts, and how a verdict says that it is known."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

@@ -1,7 +1,5 @@
 """What is stated about a family in a runtime, and what follows where nothing is."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import msgspec

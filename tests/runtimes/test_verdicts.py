@@ -1,7 +1,5 @@
 """Verdicts, groups of versions and comparisons, on runtimes and verdicts that are made for the test."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

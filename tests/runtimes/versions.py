@@ -3,8 +3,6 @@
 `scripts/test` runs this after the lab, which installs the versions; what configs alone say is executed there.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The queries and keys that attention is given in the installed transformers, for gaussian hidden states."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Recipes, plans, outputs and validations in one line each, for tests that are about something else."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

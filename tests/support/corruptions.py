@@ -1,7 +1,5 @@
 """Edits of finished outputs, as an attacker or an accident makes them."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Which cases of a test run: the default takes a part by the day, `./scripts/test --all` every case."""
 
-from __future__ import annotations
-
 import datetime
 import json
 import math

@@ -7,8 +7,6 @@ All other families are in the sample of the day, and all families with everythin
 Their checkpoints, by `models.make` or `llamacpp.checkpoint`, are made once and kept in `.cache/models`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from itertools import product
 from typing import TypeVar

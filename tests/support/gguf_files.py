@@ -1,7 +1,5 @@
 """GGUF files made by gguf-py, so that our reader and theirs never share a writer."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

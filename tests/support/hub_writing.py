@@ -4,8 +4,6 @@ Faults are switched on by name in `faults`, each a number of times. `received` c
 `stored` what came in by upload, by sha256.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """The command line in this process: exit code and streams as of `ropeconv`, without the second that a process takes."""
 
-from __future__ import annotations
-
 import io
 import re
 from contextlib import chdir, redirect_stderr, redirect_stdout

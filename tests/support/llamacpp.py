@@ -1,7 +1,5 @@
 """Checkpoints that can become GGUF, and llama.cpp's logits beside those of transformers."""
 
-from __future__ import annotations
-
 import functools
 import json
 from contextlib import ExitStack

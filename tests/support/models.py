@@ -3,8 +3,6 @@
 `data/tiny/MODEL_TYPE.toml` says what a family has beside COMMON; the beginning of `Tiny` explains the fields.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import tomllib

@@ -1,7 +1,5 @@
 """Skip tests of torch, transformers, llama.cpp and other extras where these are absent, and say how to get them."""
 
-from __future__ import annotations
-
 import importlib.util
 from collections import Counter
 from collections.abc import Generator

@@ -1,7 +1,5 @@
 """A tiny Llama as transformers would save it, made with numpy, so that tests without torch have a checkpoint."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

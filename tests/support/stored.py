@@ -1,7 +1,5 @@
 """Tiny checkpoints that are made once: a store of folders under `.cache/models`, by what they are made from."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib.metadata
 import json

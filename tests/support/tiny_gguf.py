@@ -1,7 +1,5 @@
 """Tiny GGUF files of nearly every architecture of llama.cpp, with the tensors that llama.cpp itself asks for."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

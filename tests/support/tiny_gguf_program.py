@@ -7,8 +7,6 @@ its keys; nothing for a file that it does not load: the logits, or with `hidden`
 `positions`, four for each token (M-RoPE); tokens are then given by their rows of token_embd.weight.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import math

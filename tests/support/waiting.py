@@ -1,7 +1,5 @@
 """Servers of tests: free ports for them, and waiting until they are there; and a clock that is set by hand."""
 
-from __future__ import annotations
-
 import socket
 import time
 from collections.abc import Callable

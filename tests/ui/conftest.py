@@ -1,7 +1,5 @@
 """The pages with a test Hub, and a browser: once for all tests of a module."""
 
-from __future__ import annotations
-
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The key, the cookie and the origins that the pages answer."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import stat

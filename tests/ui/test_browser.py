@@ -1,7 +1,5 @@
 """The page in a real browser, each day: it opens, it answers, and a page of another origin reads nothing of it."""
 
-from __future__ import annotations
-
 import pytest
 
 from ..support.waiting import until

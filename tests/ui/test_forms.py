@@ -1,7 +1,5 @@
 """What is typed becomes a recipe, a target, a command and an address."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit

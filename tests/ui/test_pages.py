@@ -1,7 +1,5 @@
 """The pages in a real browser, at night: what they answer, what they keep, and how they are read."""
 
-from __future__ import annotations
-
 import shlex
 from urllib.parse import urlsplit
 

@@ -1,7 +1,5 @@
 """Answers are text: nothing that a model, a card or an error says becomes markup."""
 
-from __future__ import annotations
-
 import base64
 from html.parser import HTMLParser
 

@@ -1,7 +1,5 @@
 """Requests that are cancelled, left alone, killed, or take too much: nothing of them stays."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

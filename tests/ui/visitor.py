@@ -1,7 +1,5 @@
 """A person at the pages: types, presses, waits for the answer. And the pages, as a process of their own."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

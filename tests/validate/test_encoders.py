@@ -1,7 +1,5 @@
 """Encoders: their hidden states tell a right output from wrong ones, and `inspect` and `validate` say what they are."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """No code of an output runs but what ropeconv writes: payloads that leave a mark, in every place transformers looks."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A patched GGUF file against the GGUF file it came from: right ones agree by every encoding, wrong ones do not."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`scripts/gpu_check --small` on the CPU: the code that a GPU runs, with a model of some megabytes."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Validation layer by layer: what the whole model gives, in less memory than the model takes."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Logits: every family inside and far beyond its trained context, and what has to be noticed when it is wrong."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Memory: where a model is loaded on machines with several GPUs, and what is refused before it is loaded."""
 
-from __future__ import annotations
-
 import os
 import resource
 from dataclasses import replace

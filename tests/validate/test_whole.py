@@ -1,7 +1,5 @@
 """Runs over every position: in chunks with a cache, of a text, interrupted, and the evidence they leave."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

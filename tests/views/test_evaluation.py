@@ -1,7 +1,5 @@
 """The table of an evaluation in terminals and pipes."""
 
-from __future__ import annotations
-
 import io
 import re
 import sys

@@ -1,7 +1,5 @@
 """A line below a table says what its columns and words mean, where they are not plain."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import get_args
 

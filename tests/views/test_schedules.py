@@ -1,7 +1,5 @@
 """Pictures of schedules: what the lines are, and files that can be read anywhere."""
 
-from __future__ import annotations
-
 import json
 import math
 from functools import partial

@@ -1,7 +1,5 @@
 """`ropeconv inspect`, `advise` and `compare`: the RoPE of a model, what extends it, and how two models differ."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

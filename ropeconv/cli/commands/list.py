@@ -1,7 +1,5 @@
 """`ropeconv list methods`, `families`, `archs`, `runtimes`: tables of the data that the package uses."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Annotated, Any
 

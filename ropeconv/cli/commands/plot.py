@@ -1,7 +1,5 @@
 """`ropeconv plot`: the frequencies of methods, as a table or a picture."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """`ropeconv tune`: frequencies found by measurement on the user's text, as a recipe."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """`ropeconv ui`: the page on this machine."""
 
-from __future__ import annotations
-
 import signal
 import sys
 import webbrowser

@@ -4,8 +4,6 @@ The only encoding that carries log-n as its formula, and the only one that needs
 type: under that of the family, runtimes that do not run the file would load the checkpoint and ignore it.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from ...errors import UnsupportedBake

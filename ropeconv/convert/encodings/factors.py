@@ -4,8 +4,6 @@ With short_factor == long_factor the length at which a runtime switches between 
 original_max_position_embeddings == max_position_embeddings and factor 1 every reader derives the attention factor 1.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -4,8 +4,6 @@ rope.scaling.attn_factor multiplies cos and sin under every type (src/llama-cont
 attention factor 1 + 0.1 ln s comes on top of it.
 """
 
-from __future__ import annotations
-
 import math
 
 from ...errors import UnsupportedBake

@@ -5,8 +5,6 @@ the clamped formula roughly; with O = 1, a large beta, and its inverse folded in
 but for the 1 in front.
 """
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 

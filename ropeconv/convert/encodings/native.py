@@ -1,7 +1,5 @@
 """Encoding `native`: the rope type of transformers that has the formula of the schedule, in config.json."""
 
-from __future__ import annotations
-
 import math
 
 from ...errors import UnsupportedBake

@@ -1,7 +1,5 @@
 """Encoding `tensor`: any frequency vector as divisors of the base, in rope_freqs or in phi3's pair of lists."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from ...errors import UnsupportedBake

@@ -1,7 +1,5 @@
 """Encoding `weights`: the attention factor folded into weights, the frequencies in config.json."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from ...errors import UnsupportedBake

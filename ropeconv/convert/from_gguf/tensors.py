@@ -3,8 +3,6 @@
 `out_tensors` with a checkpoint of these tensors tells how a family's rows are reordered, joined and stacked.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence

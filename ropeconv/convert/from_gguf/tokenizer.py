@@ -1,7 +1,5 @@
 """tokenizer.json and tokenizer_config.json from the keys of a GGUF file: byte-level BPE and SentencePiece."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

@@ -4,8 +4,6 @@ Every conversion gets a tensor, the names of its results, and the sizes of the m
 numbers, so that memory use does not depend on the tensor.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace

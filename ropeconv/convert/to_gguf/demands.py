@@ -3,8 +3,6 @@
 `demands.json` is written by `scripts/gguf_demands.py` from llama.cpp's source, commit 0c1e570.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cache
 

@@ -1,7 +1,5 @@
 """Hyperparameters of a model: from config.json to the keys of a GGUF architecture."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from math import inf
 from statistics import NormalDist

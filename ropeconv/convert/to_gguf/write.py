@@ -4,8 +4,6 @@ Each piece is read, converted and written at its place by one thread, so that me
 any order.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Running inference servers as engines: one file per protocol."""
 
-from __future__ import annotations
-
 import os
 
 from ...environment import require

@@ -3,8 +3,6 @@
 https://docs.vllm.ai/en/latest/api/vllm/entrypoints/openai/completion/protocol/ (`prompt_logprobs`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import msgspec

@@ -1,7 +1,5 @@
 """Free memory of GPUs and of the machine."""
 
-from __future__ import annotations
-
 import gc
 import resource
 import sys

@@ -7,8 +7,6 @@ https://huggingface.co/docs/transformers/perplexity
 longppl: the loss of the tokens that need a long context (Fang et al. 2024, https://arxiv.org/abs/2410.23771).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise, product

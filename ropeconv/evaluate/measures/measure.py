@@ -1,7 +1,5 @@
 """Measure, the interface of a measure, and REGISTRY."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import replace

@@ -6,8 +6,6 @@ The sentences are those of https://github.com/epfml/landmark-attention, which jq
 them is the user's, where these repeat five sentences.
 """
 
-from __future__ import annotations
-
 import re
 from abc import abstractmethod
 from collections.abc import Iterator

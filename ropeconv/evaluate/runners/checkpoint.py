@@ -1,7 +1,5 @@
 """A checkpoint in transformers, whose rotary modules are patched for each row."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The rows of a GGUF file in llama.cpp, each as `apply` writes it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace

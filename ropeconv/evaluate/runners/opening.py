@@ -1,7 +1,5 @@
 """Opens the runner of the rows that a user named."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 

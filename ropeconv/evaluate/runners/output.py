@@ -1,7 +1,5 @@
 """An output of `apply` as stock transformers or llama.cpp loads it, and its source."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Runner, which runs the rows of an evaluation, and the request of a user."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Running servers, each with one model, which is a row."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext

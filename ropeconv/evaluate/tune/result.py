@@ -1,7 +1,5 @@
 """TuningResult, a recipe with its evidence, its file, and the candidates of a search."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tuning: formulas, a search from the best one, and a test on held-out text."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Iterator, Sequence

@@ -6,8 +6,6 @@ https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 Source of the types: llama.cpp ggml/include/ggml.h and ggml/src/ggml.c, commit 0c1e570.
 """
 
-from __future__ import annotations
-
 import mmap
 import struct
 from collections.abc import Callable, Iterable, Sequence

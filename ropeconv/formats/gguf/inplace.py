@@ -10,8 +10,6 @@ beside it, which is removed when the new bytes are on the disk. `recover` restor
 `u64 place | u64 length | bytes`.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import hashlib

@@ -1,7 +1,5 @@
 """A GGUF file that ropeconv wrote, as its first source: the edit that restores it, and the record for that."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Receipts on the disk: read and written, in folders and GGUF keys, with the validation results beside GGUF files."""
 
-from __future__ import annotations
-
 import errno
 import json
 import math

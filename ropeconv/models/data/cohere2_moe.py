@@ -1,7 +1,5 @@
 """Command A MoE has an interval of its own for its first layers, without experts, where 1 lets all of them rotate."""
 
-from __future__ import annotations
-
 from ...formats.jsontext import JsonObject
 from ..family import FamilyHooks, Kind, Layers
 from ..layers import at_intervals

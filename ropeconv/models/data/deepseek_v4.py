@@ -1,7 +1,5 @@
 """DeepSeek V4 states by a list of ratios which layers compress their keys."""
 
-from __future__ import annotations
-
 from ...formats.jsontext import JsonObject
 from ..family import FamilyHooks, Layers
 from ..schema import Flags

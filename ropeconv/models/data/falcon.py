@@ -1,7 +1,5 @@
 """Falcon has one head of keys in its first architecture, and a second norm per layer in some GGUF files."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 
 from ...formats.jsontext import JsonObject

@@ -1,7 +1,5 @@
 """HRM-Text runs two stacks of layers in turns: H, and several times in each of its turns L."""
 
-from __future__ import annotations
-
 from ...formats.jsontext import JsonObject
 from ..family import FamilyHooks
 from ..schema import Layers, positive_int

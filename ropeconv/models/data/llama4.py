@@ -1,7 +1,5 @@
 """Llama 4 scales the queries of layers that do not rotate by 1 + beta ln(1 + floor((p + 1) / length))."""
 
-from __future__ import annotations
-
 from ...formats.jsontext import JsonObject
 from ...rope.schedule import QueryScaling
 from ..family import FamilyHooks

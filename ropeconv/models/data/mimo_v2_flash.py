@@ -1,7 +1,5 @@
 """MiMo V2 Flash has twice as many heads of keys in window layers, and values of another width than keys."""
 
-from __future__ import annotations
-
 from ...formats.jsontext import JsonObject
 from ..family import FamilyHooks, Kind
 from ..schema import Index, Size, positive_int

@@ -8,8 +8,6 @@ Each is valid for lengths up to `through`. Columns, one entry per step: the `len
 `end` of an interval of bases (null: no end), and the `distance` whose sum is zero at its beginning.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from bisect import bisect_right

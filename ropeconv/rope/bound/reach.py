@@ -9,8 +9,6 @@ The effective length of every head: up to which distance its weighted sum B_w(m)
 The cosines of a distance are computed once for all heads, so that a product of matrices gives the sums.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass

@@ -9,8 +9,6 @@ The end of an interval is found from a base where every sum is positive: a bound
 whose sum can reach zero within a range of ln b, and each of those is followed.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from decimal import Decimal, localcontext

@@ -1,7 +1,5 @@
 """Methods that change the base: to a given theta, or to one that follows from a length."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from functools import cache

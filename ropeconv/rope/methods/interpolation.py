@@ -1,7 +1,5 @@
 """Position interpolation and the NTK family, which interpolates fast pairs less than slow ones."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 

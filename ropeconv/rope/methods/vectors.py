@@ -1,7 +1,5 @@
 """Methods given by lists of numbers or by two bases: LongRoPE, piecewise, any frequency vector."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import dataclass, replace

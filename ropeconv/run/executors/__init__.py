@@ -1,7 +1,5 @@
 """Where units run: processes of this machine, a Ray cluster, Slurm."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

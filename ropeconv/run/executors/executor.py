@@ -1,7 +1,5 @@
 """Executor, the small interface to what runs units, and the call of a worker that all of them make."""
 
-from __future__ import annotations
-
 import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence

@@ -1,7 +1,5 @@
 """Processes of this machine, one for each GPU, or as many as are asked for (https://pebble.readthedocs.io)."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import pickle

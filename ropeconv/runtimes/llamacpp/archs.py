@@ -1,7 +1,5 @@
 """The schema of `archs.toml`, one entry per GGUF architecture, and the functions that load it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar

@@ -3,8 +3,6 @@
 Source: src/llama-kv-cache.cpp (the constructor), src/llama-hparams.cpp (n_embd_k_gqa), src/llama-model.cpp (defaults).
 """
 
-from __future__ import annotations
-
 from collections import Counter
 
 from ...errors import BadSource

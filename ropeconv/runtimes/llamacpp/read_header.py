@@ -4,8 +4,6 @@ Source: src/llama-model.cpp:1400-1470 (keys) and 2337-2350 (rope tensors), ggml_
 see scaling.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 

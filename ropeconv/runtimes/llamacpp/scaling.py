@@ -3,8 +3,6 @@
 Source: src/llama-model.cpp:1400-1470 (keys), src/llama-context.cpp:178-214 (attention factor).
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

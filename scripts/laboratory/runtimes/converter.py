@@ -1,7 +1,5 @@
 """The lab's llama.cpp: its stock converter, and what the library computes from the keys that the converter writes."""
 
-from __future__ import annotations
-
 import sys
 import tarfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """exllamav3: its config classes, model constructors and RoPE run on a CPU; its kernels do not."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

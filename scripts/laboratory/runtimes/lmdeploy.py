@@ -1,7 +1,5 @@
 """lmdeploy: the config and model classes of its PyTorch engine, built and run on a CPU without its kernels."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

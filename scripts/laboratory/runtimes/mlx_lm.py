@@ -1,7 +1,5 @@
 """mlx-lm: the model of every config is built and run on a CPU; its ropes are called on unit vectors."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """mlx-vlm: the model of every config is built and run on a CPU, as mlx-lm's."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """SGLang: its model files and rotary embeddings, on a CPU, with stubs for kernels (see `programs/sglang_stubs.py`)."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """transformers: the model of every config is built and run, in each version at which something changes."""
 
-from __future__ import annotations
-
 import sys
 from importlib import metadata
 from pathlib import Path

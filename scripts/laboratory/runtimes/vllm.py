@@ -1,7 +1,5 @@
 """vLLM in the lab: the Python files of its wheels, with the version of transformers that fits to each."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Plans of every kind of file without a model, and runs of them that are stopped."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The hidden folder of an output: one process at a time, moves that were interrupted, and what is counted."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Where an output may be, and what of an earlier one is replaced."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """An interrupted run goes on from its finished files; a source that is written to meanwhile makes no output."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Plans of GGUF files without a model, and what they change, decoded."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What keys and rope tensors say, key by key, from files without a model."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

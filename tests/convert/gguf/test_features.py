@@ -1,7 +1,5 @@
 """What a GGUF model uses of RoPE, key by key: a feature is there where a key says something, and only there."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -4,8 +4,6 @@ The two share neither weights' layout nor keys nor code. Every case has a contro
 thousand times further away, so a wrong key, a lost attention factor or a row in the wrong place cannot pass.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import product
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the encodings of a GGUF file refuse, and what is named instead."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

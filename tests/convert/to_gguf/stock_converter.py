@@ -1,7 +1,5 @@
 """What llama.cpp's own converter makes of tiny checkpoints: scripts/compare_converter.py compares it with ours."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """GGUF to safetensors: what comes back is what was converted, as gguf-py, safetensors and transformers see it."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A conversion is what llama.cpp computes and what its loader demands, or it is refused before it has its name."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Exported files: bytes of every type, names and metadata."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

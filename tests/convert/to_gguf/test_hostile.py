@@ -1,7 +1,5 @@
 """Tokenizers and model cards from strangers, in conversions to GGUF."""
 
-from __future__ import annotations
-
 import re
 import time
 from pathlib import Path

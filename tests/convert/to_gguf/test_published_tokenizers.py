@@ -1,7 +1,5 @@
 """A tiny model with a whole published tokenizer is converted and decoded, and cuts text as the publisher's library."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import tarfile

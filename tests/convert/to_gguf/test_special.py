@@ -1,7 +1,5 @@
 """Checkpoints with something special, in llama.cpp beside transformers: scaling, layers that predict, MXFP4 experts."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tokenizers in GGUF, as llama.cpp cuts text with them, and back, against the libraries that they come from."""
 
-from __future__ import annotations
-
 import functools
 import json
 import subprocess

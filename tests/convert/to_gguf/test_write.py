@@ -1,7 +1,5 @@
 """Weights written by several threads: the bytes of one, in constant memory, and no thread left over."""
 
-from __future__ import annotations
-
 import threading
 import time
 import tracemalloc

@@ -1,7 +1,5 @@
 """lm-eval:TASK hands the loaded and patched model over to lm_eval, and pairs rows by document."""
 
-from __future__ import annotations
-
 import logging
 import sys
 from collections.abc import Callable

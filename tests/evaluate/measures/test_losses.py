@@ -1,7 +1,5 @@
 """Which tokens each measure of loss predicts, and what it makes of their losses."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Measures that hide facts in texts and ask for them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Outputs of rows, and what the rows of a runner lose on one sequence."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

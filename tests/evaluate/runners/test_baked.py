@@ -1,7 +1,5 @@
 """Rows patched into a checkpoint lose what their outputs lose in stock transformers, and outputs are rows too."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Rows on a GGUF file in llama.cpp lose what the same rows lose on its source in transformers."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

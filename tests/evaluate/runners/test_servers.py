@@ -1,7 +1,5 @@
 """Rows on running servers lose what their folders lose in transformers; servers of other models are refused."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """A small Llama, trained once for all processes of a run: nightly until it has learned something, for 15 seconds."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The search, its scorer and its journal, on a model whose loss is a known function of its schedule."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress

@@ -1,7 +1,5 @@
 """`ropeconv tune` on a small trained model, from the texts to files that transformers and llama.cpp read."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

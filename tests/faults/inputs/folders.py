@@ -1,7 +1,5 @@
 """A small checkpoint, made without torch."""
 
-from __future__ import annotations
-
 import copy
 import json
 import struct

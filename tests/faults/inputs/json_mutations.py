@@ -1,7 +1,5 @@
 """Damage to bytes, and changes to JSON: wrong types, odd numbers, missing and doubled keys, nesting, encodings."""
 
-from __future__ import annotations
-
 import copy
 import json
 from collections.abc import Sequence

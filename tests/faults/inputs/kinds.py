@@ -1,7 +1,5 @@
 """The formats of hostile inputs: a checkpoint, a GGUF file, a receipt, and a recipe or a plan of `run`."""
 
-from __future__ import annotations
-
 import copy
 import json
 import shutil

@@ -1,7 +1,5 @@
 """No input ends in an unplanned error, takes too much time or memory, or leaves something behind when it is refused."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 `python -m tests.faults.inputs.worker NAME NUMBER,NUMBER...` does so in this process.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

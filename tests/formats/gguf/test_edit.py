@@ -1,7 +1,5 @@
 """Edited files: other keys and tensors, read by gguf-py, and where a header puts them: by hand, in bytes."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """GGUF headers and files: what gguf-py writes is read back, and what is damaged or too large gets a sentence."""
 
-from __future__ import annotations
-
 import resource
 import struct
 from pathlib import Path

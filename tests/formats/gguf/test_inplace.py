@@ -1,7 +1,5 @@
 """Changes in place: what is refused, what a journal keeps, and that nothing is lost whatever stops a change."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import hashlib

@@ -1,7 +1,5 @@
 """One writer at a time: what is changed in place is locked, and is still the file that was planned."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil

@@ -1,7 +1,5 @@
 """What receipts may say of folders, tensors and GGUF files, at the limits."""
 
-from __future__ import annotations
-
 import base64
 import struct
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Files beside a receipt: compared with it, and how a receipt gets to its place, whatever the disk does."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

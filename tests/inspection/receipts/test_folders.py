@@ -1,7 +1,5 @@
 """A folder of ropeconv as its first source was: what is recorded, and what is presented."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

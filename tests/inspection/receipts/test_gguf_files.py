@@ -1,7 +1,5 @@
 """A GGUF file of ropeconv as its first source was: what is recorded, and what is brought back."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 from dataclasses import replace

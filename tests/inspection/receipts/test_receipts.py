@@ -1,7 +1,5 @@
 """Receipts: one shape for folders and GGUF, typed."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

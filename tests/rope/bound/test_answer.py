@@ -1,7 +1,5 @@
 """What is said of bounds and their windows, and of effective lengths: against an enumeration, and term by term."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

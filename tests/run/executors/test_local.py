@@ -1,7 +1,5 @@
 """Processes of this machine: results as they end, a killed one retried alone, a GPU of its own for each."""
 
-from __future__ import annotations
-
 import time
 from functools import partial
 from pathlib import Path

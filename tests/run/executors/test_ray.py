@@ -1,7 +1,5 @@
 """Ray: results and lost workers of a cluster here, and at night of a head and two nodes of which one goes away."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from functools import partial

@@ -1,7 +1,5 @@
 """Slurm through submitit, whose local cluster runs the same jobs as processes of this machine."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

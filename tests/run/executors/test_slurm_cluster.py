@@ -1,7 +1,5 @@
 """A real Slurm, on whose nodes jobs are killed, end by their time limit, and are cancelled."""
 
-from __future__ import annotations
-
 import getpass
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Workers of tests, in a module that other processes can import."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -1,7 +1,5 @@
 """Evaluations in the report of a validation, which says only whether the method is computed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

@@ -1,8 +1,6 @@
 """Stand-ins for vLLM, SGLang and llama-server: their answers, as the real ones were seen to give them, over
 logits that transformers computes from a folder."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Iterator

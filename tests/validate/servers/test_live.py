@@ -1,7 +1,5 @@
 """`validate --server` against real servers on this machine's processor, where their programs are on the PATH."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """`validate --server`: what running servers say of a text, against the source patched at run time."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,21 +1,28 @@
-"""What is stated about a family in a runtime, and what follows where nothing is."""
+"""What is stated about a family in a runtime, what follows where nothing is, and statements against measurements."""
 
+import json
+import math
+from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from ropeconv.convert.encoding import ENCODINGS, EncodeRequest
 from ropeconv.convert.target import Target
-from ropeconv.models.config import sample_config
+from ropeconv.models.config import detect, sample_config
 from ropeconv.models.registry import by_model_type, by_name
 from ropeconv.rope.errors import RecipeError
+from ropeconv.rope.recipe import parse_recipe
 from ropeconv.runtimes.evidence import Evidence
 from ropeconv.runtimes.read_config import read_spec
 from ropeconv.runtimes.runtime import find, newest, runtimes, version_key
-from ropeconv.runtimes.verdict import Verdict, judge_all, switching
+from ropeconv.runtimes.verdict import Verdict, judge, judge_all, switching
 
-from ..support.baking import recipe_of
+from ..conftest import CONFIGS, DATA
+from ..support.baking import make_plan, recipe_of
 
 
 def test_untested_versions_are_not_covered() -> None:
@@ -128,3 +135,95 @@ def test_a_runtime_that_computes_a_prompt_in_chunks_is_named_with_the_option_tha
         f"With {newest('sglang').display_name}, a forward pass uses the short list if no position"
     )
     assert sentences[0].endswith("start SGLang with --chunked-prefill-size -1")
+
+
+# How runtimes read the same keys: attention factors measured by running them
+
+CONFIG = {"model_type": "llama", "head_dim": 32, "max_position_embeddings": 1024, "rope_theta": 10000.0}
+LISTS = {"short_factor": [1.0] * 16, "long_factor": [2.0] * 16}
+LONGROPE = {"rope_type": "longrope", "original_max_position_embeddings": 256, "factor": 4.0, **LISTS}
+YARN = {"rope_type": "yarn", "original_max_position_embeddings": 256, "factor": 4.0}
+FORMULA = 0.1 * math.log(4) + 1
+
+
+def attention_factor(runtime: str, rope: dict[str, Any]) -> float:
+    config = {**CONFIG, "rope_scaling": rope, "rope_parameters": {**rope, "rope_theta": 10000.0}}
+    return read_spec(config, by_model_type()["llama"], find(runtime)[-1]).attention_factor
+
+
+@pytest.mark.parametrize(
+    ("rope", "transformers", "vllm", "sglang"),
+    [
+        ({**LONGROPE, "attention_factor": 1.25}, 1.25, 1.118034, 1.118034),
+        ({**LONGROPE, "attention_factor": 1.0}, 1.0, 1.118034, 1.118034),
+        ({**LONGROPE, "attention_factor": 1.25, "short_mscale": 1.25, "long_mscale": 1.25}, 1.25, 1.25, 1.25),
+        (YARN, FORMULA, FORMULA, FORMULA),
+        ({**YARN, "attention_factor": 1.25}, 1.25, 1.25, FORMULA),
+        ({**YARN, "attention_factor": 1.25, "attn_factor": 1.25 / FORMULA}, 1.25, 1.25, 1.25),
+        ({**YARN, "mscale": 0.707, "mscale_all_dim": 1.0}, 0.964327, 0.964327, 0.964327),
+    ],
+)
+def test_attention_factors_as_measured(rope: dict[str, Any], transformers: float, vllm: float, sglang: float) -> None:
+    assert attention_factor("transformers", rope) == pytest.approx(transformers, rel=1e-5)
+    assert attention_factor("vllm", rope) == pytest.approx(vllm, rel=1e-5)
+    assert attention_factor("sglang", rope) == pytest.approx(sglang, rel=1e-5)
+
+
+def test_predictions_for_single_versions(tiny: Callable[[str], Path]) -> None:
+    """SmolLM3 came in the middle of an era; a version before the tables is no ground for a verdict."""
+    plan = make_plan(tiny("smollm3"), recipe_of("yarn", 4.0))
+    words = [plan.predicted(version) for version in ("4.52.4", "4.53.0", "5.23.0", "4.30.0", "")]
+    assert words == ["unsupported", "exact", "exact", "unknown", "unknown"]
+    llama = make_plan(tiny("llama"), recipe_of("yarn", 4.0))
+    assert [llama.predicted(version) for version in ("4.30.0", "", "4.50.3")] == ["unknown", "unknown", "differs"]
+
+
+# mlx-vlm, whose models were built on a CPU, and DeepSpeed inference, whose source was read:
+# shapes that people load and that the record of mlx-vlm 0.7.10 does not have
+
+MORE = DATA / "more_configs"
+SCALED = ("google--gemma-3-4b-it", "meta-llama--Llama-3.2-11B-Vision-Instruct")
+CASES = [
+    ("mlx-vlm", MORE / "Qwen--Qwen3.5-35B-A3B.json", "yarn:4", "ignored"),
+    ("mlx-vlm", MORE / "google--gemma-3-4b-it.json", "linear:32:context=512k", "exact"),
+    ("mlx-vlm", MORE / "google--gemma-3-4b-it.json", "theta:8000000:context=512k", "ignored"),
+    ("mlx-vlm", CONFIGS / "google--gemma-2-9b.json", "yarn:4", "ignored"),
+    ("mlx-vlm", MORE / "meta-llama--Llama-3.2-11B-Vision-Instruct.json", "yarn:16", "exact"),
+    ("mlx-vlm", CONFIGS / "mistralai--Mistral-7B-Instruct-v0.3.json", "yarn:4", "exact"),
+    ("mlx-vlm", CONFIGS / "microsoft--Phi-3-mini-4k-instruct.json", "mixed:4", "exact"),
+    ("mlx-vlm", CONFIGS / "stabilityai--stablelm-3b-4e1t.json", "yarn:4", "ignored"),
+    ("mlx-vlm", MORE / "tencent--Hunyuan-7B-Instruct.json", "linear:4", "refused"),
+    ("mlx-vlm", CONFIGS / "tiiuae--falcon-40b.json", "theta:80000", "unsupported"),
+    ("mlx-vlm", MORE / "google--gemma-4-26B-A4B.json", "linear:4", "unknown"),
+    ("deepspeed", CONFIGS / "Qwen--Qwen2.5-7B-Instruct.json", "theta:8000000", "exact"),
+    ("deepspeed", CONFIGS / "Qwen--Qwen2.5-7B-Instruct.json", "yarn:4", "refused"),
+    ("deepspeed", CONFIGS / "Qwen--Qwen3-8B.json", "yarn:4", "unknown"),
+]
+
+
+@pytest.mark.parametrize(
+    ("runtime", "path", "recipe", "status"), CASES, ids=lambda value: getattr(value, "stem", value)
+)
+def test_what_was_executed_and_read(runtime: str, path: Path, recipe: str, status: str, tmp_path: Path) -> None:
+    plan = make_plan(path, parse_recipe(recipe), tmp_path / "out", replace=path.stem in SCALED)
+    statuses = [verdict.status for verdict in plan.result.verdicts if verdict.runtime.startswith(f"{runtime}@")]
+    assert statuses == [status]
+
+
+@pytest.mark.parametrize(
+    ("name", "status"),
+    [
+        ("meta-llama--Llama-2-7b-hf", "exact"),
+        ("Qwen--Qwen2-7B", "differs"),
+        ("ibm-granite--granite-3.3-8b-instruct", "refused"),
+    ],
+)
+def test_without_a_base_the_default_of_mlx_vlm_counts(name: str, status: str) -> None:
+    """Llama has the same default as transformers, Qwen 2 another one, and Granite none."""
+    config = json.loads((CONFIGS / f"{name}.json").read_text())
+    config.pop("rope_theta", None)
+    family = detect(config)
+    spec = read_spec(config, family)
+    assert judge(config, family, spec.current(), spec, newest("mlx-vlm")).status == status
+    config["rope_theta"] = spec.rope_theta
+    assert judge(config, family, spec.current(), spec, newest("mlx-vlm")).status == "exact"

@@ -36,9 +36,8 @@ class Case:
 
     @cached_property
     def digest(self) -> str:
-        """sha256 over the measure, the tokens, the targets, and how many tokens are generated."""
-        name = f"{self.measure} {self.generate}" if self.generate else self.measure
-        parts = (name.encode(), self.ids.astype("<i4").tobytes(), self.targets.astype("<i4").tobytes())
+        """sha256 over the tokens, the targets, and how many tokens are generated."""
+        parts = (str(self.generate).encode(), self.ids.astype("<i4").tobytes(), self.targets.astype("<i4").tobytes())
         return hashlib.sha256(b"".join(len(part).to_bytes(8, "little") + part for part in parts)).hexdigest()
 
 
@@ -78,7 +77,7 @@ class EvalLine(Line, frozen=True):
     observations: list[Observation]
 
 
-EVAL = JournalKind("eval", 3, EvalLine)
+EVAL = JournalKind("eval", 4, EvalLine)
 
 
 @dataclass(frozen=True)

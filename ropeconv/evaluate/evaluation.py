@@ -190,7 +190,7 @@ class Evaluation:
         pairs = product(cases, possible) if runner.swaps else ((case, row) for row, case in product(possible, cases))
         by = (runner.runtime, runner.device, runner.dtype)
         units = [
-            EvaluationUnit(row, measure, case, text_digest(*by, digest, case.digest))
+            EvaluationUnit(row, measure, case, text_digest(*by, digest, measure.pass_of or measure.name, case.digest))
             for (measure, case), (row, digest, measured) in pairs
             if measure.name in measured
         ]
@@ -198,9 +198,17 @@ class Evaluation:
             raise UsageError(f"no row can be run: {self._first_reason}")
         return units
 
+    @cached_property
+    def passes(self) -> dict[str, list[EvaluationUnit]]:
+        """The units by their key: those with the same key read one pass of the model, which the first of them runs."""
+        passes: dict[str, list[EvaluationUnit]] = {}
+        for unit in self.units:
+            passes.setdefault(unit.key, []).append(unit)
+        return passes
+
     def missing(self, journal: Journal[EvalLine] | None) -> list[EvaluationUnit]:
         """The units that are to be run. journal: of finished units; None for none."""
-        return [unit for unit in self.units if journal is None or unit.key not in journal.lines]
+        return [units[0] for key, units in self.passes.items() if journal is None or key not in journal.lines]
 
     @property
     def measurer(self) -> Measurer:
@@ -223,7 +231,7 @@ class Evaluation:
         """Tokens and seconds of the probes of a measure, with the first row that runs."""
         for row in self.rows:
             timings = list[tuple[int, float]]()
-            units = [unit for unit in self.units if unit.row is row and unit.measure is measure]
+            units = [unit for unit, *_ in self.passes.values() if unit.row is row and unit.measure is measure]
             chosen = probes(units)
             known = journal.lines if journal else {}
             timings += [(len(unit.case.ids), known[unit.key].seconds) for unit in chosen if unit.key in known]
@@ -258,7 +266,7 @@ class Evaluation:
             line = journal.lines.get(unit.key)
             if line is not None and not outcome.refused(unit.row.name, unit.measure.name, unit.case.column):
                 observations[unit.row.name] += [unit.measure.placed(unit.case, number) for number in line.observations]
-                outcome.seconds += line.seconds
+        outcome.seconds += sum(journal.lines[key].seconds for key in self.passes if key in journal.lines)
         outcome.observations = {name: numbers for name, numbers in observations.items() if numbers}
         for measure in self.measures:
             reason = measure.combine(outcome.observations, self.sizes)
@@ -271,7 +279,7 @@ class Evaluation:
     def _run_missing(self, journal: Journal[EvalLine], progress: Progress) -> None:
         """Runs the units that the journal does not have, and keeps what was measured or refused."""
         missing, outcome, refusals = self.missing(journal), self.outcome, dict[int, Refusal]()
-        tokens = sum(len(unit.case.ids) for unit in self.units)
+        tokens = sum(len(unit.case.ids) for unit, *_ in self.passes.values())
         progress.total(tokens)
         progress.advance(tokens - sum(len(unit.case.ids) for unit in missing))
         with closing(self._announced(missing, progress.note)) as results:
@@ -284,9 +292,10 @@ class Evaluation:
                 if progress.stopped():
                     outcome.stopped = True
                     break
-        for _, refusal in sorted(refusals.items()):
-            if not outcome.refused(refusal.row, refusal.measure, refusal.column):
-                outcome.refusals.append(refusal)
+        for index, refusal in sorted(refusals.items()):
+            for measure in [unit.measure.name if refusal.measure else "" for unit in self.passes[missing[index].key]]:
+                if not outcome.refused(refusal.row, measure, refusal.column):
+                    outcome.refusals.append(replace(refusal, measure=measure))
 
     def _announced(
         self, units: Sequence[EvaluationUnit], note: Callable[[str], None]

@@ -30,7 +30,7 @@ class EvalWorker:
     def __init__(self, opening: RunnerRequest, sizes: Sizes, files: Sequence[tuple[str, str]]) -> None:
         self.stack = ExitStack()
         self.evaluation = self.stack.enter_context(open_evaluation(opening, sizes, files))
-        self.units = {unit.key: unit for unit in self.evaluation.units}
+        self.units = {key: units[0] for key, units in self.evaluation.passes.items()}
         self.running = self.stack.enter_context(closing(UnitRunner(self.evaluation.runner)))
 
     def __call__(self, item: str) -> About | EvalLine | Refusal:

@@ -17,8 +17,7 @@ from ropeconv.evaluate.texts import Texts
 from ropeconv.formats.journal import Journal
 from ropeconv.rope.errors import RopeconvError
 
-from .engines import ByHand, Loss, numbered
-from .reading import prose
+from .engines import ByHand, Loss, numbered, prose
 
 ASKED = EvaluationSizes((16, 32), 16, windows=3, targets=4)
 ROWS: dict[str, Loss] = {"base": lambda ids, at: 2.0, "better": lambda ids, at: 1.5}
@@ -71,6 +70,29 @@ def test_a_length_with_nan_has_no_cell_and_all_others_run(tmp_path: Path) -> Non
     assert columns["base"] == columns["better"] > columns["broken"]
     with Journal(tmp_path / "journal", EVAL, "source") as journal:
         assert np.isfinite([point.value for line in journal.lines.values() for point in line.observations]).all()
+
+
+def test_measures_that_predict_the_same_tokens_share_a_pass(tmp_path: Path) -> None:
+    """longppl reads what growth has run, also in an earlier run, and is refused with it."""
+
+    def near(ids: Sequence[int], at: int) -> float:
+        return 3.0 if len(ids) == 16 else 0.5
+
+    def breaks(ids: Sequence[int], at: int) -> float:
+        return float("nan") if len(ids) == 32 else 1.0
+
+    sizes = EvaluationSizes((16, 32), 32, windows=3, targets=4)
+    for measures, passes in (("longppl", 6), ("growth,longppl", 0), ("growth,longppl,position", 3)):
+        runner = ByHand({"base": near})
+        outcome = run(runner, tmp_path, measures=measures, sizes=sizes)
+        assert len(runner.engines["base"].asked) == passes
+        points = {(point.measure, point.column, point.value) for point in outcome.observations["base"]}
+        expected = {(name, column, loss) for name in measures.split(",")[:2] for column, loss in ((16, 3.0), (32, 0.5))}
+        assert {point for point in points if point[0] != "position"} == expected
+    outcome = run(ByHand({"base": near, "broken": breaks}), tmp_path, measures="growth,longppl", sizes=sizes)
+    assert [outcome.refused("broken", name, 32)[:22] for name in ("growth", "longppl")] == [
+        "broken gives NaN or in"
+    ] * 2
 
 
 def test_numbers_of_an_earlier_run_with_other_texts_are_paired_by_the_tokens_of_this_one(tmp_path: Path) -> None:

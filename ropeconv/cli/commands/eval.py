@@ -174,7 +174,7 @@ def _opened(
 
 def _show_plan(evaluation: Evaluation, model: str, budget: float, screen: Screen) -> None:
     """Prints what would be run, and what it takes. Raises UsageError where that is more than the budget in seconds."""
-    units, estimate = evaluation.units, evaluation.estimate()
+    estimate = evaluation.estimate()
     estimate.check(budget, evaluation.sizes)
     memory = "" if evaluation.workers else evaluation.runner.memory(evaluation.sizes.longest)
     if screen.as_json:
@@ -184,10 +184,11 @@ def _show_plan(evaluation: Evaluation, model: str, budget: float, screen: Screen
             {"source": model, "rows": rows, "lengths": lengths, "estimate": estimate.to_dict(), "memory": memory}
         )
         return
-    counts = Counter((unit.measure.name, unit.case.column) for unit in units)
-    tokens = Counter[tuple[str, int]]()
-    for unit in units:
-        tokens[unit.measure.name, unit.case.column] += len(unit.case.ids)
+    counts, tokens = Counter[tuple[str, int]](), Counter[tuple[str, int]]()
+    for units in evaluation.passes.values():
+        column = ", ".join(unit.measure.name for unit in units), units[0].case.column
+        counts[column] += 1
+        tokens[column] += len(units[0].case.ids)
     body = [
         (measure, f"{column:,}", f"{counts[measure, column]:,}", f"{tokens[measure, column]:,}")
         for measure, column in counts
@@ -217,7 +218,7 @@ def _run(evaluation: Evaluation, journal: Path, fresh: bool, budget: float, scre
             estimate = evaluation.estimate(opened)
             estimate.check(budget, evaluation.sizes)
             screen.note(estimate.sentence)
-        done = len(evaluation.units) - len(missing)
+        done = len(evaluation.passes) - len(missing)
         if done:
             screen.note(f"{counted(done, 'sequence is', 'sequences are')} in the journal, {journal}.")
         afterwards = "what has been measured will be shown"
@@ -226,6 +227,6 @@ def _run(evaluation: Evaluation, journal: Path, fresh: bool, budget: float, scre
                 progress = Progress(screen.note, total, advance, stopped)
                 out_of_memory(lambda: evaluation.run(opened, progress))
         except KeyboardInterrupt:
-            done = len(evaluation.units) - len(evaluation.missing(opened))
+            done = len(evaluation.passes) - len(evaluation.missing(opened))
             kept = f"{counted(done, 'finished sequence is', 'finished sequences are')} in the journal, {journal}"
             raise Interruption(f"interrupted; {kept}: the same command continues from there") from None

@@ -69,8 +69,8 @@ class Growth(Measure):
                 yield Case(self.name, length, document, window, ids, targets)
 
     def observe(self, case: Case, losses: TokenLosses) -> list[Observation]:
-        loss = float(losses.loss.mean())
-        return [Observation(self.name, "loss", case.column, case.document, case.window, loss)]
+        loss, values = float(losses.loss.mean()), tuple(losses.loss.tolist())
+        return [Observation(self.name, "loss", case.column, case.document, case.window, loss, values=values)]
 
 
 @register
@@ -128,6 +128,7 @@ class LongPpl(Growth):
 
     name = "longppl"
     summary = "loss of the tokens that need a long context, by the first row inside the trained context"
+    pass_of = Growth.name
 
     def cases(self, texts: Texts, sizes: EvaluationSizes) -> Iterator[Case]:
         if sizes.trained not in sizes.lengths[1:]:
@@ -136,10 +137,6 @@ class LongPpl(Growth):
                 "--lengths 1/4T,1T,4T"
             )
         return super().cases(texts, sizes)
-
-    def observe(self, case: Case, losses: TokenLosses) -> list[Observation]:
-        (mean,) = super().observe(case, losses)
-        return [replace(mean, values=tuple(losses.loss.tolist()))]
 
     def combine(self, rows: dict[str, list[Observation]], sizes: EvaluationSizes) -> str:
         places = {

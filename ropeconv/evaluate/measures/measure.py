@@ -19,14 +19,15 @@ M = TypeVar("M", bound="type[Measure]")
 class Measure(ABC):
     """A measure, which has the same sequences of tokens for all rows.
 
-    name: on the command line. summary: a phrase for help and docs. metrics: the headline first. runs_model: whether it
-    runs the model itself. sizes: fields of `EvaluationSizes` that change its sequences, besides lengths, windows and
-    seed, which all measures read.
+    name: on the command line. summary: a phrase for help and docs. metrics: the headline first. pass_of: the measure
+    whose passes and lines of the journal it reads, if not its own. runs_model: whether it runs the model itself. sizes:
+    fields of `EvaluationSizes` that change its sequences, besides lengths, windows and seed, which all measures read.
     """
 
     name: ClassVar[str]
     summary: ClassVar[str]
     metrics: ClassVar[tuple[str, ...]] = ("loss",)
+    pass_of: ClassVar[str] = ""
     runs_model: ClassVar[bool] = False
     sizes: ClassVar[frozenset[str]] = frozenset()
 
@@ -48,8 +49,8 @@ class Measure(ABC):
         return "tokens" if case.generate else "token_losses"
 
     def placed(self, case: Case, observation: Observation) -> Observation:
-        """An observation from the journal with the place of its case in this run."""
-        return replace(observation, document=case.document, window=case.window, depth=case.depth)
+        """An observation from the journal as one of this measure, with the place of its case in this run."""
+        return replace(observation, measure=self.name, document=case.document, window=case.window, depth=case.depth)
 
     def combine(self, rows: dict[str, list[Observation]], sizes: EvaluationSizes) -> str:
         """Change the observations of all rows, where these depend on each other; return why it has none, or empty.

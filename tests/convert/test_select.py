@@ -4,10 +4,12 @@ from typing import Any
 
 import pytest
 
-from ropeconv.convert.encoding import CheckpointResult, nothing_fits, select
+from ropeconv.convert.encoding import ENCODINGS, CheckpointResult, nothing_fits, select
+from ropeconv.convert.gguf_encoding import GGUF_ENCODINGS
 from ropeconv.errors import UnsupportedBake, UsageError
 from ropeconv.models.config import sample_config
 from ropeconv.models.registry import by_name
+from ropeconv.options import encoding_names
 from ropeconv.rope.recipe import Recipe
 from ropeconv.rope.schedule import Schedule
 from ropeconv.runtimes.runtime import GOOD, find, runtimes
@@ -145,3 +147,8 @@ def test_the_way_out_where_nothing_fits(
 ) -> None:
     checkpoint_result = result("native", dict.fromkeys(named, status))
     assert nothing([checkpoint_result], recipe, *named, config=config)[1].startswith(words)
+
+
+def test_the_command_line_lists_every_encoding_by_the_names_of_files() -> None:
+    """`--help` does not import them."""
+    assert set(encoding_names()) == {"auto", *ENCODINGS, *GGUF_ENCODINGS, "carrier"}

@@ -19,7 +19,7 @@ from ropeconv.evaluate.runners.runner import RunnerRequest
 from ropeconv.formats.journal import Journal
 from ropeconv.rope.errors import RopeconvError
 
-from ..reading import prose
+from ..engines import prose
 
 ASKED = EvaluationSizes((96,), 64, windows=3, seed=5)
 Run = Callable[..., dict[str, list[Observation]]]

@@ -8,7 +8,7 @@ from ropeconv.evaluate.cases import Case, EvaluationSizes, Observation
 from ropeconv.evaluate.measures.measure import REGISTRY
 from ropeconv.evaluate.texts import Texts
 
-from ..reading import WordTokenizer, prose
+from ..engines import WordTokenizer, prose
 
 ASKED = EvaluationSizes((400, 777, 1500), 512, windows=3, depths=5)
 of_each = pytest.mark.parametrize("name", ["passkey", "niah"])

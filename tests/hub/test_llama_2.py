@@ -1,7 +1,7 @@
 """The main example, `ropeconv apply meta-llama/Llama-2-7b --yarn 16`, on a Hub of this machine, from plan to card.
 
 The release is there as Meta has it and in the HF layout, in one file and in two. The tensors that an output has to hold
-are made here, from torch.load of the .pth files alone.
+are made from torch.load of the .pth files alone.
 """
 
 import json
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ..models.test_meta import PARAMS, VOCABULARY, meta_logits, release
+from ..models.test_meta import PARAMS, VOCABULARY, hf_tensors, meta_logits, release
 from ..support.extent import sample
 from ..support.hub_writing import WritingHub
 from ..support.models import in_two_files
@@ -20,33 +20,6 @@ REPOSITORY = "meta-llama/Llama-2-7b"
 BAKE = f"apply {REPOSITORY} --yarn 16"
 AGREES = "PASS: matches the reference at every position; without scaling, the source does not."
 CARD = "---\nlicense: llama2\npipeline_tag: text-generation\n---\n# Llama 2\n"
-LAYERS = {
-    "attention.wq": "self_attn.q_proj", "attention.wk": "self_attn.k_proj", "attention.wv": "self_attn.v_proj",
-    "attention.wo": "self_attn.o_proj", "feed_forward.w1": "mlp.gate_proj", "feed_forward.w3": "mlp.up_proj",
-    "feed_forward.w2": "mlp.down_proj", "attention_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm",
-}  # fmt: skip
-
-
-def hf_tensors(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """The tensors of a release under the names and in the order of rows that `transformers` has."""
-    import torch
-
-    def joined(name: str, axis: int) -> Any:
-        return torch.cat([part[name] for part in parts], dim=axis)
-
-    def halves(weight: Any) -> Any:
-        width = PARAMS["dim"] // PARAMS["n_heads"]  # type: ignore[operator]
-        order = [*range(0, width, 2), *range(1, width, 2)]
-        return weight[[head + row for head in range(0, len(weight), int(width)) for row in order]]
-
-    tensors = {"model.embed_tokens.weight": joined("tok_embeddings.weight", 1)}
-    tensors |= {"lm_head.weight": joined("output.weight", 0), "model.norm.weight": parts[0]["norm.weight"]}
-    for layer in range(int(PARAMS["n_layers"])):
-        for old, new in LAYERS.items():
-            name, axis = f"layers.{layer}.{old}.weight", int(old.endswith(("wo", "w2")))
-            whole = parts[0][name] if old.endswith("norm") else joined(name, axis)
-            tensors[f"model.layers.{layer}.{new}.weight"] = halves(whole) if old.endswith(("wq", "wk")) else whole
-    return tensors
 
 
 def hf_folder(meta: Path, folder: Path, tensors: dict[str, Any], files: int) -> None:

@@ -1,23 +1,33 @@
-"""Meta's layout, against an implementation of Meta's own model: interleaved pairs, complex rotation."""
+"""Meta's layout, against an implementation of Meta's own model: interleaved pairs, complex rotation; read in ranges."""
 
 import base64
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
-from ropeconv.errors import BadSource
+from ropeconv.errors import BadSource, Disagreement
 from ropeconv.models.folder import SHARD_BYTES, in_shards
 from ropeconv.models.meta_layout import Params, TensorTarget, hf_config
+from ropeconv.models.open import open_source
+from ropeconv.models.source import Source
 
 from ..conftest import CONFIGS, hashes
-from ..support.baking import AS_IS, apply, make_plan
+from ..support.baking import AS_IS, YARN_16, apply, make_plan
+from ..support.corruptions import data, last_bit, verified
 from ..support.extent import sample
 
 VOCABULARY = 400
 PARAMS = {"dim": 128, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "multiple_of": 32, "norm_eps": 1e-5}
+LAYERS = {
+    "attention.wq": "self_attn.q_proj", "attention.wk": "self_attn.k_proj", "attention.wv": "self_attn.v_proj",
+    "attention.wo": "self_attn.o_proj", "feed_forward.w1": "mlp.gate_proj", "feed_forward.w3": "mlp.up_proj",
+    "feed_forward.w2": "mlp.down_proj", "attention_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm",
+}  # fmt: skip
 
 
 def published(name: str) -> Params:
@@ -118,6 +128,28 @@ def release(folder: Path, parts: int = 1, embed_axis: int = 1, dtype: str = "flo
     (folder / "params.json").write_text(json.dumps(settings))
     (folder / "checklist.chk").write_text("")
     (folder / "LICENSE.txt").write_text("terms")
+    return tensors
+
+
+def hf_tensors(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """The tensors of a release under the names and in the order of rows that `transformers` has."""
+    import torch
+
+    def joined(name: str, axis: int) -> Any:
+        return torch.cat([part[name] for part in parts], dim=axis)
+
+    def halves(weight: Any) -> Any:
+        width = PARAMS["dim"] // PARAMS["n_heads"]  # type: ignore[operator]
+        order = [*range(0, width, 2), *range(1, width, 2)]
+        return weight[[head + row for head in range(0, len(weight), int(width)) for row in order]]
+
+    tensors = {"model.embed_tokens.weight": joined("tok_embeddings.weight", 1)}
+    tensors |= {"lm_head.weight": joined("output.weight", 0), "model.norm.weight": parts[0]["norm.weight"]}
+    for layer in range(int(PARAMS["n_layers"])):
+        for old, new in LAYERS.items():
+            name, axis = f"layers.{layer}.{old}.weight", int(old.endswith(("wo", "w2")))
+            whole = parts[0][name] if old.endswith("norm") else joined(name, axis)
+            tensors[f"model.layers.{layer}.{new}.weight"] = halves(whole) if old.endswith(("wq", "wk")) else whole
     return tensors
 
 
@@ -236,3 +268,67 @@ def test_damaged_releases(tmp_path: Path) -> None:
     first.write_bytes(b"not a zip")
     with pytest.raises(BadSource, match="not a checkpoint that torch.save wrote"):
         make_plan(folder, AS_IS)
+
+
+# Ranges of its tensors, and comparisons with its outputs
+
+MODEL = "model.safetensors"
+
+
+@pytest.fixture(scope="module", params=sample([1, 2], 1))
+def meta(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A release in one file, and in two."""
+    folder = tmp_path_factory.mktemp("release") / "llama"
+    release(folder, request.param, dtype="bfloat16")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def as_is(meta: Path) -> Path:
+    return apply(make_plan(meta, AS_IS, meta.parent / "as-is"))
+
+
+def stored(meta: Path) -> list[dict[str, Any]]:
+    import torch
+
+    return [torch.load(path, weights_only=True) for path in sorted(meta.glob("*.pth"))]
+
+
+def checkpoint(folder: Path) -> Source:
+    source = open_source(str(folder))
+    assert isinstance(source, Source)
+    return source
+
+
+def raw(tensor: Any) -> bytes:
+    import torch
+
+    return bytes(tensor.contiguous().view(torch.uint8).numpy().tobytes())
+
+
+def test_ranges_are_those_of_the_pth_files(meta: Path, as_is: Path) -> None:
+    source, expected = checkpoint(meta), hf_tensors(stored(meta))
+    assert source.tensors.keys() == expected.keys()
+    start = source.headers[MODEL].data_start
+    generator = np.random.default_rng(0)
+    for name, tensor in source.tensors.items():
+        data = raw(expected[name])
+        assert (tensor.shape, tensor.dtype) == (tuple(expected[name].shape), "BF16")
+        ranges = [(0, len(data)), *(sorted(generator.integers(0, len(data) + 1, 2).tolist()) for _ in range(6))]
+        for first, last in ranges:
+            at = start + tensor.start
+            assert source.read(MODEL, at + first, at + last) == data[first:last], (name, first, last)
+    size = (as_is / MODEL).stat().st_size
+    assert source.read(MODEL, 0, size) == (as_is / MODEL).read_bytes()
+    with pytest.raises(BadSource, match="ends before byte"):
+        source.read(MODEL, 0, size + 1)
+
+
+def test_an_output_is_compared_with_a_conversion_of_its_source(meta: Path, as_is: Path, tmp_path: Path) -> None:
+    out, other = apply(make_plan(meta, YARN_16, tmp_path / "out")), Path(shutil.copytree(as_is, tmp_path / "other"))
+    verified(out, meta)
+    verified(out, other)
+    data(last_bit)(other)
+    with pytest.raises(Disagreement, match="of model.safetensors differs from byte"):
+        verified(out, other)
+    verified(out, other, quick=True)

@@ -1,10 +1,14 @@
-"""What `run` takes for done: outputs as they were written; and units and runs that do not end by themselves."""
+"""What `run` takes for done: outputs as they were written; and units and runs that hang or are killed."""
 
 import os
 import shutil
+import signal
 import subprocess
+import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,12 +17,14 @@ from ropeconv.bake.apply import apply, make_plan
 from ropeconv.convert.target import Target
 from ropeconv.evaluate.row import parse_rows
 from ropeconv.models.open import open_source
-from ropeconv.run.jobs import RunJournal, RunLine
-from ropeconv.run.runner import TaskWorker, missing
+from ropeconv.run.executors.local import Local
+from ropeconv.run.jobs import RunJournal, RunLine, Unit
+from ropeconv.run.runner import TaskWorker, missing, run_jobs
 from ropeconv.run.tasks import TASKS
 
 from ..support.in_process import command
-from .plans import EVAL, jobs_in, models, plan_text
+from ..support.waiting import until
+from .plans import EVAL, jobs_in, lines, models, plan_text
 
 TARGETS = '[[targets]]\n[[targets]]\nname = "g"\nto = "gguf"\nouttype = "f32"\n'
 DAMAGED = "move it away and run the plan again, which writes it anew"
@@ -118,3 +124,61 @@ def test_a_unit_that_hangs_fails_at_its_limit_and_the_next_one_runs(
     assert time.monotonic() - begun < 30
     worker.limit = 600.0
     assert worker(jobs[0])[0].failed == ""
+
+
+# Killed workers and killed runs: every unit ends once, and nothing that had ended is done again
+
+
+class Killed(TaskWorker):
+    """Ends its process in the middle of the first job. mark: made by it."""
+
+    def __init__(self, mark: Path) -> None:
+        super().__init__()
+        self.mark = mark
+
+    def _line(self, unit: Unit) -> RunLine:
+        line = super()._line(unit)
+        if not self.mark.exists():
+            self.mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return line
+
+
+@pytest.fixture
+def planned(tmp_path: Path) -> Path:
+    folder = models(tmp_path)
+    (folder / "plan.toml").write_text(plan_text("apply", "[limits]\njobs = 1\n"))
+    return folder
+
+
+@pytest.mark.parametrize("retries", [1, pytest.param(0, marks=pytest.mark.nightly)])
+def test_the_unit_of_a_killed_worker_is_tried_again_at_once_or_by_the_next_run(planned: Path, retries: int) -> None:
+    jobs = jobs_in(planned)
+    with RunJournal(planned / "plan" / "journal.jsonl") as journal:
+        for left in (1 - retries, 0):
+            with Local(1).pool(partial(Killed, planned / "mark"), retries=retries) as pool:
+                assert run_jobs(missing(jobs, journal), pool, journal)
+            assert len(missing(jobs, journal)) == left
+    done = [line for line in lines(planned) if not line["failed"]]
+    assert Counter(line["key"] for line in done) == Counter(job[0].key for job in jobs)
+    assert len(lines(planned)) - len(done) == 1 - retries
+    assert [line["result"].get("earlier", False) for line in done].count(True) == 1, "the output was there already"
+
+
+@pytest.mark.parametrize("ending", [pytest.param(signal.SIGKILL, marks=pytest.mark.nightly), signal.SIGINT])
+def test_a_run_that_is_ended_goes_on_where_it_was(planned: Path, ending: signal.Signals) -> None:
+    words = [sys.executable, "-m", "ropeconv", "run", "plan.toml", "-q"]
+    running = subprocess.Popen(words, cwd=planned, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    journal = planned / "plan" / "journal.jsonl"
+    until(lambda: journal.exists() and journal.read_bytes().count(b"\n") >= 2, "a unit in the journal")
+    os.kill(running.pid, ending)
+    _, stderr = running.communicate(timeout=60)  # its worker has the pipe too, and ends when it sees that it is alone
+    if ending == signal.SIGINT:
+        sentence = "ropeconv: stopped before its end; the same command continues\n"
+        assert (running.returncode, stderr) == (130, sentence)
+    before = lines(planned)
+    assert 1 <= len(before) < 6
+    command(planned, "run", "plan.toml", code=0)
+    after = lines(planned)
+    assert after[: len(before)] == before
+    assert sorted(Counter(line["key"] for line in after).values()) == [1] * 6

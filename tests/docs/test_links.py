@@ -26,7 +26,6 @@ def headings(path: Path) -> set[str]:
 
 
 def broken(page: Path, text: str) -> Iterator[str]:
-    """The links of a page that lead nowhere."""
     for link in LINK.findall(CODE.sub("", text)):
         inside = link.removeprefix(REPOSITORY).removeprefix(RAW)
         if inside == link and re.match(r"[a-z]+:", link):

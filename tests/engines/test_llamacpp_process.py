@@ -30,7 +30,6 @@ HANGS = "import time; time.sleep(600)"
 
 
 def replace_llamacpp(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
-    """Runs other code in the place of llama.cpp."""
     monkeypatch.setattr(loading, "COMMAND", [sys.executable, "-c", code])
 
 

@@ -18,5 +18,4 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_llama(models: Path) -> Path:
-    """A tiny Llama that has a tokenizer."""
     return models / "source"

@@ -26,8 +26,6 @@ Settings = dict[str, Any]
 
 
 def config(edit: Callable[[Settings], object]) -> Change:
-    """Changes config.json."""
-
     def change(out: Path) -> None:
         path = out / "config.json"
         settings = json.loads(path.read_text())

@@ -224,7 +224,6 @@ def out(tmp_path: Path) -> Path:
 
 
 def evaluated(out: Path, *measured: Result) -> str:
-    """The card after evaluations."""
     for result in measured:
         record(result, [Row("yarn:4", path=out)])
     receipt = read_receipt(out)

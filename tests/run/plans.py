@@ -33,6 +33,5 @@ def lines(folder: Path, name: str = "plan") -> list[dict[str, Any]]:
 
 
 def jobs_in(place: Path) -> list[Job]:
-    """The jobs of the plan in a folder."""
     plan = read_plan(place / "plan.toml")
     return jobs_of(plan, named_sources(plan.sources, place), place, place / "plan")

@@ -108,7 +108,6 @@ def test_nothing_is_an_error_and_one_of_several_is_a_problem(place: Path) -> Non
 
 @pytest.fixture
 def hub(tmp_path: Path, llama: Path) -> Iterator[WritingHub]:
-    """A Hub with a source."""
     (llama / "README.md").write_text("---\nlicense: apache-2.0\n---\n# The base\n")
     with serving_writes(tmp_path / "hub") as running:
         running.repos["base/m1"] = llama

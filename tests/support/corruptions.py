@@ -74,8 +74,6 @@ def drop(file: str, place: Place) -> Corruption:
 
 
 def add(name: str, data: bytes = b"{}\n") -> Corruption:
-    """Adds a file."""
-
     def change(out: Path) -> None:
         path = out / name
         assert not path.exists(), name
@@ -86,7 +84,6 @@ def add(name: str, data: bytes = b"{}\n") -> Corruption:
 
 
 def remove(name: str) -> Corruption:
-    """Removes a file."""
     return lambda out: (out / name).unlink()
 
 
@@ -133,8 +130,6 @@ def tensors(change: Callable[[dict[str, np.ndarray]], object], file: str = "mode
 
 
 def data(change: Callable[[bytearray], object], file: str = "model.safetensors") -> Corruption:
-    """Changes the bytes of a file."""
-
     def corrupt(out: Path) -> None:
         path = out / file if out.is_dir() else out
         content = bytearray(path.read_bytes())
@@ -158,8 +153,6 @@ def replaced(old: bytes, new: bytes) -> Callable[[bytearray], None]:
 
 
 def scale(rows: Any, factor: float) -> Callable[[np.ndarray], None]:
-    """Multiplies rows of a tensor."""
-
     def change(numbers: np.ndarray) -> None:
         numbers[rows] *= numbers.dtype.type(factor)
 

@@ -221,7 +221,6 @@ def serving() -> AbstractContextManager[Hub]:
 
 @contextmanager
 def running(hub: H, kind: type[BaseHTTPRequestHandler]) -> Iterator[H]:
-    """A Hub while it runs."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), kind)
     hub.url = f"http://127.0.0.1:{server.server_port}"
     threading.Thread(target=server.serve_forever, daemon=True).start()

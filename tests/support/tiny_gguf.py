@@ -24,7 +24,6 @@ Answers = dict[str, np.ndarray[Any, Any]]
 
 
 def keys_of(arch: str) -> dict[str, Any]:
-    """The keys of the tiny file of an architecture."""
     changes = SETTINGS["arch"].get(arch, {})
     keys = dict(SETTINGS["common"])
     count = changes.get("block_count", keys["block_count"])

@@ -145,7 +145,6 @@ def _row(pointer: Any, width: int) -> np.ndarray[Any, Any]:
 
 
 def main() -> None:
-    """Reads the job and does it."""
     job = json.load(sys.stdin)
     if "keys" in job:
         make(Path(job["path"]), job["arch"], job["keys"])

@@ -11,7 +11,6 @@ DAMAGE = ("truncated", "flipped", "overwritten", "inserted", "doubled", "empty")
 
 
 def damaged(random: Random, data: bytes) -> bytes:
-    """The bytes with one kind of damage."""
     at = random.randrange(len(data) + 1)
     match random.choice(DAMAGE):
         case "truncated":

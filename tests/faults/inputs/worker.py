@@ -105,7 +105,6 @@ def run_command(number: int, command: list[str], folder: Path) -> Outcome:
 
 
 def run_input(name: str, number: int, root: Path) -> list[Outcome]:
-    """Runs the commands of one input."""
     folder = root / str(number)
     commands = write_input(name, number, folder)
     with contextlib.chdir(folder):
@@ -132,7 +131,6 @@ def run_inputs(name: str, numbers: Sequence[int]) -> Iterator[Outcome]:
 
 
 def main(name: str, numbers: list[int]) -> None:
-    """Runs inputs and prints their outcomes."""
     import ropeconv.bake.restore
     import ropeconv.views.plan  # noqa: F401  what commands import is not measured
     from ropeconv.cli import _silence_libraries

@@ -58,7 +58,6 @@ def receipt(record: FolderRecord | None = None, files: tuple[FileRecord, ...] = 
 
 
 def written(path: Path, *names: str) -> tuple[FileRecord, ...]:
-    """Records of files as they are."""
     return tuple(FileRecord(n, "write", (path / n).stat().st_size, digest((path / n).read_text())) for n in names)
 
 

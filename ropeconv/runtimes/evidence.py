@@ -1,10 +1,8 @@
 """Results that the lab executed: `lab/*.json`, one file per runtime version, written by `scripts/lab`."""
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from itertools import chain
 from typing import Literal
 
 import msgspec
@@ -73,29 +71,26 @@ def lab_models() -> dict[str, tuple[str, str]]:
 
 
 @cache
-def results_by_type(runtime: str, version: str) -> dict[str, dict[str, tuple[ModelRecord, ...]]]:
-    """Return the results of one record by family and model type, without models of which the lab saw nothing."""
-    (record,) = (record for record in records() if (record.runtime, record.version) == (runtime, version))
-    results: dict[str, dict[str, tuple[ModelRecord, ...]]] = {}
-    for name, result in record.models.items():
-        if result.most == "unknown" and not result.others:
-            continue
-        family, model_type = lab_models().get(name, (name, name))
-        by_type = results.setdefault(family, {})
-        by_type[model_type] = (*by_type.get(model_type, ()), result)
-    return results
+def executed_models(runtime: str, family: str) -> tuple[tuple[Record, str, ModelRecord], ...]:
+    """Return what the versions of a runtime do with the configs of a family, the newest first, by model type.
 
-
-def _results(runtime: Runtime, family: str) -> Iterator[tuple[Record, dict[str, tuple[ModelRecord, ...]]]]:
-    """The records of the versions of a row, the newest first, each with the results for a family by model type."""
-    for record in reversed(records()):
-        if record.runtime == runtime.name and runtime.covers(record.version):
-            yield record, results_by_type(record.runtime, record.version).get(family, {})
+    Models of which the lab saw nothing are left out.
+    """
+    names = {name: model_type for name, (of, model_type) in lab_models().items() if of == family}
+    names.setdefault(family, family)
+    return tuple(
+        (record, model_type, record.models[name])
+        for record in reversed(records())
+        if record.runtime == runtime
+        for name, model_type in names.items()
+        if name in record.models and (record.models[name].most != "unknown" or record.models[name].others)
+    )
 
 
 def executed_types(runtime: Runtime, family: str) -> tuple[str, ...]:
     """Return the model types of a family whose configs were executed in the versions of a row."""
-    return tuple(dict.fromkeys(model_type for _, by_type in _results(runtime, family) for model_type in by_type))
+    executed = executed_models(runtime.name, family)
+    return tuple(dict.fromkeys(model_type for record, model_type, _ in executed if runtime.covers(record.version)))
 
 
 def evidence(runtime: Runtime, family: str, kind: str | None = None, model_type: str = "") -> Evidence:
@@ -107,11 +102,10 @@ def evidence(runtime: Runtime, family: str, kind: str | None = None, model_type:
         kind: The rope type, None for any, also for models that the runtime does not support.
         model_type: The one of the config as a whole; empty for any.
     """
-    for record, by_type in _results(runtime, family):
-        results = by_type.get(model_type, ()) if model_type else [*chain.from_iterable(by_type.values())]
-        for result in results:
-            if kind is None or kind in result.rope_types or result.most == "unsupported":
-                return Evidence("run", f"{record.version}, {result.date or record.date}")
+    for record, executed, result in executed_models(runtime.name, family):
+        known = kind is None or kind in result.rope_types or result.most == "unsupported"
+        if known and model_type in ("", executed) and runtime.covers(record.version):
+            return Evidence("run", f"{record.version}, {result.date or record.date}")
     return Evidence("read" if runtime.statement(family, model_type) else "")
 
 

@@ -15,7 +15,7 @@ from datetime import date
 from difflib import get_close_matches
 from typing import Any
 
-from ropeconv.runtimes.evidence import Record, lab_models, records, results_by_type
+from ropeconv.runtimes.evidence import Record, executed_models, lab_models, records
 
 from .agree import disagreements
 from .cells import SAMPLE, Cell, cells, sources
@@ -140,7 +140,7 @@ def execute(runtime: LabRuntime, version: str, models: Models, options: Options)
         record = Record(runtime.name, version, today, runtime.how, recorded)
         save(record if known is None else extended(known, recorded, today))
         save_models(models.configs)
-        for read in (records, lab_models, results_by_type):
+        for read in (records, lab_models, executed_models):
             read.cache_clear()
     row, covered = row_of(runtime.name, version)
     against = [problem for name, of_model in chosen.items() for problem in disagreements(row, of_model, results[name])]

@@ -115,8 +115,8 @@ def _of_folder(source: Source, out: Path | None) -> RestorePlan:
         name = record.renamed.get(known.name, known.name)
         if known.name in record.added or name in texts:
             continue
-        if known.name == SOURCE_CARD and known.name not in sizes:
-            absent.append(name)  # as in a repository, which has the card alone
+        if known.name in (CARD, SOURCE_CARD) and sizes.get(known.name) != known.size:
+            absent.append(name)  # as in a repository, which has a card of its own, and that of the source nowhere
             continue
         if sizes.get(known.name) != known.size or not safe_name(known.name):
             raise BadSource(
@@ -133,7 +133,7 @@ def _of_folder(source: Source, out: Path | None) -> RestorePlan:
         source=first,
         out=out or _default_out(receipt.first, "-restored"),
         files=tuple(sorted(files, key=lambda file: file.name)),
-        skipped=tuple(name for name in sizes if name not in known_names),
+        skipped=tuple(name for name in sizes if name not in {*known_names, *absent}),
         first=receipt.first,
         absent=tuple(absent),
     )

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import ropeconv
+from ropeconv.bake import apply as baking
 from ropeconv.bake.restore import restore, restore_plan
 from ropeconv.errors import BadSource
 from ropeconv.rope.errors import RopeconvError
@@ -182,6 +183,17 @@ def test_what_is_not_of_the_source_stays_out_and_what_was_left_out_is_named(sour
     assert (plan.skipped, plan.absent) == (("README.md",), ("pytorch_model.bin",))
     restore(plan)
     assert hashes(tmp_path / "back") == {k: v for k, v in hashes(source).items() if k != "pytorch_model.bin"}
+
+
+def test_a_card_in_the_place_of_that_of_the_source_is_named_as_missing(source: Path, tmp_path: Path) -> None:
+    """A repository has one README.md, that of the output, and its receipt lists the one of the source."""
+    (source / "README.md").write_text("# The base")
+    out = baking.apply(make_plan(source, YARN, tmp_path / "out"), check=False).path
+    (out / "README.md").write_text("# The output")
+    plan = restore_plan(ropeconv.open_source(str(out)), tmp_path / "back")
+    assert (plan.skipped, plan.absent) == ((), ("README.md",))
+    restore(plan)
+    assert hashes(tmp_path / "back") == {k: v for k, v in hashes(source).items() if k != "README.md"}
 
 
 def test_the_output_is_never_written_to(out: Path, tmp_path: Path) -> None:

@@ -207,6 +207,8 @@ def test_a_card_is_replaced_by_the_next_bake_and_undone_and_an_edited_one_stays(
     done = command(tmp_path, "validate", "model-yarn4", "--against", "model", "--quick", code=0)
     assert "README.md has other contents" in done.stderr
     assert from_folder(tmp_path / "model-yarn4").own_card
+    again = command(tmp_path, "apply", "model", "--yarn", "2", "-o", "model-yarn4", "--force", code=1)
+    assert "model-yarn4 has README.md, which ropeconv did not write and --force would delete" in again.stderr
     command(tmp_path, "apply", "model-yarn4", "--yarn", "2", "--on-top", "-o", "again", "-q", code=0)
     assert (tmp_path / "again" / "README.md").read_text() == "# Mine\n"
     command(tmp_path, "restore", "model-yarn4", "-o", "home", "-q", code=0)

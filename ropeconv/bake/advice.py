@@ -22,7 +22,7 @@ from ..models.registry import families
 from ..models.source import Source
 from ..options import Format
 from ..rope.bound.reach import Profile, profile
-from ..rope.errors import RecipeError, RopeconvError
+from ..rope.errors import RecipeError, RopeconvError, command_line
 from ..rope.forms import LongRope, longrope_attention_factor
 from ..rope.lengths import format_tokens, is_length
 from ..rope.methods.bases import ThetaBound
@@ -371,14 +371,13 @@ def _advice(
         recommended = places.get((method.name, start.context), "")
         untuned = factor <= method.max_untuned_factor or bool(recommended)
     replaced = not on_top and (inspection.extended or inspection.first_spec.scaled)
-    words = " ".join(flags(recipe) or ())
     return Advice(
         recipe=recipe,
         schedule=schedule,
         profile=profile(schedule, start),
         works_untuned=untuned,
         writings=writings,
-        command=f"ropeconv apply {source.reference} {words}{' --replace' if replaced else ''}",
+        command=command_line("apply", source.reference, *(flags(recipe) or ()), *["--replace"] * replaced),
         replace=replaced,
         out="" if plan is None else str(plan.out),
         recommended=recommended,

@@ -20,6 +20,7 @@ from ..hub.upload_set import from_gguf, from_plan, merged, planned, with_card
 from ..models.gguf import GgufSource
 from ..models.open import open_source
 from ..models.source import Source
+from ..rope.errors import command_line
 from ..rope.recipe import Recipe
 from ..views.plan import Outcome, show_outcome, show_plan
 from .commands.push import publish_staged, send, show_preview
@@ -220,7 +221,7 @@ class Batch:
 
         automatic, reference = self.flags.validate == "auto", plan.source.reference
         settings = Settings(device="cuda" if automatic else self.flags.validate)
-        again = f"`ropeconv validate {path} --against {reference}` does it on the CPU"
+        again = f"`{command_line('validate', path, '--against', reference)}` does it on the CPU"
         if automatic and not gpu_bytes():
             self.screen.note(f"Not validated: there is no GPU; {again}.")
             return None

@@ -9,7 +9,7 @@ from ..inspection.graph import compare_graph, inspect_graph
 from ..inspection.inspection import inspect_source
 from ..models.graph import GraphSource, open_graph
 from ..models.open import open_source
-from ..rope.errors import RopeconvError
+from ..rope.errors import RopeconvError, command_line
 from ..rope.recipe import Recipe
 from ..runtimes.verdict import frequencies
 from ..views.plan import title
@@ -45,9 +45,9 @@ def inspect_graphs(reference: str, family: str, explain: bool, screen: Screen) -
         screen.table(f"{rope.file} ({rope.graph.described})", ("", ""), rows)
     if inspection.spec is None:
         screen.say(f"Not compared with config.json: {inspection.note}.")
-        screen.copyable(f"Next: ropeconv compare {reference} CHECKPOINT")
+        screen.copyable(f"Next: {command_line('compare', reference, 'CHECKPOINT')}")
     elif not inspection.spec.scaled and all(map(inspection.part, inspection.ropes)):
-        screen.copyable(f"Next: ropeconv apply {reference} --yarn 4")
+        screen.copyable(f"Next: {command_line('apply', reference, '--yarn', 4)}")
 
 
 def compare_graphs(models: Sequence[str], family: str, others: dict[str, bool], screen: Screen) -> bool:

@@ -13,7 +13,7 @@ from ..errors import UsageError
 from ..formats.files import expanded
 from ..hub.options import PublishOptions
 from ..options import option
-from ..rope.errors import RopeconvError
+from ..rope.errors import RopeconvError, command_line
 from ..rope.lengths import format_tokens
 from .command import EXPERT, GENERAL, HUB, OUTPUT, RUNNING, Device, refuse
 from .options import FAMILY, WriteOptions, split
@@ -114,7 +114,7 @@ def refuse_untrained(plan: Plan, source: str) -> None:
         raise UsageError(
             f"--context {length} is {factor:,.4g} times the trained context, and above {limit:g} times a model needs "
             f"fine-tuning; name a method, such as --yarn {length} or --theta-for {length}, or compare them with "
-            f"`ropeconv advise {source} --context {length}`"
+            f"`{command_line('advise', source, '--context', length)}`"
         )
 
 

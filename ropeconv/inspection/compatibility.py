@@ -7,7 +7,6 @@ with a base and with LoRA adapters. A reference is `PATH[@REVISION][+LORA[@REVIS
 (mergekit/common.py:37-205, config.py:76-142, moe/config.py:12-46).
 """
 
-import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -22,7 +21,7 @@ from ..formats.jsontext import JsonObject
 from ..models.gguf import GgufSource
 from ..models.open import open_source
 from ..models.source import Source
-from ..rope.errors import RopeconvError, counted, shown
+from ..rope.errors import RopeconvError, command_line, counted, shown
 from ..rope.forms import Plain
 from ..rope.methods.bases import Theta
 from ..rope.methods.interpolation import Linear, Llama3Method, YarnMethod
@@ -210,7 +209,7 @@ def compatibility(models: Sequence[Inspection], adapters: Pairs = (), merge: Mer
     ggufs = [model.source.reference for model in models if others and isinstance(model.source, GgufSource)]
     misfits = [
         Misfit(name, "format", "is a GGUF file, and mergekit loads checkpoints",
-               f"ropeconv apply {shlex.quote(name)} --as-is --to safetensors")
+               command_line("apply", name, "--as-is", "--to", "safetensors"))
         for name in ggufs
     ]  # fmt: skip
     misfits += [misfit for other in others for misfit in _merged(base, other, merge)]
@@ -240,7 +239,7 @@ def _merged(base: Inspection, other: Inspection, merge: Merge | None) -> Iterato
     yield from (misfits := list(_rope(base, other)))
     if other.spec.context > base.spec.context and not {misfit.about for misfit in misfits} & {"rope", "structure"}:
         message = f"declares {other.spec.context:,} tokens, and the merge gets the {base.spec.context:,} of the base"
-        repair = f"ropeconv apply {shlex.quote(base.source.reference)} --as-is --context {other.spec.context}"
+        repair = command_line("apply", base.source.reference, "--as-is", "--context", other.spec.context)
         yield Misfit(name, "context", message, repair)
     if isinstance(base.source, Source) and isinstance(other.source, Source):
         yield from _sizes(base.source, other.source, bool(merge and merge.aligned))
@@ -261,14 +260,14 @@ def _rope(base: Inspection, other: Inspection) -> Iterator[Misfit]:
         folded = compared.first if compared.first.folded else compared.second
         place = folded.inspection.source.reference
         message = "has a part of its attention factor or query scale in its weights, and the other has none there"
-        yield Misfit(place, "folded", message, f"ropeconv restore {shlex.quote(place)}")
+        yield Misfit(place, "folded", message, command_line("restore", place))
 
 
 def command_to(base: Inspection, other: Inspection) -> str:
     """Return the command that gives a model the RoPE of the base; empty where none does, by its own schedule."""
-    source, spec = shlex.quote(other.source.reference), base.spec
+    source, spec = other.source.reference, base.spec
     if other.first is not None and not difference(other.first.current(), other.first, spec):
-        return f"ropeconv restore {source}"
+        return command_line("restore", source)
     kinds = () if isinstance(spec.form, Plain) else (Linear(1.0), YarnMethod(1.0), Llama3Method(1.0))
     method = next(filter(None, (kind.widened(spec.form, 1.0) for kind in kinds)), Theta(spec.rope_theta))
     trained = other.first_spec.original_context
@@ -279,7 +278,7 @@ def command_to(base: Inspection, other: Inspection) -> str:
             start = recipe.start(other.first_spec)
             if not difference(recipe.schedule(start), start, spec):
                 replaced = ["--replace"] if other.extended else []
-                return " ".join(["ropeconv apply", source, *(flags(recipe) or ()), *replaced])
+                return command_line("apply", source, *(flags(recipe) or ()), *replaced)
     return ""
 
 
@@ -357,4 +356,4 @@ def _folded_apart(adapter: Adapter, base: Inspection) -> Iterator[Misfit]:
     if adapter.base != base.source.reference and folded & (set(adapter.sizes) or folded):
         place = (base if trained is None or _folded(base) else trained).source.reference
         message = f"changes weights that have factors of the attention in {place} only"
-        yield Misfit(adapter.source.reference, "folded", message, f"ropeconv restore {shlex.quote(place)}")
+        yield Misfit(adapter.source.reference, "folded", message, command_line("restore", place))

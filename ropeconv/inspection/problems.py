@@ -19,7 +19,7 @@ from ..models.length_limits import LengthLimit
 from ..models.registry import by_name
 from ..models.schema import DUAL_CHUNK, Config
 from ..models.source import Source
-from ..rope.errors import counted
+from ..rope.errors import command_line, counted
 from ..rope.forms import DynamicNtk, InterpolatedForm, LongRope, Vector, Yarn
 from ..rope.spec import RopeSpec
 from ..runtimes.drafts import DraftKind, draft_kind
@@ -230,7 +230,8 @@ def draft_of(source: Source, config: Config) -> DraftKind | None:
     kind = draft_kind(config, names, source.name)
     if kind is None or (source.as_draft and not kind.refuse):
         return kind
-    fix = kind.refuse or f"extend it with its target: ropeconv apply TARGET --yarn 4 --draft {source.reference}"
+    extended = command_line("apply", "TARGET", "--yarn", 4, "--draft", source.reference)
+    fix = kind.refuse or f"extend it with its target: {extended}"
     raise BadSource(f"{source.reference} is {kind.says} for speculative decoding, not a whole model; {fix}")
 
 

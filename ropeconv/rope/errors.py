@@ -1,6 +1,7 @@
-"""RopeconvError, the base of all known failures, RecipeError, the one of the mathematics, and values for messages."""
+"""RopeconvError, the base of all known failures, RecipeError, the one of the mathematics, and parts of messages."""
 
 import reprlib
+import shlex
 
 
 class RopeconvError(Exception):
@@ -32,3 +33,8 @@ def counted(number: int, noun: str, plural: str = "") -> str:
 def shown(value: object) -> str:
     """A value for a message: its repr, in which long texts, numbers and lists are cut."""
     return _SHORT.repr(value)
+
+
+def command_line(*words: object) -> str:
+    """A `ropeconv` command for a message, quoted so that a shell reads exactly these words."""
+    return shlex.join(["ropeconv", *map(str, words)])

@@ -379,18 +379,34 @@ def flags(recipe: Recipe) -> list[str] | None:
     method = recipe.method
     if any(isinstance(value, tuple) for value in vars(method).values()):
         return None
-    words, fields = [method.flag()], dataclasses.fields(method)
-    words += [_text(getattr(method, item.name)) for item in fields[:1] if method.value is not Value.SWITCH]
-    options = {
-        item.name: getattr(method, item.name) for item in fields[1:] if getattr(method, item.name) != item.default
-    }
-    for name, value in (options | recipe.modifiers()).items():
+    values, options = _values(recipe)
+    words = [method.flag(), *values]
+    for name, value in options.items():
         spelled = name.replace("_", "-")
         if isinstance(value, bool):
             words.append(f"--{spelled}" if value else f"--no-{spelled}")
         else:
             words += [f"--{spelled}", _text(value)]
     return words
+
+
+def recipe_text(recipe: Recipe) -> str:
+    """The text of a recipe without lists of numbers, which `parse_recipe` reads back: `yarn:4:context=10000`."""
+    values, options = _values(recipe)
+    settings = (
+        f"{name}={str(value).lower() if isinstance(value, bool) else _text(value)}" for name, value in options.items()
+    )
+    return ":".join([recipe.method.name, *values, *settings])
+
+
+def _values(recipe: Recipe) -> tuple[list[str], dict[str, Any]]:
+    """The value of the method's flag, none for a switch; and settings that are not the default, with the modifiers."""
+    method, fields = recipe.method, dataclasses.fields(recipe.method)
+    values = [_text(getattr(method, item.name)) for item in fields[:1] if method.value is not Value.SWITCH]
+    options = {
+        item.name: getattr(method, item.name) for item in fields[1:] if getattr(method, item.name) != item.default
+    }
+    return values, options | recipe.modifiers()
 
 
 def _text(value: object) -> str:

@@ -1,12 +1,12 @@
 """Shows advice on methods as a table and sentences."""
 
-import json
 from collections.abc import Iterable, Iterator
 
 from ..bake.advice import Advice, FormatAdvice, MatrixCell, counts, letters
 from ..evaluate.ranking import RankedMethods, Ranking
 from ..formats.jsontext import JsonObject
-from ..rope.lengths import format_tokens
+from ..rope.errors import command_line
+from ..rope.recipe import recipe_text
 from ..runtimes.runtime import GOOD, WRONG, Runtime
 from .sheet import RUNTIMES, Sheet, legend
 from .support import UNREAD, by_runtime, grouped
@@ -46,14 +46,12 @@ def _show_commands(advice: RankedMethods, first: Advice, sheet: Sheet) -> None:
         sheet.say(f"At {advice.context:,} tokens {subject} needs fine-tuning.")
     sheet.copyable(f"Bake:    {first.command}")
     if not first.works_untuned:
-        sheet.copyable(f"Train:   ropeconv train-config {first.out} --for axolotl")
+        sheet.copyable(f"Train:   {command_line('train-config', first.out, '--for', 'axolotl')}")
         if advice.untuned:
             sheet.copyable(f"Untuned: {advice.untuned.command}")
     if advice.ranking is None:
-        settings = {name: getattr(first.recipe, name) for name in ("on_top", "attention_factor")}
-        parts = [f"{name}={json.dumps(value)}" for name, value in settings.items() if value]
-        spec = ":".join([first.method.name, format_tokens(advice.context), *parts])
-        sheet.copyable(f"Measure: ropeconv eval {advice.source} --methods base,{spec} --text FILE")
+        rows = f"base,{recipe_text(first.recipe)}"
+        sheet.copyable(f"Measure: {command_line('eval', advice.source, '--methods', rows, '--text', 'FILE')}")
 
 
 def show_methods(advice: RankedMethods, sheet: Sheet) -> None:

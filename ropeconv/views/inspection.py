@@ -14,7 +14,7 @@ from ..inspection.receipts.storage import commands, facts_of
 from ..models.config import modality_note
 from ..models.gguf import GgufSource
 from ..models.source import Source
-from ..rope.errors import counted
+from ..rope.errors import command_line, counted
 from ..rope.lengths import format_tokens
 from ..rope.schedule import QueryScaling
 from ..rope.spec import RopeSpec
@@ -42,20 +42,21 @@ def show_inspection(
         _show_details(inspection, sheet, tuple(repairs))
     else:
         _show_summary(inspection, sheet)
+    reference = inspection.source.reference
     if inspection.refuse:
         sheet.say(f"ropeconv cannot extend {inspection.display_name}: {inspection.refuse}.")
     for problem in inspection.problems:
-        repair = f" -> ropeconv apply {inspection.source.reference} {problem.repair}" if problem.repair else ""
+        repair = f" -> {command_line('apply', reference)} {problem.repair}" if problem.repair else ""
         sheet.say(f"! {problem.message}{repair}")
     if not inspection.problems:
         sheet.say("No problems found.")
     if inspection.draft:
         covers = format_tokens(4 * inspection.spec.context)
-        sheet.copyable(f"Next: ropeconv apply TARGET --yarn {covers} --draft {inspection.source.reference}")
+        sheet.copyable(f"Next: {command_line('apply', 'TARGET', '--yarn', covers, '--draft', reference)}")
     elif not (inspection.refuse or explain):
         trained, declared = inspection.first_spec.original_context, inspection.spec.context
         longer = format_tokens(4 * trained if 4 * trained > declared else 2 * declared)
-        sheet.copyable(f"Next: ropeconv advise {inspection.source.reference} --context {longer}")
+        sheet.copyable(f"Next: {command_line('advise', reference, '--context', longer)}")
 
 
 def _show_summary(inspection: Inspection, sheet: Sheet) -> None:
@@ -200,7 +201,7 @@ def show_adapter(adapter: Adapter, sheet: Sheet) -> None:
         ("RoPE of the base", rope),
     ]
     sheet.table(name, ("", ""), rows)
-    sheet.copyable(f"Next: ropeconv compare MODEL {name}")
+    sheet.copyable(f"Next: {command_line('compare', 'MODEL', name)}")
 
 
 def show_compatibility(compatibility: Compatibility, sheet: Sheet) -> None:

@@ -8,6 +8,7 @@ from ..evaluate.cases import metric_of
 from ..evaluate.result import ALPHA, GROWTH, Entry, Result, Table, sample_size, tables
 from ..evaluate.tune.result import TuningResult, WindowMeasurement
 from ..inspection.receipts.receipt import EvaluationRecord, MeasuredRecord
+from ..rope.errors import command_line
 from ..validate.validation import BucketResult, Validation
 from .sheet import GROWTH as COLUMNS
 from .sheet import HIDDEN_STATES, VALIDATION, Sheet, legend
@@ -103,7 +104,7 @@ def show_tuned(result: TuningResult, out: Path | None, sheet: Sheet) -> None:
         sheet.say(note)
     sheet.say(result.sentence)
     if out is not None:
-        sheet.say(f"Next: ropeconv apply {result.source} --recipe {out}")
+        sheet.copyable(f"Next: {command_line('apply', result.source, '--recipe', out)}")
 
 
 def _difference(total: WindowMeasurement) -> str:

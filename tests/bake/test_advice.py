@@ -12,12 +12,15 @@ import pytest
 from ropeconv.bake import advice
 from ropeconv.bake.advice import CRITERION, Advice, FormatAdvice, Standing, Study, advise, evidence, standing
 from ropeconv.errors import UsageError
+from ropeconv.evaluate.row import parse_rows
+from ropeconv.inspection.inspection import inspect_source
 from ropeconv.models.config import sample_config
 from ropeconv.models.open import open_source
 from ropeconv.models.registry import families
 from ropeconv.rope.bound.reach import profile
 from ropeconv.rope.forms import Plain
 from ropeconv.rope.methods.method import REGISTRY
+from ropeconv.rope.recipe import recipe_text
 from ropeconv.rope.spec import RopeSpec
 from ropeconv.runtimes.read_config import read_spec
 from ropeconv.views.support import grouped
@@ -227,6 +230,25 @@ def test_commands_do_what_was_advised(llama: Path) -> None:
         assert runtimes == {row["runtime"]: row["status"] for row in item["outputs"]["safetensors"]["runtimes"]}
         planned = command(llama.parent, *words[1:], "--to", "gguf", "--dry-run", "--json")
         assert (planned.returncode == 0) == (item["outputs"]["gguf"]["reason"] is None), planned.stderr
+
+
+@pytest.mark.parametrize(
+    ("config", "context"),
+    [(LLAMA_2, 10000), (LLAMA_2, 5000), (LLAMA_2, 32768), (CONFIGS / "google--gemma-3-27b-it.json", 300_000)],
+)
+def test_the_row_that_measures_a_method_has_its_schedule(config: Path, context: int) -> None:
+    """As `eval` reads it: small lengths without a suffix are factors there."""
+    source = open_source(str(config))
+    start = inspect_source(source).spec
+    advised = advise(source, context, ("safetensors",))[0]
+    for item in advised:
+        _, row = parse_rows(f"base,{recipe_text(item.recipe)}")
+        assert row.recipe is not None
+        schedule = row.recipe.schedule(row.recipe.start(start))
+        assert schedule.digest == item.recipe.schedule(item.recipe.start(start)).digest
+        assert schedule.context == context
+    screen = command(config.parent, "advise", config, "--context", context, code=0).stdout
+    assert f" --methods base,{recipe_text(advised[0].recipe)} --text FILE" in screen
 
 
 # Screens

@@ -2,8 +2,12 @@
 
 import json
 import math
+import re
+import shlex
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ropeconv import __version__
@@ -12,8 +16,10 @@ from ropeconv.models.registry import families
 from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.runtimes import verdict
 
+from ..bake.test_companions import head_of
 from ..conftest import CONFIGS, Run, hashes
 from ..support.gguf_files import write
+from ..support.models import make
 from .conftest import Refuses
 
 
@@ -252,3 +258,64 @@ def test_an_adapter(run: Run, tmp_path: Path) -> None:
     assert run("compare", DISTILLED, "adapter", "--exit-code").returncode == 0
     over = run("compare", STOCK, "adapter", "--exit-code")
     assert (over.returncode, "PEFT loads it without a warning -> ropeconv apply" in over.stdout) == (3, True)
+
+
+QUOTED = "it's m"
+
+
+def model(place: Path) -> None:
+    make("llama", place)
+
+
+def dynamic(place: Path) -> None:
+    make("llama", place)
+    path = place / "config.json"
+    scaling = {"rope_type": "dynamic", "factor": 2.0}
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"rope_scaling": scaling}))
+
+
+def head(place: Path) -> None:
+    make("llama", place.with_name("target"))
+    head_of(place.with_name("target"), place)
+
+
+def adapter(place: Path) -> None:
+    place.mkdir()
+    (place / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 16, "target_modules": ["q_proj"]}))
+
+
+def graph(place: Path) -> None:
+    pytest.importorskip("onnx", reason="onnx is not installed; pip install 'ropeconv[graphs]'")
+    from ..support.graphs import rotating
+
+    place.mkdir()
+    rotating(place / "model.onnx", np.geomspace(1, 1e-4, 16, dtype=np.float32))
+
+
+PRINTING: dict[str, tuple[Callable[[Path], None], str, int]] = {
+    "advice with fine-tuning": (model, "advise SOURCE --context 10000", 3),
+    "every method": (model, "advise SOURCE --context 10000 --explain", 10),
+    "an inspection": (model, "inspect SOURCE", 1),
+    "a repair": (dynamic, "inspect SOURCE", 2),
+    "a head": (head, "inspect SOURCE", 1),
+    "a head that is refused": (head, "apply SOURCE --yarn 4", 1),
+    "an adapter": (adapter, "inspect SOURCE", 1),
+    "a graph": (graph, "inspect SOURCE/model.onnx", 1),
+    "a length that needs training": (model, "apply SOURCE --context 1M", 1),
+    "an output that is not validated": (model, "apply SOURCE --yarn 4 --validate auto", 2),
+    "overrides": (model, "apply SOURCE --yarn 4 --to overrides", 1),
+}
+
+
+@pytest.mark.parametrize("name", PRINTING)
+def test_a_printed_command_has_its_paths_as_single_words(
+    run: Run, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ropeconv.engines.transformers.memory.gpu_bytes", lambda: 0)
+    write_source, line, least = PRINTING[name]
+    write_source(tmp_path / QUOTED)
+    done = run(*(word.replace("SOURCE", QUOTED) for word in line.split()))
+    printed = re.findall(r"(?:ropeconv [a-z-]+|vllm serve) [^`\n]*", done.stdout + done.stderr)
+    assert len(printed) >= least, done
+    for command in printed:
+        assert any(word.startswith(QUOTED) for word in shlex.split(command)), command

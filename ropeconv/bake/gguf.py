@@ -9,9 +9,10 @@ from ..convert.gguf_selection import select_gguf
 from ..convert.target import Target
 from ..convert.to_gguf.export import SMALL, GgufExport, export, file_name
 from ..convert.to_gguf.write import FTYPES, converted, quantise, write_tensors
-from ..errors import UnsupportedBake, UsageError
+from ..errors import BadSource, UnsupportedBake, UsageError
 from ..formats.disk import Advance
-from ..formats.gguf.edit import Edit, RewrittenHeader, new_size, rewrite, write_changes, write_new
+from ..formats.gguf.edit import COUNT, SHARDS, Edit, RewrittenHeader, new_size, rewrite, write_changes, write_new
+from ..formats.gguf.file import GgufFile
 from ..formats.safetensors import INDEX
 from ..inspection.inspection import ConfigInspection, inspect_gguf
 from ..inspection.kv_cache import gguf_cache
@@ -29,6 +30,7 @@ from ..inspection.receipts.gguf import (
 from ..inspection.receipts.receipt import OriginalRecord
 from ..models.gguf import GgufSource
 from ..models.source import RECEIPT, Source
+from ..rope.errors import shown
 from ..rope.methods.vectors import AsIs
 from ..rope.recipe import Recipe
 from ..runtimes.llamacpp.archs import arch_of_header
@@ -111,8 +113,13 @@ def shard_names(out: Path, count: int) -> list[str]:
 
 
 def shard_file(source: GgufSource, edit: Edit, shard: int, name: str) -> PlannedFile:
-    """Return the planned file of one shard (the first is 0) of an edited model."""
+    """Return the planned file of one shard (the first is 0) of an edited model.
+
+    Raises BadSource for a first shard whose keys do not fit the shards, which llama.cpp would not load.
+    """
     header = source.file.headers[shard]
+    if not shard:
+        _check_split(source.file, rewrite(header, edit))
     if shard and not header.tensors.keys() & edit.changes.keys():
         return PlannedFile("copy", name, header.size)
 
@@ -122,6 +129,18 @@ def shard_file(source: GgufSource, edit: Edit, shard: int, name: str) -> Planned
         write_new(source.file, shard, edit, target, advance)
 
     return PlannedFile("patch", name, header.size if shard else new_size(header, edit), make=write)
+
+
+def _check_split(file: GgufFile, first: RewrittenHeader) -> None:
+    """Raise BadSource where the keys of a new first shard have another number of shards or tensors than there are."""
+    count = len(file.shards)
+    tensors = len(first.tensors) + sum(len(header.tensors) for header in file.headers[1:])
+    numbers = [first.values[key].decode() if key in first.values else 0 for key in (SHARDS, COUNT)]
+    if numbers[0] not in ((0, 1) if count == 1 else (count,)) or (count > 1 and numbers[1] != tensors):
+        raise BadSource(
+            f"{file.name} would have {SHARDS} = {shown(numbers[0])} and {COUNT} = {shown(numbers[1])} for {count} "
+            f"shards of {tensors} tensors; fetch the file again"
+        )
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from ..formats.gguf.edit import Edit, rewrite
 from ..formats.jsontext import JsonObject
 from ..formats.safetensors import safe_name
 from ..inspection.receipts.folder import OriginalSource, original_source
-from ..inspection.receipts.gguf import earlier, layout_of
+from ..inspection.receipts.gguf import earlier, layout_of, was_written
 from ..inspection.receipts.receipt import SourceRecord
 from ..inspection.receipts.storage import parse_receipt
 from ..models.gguf import GgufSource
@@ -159,7 +159,7 @@ def _of_gguf(source: GgufSource, out: Path | None, in_place: bool) -> RestorePla
     assert receipt.original is not None
     record = receipt.original.gguf
     assert record is not None
-    written = record.data_start > 0  # else a conversion, whose unscaled header was never anywhere
+    written = was_written(record, file.header)  # else its unscaled header was never anywhere
     if written or not in_place:
         layout = layout_of(record, file.header, edit)
         edit = replace(edit, layout=layout)

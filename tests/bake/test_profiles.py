@@ -22,7 +22,7 @@ from ropeconv.inspection.receipts.storage import read_receipt
 from ropeconv.validate.comparison import Comparison
 
 from ..conftest import hashes
-from ..support.baking import AS_IS, YARN, apply, make_plan, recipe_of
+from ..support.baking import AS_IS, MIXED, YARN, apply, make_plan, recipe_of
 from ..support.gguf_files import contents, plain_tensors, write
 from ..support.in_process import command
 from ..support.models import TRAINED, VOCABULARY
@@ -95,6 +95,28 @@ def test_llama_cpp_computes_what_separate_files_do_from_one_copy_of_tensors(tmp_
             verify_output(Comparison.open(first, str(next((out / "base").glob("*-00001-*")))), Options())
     assert np.abs(logits["yarn4"] - logits["mixed4"]).max() > 0.1, "the profiles differ"
     assert on_disk(out) < 1.2 * source.stat().st_size
+
+
+@pytest.mark.parametrize("first", ["the conversion without scaling", "another file"])
+def test_an_output_of_apply_becomes_profiles_that_llama_cpp_loads_and_that_are_restored(
+    first: str, tmp_path: Path
+) -> None:
+    """Its receipt has a first source without shards. `mixed` adds a tensor, which the shards' keys count."""
+    from ..support.llamacpp import bake, checkpoint
+
+    source, plain = checkpoint("llama", tmp_path / "model"), tmp_path / "plain.gguf"
+    bake(source, AS_IS, plain)
+    bake(source if first != "another file" else plain, MIXED, tmp_path / "tiny.gguf")
+    command(tmp_path, "profiles", "tiny.gguf", "yarn:4", "--replace", "-o", "out", "-q", code=0)
+    yarn, base = (next((tmp_path / "out" / name).glob("*-00001-*")) for name in ("yarn4", "base"))
+    scaled = apply(make_plan(plain, YARN, tmp_path / "yarn.gguf"))
+    command(tmp_path, "restore", yarn, "-o", "back.gguf", "-q", code=0)
+    command(tmp_path, "apply", base, "--yarn", 4, "--replace", "-o", "again.gguf", "-q", code=0)
+    command(tmp_path, "restore", base, "--in-place", "-q", code=0)
+    back, again = (tmp_path / f"{name}-00001-of-00002.gguf" for name in ("back", "again"))
+    for path, alone in ((yarn, scaled), (again, scaled), (back, plain), (base, plain)):
+        logits = LlamaCppEngine(path).logits(IDS, range(LENGTH))
+        assert np.array_equal(logits, LlamaCppEngine(alone).logits(IDS, range(LENGTH))), path.name
 
 
 @pytest.mark.parametrize("split", ["no", "tensors first", "metadata first"])

@@ -129,6 +129,24 @@ def test_shards(tmp_path: Path) -> None:
         assert (tmp_path / shard.name.replace("model", "back")).read_bytes() == shard.read_bytes()
 
 
+def test_a_source_with_a_reserve_is_as_it_was_after_replace_in_place(tmp_path: Path) -> None:
+    path = write(tmp_path / "model.gguf", extra={"ropeconv.reserved": " " * 9000})
+    original = path.read_bytes()
+    apply(make_plan(path, YARN, in_place=True))
+    apply(make_plan(path, NTK, in_place=True, replace=True))
+    brought_back(path)
+    assert path.read_bytes() == original
+
+
+def test_shards_whose_keys_have_another_number_are_refused(tmp_path: Path) -> None:
+    write(tmp_path / "model.gguf", split=2)
+    (first, _) = sorted(tmp_path.glob("model-*.gguf"))
+    write_new(GgufFile.open(first), 0, Edit({"split.tensors.count": u32(1)}), tmp_path / "m.gguf")
+    (tmp_path / "m.gguf").replace(first)
+    with pytest.raises(BadSource, match=r"would have split.count = 2 and split.tensors.count = 1 for 2 shards of \d"):
+        make_plan(first, YARN, tmp_path / "baked.gguf")
+
+
 def altered(path: Path, change: Any) -> Path:
     receipt = json.loads(read_header(path).get("ropeconv.json"))
     change(receipt)

@@ -176,6 +176,9 @@ class RewrittenHeader:
         return b"".join(parts)
 
 
+SPLIT = "split."
+"""What the keys of a model in shards begin with."""
+SHARDS = "split.count"
 COUNT = "split.tensors.count"
 """Number of tensors in all files of a split model."""
 
@@ -191,12 +194,7 @@ def rewrite(header: GgufHeader, edit: Edit) -> RewrittenHeader:
         values.pop(key, None)
     values |= edit.values
     if edit.added and COUNT in values:
-        value, number = values[COUNT], values[COUNT].decode()
-        whole = isinstance(number, int) and not isinstance(number, bool)
-        if not whole or not 0 <= number + len(edit.added) < 1 << (8 * len(value.raw) - 1):
-            words = f"the header has {COUNT} = {shown(number)}, where a whole number belongs"
-            raise BadSource(f"{words}; fetch the file again")
-        values[COUNT] = replace(value, raw=(number + len(edit.added)).to_bytes(len(value.raw), "little"))
+        values[COUNT] = recounted(values[COUNT], len(edit.added))
     tensors: dict[str, TensorInfo] = {}
     kept = end = 0
     for name, info in header.tensors.items():
@@ -208,6 +206,16 @@ def rewrite(header: GgufHeader, edit: Edit) -> RewrittenHeader:
         tensors[name] = TensorInfo(name, (len(data) // 4,), F32, end, len(data))
         end = padded(end + len(data), header.alignment)
     return RewrittenHeader(values, tensors, header.alignment, kept)
+
+
+def recounted(value: GgufValue, more: int) -> GgufValue:
+    """Return the value of `COUNT` for so many more tensors. Raises BadSource where it is not a whole number."""
+    number = value.decode()
+    whole = isinstance(number, int) and not isinstance(number, bool)
+    if not whole or not 0 <= number + more < 1 << (8 * len(value.raw) - 1):
+        words = f"the header has {COUNT} = {shown(number)}, where a whole number belongs"
+        raise BadSource(f"{words}; fetch the file again")
+    return replace(value, raw=(number + more).to_bytes(len(value.raw), "little"))
 
 
 def _renamed(values: dict[str, GgufValue], arch: str) -> dict[str, GgufValue]:

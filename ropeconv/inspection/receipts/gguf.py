@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from ...errors import BadSource
-from ...formats.gguf.edit import Change, Edit, Layout, RewrittenHeader, deinterleave, rewrite
+from ...formats.gguf.edit import COUNT, SPLIT, Change, Edit, Layout, RewrittenHeader, deinterleave, recounted, rewrite
 from ...formats.gguf.file import GgufFile
 from ...formats.gguf.header import (
     ALIGNMENT,
@@ -187,13 +187,21 @@ def earlier(file: GgufFile, receipt: Receipt, whole: bool = False) -> Earlier:
             f"source again, {first}"
         )
     added = frozenset(record.added)
+    if moved := sorted((added & file.tensors.keys()) - file.header.tensors.keys()):
+        raise BadSource(f"{moved[0]} of {file.name} is not in its first shard any more; take the source again, {first}")
     edit = Edit(base=_values(file, record, first), changes=_changes(file, record, first), removed=added)
-    rewritten = rewrite(file.header, edit)
+    layout = Layout(record.version, record.data_start, record.tail)  # so that an earlier reserve stays among the keys
+    rewritten = rewrite(file.header, replace(edit, layout=layout))
     header = GgufHeader(record.version, rewritten.values, rewritten.tensors, rewritten.alignment, 0, 0)
     vectors = {name: vector for name, vector in rope_tensors(file).items() if name not in added}
     for name in vectors.keys() & edit.changes.keys():
         vectors[name] = np.frombuffer(edit.changes[name].apply(b""), "<f4").astype(np.float64)
     return Earlier(edit, header, vectors)
+
+
+def was_written(record: GgufRecord, header: GgufHeader) -> bool:
+    """Whether the first source was a file with these shards; not for a conversion, or where it was split since."""
+    return record.data_start > 0 and split_keys(header).keys() == {key for key in record.keys if key.startswith(SPLIT)}
 
 
 def layout_of(record: GgufRecord, header: GgufHeader, edit: Edit) -> Layout:
@@ -202,7 +210,7 @@ def layout_of(record: GgufRecord, header: GgufHeader, edit: Edit) -> Layout:
     record: from the receipt. header: of the present file. edit: brings the first source back. Raises BadSource for
     places that its header cannot have had.
     """
-    if not record.data_start:
+    if not was_written(record, header):
         rewritten = rewrite(header, edit)
         bare = rewritten.plain()
         return Layout(3, len(bare), -rewritten.data_size % rewritten.alignment)
@@ -228,7 +236,15 @@ def _values(file: GgufFile, record: GgufRecord, first: str) -> dict[str, GgufVal
             values[key] = value
         elif record.data_start:
             raise BadSource(f"{file.name} has no {new_key} any more; take the source again, {first}")
-    return values
+    return values | split_keys(file.header, frozenset(record.added))
+
+
+def split_keys(header: GgufHeader, removed: frozenset[str] = frozenset()) -> dict[str, GgufValue]:
+    """Return the keys about shards, which follow the present file and not its first source. removed: tensors."""
+    keys = {key: value for key, value in header.values.items() if key.startswith(SPLIT)}
+    if COUNT in keys and removed:
+        keys[COUNT] = recounted(keys[COUNT], -len(removed & header.tensors.keys()))
+    return keys
 
 
 def _changes(file: GgufFile, record: GgufRecord, first: str) -> dict[str, Change]:

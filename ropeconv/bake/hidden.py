@@ -56,9 +56,9 @@ def refuse_occupied(plan: FilePlan, force: bool) -> None:
     for path in _places(plan):
         if not os.path.lexists(path) or is_empty(path):
             continue
+        refuse_foreign(path, plan.out, path)
         if not force:
             raise RopeconvError(f"{path} exists; choose another place with -o, or replace it with --force")
-        refuse_foreign(path, plan.out, path)
 
 
 def refuse_foreign(place: Path, out: Path, known_as: Path) -> None:
@@ -74,7 +74,8 @@ def refuse_foreign(place: Path, out: Path, known_as: Path) -> None:
             is_output = RECEIPT in read_header(out if out.exists() else place).values
     if not is_output:
         raise RopeconvError(
-            f"{known_as} exists and is not an output of ropeconv, so --force will not replace it; remove it"
+            f"{known_as} exists and has no receipt of ropeconv, so --force will not replace it; choose another place "
+            "with -o, or remove it"
         )
     if not place.is_dir():
         return

@@ -37,7 +37,7 @@ def out(source: Path, tmp_path: Path) -> Path:
 
 
 def brought_back(baked: Path, out: Path, **options: Any) -> Path:
-    return restore(restore_plan(ropeconv.open_source(str(baked)), out, **options))
+    return restore(restore_plan(ropeconv.open_source(str(baked)), out), **options)
 
 
 @pytest.mark.parametrize(
@@ -194,6 +194,16 @@ def test_a_card_in_the_place_of_that_of_the_source_is_named_as_missing(source: P
     assert (plan.skipped, plan.absent) == ((), ("README.md",))
     restore(plan)
     assert hashes(tmp_path / "back") == {k: v for k, v in hashes(source).items() if k != "README.md"}
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_folder_that_was_restored_before_stays_and_the_repair_works(out: Path, tmp_path: Path, force: bool) -> None:
+    """It has no receipt, so that it looks as any folder of the user."""
+    back = brought_back(out, tmp_path / "back")
+    before = hashes(back)
+    with pytest.raises(RopeconvError, match=r"--force will not replace it; choose another place with -o, or remove it"):
+        brought_back(out, back, force=force)
+    assert hashes(back) == before
 
 
 def test_the_output_is_never_written_to(out: Path, tmp_path: Path) -> None:

@@ -59,8 +59,8 @@ SCALED = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings"
         (("--inv-freq", "list.json"), 2, "2 numbers and this model rotates 32 pairs"),
         (("--yarn", "4", "-o", "model/inside"), 1, "lie within each other"),
         (("--yarn", "4", "-o", "no/such/place"), 1, "does not exist; create it"),
-        (("--yarn", "4", "-o", "theirs"), 1, "replace it with --force"),
-        (("--yarn", "4", "-o", "theirs", "--force"), 1, "is not an output of ropeconv"),
+        (("--yarn", "4", "-o", "theirs"), 1, "choose another place with -o, or remove it"),
+        (("--yarn", "4", "-o", "theirs", "--force"), 1, "has no receipt of ropeconv"),
     ],
 )
 def test_arguments(

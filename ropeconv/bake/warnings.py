@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -145,14 +146,19 @@ def run_commands(plan: Plan, path: Path, modelfile: Path | None = None, draft: P
     kind = draft.draft.name if draft and draft.draft else "draft_model"
     text = render(
         "run.jinja", runtime=_runtime_to_show(plan, draft), path=shlex.quote(str(path)),
-        folder=shlex.quote(str(path.parent)), file=shlex.quote(path.name), model=path.stem.lower(),
-        context=plan.schedule.context, modelfile=modelfile and shlex.quote(str(modelfile)),
+        folder=shlex.quote(str(path.parent)), file=shlex.quote(path.name), model=shlex.quote(path.stem.lower()),
+        ollama=_ollama_name(path), context=plan.schedule.context, modelfile=modelfile and shlex.quote(str(modelfile)),
         draft=draft and shlex.quote(str(draft.out)), kind=kind,
         speculation=draft and shlex.quote(
             json.dumps({"method": kind, "model": str(draft.out), "num_speculative_tokens": 3})
         ),
     )  # fmt: skip
     return text.splitlines()
+
+
+def _ollama_name(path: Path) -> str:
+    """Return a name that Ollama accepts: up to 80 of a-z, 0-9, `-`, `_` and `.`, with no `-` or `.` in front."""
+    return re.sub(r"[^a-z0-9._-]+|\.{2,}", "-", path.stem.lower()).strip("-.")[:80] or "model"
 
 
 def _runtime_to_show(plan: Plan, draft: Plan | None) -> str:

@@ -1,6 +1,7 @@
 """Plans of GGUF files, also in shards, and how an output is run."""
 
 import json
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,16 @@ def test_commands_have_the_context_and_quoted_paths(plan: GgufPlan, llama: Path)
     assert run_commands(plan, Path("/a b/Long.gguf")) == [serve]
     assert run_commands(plan, Path("/a b/Long.gguf"), Path("x y")) == ["ollama create long -f 'x y' && ollama run long"]
     assert run_commands(make_plan(llama, YARN), Path("/a b/out")) == ["vllm serve '/a b/out' --max-model-len 256"]
+
+
+@pytest.mark.parametrize(
+    ("stem", "name"),
+    [("out x", "out-x"), ("Näme+(1)", "n-me-1"), ("-a..b", "a-b"), ("模型", "model"), ("Q8_0.v1", "q8_0.v1")],
+)
+def test_ollama_gets_a_name_that_it_accepts(plan: GgufPlan, stem: str, name: str) -> None:
+    (line,) = run_commands(plan, Path(f"{stem}.gguf"), Path(f"{stem}.Modelfile"))
+    words = ["ollama", "create", name, "-f", f"{stem}.Modelfile", "&&", "ollama", "run", name]
+    assert shlex.split(line) == words
 
 
 def test_the_command_is_of_a_runtime_that_supports_the_output(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from ..formats.jsontext import JsonObject
 from ..models.length_limits import length_limits
 from ..models.schema import Config
 from ..rope.errors import RopeconvError
+from ..runtimes.runtime import canonical
 from .checkpoint import CheckpointPlan
 from .plan import Plan
 
@@ -97,13 +98,22 @@ def _settings(rope: object) -> Iterator[tuple[str, object]]:
 
 
 def override_commands(plan: Plan, values: str) -> list[str]:
-    """Return the command of each server that the user named, by default vLLM. values: the overrides as JSON."""
-    names = [name.partition("@")[0] for name in plan.target.runtimes if name.partition("@")[0] in FLAGS] or ["vllm"]
+    """Return the command of each server that the user named, by default vLLM. values: the overrides as JSON.
+
+    Raises UsageError for a runtime without an option for overrides.
+    """
+    given = {name: canonical(name).partition("@")[0] for name in plan.target.runtimes or ("vllm",)}
+    if other := next((name for name, server in given.items() if server not in FLAGS), ""):
+        raise UsageError(f"--runtime {other} has no option for overrides; name vllm or sglang, or leave it out")
     starts = {
         "vllm": "vllm serve {} --max-model-len {}", "sglang": "sglang serve --model-path {} --context-length {}",
     }  # fmt: skip
     model = "MODEL" if plan.source.kind == "config" else shlex.quote(plan.source.reference)
-    return [f"{starts[name].format(model, plan.schedule.context)} {FLAGS[name]} '{values}'" for name in names]
+    text = shlex.quote(values)
+    return [
+        f"{starts[name].format(model, plan.schedule.context)} {FLAGS[name]} {text}"
+        for name in dict.fromkeys(given.values())
+    ]
 
 
 def kept_limits(plan: Plan) -> str:

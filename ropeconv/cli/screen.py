@@ -109,9 +109,13 @@ class Screen:
         """Prints a sentence on stdout, wrapped between words."""
         _print(self._console(), printable(message))
 
-    def copyable(self, text: str) -> None:
-        """Prints a command or a path on stdout, which is never wrapped, so that it can be copied."""
-        sys.stdout.write(f"{printable(text)}\n")
+    def copyable(self, text: str, aside: bool = False) -> None:
+        """Prints a command or a path on stdout, which is never wrapped, so that it can be copied.
+
+        aside: on stderr instead, and not with `quiet`.
+        """
+        if not (aside and self.quiet):
+            (sys.stderr if aside else sys.stdout).write(f"{printable(text)}\n")
 
     def note(self, message: str) -> None:
         """Prints a note on stderr, wrapped between words; nothing for an empty one and with `quiet`."""

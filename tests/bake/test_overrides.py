@@ -98,7 +98,7 @@ def test_stdout_is_the_json_and_the_commands_follow_on_stderr(llama: Path, tmp_p
     values = json.loads(done.stdout)
     assert (values["max_position_embeddings"], values["rope_parameters"]["factor"]) == (256, 4.0)
     assert "model_max_length in tokenizer_config.json (64)" in done.stderr
-    assert "vllm serve model --max-model-len 256 --hf-overrides 'JSON'" in done.stderr
+    assert f"Next: vllm serve model --max-model-len 256 --hf-overrides '{done.stdout.strip()}'\n" in done.stderr
     line = ("apply", "model", "--yarn", 4, "--to", "overrides", "--runtime", "sglang", "--json")
     data = json.loads(command(tmp_path, *line, code=0).stdout)
     text = json.dumps(values)
@@ -115,6 +115,8 @@ def test_stdout_is_the_json_and_the_commands_follow_on_stderr(llama: Path, tmp_p
         ("model --yarn 4 --adapter lora", 2, "prints JSON for one SOURCE and writes nothing; leave --adapter out"),
         ("model --yarn 4 --no-fsync", 2, "leave --no-fsync out"),
         ("model model --yarn 4", 2, "leave the others out"),
+        ("model --yarn 4 --runtime llama.cpp", 2, "--runtime llama.cpp has no option for overrides; name vllm"),
+        ("model --yarn 4 --runtime vLLM --runtime mlx", 2, "--runtime mlx has no option"),
         ("file.gguf --yarn 4", 2, "file.gguf is a GGUF file; write it with -o"),
         ("scaled --linear 4 --replace", 1, "an override cannot remove rope_parameters."),
         ("scaled --as-is", 2, "scaled needs no override: its config does not change"),

@@ -105,7 +105,7 @@ def print_overrides(
 ) -> None:
     """Prints what `--to overrides` asks for: the JSON on stdout, and the command with it on stderr.
 
-    Raises UsageError for several sources, and for options of an output that is written.
+    Raises UsageError for several sources, for options of an output that is written, and as `override_commands` does.
     """
     from ...bake.apply import make_plan
     from ...bake.overrides import kept_limits, override_commands, overrides
@@ -126,12 +126,12 @@ def print_overrides(
     plan = make_plan(source, recipe, build_target(unit))
     values = overrides(plan, before)
     text = json.dumps(values)
+    run = override_commands(plan, text)
     if screen.as_json:
-        run = override_commands(plan, text)
         screen.data({"overrides": values, "context": plan.schedule.context, "run": run})
         return
     screen.copyable(text)
     for note in (*plan.warnings, *filter(None, [kept_limits(plan)])):
         screen.note(f"Note: {sentence(note)}")
-    for line in override_commands(plan, "JSON"):
-        screen.note(f"Next: {line}")
+    for line in run:
+        screen.copyable(f"Next: {line}", aside=True)

@@ -133,7 +133,4 @@ def mtp_note(config: Config) -> str:
     count = positive_int(part, MTP, least=0)
     if not count:
         return ""
-    return (
-        f"its MTP layers ({count}) read the same config in vLLM and SGLang, so they are extended with it; "
-        "--hf-overrides of vLLM do not reach them"
-    )
+    return f"MTP layers ({count}) are extended too, except by --hf-overrides of vLLM"

@@ -1,7 +1,7 @@
 """The verdict of a runtime on a planned config, from reading the config by the rules that its model file follows."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 
 import msgspec
@@ -78,13 +78,14 @@ def frequencies(schedule: Schedule) -> str:
 
 
 def describe(form: Form | None) -> str:
-    """A form for display: `yarn, theta 10000, factor 4, original_context 4096`."""
+    """A form for display, without defaults: `yarn, theta 10000, factor 4, original_context 4096`."""
     if form is None:
         return "none"
+    defaults = {entry.name: entry.default for entry in fields(form)}
     numbers = [
         f"{name} {value:.12g}"
         for name, value in vars(form).items()
-        if isinstance(value, (int, float)) and not isinstance(value, bool)
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and value != defaults.get(name)
     ]
     flags = ["truncate false"] if isinstance(form, Yarn) and not form.truncate else []
     return ", ".join([form.kind, *numbers, *flags])

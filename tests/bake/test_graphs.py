@@ -37,7 +37,7 @@ def tables(inv_freq: np.ndarray, rows: int, factor: float = 1.0, dtype: Any = np
 
 
 FORMULAS = {
-    "yarn": "yarn, theta 10000, factor 4, original_context 4096, beta_fast 32, beta_slow 1",
+    "yarn": "yarn, theta 10000, factor 4, original_context 4096",
     "linear": "linear, theta 10000, factor 4",
     "llama3": "llama3, theta 10000, factor 4, original_context 4096, low_freq_factor 1, high_freq_factor 4",
     "mixed": "mixed, theta 10000, factor 4",

@@ -35,7 +35,7 @@ def test_a_receipt_of_a_folder(llama: Path) -> None:
     record = receipt(llama, YARN)
     assert (record.ropeconv, record.schema, record.family, record.method) == (__version__, SCHEMA, "llama", "yarn")
     assert record.before == BeforeRecord(
-        "default, theta 10000", "yarn, theta 10000, factor 4, original_context 64, beta_fast 32, beta_slow 1", 1.0, 64,
+        "default, theta 10000", "yarn, theta 10000, factor 4, original_context 64", 1.0, 64,
         64, None, None,
     )  # fmt: skip
     assert (record.encoding, record.in_config) == ("native", ConfigRecord("native", pytest.approx(FORMULA), 1.0))

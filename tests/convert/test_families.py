@@ -194,7 +194,7 @@ CANNOT = {
     ("gemma4", "mixed"): "proportional has a base and one factor",
     ("gemma4_unified", "mixed"): "proportional has a base and one factor",
     ("cosmos3_edge", "mixed"): "its class does not support them",
-    ("cosmos3_edge", "yarn"): "takes default",
+    ("cosmos3_edge", "yarn"): "its class supports default",
 }
 """Methods whose frequencies a class cannot carry, with the reason; YaRN changes none of Gemma 4's."""
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ..errors import BadSource
 from ..loader import load_tokenizer
+from ..rope.errors import counted
 from ..rope.schedule import Schedule
 from .comparison import Settings
 
@@ -95,9 +96,8 @@ def of_text(file: Path, folder: Path, count: int, trust: bool = False) -> list[i
         raise BadSource(f"{file} cannot be read as UTF-8 text ({problem}); give another --text") from None
     ids: list[int] = load_tokenizer(folder, trust, "leave --text out")(text).input_ids
     if len(ids) < count:
-        raise BadSource(
-            f"{file} has {len(ids)} tokens and {count} are needed; give a longer --text or --length {len(ids)}"
-        )
+        has = counted(len(ids), "token")
+        raise BadSource(f"{file} has {has}, and {count:,} are needed; give a longer text, or leave --text out")
     return ids[:count]
 
 

@@ -67,8 +67,10 @@ def test_a_text(tmp_path: Path) -> None:
     baked(checkpoint("llama", tmp_path / "model"), tmp_path / "out")
     text, given = tmp_path / "text.txt", (*VALIDATE, "--length", 256, "--chunk", 100, "--text", "text.txt")
     assert "cannot be read" in command(tmp_path, *given, code=1).stderr
-    text.write_text("short")
-    assert "give a longer --text" in command(tmp_path, *given, code=1).stderr
+    for short, has in (("", "0 tokens"), ("a", "1 token")):
+        text.write_text(short)
+        advice = f"text.txt has {has}, and 256 are needed; give a longer text, or leave --text out"
+        assert advice in command(tmp_path, *given, code=1).stderr
     text.write_text(Path(__file__).read_text())
     command(tmp_path, *given, code=0)
 

@@ -102,6 +102,11 @@ def test_no_such_source(refuses: Refuses, llama: Path, reference: str) -> None:
     refuses(1, "give", "apply", reference, "--yarn", "4")
 
 
+@pytest.mark.parametrize("name", ["nope-00001-of-00002.gguf", "nope.gguf", "nope"])
+def test_no_such_output_to_publish(refuses: Refuses, name: str) -> None:
+    refuses(1, f"{name} does not exist; give what `ropeconv apply` wrote", "push", name, "me/x")
+
+
 def test_a_scaled_model_is_replaced_when_asked(run: Run, llama: Path) -> None:
     config(rope_scaling=SCALED, max_position_embeddings=64)(llama)
     done = run("apply", "model", "--linear", "4", "--replace", "--dry-run", "--json")

@@ -104,6 +104,8 @@ def push_command(
 
     publication = replace(publication, repo_id=repository(repo_id))
     folder = baked[0]
+    if absent := next((path for path in baked if not path.exists()), None):
+        raise RopeconvError(f"{absent} does not exist; give what `ropeconv apply` wrote")
     if all(path.suffix == ".gguf" for path in baked):
         if ignore_receipt:
             raise UsageError("--ignore-receipt is for folders, whose receipt lists files; leave it out")

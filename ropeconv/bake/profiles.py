@@ -28,7 +28,7 @@ from ..inspection.receipts.receipt import FileRecord
 from ..inspection.receipts.storage import write_receipt
 from ..models.gguf import GgufSource
 from ..models.source import OTHER_WEIGHTS, Source
-from ..rope.errors import RopeconvError
+from ..rope.errors import RopeconvError, command_line
 from ..rope.methods.vectors import AsIs
 from ..rope.recipe import Recipe
 from ..runtimes.llamacpp.read_header import ROPE_TENSORS
@@ -38,6 +38,7 @@ from .execution import COPIED, ApplyOptions, execute_plan
 from .gguf import GgufPlan, gguf_plan, shard_names
 from .hidden import is_empty
 from .plan import FilePlan, Plan, PlannedFile
+from .start import AlreadyExtended
 
 BASE = "base"
 """The name of the profile that has the RoPE of the source."""
@@ -69,7 +70,8 @@ class ProfilesPlan(FilePlan):
         """The size in bytes of what a profile has for itself."""
         plan = self.plans[name]
         if isinstance(plan, GgufPlan):
-            return new_size(plan.source.file.header, first_shard(plan.source.file, plan.edit))
+            file = plan.source.file
+            return self.files[0].size if name == BASE else new_size(file.header, first_shard(file, plan.edit))
         return sum(file.size for file in plan.files if not is_shared(file))
 
     def origin(self, file: PlannedFile) -> Path | None:
@@ -92,36 +94,43 @@ def profile_plans(source: Source | GgufSource, recipes: Sequence[Recipe], target
         recipes: One for each profile.
         target: Format, runtimes, and `out`, the folder of all profiles; None where none is written.
 
+    Returns:
+        The plans in the order of the recipes. For a GGUF file `base` is always there, and first.
+
     Raises:
         UsageError: For two profiles of one name, and where only `base` of a GGUF file is left.
         RopeconvError: For a place that is taken, and a profile that changes weights; else as `make_plan`.
     """
     out, gguf = target.out or Path(source.name), isinstance(source, GgufSource)
     if target.out and out.exists() and not is_empty(out):
-        raise RopeconvError(
-            f"{out} exists; choose another place with -o, or add one profile to it with `ropeconv apply "
-            f"{source.reference} METHOD --link -o {out}/NAME`"
-        )
+        one = command_line("apply", source.reference, "METHOD", "--link", "-o", f"{out}/NAME")
+        repair = "remove it" if gguf else f"add one profile to it with `{one}`"
+        raise RopeconvError(f"{out} exists; choose another place with -o, or {repair}")
     if isinstance(source, Source) and (source.kind == "config" or source.generated_files()):
         raise UsageError(
             f"{source.reference} has no weights in the format of its profiles; make a checkpoint of it first, with "
             "`ropeconv apply SOURCE --as-is -o FOLDER`"
         )
     plans: dict[str, Plan] = {}
+    if gguf:
+        recipes = [Recipe(AsIs()), *(recipe for recipe in recipes if not isinstance(recipe.method, AsIs))]
     for recipe in recipes:
         name = BASE if isinstance(recipe.method, AsIs) else recipe.method.label
         if name in plans:
             raise UsageError(f"two profiles would be named {name}; leave one out, or write it with `ropeconv apply`")
-        if gguf and name == BASE:
-            continue  # it is always there
-        place = out / name / f"{source.name}-{name}.gguf" if gguf else out / name
-        plans[name] = make_plan(source, recipe, replace(target, out=place))
+        place = out / name / f"{source.name}{f'-{name}' * (name != BASE)}.gguf" if gguf else out / name
+        keeps, encoding = name == BASE or recipe.on_top, "auto" if gguf and name == BASE else target.encoding
+        here = replace(target, out=place, replace=target.replace and not keeps, encoding=encoding)
+        try:
+            plans[name] = make_plan(source, recipe, here)
+        except AlreadyExtended as problem:
+            raise RopeconvError(f"{problem.short}, which leaves base as it is") from None
         if change := changed_weights(plans[name]):
             raise RopeconvError(
                 f"the profile {name} cannot share weights, since {change}; choose another method or --runtime, or "
                 "write it with `ropeconv apply`"
             )
-    if not plans:
+    if gguf and len(plans) == 1:
         raise UsageError("base of a GGUF file is always written; name a profile beside it, such as yarn:4")
     return plans
 
@@ -238,6 +247,9 @@ def _finish_gguf(plan: ProfilesPlan, folder: Path) -> Iterator[tuple[str, Applie
     """Yield the outputs by name, after their first shards and links to the others. folder: the hidden one."""
     base = GgufSource(folder / plan.files[0].name)
     for name, profile in plan.plans.items():
+        if name == BASE:
+            yield name, AppliedPlan(plan.out / plan.files[0].name)
+            continue
         place = folder / name / profile.out.name
         place.parent.mkdir(exist_ok=True)  # from an interrupted run
         first, *others = gguf_plan(base, profile.recipe, replace(profile.target, out=place)).files

@@ -38,6 +38,17 @@ def first_inspection(source: Source, target: Target) -> tuple[ConfigInspection, 
         return start, start, first
 
 
+class AlreadyExtended(RopeconvError):
+    """A model that was extended before. short: the message without the options that only `apply` has."""
+
+    def __init__(self, message: str, short: str) -> None:
+        super().__init__(message, short)
+        self.short = short
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
 def start_spec(inspection: Inspection, recipe: Recipe, target: Target) -> RopeSpec:
     """Return the RoPE that a recipe starts from: the only place of a plan where a scaled model becomes an unscaled one.
 
@@ -61,14 +72,12 @@ def start_spec(inspection: Inspection, recipe: Recipe, target: Target) -> RopeSp
     if inspection.extended and not (target.replace or recipe.on_top or isinstance(recipe.method, AsIs)):
         has = f"({describe(inspection.spec.form)})"
         if inspection.spec.scaled:
-            raise RopeconvError(
-                f"{reference} is scaled already {has}; pass --replace to start from its unscaled RoPE, "
-                "--on-top to extend its scaling, or --as-is to keep the scaling it has"
+            short = f"{reference} is scaled already {has}; pass --replace to start from its unscaled RoPE"
+            raise AlreadyExtended(
+                f"{short}, --on-top to extend its scaling, or --as-is to keep the scaling it has", short
             )
-        raise RopeconvError(
-            f"{reference} was extended by ropeconv already {has}; pass --replace to start from its first "
-            "source, or --as-is to keep the RoPE it has"
-        )
+        short = f"{reference} was extended by ropeconv already {has}; pass --replace to start from its first source"
+        raise AlreadyExtended(f"{short}, or --as-is to keep the RoPE it has", short)
     return recipe.start(inspection.spec)
 
 

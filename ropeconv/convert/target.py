@@ -145,7 +145,7 @@ class EncodeResult:
     def exact_share(self) -> str:
         """The share of runtimes in which it is exact, of those that support the model and were tested."""
         known = sum(verdict.status not in ("unsupported", "unknown") for verdict in self.verdicts)
-        return f"exact in {self.exact_count()} of {known} runtimes"
+        return f"exact in {self.exact_count()} of {known} runtime versions"
 
     def refuse_approximate(self, schedule: Schedule, target: Target, otherwise: str) -> None:
         """Raise UnsupportedBake for a deviation from log-n that the target does not allow. otherwise: another way."""

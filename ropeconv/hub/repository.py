@@ -65,7 +65,8 @@ class Repository:
         if self.options.create_pr or self.options.exist_ok or self.is_empty() or self.holds():
             return ""
         return (
-            f"{self.name} exists; pass --create-pr for a pull request, or commit to it with `ropeconv push --exist-ok`"
+            f"{self.name} exists; choose another name, or run `ropeconv push OUTPUT {self.name}` with --create-pr or "
+            "--exist-ok"
         )
 
     def remove(self, note: Callable[[str], None]) -> None:

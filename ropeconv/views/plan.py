@@ -46,8 +46,6 @@ def show_profiles(plan: ProfilesPlan, sheet: Sheet, explain: bool = False, writt
 
     explain: with the whole plan of each. written: on this disk, and not only on the Hub.
     """
-    from ..bake.profiles import BASE
-
     rows = [
         (
             name, f"{profile.schedule.context:,}", " ".join(flags(profile.recipe) or [profile.recipe.method.flag()]),
@@ -55,17 +53,17 @@ def show_profiles(plan: ProfilesPlan, sheet: Sheet, explain: bool = False, writt
         )
         for name, profile in plan.plans.items()
     ]  # fmt: skip
-    first = next(iter(plan.plans.values()))
-    if not first.is_folder:
-        rows.insert(0, (BASE, f"{first.source_spec.context:,}", "unchanged", human(plan.files[0].size), ""))
     weights, links = human(sum(file.size for file in plan.shared)), any(file.action == "copy" for file in plan.shared)
-    heading = f"{plan.source.reference}: {counted(len(rows), 'profile')}, which share {weights} of weights"
+    share = "shares" if len(rows) == 1 else "share"
+    heading = f"{plan.source.reference}: {counted(len(rows), 'profile')}, which {share} {weights} of weights"
     sheet.table(
         heading, ("profile", "context", "method", "own files", "runtimes"), rows, right=("context", "own files")
     )
-    whose = f"the profiles and {plan.source.reference}" if links and not plan.copied else "the profiles"
     if written:
-        sheet.say(f"The weights of {whose} are the same blocks of the disk: a program that writes to them changes all.")
+        whose = f"The profiles and {plan.source.reference}" if links and not plan.copied else "The profiles"
+        sheet.say(
+            f"{whose} share their weight files (hard links). A program that edits one file in place edits all of them."
+        )
     for profile in plan.plans.values() if explain else ():
         show_plan(profile, sheet, explain)
     for warning in dict.fromkeys(warning for profile in plan.plans.values() for warning in profile.warnings):

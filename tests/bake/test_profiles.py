@@ -22,7 +22,7 @@ from ropeconv.inspection.receipts.storage import read_receipt
 from ropeconv.validate.comparison import Comparison
 
 from ..conftest import hashes
-from ..support.baking import AS_IS, MIXED, YARN, apply, make_plan, recipe_of
+from ..support.baking import AS_IS, MIXED, YARN, apply, inspected, make_plan, recipe_of
 from ..support.gguf_files import contents, plain_tensors, write
 from ..support.in_process import command
 from ..support.models import TRAINED, VOCABULARY
@@ -81,6 +81,7 @@ def test_llama_cpp_computes_what_separate_files_do_from_one_copy_of_tensors(tmp_
     source, out = tmp_path / "tiny.gguf", tmp_path / "out"
     bake(checkpoint("llama", tmp_path / "model"), AS_IS, source)
     done = command(tmp_path, "profiles", "tiny.gguf", "yarn:4", "mixed:4", "-o", "out", code=0)
+    assert "base: llama-server -m out/base/tiny-00001-of-00002.gguf -c 64" in done.stdout
     assert "yarn4: llama-server -m out/yarn4/tiny-yarn4-00001-of-00002.gguf -c 256" in done.stdout
     logits: dict[str, Any] = {}
     for name, recipe in {"base": AS_IS, "yarn4": YARN, "mixed4": recipe_of("mixed", 4.0)}.items():
@@ -130,7 +131,9 @@ def test_every_shape_of_a_gguf_file_keeps_its_tensors_and_moves_rope_tensors(spl
     command(tmp_path, "profiles", source.name, "mixed:4", "-o", "out", "-q", code=0)
     linked = split == "metadata first"
     for folder in (tmp_path / "out/base", tmp_path / "out/mixed4"):
-        file = GgufFile.open(next(folder.glob("*-00001-of-*.gguf")))
+        (first,) = folder.glob("*-00001-of-*.gguf")
+        assert first.name == f"model{'-mixed4' if folder.name == 'mixed4' else ''}-00001-of-{first.name[-10:]}"
+        file = GgufFile.open(first)
         rope = {"rope_freqs.weight"} & ({*tensors} if folder.name == "base" else {"rope_freqs.weight"})
         assert set(file.header.tensors) == rope
         actual = {name: data for path in file.paths for name, data in contents(path).items()}
@@ -176,6 +179,24 @@ def test_a_refusal_is_a_sentence_and_nothing_is_written(
     before = hashes(tmp_path)
     assert message in command(tmp_path, "profiles", *line.split(), code=code).stderr
     assert hashes(tmp_path) == before
+
+
+def test_base_keeps_a_scaling_that_the_other_profiles_replace(llama: Path, tmp_path: Path) -> None:
+    command(tmp_path, "apply", "model", "--yarn", 4, "-o", "long", "-q", code=0)
+    refused = command(tmp_path, "profiles", "long", "base", "yarn:8", code=1).stderr
+    assert "pass --replace to start from its unscaled RoPE, which leaves base as it is\n" in refused
+    command(tmp_path, "profiles", "long", "base", "yarn:8", "--replace", "-o", "out", "-q", code=0)
+    contexts = {name: inspected(tmp_path / "out" / name).spec for name in ("base", "yarn8")}
+    assert [(spec.context, spec.form.factor) for spec in contexts.values()] == [(256, 4), (512, 8)]
+
+
+def test_the_command_that_adds_a_profile_can_be_pasted(llama: Path, tmp_path: Path) -> None:
+    llama.rename(tmp_path / "my model")
+    command(tmp_path, "profiles", "my model", "yarn:4", "-o", "my profiles", "-q", code=0)
+    done = command(tmp_path, "profiles", "my model", "yarn:4", "-o", "my profiles", code=1)
+    assert "with `ropeconv apply 'my model' METHOD --link -o 'my profiles/NAME'`" in done.stderr
+    for heading in ("1 profile, which shares", "The profiles and my model share their weight files (hard links)"):
+        assert heading in command(tmp_path, "profiles", "my model", "yarn:4", "-o", "x", "--dry-run", code=0).stdout
 
 
 @pytest.mark.parametrize("fails", ["check", "links"])

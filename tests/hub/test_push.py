@@ -201,7 +201,7 @@ def test_gguf_files_of_one_recipe_share_a_repository(push: Push, hub: WritingHub
         assert set(hub.stored) == {hashes(tmp_path)["tiny-F16.gguf"]}
     text = card_of(hub, "me/tiny-gguf")
     assert ("llama-server -hf me/tiny-gguf" in text, "to 1,024 tokens with [YaRN]" in text) == (True, True)
-    push("push tiny-other.gguf me/tiny-gguf", 1, "exists; pass --create-pr")
+    push("push tiny-other.gguf me/tiny-gguf", 1, "exists; choose another name, or run `ropeconv push OUTPUT")
     push("push tiny-Q8_0.gguf tiny-F32.gguf me/tiny-gguf --exist-ok")
     text = card_of(hub, "me/tiny-gguf")
     assert all(f"[tiny-{kind}.gguf](./tiny-{kind}.gguf)" in text for kind in ("F16", "Q8_0", "F32"))

@@ -24,7 +24,7 @@ def made(hub: WritingHub, name: str, **files: str) -> Path:
 def test_a_repository_with_anything_else_is_refused_and_stays_as_it_is(name: str, push: Push, hub: WritingHub) -> None:
     folder = made(hub, "me/other", **{name: "{}"})
     before = hashes(folder)
-    push(f"{BAKE} --push me/other", 1, "exists; pass --create-pr")
+    push(f"{BAKE} --push me/other", 1, "exists; choose another name, or run `ropeconv push OUTPUT")
     assert hashes(folder) == before
 
 
@@ -32,7 +32,7 @@ def test_the_same_output_is_published_again_and_another_is_refused(push: Push, h
     push(f"{BAKE} --push me/a")
     before = hashes(hub.repos["me/a"])
     push(f"{BAKE} --push me/a")
-    push("apply base/tiny --linear 16 --push me/a", 1, "exists; pass --create-pr")
+    push("apply base/tiny --linear 16 --push me/a", 1, "exists; choose another name, or run `ropeconv push OUTPUT")
     assert hashes(hub.repos["me/a"]) == before
 
 
@@ -125,5 +125,9 @@ def test_branches_have_their_own_configs_and_copies_of_the_hub(
 
 def test_a_repository_with_other_contents_gets_no_branches(push: Push, hub: WritingHub) -> None:
     push("apply base/tiny --yarn 8 --push me/taken -q")
-    push("profiles base/tiny base yarn:4 --push me/taken", 1, "me/taken exists; pass --create-pr")
+    push(
+        "profiles base/tiny base yarn:4 --push me/taken",
+        1,
+        "me/taken exists; choose another name, or run `ropeconv push OUTPUT",
+    )
     assert hub.branches == []

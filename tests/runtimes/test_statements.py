@@ -40,7 +40,7 @@ def test_a_family_without_statements_is_unknown_everywhere() -> None:
     request = EncodeRequest(recipe_of("yarn", 4.0).schedule(spec), spec, new, config, Target(encoding="native"))
     result = ENCODINGS["native"].encode(request)
     assert {verdict.status for verdict in result.verdicts} == {"unknown"}
-    assert result.exact_share == "exact in 0 of 0 runtimes"
+    assert result.exact_share == "exact in 0 of 0 runtime versions"
     assert {verdict.grade for verdict in result.verdicts} == {""}
 
 

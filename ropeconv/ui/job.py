@@ -100,11 +100,18 @@ CONTEXT = multiprocessing.get_context("forkserver")
 
 
 def prepare() -> None:
-    """Starts the process that others are made from, so that the first request need not wait for its imports."""
+    """Starts the process that others are made from, so that the first request need not wait for its imports.
+
+    It ignores Ctrl-C from its start, which ends the page and thereby this process.
+    """
     from multiprocessing.forkserver import ensure_running
 
     CONTEXT.set_forkserver_preload(["ropeconv.ui.preload"])
-    ensure_running()
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a new process inherits this
+    try:
+        ensure_running()
+    finally:
+        signal.signal(signal.SIGINT, handler)
 
 
 class PageJob:

@@ -3,6 +3,8 @@
 import os
 import signal
 import socket
+import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -86,6 +88,22 @@ def test_ctrl_c_ends_the_page_and_leaves_nothing(tmp_path: Path) -> None:
         assert process.wait(30) == 0
     assert (tmp_path / "ui.log").read_text().endswith("The page is closed.\n")
     assert [path.name for path in tmp_path.iterdir()] == ["ui.log"]
+
+
+EARLY = """
+import os, signal
+from ropeconv.ui.job import prepare
+prepare()
+try:
+    os.killpg(0, signal.SIGINT)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_ctrl_c_while_the_page_starts_prints_nothing_of_its_other_processes() -> None:
+    done = subprocess.run([sys.executable, "-c", EARLY], capture_output=True, text=True, start_new_session=True)
+    assert (done.stdout, done.stderr) == ("interrupted\n", "")
 
 
 def ask(task: str, form: ModelForm | BakeForm, seconds: float | None = 60) -> PageAnswer:

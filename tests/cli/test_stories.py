@@ -83,7 +83,7 @@ WORKS = {
         "The model is treated as qwen2",
     ),
     "many models, an example": ("run --help", 'recipes = ["yarn:4"]'),
-    "many models": ("run plan.toml --dry-run", "1 units of 1 sources to run"),
+    "many models": ("run plan.toml --dry-run", "1 unit of 1 source to run"),
 }
 ANSWERED = {
     "aply model --yarn 4": "use `ropeconv apply`",

@@ -41,7 +41,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[
 
 def test_a_plan_is_shown_and_nothing_is_written(place: Path) -> None:
     before = sorted(path.name for path in place.iterdir())
-    shown = command(place, "run", "plan.toml", "--dry-run", code=0).stdout
+    shown = command(place, "run", "plan.toml", "--dry-run", code=1).stdout
     for words in (
         "10 units of 2 sources to run, 0 in the journal", "apply b yarn:4 would fail: config.json",
         "No time estimate yet for 4 apply and 4 validate: the first one has not run.",
@@ -49,7 +49,7 @@ def test_a_plan_is_shown_and_nothing_is_written(place: Path) -> None:
     ):  # fmt: skip
         assert words in shown
     assert sorted(path.name for path in place.iterdir()) == before
-    document = json.loads(command(place, "run", "plan.toml", "--dry-run", "--json").stdout)
+    document = json.loads(command(place, "run", "plan.toml", "--dry-run", "--json", code=1).stdout)
     assert (document["units"], document["done"], len(document["jobs"])) == (10, 0, 6)
     assert document["bytes"] == sum(job["bytes"] for job in document["jobs"]) > 0
 
@@ -76,7 +76,7 @@ def test_two_sources_two_targets(finished: tuple[Path, list[dict[str, Any]], set
     assert "10 done, 0 failed, 0 not run." in shown
     assert ["source", "recipe", "target", "apply", "validate", "eval"] in [line.split() for line in shown.splitlines()]
     assert (place / "plan" / "journal.jsonl").read_bytes() == before
-    again = command(place, "run", "plan.toml", "--dry-run").stdout
+    again = command(place, "run", "plan.toml", "--dry-run", code=0).stdout
     assert "0 units of 2 sources to run, 10 in the journal" in again
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from ...errors import Interruption
 from ...options import option
+from ...rope.errors import counted
 from ..command import RUNNING, Positional, command
 from ..options import DryRunOption
 from ..screen import ProgressScreen, Screen
@@ -53,7 +54,7 @@ def run_command(
 
     After an interruption the same command continues where it stopped, and tries failed units again.
 
-    Exit codes: 0 done, 1 a unit failed, 2 wrong usage, 130 stopped before the end.
+    Exit codes: 0 done, 1 a unit failed (or would, with --dry-run), 2 wrong usage, 130 stopped before the end.
     """
     from ...models import hub as hub_client
     from ...run.executors import executor_of
@@ -71,15 +72,16 @@ def run_command(
     jobs = jobs_of(parsed, named_sources(parsed.sources, folder), folder, out)
     journal = out / "journal.jsonl"
     if dry_run:
-        _show_plan(parsed, jobs, journal, flags, executor, screen)
+        if _show_plan(parsed, jobs, journal, flags, executor, screen):
+            raise SystemExit(1)
         return
     _run(plan, parsed, jobs, journal, flags, executor, screen)
 
 
 def _show_plan(
     plan: RunPlan, jobs: list[Job], place: Path, flags: RunFlags, executor: Executor, screen: Screen
-) -> None:
-    """Prints what would be run, written and published."""
+) -> bool:
+    """Prints what would be run, written and published, and returns whether a unit would fail."""
     from ...formats.disk import human
     from ...run.executors.local import Local
     from ...run.jobs import RunJournal
@@ -92,6 +94,7 @@ def _show_plan(
             _verify(jobs, journal, flags.verify and not flags.fresh, screen)
             lines, remaining = list(journal.lines.values()), jobs if flags.fresh else missing(jobs, journal)
     previews = [planned(job) for job in remaining]
+    failing = any(preview.problem for preview in previews)
     costs, units = Costs.of(lines), [unit for job in remaining for unit in job]
     if isinstance(executor, Local):
         costs = costs.with_eval(units)
@@ -100,7 +103,7 @@ def _show_plan(
     if screen.as_json:
         document = {"units": len(units), "done": done, "bytes": kept_bytes(previews), "time": sentences}
         screen.data(document | {"jobs": [preview.to_dict() for preview in previews]})
-        return
+        return failing
     columns = ("source", "recipe", "target", "tasks", "bytes", "repository")
     screen.table("", columns, [_planned_row(preview) for preview in previews], optional=("target",), right=("bytes",))
     for preview in previews:
@@ -110,12 +113,13 @@ def _show_plan(
     repositories = sum(bool(preview.publishes) for preview in previews)
     sources = len({job[0].source.name for job in jobs})
     screen.say(
-        f"{len(units):,} units of {sources:,} sources to run, {done:,} in the journal; outputs have "
-        f"{human(kept_bytes(previews))}, {repositories:,} repositories are published."
+        f"{counted(len(units), 'unit')} of {counted(sources, 'source')} to run, {done:,} in the journal; outputs have "
+        f"{human(kept_bytes(previews))}, {counted(repositories, 'repository is', 'repositories are')} published."
     )
     for sentence in sentences:
         screen.say(sentence)
     check_bytes(plan, previews)
+    return failing
 
 
 def _planned_row(preview: JobPreview) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from ..options import Format
 from ..rope.bound.reach import Profile, profile
 from ..rope.errors import RecipeError, RopeconvError, command_line
 from ..rope.forms import LongRope, longrope_attention_factor
-from ..rope.lengths import format_tokens, is_length
+from ..rope.lengths import LARGEST_FACTOR, format_tokens, is_length
 from ..rope.methods.bases import ThetaBound
 from ..rope.methods.method import REGISTRY, LengthMethod, Method, ScaledMethod
 from ..rope.methods.vectors import Piecewise
@@ -310,7 +310,7 @@ def _reaching(kind: type[Method], start: RopeSpec, context: int, on_top: bool) -
     factor, length = context / start.context, format_tokens(context)
     if isinstance(method, LengthMethod):
         return replace(method, target=context)
-    if is_length(length) and (on_top or round(factor, 2) != factor):
+    if is_length(length) and (on_top or round(factor, 2) != factor or factor >= LARGEST_FACTOR):
         if isinstance(method, ScaledMethod):
             return replace(method, factor=length)
         if isinstance(method, Piecewise):

@@ -234,7 +234,13 @@ def test_commands_do_what_was_advised(llama: Path) -> None:
 
 @pytest.mark.parametrize(
     ("config", "context"),
-    [(LLAMA_2, 10000), (LLAMA_2, 5000), (LLAMA_2, 32768), (CONFIGS / "google--gemma-3-27b-it.json", 300_000)],
+    [
+        (LLAMA_2, 10000),
+        (LLAMA_2, 5000),
+        (LLAMA_2, 32768),
+        (LLAMA_2, 1 << 22),
+        (CONFIGS / "google--gemma-3-27b-it.json", 300_000),
+    ],
 )
 def test_the_row_that_measures_a_method_has_its_schedule(config: Path, context: int) -> None:
     """As `eval` reads it: small lengths without a suffix are factors there."""

@@ -39,6 +39,11 @@ def format_tokens(tokens: int) -> str:
     return str(tokens)
 
 
+def factor_text(tokens: int) -> str:
+    """A scale factor that reaches a number of tokens, as the next length with a suffix: 2500 as `"3k"`."""
+    return format_tokens(-(-tokens // UNITS["k"]) * UNITS["k"])
+
+
 def is_length(factor: object) -> bool:
     """Whether a scale factor is written as a length: digits and a suffix, as in 128k."""
     match = re.fullmatch(r"0*([1-9]\d{0,9})([kM])", factor) if isinstance(factor, str) else None
@@ -87,6 +92,6 @@ def factor_over(factor: Factor, context: int, flag: str, kind: str = "trained") 
     if length <= context:
         raise RecipeError(
             f"{flag} {factor} is within the {kind} {context:,} tokens; give a longer length, such as "
-            f"{flag} {format_tokens(4 * context)}, or a factor, such as {flag} 4"
+            f"{flag} {factor_text(4 * context)}, or a factor, such as {flag} 4"
         )
     return length / context

@@ -15,7 +15,7 @@ from ..models.config import modality_note
 from ..models.gguf import GgufSource
 from ..models.source import Source
 from ..rope.errors import command_line, counted
-from ..rope.lengths import format_tokens
+from ..rope.lengths import factor_text, format_tokens
 from ..rope.schedule import QueryScaling
 from ..rope.spec import RopeSpec
 from ..runtimes.drafts import draft_sizes, mtp_note
@@ -51,7 +51,7 @@ def show_inspection(
     if not inspection.problems:
         sheet.say("No problems found.")
     if inspection.draft:
-        covers = format_tokens(4 * inspection.spec.context)
+        covers = factor_text(4 * inspection.spec.context)
         sheet.copyable(f"Next: {command_line('apply', 'TARGET', '--yarn', covers, '--draft', reference)}")
     elif not (inspection.refuse or explain):
         trained, declared = inspection.first_spec.original_context, inspection.spec.context

@@ -228,7 +228,7 @@ def test_a_head_alone_is_not_a_model(run: Run, llama: Path, tmp_path: Path) -> N
     head_of(llama, tmp_path / "head")
     shown = run("inspect", "head")
     assert "an EAGLE-3 head, not a whole model; for a model with hidden_size" in shown.stdout
-    assert "Next: ropeconv apply TARGET --yarn 64 --draft head" in shown.stdout
+    assert "Next: ropeconv apply TARGET --yarn 1k --draft head" in shown.stdout
     assert json.loads(run("inspect", "head", "--json").stdout)["draft"] == "eagle3"
     assert json.loads(run("inspect", "model", "--json").stdout)["draft"] is None
     for words in (("apply", "head", "--yarn", "4"), ("advise", "head", "--context", "256")):

@@ -131,6 +131,13 @@ def test_names_labels_and_flags_of_methods(name: str, values: tuple[Any, ...], l
     assert {case[0] for case in NAMES} == set(REGISTRY)
 
 
+def test_flags_that_reach_a_length_have_a_suffix() -> None:
+    """Without one, a small number is a factor, and a large one is refused."""
+    assert [recipe_of(*given).method.longer(2500, 64) for given in (("yarn", 4.0), ("piecewise", "4@2"))] == [
+        "--yarn 3k", "--piecewise 3k@2",
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("method", "original_context", "context", "command"),
     [

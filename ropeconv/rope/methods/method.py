@@ -22,7 +22,17 @@ import numpy as np
 
 from ..errors import RecipeError, shown
 from ..forms import NO_ROTATION, Form, InterpolatedForm, LongRope, Plain, Vector
-from ..lengths import MOST_TOKENS, Factor, factor_over, format_tokens, is_length, length_of, parse_factor, parse_tokens
+from ..lengths import (
+    MOST_TOKENS,
+    Factor,
+    factor_over,
+    factor_text,
+    format_tokens,
+    is_length,
+    length_of,
+    parse_factor,
+    parse_tokens,
+)
 from ..registry import Registry
 from ..schedule import Schedule
 from ..spec import Proportional, RopeSpec, recognise
@@ -160,7 +170,8 @@ class Method:
 
     def longer(self, context: int, original: int) -> str:
         """The flags with which this method reaches `context` tokens; empty where it takes them from `--context`."""
-        return f"{self.flag()} {format_tokens(context)}" if self.value in (Value.FACTOR, Value.TOKENS) else ""
+        values = {Value.FACTOR: factor_text, Value.TOKENS: format_tokens}
+        return f"{self.flag()} {values[self.value](context)}" if self.value in values else ""
 
     def relative(self, declared: int, original: int) -> Method:
         """The method for `--on-top`, whose factor is over the declared context, with its lengths as it sees them.

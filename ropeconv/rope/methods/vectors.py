@@ -9,7 +9,7 @@ import numpy as np
 
 from ..errors import RecipeError, counted, shown
 from ..forms import DynamicNtk, LongRope, Plain, base_inv_freq, critical_dimension, longrope_attention_factor
-from ..lengths import Factor, factor_over, format_tokens, length_of, parse_factor
+from ..lengths import Factor, factor_over, factor_text, format_tokens, length_of, parse_factor
 from ..schedule import Schedule
 from ..spec import RopeSpec, recognise
 from .interpolation import ByParts, Linear, YarnMethod
@@ -119,7 +119,7 @@ class Piecewise(Method):
         return factor_over(self.parts()[0], context, self.flag(), kind)
 
     def longer(self, context: int, original: int) -> str:
-        return f"{self.flag()} {format_tokens(context)}@{self.parts()[1]}"
+        return f"{self.flag()} {factor_text(context)}@{self.parts()[1]}"
 
     def relative(self, declared: int, original: int) -> Method:
         factor, split = self.parts()

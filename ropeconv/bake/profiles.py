@@ -103,8 +103,8 @@ def profile_plans(source: Source | GgufSource, recipes: Sequence[Recipe], target
     """
     out, gguf = target.out or Path(source.name), isinstance(source, GgufSource)
     if target.out and out.exists() and not is_empty(out):
-        one = command_line("apply", source.reference, "METHOD", "--link", "-o", f"{out}/NAME")
-        repair = "remove it" if gguf else f"add one profile to it with `{one}`"
+        adding = command_line("apply", source.reference, "METHOD", "--link", "-o", f"{out}/NAME")
+        repair = "remove it" if gguf else f"add one profile to it with `{adding}`"
         raise RopeconvError(f"{out} exists; choose another place with -o, or {repair}")
     if isinstance(source, Source) and (source.kind == "config" or source.generated_files()):
         raise UsageError(
@@ -118,13 +118,14 @@ def profile_plans(source: Source | GgufSource, recipes: Sequence[Recipe], target
         name = BASE if isinstance(recipe.method, AsIs) else recipe.method.label
         if name in plans:
             raise UsageError(f"two profiles would be named {name}; leave one out, or write it with `ropeconv apply`")
-        place = out / name / f"{source.name}{f'-{name}' * (name != BASE)}.gguf" if gguf else out / name
+        stem = source.name if name == BASE else f"{source.name}-{name}"
+        place = out / name / f"{stem}.gguf" if gguf else out / name
         keeps, encoding = name == BASE or recipe.on_top, "auto" if gguf and name == BASE else target.encoding
         here = replace(target, out=place, replace=target.replace and not keeps, encoding=encoding)
         try:
             plans[name] = make_plan(source, recipe, here)
         except AlreadyExtended as problem:
-            raise RopeconvError(f"{problem.short}, which leaves base as it is") from None
+            raise RopeconvError(f"{problem.short}, which leaves base unchanged") from None
         if change := changed_weights(plans[name]):
             raise RopeconvError(
                 f"the profile {name} cannot share weights, since {change}; choose another method or --runtime, or "

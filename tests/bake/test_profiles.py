@@ -184,7 +184,7 @@ def test_a_refusal_is_a_sentence_and_nothing_is_written(
 def test_base_keeps_a_scaling_that_the_other_profiles_replace(llama: Path, tmp_path: Path) -> None:
     command(tmp_path, "apply", "model", "--yarn", 4, "-o", "long", "-q", code=0)
     refused = command(tmp_path, "profiles", "long", "base", "yarn:8", code=1).stderr
-    assert "pass --replace to start from its unscaled RoPE, which leaves base as it is\n" in refused
+    assert "pass --replace to start from its unscaled RoPE, which leaves base unchanged\n" in refused
     command(tmp_path, "profiles", "long", "base", "yarn:8", "--replace", "-o", "out", "-q", code=0)
     contexts = {name: inspected(tmp_path / "out" / name).spec for name in ("base", "yarn8")}
     assert [(spec.context, spec.form.factor) for spec in contexts.values()] == [(256, 4), (512, 8)]

@@ -129,11 +129,12 @@ def test_shards(tmp_path: Path) -> None:
         assert (tmp_path / shard.name.replace("model", "back")).read_bytes() == shard.read_bytes()
 
 
-def test_a_source_with_a_reserve_is_as_it_was_after_replace_in_place(tmp_path: Path) -> None:
+@pytest.mark.parametrize("recipe", [NTK, recipe_of("yarn", 2.0, on_top=True)])
+def test_a_source_with_a_reserve_is_as_it_was_after_two_methods_in_place(tmp_path: Path, recipe: Recipe) -> None:
     path = write(tmp_path / "model.gguf", extra={"ropeconv.reserved": " " * 9000})
     original = path.read_bytes()
     apply(make_plan(path, YARN, in_place=True))
-    apply(make_plan(path, NTK, in_place=True, replace=True))
+    apply(make_plan(path, recipe, in_place=True, replace=not recipe.on_top))
     brought_back(path)
     assert path.read_bytes() == original
 

@@ -177,7 +177,7 @@ class RewrittenHeader:
 
 
 SPLIT = "split."
-"""What the keys of a model in shards begin with."""
+"""The beginning of the keys about shards."""
 SHARDS = "split.count"
 COUNT = "split.tensors.count"
 """Number of tensors in all files of a split model."""

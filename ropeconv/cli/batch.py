@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -98,11 +98,23 @@ class Batch:
                     modelfile_of(plan)
                 plans.append((unit, plan))
         refuse_collisions(plans, self.units)
+        self._refuse_validation(plans)
         if self.flags.adapter:
             unit, plan = plans[0]
             self.adapter = adapter_plan(self.flags.adapter, plan)
             plans[0] = unit, replace(plan, target=replace(plan.target, out=plan.out, adapter=self.adapter.out.name))
         self.plans = [(unit, plan) for unit, plan in plans if self._has_place(unit, plan)]
+
+    def _refuse_validation(self, plans: Sequence[tuple[OutputUnit, Plan]]) -> None:
+        """Raises UsageError where an output could not be validated after it was written."""
+        from ..validate.comparison import Settings
+
+        if self.flags.validate == "off":
+            return
+        if any(plan.source.kind == "config" for _, plan in plans):
+            raise UsageError("--validate runs a model, and this source has no weights; leave it out")
+        if self.flags.validate != "auto":
+            Settings(device=self.flags.validate).place()
 
     def _has_place(self, unit: OutputUnit, plan: Plan) -> bool:
         """Whether the place of one of several outputs is free, or has what the same command wrote; reports the rest."""

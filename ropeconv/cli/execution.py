@@ -67,7 +67,10 @@ def run_validation(
             f"interrupted; nothing was compared or recorded, and {comparison.baked} is unchanged: run the same command "
             "again"
         ) from None
-    comparison.record(result.to_dict() | {"files": files.to_dict()}, result.runtime if server else "")
+    try:
+        comparison.record(result.to_dict() | {"files": files.to_dict()}, result.runtime if server else "")
+    except OSError as problem:
+        screen.note(f"The result is not stored beside {comparison.baked}: {problem.strerror}.")
     return result, files
 
 

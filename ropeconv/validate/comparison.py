@@ -56,9 +56,12 @@ class Comparison:
 
         Raises:
             BadSource: If `baked` has no receipt, or the recipe gives another schedule for `against`.
+            UsageError: If both are the same.
         """
         baked = Path(baked)
         receipt = read_receipt(baked)
+        if Path(against).exists() and baked.samefile(against):
+            raise UsageError(f"{against} is the output itself, which agrees with whatever it is; name its source")
         source = open_source(str(against), receipt.source.family)
         if isinstance(source, GgufSource) and baked.is_dir():
             source = GgufCheckpoint(source, receipt.target.outtype or "auto")

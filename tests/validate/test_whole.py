@@ -152,3 +152,24 @@ def test_apply_validates_on_request(llama: Path, tmp_path: Path) -> None:
     if not torch.cuda.is_available():
         assert "Not validated: there is no GPU" in validated("auto", 0).stderr
     validated("tpu", 2)
+    refusal = command(tmp_path, "apply", "model/config.json", "--yarn", 4, "-o", "tpu", "--validate", "cpu", code=2)
+    assert "this source has no weights" in refusal.stderr
+    assert not (tmp_path / "tpu").exists()
+
+
+def test_an_output_is_not_its_own_reference(llama: Path, tmp_path: Path) -> None:
+    baked(llama, tmp_path / "out")
+    refusal = command(tmp_path, "validate", "out", "--against", "out/../out", code=2)
+    assert "out/../out is the output itself, which agrees with whatever it is; name its source" in refusal.stderr
+
+
+def test_a_result_that_cannot_be_stored_is_shown(llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def record(self: Comparison, result: object, server: str = "") -> None:
+        raise PermissionError(13, "Permission denied", str(self.baked))
+
+    baked(llama, tmp_path / "out")
+    monkeypatch.setattr(Comparison, "record", record)
+    done = command(tmp_path, *VALIDATE, "--report", "report.html", code=0)
+    assert "The result is not stored beside out: Permission denied." in done.stderr
+    assert "PASS" in done.stdout
+    assert (tmp_path / "report.html").exists()

@@ -180,7 +180,8 @@ def modelfile_of(plan: Plan) -> Path:
     if plan.is_folder:
         raise UsageError("Ollama runs GGUF files, and the output is a folder; add --to gguf")
     path = plan.out.with_name(f"{plan.out.stem}.Modelfile")
-    if path.exists() and path.read_text(errors="replace") != _text(plan):
+    texts = (path.read_text(errors="replace"), _text(plan)) if path.exists() else ()
+    if len({re.sub(r"num_ctx \d+", "num_ctx", text) for text in texts}) > 1:  # an earlier one has another context
         raise RopeconvError(f"{path} exists and has other contents; move it away, or leave --ollama out")
     return path
 

@@ -62,6 +62,8 @@ class Comparison:
         receipt = read_receipt(baked)
         if Path(against).exists() and baked.samefile(against):
             raise UsageError(f"{against} is the output itself, which agrees with whatever it is; name its source")
+        if receipt.source.kind == "config":
+            raise BadSource(f"{baked} has no weights to run; run apply on the folder of the model, and check that")
         source = open_source(str(against), receipt.source.family)
         if isinstance(source, GgufSource) and baked.is_dir():
             source = GgufCheckpoint(source, receipt.target.outtype or "auto")

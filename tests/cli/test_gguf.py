@@ -57,7 +57,9 @@ def test_ollama_gets_a_modelfile_with_the_new_context(run: Run, model: Path, tmp
     )
     modelfile = tmp_path / "model-yarn4.Modelfile"
     assert modelfile.read_text() == "FROM ./model-yarn4.gguf\nPARAMETER num_ctx 256\n"
-    assert run("apply", "model.gguf", "--yarn", "4", "--ollama", "--force").returncode == 0  # the same text stays
+    longer = ("apply", "model.gguf", "--yarn", "8", "--ollama", "--force", "-o", "model-yarn4.gguf")
+    assert run(*longer).returncode == 0
+    assert modelfile.read_text() == "FROM ./model-yarn4.gguf\nPARAMETER num_ctx 512\n"
     modelfile.write_text("FROM ./other.gguf\n")
     again = run("apply", "model.gguf", "--yarn", "4", "--ollama", "--force")
     assert (again.returncode, "Modelfile exists and has other contents" in again.stderr) == (1, True)

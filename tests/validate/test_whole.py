@@ -157,6 +157,11 @@ def test_apply_validates_on_request(llama: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "tpu").exists()
 
 
+def test_an_output_without_weights_is_refused(llama: Path, tmp_path: Path) -> None:
+    command(tmp_path, "apply", "model/config.json", "--yarn", 4, "-o", "out", "-q", code=0)
+    assert "out has no weights to run" in command(tmp_path, *VALIDATE, code=1).stderr
+
+
 def test_an_output_is_not_its_own_reference(llama: Path, tmp_path: Path) -> None:
     baked(llama, tmp_path / "out")
     refusal = command(tmp_path, "validate", "out", "--against", "out/../out", code=2)

@@ -46,8 +46,9 @@ def show_inspection(
     if inspection.refuse:
         sheet.say(f"ropeconv cannot extend {inspection.display_name}: {inspection.refuse}.")
     for problem in inspection.problems:
-        repair = f" -> {command_line('apply', reference)} {problem.repair}" if problem.repair else ""
-        sheet.say(f"! {problem.message}{repair}")
+        sheet.say(f"! {problem.message}")
+        if problem.repair:
+            sheet.copyable(f"Fix: {command_line('apply', reference)} {problem.repair}")
     if not inspection.problems:
         sheet.say("No problems found.")
     if inspection.draft:
@@ -216,7 +217,11 @@ def show_compatibility(compatibility: Compatibility, sheet: Sheet) -> None:
         rows.append(("adapter", f"{adapter.source.reference} over {over.source.reference}", rope, context))
     sheet.table("", ("", "model", "RoPE", "context"), rows, optional=("context",), right=("context",))
     for misfit in compatibility.misfits:
-        sheet.say(f"! {misfit.name} {misfit.message} -> {misfit.repair}")
+        if misfit.repair.startswith("ropeconv "):
+            sheet.say(f"! {misfit.name} {misfit.message}")
+            sheet.copyable(f"Fix: {misfit.repair}")
+        else:
+            sheet.say(f"! {misfit.name} {misfit.message}; {misfit.repair}")
     for note in compatibility.notes:
         sheet.say(note)
     sheet.say(compatibility.sentence)

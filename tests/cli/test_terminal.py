@@ -39,7 +39,7 @@ COMMANDS = {
     "frequencies": ("plot", "--yarn", "16"),
     "apply --help": ("apply", "--help"),
 }
-COPIED = ("ropeconv ", "Next: ", "Bake: ", "Train: ", "Untuned: ", "Measure: ")
+COPIED = ("ropeconv ", "Next: ", "Fix: ", "Bake: ", "Train: ", "Untuned: ", "Measure: ")
 """Beginnings of lines with a command, which are never wrapped."""
 SHORT = {
     "apply": ("--yarn", "4", "--replace", "--dry-run"),

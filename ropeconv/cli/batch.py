@@ -127,6 +127,10 @@ class Batch:
             refuse_early(plan, self.flags.force)
         return len(self.failed) == failed
 
+    def _is_staged(self, plan: Plan) -> bool:
+        """Whether an output is published from a temporary folder, and kept nowhere else."""
+        return self.flags.publication is not None and plan.target.out is None and plan.is_folder
+
     def show(self) -> None:
         """Prints plans, and what publishing them would do."""
         screen, flags = self.screen, self.flags
@@ -136,7 +140,8 @@ class Batch:
             else:
                 self._gap(unit)
                 show_plan(plan, screen, flags.explain)
-                screen.copyable(f"Would {'change' if plan.target.in_place else 'write'} {plan.out}")
+                if not self._is_staged(plan):
+                    screen.copyable(f"Would {'change' if plan.target.in_place else 'write'} {plan.out}")
                 if self.adapter:
                     screen.copyable(f"Would write {self.adapter.out}")
         publication = {}
@@ -182,7 +187,7 @@ class Batch:
         published. Where it is published without -o, a folder is written to a temporary one and published from there.
         """
         flags, screen = self.flags, self.screen
-        if flags.publication is not None and plan.target.out is None and plan.is_folder:
+        if flags.publication is not None and self._is_staged(plan):
             check, published = publish_staged(plan, probe, flags.publication, screen, flags.checksum)
             return Outcome(check=check, published=published)
         again = self.several or self.adapter is not None or flags.publication is not None

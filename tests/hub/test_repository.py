@@ -76,6 +76,7 @@ def test_an_output_that_was_written_and_not_published_is_published_by_the_same_c
 
 def test_a_plan_is_previewed_and_nothing_is_sent(push: Push, hub: WritingHub, tmp_path: Path) -> None:
     shown = push(f"{BAKE} --push me/tiny-1k --dry-run").stdout
+    assert "Would write" not in shown
     assert ("me/tiny-1k" in hub.repos, hub.received) == (False, 0)
     assert {path.name for path in tmp_path.iterdir()} <= {"model", "hub", "home"}
     for words in (

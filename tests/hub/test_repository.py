@@ -94,6 +94,12 @@ def test_a_plan_is_previewed_and_nothing_is_sent(push: Push, hub: WritingHub, tm
     names = {path.name for path in hub.repos["me/tiny-1k"].iterdir()}
     assert names - {".gitattributes"} == {file["name"] for key in ("uploads", "copies") for file in plan[key]}
     assert plan["card"] == card_of(hub, "me/tiny-1k")
+    restored = push("restore me/tiny-1k -o back")
+    assert "did not copy them: README.md" in restored.stderr
+    source = hashes(hub.repos["base/tiny"])
+    assert hashes(tmp_path / "back") == {
+        name: digest for name, digest in source.items() if name in names - {"README.md"}
+    }
 
 
 REPOSITORY = "me/tiny-profiles"

@@ -83,7 +83,8 @@ def removed(before: Config, after: Config) -> Iterator[str]:
     new["type"] = new.get("rope_type")  # its older name
     kind = OLDER.get(str(old.get("type")), old.get("type"))
     stale = (name for name in old if name not in new or (name == "type" and kind != new["type"]))
-    yield from (f"rope_parameters.{name}" for name in stale)
+    place = next((key for key in ROPE if before.get(key)), "")
+    yield from (f"{place}.{name}" for name in stale)
     for key, value in before.items():
         if key not in after and key not in ROPE:
             yield key

@@ -118,7 +118,7 @@ def test_stdout_is_the_json_and_the_commands_follow_on_stderr(llama: Path, tmp_p
         ("model --yarn 4 --runtime llama.cpp", 2, "--runtime llama.cpp has no option for overrides; name vllm"),
         ("model --yarn 4 --runtime vLLM --runtime mlx", 2, "--runtime mlx has no option"),
         ("file.gguf --yarn 4", 2, "file.gguf is a GGUF file; write it with -o"),
-        ("scaled --linear 4 --replace", 1, "an override cannot remove rope_parameters."),
+        ("scaled --linear 4 --replace", 1, "an override cannot remove rope_scaling."),
         ("scaled --as-is", 2, "scaled needs no override: its config does not change"),
     ],
 )  # fmt: skip

@@ -64,7 +64,7 @@ def check_of(is_good: Callable[[Any], object], requirement: str) -> Check:
 
 
 number = check_of(_finite, "must be a finite number")
-positive = check_of(lambda value: _finite(value) and value >= 1 / LARGEST, "must be a positive number")
+positive = check_of(lambda value: _finite(value) and value >= 1 / LARGEST, "must be a positive number, up to 1e30")
 scale = check_of(
     lambda value: _finite(value) and 1 <= value <= LARGEST_SCALE, "must be a number of at least 1, up to 1e6"
 )

@@ -28,7 +28,6 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory, tiny: Callable[[str], Path]) -> dict[str, Path]:
-    """A report of each kind, of a tiny model."""
     folder = tmp_path_factory.mktemp("pages")
     (folder / "model").symlink_to(tiny("llama"))
     command(folder, "apply", "model", "--yarn", "4", "-o", "out", "-q", code=0)

@@ -19,7 +19,6 @@ pytest.importorskip("mkdocstrings", reason="mkdocstrings is not installed; pip i
 
 
 def listed(entries: object) -> Iterator[str]:
-    """Every page of the navigation."""
     if isinstance(entries, str):
         yield entries
     else:

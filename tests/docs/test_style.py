@@ -95,7 +95,6 @@ def literals(source: str) -> Iterator[str]:
 
 
 def values(table: Any) -> Iterator[str]:
-    """The strings of a TOML document."""
     if isinstance(table, str):
         yield table
     elif isinstance(table, dict | list):

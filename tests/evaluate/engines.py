@@ -95,7 +95,6 @@ class WordTokenizer:
 
 
 def prose(tokenizer: Tokenizer) -> Texts:
-    """Pages of Python's own manual."""
     names = sorted(topics, key=lambda name: len(topics[name]))[-6:]
     return Texts(
         tuple(TextDocument(name, np.array(tokenizer.encode(topics[name]), np.int32)) for name in names), tokenizer

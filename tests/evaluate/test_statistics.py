@@ -49,7 +49,6 @@ def by_depth(values: Mapping[float, list[float]]) -> list[Observation]:
 
 
 def summary(rows: Mapping[str, list[Observation]], trained: int = 1024, **outcome: object) -> EvaluationSummary:
-    """The summary of rows by name."""
     lengths = sorted({point.column for points in rows.values() for point in points} | {trained})
     return summarise(
         RunOutcome(dict(rows), **outcome), [Row(name) for name in rows], EvaluationSizes(tuple(lengths), trained)

@@ -53,7 +53,6 @@ class Bench:
         return tree(folder)
 
     def undisturbed(self, folder: Path, command: Command, fault: Fault | None = None) -> Outcome:
-        """Runs a command that must succeed."""
         outcome = self.server.run(folder, command, fault)
         assert outcome.code == 0, f"{command}: {outcome.output}"
         return outcome

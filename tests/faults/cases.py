@@ -11,7 +11,6 @@ Scene = Callable[[Path], None]
 
 
 def ropeconv(text: str) -> Command:
-    """A command line as people type it."""
     return ("ropeconv", *text.split())
 
 
@@ -51,7 +50,6 @@ def file(command: str, *before: str, output: tuple[str, ...] = ("out.gguf",), sc
 
 
 def in_place(command: str, *before: str, killed: float = 0, scene: Scene = scenes.reordered_gguf) -> Case:
-    """A command that changes a GGUF file."""
     return Case(scene, ropeconv(command), ("model.gguf",), tuple(map(ropeconv, before)), killed, True)
 
 

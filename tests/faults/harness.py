@@ -51,7 +51,6 @@ class Outcome(NamedTuple):
     report: str = ""
 
     def calls(self) -> list[Call]:
-        """The writing calls, where they were counted."""
         lines = [line.split(" ", 3)[1:] for line in self.report.splitlines() if line.startswith("call ")]
         return [Call(kind, bool(int(flags) & 1), bool(int(flags) & 2), path) for kind, flags, path in lines]
 

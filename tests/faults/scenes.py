@@ -56,7 +56,6 @@ def checkpoint(folder: Path) -> None:
 
 
 def gguf_file(folder: Path) -> None:
-    """A GGUF file `model.gguf`, as other tools write it."""
     write(folder / "model.gguf")
 
 

@@ -217,7 +217,6 @@ def start(hub: WritingHub, folder: Path, *arguments: str) -> subprocess.Popen[st
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
-    """Its exit code, and what it said on stderr."""
     errors = process.communicate(timeout=120)[1]
     return process.returncode, errors
 

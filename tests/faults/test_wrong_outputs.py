@@ -51,7 +51,6 @@ BAKES: dict[str, tuple[str, dict[str, Any], bool]] = {
 
 
 def exchange(out: Path) -> None:
-    """The two shards under each other's names."""
     first = (out / FIRST).read_bytes()
     (out / FIRST).write_bytes((out / SECOND).read_bytes())
     (out / SECOND).write_bytes(first)
@@ -128,7 +127,6 @@ TABLE: Table = {**WEIGHTS, **CONFIGS, **FILES, **RECEIPTS}
 
 
 def other(value: Any) -> Any:
-    """Another value of the same type."""
     if isinstance(value, bool) or value is None:
         return not value
     return [*value, 1] if isinstance(value, list) else f"{value}x" if isinstance(value, str) else value * 1.01 + 0.01

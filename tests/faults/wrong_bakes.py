@@ -38,8 +38,6 @@ def config(edit: Callable[[Settings], object]) -> Change:
 
 
 def weights(pattern: str, edit: Callable[[torch.Tensor], torch.Tensor]) -> Change:
-    """Changes the weights whose name matches."""
-
     def change(out: Path) -> None:
         path = out / "model.safetensors"
         tensors = safetensors.torch.load_file(path)
@@ -88,7 +86,6 @@ def setting(each: bool = False, **values: Any) -> Change:
 
 
 def lists(change: Callable[[list[float]], list[float]]) -> Change:
-    """Changes the short and the long factor list."""
     return rope(short_factor=change, long_factor=change)
 
 

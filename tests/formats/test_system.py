@@ -116,7 +116,6 @@ def test_write_back_begins_while_a_file_is_written(tmp_path: Path, monkeypatch: 
 
 @pytest.fixture(autouse=True)
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder for temporary ones."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path
 

@@ -277,7 +277,6 @@ MODEL = "model.safetensors"
 
 @pytest.fixture(scope="module", params=sample([1, 2], 1))
 def meta(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A release in one file, and in two."""
     folder = tmp_path_factory.mktemp("release") / "llama"
     release(folder, request.param, dtype="bfloat16")
     return folder

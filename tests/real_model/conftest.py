@@ -21,7 +21,6 @@ def real() -> RealModel:
 
 @pytest.fixture(scope="session")
 def published() -> Path:
-    """The GGUF file alone, as it was published."""
     path = CACHE / Path(MEMBER).name
     CACHE.mkdir(parents=True, exist_ok=True)
     try:

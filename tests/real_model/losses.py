@@ -44,7 +44,6 @@ def run(experiment: Evaluation, folder: Path) -> dict[str, list[Observation]]:
 
 
 def losses(observations: dict[str, list[Observation]]) -> dict[str, float]:
-    """The mean loss of each row."""
     return {row: float(np.mean([observation.value for observation in series])) for row, series in observations.items()}
 
 

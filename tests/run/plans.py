@@ -27,7 +27,6 @@ def plan_text(tasks: str, more: str = "", sources: str = '"models/?"', recipes: 
 
 
 def lines(folder: Path, name: str = "plan") -> list[dict[str, Any]]:
-    """The lines of a journal, without the first."""
     text = (folder / name / "journal.jsonl").read_text()
     return [json.loads(line) for line in text.splitlines()[1:]]
 

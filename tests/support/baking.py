@@ -43,13 +43,11 @@ def apply(plan: Plan, **options: Any) -> Path:
 
 
 def write_config(plan: Plan, folder: Path) -> None:
-    """Writes the planned config.json alone."""
     text = next(file.text for file in plan.files if file.name == "config.json")
     (folder / "config.json").write_text(text or "")
 
 
 def validate(baked: Path, against: Path | str, **settings: Any) -> Validation:
-    """Compares a baked folder with its source."""
     comparison = ropeconv.Comparison.open(baked, str(against))
     return ropeconv.validate_checkpoint(comparison, ropeconv.Settings(**settings))
 

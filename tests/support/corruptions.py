@@ -37,7 +37,6 @@ def edit(out: Path, name: str, change: Callable[[dict[str, Any]], object]) -> No
 
 
 def config(**keys: Any) -> Corruption:
-    """Sets keys of config.json."""
     return lambda out: edit(out, "config.json", lambda document: document.update(keys))
 
 
@@ -88,8 +87,6 @@ def remove(name: str) -> Corruption:
 
 
 def text(name: str, old: str, new: str) -> Corruption:
-    """Replaces a part of a text file."""
-
     def change(out: Path) -> None:
         before = (out / name).read_text()
         assert old in before, old
@@ -160,7 +157,6 @@ def scale(rows: Any, factor: float) -> Callable[[np.ndarray], None]:
 
 
 def flipped(place: int) -> Callable[[bytearray], None]:
-    """Changes a bit of a byte."""
     return lambda content: content.__setitem__(place, content[place] ^ 1)
 
 

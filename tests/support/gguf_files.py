@@ -66,5 +66,4 @@ def plain_tensors() -> dict[str, np.ndarray[Any, Any]]:
 
 
 def contents(path: Path) -> dict[str, bytes]:
-    """Every tensor's bytes, read by gguf-py."""
     return {tensor.name: tensor.data.tobytes() for tensor in gguf.GGUFReader(path).tensors}

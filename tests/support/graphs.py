@@ -134,7 +134,6 @@ def in_branches(path: Path, inv_freq: np.ndarray) -> Path:
 
 
 def constant(name: str, array: np.ndarray) -> Any:
-    """A tensor of ONNX."""
     from onnx.numpy_helper import from_array
 
     return from_array(np.asarray(array), name)
@@ -169,7 +168,6 @@ def write_config(folder: Path, **changes: Any) -> Path:
 
 
 def run(path: Path, **inputs: np.ndarray) -> list[np.ndarray]:
-    """What onnxruntime computes."""
     from onnxruntime import InferenceSession
 
     return [

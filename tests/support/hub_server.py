@@ -214,7 +214,6 @@ def handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
 
 
 def serving() -> AbstractContextManager[Hub]:
-    """A running Hub to read from."""
     hub = Hub()
     return running(hub, handler(hub))
 

@@ -169,7 +169,6 @@ def whole(model_type: str, settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def from_config(config: Any) -> Any:
-    """A model of a config, with random weights."""
     made_by = auto_class(config.model_type)
     return (made_by.from_config if hasattr(made_by, "from_config") else made_by._from_config)(config)
 

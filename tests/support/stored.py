@@ -48,7 +48,6 @@ def stored(make: Callable[[Path], Any], folder: Path, sources: tuple[str, ...], 
 
 
 def key(sources: tuple[str, ...], *settings: Any) -> str:
-    """The name of a folder of the store."""
     files = [Path(source).read_text(encoding="utf-8") for source in (__file__, *sources)]
     text = json.dumps([list(versions()), files, settings], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:32]

@@ -86,5 +86,4 @@ class Visitor:
         return self.answer()
 
     def address(self) -> dict[str, str]:
-        """What the address keeps."""
         return {name: values[0] for name, values in parse_qs(urlsplit(self.driver.current_url).query).items()}

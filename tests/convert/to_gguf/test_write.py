@@ -78,7 +78,6 @@ def written(target: Path, matrices: list[Matrix], advance: Callable[[int], None]
 
 
 def quantised(matrix: Matrix) -> bytes:
-    """What gguf-py makes of a tensor."""
     parts, kind = matrix
     raw = [np.frombuffer(part.file.path.read_bytes(), "<u2", part.rows * WIDTH, part.start) for part in parts]
     values = (np.concatenate(raw).astype(np.uint32) << 16).view(np.float32).reshape(-1, WIDTH)

@@ -19,7 +19,6 @@ Losses = dict[str, NDArray[np.float64]]
 
 
 def baked(source: Path, row: str, out: Path, **options: Any) -> Path:
-    """The output of a row of the table."""
     recipe = parse_rows(row)[0].recipe
     assert recipe is not None
     return apply(make_plan(source, recipe, out, **options))

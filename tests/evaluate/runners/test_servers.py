@@ -30,7 +30,6 @@ Start = Callable[..., tuple[str, ...]]
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Starts stand-ins; gives their URLs."""
     with ExitStack() as stack:
         yield lambda *servers: tuple(stack.enter_context(running(server)) for server in servers)
 

@@ -37,7 +37,6 @@ def small_header() -> dict[str, Any]:
 
 
 def data_bytes(entries: dict[str, Any]) -> int:
-    """Bytes of data behind a header."""
     return max(entry["data_offsets"][1] for name, entry in entries.items() if name != "__metadata__")
 
 

@@ -214,7 +214,6 @@ def toml(data: dict[str, Any]) -> str:
 
 
 def write_plan(random: Random, folder: Path) -> Commands:
-    """A recipe, or a plan of `run`."""
     model = write_checkpoint(folder / "model")
     if random.random() < 0.5:
         recipe = changed(random, random.choice(RECIPES), (*MODIFIERS, "method", "parameters"))

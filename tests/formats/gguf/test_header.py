@@ -210,7 +210,6 @@ def test_numbers_of_every_type_and_whole_ones(tmp_path: Path) -> None:
 
 @pytest.fixture
 def shards(tmp_path: Path) -> list[Path]:
-    """Four of them, with a tensor in each."""
     write(tmp_path / "m.gguf", split=1)
     return sorted(tmp_path.glob("m-*.gguf"))
 

@@ -39,7 +39,7 @@ def tables(inv_freq: np.ndarray, rows: int, factor: float = 1.0, dtype: Any = np
 FORMULAS = {
     "yarn": "yarn, theta 10000, factor 4, original_context 4096",
     "linear": "linear, theta 10000, factor 4",
-    "llama3": "llama3, theta 10000, factor 4, original_context 4096, low_freq_factor 1, high_freq_factor 4",
+    "llama3": "llama3, theta 10000, factor 4, original_context 4096",
     "mixed": "mixed, theta 10000, factor 4",
 }
 
@@ -65,7 +65,7 @@ def test_bases_are_recognised_and_other_vectors_are_not(tmp_path: Path) -> None:
     plain = [f"default, theta {theta}" for theta in (10_000, 500_000, 1_000_000, 8_000_000)]
     (steep,) = ropes(graphs.rotating(tmp_path / "b.onnx", np.append(1.0, np.linspace(1e-20, 1e-21, 63))))
     assert steep.recognised() == "custom inv_freq"
-    assert names == [*plain, "custom inv_freq", "proportional, theta 10000, factor 1, partial_rotary_factor 0.5"]
+    assert names == [*plain, "custom inv_freq", "proportional, theta 10000, partial_rotary_factor 0.5"]
 
 
 @pytest.mark.parametrize(("dtype", "accuracy"), [(np.float32, 1e-5), (np.float16, 0.02)])

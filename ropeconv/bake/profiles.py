@@ -118,22 +118,28 @@ def profile_plans(source: Source | GgufSource, recipes: Sequence[Recipe], target
         name = BASE if isinstance(recipe.method, AsIs) else recipe.method.label
         if name in plans:
             raise UsageError(f"two profiles would be named {name}; leave one out, or write it with `ropeconv apply`")
-        stem = source.name if name == BASE else f"{source.name}-{name}"
-        place = out / name / f"{stem}.gguf" if gguf else out / name
-        keeps, encoding = name == BASE or recipe.on_top, "auto" if gguf and name == BASE else target.encoding
-        here = replace(target, out=place, replace=target.replace and not keeps, encoding=encoding)
-        try:
-            plans[name] = make_plan(source, recipe, here)
-        except AlreadyExtended as problem:
-            raise RopeconvError(f"{problem.short}, which leaves base unchanged") from None
-        if change := changed_weights(plans[name]):
-            raise RopeconvError(
-                f"the profile {name} cannot share weights, since {change}; choose another method or --runtime, or "
-                "write it with `ropeconv apply`"
-            )
+        plans[name] = _profile_plan(source, recipe, replace(target, out=out / name), name)
     if gguf and len(plans) == 1:
         raise UsageError("base of a GGUF file is always written; name a profile beside it, such as yarn:4")
     return plans
+
+
+def _profile_plan(source: Source | GgufSource, recipe: Recipe, target: Target, name: str) -> Plan:
+    """The plan of one profile, where `target` has its folder. Raises RopeconvError where it changes weights."""
+    if target.out and isinstance(source, GgufSource):
+        stem = source.name if name == BASE else f"{source.name}-{name}"
+        target = replace(target, out=target.out / f"{stem}.gguf", encoding="auto" if name == BASE else target.encoding)
+    keeps = name == BASE or recipe.on_top
+    try:
+        plan = make_plan(source, recipe, replace(target, replace=target.replace and not keeps))
+    except AlreadyExtended as problem:
+        raise RopeconvError(f"{problem.short}, which leaves base unchanged") from None
+    if change := changed_weights(plan):
+        raise RopeconvError(
+            f"the profile {name} cannot share weights, since {change}; choose another method or --runtime, or write it "
+            "with `ropeconv apply`"
+        )
+    return plan
 
 
 def changed_weights(plan: Plan) -> str:

@@ -1,7 +1,5 @@
 """A real browser without a window, for pages: what overflows, what is too small to read, what has no name."""
 
-from __future__ import annotations
-
 import base64
 import shutil
 from collections.abc import Iterator
@@ -79,7 +77,7 @@ return [lowest, where];
 
 
 @contextmanager
-def browser(profile: Path) -> Iterator[Browser]:
+def browser(profile: Path) -> Iterator["Browser"]:
     """A browser with an empty profile. profile: a folder for it. Skips the test where there is none."""
     webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed: ./scripts/setup test")
     if CHROMIUM is None or DRIVER is None:

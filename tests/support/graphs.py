@@ -1,7 +1,5 @@
 """Compiled graphs for tests: a Llama that torch exports to ONNX, and small ONNX models that only rotate."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

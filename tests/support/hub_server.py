@@ -3,8 +3,6 @@
 It is driven through the real huggingface_hub client only. `sent` counts the bytes of file contents that left it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -84,7 +82,7 @@ class Hub:
 H = TypeVar("H", bound=Hub)
 
 
-def talk_to(hub: Hub, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def talk_to(hub: Hub, cache: Path, monkeypatch: "pytest.MonkeyPatch") -> None:
     """Makes a Hub the one that the huggingface_hub of this process talks to. cache: for what it fetches.
 
     It tries again at once where it would wait: 23 seconds for each request that the Hub never answers.

@@ -1,7 +1,5 @@
 """What pages answer, asked without a browser: dropped results, GGUF files, outputs; and that all of it is text."""
 
-from __future__ import annotations
-
 import base64
 import json
 import pydoc_data.topics

@@ -56,7 +56,7 @@ def test_every_failure_has_one_root_and_is_exported() -> None:
     ours = {kind for kind in below(Exception) if kind.__module__.startswith("ropeconv")}
     assert {kind for kind in ours if not issubclass(kind, ropeconv.RopeconvError)} == set()
     # a user meets others in their place, or has no use for what the last one adds to RopeconvError
-    private = {"UnknownRopeType", "BadAnswer", "TooLarge", "Beyond", "LlamaCppError"}
+    private = {"UnknownRopeType", "BadAnswer", "TooLarge", "Beyond", "LlamaCppError", "AlreadyExtended"}
     assert {kind.__name__ for kind in ours} - private <= set(ropeconv.__all__)
 
 

@@ -78,10 +78,10 @@ def frequencies(schedule: Schedule) -> str:
 
 
 def describe(form: Form | None) -> str:
-    """A form for display, without defaults: `yarn, theta 10000, factor 4, original_context 4096`."""
+    """A form for display, without defaults but for a factor: `yarn, theta 10000, factor 4, original_context 4096`."""
     if form is None:
         return "none"
-    defaults = {entry.name: entry.default for entry in fields(form)}
+    defaults = {entry.name: entry.default for entry in fields(form) if entry.name != "factor"}
     numbers = [
         f"{name} {value:.12g}"
         for name, value in vars(form).items()

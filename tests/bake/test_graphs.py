@@ -65,7 +65,7 @@ def test_bases_are_recognised_and_other_vectors_are_not(tmp_path: Path) -> None:
     plain = [f"default, theta {theta}" for theta in (10_000, 500_000, 1_000_000, 8_000_000)]
     (steep,) = ropes(graphs.rotating(tmp_path / "b.onnx", np.append(1.0, np.linspace(1e-20, 1e-21, 63))))
     assert steep.recognised() == "custom inv_freq"
-    assert names == [*plain, "custom inv_freq", "proportional, theta 10000, partial_rotary_factor 0.5"]
+    assert names == [*plain, "custom inv_freq", "proportional, theta 10000, factor 1, partial_rotary_factor 0.5"]
 
 
 @pytest.mark.parametrize(("dtype", "accuracy"), [(np.float32, 1e-5), (np.float16, 0.02)])

@@ -101,6 +101,7 @@ def test_the_record_of_the_last_version_that_a_row_covers(monkeypatch: pytest.Mo
         record("1.1", "other", gemma=llama),
     )
     monkeypatch.setattr(evidence_module, "records", lambda: records)
+    evidence_module.executed_models.cache_clear()
     by = row("1.0", "1.2", families=[{"names": ["llama", "gemma"], "rules": "generic"}])
     assert evidence(by, "llama") == evidence(by, "llama", "yarn") == Evidence("run", "1.1, date of 1.1")
     assert evidence(by, "llama", "linear") == Evidence("read"), "a rope type that the record has not"

@@ -113,7 +113,7 @@ def printed(folder: Path, page: str) -> list[str]:
     return [f"$ {entry.command}\n{output}" for entry, output in outputs if not fits(entry.shown, output)]
 
 
-@pytest.mark.parametrize("page", sample([page for page in transcripts.PAGES if shown(page)], 2))
+@pytest.mark.parametrize("page", sample([page for page in transcripts.PAGES if shown(page)], 1))
 def test_the_commands_of_a_page_print_what_it_shows(beside: Path, page: str) -> None:
     assert printed(beside, page) == [], f"run python scripts/transcripts.py {page}"
 

@@ -12,7 +12,7 @@ from ..convert.to_gguf.write import FTYPES, converted, quantise, write_tensors
 from ..errors import BadSource, UnsupportedBake, UsageError
 from ..formats.disk import Advance
 from ..formats.gguf.edit import COUNT, SHARDS, Edit, RewrittenHeader, new_size, rewrite, write_changes, write_new
-from ..formats.gguf.file import SHARD, GgufFile
+from ..formats.gguf.file import GgufFile, shard_names
 from ..formats.safetensors import INDEX
 from ..inspection.inspection import ConfigInspection, inspect_gguf
 from ..inspection.kv_cache import gguf_cache
@@ -84,7 +84,7 @@ def gguf_plan(source: GgufSource, recipe: Recipe, target: Target) -> GgufPlan:
         names = [out.name]
     else:
         out = target.out or Path(f"{source.name}-{recipe.method.label}.gguf")
-        names = shard_names(out, len(file.shards))
+        names = shard_names(out.name, len(file.shards))
     plan = GgufPlan(
         source=source,
         target=target,
@@ -103,15 +103,6 @@ def gguf_plan(source: GgufSource, recipe: Recipe, target: Target) -> GgufPlan:
         undo=undo,
     )
     return replace(plan, files=tuple(shard_file(source, plan.edit, shard, name) for shard, name in enumerate(names)))
-
-
-def shard_names(out: Path, count: int) -> list[str]:
-    """Return the file names of an output: that of `out`, or with llama.cpp's shard numbers for several shards."""
-    if count == 1:
-        return [out.name]
-    match = SHARD.match(out.name)
-    stem = match["stem"] if match else out.name.removesuffix(".gguf")
-    return [f"{stem}-{i:05}-of-{count:05}.gguf" for i in range(1, count + 1)]
 
 
 def shard_file(source: GgufSource, edit: Edit, shard: int, name: str) -> PlannedFile:

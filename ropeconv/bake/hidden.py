@@ -18,7 +18,7 @@ from ..formats.disk import TAKEN, FileIdentity, exchange, free_bytes, human, ren
 from ..formats.files import try_lock
 from ..formats.gguf.header import read_header
 from ..formats.journal import decoded, encoded
-from ..inspection.receipts.storage import DRAFT, read_receipt
+from ..inspection.receipts.storage import DRAFT, has_own_card, read_receipt
 from ..models.source import CARD, RECEIPT
 from ..rope.errors import RopeconvError
 from .plan import FilePlan, PlannedFile
@@ -79,10 +79,10 @@ def refuse_foreign(place: Path, out: Path, known_as: Path) -> None:
         )
     if not place.is_dir():
         return
-    sizes = {file.name: file.size for file in read_receipt(place).files}
-    if place.joinpath(CARD).is_file() and place.joinpath(CARD).stat().st_size != sizes.get(CARD):
-        sizes.pop(CARD, None)  # the user's text in the place of the card
-    known = {RECEIPT, *sizes}
+    receipt = read_receipt(place)
+    known = {file.name for file in receipt.files} | {RECEIPT}
+    if has_own_card(place, receipt):
+        known.discard(CARD)
     added = sorted(name for name in _names(place) if name not in known and name.split("/")[0] not in NOT_ADDED)
     if added:
         more = f" and {len(added) - 1} more" if len(added) > 1 else ""

@@ -22,7 +22,7 @@ from ..engines.probe import Probe, SharedProbe
 from ..errors import UsageError
 from ..formats.disk import Advance, link_file, sha256
 from ..formats.gguf.edit import COUNT, Edit, new_size, write_new
-from ..formats.gguf.file import GgufFile
+from ..formats.gguf.file import GgufFile, shard_names
 from ..formats.gguf.header import ALIGNMENT, FORMATS, INT32, UINT16, GgufValue
 from ..inspection.receipts.receipt import FileRecord
 from ..inspection.receipts.storage import write_receipt
@@ -35,7 +35,7 @@ from ..runtimes.llamacpp.read_header import ROPE_TENSORS
 from .apply import AppliedPlan, OutputCheck, make_plan, probe_query
 from .checkpoint import CheckpointPlan
 from .execution import COPIED, ApplyOptions, execute_plan
-from .gguf import GgufPlan, gguf_plan, shard_names
+from .gguf import GgufPlan, gguf_plan
 from .hidden import is_empty
 from .plan import FilePlan, Plan, PlannedFile
 from .start import AlreadyExtended
@@ -205,7 +205,7 @@ def is_split(file: GgufFile) -> bool:
 def split_files(source: GgufSource) -> list[PlannedFile]:
     """Return the files of `base`: the source in shards, of which the first has the keys and the rope tensors."""
     file, edit = source.file, first_shard(source.file)
-    names = [f"{BASE}/{name}" for name in shard_names(Path(f"{source.name}.gguf"), edit.values["split.count"].decode())]
+    names = [f"{BASE}/{name}" for name in shard_names(f"{source.name}.gguf", edit.values["split.count"].decode())]
     files = [PlannedFile("patch", names[0], new_size(file.header, edit), make=partial(write_new, file, 0, edit))]
     if is_split(file):
         parts = [*zip(names, file.headers, file.shards, strict=True)][1:]

@@ -11,6 +11,7 @@ import msgspec
 from ..errors import BadSource, UsageError
 from ..formats.disk import Advance, copy_file, sha256
 from ..formats.gguf.edit import Edit, rewrite
+from ..formats.gguf.file import shard_names
 from ..formats.jsontext import JsonObject
 from ..formats.safetensors import safe_name
 from ..inspection.receipts.folder import OriginalSource, original_source
@@ -22,7 +23,7 @@ from ..models.source import CARD, RECEIPT, SOURCE_CARD, Source
 from ..rope.errors import shown
 from .apply import change_in_place
 from .execution import ApplyOptions, execute_plan
-from .gguf import shard_file, shard_names
+from .gguf import shard_file
 from .plan import FilePlan, PlannedFile
 
 LONGEST = 200  # bytes of a file name without its ending; filesystems have 255
@@ -170,7 +171,7 @@ def _of_gguf(source: GgufSource, out: Path | None, in_place: bool) -> RestorePla
             )
     first = receipt.original.source
     place = source.place_to_change() if in_place else out or _default_out(first, "-restored.gguf")
-    names = [place.name] if in_place else shard_names(place, len(file.shards))
+    names = [place.name] if in_place else shard_names(place.name, len(file.shards))
     return RestorePlan(
         source=source,
         out=place.with_name(names[0]),

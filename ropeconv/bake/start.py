@@ -41,12 +41,9 @@ def first_inspection(source: Source, target: Target) -> tuple[ConfigInspection, 
 class AlreadyExtended(RopeconvError):
     """A model that was extended before. short: the message without the options that only `apply` has."""
 
-    def __init__(self, message: str, short: str) -> None:
-        super().__init__(message, short)
+    def __init__(self, message: str, short: str = "") -> None:
+        super().__init__(message)
         self.short = short
-
-    def __str__(self) -> str:
-        return str(self.args[0])
 
 
 def start_spec(inspection: Inspection, recipe: Recipe, target: Target) -> RopeSpec:

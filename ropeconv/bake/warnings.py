@@ -180,8 +180,8 @@ def modelfile_of(plan: Plan) -> Path:
     if plan.is_folder:
         raise UsageError("Ollama runs GGUF files, and the output is a folder; add --to gguf")
     path = plan.out.with_name(f"{plan.out.stem}.Modelfile")
-    texts = (path.read_text(errors="replace"), _text(plan)) if path.exists() else ()
-    if len({re.sub(r"num_ctx \d+", "num_ctx", text) for text in texts}) > 1:  # an earlier one has another context
+    context = re.compile(r"num_ctx \d+")  # in which the one of an earlier output differs
+    if path.exists() and context.sub("", path.read_text(errors="replace")) != context.sub("", _text(plan)):
         raise RopeconvError(f"{path} exists and has other contents; move it away, or leave --ollama out")
     return path
 

@@ -16,6 +16,7 @@ from ..bake.plan import FilePlan, Plan
 from ..bake.verify import earlier_output
 from ..bake.warnings import modelfile_of, run_commands, write_modelfile
 from ..errors import Disagreement, Interruption, UsageError
+from ..hub.options import PublishOptions
 from ..hub.upload_set import from_gguf, from_plan, merged, planned, with_card
 from ..models.gguf import GgufSource
 from ..models.open import open_source
@@ -92,7 +93,7 @@ class Batch:
                 plan = paired(plan) if self.pair else plan
                 if self.flags.by_length:
                     refuse_untrained(plan, unit.source)
-                if self.flags.publication is None or plan.target.out is not None:  # else the publication makes the card
+                if not self._publication_alone(plan):  # which makes a card for its repository
                     plan = with_card(plan)
                 if self.flags.ollama and not plan.is_folder:
                     modelfile_of(plan)
@@ -127,9 +128,9 @@ class Batch:
             refuse_early(plan, self.flags.force)
         return len(self.failed) == failed
 
-    def _is_staged(self, plan: Plan) -> bool:
-        """Whether an output is published from a temporary folder, and kept nowhere else."""
-        return self.flags.publication is not None and plan.target.out is None and plan.is_folder
+    def _publication_alone(self, plan: Plan) -> PublishOptions | None:
+        """The publication of an output that is kept nowhere else; None for outputs on this disk."""
+        return self.flags.publication if plan.target.out is None and plan.is_folder else None
 
     def show(self) -> None:
         """Prints plans, and what publishing them would do."""
@@ -140,7 +141,7 @@ class Batch:
             else:
                 self._gap(unit)
                 show_plan(plan, screen, flags.explain)
-                if not self._is_staged(plan):
+                if not self._publication_alone(plan):
                     screen.copyable(f"Would {'change' if plan.target.in_place else 'write'} {plan.out}")
                 if self.adapter:
                     screen.copyable(f"Would write {self.adapter.out}")
@@ -187,8 +188,8 @@ class Batch:
         published. Where it is published without -o, a folder is written to a temporary one and published from there.
         """
         flags, screen = self.flags, self.screen
-        if flags.publication is not None and self._is_staged(plan):
-            check, published = publish_staged(plan, probe, flags.publication, screen, flags.checksum)
+        if publication := self._publication_alone(plan):
+            check, published = publish_staged(plan, probe, publication, screen, flags.checksum)
             return Outcome(check=check, published=published)
         again = self.several or self.adapter is not None or flags.publication is not None
         if again and not (flags.force or plan.target.in_place) and self._written_before(plan):

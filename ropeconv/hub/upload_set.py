@@ -13,12 +13,12 @@ from ..convert.from_gguf.source import GgufCheckpoint
 from ..errors import BadSource
 from ..formats.disk import Advance
 from ..formats.files import read_text
-from ..formats.gguf.file import SHARD, GgufFile
+from ..formats.gguf.file import SHARD, GgufFile, shard_names
 from ..formats.jsontext import JsonObject, parse
 from ..inspection.inspection import inspect_source
 from ..inspection.kv_cache import KvCache
 from ..inspection.receipts.receipt import FileRecord, Receipt
-from ..inspection.receipts.storage import read_receipt
+from ..inspection.receipts.storage import has_own_card, read_receipt
 from ..models.folder import FolderSource
 from ..models.gguf import GgufSource
 from ..models.open import open_source
@@ -126,7 +126,7 @@ def from_folder(folder: Path) -> UploadSet:
         if receipt.source.repository and file and file.action == "copy" and file.sha256:
             del adds[name]
             copies[name] = file.origin or name
-    written = CARD in adds and (CARD not in known or known[CARD].size != adds[CARD].stat().st_size)
+    written = CARD in adds and has_own_card(folder, receipt)
     cache = _cache_of(open_source(str(folder), receipt.source.family or ""))
     return _without_base_card(adds, copies, receipt, cache, own_card=written)
 
@@ -134,10 +134,7 @@ def from_folder(folder: Path) -> UploadSet:
 def from_gguf(path: Path) -> UploadSet:
     """The upload set of a GGUF file that ropeconv wrote, with its other shards. Raises BadSource for a missing one."""
     match = SHARD.match(path.name)
-    names = [path.name]
-    if match:
-        count = int(match["count"])
-        names = [f"{match['stem']}-{number:05}-of-{count:05}.gguf" for number in range(1, count + 1)]
+    names = shard_names(path.name, int(match["count"]) if match else 1)
     missing = [name for name in names if not path.with_name(name).is_file()]
     if missing:
         raise BadSource(f"{missing[0]} is missing beside {path}; download it, or run apply again")

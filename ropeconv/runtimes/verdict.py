@@ -82,13 +82,12 @@ def describe(form: Form | None) -> str:
     if form is None:
         return "none"
     defaults = {entry.name: entry.default for entry in fields(form) if entry.name != "factor"}
-    numbers = [
-        f"{name} {value:.12g}"
+    values = [
+        f"{name} {str(value).lower() if isinstance(value, bool) else format(value, '.12g')}"
         for name, value in vars(form).items()
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and value != defaults.get(name)
+        if isinstance(value, (int, float)) and value != defaults.get(name)
     ]
-    flags = ["truncate false"] if isinstance(form, Yarn) and not form.truncate else []
-    return ", ".join([form.kind, *numbers, *flags])
+    return ", ".join([form.kind, *values])
 
 
 CUSTOM_CODE, OTHER_KEY = "custom code", "another key"

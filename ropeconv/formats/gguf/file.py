@@ -57,6 +57,15 @@ MAX_SHARDS = 1 << 12
 """Published models have up to some hundred."""
 
 
+def shard_names(name: str, count: int) -> list[str]:
+    """Return the file names of a model: `name` itself, or with llama.cpp's shard numbers for several shards."""
+    if count == 1:
+        return [name]
+    match = SHARD.match(name)
+    stem = match["stem"] if match else name.removesuffix(".gguf")
+    return [f"{stem}-{number:05}-of-{count:05}.gguf" for number in range(1, count + 1)]
+
+
 @dataclass(frozen=True)
 class GgufFile:
     """A GGUF model whose headers were read; remote shards are fetched when their path is requested.
@@ -95,8 +104,7 @@ class GgufFile:
                 f"{first.name} is the first of {count} shards, so it must be named ...-00001-of-{count:05}.gguf; "
                 "give it back its name"
             )
-        names = [f"{match['stem']}-{i:05}-of-{count:05}.gguf" for i in range(2, count + 1)]
-        shards = (first, *[first.beside(name) for name in names])
+        shards = (first, *[first.beside(name) for name in shard_names(first.name, count)[1:]])
         headers, tensors, size = [header], set(header.tensors), header.data_start
         for shard in shards[1:]:
             headers.append(shard.header())

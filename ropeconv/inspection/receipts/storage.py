@@ -20,7 +20,7 @@ from ...formats.jsontext import JsonObject
 from ...formats.package_data import typed
 from ...formats.safetensors import safe_name
 from ...models.gguf import GgufSource, HubGguf
-from ...models.source import RECEIPT, Source
+from ...models.source import CARD, RECEIPT, Source
 from ...options import options
 from ...rope.errors import RopeconvError, counted, shown
 from ...rope.methods.method import REGISTRY
@@ -200,6 +200,12 @@ def check_files(baked: Path, receipt: Receipt, weights: bool = True) -> None:
                 f"{path} is not the file that ropeconv wrote; run apply again, or pass --ignore-receipt if it was "
                 "edited on purpose"
             )
+
+
+def has_own_card(folder: Path, receipt: Receipt) -> bool:
+    """Return whether an output has a README.md that its user has written or edited."""
+    card, sizes = folder / CARD, {file.name: file.size for file in receipt.files}
+    return card.is_file() and card.stat().st_size != sizes.get(CARD)
 
 
 DRAFT = f".{RECEIPT}.new"

@@ -163,8 +163,11 @@ def choice_table() -> str:
             f"`{flags}`{'' if untuned else ' and fine-tuning'}"
             for flags, untuned in zip(choice["first"], choice["untuned"], strict=True)
         ]
-        bases = dict.fromkeys(BASES.get(basis, f"measured, {basis} methods") for basis in choice["basis"])
-        models.setdefault((*cells, "; then ".join(bases)), []).append(choice["model"].partition("/")[2])
+        bases = dict.fromkeys(choice["basis"])
+        reasons = [BASES[basis] for basis in bases if basis in BASES]
+        if measured := [basis.removeprefix("better than ") for basis in bases if basis not in BASES]:
+            reasons.append(f"measured to be better than {', then '.join(measured)} methods")
+        models.setdefault((*cells, "; then ".join(reasons)), []).append(choice["model"].partition("/")[2])
     lines = ["| models | 2 times | 4 times | 8 times | why |", "|---|---|---|---|---|"]
     return "\n".join([*lines, *(f"| {' | '.join((', '.join(names), *row))} |" for row, names in models.items())])
 

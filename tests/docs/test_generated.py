@@ -58,21 +58,47 @@ def test_a_page_has_the_numbers_of_the_data(page: str) -> None:
     assert tables.filled(page, text) == text, "run python -m scripts.tables"
 
 
-def test_the_page_and_advise_have_the_numbers_that_were_measured(
+def test_the_page_has_the_screen_of_a_measurement(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    result = msgspec.json.decode((ROOT / "docs/evidence/smollm2-2T.json").read_bytes(), type=Result)
     monkeypatch.setenv("COLUMNS", "110")
-    show_result(result, Screen())
+    show_result(measured("2T"), Screen())
     page = (ROOT / "docs/evaluating.md").read_text("utf-8")
     rows = page.partition("--methods base,linear:2")[2].partition("```")[0].splitlines()[2:]
     assert len(rows) == 20
     assert set(rows) - {"..."} <= set(capsys.readouterr().out.splitlines())
-    study = next(study for study in evidence().studies if study.source.endswith("a real model"))
-    for column, numbers in ((16384, study.beyond), (8192, study.inside)):
+
+
+@pytest.mark.parametrize("factor", [2, 4, 8])
+def test_advise_has_the_numbers_that_were_measured(factor: int) -> None:
+    losses, passkeys = measured(f"{factor}T"), measured("2T" if factor == 2 else f"{factor}T-passkey")
+    studies = [study for study in evidence().studies if study.source.endswith("a real model")]
+    study = next(study for study in studies if study.factor == factor)
+    for column, numbers in ((factor * 8192, study.beyond), (8192, study.inside)):
         for name, number in numbers.items():
-            cell = result.cell(f"{name}:2", "growth", "loss", column)
+            cell = losses.cell(f"{name}:{factor}", "growth", "loss", column)
             assert number == (round(cell.difference or 0, 3) if cell else 0), (name, column)
+    for name, percent in study.retrieval.items():
+        cell = passkeys.cell("base" if name == "base" else f"{name}:{factor}", "passkey", "exact", factor * 8192)
+        assert cell and percent == round(100 * cell.value), name
+
+
+def test_the_table_at_four_and_eight_times_has_the_numbers_of_advise() -> None:
+    page = (ROOT / "docs/evaluating.md").read_text("utf-8").partition("| method | loss at 4T |")[2]
+    at = {study.factor: study for study in evidence().studies if study.source.endswith("a real model")}
+    for name in at[8].beyond:
+        row = re.findall(rf"^\| {name} \|(.*)\|$", page, re.MULTILINE)[0]
+        cells = [cell.strip() for cell in row.split("|")]
+        for factor, (loss, price, passkeys) in zip((4, 8), (cells[:3], cells[3:]), strict=True):
+            base = measured(f"{factor}T").cell("base", "growth", "loss", factor * 8192)
+            assert base and float(loss) == pytest.approx(base.value + at[factor].beyond[name], abs=0.006)
+            assert float(price or 0) == pytest.approx(at[factor].inside[name], abs=0.006)
+            assert passkeys == f"{at[factor].retrieval[name]:.0f} %"
+
+
+def measured(name: str) -> Result:
+    """What `eval` wrote on the real model."""
+    return msgspec.json.decode((ROOT / f"docs/evidence/smollm2-{name}.json").read_bytes(), type=Result)
 
 
 TESTED = re.search(r"^matplotlib==(\S+)", (ROOT / "scripts" / "constraints.txt").read_text(), re.MULTILINE)

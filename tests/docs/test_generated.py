@@ -80,7 +80,8 @@ def test_advise_has_the_numbers_that_were_measured(factor: int) -> None:
             assert number == (round(cell.difference or 0, 3) if cell else 0), (name, column)
     for name, percent in study.retrieval.items():
         cell = passkeys.cell("base" if name == "base" else f"{name}:{factor}", "passkey", "exact", factor * 8192)
-        assert cell and percent == round(100 * cell.value), name
+        assert cell
+        assert percent == round(100 * cell.value), name
 
 
 def test_the_table_at_four_and_eight_times_has_the_numbers_of_advise() -> None:
@@ -91,7 +92,8 @@ def test_the_table_at_four_and_eight_times_has_the_numbers_of_advise() -> None:
         cells = [cell.strip() for cell in row.split("|")]
         for factor, (loss, price, passkeys) in zip((4, 8), (cells[:3], cells[3:]), strict=True):
             base = measured(f"{factor}T").cell("base", "growth", "loss", factor * 8192)
-            assert base and float(loss) == pytest.approx(base.value + at[factor].beyond[name], abs=0.006)
+            assert base
+            assert float(loss) == pytest.approx(base.value + at[factor].beyond[name], abs=0.006)
             assert float(price or 0) == pytest.approx(at[factor].inside[name], abs=0.006)
             assert passkeys == f"{at[factor].retrieval[name]:.0f} %"
 

@@ -157,9 +157,9 @@ class Command(click.Command):
                 raise UsageError(f"there is no option {name}; use {other}") from None
             if name == "--model" and any("--family" in param.opts for param in self.params):  # its argument is a model
                 raise UsageError(f"there is no option {name}; use `{ctx.command_path} MODEL`") from None
-            if problem.possibilities:
-                raise
-            raise UsageError(f"there is no option {name}; `{ctx.command_path} --help-all` lists them") from None
+            close = [option for option in problem.possibilities or () if option != "--help"]
+            hint = f"did you mean {close[0]}?" if close else f"`{ctx.command_path} --help-all` lists them"
+            raise UsageError(f"there is no option {name}; {hint}") from None
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes the options by panel; expert options only with --help-all."""

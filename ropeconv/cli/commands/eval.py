@@ -129,9 +129,13 @@ def eval_command(
         show_result(result, screen)
     if evaluation.outcome.stopped:
         raise Interruption("stopped before its end; the same command continues")
-    for path in record(result, rows):
-        screen.note(f"The receipt of {path} has these numbers.")
-    _judge(conditions, result, screen)
+    try:
+        for path in record(result, rows):
+            screen.note(f"The receipt of {path} has these numbers.")
+    finally:  # also where a receipt cannot be written
+        failed = _judge(conditions, result, screen)
+    if failed:
+        raise SystemExit(3)
 
 
 def _write(result: Result, out: Path | None, plot: Path | None, report: Path | None) -> None:
@@ -149,13 +153,12 @@ def _write(result: Result, out: Path | None, plot: Path | None, report: Path | N
         write_evaluation_report(result, report)
 
 
-def _judge(conditions: Sequence[Condition], result: Result, screen: Screen) -> None:
-    """Exits with 3 where a condition of --fail-if holds."""
+def _judge(conditions: Sequence[Condition], result: Result, screen: Screen) -> bool:
+    """Shows whether each condition of --fail-if holds, and returns whether one does."""
     outcomes = [condition.judge(result) for condition in conditions]
     for _, sentence in outcomes:
         screen.note(sentence)
-    if any(holds for holds, _ in outcomes):
-        raise SystemExit(3)
+    return any(holds for holds, _ in outcomes)
 
 
 def _opened(

@@ -14,11 +14,7 @@ from ..formats.disk import Advance, FileIdentity
 from ..formats.gguf.edit import Edit
 from ..formats.gguf.header import string
 from ..formats.jsontext import JsonObject
-from ..inspection.document import (
-    Document,
-    KvCacheDocument,
-    SourceDocument,
-)
+from ..inspection.document import Document, KvCacheDocument, SourceDocument
 from ..inspection.kv_cache import KvCache
 from ..inspection.receipts import receipt as records
 from ..inspection.receipts.receipt import Action, OriginalRecord, Receipt, SourceRecord

@@ -186,10 +186,7 @@ def check_flags(units: Sequence[OutputUnit], flags: Flags) -> None:
             "--push publishes one repository, and --draft makes two outputs; leave it out, and run `ropeconv push OUT "
             f"{flags.push}` and `ropeconv push OUT-draft {flags.push}-draft` afterwards",
         ),
-        (
-            flags.draft and validating,
-            "--validate compares one model; run `ropeconv validate` on the output afterwards",
-        ),
+        (flags.draft and validating, "--validate compares one model; run `ropeconv validate` on the output afterwards"),
         (
             flags.push and len({unit.source for unit in units}) > 1,
             "--push publishes the output of one SOURCE, and there are several; run it once for each",

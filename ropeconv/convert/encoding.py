@@ -273,8 +273,7 @@ def nothing_fits(results: list[CheckpointResult], refusals: Refusals, request: E
         for verdict in map(result.verdict_of, rows)
         if verdict.status != "exact"
     ]
-    reasons = [reason.strip() for reason in reasons]
-    reasons = reasons or [f"with {name}: {refusal.reason}" for name, refusal in refusals.items()]
+    reasons = list(map(str.strip, reasons)) or [f"with {name}: {refusal.reason}" for name, refusal in refusals.items()]
     native = refusals.get("native")  # the only encoding with two factor lists
     one_list = native.alternatives if native is not None and request.schedule.short_inv_freq is not None else ""
     return UnsupportedBake(

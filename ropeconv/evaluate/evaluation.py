@@ -26,15 +26,7 @@ from .measures.losses import Sliding
 from .measures.measure import REGISTRY, Measure
 from .result import Result
 from .row import Row, parse_rows
-from .run import (
-    EvaluationUnit,
-    Measurer,
-    Refusal,
-    RunOutcome,
-    UnitResult,
-    all_cases,
-    run_here,
-)
+from .run import EvaluationUnit, Measurer, Refusal, RunOutcome, UnitResult, all_cases, run_here
 from .runners.opening import open_runner
 from .runners.runner import Runner, RunnerRequest
 from .statistics import summarise

@@ -413,8 +413,7 @@ def head_weights(inspection: Inspection, total: Callable[[int], None], advance: 
     total(sum(_size(layer, spec.head_dim) for layer in layers))
     variances = measure(source, layers, inspection.family, spec.head_dim, advance)
     return HeadWeights(
-        spec,
-        tuple((row.layer, pair_weights(row.queries, row.keys, spec.rotary_dim, spec.layout)) for row in variances),
+        spec, tuple((row.layer, pair_weights(row.queries, row.keys, spec.rotary_dim, spec.layout)) for row in variances)
     )
 
 

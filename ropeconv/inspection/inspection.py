@@ -25,20 +25,9 @@ from ..runtimes.read_config import UnknownRopeType, read_spec
 from ..runtimes.runtime import newest
 from ..runtimes.verdict import Verdict, describe, difference, judge_all
 from ..summary import Summary
-from .document import (
-    InspectionDocument,
-    Problem,
-    layer_groups,
-)
+from .document import InspectionDocument, Problem, layer_groups
 from .kv_cache import KvCache, config_cache, gguf_cache
-from .problems import (
-    check_weights,
-    config_problems,
-    draft_of,
-    gguf_problems,
-    limit_problems,
-    stale_tensors,
-)
+from .problems import check_weights, config_problems, draft_of, gguf_problems, limit_problems, stale_tensors
 from .receipts.folder import first_spec, stated
 from .receipts.gguf import first_reading, gguf_stated
 from .receipts.receipt import Receipt

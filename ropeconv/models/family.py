@@ -150,14 +150,7 @@ class Gguf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 Norm = Literal[
-    "",
-    "rms",
-    "rms-plus-one",
-    "rms-all-heads",
-    "layer-norm",
-    "layer-norm-list",
-    "l2-after-rope",
-    "rms-after-rope",
+    "", "rms", "rms-plus-one", "rms-all-heads", "layer-norm", "layer-norm-list", "l2-after-rope", "rms-after-rope"
 ]
 InputNorm = Literal["", "rms", "rms-plus-one", "layer-norm", "layer-norm-plus-one"]
 RopeType = Literal["default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional"]

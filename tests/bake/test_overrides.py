@@ -36,8 +36,7 @@ def overridden(config: Any, values: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model_type", "method", "value"),
-    [("llama", "yarn", 4.0), ("qwen3", "mixed", 4.0), ("gemma3_text", "linear", 4.0)],
+    ("model_type", "method", "value"), [("llama", "yarn", 4.0), ("qwen3", "mixed", 4.0), ("gemma3_text", "linear", 4.0)]
 )
 def test_a_config_with_the_overrides_has_the_rope_of_the_written_one(
     model_type: str, method: str, value: float, tmp_path: Path

@@ -65,8 +65,7 @@ def test_a_receipt_of_a_gguf_file_has_no_config_and_its_steps(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("kind", "commit", "reference"),
-    [("folder", None, None), ("hub", None, "a/m"), ("folder", "0123", "a/m")],
+    ("kind", "commit", "reference"), [("folder", None, None), ("hub", None, "a/m"), ("folder", "0123", "a/m")]
 )
 def test_a_source_is_recorded_without_paths_of_this_machine(kind: str, commit: str | None, reference: str) -> None:
     source: Any = SimpleNamespace(name="m", reference="a/m", kind=kind, commit=commit, treat_as="")

@@ -41,11 +41,7 @@ COMMANDS = {
 }
 COPIED = ("ropeconv ", "Next: ", "Fix: ", "Bake: ", "Train: ", "Untuned: ", "Measure: ")
 """Beginnings of lines with a command, which are never wrapped."""
-SHORT = {
-    "apply": ("--yarn", "4", "--replace", "--dry-run"),
-    "inspect": (),
-    "compare": (QWEN,),
-}
+SHORT = {"apply": ("--yarn", "4", "--replace", "--dry-run"), "inspect": (), "compare": (QWEN,)}
 
 
 def on_screen(width: int, *arguments: str) -> str:

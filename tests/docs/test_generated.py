@@ -70,32 +70,24 @@ def test_the_page_has_the_screen_of_a_measurement(
 
 
 @pytest.mark.parametrize("factor", [2, 4, 8])
-def test_advise_has_the_numbers_that_were_measured(factor: int) -> None:
+def test_advise_and_the_page_have_the_numbers_that_were_measured(factor: int) -> None:
     losses, passkeys = measured(f"{factor}T"), measured("2T" if factor == 2 else f"{factor}T-passkey")
     studies = [study for study in evidence().studies if study.source.endswith("a real model")]
     study = next(study for study in studies if study.factor == factor)
-    for column, numbers in ((factor * 8192, study.beyond), (8192, study.inside)):
-        for name, number in numbers.items():
-            cell = losses.cell(f"{name}:{factor}", "growth", "loss", column)
-            assert number == (round(cell.difference or 0, 3) if cell else 0), (name, column)
-    for name, percent in study.retrieval.items():
-        cell = passkeys.cell("base" if name == "base" else f"{name}:{factor}", "passkey", "exact", factor * 8192)
-        assert cell
-        assert percent == round(100 * cell.value), name
-
-
-def test_the_table_at_four_and_eight_times_has_the_numbers_of_advise() -> None:
-    page = (ROOT / "docs/evaluating.md").read_text("utf-8").partition("| method | loss at 4T |")[2]
-    at = {study.factor: study for study in evidence().studies if study.source.endswith("a real model")}
-    for name in at[8].beyond:
-        row = re.findall(rf"^\| {name} \|(.*)\|$", page, re.MULTILINE)[0]
-        cells = [cell.strip() for cell in row.split("|")]
-        for factor, (loss, price, passkeys) in zip((4, 8), (cells[:3], cells[3:]), strict=True):
-            base = measured(f"{factor}T").cell("base", "growth", "loss", factor * 8192)
-            assert base
-            assert float(loss) == pytest.approx(base.value + at[factor].beyond[name], abs=0.006)
-            assert float(price or 0) == pytest.approx(at[factor].inside[name], abs=0.006)
-            assert passkeys == f"{at[factor].retrieval[name]:.0f} %"
+    table = (ROOT / "docs/evaluating.md").read_text("utf-8").partition("| method | loss at 4T |")[2]
+    for name, beyond in study.beyond.items():
+        row = name if name == "base" else f"{name}:{factor}"
+        loss, inside = (losses.cell(row, "growth", "loss", column) for column in (factor * 8192, 8192))
+        exact = passkeys.cell(row, "passkey", "exact", factor * 8192)
+        assert loss and inside and exact  # noqa: PT018
+        assert beyond == round(loss.difference or 0, 3), name
+        assert study.inside[name] == round(inside.difference or 0, 3), name
+        assert study.retrieval[name] == round(100 * exact.value), name
+        if factor > 2:
+            cells = [cell.strip() for cell in re.findall(rf"^\| {name} \|(.*)\|$", table, re.MULTILINE)[0].split("|")]
+            price = f"{inside.difference:.2f}" if inside.difference else ""
+            shown = [f"{loss.value:.2f}", price, f"{100 * exact.value:.0f} %"]
+            assert shown == (cells[:3] if factor == 4 else cells[3:]), name
 
 
 def measured(name: str) -> Result:

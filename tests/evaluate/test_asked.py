@@ -37,8 +37,7 @@ def test_lengths_are_sorted_and_each_once(text: str, lengths: tuple[int, ...]) -
 
 
 @pytest.mark.parametrize(
-    ("sizes", "message"),
-    [({"windows": 0}, "--windows is 0"), ({"seed": 1 << 31}, "give a number from 0")],
+    ("sizes", "message"), [({"windows": 0}, "--windows is 0"), ({"seed": 1 << 31}, "give a number from 0")]
 )
 def test_sizes_out_of_range_are_refused(sizes: dict[str, Any], message: str) -> None:
     with pytest.raises(RopeconvError, match=message):

@@ -77,8 +77,7 @@ def test_from_five_documents_on_they_are_the_units() -> None:
 
 
 @pytest.mark.parametrize(
-    ("right", "count", "low", "high"),
-    [(8, 10, 0.4902, 0.9433), (0, 20, 0.0, 0.1611), (81, 263, 0.2553, 0.3662)],
+    ("right", "count", "low", "high"), [(8, 10, 0.4902, 0.9433), (0, 20, 0.0, 0.1611), (81, 263, 0.2553, 0.3662)]
 )
 def test_the_interval_of_a_share_is_the_published_one(right: int, count: int, low: float, high: float) -> None:
     """The last one is in Newcombe 1998, table I."""

@@ -8,15 +8,7 @@ from ropeconv.errors import BadSource
 from ropeconv.formats import jsontext
 from ropeconv.formats.jsontext import numbers
 from ropeconv.formats.package_data import typed
-from ropeconv.formats.safetensors import (
-    INDEX,
-    LONGEST,
-    index_text,
-    safe_name,
-    shards,
-    tensors,
-    with_shard,
-)
+from ropeconv.formats.safetensors import INDEX, LONGEST, index_text, safe_name, shards, tensors, with_shard
 
 
 @pytest.mark.parametrize(

@@ -12,15 +12,7 @@ from safetensors import SafetensorError, deserialize
 from safetensors.numpy import load_file, save_file
 
 from ropeconv.errors import BadSource, UsageError
-from ropeconv.formats.safetensors import (
-    BITS,
-    MAX_HEADER,
-    STORED,
-    header_bytes,
-    read_header,
-    tensor_bytes,
-    widened,
-)
+from ropeconv.formats.safetensors import BITS, MAX_HEADER, STORED, header_bytes, read_header, tensor_bytes, widened
 from ropeconv.formats.vectors import LONGEST, read_lists
 
 

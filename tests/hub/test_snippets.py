@@ -133,8 +133,7 @@ def test_what_its_transformers_does_not_compute_is_refused(trainer: Trainer) -> 
 
 
 @pytest.mark.parametrize(
-    ("made_from", "note"),
-    [(BAKED, "was not tested with this"), (baked(two_lists=True), "within 32,768 tokens")],
+    ("made_from", "note"), [(BAKED, "was not tested with this"), (baked(two_lists=True), "within 32,768 tokens")]
 )
 def test_a_note_says_what_to_know(made_from: TrainingFacts, note: str) -> None:
     (sentence,) = make_snippet(trainers()["trl"], made_from).notes

@@ -195,11 +195,7 @@ def test_bases_and_shares_are_read_as_transformers_reads_them(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    "recipe",
-    [
-        recipe_of("theta", 2e7, context=16384),
-        pytest.param(recipe_of("yarn", 4.0), marks=pytest.mark.nightly),
-    ],
+    "recipe", [recipe_of("theta", 2e7, context=16384), pytest.param(recipe_of("yarn", 4.0), marks=pytest.mark.nightly)]
 )
 def test_a_method_changes_the_global_layers_alone(recipe: Recipe, probe: Probe, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(STEP))

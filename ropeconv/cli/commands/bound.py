@@ -126,12 +126,10 @@ def bound_command(
         ),
     ] = None,
     certificate: Annotated[
-        Path | None,
-        flag("Write the proof: intervals of ln b, each with a distance.", "--certificate", metavar="FILE"),
+        Path | None, flag("Write the proof: intervals of ln b, each with a distance.", "--certificate", metavar="FILE")
     ] = None,
     weights: Annotated[
-        bool,
-        flag("Weigh every pair by the SOURCE's own projections, for each layer and head.", "--weights"),
+        bool, flag("Weigh every pair by the SOURCE's own projections, for each layer and head.", "--weights")
     ] = False,
 ) -> None:
     """Find the smallest rope_theta for a context length, or the longest distance that a model supports.

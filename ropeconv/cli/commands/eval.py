@@ -221,8 +221,7 @@ def _run(evaluation: Evaluation, journal: Path, fresh: bool, budget: float, scre
             estimate = evaluation.estimate(opened)
             estimate.check(budget, evaluation.sizes)
             screen.note(estimate.sentence)
-        done = len(evaluation.passes) - len(missing)
-        if done:
+        if done := len(evaluation.passes) - len(missing):
             screen.note(f"{counted(done, 'sequence is', 'sequences are')} in the journal, {journal}.")
         afterwards = "what has been measured will be shown"
         try:

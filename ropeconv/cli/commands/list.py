@@ -26,8 +26,7 @@ ropeconv list archs --json
 
 @command(METHODS_EXAMPLES)
 def methods_command(
-    screen: Screen,
-    name: Annotated[str, Positional("[NAME]", "Show one method with its settings.")] = "",
+    screen: Screen, name: Annotated[str, Positional("[NAME]", "Show one method with its settings.")] = ""
 ) -> None:
     """List the methods, or show one with its formula, settings and paper."""
     if name and name not in REGISTRY:

@@ -82,8 +82,7 @@ ropeconv push tiny-Q8_0.gguf tiny-Q4_K_M.gguf me/tiny-yarn16-GGUF --private
 @command(EXAMPLES)
 def push_command(
     baked: Annotated[
-        list[Path],
-        Positional("FOLDER_OR_GGUF...", "A folder or GGUF files that `ropeconv apply` wrote."),
+        list[Path], Positional("FOLDER_OR_GGUF...", "A folder or GGUF files that `ropeconv apply` wrote.")
     ],
     repo_id: Annotated[str, Positional("OWNER/NAME", "The repository; it is made if need be.")],
     publication: Annotated[PublishOptions, OptionGroup(lambda: options(PublishOptions), how_to_publish)],

@@ -90,12 +90,7 @@ def settled(hidden: HiddenFolder) -> tuple[str, bool]:
 def test_what_some_of_the_moves_leave(
     hidden: HiddenFolder, moves: list[tuple[str, str]], expected: tuple[str, bool]
 ) -> None:
-    places = {
-        "out": hidden.out,
-        "old": hidden.old / "out",
-        "new": hidden.new / "out",
-        "aside": hidden.root / "aside",
-    }
+    places = {"out": hidden.out, "old": hidden.old / "out", "new": hidden.new / "out", "aside": hidden.root / "aside"}
     for source, target in moves:
         places[source].rename(places[target])
     assert settled(hidden) == expected

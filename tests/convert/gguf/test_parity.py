@@ -22,16 +22,7 @@ from ropeconv.validate.gguf import validate_gguf
 
 from ...support.baking import AS_IS, MIXED, YARN, apply, make_plan, recipe_of
 from ...support.extent import sample
-from ...support.llamacpp import (
-    EXPORTED,
-    LENGTH,
-    bake,
-    beyond,
-    checkpoint,
-    figures,
-    of_llamacpp,
-    of_transformers,
-)
+from ...support.llamacpp import EXPORTED, LENGTH, bake, beyond, checkpoint, figures, of_llamacpp, of_transformers
 from ...support.models import CANCELS, TRAINED
 
 RECIPES = {

@@ -12,13 +12,7 @@ from ropeconv.errors import BadSource
 from ropeconv.formats.gguf.header import GgufHeader, GgufValue, TensorInfo, array, string, strings
 from ropeconv.inspection.receipts.folder import check_folder
 from ropeconv.inspection.receipts.gguf import check_gguf, value_of
-from ropeconv.inspection.receipts.receipt import (
-    FolderRecord,
-    GgufRecord,
-    SourceRecord,
-    TextRecord,
-    ValueRecord,
-)
+from ropeconv.inspection.receipts.receipt import FolderRecord, GgufRecord, SourceRecord, TextRecord, ValueRecord
 
 # Sources
 

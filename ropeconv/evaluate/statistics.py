@@ -241,8 +241,9 @@ def notes(cells: Sequence[Cell]) -> list[str]:
         for count, names in sorted(measures.items())
     ]
     if few:
+        sizes = "--windows and --targets" if "longppl" in few else "--windows"
         sentences.append(
-            f"{', '.join(few)}: fewer than {FEWEST} windows, so no difference is tested; increase --windows, or give "
+            f"{', '.join(few)}: fewer than {FEWEST} windows, so no difference is tested; increase {sizes}, or give "
             "longer texts."
         )
     tested = sum(cell.margin is not None for cell in whole)

@@ -236,6 +236,11 @@ def test_the_note_says_what_errors_are_between(documents: int, windows: int, exp
     assert bool(note) == bool(expected)
 
 
+def test_the_tokens_of_longppl_need_many_targets() -> None:
+    rows = {"base": observed([[0.0]], measure="longppl")}
+    assert "increase --windows and --targets, or give" in summary(rows).notes[0]
+
+
 def test_the_note_counts_the_differences_that_chance_would_give() -> None:
     rows = {"base": observed(np.zeros(4))} | {f"row {n}": observed([n, 1, 2, 3]) for n in range(400)}
     assert "400 differences were tested at p < 0.0027; chance would mark about 1.1." in summary(rows).notes

@@ -153,10 +153,9 @@ def share() -> str:
 
 def shares() -> str:
     """Return how verdicts on published configs in the main runtimes are known: on all, and on those of the table."""
-    every, table = (_grades(models) for models in (tuple(configs()), POPULAR))
     text = (
-        f"{share()}, {every['read']:.0%} from their source code, and {every['unknown']:.0%} are unknown. For "
-        f"the {len(POPULAR)} models of the table below, {table['run']:.0%} come from running them."
+        f"{share()}; the others come from their source code or are unknown. For the {len(POPULAR)} models of the table "
+        f"below, {_grades(POPULAR)['run']:.0%} come from running them."
     )
     return textwrap.fill(text, 119)
 

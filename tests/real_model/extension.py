@@ -1,6 +1,6 @@
 """SmolLM2-135M-Instruct at two and four times its 8,192 tokens: every method, by loss, LongPPL and a passkey.
 
-Hours on two cores, minutes on a GPU. The passes are kept in the user's cache, so that a stopped run continues.
+Two hours on two cores, minutes on a GPU. The passes are kept in the user's cache, so that a stopped run continues.
 """
 
 from pathlib import Path

@@ -185,7 +185,7 @@ def locked(out: Path) -> Iterator[HiddenFolder]:
 
 
 def _remove(hidden: HiddenFolder) -> None:
-    is_cleared = not (hidden.new.exists() or hidden.old.exists())
+    is_cleared = all(path.name == LOCK or path.name.startswith(".nfs") for path in hidden.root.iterdir())
     (hidden.root / LOCK).unlink()  # the lock holds until it is closed; a waiting process sees that the file is gone
     try:
         hidden.root.rmdir()

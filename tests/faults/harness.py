@@ -158,7 +158,7 @@ def lose(folder: Path, report: str, cut: bool) -> None:
     for identity, path in lost.items():
         size = path.stat().st_size
         if cut:
-            os.truncate(path, min(size, sizes[identity]))
+            os.truncate(path, min(size, sizes.get(identity, 0)))  # the shim has no size where a number is used again
             continue
         with path.open("r+b") as file:
             for start, end in ranges[identity]:

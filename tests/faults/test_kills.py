@@ -56,7 +56,8 @@ def test_a_fault_at_any_writing_call_loses_nothing(bench: Get, kind: str, name: 
     faults = few(KINDS[kind](case), 2, crc32(f"{kind} {name}".encode()))
     for fault, cut in faults:
         aftermath = case.strike(fault, cut)
-        assert (aftermath.outcome.code == KILLED) == (kind != "disk error"), f"{fault}: {aftermath.outcome}"
+        early = case.case.killed and aftermath.outcome.code == 0  # the first kill left more, so fewer calls were made
+        assert early or (aftermath.outcome.code == KILLED) == (kind != "disk error"), f"{fault}: {aftermath.outcome}"
         if problem := case.wrong(aftermath):
             wrong[f"{fault} {cut}"] = problem
     tally(kind, name, len(faults), len(wrong))

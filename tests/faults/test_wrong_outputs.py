@@ -276,7 +276,7 @@ EXTRA: dict[str, Any] = {
 }  # fmt: skip
 TEXTS = {
     b"\4\0\0\0\0\0\0\0yarn": b"\4\0\0\0\0\0\0\0none", b"token 3": b"token X",
-    b"rope_freqs.weight": b"rope_freqX.weight", b'"factor": 16.0': b'"factor": 18.0',
+    b'["rope_freqs.weight"]': b'["rope_freqX.weight"]', b'"factor": 16.0': b'"factor": 18.0',
     b'"encoding": "keys"': b'"encoding": "keyz"', b'"context": 1024': b'"context": 1025',
 }  # fmt: skip
 CHANGES: dict[str, Corruption] = {

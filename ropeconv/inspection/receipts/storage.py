@@ -300,8 +300,10 @@ def _replace(path: Path, draft: Path, data: JsonObject, fsync: bool = True) -> N
                 sync_file(draft)
             draft.replace(path)
         except OSError:
-            with suppress(OSError):
+            try:
                 draft.unlink()
+            except OSError:
+                raise RopeconvError(f"{draft} cannot be removed; check the disk, and remove that") from None
             raise
     if fsync:
         for folder in {draft.parent, path.parent}:

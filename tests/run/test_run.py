@@ -41,7 +41,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[
 
 def test_a_plan_is_shown_and_nothing_is_written(place: Path) -> None:
     before = sorted(path.name for path in place.iterdir())
-    shown = command(place, "run", "plan.toml", "--dry-run", code=1).stdout
+    done = command(place, "run", "plan.toml", "--dry-run", code=1)
+    assert done.stderr == "ropeconv: a unit would fail; change plan.toml as its reason says\n"
+    shown = done.stdout
     for words in (
         "10 units of 2 sources to run, 0 in the journal", "apply b yarn:4 would fail: config.json",
         "No time estimate yet for 4 apply and 4 validate: the first one has not run.",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from ...errors import Interruption
 from ...options import option
-from ...rope.errors import counted
+from ...rope.errors import RopeconvError, counted
 from ..command import RUNNING, Positional, command
 from ..options import DryRunOption
 from ..screen import ProgressScreen, Screen
@@ -73,7 +73,7 @@ def run_command(
     journal = out / "journal.jsonl"
     if dry_run:
         if _show_plan(parsed, jobs, journal, flags, executor, screen):
-            raise SystemExit(1)
+            raise RopeconvError(f"a unit would fail; change {plan} as its reason says")
         return
     _run(plan, parsed, jobs, journal, flags, executor, screen)
 
@@ -150,8 +150,8 @@ def _run(
     _show(table, report, screen)
     if not complete:
         raise Interruption("stopped before its end; the same command continues")
-    if table.counts["failed"]:
-        raise SystemExit(1)
+    if failed := table.counts["failed"]:
+        raise RopeconvError(f"{counted(failed, 'unit')} failed; see {report}, and give the same command again")
 
 
 def _verify(jobs: list[Job], journal: RunJournal, verify: bool, screen: Screen) -> None:

@@ -176,7 +176,3 @@ def test_plain_words_pass(sentence: str) -> None:
 def test_a_page_begins_with_what_the_reader_will_be_able_to_do(page: Path) -> None:
     first = next(line for line in paragraphs(page.read_text("utf-8")) if not line.startswith("#"))
     assert re.search(r"\b(?:you|your)\b", first.partition(". ")[0]), first
-
-
-def test_readme_is_short() -> None:
-    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 120

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from ..convert.encoding import EncodeRequest, select
 from ..convert.target import Target
 from ..errors import UsageError
+from ..formats.drafts import write_file
 from ..formats.files import read_text
 from ..formats.package_data import render
 from ..inspection.document import Problem
@@ -189,7 +190,7 @@ def modelfile_of(plan: Plan) -> Path:
 def write_modelfile(plan: Plan) -> Path:
     """Write the Modelfile of an output beside it, and return its path. Raises as `modelfile_of`."""
     path = modelfile_of(plan)
-    path.write_text(_text(plan))
+    write_file(path, _text(plan))
     return path
 
 

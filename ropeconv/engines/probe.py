@@ -10,14 +10,16 @@ import importlib.util
 import json
 import os
 import sys
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Self
 
 import msgspec
 
 from ..environment import without_secrets
+from ..formats.drafts import write_file
 from ..formats.jsontext import JsonObject
+from ..rope.errors import RopeconvError
 from .process import ProgramProcess
 
 
@@ -158,10 +160,6 @@ class ProbeCache:
         if not key or "error" in answer:
             return
         path = self.folder / f"{key}.json"
-        draft = path.with_suffix(f".{os.getpid()}")
-        try:
+        with suppress(OSError, RopeconvError):
             path.parent.mkdir(parents=True, exist_ok=True)
-            draft.write_text(json.dumps(answer), "utf-8")
-            draft.replace(path)
-        except OSError:
-            return
+            write_file(path, json.dumps(answer))

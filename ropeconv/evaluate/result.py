@@ -10,6 +10,7 @@ import msgspec
 
 from ..errors import BadSource, UsageError
 from ..formats import jsontext
+from ..formats.drafts import write_file
 from ..formats.files import read_text
 from ..formats.jsontext import JsonObject
 from ..formats.package_data import typed
@@ -146,7 +147,7 @@ class Result(Summary, msgspec.Struct, frozen=True, kw_only=True):
 
 def write_result(result: Result, path: Path) -> None:
     """Write a result as JSON, in place of a file that is there. Raises OSError."""
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n")
+    write_file(path, msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n")
 
 
 def read_result(path: Path) -> Result:

@@ -75,7 +75,7 @@ class Graph(ABC):
         """Multiply what a Cos or Sin computes. scaling: the operation that does so with a constant already."""
 
     @abstractmethod
-    def save(self, path: Path) -> None:
+    def save(self, target: Path) -> None:
         """Write the graph; where `saves_data`, also the file with its weights beside it."""
 
     def _add(self, operation: Operation) -> None:
@@ -253,9 +253,9 @@ class OnnxGraph(Graph):
         for index, node in enumerate(nodes, at + 1):
             scope.node.insert(index, node)
 
-    def save(self, path: Path) -> None:
+    def save(self, target: Path) -> None:
         try:
-            path.write_bytes(self.model.SerializeToString())
+            target.write_bytes(self.model.SerializeToString())
         except ValueError:
             raise BadSource(f"{self.path} would be {TOO_LARGE}") from None
 
@@ -320,11 +320,11 @@ class OpenVinoGraph(Graph):
         for target in targets:
             target.replace_source_output(product.output(0))
 
-    def save(self, path: Path) -> None:
+    def save(self, target: Path) -> None:
         import openvino
 
         self.model.validate_nodes_and_infer_types()
-        openvino.serialize(self.model, str(path), str(path.with_suffix(".bin")))
+        openvino.serialize(self.model, str(target), str(target.with_suffix(".bin")))
 
 
 class GraphSource(FolderSource):

@@ -14,6 +14,7 @@ from ..errors import UsageError, reason
 from ..evaluate.evaluation import duration
 from ..evaluate.result import read_result, tables
 from ..formats.disk import human
+from ..formats.drafts import write_file
 from ..formats.jsontext import JsonObject
 from ..formats.package_data import render
 from ..rope.errors import RopeconvError
@@ -124,7 +125,7 @@ def write_run_report(table: RunTable, plan: Path, path: Path) -> None:
         published=[row.results["push"]["url"] for row in table.rows if "push" in row.results],
         evaluated=_evaluated(table), facts=facts,
     )  # fmt: skip
-    path.write_text(page, "utf-8")
+    write_file(path, page)
 
 
 def _evaluated(table: RunTable) -> list[dict[str, object]]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ..environment import require
 from ..errors import UsageError
+from ..formats.drafts import draft_of, write_file
 from ..rope.lengths import format_tokens
 
 if TYPE_CHECKING:
@@ -109,9 +110,11 @@ def checked(path: Path) -> Path:
 def write(figure: Figure, path: Path) -> None:
     """Writes a figure to a .png or .svg file. Unless it is dark, PNG has a white background, SVG a transparent one."""
     if path.suffix == ".svg":
-        path.write_text(svg(figure), "utf-8")
-    else:
-        figure.savefig(path, dpi=200, transparent=False, facecolor=DARK if _dark(figure) else "white")
+        write_file(path, svg(figure))
+        return
+    background = DARK if _dark(figure) else "white"
+    with draft_of(path) as draft:
+        figure.savefig(draft, format="png", dpi=200, transparent=False, facecolor=background)
 
 
 def _dark(figure: Figure) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 from ..errors import BadSource
 from ..evaluate.measures.measure import REGISTRY
 from ..evaluate.result import Result, tables
+from ..formats.drafts import write_file
 from ..formats.gguf.header import GgufHeader
 from ..formats.package_data import render
 from ..inspection.kv_cache import described_size, now
@@ -65,7 +66,7 @@ def write_evaluation_report(result: Result, path: Path) -> None:
         summaries=summaries,
         facts=facts,
     )
-    path.write_text(page, "utf-8")
+    write_file(path, page)
 
 
 def write_validation_report(result: Validation, baked: Path, against: str, path: Path) -> None:
@@ -99,7 +100,7 @@ def write_validation_report(result: Validation, baked: Path, against: str, path:
         pictures=drawn(validation_pictures(result)),
         evaluations=receipt.evaluations if receipt else (),
     )
-    path.write_text(page, "utf-8")
+    write_file(path, page)
 
 
 def _receipt(baked: Path) -> Receipt | None:

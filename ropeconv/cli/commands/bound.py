@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ...errors import UsageError
+from ...formats.drafts import write_file
 from ...rope.bound.answer import Bound, bound
 from ...rope.bound.reach import Reach, reach
 from ...rope.errors import counted
@@ -185,7 +186,7 @@ def _smallest(
         bases = bound(length, rotary_dim, head_dim, windows, proof, tell)
     if certificate is not None and proof is not None:
         lines = [f"{begin!r}\t{end!r}\t{distance}\n" for begin, end, distance in proof]
-        certificate.write_text("# ln b from\tto\tdistance whose sum is negative there\n" + "".join(lines), "utf-8")
+        write_file(certificate, "# ln b from\tto\tdistance whose sum is negative there\n" + "".join(lines))
     if screen.as_json:
         screen.data(bases.to_dict())
     else:

@@ -118,10 +118,11 @@ def _weight_counts(tensors: list[StoredRows], values: dict[str, GgufValue]) -> t
 def _copy_small(source: Source, folder: Path) -> None:
     """Copy the files that gguf-py reads: tokenizer, configs and model card."""
     for name in {file.name for file in source.files()} & set(SMALL):
+        target = folder / name
         if source.is_generated(name):
-            source.copy(name, folder / name)
+            source.copy(name, target)
         else:
-            (folder / name).write_bytes(read_bytes(source.path(name), name))
+            target.write_bytes(read_bytes(source.path(name), name))
 
 
 def _kind(outtype: str, source: Source) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from ...formats.drafts import write_file
 from ...rope.errors import RecipeError
 from ...rope.forms import Vector, base_inv_freq
 from ...rope.methods.method import REGISTRY
@@ -108,7 +109,7 @@ class TuningResult(msgspec.Struct, frozen=True, kw_only=True):
 
 def write_tuned(tuned: TuningResult, path: Path) -> None:
     """Write a result as JSON, for `--recipe`."""
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(tuned)) + b"\n")
+    write_file(path, msgspec.json.format(msgspec.json.encode(tuned)) + b"\n")
 
 
 FORMULAS = ("linear", "ntk", "ntk-old", "ntk-fixed", "mixed", "by-parts", "yarn")

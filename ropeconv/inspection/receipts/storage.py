@@ -5,16 +5,15 @@ import json
 import math
 import os
 import shlex
-import time
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
 
 import msgspec
 
 from ...errors import BadSource, UsageError
 from ...formats import jsontext
-from ...formats.disk import sha256, sync_file, sync_folder
+from ...formats.disk import sha256
+from ...formats.drafts import draft_of
 from ...formats.files import is_graph, read_text, try_lock
 from ...formats.jsontext import JsonObject
 from ...formats.package_data import typed
@@ -209,7 +208,6 @@ def has_own_card(folder: Path, receipt: Receipt) -> bool:
 
 
 DRAFT = f".{RECEIPT}.new"
-PAUSE = 0.01  # seconds between two attempts to write a draft
 MOST_EVALUATIONS = 8
 """The most evaluations in a receipt: of different texts and runtimes, the newest last."""
 ELSEWHERE = (errno.EXDEV, errno.EACCES, errno.EPERM, errno.EROFS)
@@ -291,39 +289,8 @@ def _results_draft(gguf: Path) -> Path:
 
 
 def _replace(path: Path, draft: Path, data: JsonObject, fsync: bool = True) -> None:
-    with _opened(draft) as file:
-        try:
-            file.truncate(0)  # a kill may have left it
-            file.write(jsontext.dump(data).encode())
-            file.flush()
-            if fsync:
-                sync_file(draft)
-            draft.replace(path)
-        except OSError:
-            try:
-                draft.unlink()
-            except OSError:
-                raise RopeconvError(f"{draft} cannot be removed; check the disk, and remove that") from None
-            raise
-    if fsync:
-        for folder in {draft.parent, path.parent}:
-            sync_folder(folder)
-
-
-def _opened(draft: Path) -> BinaryIO:
-    """Open a draft that only this process writes, after others have renamed theirs. Raises OSError."""
-    while True:
-        file = draft.open("ab")
-        try:
-            if try_lock(file) != "busy" and os.path.samestat(os.fstat(file.fileno()), draft.stat()):
-                return file
-        except FileNotFoundError:
-            pass
-        except BaseException:
-            file.close()
-            raise
-        file.close()
-        time.sleep(PAUSE)
+    with draft_of(path, draft, fsync) as place:
+        place.write_bytes(jsontext.dump(data).encode())
 
 
 def commands(receipt: Receipt) -> list[str]:

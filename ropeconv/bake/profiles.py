@@ -20,7 +20,7 @@ import msgspec
 from ..convert.target import Target
 from ..engines.probe import Probe, SharedProbe
 from ..errors import UsageError
-from ..formats.disk import Advance, link_file, sha256
+from ..formats.disk import Advance, link_file, sha256, sync_file
 from ..formats.gguf.edit import COUNT, Edit, new_size, write_new
 from ..formats.gguf.file import GgufFile, shard_names
 from ..formats.gguf.header import ALIGNMENT, FORMATS, INT32, UINT16, GgufValue
@@ -261,7 +261,9 @@ def _finish_gguf(plan: ProfilesPlan, folder: Path) -> Iterator[tuple[str, Applie
         place.parent.mkdir(exist_ok=True)  # from an interrupted run
         first, *others = gguf_plan(base, profile.recipe, replace(profile.target, out=place)).files
         assert first.make is not None
-        first.make(place.with_name(first.name), lambda done: None)
+        first_place = place.with_name(first.name)
+        first.make(first_place, lambda done: None)
+        sync_file(first_place)
         for file, shard in zip(others, base.file.shards[1:], strict=True):
             _link(shard.path(), place.with_name(file.name), plan.out)
         yield name, AppliedPlan(profile.out.with_name(first.name))

@@ -12,6 +12,7 @@ from ..bake.apply import apply, make_plan
 from ..bake.companions import adapter_plan, draft_plan, paired, write_adapter
 from ..bake.execution import refuse_early
 from ..bake.findings import Options
+from ..bake.hidden import discard
 from ..bake.plan import FilePlan, Plan
 from ..bake.verify import earlier_output
 from ..bake.warnings import modelfile_of, run_commands, write_modelfile
@@ -191,7 +192,8 @@ class Batch:
         if publication := self._publication_alone(plan):
             check, published = publish_staged(plan, probe, publication, screen, flags.checksum)
             return Outcome(check=check, published=published)
-        again = self.several or self.adapter is not None or flags.publication is not None
+        has_companion = self.adapter is not None or flags.ollama
+        again = self.several or has_companion or flags.publication is not None
         if again and not (flags.force or plan.target.in_place) and self._written_before(plan):
             screen.note(f"{plan.out} is complete from an earlier run of this command.")
             done = Outcome(plan.out)
@@ -210,6 +212,7 @@ class Batch:
             compare_files(earlier, Options(), self.screen)
         except Disagreement as problem:
             raise Disagreement(f"{problem}, with --force to replace it") from None
+        discard(plan.out)  # a kill may have come between the last name and the end
         return True
 
     def _write(self, plan: Plan, probe: Probe | None, title: str) -> Outcome:

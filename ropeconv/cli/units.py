@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError
+from ..formats.disk import sync_folder
 from ..formats.files import expanded
 from ..hub.options import PublishOptions
 from ..options import option
@@ -130,6 +131,7 @@ def make_folder(units: Sequence[OutputUnit]) -> None:
     if not folder.parent.is_dir():
         raise RopeconvError(f"{folder.parent} does not exist; create it, or choose another place with -o")
     folder.mkdir()
+    sync_folder(folder.parent)
 
 
 @dataclass(frozen=True)

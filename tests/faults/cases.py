@@ -80,6 +80,24 @@ CASES: dict[str, Case] = {
     "restore --in-place": in_place(BACK, IN_PLACE),
     "--in-place, killed before": in_place(IN_PLACE, killed=0.8),
     "restore --in-place, killed before": in_place(BACK, IN_PLACE, killed=0.8),
+    "apply --ollama": file(
+        "apply model.gguf -o out.gguf --yarn 4 --ollama", output=("out.Modelfile", "out.gguf"),
+    ),
+    "apply, two formats": Case(
+        scenes.checkpoint, ropeconv("apply model --yarn 4 --to safetensors --to gguf -o out"), ("out",),
+    ),
+    "apply, two sources": Case(
+        scenes.two_checkpoints, ropeconv("apply model second --yarn 4 -o out"), ("out",),
+    ),
+    "apply --adapter": Case(
+        scenes.checkpoint_with_adapter,
+        ropeconv("apply model --yarn 4 --adapter adapter -o out"),
+        ("out", "out-adapter"),
+    ),
+    "profiles": folder("profiles model base,yarn:4,linear:2 -o out"),
+    "profiles --copy": folder("profiles model base,yarn:4 --copy -o out"),
+    "profiles, GGUF": Case(scenes.gguf_file, ropeconv("profiles model.gguf yarn:4,linear:2 -o out"), ("out",)),
+    "plot": file("plot model.gguf --yarn 4 -o out.svg", output=("out.svg",)),
     "record a validation": Case(scenes.checkpoint, ("record-validation", "out"), ("out",), (ropeconv(APPLY),)),
     "record a validation, GGUF": Case(
         scenes.gguf_file, ("record-validation", "model.gguf"), ("model.gguf.validation.json",),

@@ -1,6 +1,7 @@
 """Small models that commands run on, made without torch."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,37 @@ def checkpoint(folder: Path) -> None:
     for name, data in texts.items():
         (model / name).write_text(json.dumps(data, indent=2) + "\n")
     tokenizer().save(str(model / "tokenizer.json"))
+
+
+def two_checkpoints(folder: Path) -> None:
+    """The same Llama in the folders `model` and `second`."""
+    checkpoint(folder)
+    shutil.copytree(folder / "model", folder / "second")
+
+
+def checkpoint_with_adapter(folder: Path) -> None:
+    """A Llama in `model`, and in `adapter` a LoRA of rank 2 on its first query projection."""
+    from safetensors.numpy import save_file
+
+    checkpoint(folder)
+    adapter = folder / "adapter"
+    adapter.mkdir()
+    config = {
+        "base_model_name_or_path": "model",
+        "lora_alpha": 2,
+        "peft_type": "LORA",
+        "r": 2,
+        "target_modules": ["q_proj"],
+        "task_type": "CAUSAL_LM",
+    }
+    (adapter / "adapter_config.json").write_text(json.dumps(config))
+    query = "base_model.model.model.layers.0.self_attn.q_proj"
+    hidden = CONFIG["hidden_size"]
+    matrices = {
+        f"{query}.lora_A.weight": np.ones((2, hidden), np.float32),
+        f"{query}.lora_B.weight": np.ones((hidden, 2), np.float32),
+    }
+    save_file(matrices, adapter / "adapter_model.safetensors")
 
 
 def gguf_file(folder: Path) -> None:

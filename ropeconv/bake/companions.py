@@ -32,7 +32,7 @@ from ..runtimes.verdict import difference
 from .apply import make_plan
 from .checkpoint import CheckpointPlan
 from .execution import ApplyOptions, execute_plan, refuse_early
-from .hidden import is_empty
+from .hidden import discard, is_empty
 from .plan import FilePlan, Plan, PlannedFile
 
 SUFFIX = "-draft"
@@ -181,5 +181,7 @@ def is_written(plan: FilePlan) -> bool:
 
 def write_adapter(plan: FilePlan, fsync: bool = True) -> None:
     """Write the files of `adapter_plan`, where they are not there already. Raises what `execute_plan` raises."""
-    if not is_written(plan):
+    if is_written(plan):
+        discard(plan.out)  # a kill may have come between the last name and the end
+    else:
         execute_plan(plan, ApplyOptions(fsync=fsync))

@@ -94,16 +94,20 @@ class Bench:
             return f"ended in {outcome.code}: {outcome.output[-600:]}"
         if outcome.code == 0 and after != expected:
             return f"ended in 0, and left {_difference(after, expected)}"
-        left = [name for name in after if name[0] == "." and "/" not in name and name not in before]
+        left = [
+            name for name in after if name.split("/")[-1][0] == "." and name not in before and "partial/" not in name
+        ]
         if outcome.code not in (0, KILLED) and not all(name in outcome.output for name in left):
             return f"left {left} and does not say so: {outcome.output[-600:]}"
         sources = under(before, [name for name in before if not under({name: ""}, output)])
         if under(after, list(sources)) != sources:
             return f"changed sources: {_difference(after, sources)}"
         journal = self.case.in_place and f".{output[0]}.ropeconv-journal" in after
-        whole = under(after, output) in (under(before, output), under(expected, output))
-        if not (journal or output[0] not in after or whole):
-            return f"left a part: {_difference(under(after, output), expected)}"
+        units = [(name,) for name in output] if self.case.apart else [output]
+        for unit in units:
+            whole = under(after, unit) in (under(before, unit), under(expected, unit))
+            if not (journal or unit[0] not in after or whole):
+                return f"left a part: {_difference(under(after, unit), under(expected, unit))}"
         if not again.said():
             return f"the rerun ended in {again.code}: {again.output[-600:]}"
         complete = under(after, output) == under(expected, output)

@@ -21,7 +21,8 @@ class Case:
     scene: fills the folder that it runs in. command: what a fault strikes. output: names of what it writes, the one
     that makes the rest loadable first. before: commands that run before it, without a fault. killed: where the same
     command has been killed before, as a part of its calls; 0 for not at all. in_place: whether the output is the
-    source, and a journal may be beside it.
+    source, and a journal may be beside it. apart: whether each name of `output` is an output that is complete without
+    the others.
     """
 
     scene: Scene
@@ -30,6 +31,7 @@ class Case:
     before: tuple[Command, ...] = ()
     killed: float = 0
     in_place: bool = False
+    apart: bool = False
 
 
 APPLY = "apply model -o out --yarn 4"
@@ -84,15 +86,18 @@ CASES: dict[str, Case] = {
         "apply model.gguf -o out.gguf --yarn 4 --ollama", output=("out.Modelfile", "out.gguf"),
     ),
     "apply, two formats": Case(
-        scenes.checkpoint, ropeconv("apply model --yarn 4 --to safetensors --to gguf -o out"), ("out",),
+        scenes.checkpoint, ropeconv("apply model --yarn 4 --to safetensors --to gguf -o out"),
+        ("out/model-yarn4", "out/Model-255K-yarn4-F16.gguf"), apart=True,
     ),
     "apply, two sources": Case(
-        scenes.two_checkpoints, ropeconv("apply model second --yarn 4 -o out"), ("out",),
+        scenes.two_checkpoints, ropeconv("apply model second --yarn 4 -o out"),
+        ("out/model-yarn4", "out/second-yarn4"), apart=True,
     ),
     "apply --adapter": Case(
         scenes.checkpoint_with_adapter,
         ropeconv("apply model --yarn 4 --adapter adapter -o out"),
         ("out", "out-adapter"),
+        apart=True,
     ),
     "profiles": folder("profiles model base,yarn:4,linear:2 -o out"),
     "profiles --copy": folder("profiles model base,yarn:4 --copy -o out"),

@@ -76,6 +76,7 @@ def profiles_command(
     Each profile is a folder that can be served, validated, restored and pushed like an output of `apply`. All are
     written, or none. With -q, only the folder is printed.
     """
+    from ...bake.hidden import discard
     from ...bake.profiles import profile_plans, profiles_plan
     from ...hub.upload_set import with_card
     from ...models.open import open_source
@@ -92,6 +93,8 @@ def profiles_command(
         )
     )
     out, keeps = chosen.out or Path(f"{source.name}-profiles"), not push or chosen.out is not None
+    if out.exists() and not dry_run:
+        discard(out)  # of a run that was killed after the folder had its name
     plans = profile_plans(source, recipes, replace(chosen, out=out if keeps else None))
     if keeps:
         plans = {name: with_card(plan) for name, plan in plans.items()}

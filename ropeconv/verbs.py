@@ -33,6 +33,7 @@ from .inspection.receipts.storage import read_receipt
 from .inspection.side_by_side import RopeDifference, side_by_side
 from .models.gguf import GgufSource
 from .models.open import open_source
+from .models.reference import names_gguf
 from .models.source import Source
 from .options import OutputPlace, TargetOptions, options
 from .rope.lengths import parse_tokens
@@ -368,7 +369,7 @@ def _source(verb: str, model: Any, family: str = "") -> Source | GgufSource:
     if isinstance(model, Source | GgufSource) and not family:
         return model
     reference = _reference(verb, model)
-    return open_source(reference, "" if verb == "inspect" and reference.endswith(".gguf") else family)
+    return open_source(reference, "" if verb == "inspect" and names_gguf(reference) else family)
 
 
 def _against(output: object, baked: Path, against: object) -> str:

@@ -18,6 +18,7 @@ from ..formats.disk import TAKEN, FileIdentity, exchange, free_bytes, human, ren
 from ..formats.files import try_lock
 from ..formats.gguf.header import read_header
 from ..formats.journal import decoded, encoded
+from ..formats.kind import is_gguf
 from ..inspection.receipts.storage import DRAFT, has_own_card, read_receipt
 from ..models.source import CARD, RECEIPT
 from ..rope.errors import RopeconvError
@@ -66,7 +67,7 @@ def refuse_foreign(place: Path, out: Path, known_as: Path) -> None:
 
     place: of an earlier output, or one of its shards. out: the place of its first shard. known_as: for the message.
     """
-    if place.is_dir() or out.suffix != ".gguf":
+    if place.is_dir() or not is_gguf(out if out.exists() else place):
         is_output = (place / RECEIPT).is_file()
     else:
         is_output = False

@@ -13,6 +13,7 @@ from ..formats.disk import Advance, copy_file, sha256
 from ..formats.gguf.edit import Edit, rewrite
 from ..formats.gguf.file import shard_names
 from ..formats.jsontext import JsonObject
+from ..formats.kind import is_gguf
 from ..formats.safetensors import safe_name
 from ..inspection.receipts.folder import OriginalSource, original_source
 from ..inspection.receipts.gguf import earlier, layout_of, was_written
@@ -86,7 +87,7 @@ def restore_plan(source: Source | GgufSource, out: Path | None = None, in_place:
         return _of_gguf(source, out, in_place)
     if in_place:
         raise UsageError("--in-place changes a GGUF file itself, and a folder is written anew; leave it out")
-    if out is not None and out.suffix == ".gguf":
+    if out is not None and is_gguf(out):
         raise UsageError(f"-o {out} is not a name for a folder; choose another name")
     return _of_folder(source, out)
 
@@ -150,7 +151,7 @@ def _default_out(first: SourceRecord, ending: str) -> Path:
 def _of_gguf(source: GgufSource, out: Path | None, in_place: bool) -> RestorePlan:
     if in_place and out is not None:
         raise UsageError("--in-place changes the GGUF file itself; leave -o out")
-    if out is not None and out.suffix != ".gguf":
+    if out is not None and not is_gguf(out):
         raise UsageError(f"-o {out} is not a name for GGUF; end its name in .gguf")
     file, text = source.file, source.file.get(RECEIPT)
     if not isinstance(text, str):

@@ -10,6 +10,7 @@ from ..convert.target import Target
 from ..errors import BadSource
 from ..formats.disk import Advance
 from ..formats.jsontext import JsonObject
+from ..formats.kind import is_gguf
 from ..inspection.receipts.receipt import FileRecord, Receipt
 from ..inspection.receipts.storage import check_files, embedded, parse_receipt, read_receipt
 from ..models.gguf import GgufSource
@@ -89,7 +90,7 @@ def verify_output(
     """
     options, baked = options or Options(), comparison.baked
     findings = Findings(options)
-    if baked.suffix != ".gguf":
+    if not is_gguf(baked):
         if not options.edited:
             check_files(baked, comparison.receipt, weights=False)
         needs_trust(baked, options.code)

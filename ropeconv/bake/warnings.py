@@ -13,14 +13,14 @@ from ..convert.encoding import EncodeRequest, select
 from ..convert.target import Target
 from ..errors import UsageError
 from ..formats.drafts import write_file
-from ..formats.files import read_text
 from ..formats.package_data import render
 from ..inspection.document import Problem
 from ..inspection.inspection import ConfigInspection, Inspection
 from ..models.gguf import GgufSource
 from ..models.length_limits import limits_in, modelfile_limits, raised
+from ..models.reference import FROM
 from ..models.schema import Config
-from ..models.source import FROM, Source
+from ..models.source import Source
 from ..options import DualChunk
 from ..rope.bound.reach import worse_than_source
 from ..rope.errors import RecipeError, RopeconvError, counted
@@ -196,18 +196,18 @@ def write_modelfile(plan: Plan) -> Path:
 
 def modelfile_notes(source: GgufSource, context: int) -> tuple[str, ...]:
     """Return sentences on values in the Modelfile of a source that are below the context of an output."""
+    if source.modelfile is None:
+        return ()
     low = [limit for limit in modelfile_limits(source) if limit.tokens < context]
-    return tuple(
-        f"{source.modelfile} has {limit.key} {limit.tokens}; --ollama writes a Modelfile with {context} for the output"
-        for limit in low
-    )
+    name, writes = source.modelfile.name, f"--ollama writes a Modelfile with {context} for the output"
+    return tuple(f"{name} has {limit.key} {limit.tokens}; {writes}" for limit in low)
 
 
 def _text(plan: Plan) -> str:
     path, context = f"./{plan.out.name}", plan.schedule.context
     if plan.source.modelfile is None:
         return render("Modelfile.jinja", path=path, context=context)
-    content = read_text(plan.source.modelfile, plan.source.modelfile.name).encode()
+    content = plan.source.modelfile.text.encode()
     limits = limits_in("Modelfile", (content,))
     low = [limit for limit in limits if limit.tokens < context]
     if low:

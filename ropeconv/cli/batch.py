@@ -87,9 +87,9 @@ class Batch:
                     continue
                 if target.in_place and not self.flags.dry_run:
                     recovered(unit.source, self.screen)
-                source = opened.get(unit.source) or open_source(unit.source, self.flags.family)
-                opened[unit.source] = source
-                source.modelfile = unit.modelfile
+                named = unit.named or unit.source
+                source = opened.get(named) or open_source(named, self.flags.family)
+                opened[named] = source
                 plan = unit.placed(make_plan(source, recipe, target))
                 plan = paired(plan) if self.pair else plan
                 if self.flags.by_length:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import Interruption, StopRequest
+from ..formats.kind import is_gguf
 from .screen import Screen
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def run_validation(
     from ..validate.gguf import check_gguf, validate_gguf
     from ..validate.server import validate_server
 
-    gguf = not server and comparison.baked.suffix == ".gguf"
+    gguf = not server and is_gguf(comparison.baked)
     if gguf:
         check_gguf(comparison, settings)
     else:

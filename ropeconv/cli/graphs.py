@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..errors import UsageError
-from ..formats.files import is_graph
+from ..formats.kind import is_graph
 from ..inspection.graph import compare_graph, inspect_graph
 from ..inspection.inspection import inspect_source
 from ..models.graph import GraphSource, open_graph

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError
 from ..formats.disk import sync_folder
-from ..formats.files import expanded
+from ..formats.kind import is_gguf
 from ..hub.options import PublishOptions
+from ..models.reference import modelfile_in, names_gguf, resolved
 from ..options import option
 from ..rope.errors import RopeconvError, command_line
 from ..rope.lengths import format_tokens
@@ -27,22 +28,23 @@ if TYPE_CHECKING:
 class OutputUnit:
     """One output to make.
 
-    source: as the user named it. given: options of its target, by name. folder: that it is put into, None for the place
-    that its target names. label: tells it from the others in messages. modelfile: that names the source, None without.
-    is_draft: whether it is the draft of the unit before it, which gives it its place and method.
+    source: the model, for a Modelfile that of its FROM line. given: options of its target, by name. folder: that it is
+    put into, None for the place that its target names. label: tells it from the others in messages. named: as the user
+    named the source; empty for `source`. is_draft: whether it is the draft of the unit before it, which gives it its
+    place and method.
     """
 
     source: str
     given: dict[str, Any]
     folder: Path | None
     label: str
-    modelfile: Path | None = None
+    named: str = ""
     is_draft: bool = False
 
     @property
     def from_gguf(self) -> bool:
         """Whether the source is a GGUF file."""
-        return self.source.endswith(".gguf")
+        return names_gguf(self.source)
 
     @property
     def to_gguf(self) -> bool:
@@ -68,21 +70,17 @@ def units_of(sources: Sequence[str], options: dict[str, Any]) -> list[OutputUnit
     """
     parts = []
     for named in sources:
-        source, modelfile = named, None
-        if Path(named).name.startswith("Modelfile"):  # others are resolved when they are opened, which imports numpy
-            from ..models.source import resolved
-
-            source, modelfile = resolved(named), expanded(named)
-        parts.append((source, split(options, source.endswith(".gguf")), modelfile))
+        source = named if modelfile_in(named) is None else resolved(named)
+        parts.append((source, split(options, names_gguf(source)), named))
     folder = options["out"] if sum(len(targets) for _, targets, _ in parts) > 1 and not options["in_place"] else None
-    if folder is not None and (folder.suffix == ".gguf" or folder.is_file()):
+    if folder is not None and (is_gguf(folder) or folder.is_file()):
         raise UsageError(f"-o {folder} is one file, and there are several outputs; give a folder for them")
     units = []
-    for source, targets, modelfile in parts:
+    for source, targets, named in parts:
         for target in targets:
             output = " ".join(filter(None, (target["to"], target["outtype"]))) if len(targets) > 1 else ""
             given = target if folder is None else target | {"out": None}
-            units.append(OutputUnit(source, given, folder, f"{source} ({output})" if output else source, modelfile))
+            units.append(OutputUnit(source, given, folder, f"{source} ({output})" if output else source, named))
     return units
 
 

@@ -6,6 +6,7 @@ from typing import TypeVar, get_args
 
 from ..errors import UnsupportedBake, UsageError
 from ..formats.files import expanded
+from ..formats.kind import is_gguf
 from ..options import Format, OutputPlace, TargetOptions, options
 from ..rope.methods.vectors import AsIs
 from ..rope.recipe import Recipe
@@ -46,7 +47,7 @@ class Target(TargetOptions, OutputPlace):
             raise UsageError("--assume-arch-keys goes with a GGUF file as SOURCE; leave it out")
         if self.in_place and (not from_gguf or not to_gguf or self.out is not None):
             raise UsageError("--in-place changes a GGUF file itself; give one as SOURCE, and leave -o out")
-        if self.out is not None and to_gguf != (self.out.suffix == ".gguf"):
+        if self.out is not None and to_gguf != is_gguf(self.out):
             to_folder = ", or add --to safetensors" if from_gguf else ""
             repair = f"end its name in .gguf{to_folder}" if to_gguf else "add --to gguf, or choose another name"
             raise UsageError(f"-o {self.out} is not a name for {'GGUF' if to_gguf else 'a folder'}; {repair}")

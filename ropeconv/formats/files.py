@@ -74,12 +74,6 @@ FROZEN = {
 CHECKPOINTS = (".safetensors", ".safetensors.index.json", ".gguf")
 
 
-def is_graph(reference: str) -> bool:
-    """Whether a path is that of a compiled graph, or of a folder that holds graphs and no other weights."""
-    path = expanded(reference)
-    return path.suffix in FROZEN or (bool(graph_names(path)) if path.is_dir() else path.suffix in GRAPHS)
-
-
 def graph_names(folder: Path) -> list[str]:
     """Names of the models in a folder of graphs, sorted; none where it also holds a checkpoint."""
     names = {path.name for path in folder.iterdir()}
@@ -87,6 +81,11 @@ def graph_names(folder: Path) -> list[str]:
         return []
     models = (name for name in names if name.endswith(GRAPHS) and "tokenizer" not in name)
     return sorted(name for name in models if name.endswith(".onnx") or f"{name.removesuffix('.xml')}.bin" in names)
+
+
+def journal_of(path: Path) -> Path:
+    """Return the path of the journal of a GGUF file, which exists while the file is being changed in place."""
+    return path.with_name(f".{path.name}.ropeconv-journal")
 
 
 BUSY = {errno.EWOULDBLOCK, errno.EACCES}

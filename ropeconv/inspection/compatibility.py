@@ -20,6 +20,7 @@ from ..formats.files import LONGEST, expanded, read_text
 from ..formats.jsontext import JsonObject
 from ..models.gguf import GgufSource
 from ..models.open import open_source
+from ..models.reference import names_gguf
 from ..models.source import Source
 from ..rope.errors import RopeconvError, command_line, counted, shown
 from ..rope.forms import Plain
@@ -179,7 +180,7 @@ def opened(given: Sequence[str], family: str = "") -> tuple[list[Inspection], Pa
             raise UsageError("a YAML file names all models of a merge; leave the others out")
         merge = read_merge(expanded(given[0]))
         names = merge.models
-    sources = [open_source(name, "" if name.endswith(".gguf") else family) for name in names]
+    sources = [open_source(name, "" if names_gguf(name) else family) for name in names]
     read = [(source, read_adapter(source)) for source in sources]
     adapters = list(filter(None, (adapter for _, adapter in read)))
     models = [inspect_source(source) for source, adapter in read if adapter is None]

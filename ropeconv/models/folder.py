@@ -15,6 +15,7 @@ from typing import Generic, TypeVar
 from ..errors import BadSource
 from ..formats.disk import FileIdentity, identity, write_blocks
 from ..formats.files import check_regular
+from ..formats.kind import REPAIRS, UNTOLD, WORDS, kind_of, refusal
 from ..formats.safetensors import Header, header_bytes, index_text, parse_header, read_header, safe_name, tensor_bytes
 from ..rope.errors import shown
 from .schema import DIFFUSION
@@ -26,6 +27,10 @@ DENOISER = re.compile(
     r"|(model\.diffusion_model\.)?(patch_embedding|img_in|patch_embed)\."
 )
 """Tensors of Flux, HunyuanVideo, Wan, CogVideoX and Stable Diffusion in single files, as ComfyUI loads them."""
+
+
+WEIGHTS_ALONE = ("safetensors", "torch", "pickle")
+"""Kinds of files that have weights and say nothing on the RoPE."""
 
 
 def check_link(path: Path, root: Path) -> None:
@@ -122,10 +127,11 @@ class ConfigSource(Source):
         self.file = file
         self.reference = str(file)
         self.name = file.stem if file.name != "config.json" else file.resolve().parent.name
-        if file.suffix == ".safetensors" and any(map(DENOISER.match, read_header(file).tensors)):
+        kind = kind_of(file)
+        if kind == "safetensors" and any(map(DENOISER.match, read_header(file).tensors)):
             raise BadSource(f"{file} has the weights of an image or video model; {DIFFUSION}")
-        if file.suffix != ".json":
-            raise BadSource(f"{file} is not a config.json; give a checkpoint folder or a Hub id")
+        if kind != "json" and not (file.suffix == ".json" and kind in UNTOLD):
+            raise BadSource(_not_a_config(file))
         self._seen = {file: identity(file)}
 
     def files(self) -> tuple[SourceFile, ...]:
@@ -136,6 +142,22 @@ class ConfigSource(Source):
 
     def identities(self, unread: Collection[str] = ()) -> Mapping[Path, FileIdentity | None]:
         return self._seen
+
+
+def _not_a_config(file: Path) -> str:
+    """A sentence on a file that is no config.json: what it is, and what to give."""
+    kind = kind_of(file)
+    beside = [name for name in ("config.json", "params.json") if file.with_name(name).is_file()]
+    if kind in WEIGHTS_ALONE and beside:
+        return f"{file} is only the weights of a checkpoint; give its folder, {file.parent}"
+    if kind in WEIGHTS_ALONE:
+        return (
+            f"{file} is {WORDS[kind]} without a config.json beside it, so its RoPE is not known; "
+            "give the folder of the checkpoint or its id on the Hub"
+        )
+    if kind in REPAIRS:
+        return refusal(file, "a config.json")
+    return f"{file} is {WORDS[kind]} and not a config.json; give a checkpoint folder or a Hub id"
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,8 @@ from ..formats.disk import FileIdentity, text_digest, weights_digest
 from ..formats.gguf.file import SHARD, GgufFile, Shard
 from ..formats.gguf.header import MAX_HEADER, Beyond, GgufHeader, parse_header
 from ..formats.gguf.inplace import refuse_changing
+from ..formats.kind import kind_of, refusal
+from . import ollama
 from .hub import LARGEST, READ, BadAnswer, answers, cached_file
 from .source import Origin
 
@@ -21,6 +23,10 @@ KEPT = 1 << 24
 """Bytes of ranges behind the header that are kept, since a plan reads its few small tensors several times."""
 MOST_RANGES = 1000
 """Ranges behind the header until the file is fetched, which is quicker then."""
+ENDINGS = (".gguf", ".bin", ".ggml", ".model", ".safetensors", ".part", ".download")
+"""Ends of the names of files that are not a part of the name of the model; `.1-8B` of `Llama-3.1-8B` is one."""
+READABLE = ("gguf", "unknown", "text")
+"""Kinds of files of which the reader of the header says what is wrong."""
 RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})")
 
 
@@ -166,7 +172,7 @@ class GgufSource(Origin):
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self.reference, self.name = str(path), _model_name(path.name)
+        self.reference, self.name = str(path), _model_name(path)
 
     @property
     def path(self) -> Path:
@@ -176,8 +182,8 @@ class GgufSource(Origin):
     @cached_property
     def file(self) -> GgufFile:
         """The file with its headers. Raises BadSource for damaged files, and for those that are changed in place."""
-        if not self._path.is_file():
-            raise BadSource(f"{self._path} does not exist; give the path of a GGUF file")
+        if kind_of(self._path) not in READABLE:
+            raise BadSource(refusal(self._path, "the path of a GGUF file"))
         refuse_changing(self._path)
         try:
             file = GgufFile.open(self._path)
@@ -195,11 +201,29 @@ class GgufSource(Origin):
         return text_digest(*parts)
 
     def place_to_change(self) -> Path:
-        """The path of the file, for a change in place. Raises BadSource where it is not to be changed."""
+        """The path of the file, for a change in place. Raises BadSource where it is not to be changed.
+
+        A file in a cache is named by the digest of its content, or by that of its first version.
+        """
+        ollama.refuse_change(self._path, self.reference)
+        place = self._path.resolve().parent
+        if place.name == "blobs" and place.parent.name.startswith("models--"):
+            raise BadSource(
+                f"{self._path} is in the Hub's cache, where each file is named by its digest, so "
+                "--in-place would break it; write a new file with -o"
+            )
         return self._path
 
     def identities(self, unread: Collection[str] = ()) -> Mapping[Path, FileIdentity | None]:
         return {shard.path(): shard.identity for shard in self.file.shards}
+
+
+class OllamaGguf(GgufSource):
+    """A model in Ollama's store. stored: what its name stands for."""
+
+    def __init__(self, stored: ollama.StoredModel) -> None:
+        super().__init__(stored.path)
+        self.reference, self.name = stored.name.typed, stored.name.stem
 
 
 class HubGguf(GgufSource):
@@ -210,7 +234,7 @@ class HubGguf(GgufSource):
 
     def __init__(self, first: HubShard) -> None:
         self.first, self.commit = first, first.commit
-        self.reference, self.name = first.reference, _model_name(first.name)
+        self.reference, self.name = first.reference, _model_name(Path(first.name))
 
     @property
     def path(self) -> Path:
@@ -232,6 +256,10 @@ class HubGguf(GgufSource):
         return {}
 
 
-def _model_name(file: str) -> str:
-    match = SHARD.match(file)
-    return match["stem"] if match else Path(file).stem
+def _model_name(path: Path) -> str:
+    match = SHARD.match(path.name)
+    if match:
+        return match["stem"]
+    if ollama.is_blob(path):
+        return ollama.blob_stem(path)
+    return path.stem if path.suffix.lower() in ENDINGS else path.name

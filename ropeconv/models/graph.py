@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from ..environment import require
 from ..errors import BadSource
-from ..formats.files import FROZEN, check_regular, expanded, graph_names
+from ..formats.files import check_regular, expanded, graph_names
+from ..formats.kind import frozen_words, kind_of
 from .folder import FolderSource
 
 CONFIG = "config.json"
@@ -151,7 +152,7 @@ class OnnxGraph(Graph):
         if path.stat().st_size > LARGEST:
             raise BadSource(f"{path} is {TOO_LARGE}")
         try:
-            self.model = onnx.load(str(path), load_external_data=False)
+            self.model = onnx.load(str(path), format="protobuf", load_external_data=False)
             for scope in (self.model.graph, *self.model.functions):
                 self._read(scope, {})
         except (DecodeError, ValueError, TypeError, LookupError):
@@ -276,7 +277,7 @@ class OpenVinoGraph(Graph):
         super().__init__(path, "OpenVINO")
         self.data_files = (path.with_suffix(".bin").name,)
         try:
-            self.model = openvino.Core().read_model(path)
+            self.model = openvino.Core().read_model(path, path.with_suffix(".bin"))
         except RuntimeError:
             raise BadSource(
                 f"{path} is not a model that OpenVINO can read, with its .bin file; export it again"
@@ -354,7 +355,7 @@ class GraphSource(FolderSource):
         for name in self.graphs:
             path = self.path(name)
             check_regular(path.stat().st_mode, path)
-            graphs[name] = OnnxGraph(path) if path.suffix == ".onnx" else OpenVinoGraph(path)
+            graphs[name] = _open_file(path)
             for each in graphs[name].data_files:
                 if not self.path((Path(name).parent / each).as_posix()).is_file():
                     raise BadSource(f"{path} needs {each}, which is missing; give the folder of the export")
@@ -380,12 +381,21 @@ class GraphSource(FolderSource):
                     yield path.relative_to(self.root).as_posix()
 
 
+def _open_file(path: Path) -> Graph:
+    """A graph by its first bytes; by its name where they are damaged, for the message about that."""
+    kind = kind_of(path)
+    if kind == "onnx" or (kind != "openvino" and path.suffix == ".onnx"):
+        return OnnxGraph(path)
+    return OpenVinoGraph(path)
+
+
 def open_graph(reference: str) -> GraphSource:
     """The graphs that a path names: a graph, or a folder with graphs. Raises BadSource for formats that are final."""
     path = expanded(reference)
-    if path.suffix in FROZEN:
+    frozen = frozen_words(path)
+    if frozen:
         raise BadSource(
-            f"{reference} is {FROZEN[path.suffix]}, whose tables of cos and sin were compiled at export and cannot be "
+            f"{reference} is {frozen}, whose tables of cos and sin were compiled at export and cannot be "
             "replaced; run `ropeconv apply` on the checkpoint, and export its output"
         )
     if not path.exists():

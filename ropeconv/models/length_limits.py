@@ -9,7 +9,6 @@ from functools import cache, lru_cache
 import msgspec
 
 from ..formats import jsontext
-from ..formats.files import read_text
 from ..formats.package_data import package_data
 from .source import Origin, Source, SourceFile
 
@@ -84,8 +83,9 @@ def length_limits(source: Source) -> tuple[LengthLimit, ...]:
 
 def modelfile_limits(source: Origin) -> list[LengthLimit]:
     """The limits in the Modelfile by which the user named a GGUF file; empty for other sources."""
-    path = source.modelfile
-    return [] if path is None else limits_in("Modelfile", (read_text(path, path.name).encode(),))
+    if source.modelfile is None:
+        return []
+    return limits_in("Modelfile", (source.modelfile.text.encode(),))
 
 
 def limits_in(name: str, blocks: Iterable[bytes], large: bool = False) -> list[LengthLimit]:

@@ -6,61 +6,85 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ..errors import BadSource, UsageError
-from ..formats.files import FROZEN, GRAPHS, expanded
+from ..formats.files import FROZEN, expanded
+from ..formats.kind import is_gguf, is_graph, kind_of, named_gguf
 from ..rope.errors import shown
+from . import ollama
 from .folder import ConfigSource, FolderSource
-from .gguf import GgufSource, HubGguf, HubShard
+from .gguf import GgufSource, HubGguf, HubShard, OllamaGguf
 from .hub import HubSource
 from .meta import PART, MetaSource
-from .source import Source, modelfile_in, resolved
+from .reference import modelfile_of, resolved
+from .source import Source
 
 REPOSITORY = r"(?:hf://)?([A-Za-z0-9][\w.-]*/[\w.-]+)"
 HUB_ID = REPOSITORY + r"(?:@([\w./-]+))?"
-HUB_FILE = REPOSITORY + r"(?:@([\w.-]+))?/(.+\.gguf)"
+HUB_FILE = REPOSITORY + r"(?:@([\w.-]+))?/(.+\.(?i:gguf))"
 
 
 def open_source(reference: str | os.PathLike[str], family: str = "") -> Source | GgufSource:
     """The source that a reference names. Nothing large is read or fetched.
 
-    reference: the path of a GGUF file, of a folder in the HF layout or in Meta's, of a config.json, or of a Modelfile,
-    whose model is opened; or on the Hub `owner/name[@revision]`, `owner/name[@revision]/file.gguf`, or the address of a
-    page of these. family: the name of the family that the model is of, whatever its model_type; empty to go by
-    that. Raises BadSource where it is none of these, UsageError for a family beside a GGUF file.
+    Args:
+        reference: The path of a GGUF file, of a folder in the HF layout or in Meta's, of a
+            config.json, or of a Modelfile, whose model is opened; a name in Ollama's store, such as
+            `llama3.1:8b`; or on the Hub `owner/name[@revision]`, `owner/name[@revision]/file.gguf`,
+            or the address of a page of these. A file is known by its first bytes.
+        family: The name of the family that the model is of, whatever its model_type; empty to go
+            by that.
+
+    Raises:
+        BadSource: Where the reference is none of these.
+        UsageError: For a family beside a GGUF file.
     """
     reference = os.fspath(reference)
     source = _open(resolved(reference))
     if family and isinstance(source, GgufSource):
         raise UsageError(f"--family works only with checkpoints, and {reference} names its architecture; leave it out")
-    source.treat_as, source.modelfile = family, modelfile_in(reference)
+    source.treat_as, source.modelfile = family, modelfile_of(reference)
     return source
 
 
 def _open(reference: str) -> Source | GgufSource:
-    if re.match("(?!hf:)[a-z]+://", reference):
+    if re.match("(?!hf:|ollama:)[a-z]+://", reference) and ollama.find(reference) is None:
         raise BadSource(f"{reference} is not the address of a model on huggingface.co; download it, and give its path")
     path = expanded(reference)
-    if reference.endswith(".gguf"):
-        on_hub = re.fullmatch(HUB_FILE, reference)
-        if on_hub and not path.exists() and not Path(reference.split("/")[0]).exists():
-            _check_address(reference, on_hub[1], on_hub[2], on_hub[3])
-            return HubGguf(HubShard.find(on_hub[1], on_hub[3], on_hub[2]))
-        return GgufSource(path)
-    if path.is_dir():
+    kind = kind_of(path)
+    if kind == "missing":
+        return _open_elsewhere(reference, path)
+    if kind == "folder" and path.suffix not in FROZEN:
         folder = FolderSource(path)
         return MetaSource(folder) if _is_meta(name.name for name in path.iterdir()) else folder
-    if path.suffix in (*GRAPHS, *FROZEN):
+    if is_graph(reference):
         raise BadSource(
             f"{reference} is a compiled graph, which only the commands inspect, compare and apply open; give its "
             "checkpoint"
         )
-    if path.is_file():
-        return ConfigSource(path)
+    if is_gguf(path):
+        return GgufSource(path)
+    return ConfigSource(path)
+
+
+def _open_elsewhere(reference: str, path: Path) -> Source | GgufSource:
+    """The source of a reference that is no path here: a model in Ollama's store, a file or a repository on the Hub."""
+    stored = ollama.find(reference)
+    if stored is not None:
+        return OllamaGguf(stored)
+    on_hub = re.fullmatch(HUB_FILE, reference)
+    if on_hub and not Path(reference.split("/")[0]).exists():
+        _check_address(reference, on_hub[1], on_hub[2], on_hub[3])
+        return HubGguf(HubShard.find(on_hub[1], on_hub[3], on_hub[2]))
+    if named_gguf(reference):
+        return GgufSource(path)
+    if is_graph(reference):
+        raise BadSource(f"{reference} does not exist; give the path of a graph, or of the folder of an export")
     match = re.fullmatch(HUB_ID, reference)
     if match and not reference.startswith((".", "/", "~")):
         _check_address(reference, match[1], match[2])
         source = HubSource(match[1], match[2])
         return MetaSource(source) if _is_meta(file.name for file in source.files()) else source
-    raise BadSource(f"{reference} is neither a folder nor a Hub id; give a path, or owner/name[@revision]")
+    others = ", and Ollama has no model of that name" if ollama.name_in(reference) else ""
+    raise BadSource(f"{reference} is neither a folder nor a Hub id{others}; give a path, or owner/name[@revision]")
 
 
 def _is_meta(names: Iterable[str]) -> bool:

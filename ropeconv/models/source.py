@@ -1,6 +1,5 @@
 """Source, the interface to a checkpoint wherever it is stored, and Origin, what it shares with GGUF files."""
 
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -9,72 +8,21 @@ from fnmatch import fnmatch
 from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO
-from urllib.parse import unquote
 
 from ..errors import BadSource
 from ..formats import jsontext
 from ..formats.disk import Advance, FileIdentity, copy_file, sha256, text_digest, weights_digest
-from ..formats.files import expanded, open_regular, read_text
+from ..formats.files import open_regular, read_text
 from ..formats.jsontext import parse
 from ..formats.safetensors import INDEX, MOST_TENSORS, Header, Tensor, read_header, safe_name, shards, tensors
 from ..rope.errors import RopeconvError, shown
 from .config import detect
 from .family import Family
+from .reference import Modelfile
 from .schema import DIFFUSION, Config
 
-PAGE = re.compile(
-    r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/(?P<name>[A-Za-z0-9][\w.-]*/[\w.-]+?)"
-    r"(?:/(?:tree|blob|resolve|raw)/(?P<revision>[^/?#]+)(?P<path>/[^?#]*)?)?/?(?:[?#].*)?"
-)
-OLLAMA_TAG = re.compile(r"(?P<page>(?:(?:huggingface\.co|hf\.co)/)?[\w.-]+/[\w.-]+):(?P<tag>[\w.-]+)")
-FROM = re.compile(r"^\s*FROM\s+(\S+)\s*$", re.IGNORECASE | re.MULTILINE)
 ADAPTER = "adapter_config.json"
 MOST_NAMED = 8
-
-
-def resolved(reference: str) -> str:
-    """A reference as `open_source` takes it, from an address of the Hub or the path of a Modelfile; others unchanged.
-
-    reference: as the user wrote it. Raises BadSource for a Modelfile whose model is in Ollama's own store.
-    """
-    modelfile = modelfile_in(reference)
-    if modelfile is not None:
-        return _of_modelfile(modelfile)
-    if expanded(reference).exists():
-        return reference
-    tagged = OLLAMA_TAG.fullmatch(reference)
-    if tagged:
-        name = "/".join(tagged["page"].split("/")[-2:])
-        raise BadSource(f"{reference} is an Ollama name; give the file itself, {name}/FILE-{tagged['tag']}.gguf")
-    page = PAGE.fullmatch(reference)
-    if page:
-        revision = "" if page["revision"] in (None, "main") else f"@{unquote(page['revision'])}"
-        file = unquote(page["path"] or "")
-        return page["name"] + revision + (file if file.endswith(".gguf") else "")
-    return reference
-
-
-def modelfile_in(reference: str) -> Path | None:
-    """The path of the Modelfile that a reference is; None for others."""
-    path = expanded(reference)
-    return path if path.name.startswith("Modelfile") and path.is_file() else None
-
-
-def _of_modelfile(path: Path) -> str:
-    """The model of a Modelfile: a path beside it, or a reference to the Hub."""
-    match = FROM.search(read_text(path, path.name))
-    if match is None:
-        raise BadSource(f"{path} has no FROM line; pass the GGUF file or the checkpoint")
-    model = match[1].strip("\"'")
-    beside = path.parent / expanded(model)
-    if beside.exists():
-        return str(beside)
-    if PAGE.fullmatch(model) or OLLAMA_TAG.fullmatch(model):
-        return resolved(model)
-    raise BadSource(
-        f"{path} is FROM {shown(model)}, which is not a file next to it; pass its GGUF file "
-        "(`ollama show --modelfile NAME` names it)"
-    )
 
 
 def without_config(reference: str, names: Iterable[str], adapter: str | None) -> BadSource:
@@ -154,7 +102,7 @@ class Origin:
     kind: str = "folder"
     commit: str | None = None
     treat_as: str = ""
-    modelfile: Path | None = None
+    modelfile: Modelfile | None = None
     as_draft: bool = False
 
     @cached_property

@@ -24,12 +24,13 @@ from ..formats.disk import sha256, text_digest
 from ..formats.files import expanded
 from ..formats.journal import Journal, JournalKind, Line
 from ..formats.jsontext import JsonObject
+from ..formats.kind import is_gguf, named_gguf
 from ..hub.options import repository
 from ..inspection.receipts.storage import read_receipt
 from ..models.gguf import GgufSource
 from ..models.hub import HubSource, answers
 from ..models.open import HUB_FILE, HUB_ID, open_source
-from ..models.source import resolved
+from ..models.reference import names_gguf, resolved
 from ..rope.errors import RopeconvError
 from ..rope.recipe import Recipe
 from ..validate.comparison import Comparison
@@ -129,7 +130,7 @@ def _expanded(text: str, folder: Path) -> Iterator[str]:
         references = [
             str(path)
             for path in sorted(start.glob(pattern))
-            if path.suffix == ".gguf" or any((path / name).exists() for name in MODELS)
+            if is_gguf(path) or any((path / name).exists() for name in MODELS)
         ]
     else:
         local = (folder / expanded(text)).resolve()
@@ -163,7 +164,7 @@ def _query(text: str) -> list[str]:
 
 def _named(reference: str) -> NamedSource:
     path = Path(reference)
-    name = (path.stem if reference.endswith(".gguf") else path.name) or reference
+    name = (path.stem if named_gguf(reference) else path.name) or reference
     try:
         if path.exists():
             return NamedSource(reference, name, open_source(reference).identity)
@@ -230,7 +231,7 @@ def jobs_of(plan: RunPlan, sources: Sequence[NamedSource], folder: Path, out: Pa
 def _chain(plan: RunPlan, source: NamedSource, row: Row, label: str, target: TargetTable, out: Path) -> Job:
     """The units of one output."""
     stem = "-".join(filter(None, (source.name, label, target.name)))
-    gguf = target.to == "gguf" or (target.to is None and source.reference.endswith(".gguf"))
+    gguf = target.to == "gguf" or (target.to is None and names_gguf(source.reference))
     settings: dict[str, JsonObject] = {"apply": {}, "validate": msgspec.to_builtins(plan.validate)}
     if plan.push is not None:
         known = {"name": source.name, "recipe": label, "target": target.name}
@@ -362,7 +363,7 @@ def stamp(path: Path) -> str:
     if path.suffix == ".json":
         return sha256(path)
     receipt = read_receipt(path)
-    files = GgufSource(path).file.paths if path.suffix == ".gguf" else [path / file.name for file in receipt.files]
+    files = GgufSource(path).file.paths if is_gguf(path) else [path / file.name for file in receipt.files]
     sizes = sorted((file.name, file.stat().st_size) for file in files if not is_document(file.name))
     return text_digest(made_from(receipt).decode(), repr(sizes))
 

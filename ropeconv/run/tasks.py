@@ -20,6 +20,7 @@ from ..evaluate.runners.runner import RunnerRequest
 from ..evaluate.texts import read_files
 from ..formats.journal import Journal
 from ..formats.jsontext import JsonObject
+from ..formats.kind import is_gguf
 from ..hub.options import PublishOptions
 from ..hub.publish import publish, staged
 from ..hub.upload_set import UploadSet, from_folder, from_gguf, with_card
@@ -119,7 +120,7 @@ def push_unit(unit: Unit, probe: Probe | None) -> JsonObject:
 
     path = Path(unit.out)
     if unit.settings["kept"]:
-        if path.suffix == ".gguf":
+        if is_gguf(path):
             return send(from_gguf(path))
         check_files(path, read_receipt(path))
         return send(from_folder(path))
@@ -130,7 +131,7 @@ def push_unit(unit: Unit, probe: Probe | None) -> JsonObject:
 def validate_unit(unit: Unit, probe: Probe | None) -> JsonObject:
     """Validates the output of a unit. Raises Disagreement where it does not compute the schedule."""
     comparison, settings = Comparison.open(Path(unit.out), unit.source.reference), Settings(**unit.settings)
-    gguf = comparison.baked.suffix == ".gguf"
+    gguf = is_gguf(comparison.baked)
     if gguf:
         check_gguf(comparison, settings)
     else:

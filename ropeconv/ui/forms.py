@@ -14,11 +14,13 @@ from ..convert.target import Target
 from ..errors import UsageError
 from ..evaluate.row import parse_rows
 from ..formats.files import expanded
+from ..formats.kind import is_gguf, kind_of
 from ..hub.options import PushOptions
 from ..inspection.receipts.storage import apply_words, read_recipe
 from ..models.gguf import GgufSource
 from ..models.open import HUB_FILE, HUB_ID, open_source
-from ..models.source import PAGE, Source
+from ..models.reference import PAGE
+from ..models.source import Source
 from ..options import Format, TargetOptions, copied, options
 from ..rope.errors import shown
 from ..rope.lengths import is_length
@@ -102,7 +104,7 @@ def opened(form: ModelForm) -> Source | GgufSource:
 
 def dropped(path: Path) -> Source | GgufSource:
     """The model in a dropped file, by its own name and not by its place on this machine."""
-    if path.suffix not in (".json", ".gguf"):
+    if kind_of(path) != "json" and not is_gguf(path) and path.suffix != ".json":
         raise UsageError(f"{shown(path.name)} is not a config.json or GGUF file; drop one of these")
     source = open_source(str(path))
     source.reference = path.name

@@ -16,6 +16,7 @@ from ..evaluate.ranking import advised
 from ..evaluate.result import read_result
 from ..formats import jsontext
 from ..formats.files import read_text
+from ..formats.kind import is_gguf
 from ..hub.options import PublishOptions, repository
 from ..hub.upload_set import planned, with_card
 from ..inspection.inspection import inspect_source
@@ -226,7 +227,7 @@ def results(form: ModelForm, task: TaskContext, sheet: HtmlSheet) -> None:
 
 def _dropped(path: Path, sheet: HtmlSheet) -> None:
     """Shows a dropped file: the result of `eval`, that of `validate`, a receipt, or a GGUF file with one."""
-    if path.suffix == ".gguf":
+    if is_gguf(path):
         _receipt(receipt_of(dropped(path)), sheet)
         return
     text = read_text(path, path.name)

@@ -11,6 +11,7 @@ from typing import Any
 from ..convert.from_gguf.source import GgufCheckpoint
 from ..engines.transformers.load import DeviceSpec
 from ..errors import BadSource, UsageError
+from ..formats.kind import is_gguf
 from ..inspection.inspection import inspect_source
 from ..inspection.receipts.folder import first_source
 from ..inspection.receipts.receipt import Receipt
@@ -124,7 +125,7 @@ class Comparison:
     @property
     def size(self) -> int:
         """Size of the output in bytes."""
-        if self.baked.suffix == ".gguf":
+        if is_gguf(self.baked):
             return sum(path.stat().st_size for path in GgufSource(self.baked).file.paths)
         return sum(path.stat().st_size for path in self.baked.rglob("*.safetensors") if path.is_file())
 
@@ -159,7 +160,7 @@ class Comparison:
         and vLLM and SGLang fail with it. Up to `chunk_size - local_size` tokens it is plain attention.
         """
         source = self.source
-        if self.baked.suffix == ".gguf" or self.receipt.target.dual_chunk == "drop" or isinstance(source, GgufSource):
+        if is_gguf(self.baked) or self.receipt.target.dual_chunk == "drop" or isinstance(source, GgufSource):
             return ""
         if not text_part(source.config(), source.family).get(DUAL_CHUNK):
             return ""

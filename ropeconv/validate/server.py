@@ -13,6 +13,7 @@ from ..engines.servers.protocol import Server
 from ..engines.transformers.engine import TransformersEngine
 from ..engines.transformers.load import folder_of, load_stock, load_widened, placed, stored_dtype
 from ..errors import BadSource
+from ..formats.kind import is_gguf
 from ..inspection.receipts.storage import read_receipt
 from ..models.config import text_part
 from ..models.gguf import GgufSource
@@ -83,7 +84,7 @@ def _compare(spec: ComparisonSpec, server: Server, source: Source, folder: Path)
     run = _text_run(spec, server, source, folder)
     progress.total(6 * len(run.ids))
     answers = server.top_log_probs(run.ids, run.kept, progress)
-    dtype = stored_dtype(source.config()) if settings.dtype == "auto" and baked.suffix != ".gguf" else settings.dtype
+    dtype = stored_dtype(source.config()) if settings.dtype == "auto" and not is_gguf(baked) else settings.dtype
     at = placed(source, replace(settings, dtype=dtype).place(dtype, comparison.stands_for))
     engine = TransformersEngine.load(folder, at, chunk=settings.chunk)
     progress.note(f"Running {len(run.ids):,} tokens on {at.device} in {at.dtype}: control, reference, noise floor.")
@@ -93,7 +94,7 @@ def _compare(spec: ComparisonSpec, server: Server, source: Source, folder: Path)
         narrow = at.dtype != "float32"
         other = load_widened(folder, at) if narrow else load_stock(folder, replace(at, dtype=server.computes_in))
         states.noise_runs.append(read_noise_run(TransformersEngine(other, settings.chunk), spec, [run]))
-    rounded = weights_type(GgufSource(baked).file) if baked.suffix == ".gguf" else ""
+    rounded = weights_type(GgufSource(baked).file) if is_gguf(baked) else ""
     results, curve = _judged(run, states, head, answers, bool(rounded))
     agrees, sentence = conclusion(results, comparison.unchanged)
     if not agrees and all(result.kl_mean > 2 * result.control_kl for result in results[1:]):

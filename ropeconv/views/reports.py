@@ -12,6 +12,7 @@ from ..evaluate.measures.measure import REGISTRY
 from ..evaluate.result import Result, tables
 from ..formats.drafts import write_file
 from ..formats.gguf.header import GgufHeader
+from ..formats.kind import is_gguf
 from ..formats.package_data import render
 from ..inspection.kv_cache import described_size, now
 from ..inspection.receipts.folder import OriginalSource
@@ -95,7 +96,7 @@ def write_validation_report(result: Validation, baked: Path, against: str, path:
         facts=facts,
         recipe=facts_of(receipt) if receipt else {},
         changes=changed_keys(baked, receipt) if receipt else (),
-        gguf=baked.suffix == ".gguf",
+        gguf=is_gguf(baked),
         runtimes=grouped(receipt.runtimes, receipt.source.family) if receipt else (),
         pictures=drawn(validation_pictures(result)),
         evaluations=receipt.evaluations if receipt else (),

@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 from ropeconv.cli.process import explained
 from ropeconv.errors import BadSource
 from ropeconv.models.open import open_source
-from ropeconv.models.source import resolved
+from ropeconv.models.reference import resolved
 
 from ..conftest import Run, hashes
 from ..support.baking import YARN, apply, inspected, make_plan, recipe_of, validate
@@ -67,7 +67,8 @@ def test_what_is_not_on_the_hub_is_a_sentence(typed: str, words: str) -> None:
         open_source(typed)
 
 
-def test_a_modelfile(tmp_path: Path) -> None:
+def test_a_modelfile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path / "no store"))
     file = tmp_path / "Modelfile"
     write(tmp_path / "m.gguf")
     file.write_text("# mine\nFROM ./m.gguf\nPARAMETER num_ctx 64\n")
@@ -76,7 +77,7 @@ def test_a_modelfile(tmp_path: Path) -> None:
     file.write_text("from hf.co/me/m\n")
     assert resolved(str(file)) == "me/m"
     for text, words in (
-        ("FROM llama3.2\n", r"is FROM 'llama3\.2', which is not a file next to it; pass its GGUF file"),
+        ("FROM llama3.2\n", r"is FROM 'llama3\.2', which is not a file next to it.*`ollama pull llama3\.2`"),
         ("PARAMETER num_ctx 64\n", "has no FROM line"),
     ):
         file.write_text(text)
@@ -121,7 +122,7 @@ def test_a_video_model_in_a_single_file(tensor: str, tmp_path: Path) -> None:
     with pytest.raises(BadSource, match="has the weights of an image or video model"):
         open_source(str(file))
     save_file({"model.layers.0.self_attn.q_proj.weight": np.zeros(2, np.float32)}, file)
-    with pytest.raises(BadSource, match="give a checkpoint folder"):
+    with pytest.raises(BadSource, match="give the folder of the checkpoint"):
         open_source(str(file))
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ...errors import UsageError
-from ...formats.files import is_graph
+from ...formats.kind import is_graph
 from ...hub.options import PublishOptions, repository
 from ..command import Positional, command
 from ..options import (
@@ -110,6 +110,7 @@ def print_overrides(
     from ...bake.apply import make_plan
     from ...bake.overrides import kept_limits, override_commands, overrides
     from ...models.open import open_source
+    from ...models.reference import names_gguf
     from ...models.source import Source
     from ...views.sheet import sentence
 
@@ -118,7 +119,7 @@ def print_overrides(
         raise UsageError(
             f"--to overrides prints JSON for one SOURCE and writes nothing; leave {given or 'the others'} out"
         )
-    from_gguf = sources[0].endswith(".gguf")
+    from_gguf = names_gguf(sources[0])
     runtimes = target["runtime"] or ([] if from_gguf else ["vllm"])
     unit, *_ = split(target | {"to": (), "runtime": runtimes}, from_gguf)
     source = open_source(sources[0], flags.family)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ...errors import Interruption, UsageError
+from ...formats.kind import is_gguf
 from ...options import EvalOptions, RunOptions, SizeOptions, TextOptions, copied
 from ...rope.errors import counted
 from ..command import Positional, Rule, command
@@ -35,7 +36,7 @@ NEEDS_DATASET: Rule = (lambda given: given["dataset"], "is a column of --dataset
 
 def sort_words(words: Sequence[str], options: TextOptions) -> tuple[list[str], list[str]]:
     """The words of a command line without text files, and these: an unquoted `--text *.txt` becomes several words."""
-    files = [word for word in words if options.text and not word.endswith(".gguf") and Path(word).is_file()]
+    files = [word for word in words if options.text and Path(word).is_file() and not is_gguf(word)]
     return [word for word in words if word not in files], [*options.text, *files]
 
 

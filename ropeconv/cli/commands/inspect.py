@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import Annotated
 
-from ...formats.files import is_graph
+from ...formats.kind import is_graph
+from ...models.reference import names_gguf
 from ..command import LENGTH, OUTPUT, Positional, command, flag
 from ..options import OR_GRAPH, ExplainOption, FamilyOption, SourceArgument
 from ..screen import Screen
@@ -101,7 +102,7 @@ ropeconv compare ./Qwen3-8B-yarn4 ./my-lora
 @command(
     COMPARE_EXAMPLES,
     family=(
-        lambda given: not all(name.endswith(".gguf") for name in given["models"]),
+        lambda given: not all(map(names_gguf, given["models"])),
         "goes with checkpoints, and GGUF files name their architecture themselves; leave it out",
     ),
 )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ...errors import UsageError
+from ...formats.kind import is_gguf
 from ...hub.options import PublishOptions, repository
 from ...options import from_command_line, options
 from ...rope.errors import RopeconvError, counted
@@ -105,7 +106,7 @@ def push_command(
     folder = baked[0]
     if absent := next((path for path in baked if not path.exists()), None):
         raise RopeconvError(f"{absent} does not exist; give what `ropeconv apply` wrote")
-    if all(path.suffix == ".gguf" for path in baked):
+    if all(map(is_gguf, baked)):
         if ignore_receipt:
             raise UsageError("--ignore-receipt is for folders, whose receipt lists files; leave it out")
         upload = merged([from_gguf(path) for path in baked])

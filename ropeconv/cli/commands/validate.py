@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ...errors import Interruption, UsageError
+from ...formats.kind import is_gguf
 from ...options import ValidateOptions, copied, option
 from ...rope.errors import RopeconvError
 from ...rope.lengths import parse_tokens
@@ -45,7 +46,7 @@ class ValidateFlags(ValidateOptions):
 
 def _on_checkpoint(values: Mapping[str, Any]) -> bool:
     """Whether an output is loaded in transformers, and not a GGUF file or a server."""
-    return not values["server"] and values["baked"].suffix != ".gguf"
+    return not values["server"] and not is_gguf(values["baked"])
 
 
 @command(
@@ -89,7 +90,7 @@ def validate_command(
         Settings, options, device_map=device_map, length=parse_tokens(options.length) if options.length else 0,
         trust_remote_code=trust_remote_code,
     )  # fmt: skip
-    _check_flags(settings, baked.suffix == ".gguf", options.server)
+    _check_flags(settings, is_gguf(baked), options.server)
     check_places(report, plot)
     against = options.against or source_of(baked)
     if not against:

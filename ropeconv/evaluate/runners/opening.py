@@ -11,6 +11,7 @@ from ...inspection.receipts.storage import has_receipt
 from ...loader import needs_permission
 from ...models.gguf import GgufSource
 from ...models.open import open_source
+from ...models.reference import names_gguf
 from ...models.source import Source
 from ..row import DEFAULT, Row, parse_rows
 from ..texts import gguf_tokenizer
@@ -36,7 +37,7 @@ def open_runner(request: RunnerRequest) -> AbstractContextManager[Opened]:
         return open_servers(request)
     if _is_output(request):
         return open_output(request)
-    return open_gguf(request) if request.model.endswith(".gguf") else open_checkpoint(request)
+    return open_gguf(request) if names_gguf(request.model) else open_checkpoint(request)
 
 
 @contextmanager
@@ -76,7 +77,7 @@ def _is_output(request: RunnerRequest) -> bool:
 
 def _refuse_nonsense(request: RunnerRequest) -> None:
     """Raises UsageError for options that do not go together."""
-    servers, gguf = bool(request.servers), request.model.endswith(".gguf")
+    servers, gguf = bool(request.servers), names_gguf(request.model)
     placed = (request.device, request.dtype, request.device_map) != ("auto", "auto", "")
     for together, sentence in (
         (

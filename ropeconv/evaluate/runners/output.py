@@ -17,6 +17,7 @@ from ...errors import BadSource
 from ...formats import jsontext
 from ...formats.disk import text_digest
 from ...formats.files import read_text, scratch
+from ...formats.kind import is_gguf
 from ...inspection.receipts.receipt import Receipt
 from ...inspection.receipts.storage import read_receipt
 from ...models.folder import FolderSource
@@ -66,7 +67,7 @@ def open_output(request: RunnerRequest) -> Iterator[tuple[Runner, list[Row]]]:
     output = Path(request.model)
     receipt = read_receipt(output)
     comparison = Comparison.open(output, request.against) if request.against else _comparison(output)
-    opener = _in_llamacpp if output.suffix == ".gguf" else _in_transformers
+    opener = _in_llamacpp if is_gguf(output) else _in_transformers
     with ExitStack() as stack:
         runner = opener(output, receipt, comparison, request, stack)
         if comparison is None:

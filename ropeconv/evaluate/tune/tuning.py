@@ -14,6 +14,7 @@ from ...engines.transformers.differentiable import check_gradient
 from ...errors import UsageError
 from ...formats.journal import Journal, default_path
 from ...formats.jsontext import JsonObject
+from ...models.reference import names_gguf
 from ...options import TuneOptions
 from ...rope.errors import counted
 from ...rope.lengths import format_tokens, parse_tokens
@@ -249,7 +250,7 @@ def open_tuning(
     """
     settings.check()
     progress = progress or Progress()
-    if model.endswith(".gguf"):
+    if names_gguf(model):
         raise UsageError(
             f"{model} is a GGUF file, which cannot be searched; tune the checkpoint that it was made of, and bake the "
             "recipe into the file with `ropeconv apply FILE.gguf --recipe`"

@@ -23,7 +23,7 @@ from pathlib import Path
 from ...errors import BadSource, Interruption
 from ...rope.errors import RopeconvError, counted
 from ..disk import FULL, libc, pieces_of, sync_folder, write_at
-from ..files import try_lock
+from ..files import journal_of, try_lock
 from .edit import PAGE, Edit, RewrittenHeader, changed, head_bytes, rewrite
 from .file import GgufFile
 from .header import GgufHeader, read_header
@@ -169,11 +169,6 @@ def _is_locked(path: Path) -> bool:
         return try_lock(file, shared=True) == "busy"
     finally:
         os.close(file)
-
-
-def journal_of(path: Path) -> Path:
-    """Return the path of the journal of a file, which exists while the file is being changed."""
-    return path.with_name(f".{path.name}.ropeconv-journal")
 
 
 def _draft_of(path: Path) -> Path:

@@ -14,8 +14,9 @@ from ...errors import BadSource, UsageError
 from ...formats import jsontext
 from ...formats.disk import sha256
 from ...formats.drafts import draft_of
-from ...formats.files import is_graph, read_text, try_lock
+from ...formats.files import read_text, try_lock
 from ...formats.jsontext import JsonObject
+from ...formats.kind import is_gguf, is_graph
 from ...formats.package_data import typed
 from ...formats.safetensors import safe_name
 from ...models.gguf import GgufSource, HubGguf
@@ -53,7 +54,7 @@ def read_receipt(baked: str | os.PathLike[str]) -> Receipt:
     Raises BadSource if there is no receipt, or it cannot be parsed.
     """
     baked = Path(baked)
-    if baked.suffix == ".gguf":
+    if is_gguf(baked):
         return _in_keys(GgufSource(baked), validations(baked))
     path = baked / RECEIPT
     if not path.is_file():
@@ -257,7 +258,7 @@ def add_evaluation(baked: Path, receipt: Receipt, record: EvaluationRecord) -> N
 
 
 def _add(baked: Path, receipt: Receipt, field: str, value: object) -> None:
-    if baked.suffix != ".gguf":
+    if not is_gguf(baked):
         write_receipt(baked, msgspec.structs.replace(receipt, **{field: value}))
         return
     results = {"schema": receipt.schema, "size": baked.stat().st_size, **validations(baked)}
@@ -270,7 +271,7 @@ def clear_drafts(baked: Path) -> None:
     baked: the folder or GGUF file, which need not exist. Drafts that another process is writing stay, and those that
     cannot be removed.
     """
-    for draft in (_results_draft(baked),) if baked.suffix == ".gguf" else _drafts(baked.resolve()):
+    for draft in (_results_draft(baked),) if is_gguf(baked) else _drafts(baked.resolve()):
         with suppress(OSError):
             if draft.is_file() and not draft.is_symlink():
                 with draft.open("r+b") as file:  # which may have been renamed, and the draft be another by now

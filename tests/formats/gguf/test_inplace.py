@@ -16,11 +16,12 @@ import numpy as np
 import pytest
 
 from ropeconv.errors import BadSource, Interruption
+from ropeconv.formats.files import journal_of
 from ropeconv.formats.gguf import inplace
 from ropeconv.formats.gguf.edit import PAGE, RESERVED, Change, Edit, Layout, write_new
 from ropeconv.formats.gguf.file import GgufFile
 from ropeconv.formats.gguf.header import f32, read_header, string, u32
-from ropeconv.formats.gguf.inplace import can_insert, journal_of, move_data, phases, recover
+from ropeconv.formats.gguf.inplace import can_insert, move_data, phases, recover
 from ropeconv.rope.errors import RopeconvError
 
 from ...support.gguf_files import contents, write

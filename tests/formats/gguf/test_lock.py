@@ -10,10 +10,11 @@ import pytest
 
 import ropeconv
 from ropeconv.errors import BadSource
+from ropeconv.formats.files import journal_of
 from ropeconv.formats.gguf.edit import Edit
 from ropeconv.formats.gguf.file import GgufFile
 from ropeconv.formats.gguf.header import read_header, u32
-from ropeconv.formats.gguf.inplace import journal_of, phases, recover
+from ropeconv.formats.gguf.inplace import phases, recover
 from ropeconv.rope.errors import RopeconvError
 
 from ..conftest import stopped

@@ -1,0 +1,225 @@
+"""What a file is, by its first bytes. Begin with `kind_of`; a name decides only where there is no such file yet."""
+
+import os
+import stat
+import struct
+from pathlib import Path
+from typing import Literal
+
+from .files import FROZEN, GRAPHS, expanded, graph_names, journal_of, open_regular
+
+Kind = Literal[
+    "missing", "folder", "special", "unreadable", "empty", "gguf", "safetensors", "onnx", "openvino", "npy", "npz",
+    "torch", "pickle", "zip", "json", "text", "lfs", "html", "ggml", "hdf5", "tflite", "executorch", "tensorrt",
+    "archive", "unknown",
+]  # fmt: skip
+
+WORDS: dict[Kind, str] = {
+    "missing": "missing",
+    "folder": "a folder",
+    "special": "not a regular file",
+    "unreadable": "not readable by you",
+    "empty": "empty",
+    "gguf": "a GGUF file",
+    "safetensors": "a safetensors file",
+    "onnx": "an ONNX graph",
+    "openvino": "an OpenVINO graph",
+    "npy": "an array of numpy",
+    "npz": "an archive of numpy arrays",
+    "torch": "a file of torch.save",
+    "pickle": "a Python pickle, such as torch.save made before 1.6",
+    "zip": "a ZIP archive",
+    "json": "a JSON file",
+    "text": "a text file",
+    "lfs": "a Git LFS pointer, not the file itself",
+    "html": "a web page, not the file itself",
+    "ggml": "a file in the format before GGUF",
+    "hdf5": "an HDF5 file",
+    "tflite": "a LiteRT model",
+    "executorch": "an ExecuTorch program",
+    "tensorrt": "a TensorRT engine",
+    "archive": "a compressed archive",
+    "unknown": "in a format that ropeconv does not know",
+}
+"""How messages say what a file is: "PATH is ..."."""
+
+REPAIRS: dict[Kind, str] = {
+    "special": "give a regular file",
+    "unreadable": "change its permissions, or give another file",
+    "empty": "download it again",
+    "npz": "save the one array with numpy.save, and give the .npy file",
+    "torch": "give its folder, with config.json or params.json beside the weights",
+    "pickle": "give its folder, with config.json or params.json beside the weights",
+    "zip": "unpack it, and give what is inside",
+    "lfs": "run `git lfs pull` in its repository, or download the file",
+    "html": "download the file itself, with a token where the repository is gated",
+    "ggml": "convert it with an older llama.cpp (convert-llama-ggml-to-gguf.py), or download the GGUF file",
+    "hdf5": "give a checkpoint with safetensors",
+    "tflite": "run `ropeconv apply` on the checkpoint, and export its output",
+    "executorch": "run `ropeconv apply` on the checkpoint, and export its output",
+    "tensorrt": "run `ropeconv apply` on the checkpoint, and build the engine from its output",
+    "archive": "unpack it, and give what is inside",
+}
+"""What a user can do with a file that no command reads."""
+
+HEAD = 4096
+"""Bytes that decide."""
+MOST_HEADER = 1 << 40
+"""A length of a safetensors header that only a file of another format claims."""
+MAGIC: tuple[tuple[int, bytes, Kind], ...] = (
+    (0, b"GGUF", "gguf"),
+    (0, b"\x93NUMPY", "npy"),
+    (0, b"version https://git-lfs.github.com/spec/", "lfs"),
+    # ggml, ggmf, ggjt and ggla of llama.cpp before August 2023, written as little-endian numbers
+    (0, b"lmgg", "ggml"), (0, b"fmgg", "ggml"), (0, b"tjgg", "ggml"), (0, b"algg", "ggml"),
+    (0, b"\x89HDF\r\n\x1a\n", "hdf5"),
+    (4, b"TFL3", "tflite"),
+    (4, b"ET12", "executorch"),
+    (0, b"ftrt", "tensorrt"),
+    (0, b"\x1f\x8b", "archive"), (0, b"BZh", "archive"), (0, b"\xfd7zXZ\0", "archive"),
+    (0, b"7z\xbc\xaf\x27\x1c", "archive"), (0, b"\x28\xb5\x2f\xfd", "archive"), (0, b"Rar!\x1a\x07", "archive"),
+    (257, b"ustar", "archive"),
+)  # fmt: skip
+"""A place in the file, the bytes there, and the kind that has them."""
+PICKLES = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))
+ONNX_FIELDS = b"\x12\x1a\x22\x28\x32\x3a\x42\x72"
+"""Tags of the fields of ModelProto that can follow `ir_version`, the first one (onnx/onnx.proto)."""
+ENTRY = struct.Struct("<26xHH")
+"""The header of an entry of a ZIP archive, with the lengths of its name and of what follows."""
+
+
+def kind_of(path: str | os.PathLike[str]) -> Kind:
+    """Return what is at a path, from the first bytes of the file there. Its name does not count.
+
+    path: may begin with `~`. Never raises OSError: a missing, special or unreadable file has a kind of its own.
+    """
+    place = expanded(path)
+    try:
+        status = os.stat(place)
+    except (FileNotFoundError, NotADirectoryError):
+        return "missing"
+    except (OSError, ValueError):  # ValueError: a name with a zero byte
+        return "unreadable" if os.path.lexists(place) else "missing"
+    if stat.S_ISDIR(status.st_mode):
+        return "folder"
+    if not stat.S_ISREG(status.st_mode):
+        return "special"
+    try:
+        with open_regular(place) as file:
+            return kind_of_bytes(file.read(HEAD))
+    except OSError:
+        return "unreadable"
+
+
+def kind_of_bytes(head: bytes) -> Kind:
+    """Return the kind of a file that begins with some bytes. head: the first 4,096 of them, or the whole file."""
+    if not head:
+        return "empty"
+    for place, magic, kind in MAGIC:
+        if head.startswith(magic, place):
+            return kind
+    if head.startswith(b"PK\x03\x04"):
+        return _archive(head)
+    if head.startswith(PICKLES):
+        return "pickle"
+    if len(head) > 8 and head[8:9] == b"{" and 2 <= int.from_bytes(head[:8], "little") < MOST_HEADER:
+        return "safetensors"
+    if len(head) > 2 and head[0] == 0x08 and 1 <= head[1] < 64 and head[2] in ONNX_FIELDS:
+        return "onnx"
+    return _text(head)
+
+
+def _archive(head: bytes) -> Kind:
+    """Return the kind of a ZIP archive, from the name of its first entry."""
+    if len(head) < ENTRY.size:
+        return "zip"
+    length, _ = ENTRY.unpack_from(head)
+    name = head[ENTRY.size : ENTRY.size + length]
+    if name.endswith(b"/data.pkl"):
+        return "torch"
+    if name.endswith(b".npy"):
+        return "npz"
+    return "zip"
+
+
+def _text(head: bytes) -> Kind:
+    """Return the kind of a text; "unknown" for bytes that are none."""
+    if b"\0" in head:
+        return "unknown"
+    try:
+        text = head.decode("utf-8-sig")
+    except UnicodeDecodeError as problem:
+        if problem.start < len(head) - 4 or len(head) < HEAD:  # else a character is cut off at the end
+            return "unknown"
+        text = head[: problem.start].decode("utf-8-sig")
+    start = text.lstrip()
+    lowered = start[:64].lower()
+    if lowered.startswith(("<!doctype html", "<html")):
+        return "html"
+    if start.startswith(("<?xml", "<net")) and "<net" in start:
+        return "openvino"
+    if start.startswith(("{", "[")):
+        return "json"
+    return "text"
+
+
+def first_text(path: Path) -> str:
+    """Return the first characters of a text file, with marks in the place of bytes that are none."""
+    with open_regular(path) as file:
+        return file.read(HEAD).decode("utf-8", "replace")
+
+
+UNTOLD: frozenset[Kind] = frozenset({"missing", "special", "unreadable", "empty", "lfs", "html", "text", "unknown"})
+"""Kinds that say nothing on what a file was meant to be, so that its name does."""
+
+
+def is_gguf(path: str | os.PathLike[str]) -> bool:
+    """Whether a file is GGUF by its first bytes; one that is missing, empty or damaged counts by its name.
+
+    A file that an interrupted change in place has left has a journal, and may begin with other bytes.
+    """
+    kind = kind_of(path)
+    if kind in UNTOLD:
+        return named_gguf(path) or os.path.lexists(journal_of(expanded(path)))
+    return kind == "gguf"
+
+
+def named_gguf(path: str | os.PathLike[str]) -> bool:
+    """Whether a name is that of a GGUF file: of an output that does not exist yet, or of a file on the Hub."""
+    return os.fspath(path).lower().endswith(".gguf")
+
+
+def refusal(path: str | os.PathLike[str], needed: str) -> str:
+    """Return a sentence on a file that a command cannot use. needed: what it does use, such as "a GGUF file"."""
+    kind = kind_of(path)
+    if kind == "missing":
+        return f"{path} does not exist; give {needed}"
+    repair = REPAIRS.get(kind)
+    if repair is None:
+        return f"{path} is {WORDS[kind]}, and {needed} is needed there"
+    return f"{path} is {WORDS[kind]}; {repair}"
+
+
+FROZEN_KINDS: dict[Kind, str] = {
+    "executorch": FROZEN[".pte"],
+    "tflite": FROZEN[".tflite"],
+    "tensorrt": FROZEN[".engine"],
+}
+
+
+def frozen_words(path: Path) -> str:
+    """Return what a compiled graph that cannot be changed is, such as "a LiteRT model"; empty for other files."""
+    kind = kind_of(path)
+    by_name = kind in UNTOLD or kind == "folder"  # Core ML has folders
+    return FROZEN_KINDS.get(kind) or (FROZEN.get(path.suffix, "") if by_name else "")
+
+
+def is_graph(reference: str) -> bool:
+    """Whether a path is that of a compiled graph, or of a folder that holds graphs and no other weights."""
+    path = expanded(reference)
+    kind = kind_of(path)
+    if frozen_words(path) or kind in ("onnx", "openvino"):
+        return True
+    if kind == "folder":
+        return bool(graph_names(path))
+    return kind in UNTOLD and path.suffix in GRAPHS

@@ -1,0 +1,298 @@
+"""Ollama's store of models: names such as `llama3.1:8b`, and the GGUF files that they stand for. Begin with `find`.
+
+A store is a folder with `manifests/HOST/NAMESPACE/MODEL/TAG`, one JSON file per model, and
+`blobs/sha256-DIGEST`, the files of all models (https://github.com/ollama/ollama:
+types/model/name.go, server/manifest.go, server/images.go). A manifest lists layers by media type:
+the model, its projector and adapters, and what a Modelfile says.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ..errors import BadSource
+from ..formats.files import expanded, read_text
+from ..formats.jsontext import parse
+from ..rope.errors import command_line, shown
+
+VARIABLE = "OLLAMA_MODELS"
+FOLDERS = ("~/.ollama/models", "/usr/share/ollama/.ollama/models")
+"""Where models are without OLLAMA_MODELS: those of the user, and those of the service that Linux installs."""
+HOST, NAMESPACE, TAG = "registry.ollama.ai", "library", "latest"
+HUB_HOSTS = ("hf.co", "huggingface.co")
+LAYER = "application/vnd.ollama.image."
+PART = r"[A-Za-z0-9_][\w.-]*"
+NAME = re.compile(
+    rf"(?:(?:https?://)?(?:www\.)?ollama\.com/|ollama://)?(?:(?P<host>{PART}(?::\d+)?)/(?=[^/]+/))?"
+    rf"(?:(?P<namespace>{PART})/)?(?P<model>{PART}?)(?::(?P<tag>{PART}))?",
+    re.ASCII,
+)
+BLOB = re.compile(r"sha256-[0-9a-f]{64}")
+DIGEST = re.compile(r"sha256[:-]([0-9a-f]{64})")
+MOST_LISTED = 6
+MOST_MANIFESTS = 10_000
+"""Manifests that are read to find the name of a blob."""
+
+
+@dataclass(frozen=True)
+class OllamaName:
+    """A name as Ollama parses it, with its defaults filled in. typed: as the user wrote it."""
+
+    typed: str
+    host: str
+    namespace: str
+    model: str
+    tag: str
+
+    @property
+    def parts(self) -> tuple[str, str, str, str]:
+        """The folders and the file of its manifest."""
+        return self.host, self.namespace, self.model, self.tag
+
+    @property
+    def short(self) -> str:
+        """The name as `ollama list` shows it, with its tag."""
+        if self.host != HOST:
+            return f"{self.host}/{self.namespace}/{self.model}:{self.tag}"
+        if self.namespace != NAMESPACE:
+            return f"{self.namespace}/{self.model}:{self.tag}"
+        return f"{self.model}:{self.tag}"
+
+    @property
+    def stem(self) -> str:
+        """The first part of the default name of an output: `llama3.1-8b`."""
+        if self.tag.lower() == TAG:
+            return self.model
+        return f"{self.model}-{self.tag}"
+
+
+@dataclass(frozen=True)
+class StoredModel:
+    """A model in a store. root: the folder of the store. layers: media types without their first part, and blobs."""
+
+    name: OllamaName
+    root: Path
+    layers: tuple[tuple[str, Path], ...]
+    config: Path | None
+
+    @property
+    def path(self) -> Path:
+        """The GGUF file. Raises BadSource where the store has none."""
+        paths = self._of("model")
+        again = f"run `ollama pull {self.name.short}`"
+        if not paths:
+            raise BadSource(
+                f"{self.name.typed} has no GGUF file in Ollama's store, because it runs in the cloud or has another "
+                "format; choose another model"
+            )
+        if not paths[0].is_file():
+            raise BadSource(f"{self.name.typed} lacks its file {paths[0].name[:19]}... in Ollama's store; {again}")
+        return paths[0]
+
+    def _of(self, kind: str) -> list[Path]:
+        return [path for name, path in self.layers if name == kind]
+
+    def _text(self, kind: str) -> str:
+        paths = self._of(kind)
+        return read_text(paths[-1], f"the {kind} of {self.name.typed}") if paths else ""
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """The config of the manifest, which names how newer versions render and parse chats."""
+        if self.config is None or not self.config.is_file():
+            return {}
+        return parse(read_text(self.config, self.config.name), self.config.name)
+
+    @cached_property
+    def modelfile(self) -> str:
+        """The lines that `ollama show --modelfile` prints, so that an output keeps what the model had."""
+        lines = [f"FROM {self.path}"]
+        lines += [f"FROM {path}" for path in self._of("projector")]
+        lines += [f"ADAPTER {path}" for path in self._of("adapter")]
+        for kind in ("template", "prompt", "system"):
+            text = self._text(kind)
+            if text:
+                lines.append(f"{'TEMPLATE' if kind == 'prompt' else kind.upper()} {_quoted(text)}")
+        for key in ("renderer", "parser"):
+            if self.settings.get(key):
+                lines.append(f"{key.upper()} {self.settings[key]}")
+        lines += self._parameters()
+        lines += self._messages()
+        for path in self._of("license"):
+            lines.append(f"LICENSE {_quoted(read_text(path, f'the license of {self.name.typed}'))}")
+        return "\n".join(lines) + "\n"
+
+    def _parameters(self) -> Iterator[str]:
+        text = self._text("params")
+        values = parse(text, f"the parameters of {self.name.typed}") if text else {}
+        for key, value in values.items():
+            for each in value if isinstance(value, list) else [value]:
+                yield f"PARAMETER {key} {_parameter(each)}"
+
+    def _messages(self) -> Iterator[str]:
+        from ..formats.jsontext import loads
+
+        text = self._text("messages")
+        messages = loads(text, f"the messages of {self.name.typed}") if text else []
+        for message in messages if isinstance(messages, list) else []:
+            if isinstance(message, dict) and message.get("role"):
+                yield f"MESSAGE {message['role']} {_quoted(str(message.get('content', '')))}"
+
+
+def _quoted(text: str) -> str:
+    """A text as a Modelfile has it, over several lines if need be."""
+    return f'"""{text}"""'
+
+
+def _parameter(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if not isinstance(value, str):
+        return str(value)
+    return _quoted(value) if '"' in value or "\n" in value else f'"{value}"'
+
+
+def name_in(reference: str) -> OllamaName | None:
+    """Return the name that a reference is, where it can only be one of Ollama; None for paths and Hub ids.
+
+    `model`, `model:tag`, `owner/model:tag`, `host/owner/model:tag`, and the address of a page of ollama.com.
+    """
+    match = NAME.fullmatch(reference)
+    if match is None or any(part and ".." in part for part in match.groups()):
+        return None
+    host, namespace, model, tag = match.groups()
+    on_page = "ollama.com/" in reference or reference.startswith("ollama://")
+    if host is None and namespace is not None and tag is None and not on_page:
+        return None  # owner/name is an id on the Hub
+    if host is not None and tag is None and host != HOST:
+        return None  # so is hf.co/owner/name
+    if host is not None and "." not in host and ":" not in host:
+        return None
+    return OllamaName(reference, host or HOST, namespace or NAMESPACE, model, tag or TAG)
+
+
+def folders() -> tuple[Path, ...]:
+    """The stores on this machine, in the order in which they are searched; they need not exist."""
+    chosen = os.environ.get(VARIABLE, "")
+    if chosen:
+        return (expanded(chosen),)
+    return tuple(expanded(folder) for folder in FOLDERS)
+
+
+def find(reference: str) -> StoredModel | None:
+    """Return the model of a name in the stores of this machine; None for other references and unknown names.
+
+    Case does not count, as in Ollama. Raises BadSource for a damaged manifest.
+    """
+    name = name_in(reference)
+    if name is None:
+        return None
+    others = [HUB_HOSTS[host == HUB_HOSTS[0]] for host in (name.host,) if host in HUB_HOSTS]
+    for root in folders():
+        for host in (name.host, *others):
+            manifest = _manifest(root / "manifests", (host, *name.parts[1:]))
+            if manifest is not None:
+                stored = OllamaName(reference, *_parts(root, manifest))  # in the case of the store
+                return _read(stored, root, manifest)
+    return None
+
+
+def _manifest(folder: Path, parts: tuple[str, ...]) -> Path | None:
+    """The manifest of a name in a store, whatever the case of its parts."""
+    place = folder
+    for part in parts:
+        exact = place / part
+        if not exact.exists():
+            try:
+                exact = next(path for path in place.iterdir() if path.name.lower() == part.lower())
+            except (StopIteration, OSError):
+                return None
+        place = exact
+    return place if place.is_file() else None
+
+
+def _read(name: OllamaName, root: Path, manifest: Path) -> StoredModel:
+    content = parse(read_text(manifest, str(manifest)), str(manifest))
+    listed = content.get("layers")
+    layers = []
+    for layer in listed if isinstance(listed, list) else []:
+        kind = layer.get("mediaType") if isinstance(layer, dict) else None
+        if not isinstance(kind, str):
+            raise BadSource(f"{manifest} is damaged; run `ollama pull {name.short}`")
+        if kind.startswith(LAYER):
+            layers.append((kind.removeprefix(LAYER), _blob(root, layer, manifest, name)))
+    config = content.get("config")
+    place = _blob(root, config, manifest, name) if isinstance(config, dict) and config.get("digest") else None
+    return StoredModel(name, root, tuple(layers), place)
+
+
+def _blob(root: Path, layer: dict[str, Any], manifest: Path, name: OllamaName) -> Path:
+    digest = DIGEST.fullmatch(str(layer.get("digest")))
+    if digest is None:
+        raise BadSource(
+            f"{manifest} has {shown(layer.get('digest'))} as a digest; run `ollama pull {name.short}` again"
+        )
+    return root / "blobs" / f"sha256-{digest[1]}"
+
+
+def _names(root: Path) -> Iterator[tuple[OllamaName, Path]]:
+    """The names in a store with their manifests, the newest first."""
+    manifests = [path for path in (root / "manifests").glob("*/*/*/*") if path.is_file()]
+    for path in sorted(manifests, key=lambda path: -path.stat().st_mtime)[:MOST_MANIFESTS]:
+        if not path.name.startswith("."):
+            yield OllamaName(path.name, *_parts(root, path)), path
+
+
+def _parts(root: Path, manifest: Path) -> tuple[str, str, str, str]:
+    """The parts of a name, from the place of its manifest."""
+    host, namespace, model, tag = manifest.relative_to(root / "manifests").parts
+    return host, namespace, model, tag
+
+
+def is_blob(path: Path) -> bool:
+    """Whether a file is a blob of a store, whose name is the digest of its content."""
+    return BLOB.fullmatch(path.name) is not None and path.parent.name == "blobs"
+
+
+def blob_stem(path: Path) -> str:
+    """Return a name for the output of a blob: that of a model that has it, else the first letters of its digest."""
+    for name, manifest in _names(path.parent.parent):
+        try:
+            layers = _read(name, path.parent.parent, manifest).layers
+        except (BadSource, OSError):
+            continue
+        if ("model", path.name) in {(kind, blob.name) for kind, blob in layers}:
+            return name.stem
+    return path.name[:19]
+
+
+def absent(reference: str) -> BadSource:
+    """Return the error about a name that no store has, with what to do."""
+    name = name_in(reference)
+    assert name is not None
+    places = " or ".join(str(folder) for folder in folders())
+    known = sorted({each.short for root in folders() for each, _ in _names(root)})
+    pull = f"run `ollama pull {name.short.removesuffix(f':{TAG}')}`"
+    if name.host in HUB_HOSTS or (name.namespace != NAMESPACE and name.host == HOST):
+        pull += f", or give the file itself, {name.namespace}/{name.model}/FILE-{name.tag}.gguf"
+    if not known:
+        return BadSource(f"{reference} is not in Ollama's store ({places}), which has no models; {pull}")
+    more = f" and {len(known) - MOST_LISTED} more" if len(known) > MOST_LISTED else ""
+    return BadSource(f"{reference} is not in Ollama's store, which has {', '.join(known[:MOST_LISTED])}{more}; {pull}")
+
+
+def refuse_change(path: Path, again: str) -> None:
+    """Raise BadSource for a change in place of a blob, whose name would no longer be its digest.
+
+    again: the reference for the command that writes a new file.
+    """
+    if is_blob(path.resolve()):
+        command = command_line("apply", again, "--yarn", 4, "-o", "FILE.gguf")
+        raise BadSource(
+            f"{again} is in Ollama's store, where each file is named by its digest, so --in-place "
+            f"would break it; write a new file, such as with `{command}`"
+        )

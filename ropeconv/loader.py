@@ -8,14 +8,18 @@ downloads and runs without trust_remote_code. Without a value for trust_remote_c
 
 from __future__ import annotations
 
+import io
+import warnings
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .environment import require
 from .errors import BadSource, sentence
 from .formats import jsontext
-from .formats.files import read_text
+from .formats.files import open_regular, read_text
 from .formats.jsontext import JsonObject
 from .rope.errors import RopeconvError, shown
 
@@ -204,6 +208,40 @@ def load_pickled(path: Path) -> dict[str, Tensor]:
 
     tensors: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     return tensors
+
+
+MOST_NUMBERS = 1 << 20
+"""Bytes of a file of `torch.save` with lists of numbers."""
+
+
+def load_numbers(path: Path) -> object:
+    """Return what a small file of `torch.save` holds: tensors, and dictionaries and lists of plain values.
+
+    Raises BadSource where it holds anything else, which torch does not load, where it is damaged, and where it is large
+    or compressed, which no file with one list of numbers is.
+    """
+    require("torch", f"reading {path.name}")
+    import torch
+
+    with open_regular(path) as file:
+        content = file.read(MOST_NUMBERS + 1)
+    size = len(content)
+    if zipfile.is_zipfile(io.BytesIO(content)):
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            size = max(size, sum(entry.file_size for entry in archive.infolist()))
+    if size > MOST_NUMBERS:
+        raise BadSource(f"{path.name} has more than {MOST_NUMBERS:,} bytes; save only the list of numbers")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    except Exception as problem:  # of many kinds, for a damaged file; torch executes nothing
+        if type(problem).__name__ == "UnpicklingError":
+            raise BadSource(
+                f"{path.name} has other objects than tensors, so it was not loaded; save a tensor with torch.save, or "
+                "the numbers as JSON"
+            ) from None
+        raise BadSource(f"{path.name} is damaged; save it again") from None
 
 
 @contextmanager

@@ -1,7 +1,8 @@
-"""Read lists of numbers from JSON (also config.json), .csv, .npy and .safetensors files."""
+"""Read lists of numbers from JSON (also config.json), CSV and other text, .npy, .safetensors and .pt files."""
 
 import csv
 import math
+import re
 from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
@@ -12,35 +13,66 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import BadSource, UsageError
+from ..loader import load_numbers
 from ..rope.errors import counted, shown
 from . import jsontext
 from .files import open_regular, read_text
 from .jsontext import JsonObject
+from .kind import UNTOLD, Kind, kind_of, refusal
 from .safetensors import read_header
 
 LONGEST = 65_536
 """Limit of a list; the widest published heads rotate 256 pairs."""
 Numbers = Annotated[list[Annotated[float, msgspec.Meta(ge=-1e38, le=1e38)]], msgspec.Meta(max_length=LONGEST)]
+FILES = "a .json, .csv, .txt, .npy, .safetensors or .pt file"
+SEARCHED = ("inv_freq", "long_factor", "short_factor")
+"""The names of lists that methods search for."""
+COMMENT = re.compile(r"(#|//).*")
+REPAIRED = ("lfs", "html")
+"""Kinds of texts that are not the file that was meant."""
 REAL = "fiu"  # numpy's kinds of floats, integers and unsigned integers
 STORED = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1", "U8": "u1"}
 
 
 def read_lists(path: Path) -> dict[str, list[float]]:
-    """Return the lists of numbers in a file, by name; a single unnamed list gets every name that methods search for.
+    """Return the lists of numbers in a file, by name; a single list gets every name that methods search for.
 
-    Raises UsageError when the file cannot be read or has no list of numbers.
+    A file is read as what its first bytes are, whatever its name. Raises UsageError when the file cannot be read or has
+    no list of numbers.
     """
     try:
-        data = READERS.get(path.suffix, _read_json)(path)
+        data = _reader(path)(path)
         lists = {key: value for key, value in data.items() if isinstance(value, list)}
         numbers = msgspec.convert(lists, dict[str, Numbers])
     except FileNotFoundError:
-        raise UsageError(f"{path} does not exist; give a .json, .csv, .npy or .safetensors file") from None
+        raise UsageError(f"{path} does not exist; give {FILES}") from None
     except (OSError, BadSource, msgspec.ValidationError) as problem:
         raise UsageError(f"{path} cannot be read as a list of numbers ({problem})") from None
     if not numbers:
         raise UsageError(f"{path} has no list of numbers; write one list, or an object of lists")
-    return numbers
+    return _known_names(numbers)
+
+
+def _reader(path: Path) -> Callable[[Path], JsonObject]:
+    """The reader of a file, by its first bytes. Raises UsageError for a file that has no list in any case."""
+    kind = kind_of(path)
+    if kind in READERS:
+        return READERS[kind]
+    if kind in UNTOLD and kind not in REPAIRED:  # its reader says what is wrong with it
+        return BY_NAME.get(path.suffix, _read_json)
+    raise UsageError(refusal(path, FILES))
+
+
+def _known_names(lists: dict[str, list[float]]) -> dict[str, list[float]]:
+    """Lists by the names that methods search for.
+
+    A single list may have any name, and `rotary_emb.inv_freq` ends in its own.
+    """
+    if len(lists) > 1:
+        return lists
+    ((name, values),) = lists.items()
+    ending = name.rpartition(".")[2]
+    return {ending: values} if ending in SEARCHED else _named(values)
 
 
 def _named(values: object) -> JsonObject:
@@ -58,15 +90,20 @@ def _read_json(path: Path) -> JsonObject:
     return next((setting for setting in settings if isinstance(setting, dict) and "long_factor" in setting), data)
 
 
-def _read_csv(path: Path) -> JsonObject:
-    """Named columns, or one unnamed column or line of numbers."""
+def _read_text(path: Path) -> JsonObject:
+    """Named columns of CSV, or one unnamed column or line of numbers. Empty lines and comments do not count."""
+    text = read_text(path, str(path)).removeprefix("\ufeff")
+    lines = [COMMENT.sub("", line) for line in text.splitlines()]
     try:
-        read = list(csv.reader(read_text(path, str(path)).splitlines()))
+        read = list(csv.reader(lines))
     except csv.Error as problem:
         raise BadSource(f"{path.name} is not CSV: {problem}") from None
     rows = [[cell.strip() for cell in row] for row in read if any(row)]
+    if len(rows) == 1 and len(rows[0]) == 1:  # one line without commas, as numpy.savetxt writes it
+        rows = [rows[0][0].split()]
+    rows = [row for row in rows if any(row)]
     numbers = [_floats(row) for row in rows]
-    if rows and numbers[0] is None:
+    if len(rows) > 1 and numbers[0] is None:
         names, columns = rows[0], [row for row in numbers[1:] if row and len(row) == len(rows[0])]
         if len(columns) < len(rows) - 1:
             raise BadSource(
@@ -77,6 +114,25 @@ def _read_csv(path: Path) -> JsonObject:
     if not flat or None in numbers or (len(rows) > 1 and max(map(len, rows)) > 1):
         raise BadSource("write one column of numbers, or columns with their names in the first line")
     return _named(flat)
+
+
+def _read_torch(path: Path) -> JsonObject:
+    """A tensor, or a dictionary of tensors or of lists, that torch.save wrote; torch loads nothing else."""
+    data = load_numbers(path)
+    values = data if isinstance(data, dict) else {"": data}
+    lists = {str(name): _listed(value, str(name)) for name, value in values.items()}
+    return lists if isinstance(data, dict) else _named(lists[""])
+
+
+def _listed(value: Any, name: str) -> Any:
+    """The numbers of a tensor as a list; a list as it is."""
+    if not hasattr(value, "detach"):
+        return list(value) if isinstance(value, tuple) else value
+    words = f"the tensor {shown(name)}" if name else "the tensor"
+    if value.is_complex() or value.is_quantized or str(value.dtype) == "torch.bool":
+        raise BadSource(f"{words} has the dtype {value.dtype}, and real numbers are needed")
+    _check_shape(tuple(value.shape), words)
+    return [float(number) for number in value.detach().double().flatten().tolist()]
 
 
 def _floats(row: list[str]) -> list[float] | None:
@@ -112,11 +168,10 @@ def _read_safetensors(path: Path) -> JsonObject:
 
 
 def _numbers(read: Callable[[int], bytes], dtype: np.dtype[Any], shape: tuple[int, ...], name: str) -> list[float]:
-    count = math.prod(shape)
     if dtype.kind not in REAL:
         raise BadSource(f"{name} has the dtype {dtype}, and real numbers are needed")
-    if min((0, *shape)) < 0 or count > LONGEST:
-        raise BadSource(f"{name} has the shape {shown(shape)}, and the limit is {LONGEST:,} numbers")
+    _check_shape(shape, name)
+    count = math.prod(shape)
     data = read(count * dtype.itemsize)
     if len(data) < count * dtype.itemsize:
         raise BadSource(f"{name} is cut off; write it again")
@@ -124,6 +179,24 @@ def _numbers(read: Callable[[int], bytes], dtype: np.dtype[Any], shape: tuple[in
     return [float(value) for value in values]
 
 
-READERS: dict[str, Callable[[Path], JsonObject]] = {
-    ".csv": _read_csv, ".npy": _read_npy, ".safetensors": _read_safetensors,
+def _check_shape(shape: tuple[int, ...], name: str) -> None:
+    """Raise BadSource for a shape that is not one list, or too long."""
+    if min((0, *shape)) < 0 or math.prod(shape) > LONGEST:
+        raise BadSource(f"{name} has the shape {shown(shape)}, and the limit is {LONGEST:,} numbers")
+    if sum(size != 1 for size in shape) > 1:
+        raise BadSource(f"{name} has the shape {shown(shape)}, and one list is needed; save one row of it")
+
+
+READERS: dict[Kind, Callable[[Path], JsonObject]] = {
+    "json": _read_json,
+    "text": _read_text,
+    "npy": _read_npy,
+    "safetensors": _read_safetensors,
+    "torch": _read_torch,
+    "pickle": _read_torch,
+}
+"""Readers by what a file is."""
+BY_NAME: dict[str, Callable[[Path], JsonObject]] = {
+    ".csv": _read_text, ".txt": _read_text, ".npy": _read_npy, ".safetensors": _read_safetensors,
 }  # fmt: skip
+"""Readers of empty and damaged files, by the ends of their names."""

@@ -81,7 +81,7 @@ def modelfile_of(reference: str) -> Modelfile | None:
     path = modelfile_in(reference)
     if path is None:
         stored = None if expanded(reference).exists() else ollama.find(reference)
-        return stored and Modelfile(stored.name.short, stored.modelfile)
+        return None if stored is None else Modelfile(stored.name.short, stored.modelfile)
     text = read_text(path, path.name)
     model = _from_line(path, text)
     stored = None if _beside(path, model) else ollama.find(model)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import struct
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from safetensors.numpy import load_file, save_file
 from ropeconv.errors import BadSource, UsageError
 from ropeconv.formats.safetensors import BITS, MAX_HEADER, STORED, header_bytes, read_header, tensor_bytes, widened
 from ropeconv.formats.vectors import LONGEST, read_lists
+from ropeconv.rope.errors import RopeconvError
 
 
 def test_reads_what_safetensors_writes(tmp_path: Path) -> None:
@@ -165,7 +167,7 @@ UNREADABLE = "cannot be read as a list of numbers"
         ("csv", "a,b\n1\n", "is not 2 numbers"), ("csv", "a\nx\n", "is not 1 number,"),
         ("csv", "1\nx\n", "write one column of numbers"), ("csv", '"' + "x" * 200_000, "is not CSV"),
         *(("csv", text, UNREADABLE) for text in ("1\nnan\n", "1\n1e999\n", "1\n" * (LONGEST + 1))),
-        ("json", "{}", "has no list of numbers"), ("json", "5", "has no list of numbers"),
+        ("json", "{}", "has no list of numbers"), ("json", '{"a": 5}', "has no list of numbers"),
         *(("json", text, UNREADABLE) for text in (
             "", "[", "[[1.0]]", "[null]", "[true]", '["1"]', "[NaN]", "[1e999]", "[1.01e38]", "[-1.01e38]",
             "[1" + "0" * 400 + "]", "[" * 10_000,
@@ -178,7 +180,7 @@ def test_texts_of_something_else_are_refused(tmp_path: Path, suffix: str, text: 
     with pytest.raises(UsageError, match=message):
         read_lists(path)
     path.unlink()
-    with pytest.raises(UsageError, match="does not exist; give a .json, .csv, .npy or .safetensors file"):
+    with pytest.raises(UsageError, match="does not exist; give a .json, .csv"):
         read_lists(path)
 
 
@@ -194,6 +196,104 @@ def test_npy_files_of_something_else_are_refused(tmp_path: Path, array: Any, mes
     np.save(tmp_path / "a.npy", np.array(array), allow_pickle=True)
     with pytest.raises(UsageError, match=message):
         read_lists(tmp_path / "a.npy")
+
+
+def test_texts_with_one_number_on_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "anything"
+    for text in (
+        "0.5\n0.25\n0.125\n", "# inv_freq of mine\n\n0.5\n  0.25  # slow\n\n0.125", "5e-1\r\n.25\r\n0.125\r\n",
+        "\ufeff0.5\n0.25\n0.125\n", "0.5 0.25 0.125\n", "0.5, 0.25, 0.125",
+    ):  # fmt: skip
+        path.write_text(text)
+        assert read_lists(path) == NAMED
+    np.savetxt(path, np.array(NUMBERS))
+    assert read_lists(path) == NAMED
+    for text, words in (("0.5\nfast\n", "one column"), ("0.5;0.25;0.125", "one column"), ("# nothing\n", "one column")):
+        path.write_text(text)
+        with pytest.raises(UsageError, match=words):
+            read_lists(path)
+
+
+@pytest.mark.parametrize("name", ["freqs", "rotary_emb.inv_freq"])
+def test_one_list_of_any_name(tmp_path: Path, name: str) -> None:
+    save_file({name: np.array(NUMBERS)}, tmp_path / "a")
+    (tmp_path / "b").write_text(json.dumps({name: NUMBERS}))
+    for file in ("a", "b"):
+        assert read_lists(tmp_path / file)["inv_freq"] == NUMBERS
+    save_file({name: np.array(NUMBERS), "other": np.array(NUMBERS)}, tmp_path / "a")
+    assert "inv_freq" not in read_lists(tmp_path / "a")  # which of two it is has to be said
+
+
+def test_files_of_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    path, vector = tmp_path / "anything", torch.tensor(NUMBERS, dtype=torch.float64)
+    for value in (
+        vector,
+        vector.half(),
+        vector.bfloat16()[None],
+        torch.nn.Parameter(vector),
+        NUMBERS,
+        {"freqs": vector},
+    ):
+        for zipped in (True, False):
+            torch.save(value, path, _use_new_zipfile_serialization=zipped)
+            assert read_lists(path) == NAMED
+    torch.save({"short_factor": vector, "long_factor": NUMBERS}, path)
+    assert read_lists(path) == {"short_factor": NUMBERS, "long_factor": NUMBERS}
+    for value, words in (
+        (np.array(NUMBERS), "other objects than tensors"), (Path("x"), "other objects than tensors"),
+        (torch.ones(2, 3), "one list is needed"), (vector.to(torch.complex64), "real numbers"),
+        (torch.ones(LONGEST + 1), "limit is 65,536"), (torch.ones(1 << 19), "save only the list"), (5, "no list"),
+    ):  # fmt: skip
+        torch.save(value, path)
+        with pytest.raises(UsageError, match=words):
+            read_lists(path)
+    torch.save(vector, path)
+    path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(UsageError, match="is damaged; save it again"):
+        read_lists(path)
+    monkeypatch.setattr("ropeconv.environment.installed", lambda package: False)
+    with pytest.raises(RopeconvError, match="needs torch"):
+        read_lists(path)
+
+
+class Bomb:
+    """Whoever loads it as a pickle makes a folder."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.mkdir, (str(self.place),)
+
+
+def test_no_pickle_is_executed(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    path, made = tmp_path / "a.pt", tmp_path / "made"
+    path.write_bytes(pickle.dumps(Bomb(made), protocol=2))
+    with pytest.raises(UsageError, match="other objects than tensors"):
+        read_lists(path)
+    assert not made.exists()
+    pickle.loads(path.read_bytes())  # the control
+    assert made.is_dir()
+
+
+def test_an_array_of_two_dimensions_is_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.ones((2, 3)))
+    save_file({"inv_freq": np.ones((2, 3))}, tmp_path / "a.safetensors")
+    for name in ("a.npy", "a.safetensors"):
+        with pytest.raises(UsageError, match=r"has the shape \(2, 3\), and one list is needed"):
+            read_lists(tmp_path / name)
+
+
+def test_files_of_another_kind_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    for content, words in (
+        (b"GGUF\3\0\0\0", "a GGUF file, and"), (b"\x1f\x8b\x08", "unpack it"), (b"<!DOCTYPE html>", "a web page"),
+    ):  # fmt: skip
+        path.write_bytes(content)
+        with pytest.raises(UsageError, match=words):
+            read_lists(path)
 
 
 @pytest.mark.parametrize("name", ["a.json", "a.npy", "a.safetensors"])

@@ -153,7 +153,7 @@ class InvFreq(Method):
 
     name = "inv-freq"
     order = 140
-    summary = "any vector, from JSON, .csv, .npy or .safetensors"
+    summary = "any vector, from JSON, .csv, .txt, .npy, .safetensors or .pt"
     paper = "-"
     value = Value.FILE
     keeps_zeros = True

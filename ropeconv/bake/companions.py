@@ -19,6 +19,7 @@ from pathlib import Path
 from ..errors import BadSource, UsageError
 from ..formats import jsontext
 from ..formats.disk import sampled
+from ..formats.kind import is_gguf
 from ..inspection.adapter import misplaced_tensor, read_adapter
 from ..inspection.inspection import Inspection, inspect_source
 from ..models.gguf import GgufSource
@@ -40,7 +41,7 @@ SUFFIX = "-draft"
 
 def draft_out(out: Path) -> Path:
     """The place of the draft beside its target: `OUT-draft`, or `OUT-draft.gguf`."""
-    return out.with_name(f"{out.stem}{SUFFIX}.gguf" if out.suffix == ".gguf" else f"{out.name}{SUFFIX}")
+    return out.with_name(f"{out.stem}{SUFFIX}.gguf" if is_gguf(out) else f"{out.name}{SUFFIX}")
 
 
 def draft_plan(reference: str, plan: Plan) -> Plan:

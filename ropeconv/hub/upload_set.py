@@ -15,6 +15,7 @@ from ..formats.disk import Advance
 from ..formats.files import read_text
 from ..formats.gguf.file import SHARD, GgufFile, shard_names
 from ..formats.jsontext import JsonObject, parse
+from ..formats.kind import named_gguf
 from ..inspection.inspection import inspect_source
 from ..inspection.kv_cache import KvCache
 from ..inspection.receipts.receipt import FileRecord, Receipt
@@ -186,10 +187,10 @@ def conventional(name: str, file_type: int | None) -> str:
 
     known = {kind.value: kind.name.removeprefix("MOSTLY_").removeprefix("ALL_") for kind in LlamaFileType}
     encoding, match = known.get(-1 if file_type is None else file_type, ""), SHARD.match(name)
-    stem = match["stem"] if match else name.removesuffix(".gguf")
+    stem = match["stem"] if match else name[: -len(".gguf")] if named_gguf(name) else name
     if encoding and not re.search(rf"[-.]{encoding}$", stem, re.IGNORECASE):
         stem = re.sub(rf"[-.]{encoding}(?=[-.])", "", stem, count=1, flags=re.IGNORECASE) + f"-{encoding}"
-    return stem + name[len(match["stem"]) if match else len(name) - len(".gguf") :]
+    return stem + (name[len(match["stem"]) :] if match else ".gguf")
 
 
 def merged(parts: list[UploadSet]) -> UploadSet:

@@ -21,6 +21,7 @@ from ..environment import require
 from ..errors import TOO_MANY, BadSource
 from ..formats import jsontext
 from ..formats.disk import FileIdentity, identity, sha256, text_digest
+from ..formats.kind import WORDS, kind_of
 from ..formats.package_data import typed
 from ..formats.safetensors import tensor_bytes
 from ..loader import load_pickled
@@ -205,6 +206,14 @@ def peek_dtype(path: Path) -> str:
 
     Raises BadSource when it is not a zip of the kind torch.save writes, or holds another dtype, or several.
     """
+    kind = kind_of(path)
+    if kind == "pickle":
+        raise BadSource(
+            f"{path} is in the format of torch before 1.6, which cannot be read in parts; write it anew with "
+            "torch.save(torch.load(PATH, weights_only=True), PATH)"
+        )
+    if kind not in ("torch", "zip", "unknown"):
+        raise BadSource(f"{path} is {WORDS[kind]} and not a checkpoint that torch.save wrote; download it again")
     try:
         with BoundedFile(io.FileIO(path)) as file, zipfile.ZipFile(file) as archive:
             pickled = archive.read(_checked_pickle(archive, path))

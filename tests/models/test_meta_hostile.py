@@ -124,3 +124,11 @@ def test_entries_that_are_no_such_tensors(folder: Path, pth: Path, tmp_path: Pat
     with pytest.raises(BadSource, match=f"{name} (has shape|is not a tensor of)|mixes dtypes"):
         apply(make_plan(folder, AS_IS, tmp_path / "out"))
     assert not (tmp_path / "out").exists()
+
+
+def test_a_part_in_the_format_of_old_torch_says_how_to_write_it_anew(pth: Path) -> None:
+    torch.save({"a": torch.ones(2)}, pth, _use_new_zipfile_serialization=False)
+    with pytest.raises(BadSource, match="torch before 1.6.*torch.save"):
+        peek_dtype(pth)
+    torch.save(torch.load(pth, weights_only=True), pth)  # as it says
+    assert peek_dtype(pth) == "float32"

@@ -25,6 +25,7 @@ from ..formats.disk import (
     human,
     identity,
     link_file,
+    made_folder,
     refuse_changed,
     sampled,
     sha256,
@@ -88,7 +89,7 @@ def execute_plan(
     same command continues; a killed replacement of an earlier output is undone at the next start.
     """
     refuse_place(plan)
-    with _sentences(plan), locked(plan.out) as hidden:
+    with _sentences(plan), made_folder(plan.out.parent, options.fsync), locked(plan.out) as hidden:
         journal = settle(hidden, OutputJournal.read(hidden.journal))
         refuse_occupied(plan, options.force)
         clear_drafts(plan.out)
@@ -115,9 +116,9 @@ def execute_plan(
 def refuse_early(plan: FilePlan, force: bool) -> None:
     """Raise RopeconvError where `execute_plan` would refuse the place of an output, as far as this is known before it.
 
-    Files of an interrupted run are not judged, nor is a folder that does not exist yet.
+    Files of an interrupted run are not judged.
     """
-    if plan.out.parent.is_dir() and not HiddenFolder(plan.out).root.exists():
+    if not HiddenFolder(plan.out).root.exists():
         refuse_place(plan)
         refuse_occupied(plan, force)
 

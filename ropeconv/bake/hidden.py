@@ -14,7 +14,17 @@ from typing import BinaryIO
 import msgspec
 
 from ..errors import BadSource
-from ..formats.disk import TAKEN, FileIdentity, exchange, free_bytes, human, rename_new, same_blocks, sync_folder
+from ..formats.disk import (
+    TAKEN,
+    FileIdentity,
+    exchange,
+    free_bytes,
+    human,
+    obstacle,
+    rename_new,
+    same_blocks,
+    sync_folder,
+)
 from ..formats.files import try_lock
 from ..formats.gguf.header import read_header
 from ..formats.journal import decoded, encoded
@@ -45,8 +55,9 @@ def refuse_place(plan: FilePlan) -> None:
     for path in _places(plan):
         if path.is_symlink():
             raise RopeconvError(f"{path} is a link to {os.readlink(path)}; give the place itself with -o")
-    if not out.parent.is_dir():
-        raise RopeconvError(f"{out.parent} does not exist; create it, or choose another place with -o")
+    problem = obstacle(out.parent)
+    if problem:
+        raise RopeconvError(f"{problem}, so {out} cannot be written; choose another place with -o")
 
 
 def refuse_occupied(plan: FilePlan, force: bool) -> None:

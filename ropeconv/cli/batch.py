@@ -30,7 +30,7 @@ from .execution import compare_files, recovered, run_validation
 from .options import build_target
 from .process import complain, explained, reader_gone, traced
 from .screen import Screen
-from .units import Flags, OutputUnit, make_folder, refuse_collisions, refuse_untrained
+from .units import Flags, OutputUnit, check_folder, refuse_collisions, refuse_untrained
 
 if TYPE_CHECKING:
     from ..engines.probe import Probe
@@ -159,7 +159,7 @@ class Batch:
         probe: a running one, or None; the first folder is checked with it.
         """
         if self.plans:
-            make_folder(self.units)
+            check_folder(self.units)
         outcomes: list[tuple[Plan, Outcome]] = []
         for number, (unit, plan) in enumerate(self.plans, 1):
             with self._failing(unit, len(outcomes)):

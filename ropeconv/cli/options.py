@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from ..environment import require
 from ..errors import UsageError
+from ..formats.disk import obstacle
 from ..options import Option, OutputPlace, TargetOptions, described, from_command_line, option, options
 from ..rope.lengths import format_tokens, parse_tokens
 from ..rope.methods.method import REGISTRY, Method, Value, tokens
@@ -286,6 +287,25 @@ def check_places(report: Path | None, plot: Path | None, out: Path | None = None
         require("matplotlib", "--report" if plot is None else "--plot")
     if plot is not None:
         checked(plot)
+    if report is not None and report.suffix.lower() not in PAGES:
+        raise UsageError(f"--report {report} is a page in HTML; name it like report.html")
+    if out is not None and out.suffix.lower() in (*PAGES, *PICTURES, *TABLES):
+        others = "; --report writes a page, --plot a picture"
+        raise UsageError(f"-o {out} is JSON; name it like result.json{others}")
     for path in (report, plot, out):
-        if path is not None and not path.parent.is_dir():
-            raise UsageError(f"{path.parent} does not exist; create it, or choose another place for {path.name}")
+        check_place(path)
+
+
+PAGES, PICTURES, TABLES = (".html", ".htm", ".xhtml"), (".svg", ".png", ".pdf", ".jpg"), (".csv", ".tsv", ".md", ".txt")
+"""Ends of the names of files that people expect to be of these kinds."""
+
+
+def check_place(path: Path | None) -> None:
+    """Raises UsageError for a file that could not be written at the end. Missing folders will be made."""
+    if path is None:
+        return
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder; name a file in it")
+    problem = obstacle(path.parent)
+    if problem:
+        raise UsageError(f"{problem}, so {path.name} cannot be written there; choose another place for it")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError
-from ..formats.disk import sync_folder
+from ..formats.disk import obstacle
 from ..formats.kind import is_gguf
 from ..hub.options import PublishOptions
 from ..models.reference import modelfile_in, names_gguf, resolved
@@ -117,8 +117,11 @@ def refuse_untrained(plan: Plan, source: str) -> None:
         )
 
 
-def make_folder(units: Sequence[OutputUnit]) -> None:
-    """Makes the folder of several outputs. Raises RopeconvError where it cannot be, or lies within a source."""
+def check_folder(units: Sequence[OutputUnit]) -> None:
+    """Raises RopeconvError where the folder of several outputs cannot be made, or lies within a source.
+
+    The first output that is written makes it.
+    """
     folder = units[0].folder
     if folder is None or folder.is_dir():
         return
@@ -126,10 +129,9 @@ def make_folder(units: Sequence[OutputUnit]) -> None:
     for unit in units:
         if Path(os.path.realpath(unit.source)) in real.parents:
             raise RopeconvError(f"-o {folder} lies within {unit.source}; choose another place")
-    if not folder.parent.is_dir():
-        raise RopeconvError(f"{folder.parent} does not exist; create it, or choose another place with -o")
-    folder.mkdir()
-    sync_folder(folder.parent)
+    problem = obstacle(folder)
+    if problem:
+        raise RopeconvError(f"{problem}, so nothing can be written into {folder}; choose another place with -o")
 
 
 @dataclass(frozen=True)

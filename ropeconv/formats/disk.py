@@ -141,6 +141,40 @@ def link_file(source: Path, target: Path) -> bool:
     return True
 
 
+def existing(folder: Path) -> Path:
+    """Return a folder, or the nearest one above it that exists."""
+    while not os.path.lexists(folder):
+        folder = folder.parent
+    return folder
+
+
+def obstacle(folder: Path) -> str:
+    """Return why a folder cannot be made or written to, for a message; empty where it can."""
+    place = existing(folder)
+    if not place.is_dir():
+        return f"{place} is not a folder"
+    return "" if os.access(place, os.W_OK | os.X_OK) else f"{place} cannot be written to"
+
+
+@contextmanager
+def made_folder(folder: Path, fsync: bool = True) -> Iterator[None]:
+    """Make a folder, and those above it that are missing. What is empty at the end is removed again.
+
+    fsync: wait until the names of those that stay are on the disk. Raises OSError.
+    """
+    missing = [place for place in (folder, *folder.parents) if not place.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    finally:
+        for place in missing:
+            with suppress(OSError):  # it holds what was written, or a folder that does
+                place.rmdir()
+        for place in missing if fsync else ():
+            if place.exists():
+                sync_folder(place.parent)
+
+
 def free_bytes(folder: Path) -> int:
     """Return the free bytes on the filesystem of a folder, which need not exist yet."""
     while not folder.exists():

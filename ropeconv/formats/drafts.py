@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ..rope.errors import RopeconvError
-from .disk import sync_file, sync_folder
+from .disk import made_folder, sync_file, sync_folder
 from .files import try_lock
 
 PAUSE = 0.01
@@ -39,7 +39,7 @@ def write_file(path: Path, content: str | bytes) -> None:
 
 @contextmanager
 def draft_of(path: Path, draft: Path | None = None, fsync: bool = True) -> Iterator[Path]:
-    """Yield the hidden file that gets the name `path` at the end of the block.
+    """Yield the hidden file that gets the name `path` at the end of the block. Missing folders above it are made.
 
     A draft that a killed process left is written over. After an error the draft is removed. Of two processes that write
     the same file, the second waits.
@@ -55,7 +55,7 @@ def draft_of(path: Path, draft: Path | None = None, fsync: bool = True) -> Itera
     target = path.resolve()
     draft = draft or target.with_name(f".{target.name}.ropeconv-partial")
     try:
-        with _opened(draft) as file:
+        with made_folder(target.parent, fsync), _opened(draft) as file:
             try:
                 file.truncate(0)
                 yield draft

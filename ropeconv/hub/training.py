@@ -1,7 +1,7 @@
 """Facts about an output of `apply` for trainers, from its receipt, and the config that trains it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import msgspec
@@ -28,7 +28,8 @@ class TrainingFacts:
     path: what the trainer loads, a folder or a Hub id. method: the name of the method. context, trained: tokens that
     it declares, and that its source was trained with. model_type, spec: of config.json. two_lists: whether short
     sequences have other frequencies. own_code: whether it needs `trust_remote_code`. encoder: whether it has no logits
-    of the next token. verdicts: by the keys of the rows of transformers, status and reason.
+    of the next token. verdicts: by the keys of the rows of transformers, status and reason. declared: the tokens that
+    it declares, where `context` is less; else 0.
     """
 
     path: str
@@ -41,6 +42,19 @@ class TrainingFacts:
     own_code: bool
     encoder: bool
     verdicts: Mapping[str, tuple[str, str]]
+    declared: int = 0
+
+    def shortened(self, context: int) -> "TrainingFacts":
+        """The same output, trained on shorter sequences than it declares.
+
+        context: their length in tokens. Raises UsageError for one that is longer than the output declares.
+        """
+        if context > self.context:
+            raise UsageError(
+                f"--context {context} is more than the {self.context:,} tokens that {self.path} declares; bake that "
+                "length first, with `ropeconv apply`"
+            )
+        return replace(self, context=context, declared=self.context)
 
     def verdict(self, version: str) -> tuple[str, str]:
         """Status and reason of a version of transformers. version: empty for the newest known one."""
@@ -202,9 +216,14 @@ def make_snippet(trainer: Trainer, baked: TrainingFacts) -> Snippet:
     text = render(
         f"training/{trainer.file}.jinja", trainer=name, command=trainer.command, model=baked.path,
         output=f"{baked.path.rstrip('/').rpartition('/')[2]}-trained", method=baked.method, context=baked.context,
-        own_code=baked.own_code, spec=baked.spec, mscale=(baked.spec.attention_factor - 1) / (growth or 1),
+        declared=baked.declared or baked.context, own_code=baked.own_code, spec=baked.spec,
+        mscale=(baked.spec.attention_factor - 1) / (growth or 1),
     )  # fmt: skip
     notes = []
+    if baked.declared > baked.context:
+        notes.append(
+            f"the output declares {baked.declared:,} tokens, and positions from {baked.context:,} on are not trained"
+        )
     if status == "unknown":
         notes.append(f"{trainer.library}, which {trainer.title} runs, was not tested with this checkpoint")
     if baked.two_lists:

@@ -100,16 +100,22 @@ def svg(figure: Figure, text: bool = False) -> str:
     return "<svg" + drawn.getvalue().partition("<svg")[2]
 
 
-def checked(path: Path) -> Path:
-    """The path of a picture, if it ends in .png or .svg. Raises UsageError for other endings."""
-    if path.suffix not in (".svg", ".png"):
-        raise UsageError(f"{path} is neither .png nor .svg; name the picture like plot.svg")
+PICTURES = (".svg", ".png")
+
+
+def checked(path: Path, others: str = "") -> Path:
+    """The path of a picture, if it ends in .png or .svg.
+
+    others: what writes other files, for the message. Raises UsageError for other endings.
+    """
+    if path.suffix.lower() not in PICTURES:
+        raise UsageError(f"{path} is neither .png nor .svg; name the picture like plot.svg{others}")
     return path
 
 
 def write(figure: Figure, path: Path) -> None:
     """Writes a figure to a .png or .svg file. Unless it is dark, PNG has a white background, SVG a transparent one."""
-    if path.suffix == ".svg":
+    if path.suffix.lower() == ".svg":
         write_file(path, svg(figure))
         return
     background = DARK if _dark(figure) else "white"

@@ -58,7 +58,7 @@ SCALED = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings"
         (("--inv-freq", "missing.json"), 2, "missing.json does not exist"),
         (("--inv-freq", "list.json"), 2, "2 numbers and this model rotates 32 pairs"),
         (("--yarn", "4", "-o", "model/inside"), 1, "lie within each other"),
-        (("--yarn", "4", "-o", "no/such/place"), 1, "does not exist; create it"),
+        (("--yarn", "4", "-o", "list.json/place"), 1, "list.json is not a folder"),
         (("--yarn", "4", "-o", "theirs"), 1, "choose another place with -o, or remove it"),
         (("--yarn", "4", "-o", "theirs", "--force"), 1, "has no receipt of ropeconv"),
     ],

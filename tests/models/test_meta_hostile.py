@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from ropeconv.errors import BadSource
 from ropeconv.models import meta

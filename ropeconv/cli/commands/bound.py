@@ -16,7 +16,7 @@ from ...rope.schedule import Schedule
 from ...rope.spec import LayerKind, RopeSpec
 from ..command import Positional, command, flag, refuse
 from ..model_args import HeadDimOption, ModelArgs, RotaryDimOption, find, frequencies_only, head_size, is_length
-from ..options import RecipeValues
+from ..options import RecipeValues, check_place
 from ..screen import ProgressScreen, Screen
 
 if TYPE_CHECKING:
@@ -140,6 +140,7 @@ def bound_command(
     With a SOURCE, methods, or --theta: the effective length. --weights adds the effective length of each head.
     """
     frequencies_only(recipe)
+    check_place(certificate)
     values = {name: value for name, value in recipe.items() if value is not None}
     if argument is not None and is_length(argument):
         if values:

@@ -12,8 +12,8 @@ from ...formats.kind import is_gguf
 from ...hub.options import PublishOptions, repository
 from ...options import from_command_line, options
 from ...rope.errors import RopeconvError, counted
-from ..command import RUNNING, OptionGroup, Positional, TrainerName, command, flag
-from ..options import FamilyOption
+from ..command import LENGTH, OUTPUT, RUNNING, OptionGroup, Positional, TrainerName, command, flag
+from ..options import FamilyOption, check_place
 from ..screen import ProgressScreen, Screen, printable
 
 if TYPE_CHECKING:
@@ -150,20 +150,37 @@ def train_config_command(
             metavar="PATH_OR_ID",
         ),
     ] = "",
+    context: Annotated[
+        str,
+        flag("Train on sequences of this length (default: the whole context).", "--context", LENGTH, metavar="TOKENS"),
+    ] = "",
+    out: Annotated[
+        Path | None, flag("Write the config there instead of printing it.", "--out", OUTPUT, short="-o", metavar="FILE")
+    ] = None,
     family: FamilyOption = "",
 ) -> None:
     """Print a training config for Axolotl, LLaMA-Factory, Megatron-LM, NeMo, TRL or Unsloth.
 
     It trains at the whole context, and does not scale RoPE a second time.
     """
+    from ...formats.drafts import write_file
     from ...hub.training import baked_output, make_snippet, trainers
     from ...models.open import open_source
+    from ...rope.lengths import parse_tokens
     from ...views.sheet import sentence
 
-    snippet = make_snippet(trainers()[trainer], baked_output(open_source(baked, family), model))
+    check_place(out)
+    facts = baked_output(open_source(baked, family), model)
+    if context:
+        facts = facts.shortened(parse_tokens(context))
+    snippet = make_snippet(trainers()[trainer], facts)
     for note in snippet.notes:
         screen.note(f"Note: {sentence(note)}")
+    if out is not None:
+        write_file(out, snippet.text.rstrip("\n") + "\n")
     if screen.as_json:
         screen.data(snippet.to_dict())
-    else:
+    elif out is None:
         screen.copyable(snippet.text.rstrip("\n"))
+    else:
+        screen.copyable(str(out) if screen.quiet else f"Wrote {out}")

@@ -24,6 +24,7 @@ from ..models.open import open_source
 from ..models.source import Source
 from ..rope.errors import command_line
 from ..rope.recipe import Recipe
+from ..runtimes.programs import program_note
 from ..views.plan import Outcome, show_outcome, show_plan
 from .commands.push import publish_staged, send, show_preview
 from .execution import compare_files, recovered, run_validation
@@ -78,6 +79,8 @@ class Batch:
             except UsageError as problem:
                 raise UsageError(f"{unit.label}: {problem}" if self.several else str(problem)) from None
         self.screen.note(recipe.method.slow_note)
+        for note in dict.fromkeys(program_note(name) for target in targets for name in target.runtimes):
+            self.screen.note(note)
         plans: list[tuple[OutputUnit, Plan]] = []
         opened: dict[str, Source | GgufSource] = {}
         for unit, target in zip(self.units, targets, strict=True):

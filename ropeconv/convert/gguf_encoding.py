@@ -27,7 +27,7 @@ from ..runtimes.llamacpp.archs import arch_of_header, arch_table
 from ..runtimes.llamacpp.layers import window_theta
 from ..runtimes.llamacpp.read_header import FREQS, LONG, ROPE_TENSORS, SHORT, WINDOW_NORM, Reading, read, rope_tensors
 from ..runtimes.llamacpp.scaling import ArchKeys
-from ..runtimes.runtime import GOOD, Status
+from ..runtimes.runtime import GOOD, LLAMA_CPP, Status
 from ..runtimes.verdict import TOLERANCE, Verdict, difference
 from .target import EncodeResult, Refusals, with_deviation
 
@@ -146,7 +146,9 @@ class GgufResult(EncodeResult):
 
     def judged_by(self, reader: Reader) -> Verdict:
         """Return the verdict of a reader, which may be cut to one version."""
-        return with_deviation(judge_reader(reader, self.features, self.arch), self.deviation)
+        names = {each.runtime.partition("@")[0].removesuffix("-gguf"): each for each in self.verdicts}
+        llamacpp = names.get(LLAMA_CPP)
+        return with_deviation(judge_reader(reader, self.features, self.arch, llamacpp), self.deviation)
 
     def suits(self, readers: Sequence[Reader]) -> bool:
         """Return whether every one of `readers` computes the schedule."""
@@ -171,7 +173,9 @@ def judged(
     llamacpp = judge_edit(schedule, model, edit, title or encoding, encoding)
     after = model.after(edit)
     arch, features = str(after.get("general.architecture")), gguf_features(after)
-    verdicts = tuple(with_deviation(verdict, deviation) for verdict in (llamacpp, *judge_readers(features, arch)))
+    verdicts = tuple(
+        with_deviation(verdict, deviation) for verdict in (llamacpp, *judge_readers(features, arch, llamacpp))
+    )
     return GgufResult(encoding, verdicts, edit=edit, arch=arch, features=features, deviation=deviation, **more)
 
 
@@ -182,7 +186,7 @@ def judge_file(file: GgufFile) -> tuple[Verdict, ...]:
     fails = refused_tensors(model.reading(), model.vectors, file.get(f"{arch.name}.rope.scaling.type"))
     status: Status = "refused" if fails else "unknown" if arch.assumed else "exact"
     llamacpp = Verdict(table.key, table.display_name, status, "", table.source, table.version, Evidence("read"))
-    return (llamacpp, *judge_readers(gguf_features(model), arch.name))
+    return (llamacpp, *judge_readers(gguf_features(model), arch.name, llamacpp))
 
 
 def judge_edit(schedule: Schedule, model: GgufModel, edit: Edit, name: str, encoding: str = "") -> Verdict:

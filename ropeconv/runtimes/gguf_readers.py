@@ -69,13 +69,15 @@ class Reader(VersionRange, frozen=True, forbid_unknown_fields=True, kw_only=True
     """A range of versions of a program that reads GGUF. A feature on which nothing is stated is unknown.
 
     earlier: ranges of older versions for which the same statements are judged, each as its first and last version.
-    window: a remark on how it takes its context window. remark: what to say beside that something is unknown.
+    window: a remark on how it takes its context window. remark: what to say beside that something is unknown. runs_in:
+    "llama-cpp" for a program that loads GGUF files with llama.cpp, so that its status is that of llama.cpp.
     statements: of those that name an architecture and a feature, the first counts.
     """
 
     window: str
     earlier: tuple[tuple[str, str], ...] = ()
     remark: str = ""
+    runs_in: Literal["", "llama-cpp"] = ""
     statements: tuple[ReaderStatement, ...] = ()
 
     def statement(self, feature: Feature, arch: str) -> ReaderStatement | None:
@@ -126,16 +128,22 @@ def find_any(runtime: str) -> tuple[VersionRange, ...]:
     return find_readers(runtime) or find(runtime, reader_names())
 
 
-def judge_readers(features: Collection[Feature], arch: str) -> tuple[Verdict, ...]:
+def judge_readers(features: Collection[Feature], arch: str, llamacpp: Verdict | None = None) -> tuple[Verdict, ...]:
     """The verdicts of all readers on a file. Parameters are those of `judge_reader`."""
-    return tuple(judge_reader(reader, features, arch) for reader in gguf_readers())
+    return tuple(judge_reader(reader, features, arch, llamacpp) for reader in gguf_readers())
 
 
-def judge_reader(reader: Reader, features: Collection[Feature], arch: str) -> Verdict:
+def judge_reader(reader: Reader, features: Collection[Feature], arch: str, llamacpp: Verdict | None = None) -> Verdict:
     """The verdict of a reader on a file: that of its worst feature, where unknown is the worst.
 
-    reader: its last version counts. features: what the file uses. arch: its general.architecture.
+    reader: its last version counts. features: what the file uses. arch: its general.architecture. llamacpp: the verdict
+    of llama.cpp on the file, which is also that of a reader that goes through it; None where it is not known.
     """
+    if reader.runs_in and llamacpp is not None:
+        reason = "; ".join(filter(None, [llamacpp.reason, reader.remark]))
+        return Verdict(
+            reader.key, reader.display_name, llamacpp.status, reason, reader.source, reader.last, Evidence("read")
+        )
     used = [feature for feature in WORDS if feature in features]
     stated = {feature: reader.statement(feature, arch) or UNTESTED for feature in used}
     statements = {feature: known for feature, known in stated.items() if known is not UNTESTED or feature not in MARKS}

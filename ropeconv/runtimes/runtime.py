@@ -1,6 +1,7 @@
 """The schema of `data/*.toml`, what one range of versions of one runtime does with each model family."""
 
 from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 from functools import cache, lru_cache
 from typing import Literal, TypeVar
 
@@ -10,6 +11,7 @@ from ..formats.jsontext import JsonObject
 from ..formats.package_data import described, package_data, package_files
 from ..models.family import Need
 from ..rope.errors import RecipeError
+from .programs import letters, program_of
 
 Status = Literal["exact", "rounded", "approximate", "differs", "ignored", "refused", "unsupported", "unknown"]
 """Statuses of a verdict, best first; `runtimes.verdict.judge` explains each."""
@@ -324,13 +326,13 @@ def _inherit(name: str, raw: dict[str, JsonObject]) -> JsonObject:
 
 ALL = "all"
 ALIASES = {
-    "llama.cpp": LLAMA_CPP, "gguf": LLAMA_CPP, "mlx": "mlx-lm", "lmstudio": "lm-studio", "exllama": "exllamav3",
+    "llama.cpp": LLAMA_CPP, "gguf": LLAMA_CPP, "ggml": LLAMA_CPP, "mlx": "mlx-lm", "exllama": "exllamav3",
+    "exl2": "exllamav2", "exl3": "exllamav3", "hf": "transformers", "huggingface": "transformers",
+    "mlc": "mlc-llm", "webllm": "mlc-llm", "trtllm": "tensorrt-llm", "tensorrt": "tensorrt-llm",
+    "text-generation-inference": "tgi", "onnxruntime": "onnx", "ort-genai": "onnxruntime-genai",
+    "mistral.rs": "mistralrs", "kobold": "koboldcpp", "ik-llama": "ik-llama-cpp",
 }  # fmt: skip
-HOSTS = {
-    "lemonade": "GGUF files in llama-cpp and ONNX graphs in onnxruntime-genai",
-    "omlx": "text models in mlx-lm and models with vision in mlx-vlm",
-}
-"""Programs that start other runtimes: what they run in which."""
+"""Other names of runtimes. Case, blanks, dashes, dots and underscores do not count in any name."""
 
 
 def newest(name: str) -> Runtime:
@@ -338,10 +340,25 @@ def newest(name: str) -> Runtime:
     return [row for row in runtimes() if row.name == name][-1]
 
 
+@cache
+def _spellings() -> dict[str, str]:
+    """The names of runtimes and of readers of GGUF, by their letters."""
+    entries = [*package_files("runtimes/data", ".toml"), *package_files("runtimes/readers", ".toml")]
+    names = {data["name"] for data in (package_data(entry, JsonObject) for entry in entries) if "name" in data}
+    known = {letters(name): name for name in sorted(names)}
+    return {letters(alias): name for alias, name in ALIASES.items()} | known
+
+
 def canonical(text: str) -> str:
-    """`name` or `name@version` in lower case, without aliases: llama.cpp and gguf are llama-cpp, mlx is mlx-lm."""
-    name, at, version = text.strip().partition("@")
-    return ALIASES.get(name.lower(), name.lower()) + at + version
+    """`name` or `name@version` as the tables have it: `llama.cpp` and `GGUF` are llama-cpp, `LM Studio` is lm-studio.
+
+    A program that runs GGUF in one of these runtimes is that runtime.
+    """
+    name, at, version = (part.strip() for part in text.partition("@"))
+    known = _spellings().get(letters(name))
+    if known is None and (program := program_of(name)) is not None:
+        known = program.runs
+    return (known or name.lower()) + at + version
 
 
 def find(runtime: str, also: Iterable[str] = ()) -> tuple[Runtime, ...]:
@@ -354,9 +371,17 @@ def find(runtime: str, also: Iterable[str] = ()) -> tuple[Runtime, ...]:
     if name == ALL and not version:
         return tuple(row for row in runtimes() if row.current)
     rows = [row for row in runtimes() if row.name == name]
-    if name in HOSTS:
-        raise RecipeError(f"--runtime {runtime}: it runs {HOSTS[name]}; name one of these instead")
+    program = program_of(runtime)
+    if not rows and program is not None and program.answer:
+        raise RecipeError(f"--runtime {runtime}: {program.answer}")
     if not rows:
-        names = ", ".join(dict.fromkeys([*(row.name for row in runtimes()), *also, *ALIASES]))
-        raise RecipeError(f"--runtime {runtime}: unknown runtime; supported: {names}")
+        names = list(dict.fromkeys([*(row.name for row in runtimes()), *also]))
+        near = get_close_matches(name, names, 1)
+        hint = f" (did you mean {near[0]}?)" if near else ""
+        raise RecipeError(f"--runtime {runtime}: unknown runtime{hint}; supported: {', '.join(names)}")
+    if program is not None and program.runs == name and version:
+        raise RecipeError(
+            f"--runtime {runtime}: versions of {program.title} are not known; leave @{version} out, or name the "
+            f"build of llama.cpp that it ships, such as {rows[-1].key}"
+        )
     return choose(runtime, version, rows)

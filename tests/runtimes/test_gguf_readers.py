@@ -81,6 +81,7 @@ def test_names() -> None:
     for name in reader_names():
         with pytest.raises(RecipeError, match="unknown runtime"):
             find(name)
+    assert find_any("LM Studio") == find_any("lmstudio") == find_readers("lm-studio")
     with pytest.raises(RecipeError, match=r"tested: 0\.12-0\.13\.2, 0\.13\.3, 0\.13\.4-0\.29, 0\.30-0\.33"):
         find_readers("ollama@0.11")
     with pytest.raises(RecipeError, match=r"supported: .*transformers.*ollama"):

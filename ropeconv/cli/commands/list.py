@@ -167,17 +167,34 @@ def runtimes_command(
 ) -> None:
     """List the runtimes, and how many model families each was tested with."""
     from ...bake.advice import matrix as all_cells
-    from ...runtimes.runtime import find, runtimes
+    from ...runtimes.gguf_readers import find_any, gguf_readers
+    from ...runtimes.programs import program_note, programs
+    from ...runtimes.runtime import Runtime, runtimes
     from ...views.advice import newest_of, show_matrix, show_runtimes, summaries
 
     cells = all_cells()
-    rows_named = [row for name in runtime or () for row in find(name)]
+    for name in runtime or ():
+        screen.note(program_note(name))
+    rows_named: list[Runtime] = []
+    for name in runtime or ():
+        for row in find_any(name):
+            if not isinstance(row, Runtime):
+                raise UsageError(
+                    f"--runtime {name}: {row.title} reads GGUF files, and these tables are of checkpoints; "
+                    "`ropeconv inspect FILE.gguf` and every plan of a GGUF file have its status"
+                )
+            rows_named.append(row)
+    readers = sorted({reader.title for reader in gguf_readers()}, key=str.lower)
+    through = [program.title for program in programs() if program.runs]
     if not matrix:
         rows = summaries(rows_named or runtimes(), cells)
         if screen.as_json:
-            screen.data({"runtimes": rows})
+            others = {"gguf_readers": readers, "through_llama_cpp": through}
+            screen.data({"runtimes": rows, **others})
         else:
             show_runtimes(rows, screen)
+            screen.say(f"Readers of GGUF: {', '.join(readers)}.")
+            screen.say(f"Through llama.cpp: {', '.join(through)}.")
         return
     columns = {row.key: row for row in rows_named or newest_of(runtimes())}
     if screen.as_json:

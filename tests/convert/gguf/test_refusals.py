@@ -138,7 +138,7 @@ def statuses(plan: Plan) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("arch", "recipe", "expected"),
     [
-        ("llama", YARN, {"ollama@0.12": "exact", "ik-llama-cpp@2026.4": "exact", "lm-studio": "unknown"}),
+        ("llama", YARN, {"ollama@0.12": "exact", "ik-llama-cpp@2026.4": "exact", "lm-studio": "exact"}),
         ("qwen3", YARN, {"ollama@0.12": "differs"}),
         ("qwen3", FLAT, {"ollama@0.12": "exact"}),
         ("llama", MIXED, {"ik-llama-cpp@2026.4": "ignored", "ik-llama-cpp@2026.8": "exact"}),
@@ -172,8 +172,8 @@ def test_a_named_reader_decides(tmp_path: Path) -> None:
     [
         ("llama", LINEAR, ("ik-llama-cpp@2026.5",), {"encoding": "tensor"},
          "with tensor: ignored.*with keys: exact; .*; take --encoding keys$"),
-        ("qwen3", YARN, ("ollama@0.12", "lm-studio"), {},
-         "with keys: Ollama 0.12 differs, .* and LM Studio .*; leave --runtime lm-studio out, and measure what"),
+        ("qwen3", YARN, ("ollama@0.12", "koboldcpp"), {},
+         "with keys: Ollama 0.12 differs, .* and koboldcpp .*; leave --runtime koboldcpp out, and measure what"),
         ("qwen2", MIXED, ("ollama@0.12",), {"carrier": "mistral3"},
          "with carrier: ignored, .*; leave --runtime ollama out, or choose another method$"),
     ],
@@ -185,6 +185,16 @@ def test_the_way_out_where_a_named_reader_does_not_compute_it(
         plan_of(tmp_path, arch, recipe, *readers, **options)
 
 
+def test_a_program_that_runs_llama_cpp_has_its_verdict(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, "qwen3", YARN, "LM Studio")
+    assert statuses(plan)["lm-studio"] == "exact"
+    (remark,) = [verdict.reason for verdict in plan.result.verdicts if verdict.runtime == "lm-studio"]
+    assert "in llama.cpp" in remark
+    # qwen3's file has no place for another vector, which llama.cpp would not read either
+    with pytest.raises(UnsupportedBake):
+        plan_of(tmp_path, "qwen3", MIXED, "LM Studio")
+
+
 def test_nobody_looked(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedBake, match="is untested.*`ropeconv validate FILE --server URL`"):
-        plan_of(tmp_path, "qwen3", YARN, "lm-studio")
+        plan_of(tmp_path, "qwen3", YARN, "koboldcpp")

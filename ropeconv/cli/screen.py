@@ -199,6 +199,10 @@ def _width(columns: Sequence[str], rows: Sequence[Sequence[str]], indices: Seque
 Clock = Callable[[], float]
 SETTLED = 1.0
 """Seconds before which a rate says little."""
+SHARE = 1 / 200
+"""The part of the work before which a rate says little: the first files of a model have some kilobytes."""
+PATIENCE = 60.0
+"""Seconds after which the rate of any part is shown, since that part is a step of a long run."""
 
 
 def pace(unit: str, done: float, total: float | None, seconds: float) -> tuple[str, str]:
@@ -209,12 +213,18 @@ def pace(unit: str, done: float, total: float | None, seconds: float) -> tuple[s
     """
     if seconds < SETTLED or not done:
         return "", ""
+    if total is not None and done < SHARE * total and seconds < PATIENCE:
+        return "", ""
     speed = done / seconds
     if unit == "bytes":
         words = f"{speed / 1e9:.2f} GB/s" if speed >= 1e9 else f"{speed / 1e6:.1f} MB/s"
     else:
         words = f"{speed:,.0f} {unit}/s" if speed >= 10 else f"{speed:.1f} {unit}/s"
-    return words, "" if total is None else f"{timedelta(seconds=ceil(max(0.0, total - done) / speed))} left"
+    if total is None:
+        return words, ""
+    if done >= total:  # what was written is waited for, and checked
+        return words, "finishing"
+    return words, f"{timedelta(seconds=ceil((total - done) / speed))} left"
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 from ..errors import BadSource
 
 FICLONE = 0x40049409  # linux/fs.h
-RANGE = 1 << 30  # per call of the kernel
+RANGE = 64 << 20  # per call of the kernel, after which progress is shown and Ctrl-C is heard
 BLOCK = 8 << 20  # where bytes pass through Python
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """Errors of a full disk, or of a used-up quota."""

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from ropeconv.cli import process as errors
 from ropeconv.cli.app import app
-from ropeconv.cli.screen import Screen, bar, printable, printable_json
+from ropeconv.cli.screen import Screen, bar, pace, printable, printable_json
 
 from ..conftest import CONFIGS, Run
 from ..support.extent import sample
@@ -131,12 +131,28 @@ def shown(clock: Clock, steps: list[tuple[float, int]]) -> str:
         ([(2, 100)], ("10%", "50 tokens/s", "0:00:18 left")),
         ([(1, 10), (1, 90)], ("10%", "50 tokens/s", "0:00:18 left")),
         ([(60, 1)], ("0%", "0.0 tokens/s", "16:39:00 left")),
-        ([(2, 500), (2, 500)], ("100%", "250 tokens/s", "0:00:00 left")),
+        ([(2, 500), (2, 500)], ("100%", "250 tokens/s", "finishing")),
     ],
 )
 def test_percentage_rate_and_time_from_the_first_step_on(steps: list[tuple[float, int]], cols: tuple[str, ...]) -> None:
     text = shown(Clock(), steps)
     assert [words for words in cols if words not in text] == []
+
+
+@pytest.mark.parametrize(
+    ("seconds", "done", "total", "expected"),
+    [
+        (0.9, 10**9, 2 * 10**9, ("", "")),  # a cache takes the first gigabyte
+        (1.1, 656, 2 * 10**9, ("", "")),  # config.json is written, and the weights are not begun
+        (2.0, 10**9, 2 * 10**9, ("500.0 MB/s", "0:00:02 left")),
+        (59, 656, 2 * 10**9, ("", "")),
+        (120, 10**6, 2 * 10**9, ("0.0 MB/s", "2 days, 18:38:00 left")),  # which is true by now
+        (8, 2 * 10**9, 2 * 10**9, ("250.0 MB/s", "finishing")),
+        (2, 10**9, None, ("500.0 MB/s", "")),
+    ],
+)
+def test_no_estimate_from_nothing(seconds: float, done: int, total: int | None, expected: tuple[str, str]) -> None:
+    assert pace("bytes", done, total, seconds) == expected
 
 
 # Names from checkpoints, and secrets, are printed without what a terminal obeys or a reader should not see

@@ -226,3 +226,19 @@ def test_two_names_are_exchanged(tmp_path: Path, system: str, kind: str, other: 
     exchange(first, second, tmp_path / "spare")
     assert (text(first), text(second)) == ("other", "one")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
+
+
+def test_a_large_copy_advances_in_pieces_of_at_most_64_mib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    size, asked, done = 3 * (64 << 20) + 5, list[int](), list[int]()
+
+    def copied(reader: int, writer: int, count: int, origin: int, goal: int) -> int:
+        asked.append(count)
+        return count
+
+    with (tmp_path / "source").open("wb") as file:
+        file.truncate(size)
+    monkeypatch.setattr(disk, "_reflink", lambda reader, writer: False)
+    monkeypatch.setattr(disk, "_data", lambda file, start, stop: iter([(start, stop)]))
+    monkeypatch.setattr(os, "copy_file_range", copied)
+    copy_file(tmp_path / "source", tmp_path / "target", done.append)
+    assert asked == done == [64 << 20] * 3 + [5]

@@ -20,9 +20,11 @@ from ..runtimes.gguf_readers import Reader, find_readers
 from ..runtimes.llamacpp.archs import arch_of_header
 from ..runtimes.llamacpp.read_header import ASSUMED
 from ..runtimes.runtime import GOOD
+from ..runtimes.verdict import difference
+from .encodings.keys import OTHERWISE
 from .encodings.tensor import tensor
-from .gguf_encoding import GGUF_ENCODINGS, NOTE, GgufModel, GgufResult, carry, judged, nothing_suits, scaled_floats
-from .target import ConsideredEncoding, Refusals, Target, attempts, refuse_attention_factor
+from .gguf_encoding import ANOTHER, GGUF_ENCODINGS, NOTE, GgufModel, GgufResult, carry, judged, nothing_suits, scaled_floats
+from .target import CANCELLED, ConsideredEncoding, Refusals, Target, attempts, refuse_attention_factor
 
 TO = "mistral3"
 EXPONENT = 20  # the factor is applied in float32
@@ -102,12 +104,14 @@ def select_gguf(schedule: Schedule, model: GgufModel, target: Target) -> GgufRes
     most readers compute exactly; where there is none, qwen2 as llama. Other carriers are used only where the target
     names them. Raises UnsupportedBake where nothing fits, UsageError for an unknown name.
     """
-    arch = arch_of_header(model)
+    arch, present = arch_of_header(model), model.reading().spec
     if arch.fixed:
-        why = "llama.cpp rotates it with the base 10000 whatever the file has"
-        raise UnsupportedBake("a schedule", f"the GGUF architecture {arch.name}", why, "extend the checkpoint instead")
+        return _fixed(schedule, model)
     if arch.norm_after_rope:
-        refuse_attention_factor(schedule, arch.name)
+        refuse_attention_factor(schedule, present.attention_factor, arch.name, CANCELLED)
+    if arch.no_attention_factor:
+        reason = "llama.cpp computes it without one"
+        refuse_attention_factor(schedule, present.attention_factor, arch.name, reason)
     encoding, carrier = target.encoding, target.carrier or ""
     readers = tuple(rows[-1] for rows in map(find_readers, target.runtimes) if rows)
     if schedule.log_n is not None:
@@ -124,6 +128,16 @@ def select_gguf(schedule: Schedule, model: GgufModel, target: Target) -> GgufRes
         known = ", ".join(GGUF_ENCODINGS)
         raise UsageError(f"--encoding {encoding} is not for GGUF; choose auto, {known} or carrier")
     return _suited(tries[name](), {other: make for other, make in tries.items() if other != name}, readers)
+
+
+def _fixed(schedule: Schedule, model: GgufModel) -> GgufResult:
+    """The result for an architecture that reads no key: its own RoPE, for which no key changes but the context."""
+    name = arch_of_header(model).name
+    edit = Edit({f"{name}.context_length": u32(schedule.context)})
+    if difference(schedule, model.reading().spec, model.after(edit).reading().spec):
+        why = "llama.cpp rotates it with the base 10000 whatever the file has"
+        raise UnsupportedBake("a schedule", f"the GGUF architecture {name}", why, "extend the checkpoint instead")
+    return judged("keys", schedule, model, edit)
 
 
 def _tries(schedule: Schedule, model: GgufModel, carrier: str) -> Tries:
@@ -148,8 +162,9 @@ def _plainest(tries: Tries, arch: str, readers: tuple[Reader, ...]) -> GgufResul
         if "carrier" in refusals:
             raise refusals["carrier"]
         why = "; ".join(f"by {name}, {refusal.reason}" for name, refusal in refusals.items())
-        last = list(refusals.values())[-1]
-        raise UnsupportedBake("this schedule", f"the GGUF architecture {arch}", why, last.alternatives)
+        repairs = [refusal.alternatives for refusal in refusals.values()]
+        repair = next((words for words in repairs if words not in (OTHERWISE, ANOTHER)), repairs[-1])
+        raise UnsupportedBake("this schedule", f"the GGUF architecture {arch}", why, repair)
     selected = max(fitting, key=GgufResult.exact_count)
     reasons = _reasons(selected, results, refusals, readers)
     tried = (name for name in tries if name in reasons)

@@ -180,15 +180,14 @@ def with_deviation(verdict: Verdict, deviation: float) -> Verdict:
     return replace(verdict, status="approximate", reason=reason)
 
 
-def refuse_attention_factor(schedule: Schedule, name: str, reason: str = "") -> None:
-    """Raise UnsupportedBake for an attention factor in a family or architecture that cannot have one.
+CANCELLED = "it normalises queries and keys after the rotation, which cancels any attention factor"
 
-    reason: by default its norms after the rotation.
+
+def refuse_attention_factor(schedule: Schedule, present: float, name: str, reason: str) -> None:
+    """Raise UnsupportedBake for a new attention factor in a family or architecture that cannot have one.
+
+    present: the attention factor that the model states already, which has no effect either. reason: why it has none.
     """
-    if schedule.attention_factor != 1:
-        raise UnsupportedBake(
-            f"attention_factor {schedule.attention_factor:g}",
-            name,
-            reason or "it normalises queries and keys after the rotation, which cancels any attention factor",
-            "pass --attention-factor 1",
-        )
+    if schedule.attention_factor not in (1, present):
+        given = f"attention_factor {schedule.attention_factor:g}"
+        raise UnsupportedBake(given, name, reason, "pass --attention-factor 1")

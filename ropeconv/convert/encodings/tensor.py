@@ -9,7 +9,7 @@ from ...rope.forms import Plain, divisors
 from ...rope.schedule import Schedule
 from ...runtimes.llamacpp.archs import arch_of_header
 from ...runtimes.llamacpp.read_header import FREQS, LONG, SHORT
-from ..gguf_encoding import GgufModel, gguf_encoding, put_vector, start, with_attention_factor
+from ..gguf_encoding import GgufModel, fitting_keys, gguf_encoding, put_vector, start, with_attention_factor
 
 
 @gguf_encoding("tensor", order=2)
@@ -22,7 +22,7 @@ def tensor(schedule: Schedule, model: GgufModel) -> Edit:
     pair = arch.factors == "always" or (arch.factors == "longrope" and (short is not long or LONG in model.vectors))
     target = f"the GGUF architecture {arch.name}"
     if not pair and arch.freqs != "used":
-        repair = "theta, linear and yarn fit into its keys" + ("" if short is long else ", without --keep-short")
+        repair = fitting_keys(arch) + ("" if short is long else ", without --keep-short")
         if arch.carriers:
             repair = f"name a carrier ({', '.join('--carrier ' + name for name in arch.carriers)})"
         raise UnsupportedBake("a frequency vector", target, "llama.cpp loads no rope_freqs for it", repair)

@@ -70,7 +70,8 @@ def _read(file: ArchKeys, vectors: Mapping[str, Vector]) -> Reading:
     closed = scaling.form(file)
     if window is not None and window.rotates == "window" and window.scaling == "base":
         closed, net = Plain(window_theta(file, window, scaling.theta)), window_attention_factor
-    if arch.theta_key != "rope.freq_base" or (window is not None and window.scaling == "plain"):
+    unscaled_windows = window is not None and window.scaling == "plain"
+    if arch.theta_key != "rope.freq_base" or unscaled_windows or arch.norm_after_rope:
         window_attention_factor = 1.0
     original, notes = scaling.original, tuple[str, ...]()
     form = _divided(closed, _in_use(vectors, arch, scaling.kind, rotary_dim), original, rotary_dim)
@@ -90,6 +91,7 @@ def _read(file: ArchKeys, vectors: Mapping[str, Vector]) -> Reading:
         context=scaling.context,
         attention_factor=net,
         softmax_scale=softmax,
+        softmax_follows=arch.softmax,
         layers=layers,
         windows=windows,
         chunked=window is not None and window.chunked and any(windows),

@@ -20,6 +20,7 @@ from ..formats.gguf.file import GgufFile
 from ..formats.gguf.header import F32, GgufHeader, TensorInfo, f32, u32
 from ..inspection.problems import refused_tensors
 from ..rope.forms import Vector
+from ..rope.ramps import RampApproximation
 from ..rope.registry import Registry
 from ..rope.schedule import Schedule
 from ..runtimes.evidence import Evidence, records
@@ -28,9 +29,9 @@ from ..runtimes.llamacpp.archs import Arch, arch_of_header, arch_table
 from ..runtimes.llamacpp.layers import window_theta
 from ..runtimes.llamacpp.read_header import FREQS, LONG, ROPE_TENSORS, SHORT, WINDOW_NORM, Reading, read, rope_tensors
 from ..runtimes.llamacpp.scaling import ArchKeys
-from ..runtimes.runtime import GOOD, Status
+from ..runtimes.runtime import GOOD, RUNS, Status
 from ..runtimes.verdict import TOLERANCE, Verdict, difference
-from .target import EncodeResult, Refusals, with_deviation
+from .target import EncodeResult, Refusals, with_deviation, with_ramp
 
 
 @dataclass(frozen=True)
@@ -154,11 +155,17 @@ class GgufResult(EncodeResult):
 
     def judged_by(self, reader: Reader) -> Verdict:
         """Return the verdict of a reader, which may be cut to one version."""
-        return with_deviation(judge_reader(reader, self.features, self.arch), self.deviation)
+        verdict = judge_reader(reader, self.features, self.arch)
+        return with_ramp(with_deviation(verdict, self.deviation), self.ramp)
+
+    def approximated(self, ramp: RampApproximation) -> GgufResult:
+        """Return the result of the schedule of `ramp`, for the schedule that it approximates."""
+        verdicts = tuple(with_ramp(verdict, ramp) for verdict in self.verdicts)
+        return replace(self, verdicts=verdicts, ramp=ramp)
 
     def suits(self, readers: Sequence[Reader]) -> bool:
-        """Return whether every one of `readers` computes the schedule."""
-        return all(self.judged_by(reader).status in GOOD for reader in readers)
+        """Return whether every one of `readers` computes the schedule, or its ramp where that is approximated."""
+        return all(self.judged_by(reader).status in (GOOD if self.ramp is None else RUNS) for reader in readers)
 
 
 def judged(

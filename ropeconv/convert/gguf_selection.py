@@ -15,10 +15,12 @@ from functools import partial
 from ..errors import UnsupportedBake, UsageError
 from ..formats.gguf.edit import Edit
 from ..formats.gguf.header import F32, f32, u32
+from ..rope.forms import Yarn
 from ..rope.schedule import QueryScaling, Schedule, approximate_log_n, deviation
 from ..runtimes.gguf_readers import Reader, find_readers
 from ..runtimes.llamacpp.archs import arch_of_header
 from ..runtimes.llamacpp.read_header import ASSUMED
+from ..runtimes.llamacpp.scaling import llamacpp_ramp, why_other_ramp
 from ..runtimes.runtime import GOOD
 from ..runtimes.verdict import difference
 from .encodings.keys import OTHERWISE
@@ -119,8 +121,11 @@ def select_gguf(schedule: Schedule, model: GgufModel, target: Target) -> GgufRes
         result.refuse_approximate(schedule, target, "take --log-n full")
         return _suited(result, {}, readers)
     tries = _tries(schedule, model, carrier)
-    if encoding == "auto" and not carrier:
-        return _plainest(tries, arch.name, readers)
+    if encoding in ("auto", "keys") and not carrier:
+        try:
+            return _exact(encoding, tries, arch.name, readers)
+        except UnsupportedBake as refusal:
+            return _other_ramp(schedule, model, target, refusal)
     name = "carrier" if carrier else encoding
     if name not in tries:
         if name == "carrier":
@@ -128,6 +133,42 @@ def select_gguf(schedule: Schedule, model: GgufModel, target: Target) -> GgufRes
         known = ", ".join(GGUF_ENCODINGS)
         raise UsageError(f"--encoding {encoding} is not for GGUF; choose auto, {known} or carrier")
     return _suited(tries[name](), {other: make for other, make in tries.items() if other != name}, readers)
+
+
+def _exact(encoding: str, tries: Tries, arch: str, readers: tuple[Reader, ...]) -> GgufResult:
+    """The result of "auto", or of "keys", that holds a schedule exactly."""
+    if encoding == "auto":
+        return _plainest(tries, arch, readers)
+    others = {name: make for name, make in tries.items() if name != encoding}
+    return _suited(tries[encoding](), others, readers)
+
+
+def _other_ramp(schedule: Schedule, model: GgufModel, target: Target, refusal: UnsupportedBake) -> GgufResult:
+    """The result with the ramp that llama.cpp computes in place of YaRN's own, where the target allows that.
+
+    refusal: of the exact encodings, raised where the ramp is not the reason for it.
+    """
+    arch = arch_of_header(model)
+    ramp = llamacpp_ramp(schedule, arch)
+    if ramp is None:
+        raise refusal
+    try:
+        result = _encoded("keys", ramp.applied(schedule), model)
+    except UnsupportedBake:
+        raise refusal from None
+    form = schedule.form
+    assert isinstance(form, Yarn)
+    why = why_other_ramp(form, arch)
+    if not target.allow_approximate:
+        betas = f"yarn with beta_fast {form.beta_fast:g} and beta_slow {form.beta_slow:g}"
+        raise UnsupportedBake(
+            betas if form.truncate else "yarn without truncation",
+            f"the keys of {arch.name}",
+            f"{why}: {ramp.distance}",
+            "pass --allow-approximate to write that, or keep safetensors",
+        )
+    note = f"{why}, not the ramp of this model: {ramp.distance}"
+    return replace(result.approximated(ramp), notes=(*result.notes, note))
 
 
 def _fixed(schedule: Schedule, model: GgufModel) -> GgufResult:

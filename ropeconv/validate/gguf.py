@@ -215,7 +215,7 @@ def validate_gguf(
         sentence = f"Equal to the last bit. {sentence}"
     elif agrees and rounded:
         sentence += f" The weights are {rounded}: a tenth of the control is allowed."
-    sentence += reference.remark
+    sentence += reference.remark + comparison.remark
     sentence += otherwise([f"logits divided by their spread of {temperature:.2g}"] if temperature != 1 else [])
     if isinstance(comparison.scale, QueryScaling):
         sentence += " The output and the reference scale queries in steps, in place of log-n."

@@ -32,9 +32,8 @@ from ..models.gguf import GgufSource
 from ..models.source import RECEIPT, Source
 from ..rope.errors import RopeconvError, shown
 from ..rope.forms import InterpolatedForm, Llama3, Yarn
-from ..rope.methods.method import REGISTRY
 from ..rope.methods.vectors import AsIs
-from ..rope.recipe import Recipe, flags
+from ..rope.recipe import Recipe, flags, parse_recipe
 from ..runtimes.llamacpp.archs import arch_of_header
 from ..runtimes.llamacpp.read_header import read_file, rope_tensors
 from .plan import GgufOutput, PlannedFile, source_record
@@ -137,7 +136,8 @@ def _widening(start: PlanStart) -> Recipe | None:
         return None
     if not isinstance(form, (InterpolatedForm, Llama3, Yarn)):
         return None
-    return Recipe(REGISTRY[form.kind](factor), context=recipe.context, on_top=True)
+    method = parse_recipe(f"{form.kind}:{factor:.12g}").method
+    return Recipe(method, context=recipe.context, on_top=True)
 
 
 def shard_file(source: GgufSource, edit: Edit, shard: int, name: str) -> PlannedFile:

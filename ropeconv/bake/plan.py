@@ -123,8 +123,9 @@ class PlanDocument(Document, frozen=True, kw_only=True):
     """The work of `apply`: `Plan.to_dict`.
 
     recipe: `method`, `parameters`, and the modifiers that are set. fold, in_config, log_n_approximation,
-    ramp_approximation: null where the encoding has none. effective_length: in tokens, null where it is the whole context. out: path of the output.
-    considered: the encodings that "auto" tried. skipped: names of files that are not copied. bytes: of the output.
+    ramp_approximation: null where the encoding has none. effective_length: in tokens, null where it is the whole
+    context. out: path of the output. considered: the encodings that "auto" tried. skipped: names of files that are not
+    copied. bytes: of the output.
     """
 
     schema: int = SCHEMA

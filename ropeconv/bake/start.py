@@ -205,6 +205,7 @@ def inherit_mscale(recipe: Recipe, inspection: Inspection) -> Recipe:
         of_all = source.file.get(f"{arch.name}.rope.scaling.yarn_log_multiplier") if arch.log_multiplier else None
         if of_all and arch.softmax:
             of_all /= 0.1
+        of_all = float(f"{of_all:.7g}") if of_all else None  # a number of 32 bits, as people write it
         mscale = of_all if arch.same_mscale else 1.0
     else:
         assert isinstance(source, Source)

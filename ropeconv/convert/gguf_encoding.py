@@ -23,6 +23,7 @@ from ..rope.forms import Vector
 from ..rope.ramps import RampApproximation
 from ..rope.registry import Registry
 from ..rope.schedule import Schedule
+from ..rope.spec import RopeSpec
 from ..runtimes.evidence import Evidence, records
 from ..runtimes.gguf_readers import Feature, Reader, judge_reader, judge_readers
 from ..runtimes.llamacpp.archs import Arch, arch_of_header, arch_table
@@ -56,7 +57,7 @@ class GgufModel:
         return read(self, self.vectors, arch_of_header(self))
 
     def from_unscaled(self) -> GgufModel:
-        """Return the model for methods that start from its unscaled RoPE, with windows that have no attention factor."""
+        """Return the model for methods that start from its unscaled RoPE, without attention factor in the windows."""
         unscaled = self.after(without_scaling(self)).reading()
         return replace(self, kept=replace(unscaled, local_attention_factor=1.0))
 
@@ -146,12 +147,14 @@ def _tensor_features(file: ArchKeys, model: GgufModel) -> dict[Feature, bool]:
 class GgufResult(EncodeResult):
     """A schedule as an encoding writes it into a GGUF file.
 
-    arch: general.architecture after the edit. features: of RoPE that the file then uses.
+    arch: general.architecture after the edit. features: of RoPE that the file then uses. kept: the RoPE whose window
+    layers the edit leaves as they are.
     """
 
     edit: Edit = field(kw_only=True)
     arch: str = field(kw_only=True)
     features: frozenset[Feature] = field(kw_only=True)
+    kept: RopeSpec | None = None
 
     def judged_by(self, reader: Reader) -> Verdict:
         """Return the verdict of a reader, which may be cut to one version."""
@@ -187,7 +190,10 @@ def judged(
     after = model.after(edit)
     arch, features = str(after.get("general.architecture")), gguf_features(after)
     verdicts = tuple(with_deviation(verdict, deviation) for verdict in (llamacpp, *judge_readers(features, arch)))
-    return GgufResult(encoding, verdicts, edit=edit, arch=arch, features=features, deviation=deviation, **more)
+    kept = (model.kept or model.reading()).spec
+    return GgufResult(
+        encoding, verdicts, edit=edit, arch=arch, features=features, kept=kept, deviation=deviation, **more
+    )
 
 
 def judge_file(file: GgufFile) -> tuple[Verdict, ...]:
@@ -217,9 +223,7 @@ def judge_edit(schedule: Schedule, model: GgufModel, edit: Edit, name: str, enco
     if not reason_against and "local" in after.spec.layers and not math.isclose(*window_factors, rel_tol=TOLERANCE):
         reason_against = "it scales the window layers by {:.4f}, not {:.4f}".format(*window_factors)
     if reason_against:
-        raise UnsupportedBake(
-            "this schedule", f"{table.display_name} with {name}", reason_against, ANOTHER
-        )
+        raise UnsupportedBake("this schedule", f"{table.display_name} with {name}", reason_against, ANOTHER)
     if before.arch.assumed:
         reason = f"{before.arch.name} is not in the table; llama.cpp reads these keys alike for those that are"
         return Verdict(table.key, table.display_name, "unknown", reason, table.source, table.version)

@@ -25,7 +25,17 @@ from ..runtimes.runtime import GOOD
 from ..runtimes.verdict import difference
 from .encodings.keys import OTHERWISE
 from .encodings.tensor import tensor
-from .gguf_encoding import ANOTHER, GGUF_ENCODINGS, NOTE, GgufModel, GgufResult, carry, judged, nothing_suits, scaled_floats
+from .gguf_encoding import (
+    ANOTHER,
+    GGUF_ENCODINGS,
+    NOTE,
+    GgufModel,
+    GgufResult,
+    carry,
+    judged,
+    nothing_suits,
+    scaled_floats,
+)
 from .target import CANCELLED, ConsideredEncoding, Refusals, Target, attempts, refuse_attention_factor
 
 TO = "mistral3"
@@ -158,7 +168,7 @@ def _other_ramp(schedule: Schedule, model: GgufModel, target: Target, refusal: U
         raise refusal from None
     form = schedule.form
     assert isinstance(form, Yarn)
-    why = why_other_ramp(form, arch)
+    why = f"llama.cpp {why_other_ramp(form, arch)}"
     if not target.allow_approximate:
         betas = f"yarn with beta_fast {form.beta_fast:g} and beta_slow {form.beta_slow:g}"
         raise UnsupportedBake(
@@ -167,7 +177,7 @@ def _other_ramp(schedule: Schedule, model: GgufModel, target: Target, refusal: U
             f"{why}: {ramp.distance}",
             "pass --allow-approximate to write that, or keep safetensors",
         )
-    note = f"{why}, not the ramp of this model: {ramp.distance}"
+    note = f"an approximation: {why}, so {ramp.distance}"
     return replace(result.approximated(ramp), notes=(*result.notes, note))
 
 

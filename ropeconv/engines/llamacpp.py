@@ -198,6 +198,10 @@ LONGEST = 300.0
 """Seconds without an answer until a file is given up; 100 GB load in some seconds, from a network disk in tens."""
 
 
+DECODED = 5
+"""Tokens that `why_not_run` decodes."""
+
+
 def available() -> bool:
     """Whether llama.cpp is installed."""
     return find_spec("llama_cpp") is not None

@@ -206,8 +206,10 @@ def ramp_problems(reading: Reading, file: GgufFile, receipt: Receipt | None) -> 
     ramp = llamacpp_ramp(schedule, arch)
     if ramp is None:
         return
-    whose = f"published {arch.name} models have other ends" if form.truncate != own.truncate else "the header has others"
-    yield Problem("approximate", f"{why_other_ramp(own, arch)}, and {whose}: {ramp.distance}")
+    whose = (
+        f"published {arch.name} models have other ends" if form.truncate != own.truncate else "the header has others"
+    )
+    yield Problem("approximate", f"llama.cpp {why_other_ramp(own, arch)}, and {whose}: {ramp.distance}")
 
 
 def own_ramp(form: Yarn, file: GgufFile, arch: Arch, receipt: Receipt | None) -> Yarn:

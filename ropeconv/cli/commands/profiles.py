@@ -162,13 +162,16 @@ def _write(plan: ProfilesPlan, documents: dict[str, dict[str, Any]], screen: Scr
             outputs = write_profiles(plan, advance=advance)
     except KeyboardInterrupt:
         raise Interruption(f"interrupted; {plan.out} does not exist yet, and the same command continues") from None
-    checked = [name for name, done in outputs.items() if done.check]
+    checked: dict[str, list[str]] = {}
+    for name, done in outputs.items():
+        if done.check:
+            checked.setdefault(done.check.sentence, []).append(name)
     for reason in dict.fromkeys(done.reason for done in outputs.values()):
         screen.note(reason and f"Not checked: {reason}.")
     if not screen.as_json:
         screen.copyable(str(plan.out) if screen.quiet else f"Wrote {plan.out}")
-        if checked and not screen.quiet:
-            screen.say(f"Checked: the installed transformers computes the frequencies of {', '.join(checked)}.")
+        for sentence, names in () if screen.quiet else checked.items():
+            screen.say(f"Checked ({', '.join(names)}): {sentence}")
     for name, done in outputs.items():
         commands = run_commands(plan.plans[name], done.path)
         documents[name] |= {"path": str(done.path), "check": to_builtins(done.check), "run": commands}

@@ -12,6 +12,7 @@ import msgspec
 
 from ...formats.jsontext import JsonObject
 from ...options import Format, TargetOptions
+from ...rope.errors import counted
 from ...rope.ramps import RampApproximation
 from ...version import SCHEMA
 
@@ -350,13 +351,48 @@ class CheckRecord(msgspec.Struct, frozen=True):
     attention_factor: float
     read_as: str = ""
 
+    @property
+    def sentence(self) -> str:
+        """The result for people."""
+        loading = f", loading it as {self.read_as}," if self.read_as else ""
+        name = f"transformers {self.transformers}{loading}"
+        return f"{name} computes these frequencies within {self.max_ulp} ulp of float32."
+
+
+class GgufCheckRecord(msgspec.Struct, frozen=True):
+    """The check of a GGUF output, which was read back before it got its name.
+
+    max_ulp: largest distance from the schedule of a frequency that llama.cpp's rules give for the written header, in
+    ulp of float32. attention_factor: by the same rules. tensors: their number. compared: how many of them were compared
+    with the source, at both ends. llama_cpp: the version that decoded `decoded` tokens; empty where none did.
+    """
+
+    max_ulp: int
+    attention_factor: float
+    tensors: int
+    compared: int = 0
+    decoded: int = 0
+    llama_cpp: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """The result for people."""
+        header = f"by llama.cpp's rules the written header gives these frequencies within {self.max_ulp} ulp of float32"
+        if self.compared:
+            tensors = f"{counted(self.compared, 'tensor begins', 'tensors begin')} and end as in the source"
+        else:
+            tensors = f"{counted(self.tensors, 'tensor is', 'tensors are')} there as planned"
+        decoded = f"; {self.llama_cpp} decoded {self.decoded} tokens" if self.decoded else ""
+        return f"{header}; {tensors}{decoded}."
+
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     """How an output was made.
 
     ropeconv: its version. family: of the model, or its GGUF architecture. recipe: as `Recipe.to_dict` has it. encoding:
-    how the schedule is written. fold, in_config, log_n_approximation, ramp_approximation: None if the encoding has none.
-    effective_length: in tokens, None if it is the whole context. runtimes: the verdicts. files: of a folder; empty for a GGUF file.
+    how the schedule is written. fold, in_config, log_n_approximation, ramp_approximation: None if the encoding has
+    none. effective_length: in tokens, None if it is the whole context. runtimes: the verdicts. files: of a folder;
+    empty for a GGUF file.
     check: None if it was not run. validation, servers: results of `ropeconv validate`, as `Validation.to_dict` has
     them, the latter by runtime. evaluations: headlines of `ropeconv eval`. original: for `restore`, or None.
     """

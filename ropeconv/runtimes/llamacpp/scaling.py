@@ -85,7 +85,8 @@ class ScalingKeys:
         if self.factor == 1 or arch.fixed:
             return Plain(self.theta)
         if self.yarn:
-            return Yarn(self.theta, self.factor, self.original, *((fast, slow) if arch.betas else (BETA_FAST, BETA_SLOW)))
+            betas = (fast, slow) if arch.betas else (BETA_FAST, BETA_SLOW)
+            return Yarn(self.theta, self.factor, self.original, *betas)
         return InterpolatedForm(self.theta, self.factor)
 
 
@@ -169,10 +170,10 @@ def llamacpp_ramp(schedule: Schedule, arch: Arch) -> RampApproximation | None:
 
 
 def why_other_ramp(form: Yarn, arch: Arch) -> str:
-    """The reason for `llamacpp_ramp`, as the beginning of a sentence."""
+    """The reason for `llamacpp_ramp`, as what llama.cpp does."""
     reasons = []
     if not form.truncate:
         reasons.append("always rounds the ends of the ramp")
     if not arch.betas and (form.beta_fast, form.beta_slow) != (BETA_FAST, BETA_SLOW):
         reasons.append(f"computes the betas 32 and 1 for {arch.name}")
-    return f"llama.cpp {' and '.join(reasons)}"
+    return " and ".join(reasons)

@@ -1,4 +1,4 @@
-"""Files that have a scaling already, of every architecture: kept as it is, and extended further, in llama.cpp itself."""
+"""Files of every architecture that have a scaling already: kept as they are, and extended further, in llama.cpp."""
 
 import math
 from pathlib import Path

@@ -100,9 +100,9 @@ def variant(tiny: Path, name: str, out: Path) -> Path | None:
     keys, tensors = (BY_KEYS[name], ()) if name in BY_KEYS else BY_TENSORS[name]
     if (FREQS in tensors and arch.freqs != "used") or (LONG in tensors and not arch.factors):
         return None
-    if tensors and (arch.halved or FREQS in file.tensors):
+    if tensors and FREQS in file.tensors:
         return None
-    pairs = inspected(tiny).spec.rotary_dim // 2
+    pairs = inspected(tiny).spec.rotary_dim // (1 if arch.halved else 2)
     added = {name: np.geomspace(1, LISTS[name], pairs).astype("<f4").tobytes() for name in tensors}
     write_new(file, 0, Edit({f"{arch.name}.{key}": value for key, value in keys.items()}, added=added), out)
     return out
@@ -257,6 +257,19 @@ def test_the_reference_of_validate_is_the_schedule_whatever_multiplier_the_sourc
     found = answers(arch, tmp_path, {"given": (source, given), "written": out, "source": source})
     assert apart(found["written"], found["given"]) < SAME
     assert apart(found["source"], found["given"]) > CHANGED
+
+
+def test_divisors_are_as_many_as_the_layers_that_rotate_most(tmp_path: Path) -> None:
+    """Step 3.5: layers with a window rotate the whole head, and the others use the first half of the divisors."""
+    tiny, out = make("step35", tmp_path / "step35.gguf"), tmp_path / "out.gguf"
+    rotary_dim = inspected(tiny).spec.rotary_dim
+    recipe = recipe_of("yarn", 4.0, attention_factor=1.0)
+    apply(make_plan(tiny, recipe, out, encoding="tensor"))
+    apply(make_plan(tiny, recipe, tmp_path / "keys.gguf", encoding="keys"))
+    assert GgufFile.open(out).tensors[FREQS].shape == (rotary_dim,)
+    found = answers("step35", tmp_path, {"tensor": out, "keys": tmp_path / "keys.gguf", "source": tiny})
+    assert apart(found["tensor"], found["keys"]) < SAME
+    assert apart(found["source"], found["keys"]) > CHANGED
 
 
 def test_a_scaled_file_that_changes_window_layers_keeps_them_as_they_are(tmp_path: Path) -> None:

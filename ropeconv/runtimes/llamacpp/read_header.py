@@ -149,9 +149,8 @@ def _in_use(
         return None
     for vector in (short, long):
         if len(vector) != stored:
-            raise BadSource(
-                f"a rope tensor has {counted(len(vector), 'number')} for {counted(stored, 'pair')}; fetch the file again"
-            )
+            numbers = counted(len(vector), "number")
+            raise BadSource(f"a rope tensor has {numbers} for {counted(stored, 'pair')}; fetch the file again")
     pairs = rotary_dim // 2
     used = short[:pairs]
     return used, used if short is long else long[:pairs]

@@ -127,7 +127,7 @@ def _selected(start: PlanStart, model: GgufModel, target: Target) -> GgufResult:
 
 
 def _widening(start: PlanStart) -> Recipe | None:
-    """The recipe of an `--on-top` by the method that the scaling has; None where it is that, or has no such method."""
+    """The recipe of an `--on-top` by the method that the scaling has; None where that is the same, or is not one."""
     recipe, form = start.recipe, start.spec.form
     factor = recipe.method.relative(start.spec.context, start.spec.original_context).factor_over(
         start.spec.original_context

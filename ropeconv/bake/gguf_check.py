@@ -30,7 +30,7 @@ def check_gguf(plan: GgufOutput, path: Path, *, in_place: bool = False) -> GgufC
     """Return what was found in a written file.
 
     Args:
-        plan: Of the output.
+        plan: The plan of the output.
         path: The file that was written, or the first of its shards.
         in_place: The file is the source itself, so that its tensors have nothing to be compared with.
 

@@ -40,7 +40,7 @@ class GgufModel:
     """A GGUF model on disk or planned.
 
     header: of the first shard, with the keys. tensors: of all shards. vectors: the rope tensors, float64 [rotary_dim /
-    2]. kept: the reading whose window layers and rotating layers an edit must leave as they are; None for its own.
+    2]. kept: the reading whose window layers and rotating layers an edit must not change; None for its own.
     """
 
     header: GgufHeader
@@ -148,7 +148,7 @@ class GgufResult(EncodeResult):
     """A schedule as an encoding writes it into a GGUF file.
 
     arch: general.architecture after the edit. features: of RoPE that the file then uses. kept: the RoPE whose window
-    layers the edit leaves as they are.
+    layers the edit does not change.
     """
 
     edit: Edit = field(kw_only=True)
@@ -369,7 +369,7 @@ def take_back(model: GgufModel, edit: Edit) -> Edit:
                 "this attention factor",
                 f"the GGUF architecture {reading.arch.name}",
                 "its key would change the window layers too, and they have no F32 query norm that could undo that",
-                "choose an --attention-factor that leaves the key as it is (for yarn its default)",
+                "choose an --attention-factor that does not change the key (for yarn its default)",
             )
         changes[name] = scaled_floats(info.size, excess**-2)
     return edit.merged(Edit({WINDOW_NORM: f32(folded / excess)}, changes=changes))

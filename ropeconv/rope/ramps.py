@@ -68,7 +68,7 @@ class RampApproximation:
 
 
 def approximate_ramp(schedule: Schedule, beta_fast: float, beta_slow: float) -> RampApproximation | None:
-    """Return the approximation of a schedule by a rounded ramp; None where that is no yarn, or is its own ramp.
+    """Return the approximation of a schedule by a rounded ramp; None where it has no ramp, or that ramp.
 
     beta_fast, beta_slow: of the ramp that is computed in its place.
     """

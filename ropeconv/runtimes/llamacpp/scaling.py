@@ -158,7 +158,7 @@ def dead_keys(file: ArchKeys, scaling: ScalingKeys) -> tuple[str, ...]:
 
 
 def llamacpp_ramp(schedule: Schedule, arch: Arch) -> RampApproximation | None:
-    """The ramp that llama.cpp computes in place of that of a schedule; None where it computes that, or no yarn.
+    """The ramp that llama.cpp computes in place of that of a schedule; None where it computes that one.
 
     It rounds the ends of every ramp (ggml_rope_yarn_corr_dims in ggml/src/ggml.c).
     """

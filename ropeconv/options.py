@@ -162,7 +162,9 @@ class TargetOptions:
         only="folder",
     )
     allow_approximate: bool = option(
-        False, "Approximate log-n by steps where the runtime has no formula for it.", "Expert options"
+        False,
+        "Accept log-n in steps, and in GGUF the ramp of YaRN that llama.cpp computes; the plan says how far off it is.",
+        "Expert options",
     )
     all_files: bool = option(False, "Also copy weights in other formats.", "Expert options", only="folder")
     replace: bool = option(False, "Replace the scaling that the model has.", "Length")

@@ -84,7 +84,7 @@ class Output(AppliedPlan):
 
     def summary(self) -> dict[str, str]:
         """Return what is shown, by name."""
-        checked = "transformers computes the schedule" if self.check else self.reason
+        checked = self.check.sentence if self.check else self.reason
         planned = self.plan.summary() if self.plan else {}
         return {"path": str(self.path), **{k: v for k, v in planned.items() if k != "out"}, "check": checked}
 

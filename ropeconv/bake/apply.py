@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from ..convert.from_gguf.source import GgufCheckpoint
 from ..convert.target import Target
-from ..engines.llamacpp import available, why_not_run
+from ..engines.llamacpp import DECODED, available, runtime, why_not_run
 from ..engines.probe import Probe, ProbeCache
 from ..engines.transformers.patch import Undo
 from ..engines.transformers.patch import patch as patch_modules
@@ -20,7 +22,7 @@ from ..formats.disk import Advance
 from ..formats.gguf.edit import Edit
 from ..formats.gguf.inplace import phases
 from ..formats.jsontext import JsonObject
-from ..inspection.receipts.receipt import CheckRecord
+from ..inspection.receipts.receipt import CheckRecord, GgufCheckRecord
 from ..models.config import detect
 from ..models.gguf import GgufSource
 from ..models.source import Source
@@ -37,12 +39,14 @@ from ..validate.checks import compare
 from .checkpoint import CheckpointPlan, checkpoint_plan
 from .execution import ApplyOptions, execute_plan
 from .gguf import ExportPlan, GgufPlan, export_plan, gguf_plan
-from .plan import Plan
+from .gguf_check import check_gguf
+from .plan import GgufOutput, Plan
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 NOT_INSTALLED = "transformers is not installed; pip install 'ropeconv[validate]'"
+NO_LLAMA_CPP = "is not installed here; pip install 'ropeconv[llamacpp]'"
 Query = Callable[[Path], JsonObject]
 """Returns the answer of transformers about the config in a folder."""
 
@@ -112,16 +116,24 @@ def probe_query(plan: CheckpointPlan, probe: Probe) -> Query:
     return lambda folder: cache.answer(folder, model_type, context, has_code, stands_for, probe)
 
 
-def change_in_place(source: GgufSource, edit: Edit) -> Path:
+def change_in_place(source: GgufSource, edit: Edit, verify: Callable[[Path], None] = lambda path: None) -> Path:
     """Change the first shard of a GGUF file in place. After a kill at any moment, running again undoes it first.
+
+    verify: called with the changed file before the change is final; where it raises, the change is undone.
 
     Raises RopeconvError for links into a cache, for a file with other names, for one that another process changes, or
     has changed since it was planned, where the filesystem cannot make space and where the disk fails; the file does
     not change then.
     """
     try:
-        for _ in phases(source.file, edit):
-            pass
+        changing = phases(source.file, edit)
+        for phase in changing:
+            if phase != "durable":
+                continue
+            try:
+                verify(source.path)
+            except RopeconvError as problem:
+                changing.throw(problem)
     except OSError as problem:
         place = problem.filename or source.path
         raise RopeconvError(
@@ -136,11 +148,12 @@ class AppliedPlan(Summary):
     """An output that has been written. It can be passed wherever a path is expected.
 
     path: a folder, or a GGUF file (of several shards the first). check: what the installed transformers computes from a
-    checkpoint, None where it was not run. reason: why it, or llama.cpp for a conversion, was not run, or empty.
+    checkpoint, or what was read back from a GGUF file; None where neither was done. reason: why transformers, or
+    llama.cpp for a conversion, was not run, or empty.
     """
 
     path: Path
-    check: CheckRecord | None = None
+    check: CheckRecord | GgufCheckRecord | None = None
     reason: str = ""
 
     def __fspath__(self) -> str:
@@ -148,8 +161,7 @@ class AppliedPlan(Summary):
 
     def summary(self) -> dict[str, str]:
         """The values that are shown, by name."""
-        checked = "transformers computes the schedule" if self.check else self.reason
-        return {"path": str(self.path), "check": checked}
+        return {"path": str(self.path), "check": self.check.sentence if self.check else self.reason}
 
 
 def apply(
@@ -169,33 +181,20 @@ def apply(
     Args:
         plan: The output.
         link, force, checksum, staged, fsync: As in `ApplyOptions`.
-        check: Before the output gets its final name, ask the installed transformers what it computes from a checkpoint,
-            and let the installed llama.cpp decode a few tokens with a conversion.
+        check: Before the output gets its final name, ask the installed transformers what it computes from a checkpoint;
+            read a GGUF file back, and let the installed llama.cpp decode a few tokens with a conversion.
         advance: Called with the bytes done since the last call.
         probe: One that the caller has started already; None starts one where transformers is installed.
 
     Raises:
-        Disagreement: Where the installed transformers computes something else than the schedule.
+        Disagreement: Where the installed transformers computes something else than the schedule, and where a GGUF file
+            that was read back is not as planned.
         RopeconvError: Where llama.cpp does not run a conversion and where the output cannot be written. Nothing is
             kept.
     """
     options = ApplyOptions(link=link, force=force, checksum=checksum, staged=staged, fsync=fsync)
-    if isinstance(plan, GgufPlan) and plan.target.in_place:
-        return AppliedPlan(change_in_place(plan.source, plan.edit))
-    if isinstance(plan, ExportPlan) and check:
-        reasons = list[str]()
-
-        def decode(folder: Path) -> None:
-            if available():
-                problem, reason = why_not_run(folder / plan.files[0].name)
-                reasons.append(reason)
-                if problem:
-                    raise RopeconvError(
-                        f"llama.cpp cannot run the conversion: {problem}; convert it with llama.cpp and patch that, or "
-                        "keep safetensors; nothing was kept"
-                    )
-
-        return AppliedPlan(execute_plan(plan, options, decode, advance), reason="".join(reasons))
+    if isinstance(plan, GgufOutput):
+        return _apply_gguf(plan, options, check, advance)
     if not isinstance(plan, CheckpointPlan) or not check:
         return AppliedPlan(execute_plan(plan, options, advance=advance))
     started = Probe() if probe is None and Probe.available() else None
@@ -204,6 +203,56 @@ def apply(
         checking = OutputCheck(plan, probe_query(plan, running) if running else None)
         path = execute_plan(plan, options, checking, advance)
     return AppliedPlan(path, checking.record, checking.reason)
+
+
+def _apply_gguf(plan: GgufOutput, options: ApplyOptions, check: bool, advance: Advance) -> AppliedPlan:
+    """Write a GGUF file, or change one in place, and read it back. Parameters and errors are those of `apply`."""
+    checking = GgufOutputCheck(plan)
+    if isinstance(plan, GgufPlan) and plan.target.in_place:
+        path = change_in_place(plan.source, plan.edit, checking.read_back if check else lambda path: None)
+    elif check:
+        path = execute_plan(plan, options, checking, advance)
+    else:
+        path = execute_plan(plan, options, advance=advance)
+    return AppliedPlan(path, checking.record, checking.reason)
+
+
+@dataclass
+class GgufOutputCheck:
+    """The check of a GGUF output, called with the folder of the finished files.
+
+    record: the result, None before the check. reason: why llama.cpp was not run on a conversion, or empty.
+    """
+
+    plan: GgufOutput
+    record: GgufCheckRecord | None = None
+    reason: str = ""
+
+    def __call__(self, folder: Path) -> None:
+        """Read the files back, and let the installed llama.cpp decode a few tokens with a conversion."""
+        path = folder / self.plan.files[0].name
+        self.read_back(path)
+        if isinstance(self.plan, ExportPlan):
+            self._decode(path)
+
+    def read_back(self, path: Path) -> None:
+        """Read the file back. Raises Disagreement where it is not as planned."""
+        self.record = check_gguf(self.plan, path, in_place=self.plan.target.in_place)
+
+    def _decode(self, path: Path) -> None:
+        """Let llama.cpp decode tokens. Raises RopeconvError where it cannot run the file."""
+        if not available():
+            self.reason = f"whether llama.cpp runs it, which {NO_LLAMA_CPP}"
+            return
+        problem, self.reason = why_not_run(path)
+        if problem:
+            raise RopeconvError(
+                f"llama.cpp cannot run the conversion: {problem}; convert it with llama.cpp and patch that, or keep "
+                "safetensors; nothing was kept"
+            )
+        if not self.reason:
+            assert self.record is not None
+            self.record = msgspec.structs.replace(self.record, decoded=DECODED, llama_cpp=runtime())
 
 
 def make_plan(source: Source | GgufSource, recipe: Recipe, target: Target | None = None) -> Plan:

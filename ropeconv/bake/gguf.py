@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 
-from ..convert.gguf_encoding import GgufModel
+from ..convert.gguf_encoding import GgufModel, GgufResult
 from ..convert.gguf_selection import select_gguf
 from ..convert.target import Target
 from ..convert.to_gguf.export import SMALL, GgufExport, export, file_name
@@ -30,13 +30,14 @@ from ..inspection.receipts.gguf import (
 from ..inspection.receipts.receipt import OriginalRecord
 from ..models.gguf import GgufSource
 from ..models.source import RECEIPT, Source
-from ..rope.errors import shown
+from ..rope.errors import RopeconvError, shown
+from ..rope.forms import InterpolatedForm, Llama3, Yarn
 from ..rope.methods.vectors import AsIs
-from ..rope.recipe import Recipe
+from ..rope.recipe import Recipe, flags, parse_recipe
 from ..runtimes.llamacpp.archs import arch_of_header
 from ..runtimes.llamacpp.read_header import read_file, rope_tensors
 from .plan import GgufOutput, PlannedFile, source_record
-from .start import begin, first_inspection
+from .start import PlanStart, begin, first_inspection
 from .warnings import list_notes, modelfile_notes, warnings
 
 
@@ -77,8 +78,10 @@ def gguf_plan(source: GgufSource, recipe: Recipe, target: Target) -> GgufPlan:
     if undo is not None:
         model = model.after(undo)
         first = replace(inspection, name=str(model.get(ARCH)), spec=model.reading().spec, first=None)
+    if not (recipe.on_top or isinstance(recipe.method, AsIs)):
+        model = model.from_unscaled()
     start = begin(inspection, first, recipe, target)
-    result = select_gguf(start.schedule, model, target)
+    result = _selected(start, model, target)
     if target.in_place:
         out = source.place_to_change()
         names = [out.name]
@@ -103,6 +106,38 @@ def gguf_plan(source: GgufSource, recipe: Recipe, target: Target) -> GgufPlan:
         undo=undo,
     )
     return replace(plan, files=tuple(shard_file(source, plan.edit, shard, name) for shard, name in enumerate(names)))
+
+
+def _selected(start: PlanStart, model: GgufModel, target: Target) -> GgufResult:
+    """Return the result of an encoding. Raises UnsupportedBake with the method of the source, where only that fits."""
+    try:
+        return select_gguf(start.schedule, model, target)
+    except UnsupportedBake as refusal:
+        widened = _widening(start)
+        if widened is None:
+            raise
+        try:
+            select_gguf(widened.schedule(start.spec), model, target)
+        except RopeconvError:
+            raise refusal from None
+        words = " ".join(flags(widened) or ())
+        kept = f"pass {words}, which widens the {start.spec.form.kind} scaling that the file has"
+        name = f"the GGUF architecture {arch_of_header(model).name}"
+        raise UnsupportedBake("this schedule", name, refusal.reason, kept) from None
+
+
+def _widening(start: PlanStart) -> Recipe | None:
+    """The recipe of an `--on-top` by the method that the scaling has; None where that is the same, or is not one."""
+    recipe, form = start.recipe, start.spec.form
+    factor = recipe.method.relative(start.spec.context, start.spec.original_context).factor_over(
+        start.spec.original_context
+    )
+    if not recipe.on_top or factor is None or form.kind == recipe.method.name:
+        return None
+    if not isinstance(form, (InterpolatedForm, Llama3, Yarn)):
+        return None
+    method = parse_recipe(f"{form.kind}:{factor:.12g}").method
+    return Recipe(method, context=recipe.context, on_top=True)
 
 
 def shard_file(source: GgufSource, edit: Edit, shard: int, name: str) -> PlannedFile:
@@ -168,7 +203,7 @@ def export_plan(source: Source, recipe: Recipe, target: Target) -> ExportPlan:
     start = begin(inspection, first, recipe, target)
     label = "" if isinstance(recipe.method, AsIs) else recipe.method.label
     exported = export(source, inspection.family, start.spec.unscaled(), label, target)
-    result = select_gguf(start.schedule, exported.model, target)
+    result = _selected(start, exported.model, target)
     out = target.out or Path(file_name(exported.description, exported.outtype))
     plan = ExportPlan(
         source=source,

@@ -122,9 +122,10 @@ class FileDocument(Document, frozen=True, kw_only=True):
 class PlanDocument(Document, frozen=True, kw_only=True):
     """The work of `apply`: `Plan.to_dict`.
 
-    recipe: `method`, `parameters`, and the modifiers that are set. fold, in_config, log_n_approximation: null where the
-    encoding has none. effective_length: in tokens, null where it is the whole context. out: path of the output.
-    considered: the encodings that "auto" tried. skipped: names of files that are not copied. bytes: of the output.
+    recipe: `method`, `parameters`, and the modifiers that are set. fold, in_config, log_n_approximation,
+    ramp_approximation: null where the encoding has none. effective_length: in tokens, null where it is the whole
+    context. out: path of the output. considered: the encodings that "auto" tried. skipped: names of files that are not
+    copied. bytes: of the output.
     """
 
     schema: int = SCHEMA
@@ -136,6 +137,7 @@ class PlanDocument(Document, frozen=True, kw_only=True):
     fold: records.FoldRecord | None
     in_config: records.ConfigRecord | None
     log_n_approximation: records.LogNRecord | None
+    ramp_approximation: records.RampRecord | None
     schedule: records.ScheduleRecord
     effective_length: int | None
     runtimes: tuple[records.RuntimeRecord, ...]
@@ -211,6 +213,7 @@ class Plan(FilePlan):
             fold=fold,
             in_config=in_config,
             log_n_approximation=log_n,
+            ramp_approximation=None if result.ramp is None else records.RampRecord(**vars(result.ramp)),
             schedule=records.ScheduleRecord(**schedule.to_dict()),
             effective_length=effective_length(schedule, before),
             runtimes=tuple(records.RuntimeRecord(**verdict.to_dict()) for verdict in result.verdicts),
@@ -232,8 +235,8 @@ class Plan(FilePlan):
         """Return the plan as JSON-ready data, as `--json` prints it; keys stay within a schema."""
         receipt, cache = self.receipt(), self.kv_cache
         names = (
-            "family", "recipe", "before", "encoding", "fold", "in_config", "log_n_approximation", "effective_length",
-            "schedule", "runtimes",
+            "family", "recipe", "before", "encoding", "fold", "in_config", "log_n_approximation", "ramp_approximation",
+            "effective_length", "schedule", "runtimes",
         )  # fmt: skip
         fields = {name: getattr(receipt, name) for name in names} | {
             "source": self.source.to_dict(),

@@ -36,6 +36,7 @@ from .apply import AppliedPlan, OutputCheck, make_plan, probe_query
 from .checkpoint import CheckpointPlan
 from .execution import COPIED, ApplyOptions, execute_plan
 from .gguf import GgufPlan, gguf_plan
+from .gguf_check import check_gguf, check_split
 from .hidden import is_empty
 from .plan import FilePlan, Plan, PlannedFile
 from .start import AlreadyExtended
@@ -252,21 +253,24 @@ def _finish_checkpoints(plan: ProfilesPlan, folder: Path) -> Iterator[tuple[str,
 
 def _finish_gguf(plan: ProfilesPlan, folder: Path) -> Iterator[tuple[str, AppliedPlan]]:
     """Yield the outputs by name, after their first shards and links to the others. folder: the hidden one."""
+    assert isinstance(plan.source, GgufSource)
     base = GgufSource(folder / plan.files[0].name)
     for name, profile in plan.plans.items():
         if name == BASE:
-            yield name, AppliedPlan(plan.out / plan.files[0].name)
+            yield name, AppliedPlan(plan.out / plan.files[0].name, check_split(plan.source.file, base.file.path))
             continue
         place = folder / name / profile.out.name
         place.parent.mkdir(exist_ok=True)  # from an interrupted run
-        first, *others = gguf_plan(base, profile.recipe, replace(profile.target, out=place)).files
+        written = gguf_plan(base, profile.recipe, replace(profile.target, out=place))
+        first, *others = written.files
         assert first.make is not None
         first_place = place.with_name(first.name)
         first.make(first_place, lambda done: None)
         sync_file(first_place)
         for file, shard in zip(others, base.file.shards[1:], strict=True):
             _link(shard.path(), place.with_name(file.name), plan.out)
-        yield name, AppliedPlan(profile.out.with_name(first.name))
+        record = check_gguf(written, place.with_name(first.name))
+        yield name, AppliedPlan(profile.out.with_name(first.name), record)
 
 
 def _link(shared: Path, place: Path, out: Path) -> None:

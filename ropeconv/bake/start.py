@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from ..convert.encoding import why_no_attention_factor
 from ..convert.target import Target
 from ..errors import BadSource, UnsupportedBake, UsageError
 from ..inspection.inspection import ConfigInspection, Inspection, inspect_config
@@ -98,7 +99,9 @@ def begin(inspection: Inspection, first: Inspection, recipe: Recipe, target: Tar
     first: the inspection of what the plan starts from. Raises what `start_spec` raises, UsageError where the output
     would declare fewer tokens than the source and no `--context` asks for it, RecipeError as `Recipe.schedule`.
     """
-    spec, inherited = start_spec(first, recipe, target), inherit_mscale(recipe, first)
+    spec = start_spec(first, recipe, target)
+    with_mscale = inherit_mscale(recipe, first)
+    inherited = keep_attention_factor(with_mscale, first)
     schedule, today = inherited.schedule(spec, first.spec), inspection.spec.context
     if recipe.context is None and schedule.context < today:
         shorter = format_tokens(schedule.context)
@@ -113,7 +116,9 @@ def begin(inspection: Inspection, first: Inspection, recipe: Recipe, target: Tar
         )
     notes = [*filter(None, (first.assumption,)), *_derivation(inspection, inherited, spec)]
     method = inherited.method
-    if inherited != recipe and isinstance(method, YarnMethod):
+    if inherited != with_mscale:
+        notes.append(f"{first.name} has no attention factor of the method: it keeps {spec.attention_factor:.5g}")
+    if with_mscale != recipe and isinstance(method, YarnMethod):
         factors = f"attention_factor {schedule.attention_factor:.5g}"
         if schedule.softmax_scale != 1:
             factors += f", softmax_scale {schedule.softmax_scale:.5g}"
@@ -165,6 +170,26 @@ def uncovered(recipe: Recipe, inspection: Inspection, spec: RopeSpec) -> list[st
     return [f"{recipe.method.flag()}: {reached}, which does not cover --context {recipe.context:,}; pass {repair}"]
 
 
+def keep_attention_factor(recipe: Recipe, inspection: Inspection) -> Recipe:
+    """Return the recipe with the attention factor of a scaled source, where its model can have no other.
+
+    Norms after the rotation cancel any, and DeepSeek V4 is computed without one. The scaling that `--on-top` keeps
+    has then none of a method either; without `--on-top` the user has to say so.
+    """
+    chosen = (recipe.attention_factor, recipe.temperature_slope, recipe.temperature_intercept)
+    if not recipe.on_top or chosen != (None, None, None):
+        return recipe
+    source = inspection.source
+    if isinstance(source, GgufSource):
+        arch = arch_of(source.file)
+        fixed = arch.norm_after_rope or arch.no_attention_factor
+    else:
+        assert isinstance(source, Source)
+        assert isinstance(inspection, ConfigInspection)
+        fixed = bool(why_no_attention_factor(source.config(), inspection.family))
+    return replace(recipe, attention_factor=inspection.spec.attention_factor) if fixed else recipe
+
+
 def inherit_mscale(recipe: Recipe, inspection: Inspection) -> Recipe:
     """Return the recipe with the mscale pair of its source, for YaRN without a pair of its own; others do not change.
 
@@ -180,6 +205,7 @@ def inherit_mscale(recipe: Recipe, inspection: Inspection) -> Recipe:
         of_all = source.file.get(f"{arch.name}.rope.scaling.yarn_log_multiplier") if arch.log_multiplier else None
         if of_all and arch.softmax:
             of_all /= 0.1
+        of_all = float(f"{of_all:.7g}") if of_all else None  # a number of 32 bits, as people write it
         mscale = of_all if arch.same_mscale else 1.0
     else:
         assert isinstance(source, Source)

@@ -24,7 +24,15 @@ from ..runtimes.runtime import ALL, GOOD, LLAMA_CPP, RUNS, SILENT, Runtime, find
 from ..runtimes.verdict import judge_all, quantised, without_config
 from .config_edit import RopeSetting, bake_config
 from .fold import Fold
-from .target import ConsideredEncoding, EncodeResult, Refusals, Target, attempts, refuse_attention_factor
+from .target import (
+    CANCELLED,
+    ConsideredEncoding,
+    EncodeResult,
+    Refusals,
+    Target,
+    attempts,
+    refuse_attention_factor,
+)
 
 Tensors = Callable[[], Mapping[str, Tensor]]
 DEFAULT_RUNTIMES = ("transformers", "vllm", "sglang", "mlx-lm")
@@ -181,10 +189,10 @@ def select(request: EncodeRequest) -> CheckpointResult:
     the one that most of its other current versions compute exactly too; where there is none, the first of the others
     that fits. Raises UnsupportedBake when nothing fits, UsageError for an unknown name.
     """
-    part, family, target = text_part(request.config, request.family), request.family, request.target
-    cancelled = family.weights.norm.endswith("after-rope") and part.get("use_qk_norm", True)
-    if cancelled or family.hooks.no_attention_factor:
-        refuse_attention_factor(request.schedule, family.name, family.hooks.no_attention_factor)
+    family, target = request.family, request.target
+    reason = why_no_attention_factor(request.config, family)
+    if reason:
+        refuse_attention_factor(request.schedule, request.spec.attention_factor, family.name, reason)
     if target.encoding == "auto":
         return _first_fitting(request)
     if target.encoding not in ENCODINGS:
@@ -198,6 +206,14 @@ def select(request: EncodeRequest) -> CheckpointResult:
     if silent or (target.runtimes and not result.suits(request.runtimes, RUNS)):
         raise nothing_fits([result], {}, request)
     return result
+
+
+def why_no_attention_factor(config: Config, family: Family) -> str:
+    """Return why a model can have only the attention factor 1; empty where it can have others."""
+    normalised = text_part(config, family).get("use_qk_norm", True)
+    if family.weights.norm.endswith("after-rope") and normalised:
+        return family.hooks.no_attention_factor or CANCELLED
+    return family.hooks.no_attention_factor
 
 
 def _exact_versions(request: EncodeRequest, result: CheckpointResult) -> int:

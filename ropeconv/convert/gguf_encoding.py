@@ -6,9 +6,10 @@ attention factor, and linearly by the query norm before the rotation, so `take_b
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,17 +20,19 @@ from ..formats.gguf.file import GgufFile
 from ..formats.gguf.header import F32, GgufHeader, TensorInfo, f32, u32
 from ..inspection.problems import refused_tensors
 from ..rope.forms import Vector
+from ..rope.ramps import RampApproximation
 from ..rope.registry import Registry
 from ..rope.schedule import Schedule
+from ..rope.spec import RopeSpec
 from ..runtimes.evidence import Evidence, records
 from ..runtimes.gguf_readers import Feature, Reader, judge_reader, judge_readers
-from ..runtimes.llamacpp.archs import arch_of_header, arch_table
+from ..runtimes.llamacpp.archs import Arch, arch_of_header, arch_table
 from ..runtimes.llamacpp.layers import window_theta
 from ..runtimes.llamacpp.read_header import FREQS, LONG, ROPE_TENSORS, SHORT, WINDOW_NORM, Reading, read, rope_tensors
 from ..runtimes.llamacpp.scaling import ArchKeys
-from ..runtimes.runtime import GOOD, LLAMA_CPP, Status
+from ..runtimes.runtime import GOOD, LLAMA_CPP, RUNS, Status
 from ..runtimes.verdict import TOLERANCE, Verdict, difference
-from .target import EncodeResult, Refusals, with_deviation
+from .target import EncodeResult, Refusals, with_deviation, with_ramp
 
 
 @dataclass(frozen=True)
@@ -37,12 +40,13 @@ class GgufModel:
     """A GGUF model on disk or planned.
 
     header: of the first shard, with the keys. tensors: of all shards. vectors: the rope tensors, float64 [rotary_dim /
-    2].
+    2]. kept: the reading whose window layers and rotating layers an edit must not change; None for its own.
     """
 
     header: GgufHeader
     tensors: Mapping[str, TensorInfo]
     vectors: Mapping[str, Vector]
+    kept: Reading | None = None
 
     def get(self, key: str, default: object = None) -> Any:
         """Return the decoded value of a key; `default` where it is absent."""
@@ -51,6 +55,11 @@ class GgufModel:
     def reading(self) -> Reading:
         """Return the RoPE that llama.cpp computes from the model. Raises BadSource where it would refuse it."""
         return read(self, self.vectors, arch_of_header(self))
+
+    def from_unscaled(self) -> GgufModel:
+        """Return the model for methods that start from its unscaled RoPE, without attention factor in the windows."""
+        unscaled = self.after(without_scaling(self)).reading()
+        return replace(self, kept=replace(unscaled, local_attention_factor=1.0))
 
     def after(self, edit: Edit) -> GgufModel:
         """Return the model after an edit, without writing anything."""
@@ -62,7 +71,7 @@ class GgufModel:
                 vectors[name] = _floats(edit.changes[name].apply(vectors[name].astype("<f4").tobytes()))
         vectors |= {name: _floats(data) for name, data in edit.added.items() if name in ROPE_TENSORS}
         remaining = {name: info for name, info in self.tensors.items() if name not in edit.removed}
-        return GgufModel(header, {**remaining, **edited.tensors}, vectors)
+        return GgufModel(header, {**remaining, **edited.tensors}, vectors, self.kept)
 
 
 def _floats(data: bytes) -> Vector:
@@ -80,6 +89,7 @@ def gguf_encoding(name: str, *, order: int) -> Callable[[MakeEdit], MakeEdit]:
     return lambda edit: GGUF_ENCODINGS.add(name, edit, edit.__module__, order)
 
 
+ANOTHER = "choose another method or encoding"
 STOCK = (10000.0, 500000.0)
 COMPAT_CONTEXT = 131072
 GEMMA3_LAYERS = (34, 48, 62)
@@ -137,22 +147,30 @@ def _tensor_features(file: ArchKeys, model: GgufModel) -> dict[Feature, bool]:
 class GgufResult(EncodeResult):
     """A schedule as an encoding writes it into a GGUF file.
 
-    arch: general.architecture after the edit. features: of RoPE that the file then uses.
+    arch: general.architecture after the edit. features: of RoPE that the file then uses. kept: the RoPE whose window
+    layers the edit does not change.
     """
 
     edit: Edit = field(kw_only=True)
     arch: str = field(kw_only=True)
     features: frozenset[Feature] = field(kw_only=True)
+    kept: RopeSpec | None = None
 
     def judged_by(self, reader: Reader) -> Verdict:
         """Return the verdict of a reader, which may be cut to one version."""
         names = {each.runtime.partition("@")[0].removesuffix("-gguf"): each for each in self.verdicts}
         llamacpp = names.get(LLAMA_CPP)
-        return with_deviation(judge_reader(reader, self.features, self.arch, llamacpp), self.deviation)
+        verdict = judge_reader(reader, self.features, self.arch, llamacpp)
+        return with_ramp(with_deviation(verdict, self.deviation), self.ramp)
+
+    def approximated(self, ramp: RampApproximation) -> GgufResult:
+        """Return the result of the schedule of `ramp`, for the schedule that it approximates."""
+        verdicts = tuple(with_ramp(verdict, ramp) for verdict in self.verdicts)
+        return replace(self, verdicts=verdicts, ramp=ramp)
 
     def suits(self, readers: Sequence[Reader]) -> bool:
-        """Return whether every one of `readers` computes the schedule."""
-        return all(self.judged_by(reader).status in GOOD for reader in readers)
+        """Return whether every one of `readers` computes the schedule, or its ramp where that is approximated."""
+        return all(self.judged_by(reader).status in (GOOD if self.ramp is None else RUNS) for reader in readers)
 
 
 def judged(
@@ -176,7 +194,10 @@ def judged(
     verdicts = tuple(
         with_deviation(verdict, deviation) for verdict in (llamacpp, *judge_readers(features, arch, llamacpp))
     )
-    return GgufResult(encoding, verdicts, edit=edit, arch=arch, features=features, deviation=deviation, **more)
+    kept = (model.kept or model.reading()).spec
+    return GgufResult(
+        encoding, verdicts, edit=edit, arch=arch, features=features, kept=kept, deviation=deviation, **more
+    )
 
 
 def judge_file(file: GgufFile) -> tuple[Verdict, ...]:
@@ -195,19 +216,18 @@ def judge_edit(schedule: Schedule, model: GgufModel, edit: Edit, name: str, enco
     name: of the encoding or carrier, for the message. encoding: its name in the records of executed files. Raises
     UnsupportedBake where llama.cpp would not load the file, or not compute the schedule.
     """
-    table, before, planned = arch_table(), model.reading(), model.after(edit)
-    after = planned.reading()
+    table, planned = arch_table(), model.after(edit)
+    before, after = model.kept or model.reading(), planned.reading()
     refused = refused_tensors(after, planned.vectors, planned.get(f"{after.arch.name}.rope.scaling.type"))
     reason_against = f"it does not load {after.arch.name} with {refused[0]}" if refused else ""
     reason_against = reason_against or difference(schedule, before.spec, after.spec)
     if not reason_against and after.spec.layers != before.spec.layers:
         reason_against = "other layers would rotate"
-    if not reason_against and "local" in after.spec.layers and abs(after.local_attention_factor - 1) > TOLERANCE:
-        reason_against = f"it scales the window layers by {after.local_attention_factor:.4f} as well"
+    window_factors = (after.local_attention_factor, before.local_attention_factor)
+    if not reason_against and "local" in after.spec.layers and not math.isclose(*window_factors, rel_tol=TOLERANCE):
+        reason_against = "it scales the window layers by {:.4f}, not {:.4f}".format(*window_factors)
     if reason_against:
-        raise UnsupportedBake(
-            "this schedule", f"{table.display_name} with {name}", reason_against, "choose another method or encoding"
-        )
+        raise UnsupportedBake("this schedule", f"{table.display_name} with {name}", reason_against, ANOTHER)
     if before.arch.assumed:
         reason = f"{before.arch.name} is not in the table; llama.cpp reads these keys alike for those that are"
         return Verdict(table.key, table.display_name, "unknown", reason, table.source, table.version)
@@ -262,7 +282,15 @@ SCALING = (
     "type", "factor", "attn_factor", "original_context_length", "yarn_ext_factor", "yarn_attn_factor",
     "yarn_beta_fast", "yarn_beta_slow", "alpha",
 )  # fmt: skip
+MULTIPLIER = "yarn_log_multiplier"
 NEGLIGIBLE = 1e-7
+
+
+def fitting_keys(arch: Arch) -> str:
+    """A sentence on the methods that the keys of an architecture can hold, for a refusal."""
+    if arch.window is not None and arch.window.rotates == "window" and arch.window.scaling == "base":
+        return "only another base fits into its keys, such as --theta or --ntk give"
+    return "theta, linear and yarn fit into its keys"
 
 
 def start(model: GgufModel, schedule: Schedule) -> Edit:
@@ -273,20 +301,29 @@ def start(model: GgufModel, schedule: Schedule) -> Edit:
     (src/llama-model.cpp:1410, ggml_rope_yarn).
     """
     prefix = model.get("general.architecture")
-    stale = {f"{prefix}.rope.scale_linear", *(f"{prefix}.rope.scaling.{key}" for key in SCALING)}
-    if pinned_original(model):
-        stale.remove(f"{prefix}.rope.scaling.original_context_length")
-    ones = {name: overwrite(np.ones(len(vector))) for name, vector in model.vectors.items() if name in ROPE_TENSORS}
     values = {f"{prefix}.context_length": u32(schedule.context)}
     if schedule.context != schedule.original_context and not pinned_original(model):
         values[f"{prefix}.rope.scaling.original_context_length"] = u32(schedule.original_context)
-    return Edit(values, frozenset(stale - values.keys()), changes=ones)
+    return without_scaling(model).merged(Edit(values))
+
+
+def without_scaling(model: GgufModel) -> Edit:
+    """Return the edit that removes a scaling: its keys, and divisors other than 1."""
+    prefix = model.get("general.architecture")
+    stale = {f"{prefix}.rope.scale_linear", *(f"{prefix}.rope.scaling.{key}" for key in SCALING)}
+    if pinned_original(model):
+        stale.remove(f"{prefix}.rope.scaling.original_context_length")
+    if arch_of_header(model).softmax:  # elsewhere the multiplier only has a part in the attention factor
+        stale.add(f"{prefix}.rope.scaling.{MULTIPLIER}")
+    ones = {name: overwrite(np.ones(len(vector))) for name, vector in model.vectors.items() if name in ROPE_TENSORS}
+    return Edit(dropped=frozenset(stale), changes=ones)
 
 
 def pinned_original(model: GgufModel) -> int:
     """Return the original context in tokens, where query scaling uses the same key (Ministral 3); else 0."""
-    prefix = model.get("general.architecture")
-    if not model.get(f"{prefix}.attention.temperature_scale"):
+    prefix, arch = model.get("general.architecture"), arch_of_header(model)
+    shared = arch.query_length == "rope.scaling.original_context_length"
+    if not shared or not model.get(f"{prefix}.attention.temperature_scale"):
         return 0
     return int(model.get(f"{prefix}.rope.scaling.original_context_length", 0))
 
@@ -315,15 +352,16 @@ def put_vector(model: GgufModel, name: str, vector: Vector) -> Edit:
 
 
 def take_back(model: GgufModel, edit: Edit) -> Edit:
-    """Return the edit with changed norms, so that the window layers compute as with the attention factor 1.
+    """Return the edit with changed norms, so that the window layers keep their attention factor.
 
     Raises UnsupportedBake where window layers have no F32 query norm.
     """
-    reading = model.after(edit).reading()
-    attention_factor = reading.local_attention_factor
-    if "local" not in reading.spec.layers or abs(attention_factor - 1) < NEGLIGIBLE:
+    reading, kept = model.after(edit).reading(), model.kept or model.reading()
+    excess = reading.local_attention_factor / kept.local_attention_factor
+    if "local" not in reading.spec.layers or abs(excess - 1) < NEGLIGIBLE:
         return edit
-    before, whole = model.get(WINDOW_NORM, 1.0), reading.spec.rotary_dim == reading.spec.head_dim or reading.arch.halved
+    folded = model.get(WINDOW_NORM, 1.0)
+    whole = reading.spec.rotary_dim == reading.spec.head_dim or reading.arch.halved
     changes = {}
     for index, kind in enumerate(reading.spec.layers):
         name = f"blk.{index}.attn_q_norm.weight"
@@ -335,10 +373,10 @@ def take_back(model: GgufModel, edit: Edit) -> Edit:
                 "this attention factor",
                 f"the GGUF architecture {reading.arch.name}",
                 "its key would change the window layers too, and they have no F32 query norm that could undo that",
-                "choose an --attention-factor that leaves the key at 1 (for yarn its default)",
+                "choose an --attention-factor that does not change the key (for yarn its default)",
             )
-        changes[name] = scaled_floats(info.size, attention_factor**-2)
-    return edit.merged(Edit({WINDOW_NORM: f32(before / attention_factor)}, changes=changes))
+        changes[name] = scaled_floats(info.size, excess**-2)
+    return edit.merged(Edit({WINDOW_NORM: f32(folded / excess)}, changes=changes))
 
 
 def scaled_floats(size: int, factor: float) -> Change:
@@ -363,7 +401,7 @@ def carry(model: GgufModel, to: str) -> Edit:
             "this schedule",
             f"{arch.name} as {to or 'another architecture'}",
             "this carrier is not known",
-            f"take {known}" if known else "theta, linear and yarn fit into its keys",
+            f"take {known}" if known else fitting_keys(arch),
         )
     changes = {} if arch.pairs == arch_table().arch[to].pairs else _interleaved(model)
     return Edit({f"{to}.rope.dimension_count": u32(model.reading().spec.rotary_dim)}, arch=to, changes=changes)

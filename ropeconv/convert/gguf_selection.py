@@ -15,14 +15,28 @@ from functools import partial
 from ..errors import UnsupportedBake, UsageError
 from ..formats.gguf.edit import Edit
 from ..formats.gguf.header import F32, f32, u32
+from ..rope.forms import Yarn
 from ..rope.schedule import QueryScaling, Schedule, approximate_log_n, deviation
 from ..runtimes.gguf_readers import Reader, find_readers
 from ..runtimes.llamacpp.archs import arch_of_header
 from ..runtimes.llamacpp.read_header import ASSUMED
+from ..runtimes.llamacpp.scaling import llamacpp_ramp, why_other_ramp
 from ..runtimes.runtime import GOOD
+from ..runtimes.verdict import difference
+from .encodings.keys import OTHERWISE
 from .encodings.tensor import tensor
-from .gguf_encoding import GGUF_ENCODINGS, NOTE, GgufModel, GgufResult, carry, judged, nothing_suits, scaled_floats
-from .target import ConsideredEncoding, Refusals, Target, attempts, refuse_attention_factor
+from .gguf_encoding import (
+    ANOTHER,
+    GGUF_ENCODINGS,
+    NOTE,
+    GgufModel,
+    GgufResult,
+    carry,
+    judged,
+    nothing_suits,
+    scaled_floats,
+)
+from .target import CANCELLED, ConsideredEncoding, Refusals, Target, attempts, refuse_attention_factor
 
 TO = "mistral3"
 EXPONENT = 20  # the factor is applied in float32
@@ -102,12 +116,14 @@ def select_gguf(schedule: Schedule, model: GgufModel, target: Target) -> GgufRes
     most readers compute exactly; where there is none, qwen2 as llama. Other carriers are used only where the target
     names them. Raises UnsupportedBake where nothing fits, UsageError for an unknown name.
     """
-    arch = arch_of_header(model)
+    arch, present = arch_of_header(model), model.reading().spec
     if arch.fixed:
-        why = "llama.cpp rotates it with the base 10000 whatever the file has"
-        raise UnsupportedBake("a schedule", f"the GGUF architecture {arch.name}", why, "extend the checkpoint instead")
+        return _fixed(schedule, model)
     if arch.norm_after_rope:
-        refuse_attention_factor(schedule, arch.name)
+        refuse_attention_factor(schedule, present.attention_factor, arch.name, CANCELLED)
+    if arch.no_attention_factor:
+        reason = "llama.cpp computes it without one"
+        refuse_attention_factor(schedule, present.attention_factor, arch.name, reason)
     encoding, carrier = target.encoding, target.carrier or ""
     readers = tuple(rows[-1] for rows in map(find_readers, target.runtimes) if rows)
     if schedule.log_n is not None:
@@ -115,8 +131,11 @@ def select_gguf(schedule: Schedule, model: GgufModel, target: Target) -> GgufRes
         result.refuse_approximate(schedule, target, "take --log-n full")
         return _suited(result, {}, readers)
     tries = _tries(schedule, model, carrier)
-    if encoding == "auto" and not carrier:
-        return _plainest(tries, arch.name, readers)
+    if encoding in ("auto", "keys") and not carrier:
+        try:
+            return _exact(encoding, tries, arch.name, readers)
+        except UnsupportedBake as refusal:
+            return _other_ramp(schedule, model, target, refusal)
     name = "carrier" if carrier else encoding
     if name not in tries:
         if name == "carrier":
@@ -124,6 +143,52 @@ def select_gguf(schedule: Schedule, model: GgufModel, target: Target) -> GgufRes
         known = ", ".join(GGUF_ENCODINGS)
         raise UsageError(f"--encoding {encoding} is not for GGUF; choose auto, {known} or carrier")
     return _suited(tries[name](), {other: make for other, make in tries.items() if other != name}, readers)
+
+
+def _exact(encoding: str, tries: Tries, arch: str, readers: tuple[Reader, ...]) -> GgufResult:
+    """The result of "auto", or of "keys", that holds a schedule exactly."""
+    if encoding == "auto":
+        return _plainest(tries, arch, readers)
+    others = {name: make for name, make in tries.items() if name != encoding}
+    return _suited(tries[encoding](), others, readers)
+
+
+def _other_ramp(schedule: Schedule, model: GgufModel, target: Target, refusal: UnsupportedBake) -> GgufResult:
+    """The result with the ramp that llama.cpp computes in place of YaRN's own, where the target allows that.
+
+    refusal: of the exact encodings, raised where the ramp is not the reason for it.
+    """
+    arch = arch_of_header(model)
+    ramp = llamacpp_ramp(schedule, arch)
+    if ramp is None:
+        raise refusal
+    try:
+        result = _encoded("keys", ramp.applied(schedule), model)
+    except UnsupportedBake:
+        raise refusal from None
+    form = schedule.form
+    assert isinstance(form, Yarn)
+    why = f"llama.cpp {why_other_ramp(form, arch)}"
+    if not target.allow_approximate:
+        betas = f"yarn with beta_fast {form.beta_fast:g} and beta_slow {form.beta_slow:g}"
+        raise UnsupportedBake(
+            betas if form.truncate else "yarn without truncation",
+            f"the keys of {arch.name}",
+            f"{why}: {ramp.distance}",
+            "pass --allow-approximate to write that, or keep safetensors",
+        )
+    note = f"an approximation: {why}, so {ramp.distance}"
+    return replace(result.approximated(ramp), notes=(*result.notes, note))
+
+
+def _fixed(schedule: Schedule, model: GgufModel) -> GgufResult:
+    """The result for an architecture that reads no key: its own RoPE, for which no key changes but the context."""
+    name = arch_of_header(model).name
+    edit = Edit({f"{name}.context_length": u32(schedule.context)})
+    if difference(schedule, model.reading().spec, model.after(edit).reading().spec):
+        why = "llama.cpp rotates it with the base 10000 whatever the file has"
+        raise UnsupportedBake("a schedule", f"the GGUF architecture {name}", why, "extend the checkpoint instead")
+    return judged("keys", schedule, model, edit)
 
 
 def _tries(schedule: Schedule, model: GgufModel, carrier: str) -> Tries:
@@ -148,8 +213,9 @@ def _plainest(tries: Tries, arch: str, readers: tuple[Reader, ...]) -> GgufResul
         if "carrier" in refusals:
             raise refusals["carrier"]
         why = "; ".join(f"by {name}, {refusal.reason}" for name, refusal in refusals.items())
-        last = list(refusals.values())[-1]
-        raise UnsupportedBake("this schedule", f"the GGUF architecture {arch}", why, last.alternatives)
+        repairs = [refusal.alternatives for refusal in refusals.values()]
+        repair = next((words for words in repairs if words not in (OTHERWISE, ANOTHER)), repairs[-1])
+        raise UnsupportedBake("this schedule", f"the GGUF architecture {arch}", why, repair)
     selected = max(fitting, key=GgufResult.exact_count)
     reasons = _reasons(selected, results, refusals, readers)
     tried = (name for name in tries if name in reasons)

@@ -9,6 +9,7 @@ from ..formats.files import expanded
 from ..formats.kind import is_gguf
 from ..options import Format, OutputPlace, TargetOptions, options
 from ..rope.methods.vectors import AsIs
+from ..rope.ramps import RampApproximation
 from ..rope.recipe import Recipe
 from ..rope.schedule import EXACT, QueryScaling, Schedule
 from ..runtimes.gguf_readers import find_any, reader_names
@@ -41,8 +42,8 @@ class Target(TargetOptions, OutputPlace):
         kept = "--as-is" if isinstance(recipe.method, AsIs) else "--on-top" * recipe.on_top
         if self.replace and kept:
             raise UsageError(f"{kept} keeps the scaling that --replace would take away; give one of them")
-        if self.allow_approximate and recipe.log_n is None:
-            raise UsageError("--allow-approximate needs --log-n, the only approximated method; leave it out")
+        if self.allow_approximate and recipe.log_n is None and not to_gguf:
+            raise UsageError("--allow-approximate needs --log-n or GGUF output; leave it out")
         if self.assume_arch_keys and not from_gguf:
             raise UsageError("--assume-arch-keys goes with a GGUF file as SOURCE; leave it out")
         if self.in_place and (not from_gguf or not to_gguf or self.out is not None):
@@ -124,7 +125,8 @@ class EncodeResult:
 
     verdicts: one per runtime. considered: the encodings that "auto" tried. notes: sentences for the user.
     log_n_approximation: the query scaling written for the schedule's log-n, None where the formula itself is written or
-    there is no log-n. deviation: of that approximation from the formula, relative.
+    there is no log-n. deviation: of that approximation from the formula, relative. ramp: the ramp of YaRN that is
+    written in place of the schedule's, None where the schedule itself is written.
     """
 
     encoding: str
@@ -133,6 +135,7 @@ class EncodeResult:
     notes: tuple[str, ...] = ()
     log_n_approximation: QueryScaling | None = None
     deviation: float = 0.0
+    ramp: RampApproximation | None = None
 
     def verdict_of(self, runtime: VersionRange) -> Verdict:
         """Return the verdict about the last version of a row of the table of runtimes."""
@@ -175,21 +178,31 @@ def attempts(encoders: Mapping[str, Callable[[], R]]) -> tuple[list[R], Refusals
 
 def with_deviation(verdict: Verdict, deviation: float) -> Verdict:
     """Return the verdict on a log-n approximation: "approximate" for a good one if the deviation exceeds 1e-3."""
-    if verdict.status not in GOOD or deviation <= EXACT:
+    if deviation <= EXACT:
         return verdict
-    reason = "; ".join(filter(None, [f"log-n in steps, up to {deviation:.1%} off", verdict.reason]))
+    return _approximate(verdict, f"log-n in steps, up to {deviation:.1%} off")
+
+
+def with_ramp(verdict: Verdict, ramp: RampApproximation | None) -> Verdict:
+    """Return the verdict on another ramp than the schedule's: "approximate" for a good one."""
+    return verdict if ramp is None else _approximate(verdict, ramp.distance)
+
+
+def _approximate(verdict: Verdict, distance: str) -> Verdict:
+    if verdict.status not in GOOD:
+        return verdict
+    reason = "; ".join(filter(None, [distance, verdict.reason]))
     return replace(verdict, status="approximate", reason=reason)
 
 
-def refuse_attention_factor(schedule: Schedule, name: str, reason: str = "") -> None:
-    """Raise UnsupportedBake for an attention factor in a family or architecture that cannot have one.
+CANCELLED = "it normalises queries and keys after the rotation, which cancels any attention factor"
 
-    reason: by default its norms after the rotation.
+
+def refuse_attention_factor(schedule: Schedule, present: float, name: str, reason: str) -> None:
+    """Raise UnsupportedBake for a new attention factor in a family or architecture that cannot have one.
+
+    present: the attention factor that the model states already, which has no effect either. reason: why it has none.
     """
-    if schedule.attention_factor != 1:
-        raise UnsupportedBake(
-            f"attention_factor {schedule.attention_factor:g}",
-            name,
-            reason or "it normalises queries and keys after the rotation, which cancels any attention factor",
-            "pass --attention-factor 1",
-        )
+    if schedule.attention_factor not in (1, present):
+        given = f"attention_factor {schedule.attention_factor:g}"
+        raise UnsupportedBake(given, name, reason, "pass --attention-factor 1")

@@ -26,7 +26,7 @@ from ..formats.files import scratch
 from ..rope.errors import RopeconvError
 from ..rope.forms import InterpolatedForm, Plain, Yarn
 from ..rope.schedule import Schedule
-from ..runtimes.llamacpp.archs import find_arch
+from ..runtimes.llamacpp.archs import Arch, find_arch
 from .engine import Engine, Progress, TokenLosses
 from .llamacpp_program import Load, LoadedModel, Message, Override
 from .process import ProgramProcess
@@ -198,6 +198,10 @@ LONGEST = 300.0
 """Seconds without an answer until a file is given up; 100 GB load in some seconds, from a network disk in tens."""
 
 
+DECODED = 5
+"""Tokens that `why_not_run` decodes."""
+
+
 def available() -> bool:
     """Whether llama.cpp is installed."""
     return find_spec("llama_cpp") is not None
@@ -241,19 +245,42 @@ def overrides(schedule: Schedule, arch: str) -> dict[str, Override] | None:
     arch: the GGUF architecture, with which the keys begin.
     """
     form, attention_factor = schedule.form, schedule.attention_factor
-    theta_key = find_arch(arch, assumed=True).theta_key
+    row = find_arch(arch, assumed=True)
     if not isinstance(form, (Plain, InterpolatedForm, Yarn)):
         return None
-    values: dict[str, Override] = {theta_key: ("float", form.theta), "context_length": ("int", schedule.context)}
+    values: dict[str, Override] = {row.theta_key: ("float", form.theta), "context_length": ("int", schedule.context)}
+    log = 0.0
     if isinstance(form, Plain):
         values["rope.scaling.type"] = ("str", "none")
     else:
         values["rope.scaling.type"] = ("str", form.kind)
         values["rope.scaling.factor"] = ("float", form.factor)
+        log = 0.1 * math.log(max(form.factor, 1.0))
     if isinstance(form, Yarn):
         if (form.beta_fast, form.beta_slow, form.truncate) != (32.0, 1.0, True):
             return None
         values["rope.scaling.original_context_length"] = ("int", form.original_context)
-        attention_factor /= 1 + 0.1 * math.log(form.factor)
+    of_all = _mscale_all_dim(schedule, row, log)
+    if row.log_multiplier:  # the one of the file would count otherwise
+        unit = 0.1 if row.softmax else 1.0
+        values["rope.scaling.yarn_log_multiplier"] = ("float", unit * of_all)
+    if isinstance(form, Yarn):
+        # the kernel multiplies by 1 + log; with a multiplier, the context has taken that back
+        # (src/llama-context.cpp:187-214)
+        numerator = 1 + log * of_all if row.same_mscale and of_all else 1 + log
+        attention_factor *= (1 + log * of_all) / numerator
     values["rope.scaling.attn_factor"] = ("float", attention_factor)
     return {f"{arch}.{key}": value for key, value in values.items()}
+
+
+def _mscale_all_dim(schedule: Schedule, arch: Arch, log: float) -> float:
+    """The mscale_all_dim with which llama.cpp has the softmax scale of a schedule; 0 where it has none.
+
+    log: 0.1 ln s. It multiplies all logits by the square of attention factor times 1 + mscale_all_dim log, and without
+    yarn by that of 1 + log as well (src/models/deepseek2.cpp).
+    """
+    if not (arch.softmax and arch.log_multiplier) or not log:
+        return 0.0
+    without = schedule.attention_factor * (1.0 if isinstance(schedule.form, Yarn) else 1 + log)
+    of_all = (math.sqrt(schedule.softmax_scale) / without - 1) / log
+    return 0.0 if abs(of_all) < 1e-6 else of_all

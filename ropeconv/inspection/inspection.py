@@ -27,7 +27,15 @@ from ..runtimes.verdict import Verdict, describe, difference, judge_all
 from ..summary import Summary
 from .document import InspectionDocument, Problem, layer_groups
 from .kv_cache import KvCache, config_cache, gguf_cache
-from .problems import check_weights, config_problems, draft_of, gguf_problems, limit_problems, stale_tensors
+from .problems import (
+    check_weights,
+    config_problems,
+    draft_of,
+    gguf_problems,
+    limit_problems,
+    ramp_problems,
+    stale_tensors,
+)
 from .receipts.folder import first_spec, stated
 from .receipts.gguf import first_reading, gguf_stated
 from .receipts.receipt import Receipt
@@ -180,6 +188,7 @@ def inspect_gguf(source: GgufSource) -> Inspection:
         spec = _trained(spec, receipt, first)
     problems = [
         *gguf_problems(reading, source.file, rope_tensors(source.file)),
+        *ramp_problems(reading, source.file, receipt),
         *limit_problems(modelfile_limits(source), spec, (), "--as-is --ollama"),
     ]
     return Inspection(

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from difflib import get_close_matches
 from functools import cache
 from typing import Literal
@@ -24,11 +25,14 @@ from ..rope.forms import DynamicNtk, InterpolatedForm, LongRope, Vector, Yarn
 from ..rope.spec import RopeSpec
 from ..runtimes.drafts import DraftKind, draft_kind
 from ..runtimes.evidence import stated_key
+from ..runtimes.llamacpp.archs import Arch
 from ..runtimes.llamacpp.read_header import FREQS, LONG, SHORT, Reading
+from ..runtimes.llamacpp.scaling import llamacpp_ramp, why_other_ramp
 from ..runtimes.read_config import UnknownRopeType, read_spec, rope_dict
 from ..runtimes.runtime import find, newest, runtimes
 from ..runtimes.verdict import describe, without_config
 from .document import Problem
+from .receipts.receipt import Receipt
 
 ROPE_KEYS = frozenset(
     (
@@ -183,6 +187,45 @@ def gguf_problems(reading: Reading, file: GgufFile, vectors: Mapping[str, Vector
     family = by_name().get(arch.family)
     if family and not spec.scaled:
         yield from _doubtful(family, spec, {})
+
+
+def ramp_problems(reading: Reading, file: GgufFile, receipt: Receipt | None) -> Iterator[Problem]:
+    """Yield the distance of YaRN's ramp in llama.cpp from the ramp of the model, where that one is known.
+
+    It is stated by a receipt, by keys that llama.cpp does not read for the architecture, or by the class of the family.
+    """
+    spec, form, arch = reading.spec, reading.spec.form, reading.arch
+    if not isinstance(form, Yarn):
+        return
+    if receipt is not None and receipt.ramp_approximation is not None:
+        distance = receipt.ramp_approximation.approximation.distance
+        yield Problem("approximate", f"llama.cpp computes another ramp of YaRN than the model has: {distance}")
+        return
+    own = own_ramp(form, file, arch, receipt)
+    schedule = replace(spec.current(), form=own, inv_freq=own.inv_freq(spec.rotary_dim))
+    ramp = llamacpp_ramp(schedule, arch)
+    if ramp is None:
+        return
+    whose = (
+        f"published {arch.name} models have other ends" if form.truncate != own.truncate else "the header has others"
+    )
+    yield Problem("approximate", f"llama.cpp {why_other_ramp(own, arch)}, and {whose}: {ramp.distance}")
+
+
+def own_ramp(form: Yarn, file: GgufFile, arch: Arch, receipt: Receipt | None) -> Yarn:
+    """Return the form that a model has by the dead keys of its header, or by the class of its family."""
+    family = by_name().get(arch.family)
+    scaling = (family.defaults.scaling if family else None) or {}
+    published = (scaling.get("factor"), scaling.get("original_max_position_embeddings"))
+    unchanged = receipt is None or receipt.method == "as-is"
+    if unchanged and scaling.get("truncate") is False and published == (form.factor, form.original_context):
+        return replace(form, truncate=False)
+    if arch.betas:
+        return form
+    fast, slow = (file.get(f"{arch.name}.rope.scaling.yarn_beta_{name}") for name in ("fast", "slow"))
+    fast = fast if isinstance(fast, float) and fast > 0 else form.beta_fast
+    slow = slow if isinstance(slow, float) and 0 < slow <= fast else form.beta_slow
+    return replace(form, beta_fast=fast, beta_slow=slow)
 
 
 def _doubtful(family: Family, spec: RopeSpec, part: Config) -> Iterator[Problem]:

@@ -48,6 +48,9 @@ def on_top(method: Method, spec: RopeSpec, context: int | None = None) -> Schedu
       new base, A' = A;
     - every other pair: f_i' = f_i m_i / theta_i, of two factor lists both, and A' = A A_m.
 
+    The softmax scale of MLA grows by its own law in the same way, and with (A' / A)^2 where the attention factor
+    multiplies every logit.
+
     The context becomes L1 s. A method therefore sees L1 as the trained context, at the frequencies that the scaling has
     divided: the pair that rotates once in L0 unscaled rotates once in L1 under linear scaling by L1 / L0.
 
@@ -97,9 +100,16 @@ def _widened(method: Method, factor: float | None, start: RopeSpec, spec: RopeSp
     total, old = method.widened(spec.form, factor), method.widened(spec.form, 1.0)
     if total is None or old is None:
         return None
-    schedule = schedule_of(total, start)
-    law = schedule.attention_factor / schedule_of(old, start).attention_factor
-    return replace(schedule, attention_factor=spec.attention_factor * law)
+    before, schedule = schedule_of(old, start), schedule_of(total, start)
+    law = schedule.attention_factor / before.attention_factor
+    softmax_law = schedule.softmax_scale / before.softmax_scale
+    if spec.softmax_follows:
+        softmax_law *= law**2
+    return replace(
+        schedule,
+        attention_factor=spec.attention_factor * law,
+        softmax_scale=spec.softmax_scale * softmax_law,
+    )
 
 
 def _composed(schedule: Schedule, start: RopeSpec, spec: RopeSpec) -> Schedule:
@@ -107,6 +117,8 @@ def _composed(schedule: Schedule, start: RopeSpec, spec: RopeSpec) -> Schedule:
     current, base = spec.current(), start.form.inv_freq(spec.rotary_dim)
     attention_factor = current.attention_factor * schedule.attention_factor
     softmax_scale = current.softmax_scale * schedule.softmax_scale
+    if spec.softmax_follows:
+        softmax_scale *= schedule.attention_factor**2
     inv_freq, short, original = current.inv_freq * _ratio(schedule.inv_freq, base), None, spec.original_context
     form: Form | None = None
     if current.short_inv_freq is not None or schedule.short_inv_freq is not None:
@@ -262,10 +274,14 @@ class Recipe:
             ) from None
         if not self.method.keeps_zeros and count_zero(schedule.inv_freq[: start.rotating_pairs]) and not self.on_top:
             raise RecipeError(f"{self.method.flag()} gives frequencies that are 0; check its parameters")
+        attention_factor, softmax_scale = self._attention_factor(schedule), schedule.softmax_scale
+        if self.on_top and spec.softmax_follows:
+            softmax_scale *= (attention_factor / schedule.attention_factor) ** 2
         done = replace(
             schedule,
             context=self.context or schedule.context,
-            attention_factor=self._attention_factor(schedule),
+            attention_factor=attention_factor,
+            softmax_scale=softmax_scale,
             log_n=None if self.log_n is None else LogN(self.log_n, self.log_n_length or original),
             query_scaling=spec.query_scaling,
         )

@@ -97,6 +97,7 @@ class RopeSpec:
     rotating_share: the share of these pairs that rotate at all in the unscaled model, from the fastest on (p-RoPE).
     form: the formula in force on the layers that a context extension changes.
     attention_factor: multiplies cos and sin. softmax_scale: multiplies every logit (DeepSeek's mscale).
+    softmax_follows: whether the attention factor multiplies every logit too, as in llama.cpp's graphs of MLA.
     original_context: tokens the unscaled embedding was trained for. context: tokens the config declares.
     original_context_source: how the former is known: declared by the config, the GGUF header or ropeconv's receipt, a
     fact about the family, the declared context divided by the factor, or the declared one itself.
@@ -122,6 +123,7 @@ class RopeSpec:
     context: int
     attention_factor: float = 1.0
     softmax_scale: float = 1.0
+    softmax_follows: bool = False
     layers: tuple[LayerKind, ...] = ()
     windows: tuple[int | None, ...] = ()
     chunked: bool = False

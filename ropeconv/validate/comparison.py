@@ -90,6 +90,8 @@ class Comparison:
                 f"{baked} was not made from {source.reference}: the recipe gives another schedule; name its source"
             )
         schedule = replace(schedule, context=receipt.schedule.context or schedule.context)
+        if receipt.ramp_approximation is not None:
+            schedule = receipt.ramp_approximation.approximation.applied(schedule)
         return cls(baked, against, receipt, source, schedule, inspection.spec, inspection.draft)
 
     @property
@@ -154,12 +156,15 @@ class Comparison:
 
     @property
     def remark(self) -> str:
-        """A sentence on attention that the output asks for, and that no comparison computes; else empty.
+        """A sentence on what no comparison computes: the model's own ramp, or attention of the output; else empty.
 
         Dual chunk attention has no reference: of the runtimes that `validate` compares, transformers ignores its key,
         and vLLM and SGLang fail with it. Up to `chunk_size - local_size` tokens it is plain attention.
         """
-        source = self.source
+        source, ramp = self.source, self.receipt.ramp_approximation
+        if ramp is not None:
+            distance = ramp.approximation.distance
+            return f" This holds for the ramp that llama.cpp computes, not for that of the model: {distance}."
         if is_gguf(self.baked) or self.receipt.target.dual_chunk == "drop" or isinstance(source, GgufSource):
             return ""
         if not text_part(source.config(), source.family).get(DUAL_CHUNK):

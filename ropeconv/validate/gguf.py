@@ -34,7 +34,8 @@ from ..models.source import Source
 from ..rope.forms import Plain
 from ..rope.schedule import QueryScaling, Schedule
 from ..rope.spec import RopeSpec
-from ..runtimes.llamacpp.read_header import FREQS, WINDOW_NORM, arch_of, rope_tensors
+from ..runtimes.llamacpp.read_header import FREQS, WINDOW_NORM, arch_of, rope_tensors, stored_pairs
+from ..runtimes.llamacpp.scaling import ArchKeys
 from .comparison import Comparison, Settings
 from .sampling import TokenRun, tail_buckets, usual_length
 from .validation import (
@@ -138,6 +139,8 @@ def _divided(file: GgufFile, spec: RopeSpec, schedule: Schedule, folder: Path) -
     assert keys is not None, "a plain base has keys"
     rotates = schedule.inv_freq > 0
     divisors = np.where(rotates, plain.inv_freq(spec.rotary_dim) / np.where(rotates, schedule.inv_freq, 1.0), 1e30)
+    unused = stored_pairs(ArchKeys(file, arch_of(file)), spec.rotary_dim) - len(divisors)
+    divisors = np.concatenate([divisors, np.ones(unused)])
     removed = frozenset({FREQS} & file.tensors.keys())
     edit = Edit(added={FREQS: divisors.astype("<f4").tobytes()}, removed=removed)
     for shard, path in enumerate(file.paths):
@@ -215,7 +218,7 @@ def validate_gguf(
         sentence = f"Equal to the last bit. {sentence}"
     elif agrees and rounded:
         sentence += f" The weights are {rounded}: a tenth of the control is allowed."
-    sentence += reference.remark
+    sentence += reference.remark + comparison.remark
     sentence += otherwise([f"logits divided by their spread of {temperature:.2g}"] if temperature != 1 else [])
     if isinstance(comparison.scale, QueryScaling):
         sentence += " The output and the reference scale queries in steps, in place of log-n."

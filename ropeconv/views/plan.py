@@ -27,7 +27,7 @@ from .support import others, statuses, support
 
 if TYPE_CHECKING:
     from ..bake.profiles import ProfilesPlan
-    from ..inspection.receipts.receipt import CheckRecord
+    from ..inspection.receipts.receipt import CheckRecord, GgufCheckRecord
     from ..validate.validation import Validation
 
 
@@ -180,12 +180,13 @@ def _folded(fold: Fold, attention_factor_in_config: bool) -> str:
 class Outcome:
     """The outcome of a plan.
 
-    path: of the output, None where it was published from a temporary folder. check: by the installed transformers.
+    path: of the output, None where it was published from a temporary folder. check: by the installed transformers, or
+    by reading a GGUF file back.
     proof: the validation. published: the URL of the commit, or empty. run: commands that run the output.
     """
 
     path: Path | None = None
-    check: CheckRecord | None = None
+    check: CheckRecord | GgufCheckRecord | None = None
     proof: Validation | None = None
     published: str = ""
     run: list[str] = field(default_factory=list)
@@ -206,11 +207,7 @@ class Outcome:
 def show_outcome(plan: Plan, done: Outcome, sheet: Sheet) -> None:
     """Shows the outcome of a plan: the check, the place, the validation, the publication, and the next commands."""
     if done.check:
-        name = f"transformers {done.check.transformers}"
-        loaded = (
-            f"{name} computes" if not done.check.read_as else f"{name}, loading it as {done.check.read_as}, computes"
-        )
-        sheet.say(f"Checked: {loaded} these frequencies within {done.check.max_ulp} ulp of float32.")
+        sheet.say(f"Checked: {done.check.sentence}")
     if done.path:
         sheet.copyable(f"Changed {done.path} in place." if plan.target.in_place else f"Wrote {done.path}")
         if plan.source.kind == "config":

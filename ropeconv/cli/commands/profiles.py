@@ -156,19 +156,27 @@ def _write(plan: ProfilesPlan, documents: dict[str, dict[str, Any]], screen: Scr
     """Writes the folder, and prints the command of each profile. documents: by profile, which get the outcome."""
     from ...bake.profiles import write_profiles
     from ...bake.warnings import run_commands
+    from ...inspection.receipts.receipt import CheckRecord, GgufCheckRecord
 
     try:
         with screen.progress("Writing", plan.bytes) as advance:
             outputs = write_profiles(plan, advance=advance)
     except KeyboardInterrupt:
         raise Interruption(f"interrupted; {plan.out} does not exist yet, and the same command continues") from None
-    checked = [name for name, done in outputs.items() if done.check]
+    computed = [name for name, done in outputs.items() if isinstance(done.check, CheckRecord)]
+    read_back: dict[str, list[str]] = {}
+    for name, done in outputs.items():
+        if isinstance(done.check, GgufCheckRecord):
+            read_back.setdefault(done.check.sentence, []).append(name)
     for reason in dict.fromkeys(done.reason for done in outputs.values()):
         screen.note(reason and f"Not checked: {reason}.")
     if not screen.as_json:
         screen.copyable(str(plan.out) if screen.quiet else f"Wrote {plan.out}")
-        if checked and not screen.quiet:
-            screen.say(f"Checked: the installed transformers computes the frequencies of {', '.join(checked)}.")
+        if computed and not screen.quiet:
+            screen.say(f"Checked: the installed transformers computes the frequencies of {', '.join(computed)}.")
+        if not screen.quiet:
+            for sentence, names in read_back.items():
+                screen.say(f"Checked ({', '.join(names)}): {sentence}")
     for name, done in outputs.items():
         commands = run_commands(plan.plans[name], done.path)
         documents[name] |= {"path": str(done.path), "check": to_builtins(done.check), "run": commands}

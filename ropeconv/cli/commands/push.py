@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ...bake.plan import Plan
     from ...engines.probe import Probe
     from ...hub.upload_set import UploadSet
-    from ...inspection.receipts.receipt import CheckRecord
+    from ...inspection.receipts.receipt import CheckRecord, GgufCheckRecord
 
 
 def how_to_publish(values: dict[str, Any]) -> PublishOptions:
@@ -38,7 +38,7 @@ def how_to_publish(values: dict[str, Any]) -> PublishOptions:
 
 def publish_staged(
     plan: Plan, probe: Probe | None, options: PublishOptions, screen: Screen, checksum: bool
-) -> tuple[CheckRecord | None, str]:
+) -> tuple[CheckRecord | GgufCheckRecord | None, str]:
     """Publishes a plan from a temporary folder, which holds only files that are not copied unchanged.
 
     Returns the check of the output, and the URL of the commit.

@@ -12,7 +12,15 @@ from ...formats.gguf.header import GgufValue, boolean, f32, string, u32
 from ...rope.forms import Form, InterpolatedForm, Plain, Yarn
 from ...rope.schedule import Schedule
 from ...runtimes.llamacpp.archs import ASSUMED_KEY, arch_of_header
-from ..gguf_encoding import GgufModel, gguf_encoding, pinned_original, start, with_attention_factor
+from ..gguf_encoding import (
+    MULTIPLIER,
+    NEGLIGIBLE,
+    GgufModel,
+    gguf_encoding,
+    pinned_original,
+    start,
+    with_attention_factor,
+)
 
 OTHERWISE = "use --encoding tensor where the architecture has it, or another method"
 
@@ -28,8 +36,7 @@ def keys(schedule: Schedule, model: GgufModel) -> Edit:
     pinned = pinned_original(model)
     assumed: dict[str, GgufValue] = {ASSUMED_KEY: boolean(True)} if arch.assumed else {}
     values: dict[str, GgufValue] = {f"{arch.name}.{arch.theta_key}": f32(form.theta)}
-    shared = arch.window is not None and (arch.window.scaling == "same" or arch.window.rotates == "window")
-    if shared and "local" not in model.reading().spec.layers and model.get(f"{prefix}freq_base_swa") is not None:
+    if _window_base_follows(model):
         values[f"{prefix}freq_base_swa"] = f32(form.theta)
     if not isinstance(form, Plain):
         original = form.original_context if isinstance(form, Yarn) else schedule.original_context
@@ -55,14 +62,43 @@ def keys(schedule: Schedule, model: GgufModel) -> Edit:
             values[f"{prefix}scaling.yarn_beta_slow"] = f32(form.beta_slow)
     edit = start(model, schedule).merged(Edit(values | assumed))
     if arch.softmax and arch.log_multiplier:
-        edit = _with_log_multiplier(model, schedule, edit, form, f"{prefix}scaling.yarn_log_multiplier")
+        edit = _with_log_multiplier(model, schedule, edit, form)
+    elif arch.softmax:
+        _check_softmax(model, schedule, edit, form)
     return with_attention_factor(model, schedule, edit)
 
 
-def _with_log_multiplier(model: GgufModel, schedule: Schedule, edit: Edit, form: Form, key: str) -> Edit:
-    """MLA scales its logits by the attention factor too; the multiplier, a slope over ln s, takes that back."""
+def _check_softmax(model: GgufModel, schedule: Schedule, edit: Edit, form: Form) -> None:
+    """Raise UnsupportedBake where llama.cpp multiplies all logits otherwise, without a key that takes that back."""
+    scale = model.after(with_attention_factor(model, schedule, edit)).reading().spec.softmax_scale
+    if abs(scale / schedule.softmax_scale - 1) < NEGLIGIBLE:
+        return
+    kind, factor = form.kind, schedule.attention_factor
+    repair = "pass --attention-factor 1" if isinstance(form, Yarn) else "use --yarn with --attention-factor 1"
+    why = f"llama.cpp then multiplies all logits by {scale:.4f}, not by {schedule.softmax_scale:.4f}"
+    target = f"the keys of {arch_of_header(model).name}"
+    raise UnsupportedBake(f"{kind} with attention factor {factor:g}", target, why, repair)
+
+
+def _window_base_follows(model: GgufModel) -> bool:
+    """Whether layers with a window have the base of the others, under a key or a default of their own."""
+    window = arch_of_header(model).window
+    if window is None or not (window.scaling == "same" or window.rotates == "window"):
+        return False
+    present = model.get(f"{model.get('general.architecture')}.rope.freq_base_swa") is not None
+    own = window.own_theta and window.theta is not None
+    return (present or own) and "local" not in model.reading().spec.layers
+
+
+def _with_log_multiplier(model: GgufModel, schedule: Schedule, edit: Edit, form: Form) -> Edit:
+    """MLA scales its logits by the attention factor too; the multiplier, a slope over ln s, takes that back.
+
+    It follows from the softmax scale without one: `start` has removed that of the file.
+    """
     if not isinstance(form, (InterpolatedForm, Yarn)) or form.factor <= 1:
         return edit
     scale = model.after(with_attention_factor(model, schedule, edit)).reading().spec.softmax_scale
     slope = (math.sqrt(schedule.softmax_scale / scale) - 1) / math.log(form.factor)
-    return edit.merged(Edit({key: f32(slope)}))
+    if abs(slope) < NEGLIGIBLE:
+        return edit
+    return edit.merged(Edit({f"{arch_of_header(model).name}.rope.scaling.{MULTIPLIER}": f32(slope)}))

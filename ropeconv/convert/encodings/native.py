@@ -23,6 +23,7 @@ from ..config_edit import RopeSetting
 from ..encoding import config_encoding, original_for
 
 SAME = 1e-9
+ROUNDING = 5e-7
 ONE_LIST = "give one list: leave --keep-short out"
 OTHER_WAYS = "use --encoding factors, which carries any frequencies"
 WITH_ZEROS = "use --encoding buffers, or --to gguf, which carry frequencies that are 0"
@@ -95,14 +96,21 @@ def _yarn(form: Yarn, schedule: Schedule, spec: RopeSpec) -> JsonObject:
         rope["truncate"] = False
     attention_factor = schedule.attention_factor
     usual = abs(attention_factor - temperature_attention_factor(form.factor)) < SAME
-    if spec.mla and schedule.softmax_scale != 1:  # for vLLM, an attention_factor of 1 means no softmax scale
+    scaled = abs(schedule.softmax_scale - 1) > ROUNDING
+    if spec.mla and scaled:  # for vLLM, an attention_factor of 1 means no softmax scale
         slope, root = 0.1 * math.log(form.factor), math.sqrt(schedule.softmax_scale)
-        rope |= {"mscale": round((attention_factor * root - 1) / slope, 12)}
-        rope |= {"mscale_all_dim": round((root - 1) / slope, 12)}
+        rope |= {"mscale": _as_written((attention_factor * root - 1) / slope)}
+        rope |= {"mscale_all_dim": _as_written((root - 1) / slope)}
         del rope["attention_factor"]
     elif not (spec.mla or usual or form.factor <= 1):  # for readers that do not know attention_factor
         rope["mscale"], rope["mscale_all_dim"] = mscale_for(form.factor, attention_factor)
     return rope
+
+
+def _as_written(mscale: float) -> float:
+    """A number as people write it, where it only differs by the rounding of a GGUF file's numbers of 32 bits."""
+    short = float(f"{mscale:.6g}")
+    return short if abs(short - mscale) < ROUNDING else round(mscale, 12)
 
 
 def _longrope(rope: JsonObject, form: LongRope, schedule: Schedule, family: Family) -> RopeSetting:

@@ -5,11 +5,12 @@ import numpy as np
 from ...errors import UnsupportedBake
 from ...formats.gguf.edit import Edit
 from ...formats.gguf.header import string, u32
-from ...rope.forms import Plain, divisors
+from ...rope.forms import Plain, Vector, divisors
 from ...rope.schedule import Schedule
 from ...runtimes.llamacpp.archs import arch_of_header
-from ...runtimes.llamacpp.read_header import FREQS, LONG, SHORT
-from ..gguf_encoding import GgufModel, gguf_encoding, put_vector, start, with_attention_factor
+from ...runtimes.llamacpp.read_header import FREQS, LONG, SHORT, stored_pairs
+from ...runtimes.llamacpp.scaling import ArchKeys
+from ..gguf_encoding import GgufModel, fitting_keys, gguf_encoding, put_vector, start, with_attention_factor
 
 
 @gguf_encoding("tensor", order=2)
@@ -22,13 +23,15 @@ def tensor(schedule: Schedule, model: GgufModel) -> Edit:
     pair = arch.factors == "always" or (arch.factors == "longrope" and (short is not long or LONG in model.vectors))
     target = f"the GGUF architecture {arch.name}"
     if not pair and arch.freqs != "used":
-        repair = "theta, linear and yarn fit into its keys" + ("" if short is long else ", without --keep-short")
+        repair = fitting_keys(arch) + ("" if short is long else ", without --keep-short")
         if arch.carriers:
             repair = f"name a carrier ({', '.join('--carrier ' + name for name in arch.carriers)})"
         raise UnsupportedBake("a frequency vector", target, "llama.cpp loads no rope_freqs for it", repair)
     if short is not long and not pair:
         repair = "give one list: leave --keep-short out"
         raise UnsupportedBake("a pair of factor lists", target, "it supports one list", repair)
+    stored = stored_pairs(ArchKeys(model, arch), spec.rotary_dim)
+    long, short = _filled(long, stored), _filled(short, stored)
     kind = "longrope" if pair and arch.factors == "longrope" else "none"
     original = Edit({f"{arch.name}.rope.scaling.original_context_length": u32(schedule.original_context)})
     edit = start(model, schedule).merged(Edit({f"{arch.name}.rope.scaling.type": string(kind)}))
@@ -37,3 +40,8 @@ def tensor(schedule: Schedule, model: GgufModel) -> Edit:
     else:
         edit = edit.merged(put_vector(model, FREQS, long))
     return with_attention_factor(model, schedule, edit)
+
+
+def _filled(vector: Vector, stored: int) -> Vector:
+    """A list of divisors with ones for pairs that only rotate in layers that do not use it."""
+    return np.concatenate([vector, np.ones(stored - len(vector))])

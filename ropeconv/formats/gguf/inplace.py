@@ -16,7 +16,7 @@ import hashlib
 import os
 import stat
 import struct
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -41,8 +41,10 @@ Entry = tuple[int, int, int]
 """A range in a journal: its first byte in the file, its length, and its first byte in the journal."""
 
 
-def phases(source: GgufFile, edit: Edit) -> Iterator[str]:
+def phases(source: GgufFile, edit: Edit) -> Generator[str, None, None]:
     """Change the first shard of a model in place. Yields the name of each finished phase.
+
+    An error that is thrown into it before "done" undoes the change.
 
     Raises RopeconvError where the edit changes another shard, the file has other names, the filesystem cannot make
     space or the disk fails, and where another process changes the file or has changed it since it was read; nothing is

@@ -141,7 +141,7 @@ def gguf_stated(file: GgufFile, spec: RopeSpec) -> Receipt | None:
         return None
     if receipt is None or receipt.schedule.context != spec.context:
         return None
-    recorded, computed = np.array(receipt.schedule.inv_freq), spec.form.inv_freq(spec.rotary_dim)
+    recorded, computed = np.array(receipt.computed_inv_freq), spec.form.inv_freq(spec.rotary_dim)
     same = recorded.shape == computed.shape and np.allclose(recorded, computed, rtol=CLOSE, atol=0)
     return receipt if same else None
 

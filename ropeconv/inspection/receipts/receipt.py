@@ -12,6 +12,8 @@ import msgspec
 
 from ...formats.jsontext import JsonObject
 from ...options import Format, TargetOptions
+from ...rope.errors import counted
+from ...rope.ramps import RampApproximation
 from ...version import SCHEMA
 
 
@@ -265,6 +267,25 @@ class LogNRecord(msgspec.Struct, frozen=True):
     deviation: float
 
 
+class RampRecord(msgspec.Struct, frozen=True):
+    """The ramp of YaRN that is computed in place of the schedule's, and its distance, as `RampApproximation` has it."""
+
+    beta_fast: float
+    beta_slow: float
+    ratio: float
+    pair: int
+    pairs: int
+    of: int
+    turns: float
+    context: int
+    inv_freq: tuple[float, ...]
+
+    @property
+    def approximation(self) -> RampApproximation:
+        """The ramp and its distance."""
+        return RampApproximation(**msgspec.structs.asdict(self))
+
+
 class ScheduleRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A schedule, as `Schedule.to_dict` has it; keys that it does not need are absent.
 
@@ -330,13 +351,48 @@ class CheckRecord(msgspec.Struct, frozen=True):
     attention_factor: float
     read_as: str = ""
 
+    @property
+    def sentence(self) -> str:
+        """The result for people."""
+        loading = f", loading it as {self.read_as}," if self.read_as else ""
+        name = f"transformers {self.transformers}{loading}"
+        return f"{name} computes these frequencies within {self.max_ulp} ulp of float32."
+
+
+class GgufCheckRecord(msgspec.Struct, frozen=True):
+    """The check of a GGUF output, which was read back before it got its name.
+
+    max_ulp: largest distance from the schedule of a frequency that llama.cpp's rules give for the written header, in
+    ulp of float32. attention_factor: by the same rules. tensors: their number. compared: how many of them were compared
+    with the source, at both ends. llama_cpp: the version that decoded `decoded` tokens; empty where none did.
+    """
+
+    max_ulp: int
+    attention_factor: float
+    tensors: int
+    compared: int = 0
+    decoded: int = 0
+    llama_cpp: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """The result for people."""
+        header = f"by llama.cpp's rules the written header gives these frequencies within {self.max_ulp} ulp of float32"
+        if self.compared:
+            tensors = f"{counted(self.compared, 'tensor begins', 'tensors begin')} and end as in the source"
+        else:
+            tensors = f"{counted(self.tensors, 'tensor is', 'tensors are')} there as planned"
+        decoded = f"; {self.llama_cpp} decoded {self.decoded} tokens" if self.decoded else ""
+        return f"{header}; {tensors}{decoded}."
+
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     """How an output was made.
 
     ropeconv: its version. family: of the model, or its GGUF architecture. recipe: as `Recipe.to_dict` has it. encoding:
-    how the schedule is written. fold, in_config, log_n_approximation: None if the encoding has none. effective_length:
-    in tokens, None if it is the whole context. runtimes: the verdicts. files: of a folder; empty for a GGUF file.
+    how the schedule is written. fold, in_config, log_n_approximation, ramp_approximation: None if the encoding has
+    none. effective_length: in tokens, None if it is the whole context. runtimes: the verdicts. files: of a folder;
+    empty for a GGUF file.
     check: None if it was not run. validation, servers: results of `ropeconv validate`, as `Validation.to_dict` has
     them, the latter by runtime. evaluations: headlines of `ropeconv eval`. original: for `restore`, or None.
     """
@@ -351,6 +407,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     fold: FoldRecord | None = None
     in_config: ConfigRecord | None = None
     log_n_approximation: LogNRecord | None = None
+    ramp_approximation: RampRecord | None = None
     schedule: ScheduleRecord
     effective_length: int | None = None
     runtimes: tuple[RuntimeRecord, ...] = ()
@@ -366,6 +423,12 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     def method(self) -> str:
         """Name of the recipe's method."""
         return str(self.recipe.get("method", ""))
+
+    @property
+    def computed_inv_freq(self) -> tuple[float, ...]:
+        """The frequencies that a runtime computes from the output: those of the schedule, or of another ramp."""
+        ramp = self.ramp_approximation
+        return tuple(self.schedule.inv_freq) if ramp is None else ramp.inv_freq
 
     @property
     def first(self) -> SourceRecord:

@@ -343,5 +343,8 @@ def facts_of(receipt: Receipt) -> dict[str, str]:
         "Context": f"{before.context:,} tokens, then {schedule.context:,}",
         "Attention factor": f"{before.attention_factor:.6g}, then {schedule.attention_factor:.6g}",
         "Encoding": receipt.encoding,
+        "Approximation": "",
     }
+    if receipt.ramp_approximation is not None:
+        facts["Approximation"] = receipt.ramp_approximation.approximation.distance
     return {name: value for name, value in facts.items() if value}

@@ -70,10 +70,12 @@ def _read(file: ArchKeys, vectors: Mapping[str, Vector]) -> Reading:
     closed = scaling.form(file)
     if window is not None and window.rotates == "window" and window.scaling == "base":
         closed, net = Plain(window_theta(file, window, scaling.theta)), window_attention_factor
-    if arch.theta_key != "rope.freq_base" or (window is not None and window.scaling == "plain"):
+    unscaled_windows = window is not None and window.scaling == "plain"
+    if arch.theta_key != "rope.freq_base" or unscaled_windows or arch.norm_after_rope:
         window_attention_factor = 1.0
     original, notes = scaling.original, tuple[str, ...]()
-    form = _divided(closed, _in_use(vectors, arch, scaling.kind, rotary_dim), original, rotary_dim)
+    stored = stored_pairs(file, rotary_dim)
+    form = _divided(closed, _in_use(vectors, arch, scaling.kind, rotary_dim, stored), original, rotary_dim)
     if isinstance(form, LongRope) and form.short_factor != form.long_factor:
         notes = (f"short factors hold in windows of up to {original} tokens, long ones in larger",)
     if len(sections) > 3:
@@ -90,6 +92,7 @@ def _read(file: ArchKeys, vectors: Mapping[str, Vector]) -> Reading:
         context=scaling.context,
         attention_factor=net,
         softmax_scale=softmax,
+        softmax_follows=arch.softmax,
         layers=layers,
         windows=windows,
         chunked=window is not None and window.chunked and any(windows),
@@ -121,7 +124,22 @@ def _widths(file: ArchKeys) -> tuple[int, int]:
     return head_dim, rotary_dim
 
 
-def _in_use(vectors: Mapping[str, Vector], arch: Arch, scaling: str, rotary_dim: int) -> tuple[Vector, Vector] | None:
+def stored_pairs(file: ArchKeys, rotary_dim: int) -> int:
+    """The divisors that a rope tensor has: one for each pair of the layers that rotate the most dimensions.
+
+    In step35 these are the layers with a window, and the others use the first of them (src/models/step35.cpp).
+    rotary_dim: of the other layers.
+    """
+    if not file.arch.halved or not any(layer_windows(file)):
+        return rotary_dim // 2
+    whole = file.whole("rope.dimension_count_swa", file.whole("rope.dimension_count", 2 * rotary_dim))
+    return max(whole, rotary_dim) // 2
+
+
+def _in_use(
+    vectors: Mapping[str, Vector], arch: Arch, scaling: str, rotary_dim: int, stored: int
+) -> tuple[Vector, Vector] | None:
+    """The two lists of divisors in use, for the pairs that rotate. stored: how many divisors a rope tensor has."""
     short = long = None
     if arch.factors == "always" or (arch.factors == "longrope" and scaling == "longrope"):
         short, long = vectors.get(SHORT), vectors.get(LONG)
@@ -130,12 +148,12 @@ def _in_use(vectors: Mapping[str, Vector], arch: Arch, scaling: str, rotary_dim:
     if short is None or long is None:
         return None
     for vector in (short, long):
-        if len(vector) != rotary_dim // 2:
-            raise BadSource(
-                f"a rope tensor has {counted(len(vector), 'number')} for {counted(rotary_dim // 2, 'pair')}; "
-                "fetch the file again"
-            )
-    return short, long
+        if len(vector) != stored:
+            numbers = counted(len(vector), "number")
+            raise BadSource(f"a rope tensor has {numbers} for {counted(stored, 'pair')}; fetch the file again")
+    pairs = rotary_dim // 2
+    used = short[:pairs]
+    return used, used if short is long else long[:pairs]
 
 
 def _divided(closed: Form, pair: tuple[Vector, Vector] | None, original: int, rotary_dim: int) -> Form:

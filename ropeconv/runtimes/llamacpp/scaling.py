@@ -10,6 +10,8 @@ from typing import Any
 from ...errors import BadSource
 from ...rope.errors import shown
 from ...rope.forms import LARGEST_FLOAT32, Form, InterpolatedForm, Plain, Yarn
+from ...rope.ramps import RampApproximation, approximate_ramp
+from ...rope.schedule import Schedule
 from .archs import Arch, HeaderKeys
 
 
@@ -54,6 +56,8 @@ class ArchKeys:
         return default if value is None else str(value)
 
 
+BETA_FAST, BETA_SLOW = 32.0, 1.0
+"""The betas of architectures that read no key for them."""
 TYPES = ("none", "linear", "yarn", "longrope")
 HARMLESS = {"yarn_ext_factor": 1.0, "yarn_attn_factor": 1.0, "yarn_beta_fast": 32.0, "yarn_beta_slow": 1.0}
 
@@ -81,7 +85,8 @@ class ScalingKeys:
         if self.factor == 1 or arch.fixed:
             return Plain(self.theta)
         if self.yarn:
-            return Yarn(self.theta, self.factor, self.original, *((fast, slow) if arch.betas else (32.0, 1.0)))
+            betas = (fast, slow) if arch.betas else (BETA_FAST, BETA_SLOW)
+            return Yarn(self.theta, self.factor, self.original, *betas)
         return InterpolatedForm(self.theta, self.factor)
 
 
@@ -150,3 +155,25 @@ def dead_keys(file: ArchKeys, scaling: ScalingKeys) -> tuple[str, ...]:
     unread += ["factor"] if scaling.kind == "none" or (arch.fixed and not arch.softmax) else []
     unread += ["attn_factor"] if arch.no_attention_factor or (arch.fixed and not arch.softmax) else []
     return tuple(key for key in unread if file.get(f"rope.scaling.{key}") not in (None, HARMLESS.get(key)))
+
+
+def llamacpp_ramp(schedule: Schedule, arch: Arch) -> RampApproximation | None:
+    """The ramp that llama.cpp computes in place of that of a schedule; None where it computes that one.
+
+    It rounds the ends of every ramp (ggml_rope_yarn_corr_dims in ggml/src/ggml.c).
+    """
+    form = schedule.form
+    if not isinstance(form, Yarn):
+        return None
+    betas = (form.beta_fast, form.beta_slow) if arch.betas else (BETA_FAST, BETA_SLOW)
+    return approximate_ramp(schedule, *betas)
+
+
+def why_other_ramp(form: Yarn, arch: Arch) -> str:
+    """The reason for `llamacpp_ramp`, as what llama.cpp does."""
+    reasons = []
+    if not form.truncate:
+        reasons.append("always rounds the ends of the ramp")
+    if not arch.betas and (form.beta_fast, form.beta_slow) != (BETA_FAST, BETA_SLOW):
+        reasons.append(f"computes the betas 32 and 1 for {arch.name}")
+    return " and ".join(reasons)

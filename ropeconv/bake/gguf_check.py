@@ -1,0 +1,156 @@
+"""check_gguf: reads a GGUF output back before it gets its final name, and compares it with its plan.
+
+The frequencies follow from the bytes of the written file by llama.cpp's rules, and not from the edit that was planned.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from ..errors import BadSource, Disagreement
+from ..formats.gguf.edit import RESERVED, Edit, rewrite
+from ..formats.gguf.file import GgufFile
+from ..formats.gguf.header import GgufHeader, GgufValue
+from ..inspection.receipts.receipt import GgufCheckRecord
+from ..rope.schedule import Schedule
+from ..rope.spec import RopeSpec
+from ..runtimes.llamacpp.archs import assumed_keys
+from ..runtimes.llamacpp.read_header import read_file
+from ..runtimes.verdict import difference
+from ..validate.checks import ulp_distance
+from .gguf import ExportPlan, GgufPlan
+from .plan import GgufOutput
+
+END = 4096
+"""Bytes at the beginning and at the end of a tensor that are compared with the source."""
+QUANTISER = ("general.file_type", "general.quantization_version")
+"""Keys that llama.cpp's quantiser writes."""
+
+
+def check_gguf(plan: GgufOutput, path: Path, *, in_place: bool = False) -> GgufCheckRecord:
+    """Return what was found in a written file.
+
+    Args:
+        plan: The plan of the output.
+        path: The file that was written, or the first of its shards.
+        in_place: The file is the source itself, so that its tensors have nothing to be compared with.
+
+    Raises:
+        Disagreement: Where the file is damaged, has other keys or tensors than were planned, or gives other frequencies
+            by llama.cpp's rules.
+    """
+    with assumed_keys(plan.target.assume_arch_keys):
+        file, spec = _read_back(path)
+
+    schedule = plan.schedule if plan.result.ramp is None else plan.result.ramp.applied(plan.schedule)
+    wrong = _unlike_schedule(schedule, plan.result.kept, spec) or next(_unlike_plan(plan, file), "")
+    if wrong:
+        raise _disagreement(wrong)
+
+    compared = 0
+    if isinstance(plan, GgufPlan) and not in_place:
+        compared = _compare_tensors(plan.source.file, plan.edit, file)
+    return _record(schedule, spec, file, compared)
+
+
+def check_split(source: GgufFile, path: Path) -> GgufCheckRecord:
+    """Return what was found in a file that was only written anew in shards. path: its first shard.
+
+    Raises Disagreement where it is damaged, or where its RoPE or a tensor is not that of the source.
+    """
+    before, (file, spec) = read_file(source).spec, _read_back(path)
+    wrong = _unlike_schedule(before.current(), before, spec)
+    if not wrong and file.tensors.keys() != source.tensors.keys():
+        wrong = f"the written files have {len(file.tensors)} tensors, and the source has {len(source.tensors)}"
+    if wrong:
+        raise _disagreement(wrong)
+    return _record(before.current(), spec, file, _compare_tensors(source, Edit(), file))
+
+
+def _read_back(path: Path) -> tuple[GgufFile, RopeSpec]:
+    """A written file, and the RoPE that llama.cpp computes from it."""
+    try:
+        file = GgufFile.open(path)
+        return file, read_file(file).spec
+    except BadSource as problem:
+        raise _disagreement(f"the written file cannot be read back ({problem})") from None
+
+
+def _record(schedule: Schedule, spec: RopeSpec, file: GgufFile, compared: int) -> GgufCheckRecord:
+    computed = spec.form.inv_freq(spec.rotary_dim)
+    distance = ulp_distance(computed, schedule.inv_freq)
+    return GgufCheckRecord(distance, spec.attention_factor, len(file.tensors), compared)
+
+
+def _disagreement(clause: str) -> Disagreement:
+    return Disagreement(f"{clause}; check the disk, and report it if that is sound; nothing was kept")
+
+
+def _unlike_schedule(schedule: Schedule, kept: RopeSpec | None, spec: RopeSpec) -> str:
+    """The first difference of what llama.cpp computes from a schedule; empty without one.
+
+    kept: the RoPE whose window layers must not change.
+    """
+    if spec.context != schedule.context:
+        return f"the written header declares {spec.context:,} tokens, not {schedule.context:,}"
+    reason = difference(schedule, kept or spec, spec)
+    return f"llama.cpp would not compute the schedule from the written header: {reason}" if reason else ""
+
+
+def _unlike_plan(plan: GgufOutput, file: GgufFile) -> Iterator[str]:
+    """Yield clauses on keys and tensors that differ from those of the plan."""
+    quantised = isinstance(plan, ExportPlan) and bool(plan.exported.quantised)
+    ignored = {RESERVED, *(QUANTISER if quantised else ())}
+    before = _source_header(plan)
+    planned = rewrite(before, plan.edit)
+    written, wanted = _keys(file.header.values, ignored), _keys(planned.values, ignored)
+    for key in (*wanted, *(key for key in written if key not in wanted)):
+        if written.get(key) != wanted.get(key):
+            yield f"the written header has another {key} than was planned"
+
+    tensors = dict(planned.tensors)
+    if isinstance(plan, GgufPlan):
+        for header in plan.source.file.headers[1:]:
+            tensors |= header.tensors
+    if file.tensors.keys() != tensors.keys():
+        yield f"the written file has {len(file.tensors)} tensors, and {len(tensors)} were planned"
+    for name, info in tensors.items():
+        other = file.tensors[name]
+        if info.shape != other.shape or (info.type != other.type and not quantised):
+            yield f"the written tensor {name} has another shape or type than was planned"
+    for shard, header in zip(file.shards, file.headers, strict=True):
+        if header.data_start + header.data_size > header.size:
+            yield f"{shard.name} ends before its last tensor does"
+
+
+def _source_header(plan: GgufOutput) -> GgufHeader:
+    """The header that the edit of a plan is for."""
+    if isinstance(plan, ExportPlan):
+        return plan.exported.model.header
+    assert isinstance(plan, GgufPlan)
+    return plan.source.file.header
+
+
+def _keys(values: dict[str, GgufValue], ignored: set[str]) -> dict[str, GgufValue]:
+    return {key: value for key, value in values.items() if key not in ignored}
+
+
+def _compare_tensors(source: GgufFile, edit: Edit, file: GgufFile) -> int:
+    """Compare both ends of each tensor that remains with the source, and return the number of these tensors.
+
+    edit: from the source to the file. Raises Disagreement for the first one that differs. Reordered rows are reordered
+    again, one piece at each end.
+    """
+    compared = 0
+    for name, info in source.tensors.items():
+        if name in edit.removed or name not in file.tensors:
+            continue
+        change = edit.changes.get(name)
+        size = min(END, info.size) if change is None else change.unit
+        for start in dict.fromkeys((0, info.size - size)):
+            wanted = source.read(name, start, size)
+            if change is not None:
+                wanted = change.apply(wanted)
+            if file.read(name, start, size) != wanted:
+                raise _disagreement(f"the written tensor {name} is not that of the source")
+        compared += 1
+    return compared

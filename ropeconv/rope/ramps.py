@@ -1,0 +1,95 @@
+"""RampApproximation: YaRN's ramp as a runtime computes it, where that is not the ramp of the model, and how far it is.
+
+gpt-oss has a ramp with ends that are not rounded, and Kimi K2 one with other betas. llama.cpp always rounds the ends,
+and for most architectures its betas are 32 and 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from .forms import Vector, Yarn
+from .schedule import Schedule
+
+SAME = 1e-6
+
+
+@dataclass(frozen=True)
+class RampApproximation:
+    """A ramp that is computed in place of that of a schedule, and the distance of their frequencies."""
+
+    beta_fast: float
+    """Rotations in the trained context above which a frequency is unchanged."""
+
+    beta_slow: float
+    """Rotations below which a frequency is divided by the factor."""
+
+    ratio: float
+    """The computed frequency over the right one, of the pair that is furthest off."""
+
+    pair: int
+    """The index of that pair."""
+
+    pairs: int
+    """How many pairs are off."""
+
+    of: int
+    """How many pairs there are."""
+
+    turns: float
+    """Largest difference of an angle at the end of the context, in whole rotations."""
+
+    context: int
+    """The declared context in tokens."""
+
+    inv_freq: tuple[float, ...] = ()
+    """The frequencies that are computed, radians per token, one per pair."""
+
+    def applied(self, schedule: Schedule) -> Schedule:
+        """Return a schedule with this ramp, whose ends are rounded, in place of its own."""
+        form = schedule.form
+        assert isinstance(form, Yarn)
+        rounded = replace(form, beta_fast=self.beta_fast, beta_slow=self.beta_slow, truncate=True)
+        return replace(schedule, form=rounded, inv_freq=rounded.inv_freq(2 * len(schedule.inv_freq)))
+
+    @property
+    def distance(self) -> str:
+        """The distance in words."""
+        times = max(self.ratio, 1 / self.ratio)
+        how = f"{abs(self.ratio - 1):.0%}" if times < 2 else f"{times:.1f} times"
+        speed = "slower" if self.ratio < 1 else "faster"
+        rotate = "pair rotates" if self.pairs == 1 else "pairs rotate"
+        return (
+            f"{self.pairs} of {self.of} {rotate} at another speed (pair {self.pair} is {how} {speed}), and angles are "
+            f"up to {self.turns:,.1f} rotations off at {self.context:,} tokens"
+        )
+
+
+def approximate_ramp(schedule: Schedule, beta_fast: float, beta_slow: float) -> RampApproximation | None:
+    """Return the approximation of a schedule by a rounded ramp; None where it has no ramp, or that ramp.
+
+    beta_fast, beta_slow: of the ramp that is computed in its place.
+    """
+    form = schedule.form
+    if not isinstance(form, Yarn) or schedule.short_inv_freq is not None:
+        return None
+    if (form.beta_fast, form.beta_slow, form.truncate) == (beta_fast, beta_slow, True):
+        return None
+    bare = RampApproximation(beta_fast, beta_slow, 1.0, 0, 0, len(schedule.inv_freq), 0.0, schedule.context)
+    return _measured(bare, bare.applied(schedule).inv_freq, schedule.inv_freq)
+
+
+def _measured(bare: RampApproximation, computed: Vector, right: Vector) -> RampApproximation | None:
+    """The approximation with its distance; None where the two ramps give the same frequencies."""
+    rotating = right > 0
+    ratio = np.where(rotating, computed / np.where(rotating, right, 1.0), 1.0)
+    off = np.abs(np.log(ratio))
+    pairs = int(np.sum(off > SAME))
+    if not pairs:
+        return None
+    worst = int(np.argmax(off))
+    turns = float(np.max(np.abs(computed - right))) * bare.context / (2 * np.pi)
+    frequencies = tuple(float(value) for value in computed)
+    return replace(bare, ratio=float(ratio[worst]), pair=worst, pairs=pairs, turns=turns, inv_freq=frequencies)

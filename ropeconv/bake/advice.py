@@ -310,7 +310,7 @@ def _reaching(kind: type[Method], start: RopeSpec, context: int, on_top: bool) -
     factor, length = context / start.context, format_tokens(context)
     if isinstance(method, LengthMethod):
         return replace(method, target=context)
-    if is_length(length) and (on_top or round(factor, 2) != factor or factor >= LARGEST_FACTOR):
+    if is_length(length) and (on_top or round(factor, 2) != factor or factor > LARGEST_FACTOR):
         if isinstance(method, ScaledMethod):
             return replace(method, factor=length)
         if isinstance(method, Piecewise):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from ...errors import UsageError
 from ...hub.options import PublishOptions, repository
 from ...options import from_command_line, options
-from ...rope.errors import RopeconvError, counted
+from ...rope.errors import RopeconvError
 from ..command import RUNNING, OptionGroup, Positional, TrainerName, command, flag
 from ..options import FamilyOption
 from ..screen import ProgressScreen, Screen, printable
@@ -68,8 +68,6 @@ def send(upload: UploadSet, options: PublishOptions, screen: Screen) -> str:
         from huggingface_hub.utils import disable_progress_bars
 
         disable_progress_bars()
-    copied = f", {len(upload.copies)} to copy on the Hub from {upload.source}" if upload.copies else ""
-    screen.note(f"{counted(len(upload.adds), 'file')} to upload{copied}.")
     return publish(upload, options, screen.note)
 
 

@@ -83,7 +83,9 @@ class Batch:
         for unit, target in zip(self.units, targets, strict=True):
             with self._failing(unit):
                 if unit.is_draft:
-                    plans.append((unit, with_card(draft_plan(unit.source, plans[0][1]))))
+                    plan = with_card(draft_plan(unit.source, plans[0][1]))
+                    plan.check_packages()
+                    plans.append((unit, plan))
                     continue
                 if target.in_place and not self.flags.dry_run:
                     recovered(unit.source, self.screen)
@@ -98,6 +100,7 @@ class Batch:
                     plan = with_card(plan)
                 if self.flags.ollama and not plan.is_folder:
                     modelfile_of(plan)
+                plan.check_packages()
                 plans.append((unit, plan))
         refuse_collisions(plans, self.units)
         self._refuse_validation(plans)

@@ -56,6 +56,11 @@ def factor_text(tokens: int) -> str:
     return format_tokens(max(tokens, SMALLEST_LENGTH))
 
 
+def format_factor(factor: float) -> str:
+    """A factor as people write it, for sentences: 4, 3.052, 10.67. Commands and files need the exact number."""
+    return f"{factor:,.0f}" if factor >= 1000 else f"{factor:.4g}"
+
+
 def is_length(factor: object) -> bool:
     """Whether a scale factor is the text of a length: digits with a suffix, as in 128k, or a number from 1,024 on."""
     match = re.fullmatch(r"0*([1-9]\d{0,9})([kM]?)", factor) if isinstance(factor, str) else None

@@ -12,6 +12,7 @@ import msgspec
 
 from ...formats.jsontext import JsonObject
 from ...options import Format, TargetOptions
+from ...rope.lengths import format_factor
 from ...version import SCHEMA
 
 
@@ -331,6 +332,49 @@ class CheckRecord(msgspec.Struct, frozen=True):
     read_as: str = ""
 
 
+FineTuningLevel = Literal["none", "recommended", "needed"]
+"""What a method needs: no training; training, because quality is known to suffer; training, or it does not work."""
+
+
+class FineTuningRecord(msgspec.Struct, frozen=True):
+    """What a method needs at the length of an output, as `bake.fine_tuning` computes it."""
+
+    level: FineTuningLevel
+    factor: float
+    """The context of the output over `trained`."""
+
+    trained: int
+    """The tokens that the weights were trained for, with the RoPE that the method starts from."""
+
+    reason: str
+    """What is known of the method at this factor; empty within the trained context."""
+
+    @property
+    def works_untuned(self) -> bool:
+        """Whether the method is known to work at this length without training."""
+        return self.level == "none"
+
+    @property
+    def times(self) -> str:
+        """The factor in words: `64 times the trained 8,192 tokens`."""
+        return f"{format_factor(self.factor)} times the trained {self.trained:,} tokens"
+
+    @property
+    def need(self) -> str:
+        """The need as a verb, after the name of a method: `needs fine-tuning`; empty without one."""
+        words = {"none": "", "recommended": "should be fine-tuned", "needed": "needs fine-tuning"}
+        return words[self.level]
+
+    @property
+    def sentence(self) -> str:
+        """The need in a sentence; empty where no training is needed."""
+        if self.level == "needed":
+            return f"Fine-tune it at this length ({self.times}): {self.reason}."
+        if self.level == "recommended":
+            return f"Fine-tuning is recommended at this length ({self.times}): {self.reason}."
+        return ""
+
+
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     """How an output was made.
 
@@ -338,7 +382,8 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     how the schedule is written. fold, in_config, log_n_approximation: None if the encoding has none. effective_length:
     in tokens, None if it is the whole context. runtimes: the verdicts. files: of a folder; empty for a GGUF file.
     check: None if it was not run. validation, servers: results of `ropeconv validate`, as `Validation.to_dict` has
-    them, the latter by runtime. evaluations: headlines of `ropeconv eval`. original: for `restore`, or None.
+    them, the latter by runtime. evaluations: headlines of `ropeconv eval`.
+    fine_tuning: what the method needs at this length. original: for `restore`, or None.
     """
 
     schema: int = SCHEMA
@@ -359,6 +404,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     validation: JsonObject | None = None
     servers: dict[str, JsonObject] = {}
     evaluations: tuple[EvaluationRecord, ...] = ()
+    fine_tuning: FineTuningRecord | None = None
     original: OriginalRecord | None = None
     target: TargetRecord
 

@@ -18,7 +18,7 @@ from ..rope.bound.reach import effective_length
 from ..rope.errors import counted
 from ..rope.forms import Vector, count_zero
 from ..rope.methods.method import Method
-from ..rope.recipe import flags
+from ..rope.recipe import described_flags
 from ..runtimes.gguf_readers import find_any
 from ..runtimes.runtime import ALL, GOOD, canonical
 from ..runtimes.verdict import Verdict, describe, frequencies
@@ -48,7 +48,7 @@ def show_profiles(plan: ProfilesPlan, sheet: Sheet, explain: bool = False, writt
     """
     rows = [
         (
-            name, f"{profile.schedule.context:,}", " ".join(flags(profile.recipe) or [profile.recipe.method.flag()]),
+            name, f"{profile.schedule.context:,}", described_recipe(profile),
             human(plan.own_bytes(name)), profile.result.exact_share,
         )
         for name, profile in plan.plans.items()
@@ -71,7 +71,7 @@ def show_profiles(plan: ProfilesPlan, sheet: Sheet, explain: bool = False, writt
 
 
 def _show_summary(plan: Plan, sheet: Sheet) -> None:
-    """Shows the context, the runtimes that support it, the cache, and whether it needs training."""
+    """Shows the context, the runtimes that support it, and the cache."""
     verdicts = plan.result.verdicts
     named = {name.partition("@")[0]: verdict for name, verdict in _named(plan).items()}
     assumed = isinstance(plan.result, CheckpointResult) and plan.result.family.assumed
@@ -84,16 +84,19 @@ def _show_summary(plan: Plan, sheet: Sheet) -> None:
     sheet.say(others(verdicts, named))
     if plan.kv_cache:
         sheet.say(plan.kv_cache.short(plan.schedule.context, plan.source_spec.context))
-    if needed := training(plan):
-        sheet.say(needed)
 
 
 def title(plan: Plan) -> str:
     """Return a plan in a line: `Qwen3-8B: 40,960 -> 131,072 tokens with --yarn 4`."""
     before, after = plan.source_spec.context, plan.schedule.context
-    words = " ".join(flags(plan.recipe) or [plan.recipe.method.flag()])
+    words = described_recipe(plan)
     tokens = f"{after:,} tokens" if before == after else f"{before:,} -> {after:,} tokens"
     return f"{plan.source.reference}: {tokens} with {words}"
+
+
+def described_recipe(plan: Plan) -> str:
+    """Return the recipe of a plan for people: `--yarn 128k (factor 4)`."""
+    return described_flags(plan.recipe, plan.source_spec.original_context, plan.source_spec.context)
 
 
 OTHER_TITLES = {"longrope": "LongRoPE factor lists", "inv-freq": "custom frequencies", "as-is": "the unchanged RoPE"}
@@ -102,19 +105,6 @@ OTHER_TITLES = {"longrope": "LongRoPE factor lists", "inv-freq": "custom frequen
 def method_title(method: type[Method]) -> str:
     """Return the name of a method for a sentence, such as "YaRN" or "position interpolation"."""
     return OTHER_TITLES.get(method.name) or re.split(r" as |[:(,]", method.summary)[0].strip()
-
-
-def training(plan: Plan) -> str:
-    """A sentence on what is known of a method beyond the factor that works without training; else empty."""
-    method, trained = plan.recipe.method, plan.schedule.original_context
-    if plan.recipe.on_top or plan.source_spec.scaled:  # trained at more than the original context
-        trained = max(trained, plan.source_spec.context)
-    factor, limit = plan.schedule.context / trained, method.max_untuned_factor
-    if not method.finetuning_note or factor <= limit:
-        return ""
-    evidence = f"{method.name} works untrained up to about {limit:g} times" if limit > 1 else method.finetuning_note
-    times = f"{factor:,.0f}" if factor >= 100 else f"{factor:.3g}"
-    return f"Fine-tune it at this length ({times} times the trained one): {evidence}."
 
 
 def _named(plan: Plan) -> dict[str, Verdict]:
@@ -147,8 +137,6 @@ def _show_details(plan: Plan, sheet: Sheet) -> None:
         sheet.say(_folded(plan.result.fold, plan.result.in_config.attention_factor == schedule.attention_factor))
     if plan.kv_cache:
         sheet.say(plan.kv_cache.sentence(schedule.context, before.context))
-    if needed := training(plan):
-        sheet.say(needed)
     reasons = [(each.encoding, "selected" if each.selected else "", each.reason) for each in plan.result.considered]
     sheet.table("Encodings", ("encoding", "", "reason"), reasons)
     verdicts = plan.result.verdicts

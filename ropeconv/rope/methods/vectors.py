@@ -248,7 +248,7 @@ class Dynamic(Method):
     def longer(self, context: int, original: int) -> str:
         name, factor = self.parts()
         factor = factor if name == "ntk" else max(factor, math.ceil(context / original))
-        return f"{self.flag()} {name}:{factor:g} --at {format_tokens(context)}"
+        return f"{self.flag()} {name}:{factor:.12g} --at {format_tokens(context)}"
 
     def relative(self, declared: int, original: int) -> Method:
         return self if self.at is None else replace(self, at=max(1, round(self.at * original / declared)))
@@ -288,6 +288,6 @@ class AsIs(Method):
         if isinstance(spec.form, DynamicNtk):
             raise RecipeError(
                 "--as-is cannot keep dynamic scaling, which changes with the sequence; freeze it with "
-                f"--dynamic ntk:{spec.form.factor:g} --at TOKENS --replace"
+                f"--dynamic ntk:{spec.form.factor:.12g} --at TOKENS --replace"
             )
         return spec.current()

@@ -24,6 +24,7 @@ from ..models.open import open_source
 from ..models.source import Source
 from ..rope.errors import command_line
 from ..rope.recipe import Recipe
+from ..views.batch import Entry, show_common, show_entry, show_totals
 from ..views.plan import Outcome, show_outcome, show_plan
 from .commands.push import publish_staged, send, show_preview
 from .execution import compare_files, recovered, run_validation
@@ -43,7 +44,9 @@ DISAGREES = 3
 class Batch:
     """The outputs of one `apply`.
 
-    plans: with their units, once `plan` was called. A failure of a single unit is raised, and so is one of a target and
+    plans: with their units, once `plan` was called. short: whether each output is shown in a few lines, and what they
+    have in common once. failed, refused: units with their message and exit code; `refused` are those of `failed` that
+    could not be planned. A failure of a single unit is raised, and so is one of a target and
     its draft.
     """
 
@@ -51,6 +54,8 @@ class Batch:
         self.units, self.flags, self.screen = units, flags, screen
         self.several = len(units) > 1
         self.pair = any(unit.is_draft for unit in units)
+        self.short = self.several and not (self.pair or flags.explain)
+        self.refused: list[tuple[OutputUnit, str, int]] = []
         self.failed: list[tuple[OutputUnit, str, int]] = []
         self.plans: list[tuple[OutputUnit, Plan]] = []
         self.adapter: FilePlan | None = None
@@ -102,6 +107,7 @@ class Batch:
                     modelfile_of(plan)
                 plan.check_packages()
                 plans.append((unit, plan))
+        self.refused = list(self.failed)
         refuse_collisions(plans, self.units)
         self._refuse_validation(plans)
         if self.flags.adapter:
@@ -139,9 +145,12 @@ class Batch:
     def show(self) -> None:
         """Prints plans, and what publishing them would do."""
         screen, flags = self.screen, self.flags
+        entries = [Entry(unit.label, plan) for unit, plan in self.plans]
         for unit, plan in self.plans if not screen.as_json else []:
             if screen.quiet:
                 screen.copyable(str(plan.out))
+            elif self.short:
+                show_entry(Entry(unit.label, plan), screen)
             else:
                 self._gap(unit)
                 show_plan(plan, screen, flags.explain)
@@ -149,6 +158,8 @@ class Batch:
                     screen.copyable(f"Would {'change' if plan.target.in_place else 'write'} {plan.out}")
                 if self.adapter:
                     screen.copyable(f"Would write {self.adapter.out}")
+        if self.short:
+            self._show_end(entries, planned=True)
         publication = {}
         if flags.publication and self.plans and len(self.plans) == len(self.units):
             shown = screen.as_json or not screen.quiet
@@ -177,13 +188,22 @@ class Batch:
                 elif not self.several:
                     self._publish(outcomes)
                 self._finish(unit, plan, done)
-        if self.failed and self.several:
-            without = ", ".join(dict.fromkeys(unit.label for unit, _, _ in self.failed))
-            self.screen.note(f"{len(outcomes)} of {len(self.units)} outputs were made; failed: {without}.")
+        if self.several and not self.pair:
+            by_plan = {id(plan): unit for unit, plan in self.plans}
+            self._show_end([Entry(by_plan[id(plan)].label, plan, done) for plan, done in outcomes], planned=False)
         published = self._publish(outcomes) if self.several else ""
         self._data((plan.to_dict() | done.to_dict() for plan, done in outcomes), {"published": published})
         if published and not self.screen.as_json:
             self.screen.copyable(published)
+
+    def _show_end(self, entries: list[Entry], planned: bool) -> None:
+        """Shows what outputs have in common, and how many there are."""
+        if self.short and entries and not (self.screen.quiet or self.screen.as_json):
+            show_common(entries, self.screen)
+        refused = [unit.label for unit, _, _ in self.refused]
+        failed = [unit.label for unit, _, _ in self.failed if unit.label not in refused]
+        places = [entry.plan.out for entry in entries if entry.label not in failed]
+        show_totals(places, refused, failed, planned, self.screen)
 
     def _execute(self, plan: Plan, probe: Probe | None, title: str) -> Outcome:
         """Writes the output of a plan, and validates it where that is asked for.
@@ -234,8 +254,9 @@ class Batch:
                 f"interrupted; {plan.out} does not exist yet, and finished files are in a hidden folder beside it: the "
                 "same command continues with them"
             ) from None
-        self.screen.note(done.reason and f"Not checked: {done.reason}.")
-        return Outcome(done.path, done.check)
+        if not self.short:
+            self.screen.note(done.reason and f"Not checked: {done.reason}.")
+        return Outcome(done.path, done.check, unchecked=done.reason)
 
     def _validate(self, plan: Plan, path: Path) -> Validation | None:
         """Validates an output. Returns None, after a note, where `auto` finds no GPU with enough memory."""
@@ -266,6 +287,8 @@ class Batch:
             done.run = run_commands(plan, done.path, modelfile, draft)
         if screen.quiet and not screen.as_json:
             screen.copyable(done.published or str(done.path))
+        elif self.short and not screen.as_json:
+            show_entry(Entry(unit.label, plan, done), screen)
         elif not screen.as_json:
             self._gap(unit)
             show_plan(plan, screen, flags.explain)

@@ -72,18 +72,30 @@ def show_profiles(plan: ProfilesPlan, sheet: Sheet, explain: bool = False, writt
 
 def _show_summary(plan: Plan, sheet: Sheet) -> None:
     """Shows the context, the runtimes that support it, and the cache."""
-    verdicts = plan.result.verdicts
-    named = {name.partition("@")[0]: verdict for name, verdict in _named(plan).items()}
-    assumed = isinstance(plan.result, CheckpointResult) and plan.result.family.assumed
-    sheet.table(title(plan), ("", ""), support(verdicts, named))
-    if assumed:
-        sheet.say(f"The model is treated as {plan.family}; this holds for runtimes that load it as such.")
-    for verdict in named.values():
-        if verdict.reason and verdict.status not in GOOD:
-            sheet.say(f"{verdict.display_name}: {verdict.reason}.")
-    sheet.say(others(verdicts, named))
+    rows, sentences = runtime_lines(plan)
+    sheet.table(title(plan), ("", ""), rows)
+    for line in sentences:
+        sheet.say(line)
     if plan.kv_cache:
         sheet.say(plan.kv_cache.short(plan.schedule.context, plan.source_spec.context))
+
+
+def runtime_lines(plan: Plan) -> tuple[list[tuple[str, str]], list[str]]:
+    """Return the rows of the table of runtimes, and the sentences below it."""
+    verdicts = plan.result.verdicts
+    named = {name.partition("@")[0]: verdict for name, verdict in _named(plan).items()}
+    return support(verdicts, named), [*named_problems(plan), others(verdicts, named)]
+
+
+def named_problems(plan: Plan) -> list[str]:
+    """Return sentences on the runtimes that the user named, where they do not support the output, and on the family."""
+    sentences = []
+    if isinstance(plan.result, CheckpointResult) and plan.result.family.assumed:
+        sentences.append(f"The model is treated as {plan.family}; this holds for runtimes that load it as such.")
+    for verdict in _named(plan).values():
+        if verdict.reason and verdict.status not in GOOD:
+            sentences.append(f"{verdict.display_name}: {verdict.reason}.")
+    return sentences
 
 
 def title(plan: Plan) -> str:
@@ -169,6 +181,7 @@ class Outcome:
     """The outcome of a plan.
 
     path: of the output, None where it was published from a temporary folder. check: by the installed transformers.
+    unchecked: why there is no check, or empty.
     proof: the validation. published: the URL of the commit, or empty. run: commands that run the output.
     """
 
@@ -177,6 +190,7 @@ class Outcome:
     proof: Validation | None = None
     published: str = ""
     run: list[str] = field(default_factory=list)
+    unchecked: str = ""
 
     def to_dict(self) -> JsonObject:
         """The keys that `--json` prints in addition to those of the plan."""

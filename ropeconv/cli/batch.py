@@ -107,7 +107,6 @@ class Batch:
                     modelfile_of(plan)
                 plan.check_packages()
                 plans.append((unit, plan))
-        self.refused = list(self.failed)
         refuse_collisions(plans, self.units)
         self._refuse_validation(plans)
         if self.flags.adapter:
@@ -115,6 +114,7 @@ class Batch:
             self.adapter = adapter_plan(self.flags.adapter, plan)
             plans[0] = unit, replace(plan, target=replace(plan.target, out=plan.out, adapter=self.adapter.out.name))
         self.plans = [(unit, plan) for unit, plan in plans if self._has_place(unit, plan)]
+        self.refused = list(self.failed)
 
     def _refuse_validation(self, plans: Sequence[tuple[OutputUnit, Plan]]) -> None:
         """Raises UsageError where an output could not be validated after it was written."""
@@ -128,14 +128,21 @@ class Batch:
             Settings(device=self.flags.validate).place()
 
     def _has_place(self, unit: OutputUnit, plan: Plan) -> bool:
-        """Whether the place of one of several outputs is free, or has what the same command wrote; reports the rest."""
-        if not self.several or self.flags.dry_run or self.flags.publication or plan.target.in_place:
+        """Whether the place of an output is free, or has what the same command wrote; reports the rest.
+
+        A single output refuses its place when it is written, so that here only a dry run does.
+        """
+        flags = self.flags
+        if plan.target.in_place or self._publication_alone(plan):
             return True
-        if not self.flags.force and earlier_output(plan) is not None:
+        if not flags.dry_run and (flags.publication or not self.several):
+            return True
+        continues = self.several or self.adapter is not None or flags.publication is not None
+        if continues and not flags.force and earlier_output(plan) is not None:
             return True
         failed = len(self.failed)
         with self._failing(unit):
-            refuse_early(plan, self.flags.force)
+            refuse_early(plan, flags.force)
         return len(self.failed) == failed
 
     def _publication_alone(self, plan: Plan) -> PublishOptions | None:

@@ -187,8 +187,24 @@ def test_a_note_of_some_names_them(run: Run, llama: Path, second: Path, tmp_path
 
 
 def test_a_failure_of_a_run_is_not_a_refusal(run: Run, llama: Path, second: Path, tmp_path: Path) -> None:
-    (tmp_path / "second-yarn4").mkdir()
-    (tmp_path / "second-yarn4" / "mine.txt").write_text("text")
-    done = run("apply", "model", "second", "nowhere", "--yarn", "4")
-    assert done.returncode == 1
+    """What an earlier run of the same command wrote was changed since, which only the run finds."""
+    given = ("apply", "model", "second", "nowhere", "--yarn", "4")
+    assert run(*given).returncode == 1
+    weights = tmp_path / "second-yarn4" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"x")
+    done = run(*given)
+    assert done.returncode == 3
     assert done.stderr.rstrip().splitlines()[-1] == "1 of 3 outputs were made; refused: nowhere; failed: second."
+
+
+@pytest.mark.parametrize("sources", [("model",), ("model", "second")])
+def test_a_dry_run_says_that_a_place_is_taken(
+    sources: tuple[str, ...], run: Run, llama: Path, second: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "model-yarn4").mkdir()
+    (tmp_path / "model-yarn4" / "mine.txt").write_text("text")
+    planned = run("apply", *sources, "--yarn", "4", "--dry-run")
+    done = run("apply", *sources, "--yarn", "4")
+    complaints = [[line for line in each.stderr.splitlines() if "exists" in line] for each in (planned, done)]
+    assert complaints[0] == complaints[1] != []
+    assert (planned.returncode, done.returncode) == (1, 1)

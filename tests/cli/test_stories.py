@@ -106,7 +106,7 @@ ANSWERED = {
     "help": "use `ropeconv --help`",
     "eval model --output r.json": "use -o",
     "ui --quantize q8_0": "there is no option --quantize; `ropeconv ui --help-all` lists them",
-    "apply model --context 128k": "name a method, such as --yarn 128k",
+    "apply model --context 128k": "pass --yarn 128k",
     "apply model --context 300": "--yarn 4 --context 300",
     "apply model --yarn 4 --runtime ollama": "add --to gguf",
     "apply nowhere --yarn 4": "give a path, or owner/name",

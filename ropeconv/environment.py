@@ -24,7 +24,7 @@ class Requirement(NamedTuple):
     """Its name in imports."""
 
     task: str
-    """What needs it, for the message."""
+    """The step that needs it, for the message."""
 
     extra: str = ""
     """The extra that installs it; by default as in `EXTRAS`."""

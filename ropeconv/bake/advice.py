@@ -118,7 +118,7 @@ class Advice:
         recipe: The method with its parameters, and the modifiers that it needs for this model and length.
         schedule: The schedule of the model.
         profile: Numbers about the schedule, compared with what was trained.
-        fine_tuning: What the method needs at this length.
+        fine_tuning: The training that the method needs at this length.
         writings: The planned output per format.
         command: The command that bakes it.
         replace: Whether it needs `--replace`.

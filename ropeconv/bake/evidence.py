@@ -1,4 +1,4 @@
-"""What is known of methods and of models: studies, recommendations, and scalings that belong to a training.
+"""The evidence on methods and models: studies, recommendations, and scalings that belong to a training.
 
 `evidence.toml` has the table. `fine_tuning.py` and `advice.py` draw conclusions from it.
 """

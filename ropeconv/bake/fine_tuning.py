@@ -1,4 +1,4 @@
-"""What a method needs at a length: no training, or fine-tuning. Every front that says so asks `fine_tuning_for`.
+"""The training that a method needs at a length: none, or fine-tuning. Every front that says so asks `fine_tuning_for`.
 
 The answer rests on the factor over the context that the weights were trained for. That is
 
@@ -56,11 +56,11 @@ def _is_same(schedule: Schedule, first: RopeSpec) -> bool:
 
 
 def _on_trained_scaling(recipe: Recipe, first: RopeSpec, factor: float) -> tuple[FineTuningLevel, str]:
-    """What is needed over the context of a training that had the scaling, and why."""
+    """Return the need over the context of a training that had the scaling, and the reason."""
     if factor <= 1:
         return "none", ""
     if not recipe.on_top:
-        return "needed", "its RoPE stays as it is"
+        return "needed", "its RoPE does not change"
 
     name = recipe.method.name
     studies = [study for study in studies_of(first.form.kind) if name in study.beyond]
@@ -73,7 +73,7 @@ def _on_trained_scaling(recipe: Recipe, first: RopeSpec, factor: float) -> tuple
 
 
 def _from_unscaled(recipe: Recipe, inspection: Inspection, trained: int, factor: float) -> tuple[FineTuningLevel, str]:
-    """What is needed over a training without scaling, and why. trained: its context in tokens."""
+    """Return the need over a training without scaling, and the reason. trained: its context in tokens."""
     if factor <= 1:
         return "none", ""
     method = _computed(recipe, inspection.spec)
@@ -82,7 +82,7 @@ def _from_unscaled(recipe: Recipe, inspection: Inspection, trained: int, factor:
             return "recommended", "its layers without RoPE were not trained at it"
         return "none", "its layers see no angle beyond their windows"
     if method is None:
-        return "needed", "its RoPE stays as it is"
+        return "needed", "its RoPE does not change"
     if method is InvFreq:
         return "recommended", "nothing is known of these frequencies without training"
 

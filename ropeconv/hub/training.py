@@ -43,7 +43,7 @@ class TrainingFacts:
     encoder: bool
     verdicts: Mapping[str, tuple[str, str]]
     fine_tuning: FineTuningRecord | None = None
-    """What the method needs at this length; None in receipts that do not say it."""
+    """The training that the method needs at this length; None in receipts that do not say it."""
 
     def verdict(self, version: str) -> tuple[str, str]:
         """Status and reason of a version of transformers. version: empty for the newest known one."""

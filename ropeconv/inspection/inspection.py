@@ -87,7 +87,7 @@ class Inspection(Summary):
     encoder: bool = False
     draft: DraftKind | None = None
     fine_tuning: FineTuningRecord | None = None
-    """What the receipt of an output of ropeconv says that it needs; None for other models."""
+    """The need that the receipt of an output of ropeconv states; None for other models."""
 
     def summary(self) -> dict[str, str]:
         """Return what is shown, by name."""

@@ -44,7 +44,7 @@ def compare(answer: JsonObject, schedule: Schedule, spec: RopeSpec, encoding: st
         raise Disagreement(f"{title} does not load the baked config ({answer['error']})")
     short = schedule.inv_freq if schedule.short_inv_freq is None else schedule.short_inv_freq
     worst, attention_factor, allowed = 0, 1.0, ENCODINGS[encoding].max_ulp
-    # transformers makes the frequencies of layer types that the config names; one alone is called global by the probe
+    # transformers makes frequencies only for layer types of the config; the probe calls a single one global
     one_kind = len(answer["modules"]) == 1 and "local" in spec.layers and "global" not in spec.layers
     for label, module in answer["modules"].items():
         inv_freq, short_inv_freq, factor = schedule.inv_freq, short, schedule.attention_factor

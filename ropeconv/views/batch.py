@@ -20,7 +20,7 @@ class Entry:
 
     plan: Plan
     done: Outcome | None = None
-    """What was written; None for a plan alone."""
+    """The output that was written; None where nothing was."""
 
 
 def show_entry(entry: Entry, sheet: Sheet) -> None:
@@ -66,7 +66,7 @@ def show_common(entries: Sequence[Entry], sheet: Sheet) -> None:
 
 
 def _check(done: Outcome) -> str:
-    """What is known of an output by the installed runtime, without the full stop; empty where nothing is said."""
+    """Return what the installed runtime computes, without the full stop; empty where it was not asked."""
     if done.unchecked:
         return f"Not checked: {done.unchecked}"
     if done.check is None:

@@ -333,11 +333,11 @@ class CheckRecord(msgspec.Struct, frozen=True):
 
 
 FineTuningLevel = Literal["none", "recommended", "needed"]
-"""What a method needs: no training; training, because quality is known to suffer; training, or it does not work."""
+"""The need of a method: no training; training, because quality is known to suffer; training, or it does not work."""
 
 
 class FineTuningRecord(msgspec.Struct, frozen=True):
-    """What a method needs at the length of an output, as `bake.fine_tuning` computes it."""
+    """The training that a method needs at the length of an output, as `bake.fine_tuning` computes it."""
 
     level: FineTuningLevel
     factor: float
@@ -347,7 +347,7 @@ class FineTuningRecord(msgspec.Struct, frozen=True):
     """The tokens that the weights were trained for, with the RoPE that the method starts from."""
 
     reason: str
-    """What is known of the method at this factor; empty within the trained context."""
+    """The evidence on the method at this factor; empty within the trained context."""
 
     @property
     def works_untuned(self) -> bool:

@@ -4,6 +4,7 @@ import importlib.util
 import os
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 from .rope.errors import RopeconvError
 
@@ -14,6 +15,23 @@ EXTRAS = {
     "starlette": "ui", "fastapi": "ui", "uvicorn": "ui", "onnx": "graphs", "openvino": "graphs",
 }  # fmt: skip
 """The extra that installs each package that is imported late."""
+
+
+class Requirement(NamedTuple):
+    """A package that a step needs, which may not be installed."""
+
+    package: str
+    """Its name in imports."""
+
+    task: str
+    """The step that needs it, for the message."""
+
+    extra: str = ""
+    """The extra that installs it; by default as in `EXTRAS`."""
+
+    def check(self) -> None:
+        """Raise RopeconvError if the package is not installed."""
+        require(self.package, self.task, self.extra)
 
 
 def require(package: str, task: str, extra: str = "") -> None:

@@ -139,6 +139,7 @@ def _plan(model: object, recipe: object, given: dict[str, Any], dry_run: bool) -
     plan = baking.make_plan(_source("apply", model, given.get("family", "")), chosen, target)
     if recipe is None and not chosen_methods(of_recipe):
         refuse_untrained(plan, plan.source.reference)
+    plan.check_packages()
     return plan
 
 

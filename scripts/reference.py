@@ -149,7 +149,7 @@ def commands() -> str:
     for title, (sentence, names) in TASKS.items():
         parts.append(f"## {title}\n" + (f"\n{sentence}\n" if sentence else ""))
         parts += [_section(name, shared, common) for name in names]
-    sentence = "[Methods](methods.md) explains them. S is a factor such as 4, or a length such as 128k."
+    sentence = "[Methods](methods.md) explains them. S is a factor such as 4, or a length such as 128k or 100000."
     parts.append(f"## Method options\n\n{sentence}\n\n{_table(shared.values())}\n")
     parts.append(f"## Common options\n\nSeveral commands have these.\n\n{_table(common.values())}\n")
     return "\n".join(parts)

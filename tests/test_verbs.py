@@ -48,7 +48,7 @@ GOOD: dict[str, Callable[[Path, Any], Any]] = {
 }
 WRONG: dict[str, tuple[Callable[[Path, Any], Any], str]] = {
     "apply, no method": (lambda model, _: ropeconv.apply(model), "needs a method, such as yarn=4"),
-    "apply, only a long length": (lambda m, _: ropeconv.apply(m, context="8k"), "above 4 times a model needs fine-tun"),
+    "apply, only a long length": (lambda m, _: ropeconv.apply(m, context="8k"), "yarn needs fine-tuning"),
     "apply, a method by name": (lambda m, _: ropeconv.apply(m, method="yarn", factor=4), "such as yarn=4"),
     "apply, frequencies": (lambda m, _: ropeconv.apply(m, inv_freq=[1.0]), r"inv_freq=\[1.0\] is not a path"),
     "Recipe, a name": (lambda *_: Recipe("yarn"), "such as METHODS\\[.*and got 'yarn'"),

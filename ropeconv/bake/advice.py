@@ -14,8 +14,8 @@ from ..convert.encoding import ENCODINGS, EncodeRequest
 from ..convert.target import Target
 from ..errors import UsageError
 from ..formats.jsontext import JsonObject
-from ..formats.package_data import package_data
 from ..inspection.inspection import Inspection, inspect_source
+from ..inspection.receipts.receipt import FineTuningRecord
 from ..models.config import sample_config
 from ..models.gguf import GgufSource
 from ..models.registry import families
@@ -34,7 +34,10 @@ from ..rope.spec import RopeSpec
 from ..runtimes.read_config import read_spec
 from ..runtimes.verdict import Verdict
 from .apply import make_plan
+from .evidence import Study, recommendation_of, studies_of, trained_scaling
+from .fine_tuning import fine_tuning_for
 from .plan import Plan
+from .start import nothing_to_extend
 
 CRITERION = (
     "what can be written; then the recommendation of the publisher, or the scaling that the model was trained with; "
@@ -42,64 +45,6 @@ CRITERION = (
     "then fewer dimensions outside the trained angles, then the longer effective length, "
     "then the smaller change of the pairs that complete a period"
 )
-ERRORS = 3
-"""Standard errors from which on a difference between two methods counts."""
-
-
-class Study(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Methods that were measured on the same model and text; `evidence.toml` explains the fields."""
-
-    model: str
-    factor: float
-    unit: str
-    n: str
-    source: str
-    fine_tuned: bool = False
-    on_top: str = ""
-    higher: bool = False
-    error: float = 0.0
-    beyond: dict[str, float] = {}
-    inside: dict[str, float] = {}
-    retrieval: dict[str, float] = {}
-
-    def sign(self, name: str, other: str) -> float:
-        """Return 1 where a method is better than another beyond the trained context, -1 where worse, else 0."""
-        difference = self.beyond[name] - self.beyond[other]
-        if abs(difference) <= ERRORS * self.error:
-            return 0.0
-        return 1.0 if (difference > 0) == self.higher else -1.0
-
-
-class Recommendation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A method that the publisher of some families recommends, from a trained context up to a factor."""
-
-    families: tuple[str, ...]
-    original: int
-    method: str
-    factor: float
-    source: str
-
-
-class TrainedScaling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A scaling that belongs to the training of families. kind: of the form. families: all of them where empty."""
-
-    kind: str
-    source: str
-    families: tuple[str, ...] = ()
-
-
-class EvidenceTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The content of `evidence.toml`."""
-
-    studies: tuple[Study, ...]
-    recommendations: tuple[Recommendation, ...]
-    scalings: tuple[TrainedScaling, ...]
-
-
-@cache
-def evidence() -> EvidenceTable:
-    """Return what is known about methods."""
-    return package_data("bake/evidence.toml", EvidenceTable)
 
 
 @dataclass(frozen=True)
@@ -138,7 +83,7 @@ def standing(name: str, factor: float, fine_tuned: bool, on_top: str = "") -> St
     signs: dict[str, float] = {}
     used: dict[tuple[str, float, str], Study] = {}
     for other in REGISTRY:
-        pool = [study for study in _studies(on_top) if {name, other} <= study.beyond.keys()]
+        pool = [study for study in studies_of(on_top) if {name, other} <= study.beyond.keys()]
         pool = [study for study in pool if study.fine_tuned == fine_tuned] or [
             study for study in pool if not study.fine_tuned
         ]
@@ -149,12 +94,6 @@ def standing(name: str, factor: float, fine_tuned: bool, on_top: str = "") -> St
         signs[other] = mean(study.sign(name, other) for study in nearest)
         used |= {(study.source, study.factor, study.on_top): study for study in nearest}
     return Standing(signs, tuple(used.values()))
-
-
-def _studies(on_top: str) -> list[Study]:
-    """The studies of unscaled models, or of models that were trained with a kind of scaling."""
-    pool = [study for study in evidence().studies if bool(study.on_top) == bool(on_top)]
-    return [study for study in pool if study.on_top == on_top] or pool
 
 
 @dataclass(frozen=True)
@@ -179,7 +118,7 @@ class Advice:
         recipe: The method with its parameters, and the modifiers that it needs for this model and length.
         schedule: The schedule of the model.
         profile: Numbers about the schedule, compared with what was trained.
-        works_untuned: Whether the method is known to work at this factor without fine-tuning.
+        fine_tuning: The training that the method needs at this length.
         writings: The planned output per format.
         command: The command that bakes it.
         replace: Whether it needs `--replace`.
@@ -191,7 +130,7 @@ class Advice:
     recipe: Recipe
     schedule: Schedule
     profile: Profile
-    works_untuned: bool
+    fine_tuning: FineTuningRecord
     writings: dict[str, FormatAdvice]
     command: str
     replace: bool = False
@@ -203,6 +142,11 @@ class Advice:
     def method(self) -> Method:
         """The method with its parameters."""
         return self.recipe.method
+
+    @property
+    def works_untuned(self) -> bool:
+        """Whether the method is known to work at this length without fine-tuning."""
+        return self.fine_tuning.works_untuned
 
     @property
     def writable(self) -> bool:
@@ -241,6 +185,7 @@ class Advice:
             "attention_factor": self.schedule.attention_factor,
             **self.profile.to_dict(),
             "works_untuned": self.works_untuned,
+            "fine_tuning": msgspec.to_builtins(self.fine_tuning),
             "finetuning_note": self.method.finetuning_note,
             "basis": self.basis,
             "recommended": self.recommended or None,
@@ -272,12 +217,16 @@ def advise(
 
     Raises:
         UsageError: The context is within the trained one.
+        RopeconvError: No layer of the model sees the whole context.
     """
     inspection = inspection or inspect_source(source)
-    training = trained_scaling(inspection)
+    training = kept_scaling(inspection)
     start = inspection.spec if training else inspection.first_spec.unscaled()
     if context <= start.context:
         raise UsageError(f"--context {context} is within the trained {start.context} tokens; give a longer one")
+    unseen = nothing_to_extend(inspection, context)
+    if unseen:
+        raise RopeconvError(f"{source.reference} cannot be extended: {unseen}")
     rows, passed = [], {}
     for name, kind in REGISTRY.items():
         try:
@@ -289,14 +238,12 @@ def advise(
     return sorted(rows, key=lambda row: row.rank), passed
 
 
-def trained_scaling(inspection: Inspection) -> str:
-    """Return how it is known that a model was trained with its scaling; empty where it is not known."""
-    if not inspection.spec.scaled or inspection.first is not None:
-        return ""
-    known = (scaling for scaling in evidence().scalings if scaling.kind == inspection.spec.form.kind)
-    return next(
-        (scaling.source for scaling in known if not scaling.families or inspection.name in scaling.families), ""
-    )
+def kept_scaling(inspection: Inspection) -> str:
+    """Return why methods keep the scaling of a model: how it is known to be a trained one; empty where they do not.
+
+    Methods for an output of ropeconv start from its first source.
+    """
+    return "" if inspection.first is not None else trained_scaling(inspection)
 
 
 def _reaching(kind: type[Method], start: RopeSpec, context: int, on_top: bool) -> Method | None:
@@ -310,7 +257,7 @@ def _reaching(kind: type[Method], start: RopeSpec, context: int, on_top: bool) -
     factor, length = context / start.context, format_tokens(context)
     if isinstance(method, LengthMethod):
         return replace(method, target=context)
-    if is_length(length) and (on_top or round(factor, 2) != factor or factor >= LARGEST_FACTOR):
+    if is_length(length) and (on_top or round(factor, 2) != factor or factor > LARGEST_FACTOR):
         if isinstance(method, ScaledMethod):
             return replace(method, factor=length)
         if isinstance(method, Piecewise):
@@ -357,31 +304,23 @@ def _advice(
     planned = replace(recipe, context=context)
     writings, plan = _writings(source, planned, outputs)
     schedule = planned.schedule(start) if plan is None else plan.schedule
+    need = fine_tuning_for(planned, inspection, schedule)
     if on_top:
         recommended = training if total_factor(method, start) else ""
-        studies = [study for study in _studies(form.kind) if method.name in study.beyond and factor <= study.factor]
-        untuned = bool(studies) and all(study.sign(method.name, "base") > 0 for study in studies)
     else:
-        fitting = (
-            recommendation
-            for recommendation in evidence().recommendations
-            if inspection.name in recommendation.families and factor <= recommendation.factor
-        )
-        places = {(recommendation.method, recommendation.original): recommendation.source for recommendation in fitting}
-        recommended = places.get((method.name, start.context), "")
-        untuned = factor <= method.max_untuned_factor or bool(recommended)
+        recommended = recommendation_of(method.name, inspection, start.context, factor)
     replaced = not on_top and (inspection.extended or inspection.first_spec.scaled)
     return Advice(
         recipe=recipe,
         schedule=schedule,
         profile=profile(schedule, start),
-        works_untuned=untuned,
+        fine_tuning=need,
         writings=writings,
         command=command_line("apply", source.reference, *(flags(recipe) or ()), *["--replace"] * replaced),
         replace=replaced,
         out="" if plan is None else str(plan.out),
         recommended=recommended,
-        standing=standing(method.name, factor, not untuned, form.kind if on_top else ""),
+        standing=standing(method.name, factor, not need.works_untuned, form.kind if on_top else ""),
     )
 
 

@@ -192,6 +192,7 @@ def apply(
         RopeconvError: Where llama.cpp does not run a conversion and where the output cannot be written. Nothing is
             kept.
     """
+    plan.check_packages()
     options = ApplyOptions(link=link, force=force, checksum=checksum, staged=staged, fsync=fsync)
     if isinstance(plan, GgufOutput):
         return _apply_gguf(plan, options, check, advance)

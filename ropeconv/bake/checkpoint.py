@@ -124,7 +124,7 @@ def checkpoint_plan(source: Source, recipe: Recipe, target: Target) -> Checkpoin
         files=files,
         skipped=skipped,
         warnings=(
-            *warnings(inspection, recipe, spec, schedule),
+            *warnings(inspection, start),
             *(() if target.dual_chunk else chunked[:1]),
             *result.notes,
             *source.conversion_notes(),
@@ -132,6 +132,7 @@ def checkpoint_plan(source: Source, recipe: Recipe, target: Target) -> Checkpoin
         notes=(*start.notes, *_notes(source, result, schedule, target, limits, spec.mrope_section)),
         kv_cache=inspection.kv_cache,
         draft=first.draft,
+        fine_tuning=start.fine_tuning,
     )
 
 

@@ -26,6 +26,7 @@ from ..models.gguf import GgufSource
 from ..models.open import open_source
 from ..models.source import ADAPTER, Origin, Source
 from ..rope.errors import RopeconvError
+from ..rope.lengths import SMALLEST_LENGTH, format_tokens
 from ..rope.methods.method import LengthMethod, ScaledMethod
 from ..rope.recipe import Recipe
 from ..runtimes.drafts import draft_sizes
@@ -86,7 +87,9 @@ def draft_recipe(inspection: Inspection, plan: Plan) -> Recipe:
     on_top, method = recipe.on_top and spec.scaled, recipe.method
     trained = spec.context if on_top else inspection.first_spec.original_context
     if isinstance(method, ScaledMethod):
-        method = dataclasses.replace(method, factor=context / trained)
+        factor = context / trained
+        exact = round(factor, 2) == factor or context < SMALLEST_LENGTH
+        method = dataclasses.replace(method, factor=factor if exact else format_tokens(context))
     elif not isinstance(method, LengthMethod):
         why = difference(plan.before.current(), plan.before, recipe.start(spec))
         if trained != plan.schedule.original_context:

@@ -8,7 +8,8 @@ from ..convert.gguf_encoding import GgufModel, GgufResult
 from ..convert.gguf_selection import select_gguf
 from ..convert.target import Target
 from ..convert.to_gguf.export import SMALL, GgufExport, export, file_name
-from ..convert.to_gguf.write import FTYPES, converted, quantise, write_tensors
+from ..convert.to_gguf.write import FTYPES, converted, quantise, quantiser, write_tensors
+from ..environment import Requirement
 from ..errors import BadSource, UnsupportedBake, UsageError
 from ..formats.disk import Advance
 from ..formats.gguf.edit import COUNT, SHARDS, Edit, RewrittenHeader, new_size, rewrite, write_changes, write_new
@@ -47,6 +48,10 @@ class GgufPlan(GgufOutput):
 
     source: GgufSource
 
+    @property
+    def file_type(self) -> int | None:
+        return whole_type(self.source.file.get("general.file_type"))
+
     def origin(self, file: PlannedFile) -> Path | None:
         """Return the local path of the shard that a planned file is copied from; None where it is not copied."""
         if file.action != "copy":
@@ -77,7 +82,7 @@ def gguf_plan(source: GgufSource, recipe: Recipe, target: Target) -> GgufPlan:
     undo = first_gguf(file, reading.spec) if target.replace else None
     if undo is not None:
         model = model.after(undo)
-        first = replace(inspection, name=str(model.get(ARCH)), spec=model.reading().spec, first=None)
+        first = replace(inspection, name=str(model.get(ARCH)), spec=model.reading().spec, first=None, fine_tuning=None)
     if not (recipe.on_top or isinstance(recipe.method, AsIs)):
         model = model.from_unscaled()
     start = begin(inspection, first, recipe, target)
@@ -100,10 +105,11 @@ def gguf_plan(source: GgufSource, recipe: Recipe, target: Target) -> GgufPlan:
         before=start.spec,
         schedule=start.schedule,
         result=result,
-        warnings=(*warnings(inspection, start.recipe, start.spec, start.schedule), *result.notes),
+        warnings=(*warnings(inspection, start), *result.notes),
         notes=(*start.notes, *list_notes(start.schedule), *modelfile_notes(source, start.schedule.context)),
         kv_cache=inspection.kv_cache,
         undo=undo,
+        fine_tuning=start.fine_tuning,
     )
     return replace(plan, files=tuple(shard_file(source, plan.edit, shard, name) for shard, name in enumerate(names)))
 
@@ -171,12 +177,31 @@ def _check_split(file: GgufFile, first: RewrittenHeader) -> None:
         )
 
 
+def whole_type(value: object) -> int | None:
+    """Return a value of `general.file_type`; None for one that is not a whole number."""
+    return value if isinstance(value, int) else None
+
+
 @dataclass(frozen=True)
 class ExportPlan(GgufOutput):
     """A plan whose output is a GGUF file converted from safetensors. exported: the conversion without scaling."""
 
     source: Source
     exported: GgufExport
+
+    @property
+    def file_type(self) -> int | None:
+        if self.exported.quantised:
+            return FTYPES[self.exported.quantised][0]
+        return whole_type(self.exported.model.get("general.file_type"))
+
+    @property
+    def requirements(self) -> tuple[Requirement, ...]:
+        """The packages for reading the weights, and llama.cpp for quantising them."""
+        needed = super().requirements
+        if self.exported.quantised:
+            return (*needed, quantiser(self.exported.quantised))
+        return needed
 
     @property
     def unread(self) -> tuple[str, ...]:
@@ -218,13 +243,14 @@ def export_plan(source: Source, recipe: Recipe, target: Target) -> ExportPlan:
         schedule=start.schedule,
         result=result,
         warnings=(
-            *warnings(inspection, start.recipe, start.spec, start.schedule),
+            *warnings(inspection, start),
             *result.notes,
             *_notes(source, inspection, exported),
         ),
         notes=(*start.notes, *list_notes(start.schedule)),
         kv_cache=gguf_cache(exported.model, arch_of_header(exported.model)),
         exported=exported,
+        fine_tuning=start.fine_tuning,
     )
     header, estimated = rewrite(exported.model.header, plan.edit), bool(exported.quantised)
     size = max(info.offset + info.size for info in header.tensors.values())

@@ -10,6 +10,7 @@ import msgspec
 from ..convert.encoding import CheckpointResult
 from ..convert.gguf_encoding import GgufResult
 from ..convert.target import ConsideredEncoding, EncodeResult, Target
+from ..environment import Requirement
 from ..formats.disk import Advance, FileIdentity
 from ..formats.gguf.edit import Edit
 from ..formats.gguf.header import string
@@ -23,7 +24,7 @@ from ..models.source import RECEIPT, Origin, Source
 from ..options import copied
 from ..rope.bound.reach import effective_length, source_reach
 from ..rope.errors import counted
-from ..rope.recipe import Recipe, flags
+from ..rope.recipe import Recipe, described_flags
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
 from ..runtimes.drafts import DraftKind
@@ -100,6 +101,16 @@ class FilePlan(Summary):
         size = f"{counted(len(self.files), 'file')}, {self.bytes:,} bytes"
         return {"source": self.source.reference, "out": str(self.out), "size": size}
 
+    @property
+    def requirements(self) -> tuple[Requirement, ...]:
+        """The packages without which the files cannot be written."""
+        return self.source.requirements if isinstance(self.source, Source) else ()
+
+    def check_packages(self) -> None:
+        """Raise RopeconvError for a package that writing needs and that is not installed. Planning works without."""
+        for requirement in self.requirements:
+            requirement.check()
+
     def origin(self, file: PlannedFile) -> Path | None:
         """Return the local path of the file that a planned file is copied from; None where it is not copied."""
         if file.action != "copy" or not isinstance(self.source, Source):
@@ -148,6 +159,7 @@ class PlanDocument(Document, frozen=True, kw_only=True):
     bytes: int
     warnings: tuple[str, ...]
     kv_cache: KvCacheDocument | None
+    fine_tuning: records.FineTuningRecord
     notes: tuple[str, ...]
 
 
@@ -159,7 +171,7 @@ class Plan(FilePlan):
     of the source, and before: the one that the recipe starts from. schedule: to be computed. result: its encoding, with
     the verdicts. warnings: sentences for the user. notes: how numbers of the plan are derived. kv_cache: of the output,
     None where the source does not give the number of heads. draft: the kind of draft model that it is, None for a whole
-    model.
+    model. fine_tuning: what the recipe needs at its length.
     """
 
     target: Target
@@ -173,6 +185,7 @@ class Plan(FilePlan):
     notes: tuple[str, ...]
     kv_cache: KvCache | None
     draft: DraftKind | None = field(default=None, kw_only=True)
+    fine_tuning: records.FineTuningRecord = field(kw_only=True)
 
     @cached_property
     def original(self) -> OriginalRecord:
@@ -217,6 +230,7 @@ class Plan(FilePlan):
             schedule=records.ScheduleRecord(**schedule.to_dict()),
             effective_length=effective_length(schedule, before),
             runtimes=tuple(records.RuntimeRecord(**verdict.to_dict()) for verdict in result.verdicts),
+            fine_tuning=self.fine_tuning,
             original=self.original,
             target=copied(records.TargetRecord, self.target, to="safetensors" if self.is_folder else "gguf"),
         )
@@ -224,7 +238,7 @@ class Plan(FilePlan):
     def summary(self) -> dict[str, str]:
         """The values that are shown, by name."""
         return super().summary() | {
-            "method": " ".join(flags(self.recipe) or [self.recipe.method.flag()]),
+            "method": described_flags(self.recipe, self.source_spec.original_context, self.source_spec.context),
             "context": f"{self.source_spec.context:,} -> {self.schedule.context:,} tokens",
             "encoding": self.result.encoding,
             "runtimes": self.result.exact_share,
@@ -247,6 +261,7 @@ class Plan(FilePlan):
             "bytes": self.bytes,
             "warnings": self.warnings,
             "kv_cache": cache.document(self.schedule.context, self.source_spec.context) if cache else None,
+            "fine_tuning": self.fine_tuning,
             "notes": self.notes,
         }
         return msgspec.convert(fields, PlanDocument, from_attributes=True).to_dict()
@@ -265,6 +280,11 @@ class GgufOutput(Plan):
     @property
     def is_folder(self) -> bool:
         return False
+
+    @property
+    def file_type(self) -> int | None:
+        """The `general.file_type` of the output, which its name on the Hub shows; None without one."""
+        raise NotImplementedError
 
     @cached_property
     def edit(self) -> Edit:

@@ -7,10 +7,11 @@ from ..convert.target import Target
 from ..errors import BadSource, UnsupportedBake, UsageError
 from ..inspection.inspection import ConfigInspection, Inspection, inspect_config
 from ..inspection.receipts.folder import first_source
+from ..inspection.receipts.receipt import FineTuningRecord
 from ..models.config import text_part
 from ..models.gguf import GgufSource
 from ..models.source import Source
-from ..rope.errors import RopeconvError
+from ..rope.errors import RopeconvError, counted
 from ..rope.forms import Yarn
 from ..rope.lengths import format_tokens
 from ..rope.methods.interpolation import YarnMethod
@@ -21,6 +22,7 @@ from ..rope.spec import RopeSpec
 from ..runtimes.llamacpp.read_header import arch_of
 from ..runtimes.read_config import number, rope_dict
 from ..runtimes.verdict import describe
+from .fine_tuning import fine_tuning_for
 
 
 def first_inspection(source: Source, target: Target) -> tuple[ConfigInspection, ConfigInspection, Source]:
@@ -84,13 +86,14 @@ class PlanStart:
     """A source and the schedule of a recipe for it, with which every plan begins.
 
     recipe: with the mscale pair that it inherits from the source. spec: the RoPE that it starts from. notes: how its
-    numbers are derived.
+    numbers are derived. fine_tuning: what the recipe needs at its length.
     """
 
     recipe: Recipe
     spec: RopeSpec
     schedule: Schedule
     notes: tuple[str, ...]
+    fine_tuning: FineTuningRecord
 
 
 def begin(inspection: Inspection, first: Inspection, recipe: Recipe, target: Target) -> PlanStart:
@@ -114,6 +117,8 @@ def begin(inspection: Inspection, first: Inspection, recipe: Recipe, target: Tar
             f"the result declares {schedule.context:,}, less than today's {today:,}; pass {repair}, or "
             f"--context {shorter} if you mean it"
         )
+    if not isinstance(recipe.method, AsIs) and (unseen := nothing_to_extend(first, schedule.context)):
+        raise RopeconvError(f"{first.source.reference} cannot be extended: {unseen}")
     notes = [*filter(None, (first.assumption,)), *_derivation(inspection, inherited, spec)]
     method = inherited.method
     if inherited != with_mscale:
@@ -124,7 +129,31 @@ def begin(inspection: Inspection, first: Inspection, recipe: Recipe, target: Tar
             factors += f", softmax_scale {schedule.softmax_scale:.5g}"
         pair = f"mscale {method.mscale:g} and mscale_all_dim {method.mscale_all_dim:g}"
         notes.append(f"{pair} are the model's own: {factors}")
-    return PlanStart(inherited, spec, schedule, tuple(notes))
+    need = fine_tuning_for(inherited, first, schedule)
+    return PlanStart(inherited, spec, schedule, tuple(notes), need)
+
+
+def nothing_to_extend(inspection: Inspection, context: int) -> str:
+    """Return why no method can change what a model sees, and what can be done; empty where one can.
+
+    A window that a whole family has is only a note: it is a setting, which some runtimes ignore (`cannot_gain`).
+    context: the tokens that the output would declare.
+    """
+    spec = inspection.spec
+    layers = f"none of the {counted(len(spec.layers), 'layer')}"
+    declare = f"--as-is --context {context} declares the length without it"
+    if spec.layers and not spec.count("global"):
+        why = f"each sees a {spec.window_kind} with its own" if spec.count("local") else "none rotates"
+        return f"{layers} has the RoPE that a method changes ({why}); {declare}"
+
+    windows = [window for window in spec.windows if window is not None and window < context]
+    by_layer = not isinstance(inspection, ConfigInspection) or inspection.family.window.layers != "all"
+    if not spec.layers or len(windows) < len(spec.layers) or not by_layer:
+        return ""
+    return (
+        f"{layers} sees the whole context, only {max(windows):,} tokens ({spec.window_kind}), so a method adds nothing "
+        f"beyond them; {declare}"
+    )
 
 
 def _derivation(inspection: Inspection, recipe: Recipe, spec: RopeSpec) -> list[str]:

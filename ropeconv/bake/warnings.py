@@ -24,13 +24,14 @@ from ..models.source import Source
 from ..options import DualChunk
 from ..rope.bound.reach import worse_than_source
 from ..rope.errors import RecipeError, RopeconvError, counted
+from ..rope.lengths import factor_text
 from ..rope.methods.interpolation import Ntk
 from ..rope.methods.vectors import AsIs
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
 from ..runtimes.runtime import GOOD, LLAMA_CPP, RUNS, WRONG, Runtime, canonical, newest, runtimes
-from .start import uncovered
+from .start import PlanStart, uncovered
 
 if TYPE_CHECKING:
     from .plan import Plan
@@ -40,9 +41,12 @@ CARRIED_OVER = ("load", "trained", "stale-inv-freq", "ignored-tensor")
 """Problems of a source, by code, that its outputs have as well."""
 
 
-def warnings(inspection: Inspection, recipe: Recipe, start: RopeSpec, schedule: Schedule) -> Iterator[str]:
-    """Yield the warnings of a plan, the most important first. start: the RoPE that the recipe starts from."""
-    yield from uncovered(recipe, inspection, start)
+def warnings(inspection: Inspection, start: PlanStart) -> Iterator[str]:
+    """Yield the warnings of a plan, the most important first."""
+    recipe, schedule = start.recipe, start.schedule
+    yield from uncovered(recipe, inspection, start.spec)
+    if not start.fine_tuning.works_untuned:
+        yield start.fine_tuning.sentence
     spec, changes = inspection.spec, not isinstance(recipe.method, AsIs)
     if changes and (useless := cannot_gain(spec, schedule.context)):
         yield useless
@@ -107,7 +111,8 @@ def repairs(source: Source | GgufSource, inspection: Inspection) -> Iterator[Pro
         candidates.append(("--as-is --dual-chunk drop", Recipe(AsIs()), "drop"))
     if spec.scaled and spec.context > spec.original_context:
         factor = spec.context / spec.original_context
-        candidates.append((f"--ntk {factor:g} --replace", Recipe(Ntk(factor)), None))
+        exact = f"{factor:g}" if round(factor, 2) == factor else factor_text(spec.context)
+        candidates.append((f"--ntk {exact} --replace", Recipe(Ntk(factor)), None))
     for name in dict.fromkeys(row.name for row in runtimes()):
         row = newest(name)
         verdict = next(verdict for verdict in reversed(inspection.verdicts) if verdict.covers(row))

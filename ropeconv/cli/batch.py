@@ -25,6 +25,7 @@ from ..models.source import Source
 from ..rope.errors import command_line
 from ..rope.recipe import Recipe
 from ..runtimes.programs import program_note
+from ..views.batch import Entry, show_common, show_entry, show_totals
 from ..views.plan import Outcome, show_outcome, show_plan
 from .commands.push import publish_staged, send, show_preview
 from .execution import compare_files, recovered, run_validation
@@ -44,7 +45,9 @@ DISAGREES = 3
 class Batch:
     """The outputs of one `apply`.
 
-    plans: with their units, once `plan` was called. A failure of a single unit is raised, and so is one of a target and
+    plans: with their units, once `plan` was called. short: whether each output is shown in a few lines, and what they
+    have in common once. failed, refused: units with their message and exit code; `refused` are those of `failed` that
+    could not be planned. A failure of a single unit is raised, and so is one of a target and
     its draft.
     """
 
@@ -52,6 +55,8 @@ class Batch:
         self.units, self.flags, self.screen = units, flags, screen
         self.several = len(units) > 1
         self.pair = any(unit.is_draft for unit in units)
+        self.short = self.several and not (self.pair or flags.explain)
+        self.refused: list[tuple[OutputUnit, str, int]] = []
         self.failed: list[tuple[OutputUnit, str, int]] = []
         self.plans: list[tuple[OutputUnit, Plan]] = []
         self.adapter: FilePlan | None = None
@@ -86,7 +91,9 @@ class Batch:
         for unit, target in zip(self.units, targets, strict=True):
             with self._failing(unit):
                 if unit.is_draft:
-                    plans.append((unit, with_card(draft_plan(unit.source, plans[0][1]))))
+                    plan = with_card(draft_plan(unit.source, plans[0][1]))
+                    plan.check_packages()
+                    plans.append((unit, plan))
                     continue
                 if target.in_place and not self.flags.dry_run:
                     recovered(unit.source, self.screen)
@@ -101,6 +108,7 @@ class Batch:
                     plan = with_card(plan)
                 if self.flags.ollama and not plan.is_folder:
                     modelfile_of(plan)
+                plan.check_packages()
                 plans.append((unit, plan))
         refuse_collisions(plans, self.units)
         self._refuse_validation(plans)
@@ -109,6 +117,7 @@ class Batch:
             self.adapter = adapter_plan(self.flags.adapter, plan)
             plans[0] = unit, replace(plan, target=replace(plan.target, out=plan.out, adapter=self.adapter.out.name))
         self.plans = [(unit, plan) for unit, plan in plans if self._has_place(unit, plan)]
+        self.refused = list(self.failed)
 
     def _refuse_validation(self, plans: Sequence[tuple[OutputUnit, Plan]]) -> None:
         """Raises UsageError where an output could not be validated after it was written."""
@@ -122,14 +131,21 @@ class Batch:
             Settings(device=self.flags.validate).place()
 
     def _has_place(self, unit: OutputUnit, plan: Plan) -> bool:
-        """Whether the place of one of several outputs is free, or has what the same command wrote; reports the rest."""
-        if not self.several or self.flags.dry_run or self.flags.publication or plan.target.in_place:
+        """Whether the place of an output is free, or has what the same command wrote; reports the rest.
+
+        A single output refuses its place when it is written, so that here only a dry run does.
+        """
+        flags = self.flags
+        if plan.target.in_place or self._publication_alone(plan):
             return True
-        if not self.flags.force and earlier_output(plan) is not None:
+        if not flags.dry_run and (flags.publication or not self.several):
+            return True
+        continues = self.several or self.adapter is not None or flags.publication is not None
+        if continues and not flags.force and earlier_output(plan) is not None:
             return True
         failed = len(self.failed)
         with self._failing(unit):
-            refuse_early(plan, self.flags.force)
+            refuse_early(plan, flags.force)
         return len(self.failed) == failed
 
     def _publication_alone(self, plan: Plan) -> PublishOptions | None:
@@ -139,9 +155,12 @@ class Batch:
     def show(self) -> None:
         """Prints plans, and what publishing them would do."""
         screen, flags = self.screen, self.flags
+        entries = [Entry(unit.label, plan) for unit, plan in self.plans]
         for unit, plan in self.plans if not screen.as_json else []:
             if screen.quiet:
                 screen.copyable(str(plan.out))
+            elif self.short:
+                show_entry(Entry(unit.label, plan), screen)
             else:
                 self._gap(unit)
                 show_plan(plan, screen, flags.explain)
@@ -149,6 +168,8 @@ class Batch:
                     screen.copyable(f"Would {'change' if plan.target.in_place else 'write'} {plan.out}")
                 if self.adapter:
                     screen.copyable(f"Would write {self.adapter.out}")
+        if self.short:
+            self._show_end(entries, planned=True)
         publication = {}
         if flags.publication and self.plans and len(self.plans) == len(self.units):
             shown = screen.as_json or not screen.quiet
@@ -177,13 +198,22 @@ class Batch:
                 elif not self.several:
                     self._publish(outcomes)
                 self._finish(unit, plan, done)
-        if self.failed and self.several:
-            without = ", ".join(dict.fromkeys(unit.label for unit, _, _ in self.failed))
-            self.screen.note(f"{len(outcomes)} of {len(self.units)} outputs were made; failed: {without}.")
+        if self.several and not self.pair:
+            by_plan = {id(plan): unit for unit, plan in self.plans}
+            self._show_end([Entry(by_plan[id(plan)].label, plan, done) for plan, done in outcomes], planned=False)
         published = self._publish(outcomes) if self.several else ""
         self._data((plan.to_dict() | done.to_dict() for plan, done in outcomes), {"published": published})
         if published and not self.screen.as_json:
             self.screen.copyable(published)
+
+    def _show_end(self, entries: list[Entry], planned: bool) -> None:
+        """Shows what outputs have in common, and how many there are."""
+        if self.short and entries and not (self.screen.quiet or self.screen.as_json):
+            show_common(entries, self.screen)
+        refused = [unit.label for unit, _, _ in self.refused]
+        failed = [unit.label for unit, _, _ in self.failed if unit.label not in refused]
+        places = [entry.plan.out for entry in entries if entry.label not in failed]
+        show_totals(places, refused, failed, planned, self.screen)
 
     def _execute(self, plan: Plan, probe: Probe | None, title: str) -> Outcome:
         """Writes the output of a plan, and validates it where that is asked for.
@@ -234,8 +264,9 @@ class Batch:
                 f"interrupted; {plan.out} does not exist yet, and finished files are in a hidden folder beside it: the "
                 "same command continues with them"
             ) from None
-        self.screen.note(done.reason and f"Not checked: {done.reason}.")
-        return Outcome(done.path, done.check)
+        if not self.short:
+            self.screen.note(done.reason and f"Not checked: {done.reason}.")
+        return Outcome(done.path, done.check, unchecked=done.reason)
 
     def _validate(self, plan: Plan, path: Path) -> Validation | None:
         """Validates an output. Returns None, after a note, where `auto` finds no GPU with enough memory."""
@@ -266,6 +297,8 @@ class Batch:
             done.run = run_commands(plan, done.path, modelfile, draft)
         if screen.quiet and not screen.as_json:
             screen.copyable(done.published or str(done.path))
+        elif self.short and not screen.as_json:
+            show_entry(Entry(unit.label, plan, done), screen)
         elif not screen.as_json:
             self._gap(unit)
             show_plan(plan, screen, flags.explain)

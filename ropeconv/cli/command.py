@@ -19,7 +19,7 @@ from ..formats.files import expanded
 from ..options import Option, described, from_command_line, options
 from ..rope.errors import shown
 
-METHOD = "Method (choose one; S is 4, a factor, or 128k, a length)"
+METHOD = "Method (choose one; S is a factor, 4, or a length, 128k or 100000)"
 LENGTH = "Length"
 OUTPUT = "Output"
 RUNTIMES = "Runtimes"

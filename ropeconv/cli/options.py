@@ -12,7 +12,7 @@ from ..environment import require
 from ..errors import UsageError
 from ..formats.disk import obstacle
 from ..options import Option, OutputPlace, TargetOptions, described, from_command_line, option, options
-from ..rope.lengths import format_tokens, parse_tokens
+from ..rope.lengths import SMALLEST_LENGTH, format_tokens, parse_tokens
 from ..rope.methods.method import REGISTRY, Method, Value, tokens
 from ..rope.recipe import MODIFIERS, Recipe
 from ..views.sheet import sentence
@@ -153,8 +153,11 @@ def build_recipe(values: dict[str, Any]) -> Recipe:
     chosen = chosen_methods(values)
     if not chosen and values.get("context"):
         length = parse_tokens(values["context"])
-        if length % 1024:
-            raise UsageError(f"--context {length} is not a multiple of 1k (1024 tokens); write one, or add a method")
+        if length < SMALLEST_LENGTH:
+            raise UsageError(
+                f"--context {length} without a method starts at {SMALLEST_LENGTH:,} tokens; add one with its factor, "
+                f"as in --yarn 4 --context {length}"
+            )
         values, chosen = values | {"yarn": format_tokens(length), "context": None}, ["yarn"]
     spelled = ["--recipe" if name == "recipe" else flags[name].flag() for name in chosen]
     refuse(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
@@ -107,14 +108,22 @@ def refuse_collisions(plans: Sequence[tuple[OutputUnit, Plan]], units: Sequence[
 
 def refuse_untrained(plan: Plan, source: str) -> None:
     """Raises UsageError where the method that --context chose would need training at the length of a plan."""
-    factor, limit = plan.schedule.context / plan.schedule.original_context, plan.recipe.method.max_untuned_factor
-    if factor > limit:
-        length = format_tokens(plan.schedule.context)
-        raise UsageError(
-            f"--context {length} is {factor:,.4g} times the trained context, and above {limit:g} times a model needs "
-            f"fine-tuning; name a method, such as --yarn {length} or --theta-for {length}, or compare them with "
-            f"`{command_line('advise', source, '--context', length)}`"
-        )
+    need = plan.fine_tuning
+    if need.works_untuned:
+        return
+    length = format_tokens(plan.schedule.context)
+    on_top = plan.recipe.on_top
+    method = "llama3" if on_top and plan.before.form.kind == "llama3" else "yarn"
+    words = [f"--{method}", length]
+    if on_top:
+        words.append("--on-top")
+    if plan.target.replace:
+        words.append("--replace")
+    raise UsageError(
+        f"--context {length} is {need.times}, where {plan.recipe.method.name} {need.need}, and --context chooses only "
+        f"what works without training; to train the model, pass {shlex.join(words)}, or compare methods with "
+        f"`{command_line('advise', source, '--context', length)}`"
+    )
 
 
 def check_folder(units: Sequence[OutputUnit]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..bake.advice import CRITERION, Advice, advise, trained_scaling
+from ..bake.advice import CRITERION, Advice, advise, kept_scaling
 from ..bake.start import inherit_mscale
 from ..bake.warnings import cannot_gain
 from ..errors import UsageError
@@ -148,7 +148,7 @@ class RankedMethods:
     @property
     def training(self) -> str:
         """A sentence about a model that was trained with its scaling, or for dual chunk attention; empty for others."""
-        spec, trained = self.inspection.spec, trained_scaling(self.inspection)
+        spec, trained = self.inspection.spec, kept_scaling(self.inspection)
         if trained:
             return f"{trained}, so the methods keep the scaling (--on-top)."
         if any(problem.code == "dual-chunk" for problem in self.inspection.problems):

@@ -26,7 +26,7 @@ from ..evaluate.result import GROWTH
 from ..formats.files import scratch
 from ..formats.jsontext import JsonObject
 from ..formats.package_data import package_data, render
-from ..inspection.receipts.receipt import EvaluationRecord, MeasuredRecord, Receipt
+from ..inspection.receipts.receipt import EvaluationRecord, MeasuredRecord, Receipt, StepRecord
 from ..inspection.receipts.storage import commands, described_settings
 from ..models.source import CARD
 from ..rope.bound.reach import is_worse
@@ -265,7 +265,7 @@ def card(
         method=method,
         method_title=method_title(method),
         paper=next(iter(re.findall(r"https?://[^\s;,]+", method.paper)), ""),
-        settings="; ".join(filter(None, (authors, _settings(method, step.recipe)))),
+        settings="; ".join(filter(None, (authors, _settings(method, step)))),
         runtimes=support(receipt.runtimes),
         problems=problems(receipt.runtimes),
         local="/" not in repo_id,
@@ -328,11 +328,16 @@ def companion(receipt: Receipt, repo_id: str) -> str:
     return name if other == repo_id else f"[{other}](https://huggingface.co/{other})"
 
 
-def _settings(method: type[Method], recipe: JsonObject) -> str:
-    """The parameters of a recipe that are not those by default, for display."""
+def _settings(method: type[Method], step: StepRecord) -> str:
+    """The parameters of the recipe of a bake that are not those by default, for display."""
     defaults = {item.name: item.default for item in dataclasses.fields(method)}
-    parameters = recipe.get("parameters", {})
-    return described_settings({"parameters": {k: v for k, v in parameters.items() if v != defaults.get(k, v is None)}})
+    parameters = step.recipe.get("parameters", {})
+    changed = {name: value for name, value in parameters.items() if value != defaults.get(name, value is None)}
+    recipe: JsonObject = {"method": step.method, "parameters": changed}
+    for name in ("on_top", "original_context"):  # over which length a factor is
+        if name in step.recipe:
+            recipe[name] = step.recipe[name]
+    return described_settings(recipe, step.before.original_context, step.before.context)
 
 
 def drawn(receipt: Receipt) -> dict[str, bytes]:

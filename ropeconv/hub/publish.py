@@ -4,7 +4,7 @@ https://huggingface.co/docs/huggingface_hub/package_reference/hf_api (`create_co
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from ..engines.probe import Probe
 from ..formats.disk import Advance
 from ..formats.files import scratch
 from ..models.hub import answers
-from ..rope.errors import RopeconvError
+from ..rope.errors import RopeconvError, counted
 from .options import PublishOptions
 from .repository import Repository
 from .upload_set import UploadSet, from_gguf, from_plan
@@ -99,7 +99,9 @@ def _publish(repository: Repository, note: Note) -> str:
         stays = repository.kept_card()
         note(stays)
         try:
-            return _commit(repository, head, {} if stays else repository.card_files(base), note)
+            generated = {} if stays else repository.card_files(base)
+            note(_transfers(repository.upload, generated))
+            return _commit(repository, head, generated, note)
         except HfHubHTTPError as failure:
             if failure.response.status_code != CHANGED or options.create_pr or not repository.holds():
                 raise
@@ -109,6 +111,13 @@ def _publish(repository: Repository, note: Note) -> str:
         if is_new:
             repository.remove(note)
         raise
+
+
+def _transfers(upload: UploadSet, generated: Collection[str]) -> str:
+    """Return how many files are sent, and how many the Hub copies. generated: names of the card and its pictures."""
+    sent = counted(len({*upload.adds, *generated}), "file")
+    copied = f", {len(upload.copies)} to copy on the Hub from {upload.source}" if upload.copies else ""
+    return f"{sent} to upload{copied}."
 
 
 def _add_licences(repository: Repository) -> None:

@@ -10,6 +10,7 @@ from ..errors import BadSource, UsageError
 from ..formats.jsontext import JsonObject, parse
 from ..formats.package_data import package_data, package_files, render
 from ..inspection.receipts.folder import stated
+from ..inspection.receipts.receipt import FineTuningRecord
 from ..models.gguf import GgufSource
 from ..models.registry import by_name
 from ..models.source import Source
@@ -43,6 +44,8 @@ class TrainingFacts:
     encoder: bool
     verdicts: Mapping[str, tuple[str, str]]
     declared: int = 0
+    fine_tuning: FineTuningRecord | None = None
+    """The training that the method needs at this length; None in receipts that do not say it."""
 
     def shortened(self, context: int) -> "TrainingFacts":
         """The same output, trained on shorter sequences than it declares.
@@ -97,6 +100,7 @@ def baked_output(source: Source | GgufSource, path: str = "") -> TrainingFacts:
         own_code="auto_map" in config,
         encoder=family.encoder,
         verdicts={row.runtime: (row.status, row.reason) for row in receipt.runtimes},
+        fine_tuning=receipt.fine_tuning,
     )
 
 
@@ -196,6 +200,7 @@ class Snippet:
             "trained": baked.trained, "rope_type": baked.spec.form.kind, "trust_remote_code": baked.own_code,
             "length": trainer.length, "untouched": list(trainer.untouched), "file": trainer.file,
             "command": trainer.command, "text": self.text, "notes": list(self.notes),
+            "fine_tuning": msgspec.to_builtins(baked.fine_tuning),
         }  # fmt: skip
 
 
@@ -224,6 +229,10 @@ def make_snippet(trainer: Trainer, baked: TrainingFacts) -> Snippet:
         notes.append(
             f"the output declares {baked.declared:,} tokens, and positions from {baked.context:,} on are not trained"
         )
+    need = baked.fine_tuning
+    if need is not None and need.factor > 1:
+        optional = f"Training is optional at this length ({need.times}): {need.reason}."
+        notes.append(need.sentence or optional)
     if status == "unknown":
         notes.append(f"{trainer.library}, which {trainer.title} runs, was not tested with this checkpoint")
     if baked.two_lists:

@@ -8,8 +8,10 @@ from pathlib import Path
 import msgspec
 
 from ..bake.checkpoint import CheckpointPlan, with_readme
+from ..bake.gguf import ExportPlan, GgufPlan
 from ..bake.plan import Plan
 from ..convert.from_gguf.source import GgufCheckpoint
+from ..convert.gguf_encoding import GgufModel
 from ..errors import BadSource
 from ..formats.disk import Advance
 from ..formats.files import read_text
@@ -95,14 +97,28 @@ def from_plan(plan: Plan, staged: Path) -> UploadSet:
 
 def planned(plan: Plan) -> UploadSet:
     """The upload set that a plan will have, for a preview: none of its files is there yet."""
+    if isinstance(plan, GgufPlan | ExportPlan):
+        return _planned_gguf(plan)
     sizes = {file.name: file.size for file in plan.files}
     copied = {file.name for file in plan.files if plan.source.kind == "hub" and file.action == "copy"}
-    adds = {name: plan.out / name for name in (*sizes, *([RECEIPT] if plan.is_folder else ())) if name not in copied}
+    adds = {name: plan.out / name for name in (*sizes, RECEIPT) if name not in copied}
     records = tuple(FileRecord(f.name, f.action, f.size, f.sha256, f.origin or None) for f in plan.files)
     receipt = msgspec.structs.replace(plan.receipt(), files=records)
     files = _without_base_card(adds, {name: name for name in copied}, receipt, plan.kv_cache)
     config = next((file.text for file in plan.files if file.name == CONFIG), None)
     return replace(files, quantised=quantised_as(config), sizes=sizes)
+
+
+def _planned_gguf(plan: GgufPlan | ExportPlan) -> UploadSet:
+    """The upload set that a plan of GGUF files will have, under the names that they get on the Hub."""
+    names = {file.name: conventional(file.name, plan.file_type) for file in plan.files}
+    adds = {names[file.name]: plan.out.with_name(file.name) for file in plan.files}
+    sizes = {names[file.name]: file.size for file in plan.files}
+    context = plan.schedule.context
+    words = plan.kv_cache.short(context) if plan.kv_cache else ""
+    header = plan.exported.model if isinstance(plan, ExportPlan) else plan.source.file
+    known = stated_metadata(header)
+    return UploadSet(adds, plan.receipt(), context, known=known, sizes=sizes, kv_cache=words)
 
 
 def quantised_as(text: str | None) -> str:
@@ -156,7 +172,7 @@ def _cache_of(source: Source | GgufSource) -> KvCache | None:
         return None
 
 
-def stated_metadata(file: GgufFile) -> JsonObject:
+def stated_metadata(file: GgufFile | GgufModel) -> JsonObject:
     """Return the metadata for a card from the general.* keys of a GGUF file: licence, languages, tags, base model.
 
     https://github.com/ggml-org/ggml/blob/master/docs/gguf.md#general-metadata

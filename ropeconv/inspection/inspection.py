@@ -20,6 +20,7 @@ from ..rope.methods.vectors import AsIs
 from ..rope.recipe import Recipe
 from ..rope.spec import LayerKind, RopeSpec
 from ..runtimes.drafts import DraftKind, draft_verdicts
+from ..runtimes.llamacpp.archs import arch_table
 from ..runtimes.llamacpp.read_header import read_file, rope_tensors
 from ..runtimes.read_config import UnknownRopeType, read_spec
 from ..runtimes.runtime import newest
@@ -38,7 +39,7 @@ from .problems import (
 )
 from .receipts.folder import first_spec, stated
 from .receipts.gguf import first_reading, gguf_stated
-from .receipts.receipt import Receipt
+from .receipts.receipt import FineTuningRecord, Receipt
 
 SAME = {
     "head_dim": "the width of a head",
@@ -93,6 +94,8 @@ class Inspection(Summary):
     first: RopeSpec | None = None
     encoder: bool = False
     draft: DraftKind | None = None
+    fine_tuning: FineTuningRecord | None = None
+    """The need that the receipt of an output of ropeconv states; None for other models."""
 
     def summary(self) -> dict[str, str]:
         """Return what is shown, by name."""
@@ -106,6 +109,12 @@ class Inspection(Summary):
             "problems": " ".join(problem.message for problem in self.problems),
             "refused": self.refuse,
         }
+
+    @property
+    def family_name(self) -> str:
+        """The name of the model family, also of a GGUF file, whose `name` is that of its architecture."""
+        arch = arch_table().arch.get(self.name)
+        return arch.family if arch is not None and arch.family else self.name
 
     @property
     def first_spec(self) -> RopeSpec:
@@ -168,6 +177,10 @@ class ConfigInspection(Inspection):
     family: Family = field(kw_only=True)
 
     @property
+    def family_name(self) -> str:
+        return self.family.name
+
+    @property
     def assumption(self) -> str:
         return assumption(self.family)
 
@@ -194,6 +207,7 @@ def inspect_gguf(source: GgufSource) -> Inspection:
     return Inspection(
         source, reading.arch.name, display_name, spec, _unplanned(problems, spec, receipt),
         kv_cache=gguf_cache(source.file, reading.arch), first=first,
+        fine_tuning=receipt.fine_tuning if receipt else None,
     )  # fmt: skip
 
 
@@ -245,6 +259,7 @@ def inspect_config(source: Source) -> ConfigInspection:
         source, family.name, family.display_name, spec, _unplanned(problems, spec, receipt), family.refuse,
         verdicts, config_cache(config, family), CUSTOM_CODE if config.get("auto_map") else "", first=first,
         encoder=family.encoder, family=family, draft=draft,
+        fine_tuning=receipt.fine_tuning if receipt else None,
     )  # fmt: skip
 
 

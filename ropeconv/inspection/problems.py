@@ -65,7 +65,7 @@ def config_problems(config: Config, family: Family, spec: RopeSpec) -> Iterator[
     yield from _ignored_keys(part, family)
     yield from _dual_chunk(config, family)
     if isinstance(form, DynamicNtk):
-        repair = f"--dynamic ntk:{form.factor:g} --at {round(form.factor * form.original_context)} --replace"
+        repair = f"--dynamic ntk:{form.factor:.12g} --at {round(form.factor * form.original_context)} --replace"
         message = "dynamic scaling changes with the length of the sequence; files hold fixed frequencies"
         yield Problem("dynamic", message, repair)
     if isinstance(form, (InterpolatedForm, Yarn)):

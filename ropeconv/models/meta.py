@@ -17,7 +17,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..environment import require
+from ..environment import Requirement
 from ..errors import TOO_MANY, BadSource
 from ..formats import jsontext
 from ..formats.disk import FileIdentity, identity, sha256, text_digest
@@ -72,6 +72,10 @@ class MetaSource(ConvertedSource[TensorTarget]):
         if self.inner.kind == "hub":
             return "bfloat16"  # what every release has; checked against the file when it is there
         return peek_dtype(self.inner.path(self.parts[0]))
+
+    @property
+    def requirements(self) -> tuple[Requirement, ...]:
+        return (TORCH, *meta_layout.tokenizer_requirements(self._tokenizer))
 
     @cached_property
     def _config(self) -> Config:
@@ -169,7 +173,7 @@ class MetaSource(ConvertedSource[TensorTarget]):
     @cached_property
     def _weights(self) -> PthFiles:
         """The .pth files, which are fetched whole. Raises BadSource where one holds another dtype than the first."""
-        require("torch", "converting .pth files", "meta")
+        TORCH.check()
         paths = []
         for part in self.parts:
             paths.append(self.inner.path(part))
@@ -178,6 +182,7 @@ class MetaSource(ConvertedSource[TensorTarget]):
         return PthFiles(paths)
 
 
+TORCH = Requirement("torch", "converting .pth files", "meta")
 PIECE = 8 << 20  # bytes of a tensor that are converted at a time
 MOST_DIRECTORY, MOST_PICKLE = 2 << 20, 1 << 20
 """Bytes of the table of entries, and of the pickle. Llama 3.1 405B has 1,141 entries per part, which take 100 kB, and a

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import msgspec
 
-from ..environment import require
+from ..environment import Requirement
 from ..errors import BadSource
 from ..formats.jsontext import JsonObject
 from .folder import ConvertedTensor
@@ -235,14 +235,22 @@ def tokenizer_config(version: float, context: int) -> JsonObject:
     }
 
 
+def tokenizer_requirements(model: Path) -> tuple[Requirement, ...]:
+    """Return what making tokenizer.json needs; nothing for SentencePiece, which stays. model: tokenizer.model."""
+    if not is_tiktoken(model):
+        return ()
+    packages = ("tokenizers", "transformers", "tiktoken")
+    return tuple(Requirement(package, "converting a Llama 3 tokenizer", "meta") for package in packages)
+
+
 def write_tokenizer_json(model: Path, target: Path, version: float) -> None:
     """Writes tokenizer.json for a tiktoken vocabulary with the converter of transformers.
 
     model: the vocabulary. target: the file to write. version: of Llama. The tokenizer puts the beginning-of-text token
     first, as in the HF checkpoints. Raises BadSource where transformers is not installed.
     """
-    for package in ("tokenizers", "transformers", "tiktoken"):
-        require(package, "converting a Llama 3 tokenizer", "meta")
+    for requirement in tokenizer_requirements(model):
+        requirement.check()
     from tokenizers import processors
     from transformers.convert_slow_tokenizer import TikTokenConverter
 

@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO
 
+from ..environment import Requirement
 from ..errors import BadSource
 from ..formats import jsontext
 from ..formats.disk import Advance, FileIdentity, copy_file, sha256, text_digest, weights_digest
@@ -128,6 +129,11 @@ class Origin:
 
 class Source(Origin, ABC):
     """A checkpoint in Hugging Face's layout, or one that is presented as such. It is only read, never written to."""
+
+    @property
+    def requirements(self) -> tuple[Requirement, ...]:
+        """The packages without which its weights and generated files cannot be read."""
+        return ()
 
     @abstractmethod
     def files(self) -> tuple[SourceFile, ...]:

@@ -1,5 +1,9 @@
-"""Numbers of tokens as users write them (131072, 128k, 1M), and scale factors, which may be written as a length."""
+"""Numbers of tokens as users write them (131072, 128k, 1M), and scale factors, which may be written as a length.
 
+A factor and a length have no number in common: a factor is at most 1,000, and a whole number from 1,024 on is a length.
+"""
+
+import math
 import re
 
 from .errors import RecipeError, shown
@@ -12,7 +16,15 @@ MOST_TOKENS = (1 << 31) - 1
 """The longest context: runtimes count positions in 32 bits."""
 
 Factor = float | str
-"""A scale factor, as a number (4.0) or as the length that it reaches, with its suffix ("128k")."""
+"""A scale factor, as a number (4.0) or as the text of the length that it reaches ("128k", "100000")."""
+
+LARGEST_FACTOR = 1000
+"""The largest number that is a factor where a length could stand too."""
+
+SMALLEST_LENGTH = 1024
+"""The smallest whole number without a suffix that is a length where a factor could stand too."""
+
+BORDER = f"a factor is at most {LARGEST_FACTOR:,}, and a whole number from {SMALLEST_LENGTH:,} on is a length in tokens"
 
 
 def parse_tokens(text: str) -> int:
@@ -40,22 +52,39 @@ def format_tokens(tokens: int) -> str:
 
 
 def factor_text(tokens: int) -> str:
-    """A scale factor that reaches a number of tokens, as the next length with a suffix: 2500 as `"3k"`."""
-    return format_tokens(-(-tokens // UNITS["k"]) * UNITS["k"])
+    """A scale factor that reaches a number of tokens, as a length: 100000 as `"100000"`, 300 as `"1k"`."""
+    return format_tokens(max(tokens, SMALLEST_LENGTH))
+
+
+def format_factor(factor: float) -> str:
+    """A factor as people write it, for sentences: 4, 3.052, 10.67. Commands and files need the exact number."""
+    return f"{factor:,.0f}" if factor >= 1000 else f"{factor:.4g}"
 
 
 def is_length(factor: object) -> bool:
-    """Whether a scale factor is written as a length: digits and a suffix, as in 128k."""
-    match = re.fullmatch(r"0*([1-9]\d{0,9})([kM])", factor) if isinstance(factor, str) else None
-    return match is not None and int(match[1]) * UNITS[match[2].lower()] <= MOST_TOKENS
+    """Whether a scale factor is the text of a length: digits with a suffix, as in 128k, or a number from 1,024 on."""
+    match = re.fullmatch(r"0*([1-9]\d{0,9})([kM]?)", factor) if isinstance(factor, str) else None
+    if match is None:
+        return False
+    tokens = int(match[1]) * UNITS[match[2].lower()]
+    return tokens <= MOST_TOKENS and (match[2] != "" or tokens >= SMALLEST_LENGTH)
 
 
-LARGEST_FACTOR = 1000
-"""Larger numbers in the place of a factor are lengths without their suffix."""
+def normal_factor(factor: object) -> object:
+    """A whole number from 1,024 on, of type int or as its digits, as the text of that length; else the same object.
+
+    A float stays a factor: it is computed, as a length over a trained one.
+    """
+    digits = isinstance(factor, str) and re.fullmatch(r"\d{4,12}", factor) is not None
+    whole = isinstance(factor, int) and not isinstance(factor, bool)
+    if not (digits or whole):
+        return factor
+    tokens = int(factor)  # type: ignore[call-overload]
+    return format_tokens(tokens) if SMALLEST_LENGTH <= tokens <= MOST_TOKENS else factor
 
 
 def parse_factor(text: str, flag: str) -> Factor:
-    """`"4"` as the factor 4.0, `"128k"` as the length that a factor has to reach, whatever the trained length is.
+    """`"4"` as the factor 4.0, `"128k"` and `"100000"` as the length that a factor has to reach.
 
     text: as on the command line. flag: of the method, for the message. Raises RecipeError for anything else.
     """
@@ -63,15 +92,20 @@ def parse_factor(text: str, flag: str) -> Factor:
     if length:
         parse_tokens(text)
         return length[1] + {"k": "k", "m": "M"}[length[2].lower()]
+    if re.fullmatch(r"\d{4,}", text.strip()):
+        tokens = parse_tokens(text)
+        if tokens >= SMALLEST_LENGTH:
+            return format_tokens(tokens)
     try:
         value = float(text)
     except ValueError:
         raise RecipeError(
-            f"{flag} takes a factor such as 4, or a length such as 128k (1k = 1024), and {shown(text)} is neither"
+            f"{flag} takes a factor such as 4, or a length such as 128k (1k = 1024) or 100000, and {shown(text)} is "
+            "neither"
         ) from None
-    if LARGEST_FACTOR <= value < float("inf"):
-        meant = f"{flag} {format_tokens(int(value))}" if value < 1 << 27 and value % 1024 == 0 else f"{flag} 128k"
-        raise RecipeError(f"{flag} {text} is a factor, and too large for one; write a length as {meant}")
+    if LARGEST_FACTOR < value < math.inf:
+        meant = round(value) if SMALLEST_LENGTH <= value <= MOST_TOKENS else 128 * UNITS["k"]
+        raise RecipeError(f"{flag} {text} is neither: {BORDER}; write {flag} {format_tokens(meant)}")
     return value
 
 
@@ -94,4 +128,10 @@ def factor_over(factor: Factor, context: int, flag: str, kind: str = "trained") 
             f"{flag} {factor} is within the {kind} {context:,} tokens; give a longer length, such as "
             f"{flag} {factor_text(4 * context)}, or a factor, such as {flag} 4"
         )
-    return length / context
+    return reaching(length, context)
+
+
+def reaching(length: int, context: int) -> float:
+    """The factor whose product with a context is at least a length, as a runtime that rounds it down computes it."""
+    factor = length / context
+    return factor if factor * context >= length else math.nextafter(factor, math.inf)

@@ -24,7 +24,7 @@ from .forms import (
     divisors,
     temperature_attention_factor,
 )
-from .lengths import format_tokens, parse_tokens
+from .lengths import format_factor, format_tokens, parse_tokens
 from .methods.bases import ThetaBound
 from .methods.method import REGISTRY, Check, Method, Value, check_of, positive, schedule_of, switch, tokens
 from .methods.vectors import AsIs
@@ -63,7 +63,7 @@ def on_top(method: Method, spec: RopeSpec, context: int | None = None) -> Schedu
     if isinstance(form, DynamicNtk):
         raise RecipeError(
             "--on-top cannot keep dynamic scaling, which changes with the sequence; freeze it first with "
-            f"--dynamic ntk:{form.factor:g} --at TOKENS --replace"
+            f"--dynamic ntk:{form.factor:.12g} --at TOKENS --replace"
         )
     start = replace(spec.unscaled(), context=max(1, round((context or declared) * original / declared)))
     relative = method.relative(declared, original)
@@ -404,6 +404,32 @@ def flags(recipe: Recipe) -> list[str] | None:
         else:
             words += [f"--{spelled}", _text(value)]
     return words
+
+
+def resolved_factor(recipe: Recipe, trained: int, declared: int) -> float | None:
+    """The scale factor of a recipe as a number, also where it is written as a length; None for a method without one.
+
+    trained, declared: context of the model in tokens, before and with its scaling. Raises RecipeError for a length
+    within the one that counts.
+    """
+    over = declared if recipe.on_top else recipe.original_context or trained
+    return recipe.method.factor_over(over, "declared" if recipe.on_top else "trained")
+
+
+def described_flags(recipe: Recipe, trained: int, declared: int) -> str:
+    """The flags of a recipe for people: a length with the factor that reaches it, and no needless digits.
+
+    trained, declared: as in `resolved_factor`. The exact text of a command is that of `flags`.
+    """
+    words = flags(recipe) or [recipe.method.flag()]
+    value = getattr(recipe.method, "factor", None)
+    if isinstance(value, float):
+        words[1] = format_factor(value)
+    text = " ".join(words)
+    if recipe.method.length is None:
+        return text
+    factor = resolved_factor(recipe, trained, declared)
+    return text if factor is None else f"{text} (factor {format_factor(factor)})"
 
 
 def recipe_text(recipe: Recipe) -> str:

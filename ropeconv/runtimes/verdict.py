@@ -12,6 +12,7 @@ from ..models.config import geometry, text_part
 from ..models.family import Family
 from ..models.schema import Config
 from ..rope.forms import Form, LongRope, Vector, Yarn
+from ..rope.lengths import format_factor
 from ..rope.schedule import QueryScaling, Schedule
 from ..rope.spec import RopeSpec
 from .evidence import Evidence, evidence, executed_types, stated_key, unknown_key
@@ -82,12 +83,17 @@ def describe(form: Form | None) -> str:
     if form is None:
         return "none"
     defaults = {entry.name: entry.default for entry in fields(form) if entry.name != "factor"}
-    values = [
-        f"{name} {str(value).lower() if isinstance(value, bool) else format(value, '.12g')}"
-        for name, value in vars(form).items()
-        if isinstance(value, (int, float)) and value != defaults.get(name)
-    ]
-    return ", ".join([form.kind, *values])
+    words = [form.kind]
+    for name, value in vars(form).items():
+        if not isinstance(value, (int, float)) or value == defaults.get(name):
+            continue
+        if isinstance(value, bool):
+            words.append(f"{name} {str(value).lower()}")
+        elif name == "factor":
+            words.append(f"{name} {format_factor(value)}")
+        else:
+            words.append(f"{name} {value:.12g}")
+    return ", ".join(words)
 
 
 CUSTOM_CODE, OTHER_KEY = "custom code", "another key"

@@ -41,9 +41,11 @@ def show_advice(advice: RankedMethods, sheet: Sheet) -> None:
 
 def _show_commands(advice: RankedMethods, first: Advice, sheet: Sheet) -> None:
     """Shows the commands that bake the first method, train with it where it needs that, and measure it."""
-    if not first.works_untuned:
-        subject = first.flags if advice.untuned else "every method"
-        sheet.say(f"At {advice.context:,} tokens {subject} needs fine-tuning.")
+    need = first.fine_tuning
+    if not need.works_untuned:
+        alike = {row.fine_tuning.need for row in advice.methods} == {need.need}
+        subject = "every method" if alike else first.flags
+        sheet.say(f"At {advice.context:,} tokens ({need.times}) {subject} {need.need}.")
     sheet.copyable(f"Bake:    {first.command}")
     if not first.works_untuned:
         sheet.copyable(f"Train:   {command_line('train-config', first.out, '--for', 'axolotl')}")

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ..bake.start import nothing_to_extend
 from ..convert.gguf_encoding import judge_file
 from ..inspection.document import Problem, describe_layers
 from ..inspection.inspection import Inspection
@@ -56,8 +57,12 @@ def show_inspection(
         sheet.copyable(f"Next: {command_line('apply', 'TARGET', '--yarn', covers, '--draft', reference)}")
     elif not (inspection.refuse or explain):
         trained, declared = inspection.first_spec.original_context, inspection.spec.context
-        longer = format_tokens(4 * trained if 4 * trained > declared else 2 * declared)
-        sheet.copyable(f"Next: {command_line('advise', reference, '--context', longer)}")
+        longer = 4 * trained if 4 * trained > declared else 2 * declared
+        unseen = nothing_to_extend(inspection, longer)
+        if unseen:
+            sheet.say(f"It cannot be extended: {unseen}.")
+        else:
+            sheet.copyable(f"Next: {command_line('advise', reference, '--context', format_tokens(longer))}")
 
 
 def _show_summary(inspection: Inspection, sheet: Sheet) -> None:

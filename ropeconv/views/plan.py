@@ -18,7 +18,7 @@ from ..rope.bound.reach import effective_length
 from ..rope.errors import counted
 from ..rope.forms import Vector, count_zero
 from ..rope.methods.method import Method
-from ..rope.recipe import flags
+from ..rope.recipe import described_flags
 from ..runtimes.gguf_readers import find_any
 from ..runtimes.runtime import ALL, GOOD, canonical
 from ..runtimes.verdict import Verdict, describe, frequencies
@@ -48,7 +48,7 @@ def show_profiles(plan: ProfilesPlan, sheet: Sheet, explain: bool = False, writt
     """
     rows = [
         (
-            name, f"{profile.schedule.context:,}", " ".join(flags(profile.recipe) or [profile.recipe.method.flag()]),
+            name, f"{profile.schedule.context:,}", described_recipe(profile),
             human(plan.own_bytes(name)), profile.result.exact_share,
         )
         for name, profile in plan.plans.items()
@@ -71,29 +71,44 @@ def show_profiles(plan: ProfilesPlan, sheet: Sheet, explain: bool = False, writt
 
 
 def _show_summary(plan: Plan, sheet: Sheet) -> None:
-    """Shows the context, the runtimes that support it, the cache, and whether it needs training."""
-    verdicts = plan.result.verdicts
-    named = {name.partition("@")[0]: verdict for name, verdict in _named(plan).items()}
-    assumed = isinstance(plan.result, CheckpointResult) and plan.result.family.assumed
-    sheet.table(title(plan), ("", ""), support(verdicts, named))
-    if assumed:
-        sheet.say(f"The model is treated as {plan.family}; this holds for runtimes that load it as such.")
-    for verdict in named.values():
-        if verdict.reason and verdict.status not in GOOD:
-            sheet.say(f"{verdict.display_name}: {verdict.reason}.")
-    sheet.say(others(verdicts, named))
+    """Shows the context, the runtimes that support it, and the cache."""
+    rows, sentences = runtime_lines(plan)
+    sheet.table(title(plan), ("", ""), rows)
+    for line in sentences:
+        sheet.say(line)
     if plan.kv_cache:
         sheet.say(plan.kv_cache.short(plan.schedule.context, plan.source_spec.context))
-    if needed := training(plan):
-        sheet.say(needed)
+
+
+def runtime_lines(plan: Plan) -> tuple[list[tuple[str, str]], list[str]]:
+    """Return the rows of the table of runtimes, and the sentences below it."""
+    verdicts = plan.result.verdicts
+    named = {name.partition("@")[0]: verdict for name, verdict in _named(plan).items()}
+    return support(verdicts, named), [*named_problems(plan), others(verdicts, named)]
+
+
+def named_problems(plan: Plan) -> list[str]:
+    """Return sentences on the runtimes that the user named, where they do not support the output, and on the family."""
+    sentences = []
+    if isinstance(plan.result, CheckpointResult) and plan.result.family.assumed:
+        sentences.append(f"The model is treated as {plan.family}; this holds for runtimes that load it as such.")
+    for verdict in _named(plan).values():
+        if verdict.reason and verdict.status not in GOOD:
+            sentences.append(f"{verdict.display_name}: {verdict.reason}.")
+    return sentences
 
 
 def title(plan: Plan) -> str:
     """Return a plan in a line: `Qwen3-8B: 40,960 -> 131,072 tokens with --yarn 4`."""
     before, after = plan.source_spec.context, plan.schedule.context
-    words = " ".join(flags(plan.recipe) or [plan.recipe.method.flag()])
+    words = described_recipe(plan)
     tokens = f"{after:,} tokens" if before == after else f"{before:,} -> {after:,} tokens"
     return f"{plan.source.reference}: {tokens} with {words}"
+
+
+def described_recipe(plan: Plan) -> str:
+    """Return the recipe of a plan for people: `--yarn 128k (factor 4)`."""
+    return described_flags(plan.recipe, plan.source_spec.original_context, plan.source_spec.context)
 
 
 OTHER_TITLES = {"longrope": "LongRoPE factor lists", "inv-freq": "custom frequencies", "as-is": "the unchanged RoPE"}
@@ -102,19 +117,6 @@ OTHER_TITLES = {"longrope": "LongRoPE factor lists", "inv-freq": "custom frequen
 def method_title(method: type[Method]) -> str:
     """Return the name of a method for a sentence, such as "YaRN" or "position interpolation"."""
     return OTHER_TITLES.get(method.name) or re.split(r" as |[:(,]", method.summary)[0].strip()
-
-
-def training(plan: Plan) -> str:
-    """A sentence on what is known of a method beyond the factor that works without training; else empty."""
-    method, trained = plan.recipe.method, plan.schedule.original_context
-    if plan.recipe.on_top or plan.source_spec.scaled:  # trained at more than the original context
-        trained = max(trained, plan.source_spec.context)
-    factor, limit = plan.schedule.context / trained, method.max_untuned_factor
-    if not method.finetuning_note or factor <= limit:
-        return ""
-    evidence = f"{method.name} works untrained up to about {limit:g} times" if limit > 1 else method.finetuning_note
-    times = f"{factor:,.0f}" if factor >= 100 else f"{factor:.3g}"
-    return f"Fine-tune it at this length ({times} times the trained one): {evidence}."
 
 
 def _named(plan: Plan) -> dict[str, Verdict]:
@@ -147,8 +149,6 @@ def _show_details(plan: Plan, sheet: Sheet) -> None:
         sheet.say(_folded(plan.result.fold, plan.result.in_config.attention_factor == schedule.attention_factor))
     if plan.kv_cache:
         sheet.say(plan.kv_cache.sentence(schedule.context, before.context))
-    if needed := training(plan):
-        sheet.say(needed)
     reasons = [(each.encoding, "selected" if each.selected else "", each.reason) for each in plan.result.considered]
     sheet.table("Encodings", ("encoding", "", "reason"), reasons)
     verdicts = plan.result.verdicts
@@ -181,7 +181,7 @@ class Outcome:
     """The outcome of a plan.
 
     path: of the output, None where it was published from a temporary folder. check: by the installed transformers, or
-    by reading a GGUF file back.
+    by reading a GGUF file back. unchecked: why there is no check, or empty.
     proof: the validation. published: the URL of the commit, or empty. run: commands that run the output.
     """
 
@@ -190,6 +190,7 @@ class Outcome:
     proof: Validation | None = None
     published: str = ""
     run: list[str] = field(default_factory=list)
+    unchecked: str = ""
 
     def to_dict(self) -> JsonObject:
         """The keys that `--json` prints in addition to those of the plan."""

@@ -57,7 +57,7 @@ def write_evaluation_report(result: Result, path: Path) -> None:
         "Duration": f"{result.seconds:,.0f} s",
     } | origin()
     summaries = {name: REGISTRY[name].summary for name in result.measures if name in REGISTRY}
-    recipes = {row.name: described(row.recipe) for row in result.rows if row.recipe}
+    recipes = {row.name: described(row.recipe, result.trained) for row in result.rows if row.recipe}
     page = render(
         "evaluation.html.jinja",
         result=result,

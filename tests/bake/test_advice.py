@@ -10,10 +10,12 @@ import msgspec
 import pytest
 
 from ropeconv.bake import advice
-from ropeconv.bake.advice import CRITERION, Advice, FormatAdvice, Standing, Study, advise, evidence, standing
+from ropeconv.bake.advice import CRITERION, Advice, FormatAdvice, Standing, advise, standing
+from ropeconv.bake.evidence import Study, evidence
 from ropeconv.errors import UsageError
 from ropeconv.evaluate.row import parse_rows
 from ropeconv.inspection.inspection import inspect_source
+from ropeconv.inspection.receipts.receipt import FineTuningRecord
 from ropeconv.models.config import sample_config
 from ropeconv.models.open import open_source
 from ropeconv.models.registry import families
@@ -139,8 +141,9 @@ def one(name: str, value: Any = 4.0, untuned: bool = True, reason: str = "", **n
     schedule: Any = SimpleNamespace(context=4096, attention_factor=1.1)
     writings = {"gguf": FormatAdvice("keys", (), reason)}
     command = "ropeconv apply"
+    need = FineTuningRecord("none" if untuned else "needed", 8.0, 512, "a study")
     return Advice(
-        recipe_of(name, value), schedule, profile, untuned, writings, command, recommended=recommended,
+        recipe_of(name, value), schedule, profile, need, writings, command, recommended=recommended,
         standing=Standing(signs),
     )  # fmt: skip
 
@@ -175,7 +178,7 @@ def test_standing_is_by_the_nearest_study(monkeypatch: pytest.MonkeyPatch) -> No
             study(4, {"yarn": 3.0, "ntk": 1.0}, fine_tuned=True),
         )
     )  # fmt: skip
-    monkeypatch.setattr(advice, "evidence", lambda: table)
+    monkeypatch.setattr("ropeconv.bake.evidence.evidence", lambda: table)
     assert standing("yarn", 3, fine_tuned=False).signs == {"linear": 0.0, "ntk": 1.0}
     assert standing("yarn", 2, fine_tuned=False).signs == {"linear": 0.0, "ntk": -1.0}
     assert standing("yarn", 3, fine_tuned=True).signs == {"linear": 0.0, "ntk": -1.0}
@@ -280,7 +283,10 @@ def test_what_needs_fine_tuning_is_said_with_the_command_for_it(quick: None, tmp
     screen = command(tmp_path, "advise", config, "--context", "256k", code=0)
     lines = [line.partition(":")[0].strip() for line in screen.stdout.splitlines()]
     assert lines[-5:] == ["Bake", "Train", "Untuned", "Measure", "More"]
-    assert "At 262,144 tokens --linear 256k --on-top needs fine-tuning." in screen.stdout
+    assert (
+        "At 262,144 tokens (2 times the trained 131,072 tokens) --linear 256k --on-top needs fine-tuning."
+        in screen.stdout
+    )
     assert f"Untuned: ropeconv apply {config} --yarn 256k --on-top" in screen.stdout
     assert "the methods keep the scaling" in screen.stderr
 

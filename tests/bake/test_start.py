@@ -128,7 +128,7 @@ def test_a_note_says_how_a_factor_follows(
     [
         (LLAMA_3, "yarn", (4.0,), {"context": 32768}, ""),
         (LLAMA_3, "yarn", (4.0,), {"context": 32769},
-         "--yarn: 4 x 8,192 trained tokens is 32,768, which does not cover --context 32,769; pass --yarn 33k"),
+         "--yarn: 4 x 8,192 trained tokens is 32,768, which does not cover --context 32,769; pass --yarn 32769"),
         (LLAMA_3, "yarn", (4.0,), {"context": 16385, "original_context": 4096},
          "--yarn: 4 x 4,096 trained tokens is 16,384"),
         (LLAMA_3_1, "llama3", (2.0,), {"context": 262145, "on_top": True}, "2 x 131,072 declared tokens is 262,144"),

@@ -77,7 +77,7 @@ def test_a_failure_of_one_leaves_the_others(run: Run, llama: Path, second: Path,
     assert done.returncode == 1
     assert done.stderr.startswith("ropeconv: second: ")
     assert "\nropeconv: nowhere is neither" in done.stderr
-    assert "1 of 3 outputs were made; failed: second, nowhere." in done.stderr
+    assert "1 of 3 outputs were made; refused: second, nowhere." in done.stderr
     data = json.loads(done.stdout)
     assert [output["out"] for output in data["outputs"]] == ["model-yarn4"]
     assert [(failure["source"], failure["exit_code"]) for failure in data["failed"]] == [("second", 1), ("nowhere", 1)]
@@ -150,3 +150,61 @@ def test_quantisations_go_into_one_repository_in_one_commit(process: Run, qwen2:
         assert {path.read_bytes() for path in hub.repos["me/quants"].glob("*.gguf")} == {
             path.read_bytes() for path in tmp_path.glob("*.gguf")
         }
+
+
+def test_a_batch_is_short_and_ends_with_one_summary(run: Run, tmp_path: Path) -> None:
+    """Thirteen models, of which one is refused: two lines for each, what they share once, and the count last."""
+    names = [f"m{number:02d}" for number in range(12)]
+    for number, name in enumerate(names):
+        make("llama", tmp_path / name, seed=number)
+    (tmp_path / "odd").mkdir()
+    (tmp_path / "odd" / "config.json").write_text('{"model_type": "gpt2", "n_embd": 64, "n_head": 4}')
+    given = ("apply", *names, "odd", "--yarn", "64", "-o", "long/")
+
+    planned = run(*given, "--dry-run")
+    assert planned.returncode == 1
+    assert len(planned.stdout.splitlines()) <= 2 * 12 + 8
+    assert "12 of 13 outputs would be made, in long; refused: odd." in planned.stderr
+    done = run(*given)
+    assert done.returncode == 1
+    assert len((done.stdout + done.stderr).splitlines()) <= 2 * 12 + 14
+    assert done.stdout.count("Wrote ") == 12
+    assert done.stderr.count("ine-tun") == 1, "what holds for all is said once"
+    assert done.stderr.count("ropeconv: odd") == 1
+    assert done.stderr.rstrip().splitlines()[-1] == "12 of 13 outputs were made, in long; refused: odd."
+    full = run(*given, "--explain", "--dry-run")
+    assert full.stdout.count("Encodings") == 12, "with --explain each has all of it"
+
+
+def test_a_note_of_some_names_them(run: Run, llama: Path, second: Path, tmp_path: Path) -> None:
+    config = json.loads((second / "config.json").read_text())
+    (second / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 256}))
+    done = run("apply", "model", "second", "--yarn", "1k")
+    assert done.returncode == 0, done.stderr
+    notes = [line for line in done.stderr.splitlines() if "times the trained" in line]
+    assert [note.partition(":")[0] for note in notes] == ["Note (model)"], "16 times 64, and 4 times 256"
+    assert done.stderr.rstrip().splitlines()[-1] == "2 of 2 outputs were made."
+
+
+def test_a_failure_of_a_run_is_not_a_refusal(run: Run, llama: Path, second: Path, tmp_path: Path) -> None:
+    """What an earlier run of the same command wrote was changed since, which only the run finds."""
+    given = ("apply", "model", "second", "nowhere", "--yarn", "4")
+    assert run(*given).returncode == 1
+    weights = tmp_path / "second-yarn4" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"x")
+    done = run(*given)
+    assert done.returncode == 3
+    assert done.stderr.rstrip().splitlines()[-1] == "1 of 3 outputs were made; refused: nowhere; failed: second."
+
+
+@pytest.mark.parametrize("sources", [("model",), ("model", "second")])
+def test_a_dry_run_says_that_a_place_is_taken(
+    sources: tuple[str, ...], run: Run, llama: Path, second: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "model-yarn4").mkdir()
+    (tmp_path / "model-yarn4" / "mine.txt").write_text("text")
+    planned = run("apply", *sources, "--yarn", "4", "--dry-run")
+    done = run("apply", *sources, "--yarn", "4")
+    complaints = [[line for line in each.stderr.splitlines() if "exists" in line] for each in (planned, done)]
+    assert complaints[0] == complaints[1] != []
+    assert (planned.returncode, done.returncode) == (1, 1)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import ropeconv
-from ropeconv.bake.advice import evidence
+from ropeconv.bake.evidence import evidence
 from ropeconv.cli.app import COMMANDS
 from ropeconv.cli.screen import Screen
 from ropeconv.evaluate.result import Result

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from ropeconv.rope.errors import RecipeError
 from ropeconv.rope.forms import Plain
-from ropeconv.rope.lengths import MOST_TOKENS, format_tokens, parse_factor, parse_tokens
+from ropeconv.rope.lengths import MOST_TOKENS, format_tokens, is_length, parse_factor, parse_tokens, reaching
 from ropeconv.rope.methods import method as checks
 from ropeconv.rope.methods.method import REGISTRY, ScaledMethod
 from ropeconv.rope.methods.vectors import from_file
-from ropeconv.rope.recipe import MODIFIERS, Recipe
+from ropeconv.rope.recipe import MODIFIERS, Recipe, flags, parse_recipe
 from ropeconv.rope.spec import RopeSpec
 
 from ..support.baking import recipe_of
@@ -131,11 +131,11 @@ def test_names_labels_and_flags_of_methods(name: str, values: tuple[Any, ...], l
     assert {case[0] for case in NAMES} == set(REGISTRY)
 
 
-def test_flags_that_reach_a_length_have_a_suffix() -> None:
-    """Without one, a small number is a factor, and a large one is refused."""
-    assert [recipe_of(*given).method.longer(2500, 64) for given in (("yarn", 4.0), ("piecewise", "4@2"))] == [
-        "--yarn 3k", "--piecewise 3k@2",
-    ]  # fmt: skip
+def test_flags_that_reach_a_length_are_read_as_a_length() -> None:
+    """A length from 1,024 tokens on is written as it is; a shorter one would be read as a factor."""
+    recipes = recipe_of("yarn", 4.0), recipe_of("piecewise", "4@2")
+    assert [recipe.method.longer(2500, 64) for recipe in recipes] == ["--yarn 2500", "--piecewise 2500@2"]
+    assert [recipe.method.longer(300, 64) for recipe in recipes] == ["--yarn 1k", "--piecewise 1k@2"]
 
 
 @pytest.mark.parametrize(
@@ -216,22 +216,49 @@ def test_lengths_are_written_as_they_are_read(tokens: int) -> None:
 
 @pytest.mark.parametrize(
     ("text", "factor"),
-    [("4", 4.0), ("0.5", 0.5), ("999", 999.0), ("128k", "128k"), ("8K", "8k"), ("1m", "1M"), ("65k", "65k")],
-)
+    [
+        ("4", 4.0), ("0.5", 0.5), ("999", 999.0), ("1000", 1000.0), ("0004", 4.0), ("1e3", 1000.0),
+        ("128k", "128k"), ("8K", "8k"), ("1m", "1M"), ("65k", "65k"), ("1k", "1k"),
+        ("1024", "1k"), ("1025", "1025"), ("100000", "100000"), ("1010000", "1010000"), ("131072", "128k"),
+        ("2147483647", "2147483647"),
+    ],
+)  # fmt: skip
 def test_a_factor_or_a_length(text: str, factor: float | str) -> None:
+    """Up to 1,000 a number is a factor; a whole number from 1,024 on is a length; nothing is both."""
     assert parse_factor(text, "--yarn") == factor
+    assert is_length(factor) == isinstance(factor, str)
 
 
 @pytest.mark.parametrize(
-    ("text", "meant"),
-    [
-        ("1000", "128k"), ("1024", "1k"), ("1025", "128k"), ("2048.5", "128k"), ("131072", "128k"), ("1048576", "1M"),
-        (str((1 << 27) - 1024), "131071k"), (str(1 << 27), "128k"), ("1e308", "128k"),
-    ],
-)  # fmt: skip
-def test_a_length_without_its_suffix_is_too_large_for_a_factor(text: str, meant: str) -> None:
-    with pytest.raises(RecipeError, match=f"too large for one; write a length as --yarn {meant}$"):
+    "text", ["1000.5", "1001", "1023", "1024.5", "2048.0", "1e5", "1e308", "100,000", "2147483648"]
+)
+def test_a_number_that_could_be_either_is_neither(text: str) -> None:
+    with pytest.raises(RecipeError, match="--yarn|tokens"):
         parse_factor(text, "--yarn")
+
+
+@pytest.mark.parametrize("written", [100000, "100000"])
+def test_a_whole_number_is_a_length_in_python_as_on_the_command_line(written: int | str) -> None:
+    """Qwen3 at 100,000: the factor is 100000 / 32768 = 3.0517578125. A float is a factor that was computed."""
+    for name in ("yarn", "linear", "ntk", "mixed", "by-parts", "llama3"):
+        method = REGISTRY[name](written)
+        assert (method.length, method.factor_over(32768)) == (100000, 3.0517578125)
+        assert Recipe.from_dict(json.loads(json.dumps(Recipe(method).to_dict()))).method == method
+        assert parse_recipe(f"{name}:{written}") == Recipe(method)
+        assert flags(Recipe(method)) == [f"--{name}", "100000"]
+    assert REGISTRY["piecewise"](f"{written}@20").length == 100000
+    assert REGISTRY["yarn"](2048.0).length is None
+    with pytest.raises(RecipeError, match="up to 1,000, or a length"):
+        REGISTRY["yarn"](1010)
+
+
+def test_a_factor_reaches_its_length_whichever_way_it_is_rounded() -> None:
+    """Runtimes multiply the trained length by the factor and cut the product to whole tokens."""
+    lengths = [*range(3001, 3400), *range(5000, 5400), 100000, 1010000]
+    pairs = [(length, trained) for length in lengths for trained in (1000, 2000, 3000, 4096)]
+    assert all(int(trained * reaching(length, trained)) == length for length, trained in pairs)
+    assert any(int(trained * (length / trained)) < length for length, trained in pairs), "the control"
+    assert reaching(131072, 32768) == 4
 
 
 def test_a_length_within_the_trained_one_is_an_error_with_the_repair() -> None:

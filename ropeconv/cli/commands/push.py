@@ -11,7 +11,7 @@ from ...errors import UsageError
 from ...formats.kind import is_gguf
 from ...hub.options import PublishOptions, repository
 from ...options import from_command_line, options
-from ...rope.errors import RopeconvError, counted
+from ...rope.errors import RopeconvError
 from ..command import LENGTH, OUTPUT, RUNNING, OptionGroup, Positional, TrainerName, command, flag
 from ..options import FamilyOption, check_place
 from ..screen import ProgressScreen, Screen, printable
@@ -69,8 +69,6 @@ def send(upload: UploadSet, options: PublishOptions, screen: Screen) -> str:
         from huggingface_hub.utils import disable_progress_bars
 
         disable_progress_bars()
-    copied = f", {len(upload.copies)} to copy on the Hub from {upload.source}" if upload.copies else ""
-    screen.note(f"{counted(len(upload.adds), 'file')} to upload{copied}.")
     return publish(upload, options, screen.note)
 
 

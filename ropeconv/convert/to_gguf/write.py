@@ -17,7 +17,7 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from ...environment import require, without_secrets
+from ...environment import Requirement, without_secrets
 from ...formats.disk import Advance, copy_part, threads, write_at
 from ...formats.gguf.header import MXFP4, Q8_0, TYPES, TensorInfo
 from ...formats.safetensors import STORED, widened
@@ -205,9 +205,14 @@ sys.exit(llama.llama_model_quantize(sys.argv[1].encode(), sys.argv[2].encode(), 
 """
 
 
+def quantiser(outtype: str) -> Requirement:
+    """Return what quantising to a type needs."""
+    return Requirement("llama_cpp", f"--outtype {outtype}")
+
+
 def quantise(source: Path, target: Path, outtype: str) -> None:
     """Quantise a GGUF file to a new one; outtype is a key of FTYPES. Raises RopeconvError where llama.cpp fails."""
-    require("llama_cpp", f"--outtype {outtype}")
+    quantiser(outtype).check()
     command = [sys.executable, "-P", "-c", PROGRAM, str(source), str(target), str(FTYPES[outtype][0])]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=without_secrets())
     if done.returncode != 0:

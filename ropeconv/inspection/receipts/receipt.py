@@ -13,6 +13,7 @@ import msgspec
 from ...formats.jsontext import JsonObject
 from ...options import Format, TargetOptions
 from ...rope.errors import counted
+from ...rope.lengths import format_factor
 from ...rope.ramps import RampApproximation
 from ...version import SCHEMA
 
@@ -352,11 +353,15 @@ class CheckRecord(msgspec.Struct, frozen=True):
     read_as: str = ""
 
     @property
-    def sentence(self) -> str:
-        """The result for people."""
+    def result(self) -> str:
+        """The result in words, which several outputs may share."""
         loading = f", loading it as {self.read_as}," if self.read_as else ""
-        name = f"transformers {self.transformers}{loading}"
-        return f"{name} computes these frequencies within {self.max_ulp} ulp of float32."
+        return f"transformers {self.transformers}{loading} computes these frequencies"
+
+    @property
+    def sentence(self) -> str:
+        """The result with its distance."""
+        return f"{self.result} within {self.max_ulp} ulp of float32."
 
 
 class GgufCheckRecord(msgspec.Struct, frozen=True):
@@ -375,15 +380,63 @@ class GgufCheckRecord(msgspec.Struct, frozen=True):
     llama_cpp: str = ""
 
     @property
+    def result(self) -> str:
+        """The result in words, which several outputs may share."""
+        return "by llama.cpp's rules the written header gives these frequencies"
+
+    @property
     def sentence(self) -> str:
-        """The result for people."""
-        header = f"by llama.cpp's rules the written header gives these frequencies within {self.max_ulp} ulp of float32"
+        """The result with its distance, and what else was compared."""
+        header = f"{self.result} within {self.max_ulp} ulp of float32"
         if self.compared:
             tensors = f"{counted(self.compared, 'tensor begins', 'tensors begin')} and end as in the source"
         else:
             tensors = f"{counted(self.tensors, 'tensor is', 'tensors are')} there as planned"
         decoded = f"; {self.llama_cpp} decoded {self.decoded} tokens" if self.decoded else ""
         return f"{header}; {tensors}{decoded}."
+
+
+FineTuningLevel = Literal["none", "recommended", "needed"]
+"""The need of a method: no training; training, because quality is known to suffer; training, or it does not work."""
+
+
+class FineTuningRecord(msgspec.Struct, frozen=True):
+    """The training that a method needs at the length of an output, as `bake.fine_tuning` computes it."""
+
+    level: FineTuningLevel
+    factor: float
+    """The context of the output over `trained`."""
+
+    trained: int
+    """The tokens that the weights were trained for, with the RoPE that the method starts from."""
+
+    reason: str
+    """The evidence on the method at this factor; empty within the trained context."""
+
+    @property
+    def works_untuned(self) -> bool:
+        """Whether the method is known to work at this length without training."""
+        return self.level == "none"
+
+    @property
+    def times(self) -> str:
+        """The factor in words: `64 times the trained 8,192 tokens`."""
+        return f"{format_factor(self.factor)} times the trained {self.trained:,} tokens"
+
+    @property
+    def need(self) -> str:
+        """The need as a verb, after the name of a method: `needs fine-tuning`; empty without one."""
+        words = {"none": "", "recommended": "should be fine-tuned", "needed": "needs fine-tuning"}
+        return words[self.level]
+
+    @property
+    def sentence(self) -> str:
+        """The need in a sentence; empty where no training is needed."""
+        if self.level == "needed":
+            return f"Fine-tune it at this length ({self.times}): {self.reason}."
+        if self.level == "recommended":
+            return f"Fine-tuning is recommended at this length ({self.times}): {self.reason}."
+        return ""
 
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
@@ -394,7 +447,8 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     none. effective_length: in tokens, None if it is the whole context. runtimes: the verdicts. files: of a folder;
     empty for a GGUF file.
     check: None if it was not run. validation, servers: results of `ropeconv validate`, as `Validation.to_dict` has
-    them, the latter by runtime. evaluations: headlines of `ropeconv eval`. original: for `restore`, or None.
+    them, the latter by runtime. evaluations: headlines of `ropeconv eval`.
+    fine_tuning: what the method needs at this length. original: for `restore`, or None.
     """
 
     schema: int = SCHEMA
@@ -416,6 +470,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     validation: JsonObject | None = None
     servers: dict[str, JsonObject] = {}
     evaluations: tuple[EvaluationRecord, ...] = ()
+    fine_tuning: FineTuningRecord | None = None
     original: OriginalRecord | None = None
     target: TargetRecord
 

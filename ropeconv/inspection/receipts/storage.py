@@ -23,8 +23,9 @@ from ...models.gguf import GgufSource, HubGguf
 from ...models.source import CARD, RECEIPT, Source
 from ...options import options
 from ...rope.errors import RopeconvError, counted, shown
+from ...rope.lengths import format_factor
 from ...rope.methods.method import REGISTRY
-from ...rope.recipe import Recipe, flags
+from ...rope.recipe import Recipe, flags, resolved_factor
 from ...version import SCHEMA
 from .receipt import EvaluationRecord, Receipt, StepRecord, TargetRecord
 
@@ -158,24 +159,46 @@ def read_recipe(path: Path) -> Recipe:
     return Recipe.from_dict(data)
 
 
-def described(recipe: JsonObject) -> str:
-    """Return a recipe for display, lists by their length. recipe: as `Recipe.to_dict` has it."""
-    return ": ".join(filter(None, (str(recipe.get("method", "")), described_settings(recipe))))
+def described(recipe: JsonObject, trained: int) -> str:
+    """Return a recipe for display, lists by their length.
+
+    recipe: as `Recipe.to_dict` has it, for an unscaled model. trained: its context in tokens.
+    """
+    return ": ".join(filter(None, (str(recipe.get("method", "")), described_settings(recipe, trained))))
 
 
-def described_settings(recipe: JsonObject) -> str:
-    """Return the settings of a recipe for display, lists by their length."""
+def described_settings(recipe: JsonObject, trained: int = 0, declared: int = 0) -> str:
+    """Return the settings of a recipe for display: lists by their length, a length as the factor that reaches it.
+
+    recipe: as `Recipe.to_dict` has it. trained, declared: context in tokens of the model, before and with its scaling;
+    0 where it is not known, and a length stays one then.
+    """
     modifiers = {name: value for name, value in recipe.items() if name not in ("method", "parameters")}
     settings = {**recipe.get("parameters", {}), **modifiers}
-    return ", ".join(f"{name.replace('_', '-')} {_short(value)}" for name, value in settings.items())
+    factor = _factor_of(recipe, trained, declared or trained) if trained else None
+    if factor is not None and "factor" in settings:
+        settings["factor"] = factor
+    if factor is not None and isinstance(settings.get("spec"), str):
+        settings["spec"] = f"{format_factor(factor)}@{settings['spec'].partition('@')[2]}"
+    return ", ".join(f"{name.replace('_', '-')} {_short(name, value)}" for name, value in settings.items())
 
 
-def _short(value: object) -> str:
+def _factor_of(recipe: JsonObject, trained: int, declared: int) -> float | None:
+    """The scale factor of a recipe; None without one, and for a recipe of another version."""
+    try:
+        return resolved_factor(Recipe.from_dict(recipe), trained, declared)
+    except RopeconvError:
+        return None
+
+
+def _short(name: str, value: object) -> str:
     if isinstance(value, list):
         return f"of {counted(len(value), 'value')}"
     if isinstance(value, bool):
         return "on" if value else "off"
-    return f"{value:.12g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return format_factor(value) if name == "factor" else f"{value:.12g}"
+    return str(value)
 
 
 CHECKED = (".json", ".py", ".safetensors")
@@ -338,7 +361,7 @@ def facts_of(receipt: Receipt) -> dict[str, str]:
     method, before, schedule = REGISTRY.get(receipt.method), receipt.before, receipt.schedule
     facts = {
         "Method": f"{receipt.method}: {method.summary} ({method.paper})" if method else receipt.method,
-        "Settings": described_settings(receipt.recipe),
+        "Settings": described_settings(receipt.recipe, before.original_context, before.context),
         "Frequencies": f"{before.rope}, then {before.after}",
         "Context": f"{before.context:,} tokens, then {schedule.context:,}",
         "Attention factor": f"{before.attention_factor:.6g}, then {schedule.attention_factor:.6g}",

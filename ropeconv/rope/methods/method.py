@@ -23,6 +23,7 @@ import numpy as np
 from ..errors import RecipeError, shown
 from ..forms import NO_ROTATION, Form, InterpolatedForm, LongRope, Plain, Vector
 from ..lengths import (
+    LARGEST_FACTOR,
     MOST_TOKENS,
     Factor,
     factor_over,
@@ -30,6 +31,7 @@ from ..lengths import (
     format_tokens,
     is_length,
     length_of,
+    normal_factor,
     parse_factor,
     parse_tokens,
 )
@@ -68,9 +70,18 @@ positive = check_of(lambda value: _finite(value) and value >= 1 / LARGEST, "must
 scale = check_of(
     lambda value: _finite(value) and 1 <= value <= LARGEST_SCALE, "must be a number of at least 1, up to 1e6"
 )
+
+
+def _is_factor(value: object) -> bool:
+    """Whether a value is a scale factor: a length, or a number that cannot be mistaken for one."""
+    if is_length(value):
+        return True
+    ambiguous = isinstance(value, int) and value > LARGEST_FACTOR
+    return scale(value) is None and not ambiguous
+
+
 factor_or_length = check_of(
-    lambda value: is_length(value) or scale(value) is None,
-    "must be a number of at least 1, up to 1e6, or a length such as 128k",
+    _is_factor, "must be a number of at least 1, up to 1,000, or a length such as 128k or 100000"
 )
 share = check_of(lambda value: _finite(value) and 0 <= value <= 1, "must be a number from 0 to 1")
 switch = check_of(lambda value: isinstance(value, bool), "must be true or false")
@@ -248,7 +259,7 @@ class LengthMethod(Method):
 
 @dataclass(frozen=True)
 class ScaledMethod(Method):
-    """A method with a scale factor s: a number, or a length with its suffix ("128k"), of which s is length / trained.
+    """A method with a scale factor s: a number, or a length ("128k", 100000), of which s is length / trained.
 
     A length stays a length in recipes, so that a recipe reaches it for a model of another trained length too. ordered:
     names of two settings of which the first must be above the second.
@@ -257,9 +268,10 @@ class ScaledMethod(Method):
     value = Value.FACTOR
     ordered: ClassVar[tuple[str, str] | None] = None
 
-    factor: Factor = param(factor_or_length, "scale factor s, or the length to reach, such as 128k")
+    factor: Factor = param(factor_or_length, "scale factor s, or the length to reach, such as 128k or 100000")
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "factor", normal_factor(self.factor))
         super().__post_init__()
         if self.ordered is not None:
             upper, lower = (getattr(self, name) for name in self.ordered)

@@ -9,7 +9,16 @@ import numpy as np
 
 from ..errors import RecipeError, counted, shown
 from ..forms import DynamicNtk, LongRope, Plain, base_inv_freq, critical_dimension, longrope_attention_factor
-from ..lengths import Factor, factor_over, factor_text, format_tokens, length_of, parse_factor
+from ..lengths import (
+    BORDER,
+    LARGEST_FACTOR,
+    Factor,
+    factor_over,
+    factor_text,
+    format_tokens,
+    length_of,
+    parse_factor,
+)
 from ..schedule import Schedule
 from ..spec import RopeSpec, recognise
 from .interpolation import ByParts, Linear, YarnMethod
@@ -97,11 +106,13 @@ class Piecewise(Method):
         split = critical_dimension(spec.rope_theta, spec.original_context, spec.rotary_dim) // 2
         if not 0 < split < spec.rotary_dim // 2:
             return None
-        return cls(f"{context / spec.original_context:.12g}@{split}")
+        factor = context / spec.original_context
+        reached = format_tokens(context) if factor > LARGEST_FACTOR else f"{factor:.12g}"
+        return cls(f"{reached}@{split}")
 
     def parts(self) -> tuple[Factor, int]:
         """The factor (or length) S and the pair I where the bases meet. Raises RecipeError for another spelling."""
-        match = re.fullmatch(r"(\d{1,6}(?:\.\d{1,20})?|\d{1,10}[kKmM])@(\d{1,6})", self.spec)
+        match = re.fullmatch(r"(\d{1,10}(?:\.\d{1,20})?|\d{1,10}[kKmM])@(\d{1,6})", self.spec)
         factor = parse_factor(match[1], self.flag()) if match else 0.0
         if not match or (isinstance(factor, float) and factor < 1) or int(match[2]) < 1:
             raise RecipeError(
@@ -123,7 +134,10 @@ class Piecewise(Method):
 
     def relative(self, declared: int, original: int) -> Method:
         factor, split = self.parts()
-        return Piecewise(f"{factor_over(factor, declared, self.flag(), 'declared'):.12g}@{split}")
+        over_declared = factor_over(factor, declared, self.flag(), "declared")
+        if over_declared > LARGEST_FACTOR:
+            raise RecipeError(f"{self.flag()}: a factor is at most {LARGEST_FACTOR:,}; give a shorter length")
+        return Piecewise(f"{over_declared:.12g}@{split}")
 
     @property
     def label(self) -> str:
@@ -218,6 +232,8 @@ class Dynamic(Method):
                 "--dynamic takes METHOD:S with METHOD one of linear, ntk, by-parts, yarn and S >= 1, not "
                 f"{shown(self.kind)}"
             )
+        if float(match[2]) > LARGEST_FACTOR:
+            raise RecipeError(f"--dynamic {self.kind}: {BORDER}; S is a factor, and the length goes into --at")
         return match[1], float(match[2])
 
     @property
@@ -232,7 +248,7 @@ class Dynamic(Method):
     def longer(self, context: int, original: int) -> str:
         name, factor = self.parts()
         factor = factor if name == "ntk" else max(factor, math.ceil(context / original))
-        return f"{self.flag()} {name}:{factor:g} --at {format_tokens(context)}"
+        return f"{self.flag()} {name}:{factor:.12g} --at {format_tokens(context)}"
 
     def relative(self, declared: int, original: int) -> Method:
         return self if self.at is None else replace(self, at=max(1, round(self.at * original / declared)))
@@ -272,6 +288,6 @@ class AsIs(Method):
         if isinstance(spec.form, DynamicNtk):
             raise RecipeError(
                 "--as-is cannot keep dynamic scaling, which changes with the sequence; freeze it with "
-                f"--dynamic ntk:{spec.form.factor:g} --at TOKENS --replace"
+                f"--dynamic ntk:{spec.form.factor:.12g} --at TOKENS --replace"
             )
         return spec.current()

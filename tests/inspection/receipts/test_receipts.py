@@ -206,7 +206,7 @@ def test_edits_are_changes_too_and_long_values_are_cut(llama: Path, tmp_path: Pa
 
 def test_a_recipe_is_described_by_its_method_and_what_was_set() -> None:
     """Numbers without needless digits, switches as on and off, lists by their length, names as on the command line."""
-    assert described({"method": "linear", "parameters": {"factor": 4.0}}) == "linear: factor 4"
+    assert described({"method": "linear", "parameters": {"factor": 4.0}}, 64) == "linear: factor 4"
     settings = {"factor": "128k", "beta_fast": 32.0, "truncate": False, "share": 1 / 3}
     text = described_settings({"method": "yarn", "parameters": settings, "keep_short": True, "context": 131072})
     assert text == ("factor 128k, beta-fast 32, truncate off, share 0.333333333333, keep-short on, context 131072")

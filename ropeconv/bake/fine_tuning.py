@@ -1,0 +1,133 @@
+"""The training that a method needs at a length: none, or fine-tuning. Every front that says so asks `fine_tuning_for`.
+
+The answer rests on the factor over the context that the weights were trained for. That is
+
+- the declared context of a model that was trained with its scaling (Llama 3.1: 131,072), where the scaling is kept;
+- the context before the scaling (Llama 3.1: 8,192) in every other case. `--replace` starts there.
+"""
+
+import numpy as np
+
+from ..inspection.inspection import Inspection
+from ..inspection.receipts.receipt import FineTuningLevel, FineTuningRecord
+from ..rope.methods.method import REGISTRY, Method
+from ..rope.methods.vectors import AsIs, Dynamic, InvFreq
+from ..rope.recipe import Recipe
+from ..rope.schedule import Schedule
+from ..rope.spec import RopeSpec
+from .evidence import Study, recommendation_of, studies_of, trained_scaling
+
+
+def fine_tuning_for(recipe: Recipe, inspection: Inspection, schedule: Schedule) -> FineTuningRecord:
+    """Return what a recipe needs for a model at the context of its schedule.
+
+    Args:
+        recipe: The method and its modifiers.
+        inspection: The model that the recipe starts from: with `--replace` its first source.
+        schedule: The schedule of the recipe for the model.
+    """
+    context = schedule.context
+    recorded = inspection.fine_tuning
+    if isinstance(recipe.method, AsIs) and recorded is not None and context == inspection.spec.context:
+        return recorded
+
+    first = inspection.first_spec
+    scaling = trained_scaling(inspection)
+    keeps = recipe.on_top or isinstance(recipe.method, AsIs)
+    if scaling and (keeps or _is_same(schedule, first)):
+        factor = context / first.context
+        level, reason = _on_trained_scaling(recipe, first, factor)
+        return FineTuningRecord(level, factor, first.context, reason)
+
+    trained = recipe.original_context or first.original_context
+    factor = context / trained
+    level, reason = _from_unscaled(recipe, inspection, trained, factor)
+    return FineTuningRecord(level, factor, trained, reason)
+
+
+def _is_same(schedule: Schedule, first: RopeSpec) -> bool:
+    """Whether a schedule computes what the model was trained with, as `--llama3 8 --replace` does for Llama 3.1."""
+    current = first.current()
+    return (
+        np.array_equal(schedule.inv_freq, current.inv_freq)
+        and schedule.attention_factor == current.attention_factor
+        and schedule.softmax_scale == current.softmax_scale
+    )
+
+
+def _on_trained_scaling(recipe: Recipe, first: RopeSpec, factor: float) -> tuple[FineTuningLevel, str]:
+    """Return the need over the context of a training that had the scaling, and the reason."""
+    if factor <= 1:
+        return "none", ""
+    if not recipe.on_top:
+        return "needed", "its RoPE does not change"
+
+    name = recipe.method.name
+    studies = [study for study in studies_of(first.form.kind) if name in study.beyond]
+    if _all_better([study for study in studies if study.factor >= factor], name):
+        return "none", f"measured on top of {first.form.kind} scaling"
+    if studies:
+        longest = max(study.factor for study in studies)
+        return "needed", f"on top of a trained scaling, {name} was measured without training up to {longest:g} times"
+    return "needed", f"on top of a trained scaling, {name} was not measured without training"
+
+
+def _from_unscaled(recipe: Recipe, inspection: Inspection, trained: int, factor: float) -> tuple[FineTuningLevel, str]:
+    """Return the need over a training without scaling, and the reason. trained: its context in tokens."""
+    if factor <= 1:
+        return "none", ""
+    method = _computed(recipe, inspection.spec)
+    if method is None and _is_windowed(inspection.spec, trained):
+        if "none" in inspection.spec.layers:
+            return "recommended", "its layers without RoPE were not trained at it"
+        return "none", "its layers see no angle beyond their windows"
+    if method is None:
+        return "needed", "its RoPE does not change"
+    if method is InvFreq:
+        return "recommended", "nothing is known of these frequencies without training"
+
+    recommended = recommendation_of(method.name, inspection, trained, factor)
+    if recommended:
+        return "none", recommended
+
+    limit = method.max_untuned_factor
+    if recipe.on_top:
+        limit = min(limit, _limit_of_form(inspection.spec))
+    if factor <= limit:
+        return "none", method.finetuning_note
+    if limit == 1:
+        return "needed", method.finetuning_note or f"{method.name} is not known to work without training"
+
+    reason = f"{method.name} is known to work without training up to {limit:g} times"
+    measured = [study for study in studies_of("") if method.name in study.beyond and not study.fine_tuned]
+    if _all_better([study for study in measured if study.factor >= factor], method.name):
+        return "recommended", reason
+    return "needed", reason
+
+
+def _computed(recipe: Recipe, spec: RopeSpec) -> type[Method] | None:
+    """The method that an output computes: that of the scaling with as-is; None for an unchanged RoPE without one."""
+    method = recipe.method
+    if isinstance(method, Dynamic):
+        return REGISTRY[method.parts()[0]]
+    if not isinstance(method, AsIs):
+        return type(method)
+    return REGISTRY.get(spec.form.kind) if spec.scaled else None
+
+
+def _is_windowed(spec: RopeSpec, trained: int) -> bool:
+    """Whether no layer that rotates sees beyond a window within the trained context."""
+    pairs = list(zip(spec.layers, spec.windows, strict=False))
+    return bool(pairs) and all(kind == "none" or (window is not None and window <= trained) for kind, window in pairs)
+
+
+def _limit_of_form(spec: RopeSpec) -> float:
+    """The factor up to which the method of a scaling is known to work without training."""
+    kind = REGISTRY.get(spec.form.kind)
+    return 1.0 if kind is None else kind.max_untuned_factor
+
+
+def _all_better(studies: list[Study], name: str) -> bool:
+    """Whether there are studies of a method, and it was better in all of them than the unchanged model."""
+    compared = [study for study in studies if "base" in study.beyond]
+    return bool(compared) and all(study.sign(name, "base") > 0 for study in compared)

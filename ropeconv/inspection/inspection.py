@@ -27,7 +27,15 @@ from ..runtimes.verdict import Verdict, describe, difference, judge_all
 from ..summary import Summary
 from .document import InspectionDocument, Problem, layer_groups
 from .kv_cache import KvCache, config_cache, gguf_cache
-from .problems import check_weights, config_problems, draft_of, gguf_problems, limit_problems, stale_tensors
+from .problems import (
+    check_weights,
+    config_problems,
+    draft_of,
+    gguf_problems,
+    limit_problems,
+    stale_tensors,
+    wrapper_problems,
+)
 from .receipts.folder import first_spec, stated
 from .receipts.gguf import first_reading, gguf_stated
 from .receipts.receipt import Receipt
@@ -224,6 +232,7 @@ def inspect_config(source: Source) -> ConfigInspection:
             for verdict in newest_verdicts
             if verdict.status == "refused"
         ),
+        *wrapper_problems(config, family),
         *config_problems(config, family, spec),
         *limit_problems(length_limits(source), spec, declared, "--as-is"),
         *stale_tensors(source),

@@ -32,7 +32,7 @@ from ..runtimes.evidence import stated_key
 from ..runtimes.llamacpp.read_header import FREQS, LONG, SHORT, Reading
 from ..runtimes.read_config import NOT_A_SCALING, UnknownRopeType, read_spec, rope_dict
 from ..runtimes.runtime import find, newest, runtimes
-from ..runtimes.verdict import describe, without_config
+from ..runtimes.verdict import describe, unseen_wrapper, without_config
 from .document import Problem
 
 ROPE_KEYS = frozenset(
@@ -100,6 +100,13 @@ def config_problems(config: Config, family: Family, spec: RopeSpec) -> Iterator[
     yield from _doubtful(family, spec, part)
     if defaults:
         yield Problem("default-scaling", "the scaling is only in the class, not in a file", "--as-is")
+
+
+def wrapper_problems(config: Config, family: Family) -> Iterator[Problem]:
+    """Yield the problem of a text model inside a model that no runtime was seen to load."""
+    unseen = unseen_wrapper(config, family)
+    if unseen:
+        yield Problem("wrapper", f"{unseen}; --family {family.name} treats its text model as that, which is untested")
 
 
 @cache

@@ -104,7 +104,7 @@ def test_a_text_model_elsewhere_is_refused(config: dict[str, Any], tmp_path: Pat
     assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
 
 
-@pytest.mark.parametrize("name", ("internvl", "llava", "mistral3", "ovis2", "qwen3_asr", "smolvlm", "voxtral"))
+@pytest.mark.parametrize("name", ["internvl", "llava", "mistral3", "ovis2", "qwen3_asr", "smolvlm", "voxtral"])
 def test_the_classes_of_transformers_keep_the_text_model_there(name: str) -> None:
     transformers = pytest.importorskip("transformers")
     config = transformers.CONFIG_MAPPING[name](text_config=dict(TEXT))

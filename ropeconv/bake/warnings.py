@@ -150,7 +150,7 @@ def run_commands(plan: Plan, path: Path, modelfile: Path | None = None, draft: P
     They are for the first runtime that the user named and that supports the output, else for llama.cpp or a server.
     modelfile: for Ollama, None where none was written. draft: the plan of its draft, None without one.
     """
-    if plan.source.kind == "config" or plan.target.drafts_for:
+    if plan.source.kind == "config" or plan.target.drafts_for or plan.draft:
         return []
     kind = draft.draft.name if draft and draft.draft else "draft_model"
     text = render(

@@ -22,6 +22,7 @@ from ..models.gguf import GgufSource
 from ..models.open import open_source
 from ..models.source import Source
 from ..rope.errors import command_line
+from ..rope.lengths import parse_tokens
 from ..rope.recipe import Recipe
 from ..views.plan import Outcome, show_outcome, show_plan
 from .commands.push import publish_staged, send, show_preview
@@ -82,7 +83,9 @@ class Batch:
         for unit, target in zip(self.units, targets, strict=True):
             with self._failing(unit):
                 if unit.is_draft:
-                    plans.append((unit, with_card(draft_plan(unit.source, plans[0][1]))))
+                    length = self.flags.draft_original_context
+                    trained = parse_tokens(length) if length else None
+                    plans.append((unit, with_card(draft_plan(unit.source, plans[0][1], trained))))
                     continue
                 if target.in_place and not self.flags.dry_run:
                     recovered(unit.source, self.screen)

@@ -19,7 +19,7 @@ from ..rope.bound.reach import effective_length
 from ..rope.methods.vectors import AsIs
 from ..rope.recipe import Recipe
 from ..rope.spec import LayerKind, RopeSpec
-from ..runtimes.drafts import DraftKind, draft_verdicts
+from ..runtimes.drafts import DraftKind, draft_verdicts, kind_named
 from ..runtimes.llamacpp.read_header import read_file, rope_tensors
 from ..runtimes.read_config import UnknownRopeType, read_spec
 from ..runtimes.runtime import newest
@@ -193,6 +193,7 @@ def inspect_gguf(source: GgufSource) -> Inspection:
     return Inspection(
         source, reading.arch.name, display_name, spec, _unplanned(problems, spec, receipt),
         kv_cache=gguf_cache(source.file, reading.arch), first=first,
+        draft=kind_named(reading.arch.draft) if reading.arch.draft else None,
     )  # fmt: skip
 
 

@@ -81,8 +81,10 @@ def config_problems(config: Config, family: Family, spec: RopeSpec) -> Iterator[
         if spec.context < reach:
             product = f"factor {form.factor:g} x {spec.original_context:,} is {reach:,}"
             message = f"declares {spec.context:,} tokens, but {product}: runtimes limit prompts to the former"
-            known = spec.original_context_source != "declared"  # else the product is of a length that is assumed
-            yield Problem("context", message, f"--as-is --context {reach}" if known else None)
+            if spec.original_context_source == "declared":  # the product is of a length that is only assumed
+                yield Problem("context", message)
+            else:
+                yield Problem("context", message, f"--as-is --context {reach}")
     if isinstance(form, Yarn) and spec.original_context_source == "declared":
         message = (
             f"yarn without original_max_position_embeddings: readers assume {form.original_context:,}; write the "

@@ -103,16 +103,21 @@ def apply(model: object, recipe: object = None, *, dry_run: bool = False, **keyw
         keywords: The flags of the command with underscores: a method with its settings and modifiers (`yarn=4`,
             `beta_fast=16`, `context="128k"`), those of the output (`out`, `to`, `outtype`, `runtime`, `encoding`, ...),
             `family`, and `link`, `force`, `checksum`, `fsync`, `check`, `advance`. `draft`, a path or Hub id, is its
-            draft model, which is extended for the same context beside it, as OUT-draft.
+            draft model, which is extended for the same context beside it, as OUT-draft; `draft_original_context` is
+            the number of tokens that it was trained on, if it declares another one.
 
     Raises:
         UsageError: For keywords that do not exist or do not go together.
         RopeconvError: As `make_plan` and `bake.apply.apply` do.
     """
     given = {"runtime" if name == "runtimes" else name: value for name, value in keywords.items()}
-    others = {"family": TEXT, "draft": ANYTHING}
+    others = {"family": TEXT, "draft": ANYTHING, "draft_original_context": ANYTHING}
     given = _checked("apply", given, _of_recipe() | _of_target() | RUN | others)
     run, draft = {name: given.pop(name) for name in RUN if name in given}, given.pop("draft", None)
+    length = given.pop("draft_original_context", None)
+    if length is not None and draft is None:
+        raise UsageError("draft_original_context is of the model of draft; name that, or leave it out")
+    trained = None if length is None else parse_tokens(str(length))
     if isinstance(model, Plan):
         plan = model
         if given or recipe is not None:
@@ -121,7 +126,7 @@ def apply(model: object, recipe: object = None, *, dry_run: bool = False, **keyw
     else:
         plan = _plan(model, recipe, given, dry_run)
     plan = plan if draft is None else paired(plan)
-    second = None if draft is None else draft_plan(_reference("apply", draft), plan)
+    second = None if draft is None else draft_plan(_reference("apply", draft), plan, trained)
     if dry_run:
         return plan
     output = _written(plan, run)

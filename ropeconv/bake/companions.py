@@ -29,7 +29,7 @@ from ..rope.errors import RopeconvError
 from ..rope.lengths import SMALLEST_LENGTH, format_tokens
 from ..rope.methods.method import LengthMethod, ScaledMethod
 from ..rope.recipe import Recipe
-from ..runtimes.drafts import draft_sizes
+from ..runtimes.drafts import draft_sizes, header_sizes
 from ..runtimes.verdict import difference
 from .apply import make_plan
 from .checkpoint import CheckpointPlan
@@ -45,12 +45,13 @@ def draft_out(out: Path) -> Path:
     return out.with_name(f"{out.stem}{SUFFIX}.gguf" if is_gguf(out) else f"{out.name}{SUFFIX}")
 
 
-def draft_plan(reference: str, plan: Plan) -> Plan:
+def draft_plan(reference: str, plan: Plan, trained: int | None = None) -> Plan:
     """Plan the draft of a target, for the context of the target.
 
     Args:
         reference: Path or Hub id of the draft: an EAGLE head, or a smaller model.
         plan: The plan of the target, from `paired`.
+        trained: Tokens that the draft was trained on; None for what it declares.
 
     Raises:
         UsageError: Where the draft needs no change, has another format, or the method cannot be repeated for its RoPE.
@@ -61,31 +62,55 @@ def draft_plan(reference: str, plan: Plan) -> Plan:
         raise UsageError(f"--draft {reference} and its target must both be GGUF files, or both be checkpoints")
     source.as_draft = True
     inspection = inspect_source(source)
-    if inspection.draft and not plan.is_folder:
+    if inspection.draft and isinstance(source, Source) and not plan.is_folder:
         raise UsageError(
             f"{reference} is {inspection.draft.says}, which ropeconv does not write as GGUF; leave --to gguf out, and "
             "convert it with llama.cpp's convert_hf_to_gguf.py --target-model-dir TARGET"
         )
     note = misfit(source, inspection, plan.source)
     target = dataclasses.replace(plan.target, out=draft_out(plan.out), draft="", drafts_for=plan.out.name)
-    draft_plan = make_plan(source, draft_recipe(inspection, plan), target)
-    return dataclasses.replace(draft_plan, warnings=(*filter(None, (note,)), *draft_plan.warnings))
+    notes = [note, "" if trained else declared_length(inspection, plan)]
+    draft_plan = make_plan(source, draft_recipe(inspection, plan, trained), target)
+    return dataclasses.replace(draft_plan, warnings=(*filter(None, notes), *draft_plan.warnings))
 
 
-def draft_recipe(inspection: Inspection, plan: Plan) -> Recipe:
+def declared_length(inspection: Inspection, plan: Plan) -> str:
+    """Return a sentence on a head that declares the length of its target; empty for others.
+
+    Heads run at the positions of their target, so their configs often have its length, and not that of their training.
+    """
+    spec = inspection.first_spec
+    declares = spec.original_context_source in ("declared", "header") and not spec.scaled
+    if not (inspection.draft and declares and spec.context == plan.source_spec.context):
+        return ""
+    return (
+        f"{inspection.source.reference} declares the {spec.context:,} tokens of its target, and heads are often "
+        "trained on fewer, such as 2,048; give that length with --draft-original-context"
+    )
+
+
+def draft_recipe(inspection: Inspection, plan: Plan, trained: int | None = None) -> Recipe:
     """Return the recipe of a target for its draft, with the factor that reaches the context of the target.
 
-    Raises UsageError where the draft covers that context, and where the method has no factor and the RoPE differs.
+    trained: tokens that the draft was trained on; None for what it declares. Raises UsageError where the draft covers
+    that context, and where the method has no factor and the RoPE differs.
     """
     recipe, context, spec = plan.recipe, plan.schedule.context, inspection.spec
-    name = inspection.source.reference
-    if spec.context >= context:
+    name, given = inspection.source.reference, trained
+    if trained is not None and not 0 < trained < context:
+        raise UsageError(
+            f"--draft-original-context {trained}: the draft is extended to the {context:,} tokens of its target; give "
+            "the fewer tokens that it was trained on"
+        )
+    if trained is None and spec.context >= context:
         raise UsageError(
             f"--draft {name} declares {spec.context:,} tokens already, which covers the {context:,} of its target; "
-            "leave --draft out, and use it unchanged"
+            "leave --draft out and use it unchanged, or give the length that it was trained on with "
+            "--draft-original-context"
         )
     on_top, method = recipe.on_top and spec.scaled, recipe.method
-    trained = spec.context if on_top else inspection.first_spec.original_context
+    if trained is None:
+        trained = spec.context if on_top else inspection.first_spec.original_context
     if isinstance(method, ScaledMethod):
         factor = context / trained
         exact = round(factor, 2) == factor or context < SMALLEST_LENGTH
@@ -99,8 +124,8 @@ def draft_recipe(inspection: Inspection, plan: Plan) -> Recipe:
                 f"{method.flag()} cannot be repeated for --draft {name} ({why}); choose a method with a factor, such "
                 "as --yarn"
             )
-    explicit = None if recipe.context is None else context
-    return dataclasses.replace(recipe, method=method, context=explicit, original_context=None, on_top=on_top)
+    explicit = None if recipe.context is None and given is None else context
+    return dataclasses.replace(recipe, method=method, context=explicit, original_context=given, on_top=on_top)
 
 
 def paired(plan: Plan) -> Plan:
@@ -120,9 +145,12 @@ def misfit(draft: Source | GgufSource, inspection: Inspection, target: Origin) -
     Raises BadSource for a head that reads other hidden states or another vocabulary. llama.cpp compares the tokens of
     GGUF files itself: common/speculative.cpp, common_speculative_are_compatible.
     """
-    if not (isinstance(draft, Source) and isinstance(target, Source)):
+    if isinstance(draft, Source) and isinstance(target, Source):
+        sizes, other = draft_sizes(draft.config()), draft_sizes(target.config())
+    elif isinstance(draft, GgufSource) and isinstance(target, GgufSource) and inspection.draft:
+        sizes, other = header_sizes(draft.file), header_sizes(target.file)
+    else:
         return ""
-    sizes, other = draft_sizes(draft.config()), draft_sizes(target.config())
     words = [word for word in sizes if sizes[word] and other[word] and sizes[word] != other[word]]
     if not inspection.draft:
         words = [word for word in words if word == "vocab_size"]

@@ -15,7 +15,7 @@ from ..formats.disk import Advance
 from ..formats.gguf.edit import COUNT, SHARDS, Edit, RewrittenHeader, new_size, rewrite, write_changes, write_new
 from ..formats.gguf.file import GgufFile, shard_names
 from ..formats.safetensors import INDEX
-from ..inspection.inspection import ConfigInspection, inspect_gguf
+from ..inspection.inspection import ConfigInspection, Inspection, inspect_gguf
 from ..inspection.kv_cache import gguf_cache
 from ..inspection.problems import refused_tensors
 from ..inspection.receipts.folder import original_record
@@ -105,9 +105,10 @@ def gguf_plan(source: GgufSource, recipe: Recipe, target: Target) -> GgufPlan:
         before=start.spec,
         schedule=start.schedule,
         result=result,
-        warnings=(*warnings(inspection, start), *result.notes),
+        warnings=(*_draft_note(inspection, target), *warnings(inspection, start), *result.notes),
         notes=(*start.notes, *list_notes(start.schedule), *modelfile_notes(source, start.schedule.context)),
         kv_cache=inspection.kv_cache,
+        draft=inspection.draft,
         undo=undo,
         fine_tuning=start.fine_tuning,
     )
@@ -144,6 +145,16 @@ def _widening(start: PlanStart) -> Recipe | None:
         return None
     method = parse_recipe(f"{form.kind}:{factor:.12g}").method
     return Recipe(method, context=recipe.context, on_top=True)
+
+
+def _draft_note(inspection: Inspection, target: Target) -> tuple[str, ...]:
+    """Return a sentence on a draft that is extended without its target; empty for others."""
+    if inspection.draft is None or target.drafts_for:
+        return ()
+    return (
+        f"{inspection.source.reference} is {inspection.draft.says} and runs with its target: extend that to the same "
+        f"context, or both together with `ropeconv apply TARGET --draft {inspection.source.reference}`",
+    )
 
 
 def shard_file(source: GgufSource, edit: Edit, shard: int, name: str) -> PlannedFile:

@@ -21,7 +21,7 @@ from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
 from ..runtimes.llamacpp.read_header import arch_of
 from ..runtimes.read_config import number, rope_dict
-from ..runtimes.verdict import describe
+from ..runtimes.verdict import describe, unseen_wrapper
 from .fine_tuning import fine_tuning_for
 
 
@@ -53,13 +53,21 @@ def start_spec(inspection: Inspection, recipe: Recipe, target: Target) -> RopeSp
     """Return the RoPE that a recipe starts from: the only place of a plan where a scaled model becomes an unscaled one.
 
     Raises RopeconvError for a scaled model without `target.replace` or `recipe.on_top`, UsageError for `recipe.on_top`
-    without a scaling, UnsupportedBake for families for which nothing can be baked.
+    without a scaling, UnsupportedBake for families for which nothing can be baked, BadSource for a text model inside a
+    model that no runtime was seen to load.
     """
     reference = inspection.source.reference
     if inspection.refuse:
         raise UnsupportedBake(
             "a context extension", inspection.display_name, inspection.refuse, "or choose another model"
         )
+    if isinstance(inspection, ConfigInspection) and isinstance(inspection.source, Source):
+        unseen = unseen_wrapper(inspection.source.config(), inspection.family)
+        if unseen:
+            raise BadSource(
+                f"{unseen}; pass --family {inspection.name} to treat its text model as that, which is untested, or "
+                "give the text model as a checkpoint of its own"
+            )
     if recipe.on_top and not inspection.spec.scaled:
         raise UsageError(f"{reference} has no scaling that --on-top could keep; leave it out")
     form, declared = inspection.spec.form, inspection.spec.context

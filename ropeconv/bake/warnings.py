@@ -96,6 +96,10 @@ def list_notes(schedule: Schedule) -> tuple[str, ...]:
     )
 
 
+IN_DOUBT = {"schemas", "flat", "ignored-key", "attn-factor", "original"}
+"""Codes of problems in which transformers may read something else than what the weights were trained with."""
+
+
 def repairs(source: Source | GgufSource, inspection: Inspection) -> Iterator[Problem]:
     """Yield a problem for the newest row of each runtime that is wrong, if another config would help; none for GGUF.
 
@@ -106,10 +110,15 @@ def repairs(source: Source | GgufSource, inspection: Inspection) -> Iterator[Pro
     config = source.config()
     spec = inspection.spec
     # recipes for the same context, with their flags: the same RoPE in both schemas, else only a new base
-    candidates: list[tuple[str, Recipe, DualChunk | None]] = [("--as-is", Recipe(AsIs()), None)]
-    if any(problem.code == "dual-chunk" for problem in inspection.problems):
-        candidates.append(("--as-is --dual-chunk drop", Recipe(AsIs()), "drop"))
-    if spec.scaled and spec.context > spec.original_context:
+    candidates: list[tuple[str, Recipe, DualChunk | None]] = []
+    doubtful = {problem.code for problem in inspection.problems if problem.repair is None} & IN_DOUBT
+    if not doubtful:
+        candidates.append(("--as-is", Recipe(AsIs()), None))
+        if any(problem.code == "dual-chunk" for problem in inspection.problems):
+            candidates.append(("--as-is --dual-chunk drop", Recipe(AsIs()), "drop"))
+    # a scaling is replaced by another one only where a receipt says that the weights were trained without it
+    untrained = inspection.first is not None and not inspection.first.scaled
+    if untrained and spec.scaled and spec.context > spec.original_context:
         factor = spec.context / spec.original_context
         exact = f"{factor:g}" if round(factor, 2) == factor else factor_text(spec.context)
         candidates.append((f"--ntk {exact} --replace", Recipe(Ntk(factor)), None))
@@ -147,7 +156,7 @@ def run_commands(plan: Plan, path: Path, modelfile: Path | None = None, draft: P
     They are for the first runtime that the user named and that supports the output, else for llama.cpp or a server.
     modelfile: for Ollama, None where none was written. draft: the plan of its draft, None without one.
     """
-    if plan.source.kind == "config" or plan.target.drafts_for:
+    if plan.source.kind == "config" or plan.target.drafts_for or plan.draft:
         return []
     kind = draft.draft.name if draft and draft.draft else "draft_model"
     text = render(

@@ -23,6 +23,7 @@ from ..models.gguf import GgufSource
 from ..models.open import open_source
 from ..models.source import Source
 from ..rope.errors import command_line
+from ..rope.lengths import parse_tokens
 from ..rope.recipe import Recipe
 from ..runtimes.programs import program_note
 from ..views.batch import Entry, show_common, show_entry, show_totals
@@ -91,7 +92,9 @@ class Batch:
         for unit, target in zip(self.units, targets, strict=True):
             with self._failing(unit):
                 if unit.is_draft:
-                    plan = with_card(draft_plan(unit.source, plans[0][1]))
+                    length = self.flags.draft_original_context
+                    trained = parse_tokens(length) if length else None
+                    plan = with_card(draft_plan(unit.source, plans[0][1], trained))
                     plan.check_packages()
                     plans.append((unit, plan))
                     continue

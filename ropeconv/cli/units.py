@@ -169,6 +169,9 @@ class Flags(WriteOptions):
         "", "Also extend a draft model (an EAGLE head, or a smaller model) to the same context, as OUT-draft.", OUTPUT,
         metavar="SOURCE",
     )  # fmt: skip
+    draft_original_context: str = option(
+        "", "Tokens that the draft was trained on, if it declares another length.", EXPERT, metavar="TOKENS"
+    )
     adapter: str = option(
         "", "Also write this PEFT adapter with the output as its base, as OUT-adapter.", EXPERT, metavar="SOURCE"
     )
@@ -190,6 +193,8 @@ def check_flags(units: Sequence[OutputUnit], flags: Flags) -> None:
     validating = flags.validate != "off"
     typed = {"--link": flags.link, "--push": flags.push, "--force": flags.force, "--no-fsync": flags.no_fsync}
     flag = next(compress(typed, typed.values()), "")
+    if flags.draft_original_context and not flags.draft:
+        raise UsageError("--draft-original-context is of the model of --draft; name that, or leave it out")
     refuse(
         (flags.draft and several, "--draft goes with one SOURCE and one output; run apply once for each"),
         (

@@ -109,8 +109,10 @@ def read(folder: Path, stands_for: str) -> tuple[PretrainedConfig, str]:
 
     whole = json.loads((folder / "config.json").read_bytes())
     if stands_for:
-        part = whole["text_config"] if isinstance(whole.get("text_config"), dict) else whole
-        if part.get("model_type") not in CONFIG_MAPPING:
+        holder = whole["thinker_config"] if isinstance(whole.get("thinker_config"), dict) else whole
+        part = holder["text_config"] if isinstance(holder.get("text_config"), dict) else whole
+        unknown = [config for config in (part, whole) if config.get("model_type") not in CONFIG_MAPPING]
+        if unknown:
             return make_config(part, stands_for), stands_for
     try:
         return load_config(folder, trust=False), ""

@@ -1,5 +1,8 @@
 """Whether models can be merged, and adapters applied over them: the differences that matter, each with its repair.
 
+A repair is a command only where a RoPE is known to have been edited after training: a receipt of ropeconv says so. The
+base that weights were trained with cannot be replaced by a setting.
+
 mergekit averages weights and reads no RoPE setting. The merge gets the config.json of `base_model`, and without one
 that of any model: it takes the first of a set of strings, whose order changes from run to run (mergekit 0.1.5,
 mergekit/merge.py:293-296, config.py:122-142; executed). Its file has `models`, `slices`, `modules` or experts, each
@@ -7,7 +10,7 @@ with a base and with LoRA adapters. A reference is `PATH[@REVISION][+LORA[@REVIS
 (mergekit/common.py:37-205, config.py:76-142, moe/config.py:12-46).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,26 +21,34 @@ from ..errors import BadSource, UsageError
 from ..formats import jsontext
 from ..formats.files import LONGEST, expanded, read_text
 from ..formats.jsontext import JsonObject
+from ..models.config import text_part
 from ..models.gguf import GgufSource
 from ..models.open import open_source
 from ..models.reference import names_gguf
 from ..models.source import Source
 from ..rope.errors import RopeconvError, command_line, counted, shown
-from ..rope.forms import Plain
+from ..rope.forms import DynamicNtk, InterpolatedForm, Plain, Yarn
 from ..rope.methods.bases import Theta
 from ..rope.methods.interpolation import Linear, Llama3Method, YarnMethod
 from ..rope.recipe import Recipe, flags
+from ..rope.spec import RopeSpec
 from ..runtimes.drafts import draft_sizes
-from ..runtimes.verdict import difference
+from ..runtimes.read_config import rope_dict
+from ..runtimes.verdict import describe, difference
 from .adapter import Adapter, misplaced_tensor, read_adapter
-from .inspection import Inspection, inspect_source
+from .inspection import ConfigInspection, Inspection, inspect_source
 from .receipts.folder import stated
 from .receipts.receipt import Receipt
+from .receipts.storage import receipt_of
 from .side_by_side import side_by_side
 
 TOKENIZER = "tokenizer.json"
 STRUCTURE = {"rotary_dim", "mla", "layout", "layers"}
 LEAVE_OUT = "leave it out"
+TRAIN = "they cannot be merged without training at one base"
+TRAIN_ROPE = "they cannot be merged without training at one RoPE"
+ADDED_LATER = (Yarn, InterpolatedForm, DynamicNtk)
+"""Scalings that people add to a config.json without training; Llama 3.1 and LongRoPE models are trained with theirs."""
 ALIGN = "add `tokenizer: {source: union}` to the YAML"
 SUFFIXES = (".yaml", ".yml")
 NAMES = ("base_model", "model", "source_model")
@@ -213,7 +224,7 @@ def compatibility(models: Sequence[Inspection], adapters: Pairs = (), merge: Mer
                command_line("apply", name, "--as-is", "--to", "safetensors"))
         for name in ggufs
     ]  # fmt: skip
-    misfits += [misfit for other in others for misfit in _merged(base, other, merge)]
+    misfits += dict.fromkeys(misfit for other in others for misfit in _merged(base, other, merge))
     notes = []
     if merge is not None and not merge.base and any(misfit.about in ("rope", "context") for misfit in misfits):
         notes.append(
@@ -237,10 +248,15 @@ def _merged(base: Inspection, other: Inspection, merge: Merge | None) -> Iterato
     if not (merge and merge.sliced) and len(other.spec.layers) != len(base.spec.layers):
         message = f"has {len(other.spec.layers)} layers, and the base {len(base.spec.layers)}"
         yield Misfit(name, "sizes", message, "choose ranges of layers with `slices`, or leave it out")
-    yield from (misfits := list(_rope(base, other)))
+    misfits = list(_rope(base, other))
+    yield from misfits
     if other.spec.context > base.spec.context and not {misfit.about for misfit in misfits} & {"rope", "structure"}:
         message = f"declares {other.spec.context:,} tokens, and the merge gets the {base.spec.context:,} of the base"
-        repair = command_line("apply", base.source.reference, "--as-is", "--context", other.spec.context)
+        # A base that was trained on fewer tokens gets no longer context from a number in its settings.
+        reach = round(getattr(base.spec.form, "factor", 1.0) * base.spec.original_context)
+        repair = "evaluate the merge beyond that before it declares more"
+        if other.spec.context <= reach:
+            repair = command_line("apply", base.source.reference, "--as-is", "--context", other.spec.context)
         yield Misfit(name, "context", message, repair)
     if isinstance(base.source, Source) and isinstance(other.source, Source):
         yield from _sizes(base.source, other.source, bool(merge and merge.aligned))
@@ -253,32 +269,98 @@ def _rope(base: Inspection, other: Inspection) -> Iterator[Misfit]:
     if STRUCTURE & set(compared.differs):
         yield Misfit(name, "structure", message, LEAVE_OUT)
         return
-    if compared.differs:
-        if base.first_spec.rope_theta != other.first_spec.rope_theta:
-            message += "; its weights were trained with another rope_theta"
-        yield Misfit(name, "rope", message, command_to(base, other) or LEAVE_OUT)
+    undone = set[str]()
+    if compared.differs and _same_rope(base.first_spec, other.first_spec):
+        for misfit in _extensions((base, other)):
+            undone.add(misfit.name)
+            yield misfit
+    if compared.differs and not undone:
+        yield _trained_apart(base, other, message)
     if compared.first.folded != compared.second.folded:
         folded = compared.first if compared.first.folded else compared.second
-        place = folded.inspection.source.reference
         message = "has a part of its attention factor or query scale in its weights, and the other has none there"
-        yield Misfit(place, "folded", message, command_line("restore", place))
+        model = folded.inspection
+        if model.source.reference not in undone:
+            yield Misfit(model.source.reference, "folded", message, undo(model))
 
 
-def command_to(base: Inspection, other: Inspection) -> str:
-    """Return the command that gives a model the RoPE of the base; empty where none does, by its own schedule."""
-    source, spec = other.source.reference, base.spec
-    if other.first is not None and not difference(other.first.current(), other.first, spec):
+def _extensions(models: Iterable[Inspection]) -> Iterator[Misfit]:
+    """Yield the models whose RoPE differs from the one that they were trained with, by their receipts."""
+    for model in models:
+        if model.first is None or _same_rope(model.first, model.spec):
+            continue
+        message = (
+            f"was extended after training, from {describe(model.first.form)} to {describe(model.spec.form)}; merge "
+            "what was trained, and extend the merge"
+        )
+        yield Misfit(model.source.reference, "rope", message, undo(model))
+
+
+def _trained_apart(base: Inspection, other: Inspection, message: str) -> Misfit:
+    """Return the difference of two models of which nobody knows that they were trained with one RoPE."""
+    name = other.source.reference
+    thetas = [model.first_spec.rope_theta for model in (base, other)]
+    if thetas[0] != thetas[1]:
+        message += "; their weights were trained with different bases (rope_theta)"
+        return Misfit(name, "rope", message, TRAIN)
+
+    # A config that has another scaling on the same base does not say whether the weights were trained with it.
+    scaled = [model for model in (base, other) if model.first_spec.scaled]
+    plain = [model.first_spec.unscaled() for model in (base, other)]
+    addable = all(isinstance(model.spec.form, ADDED_LATER) and not _finetuned(model) for model in scaled)
+    commands = [command_to(model.spec.unscaled(), model) for model in scaled] if addable else []
+    if not commands or not all(commands) or not _same_rope(*plain):
+        return Misfit(name, "rope", message, TRAIN_ROPE)
+    removal = " and ".join(f"`{command}`" for command in commands)
+    verb = "takes" if len(commands) == 1 else "take"
+    repair = (
+        f"if its scaling was only added to the settings after training, {removal} {verb} it off; otherwise {TRAIN_ROPE}"
+    )
+    return Misfit(name, "rope", message, repair)
+
+
+def _same_rope(first: RopeSpec, second: RopeSpec) -> bool:
+    """Whether two models compute the same frequencies and factors."""
+    return not difference(first.current(), first, second)
+
+
+def _finetuned(model: Inspection) -> bool:
+    """Whether the settings say that the weights were trained with their scaling, as those of Yarn-Llama-2 do."""
+    if isinstance(model, ConfigInspection) and isinstance(model.source, Source):
+        rope, _ = rope_dict(text_part(model.source.config(), model.family), model.family)
+        return bool(rope.get("finetuned"))
+    if isinstance(model.source, GgufSource):
+        return bool(model.source.file.get(f"{model.name}.rope.scaling.finetuned"))
+    return False
+
+
+def undo(model: Inspection) -> str:
+    """Return what gives the weights of an output of ropeconv the RoPE of their training: a command, or words."""
+    with suppress(BadSource):
+        original = receipt_of(model.source).original if isinstance(model.source, Source | GgufSource) else None
+        if original is not None:
+            lost = original.folder.multiplied if original.folder else ()
+            lost = original.gguf.changed if original.gguf else lost
+            if lost:  # `restore` refuses it
+                return f"take its source again, {original.source.described}"
+    return command_line("restore", model.source.reference)
+
+
+def command_to(spec: RopeSpec, model: Inspection) -> str:
+    """Return the command that gives a model the RoPE of `spec`; empty where none does, by its own schedule."""
+    source = model.source.reference
+    if model.first is not None and _same_rope(model.first, spec):
         return command_line("restore", source)
     kinds = () if isinstance(spec.form, Plain) else (Linear(1.0), YarnMethod(1.0), Llama3Method(1.0))
     method = next(filter(None, (kind.widened(spec.form, 1.0) for kind in kinds)), Theta(spec.rope_theta))
-    trained = other.first_spec.original_context
+    trained = model.first_spec.original_context
     original = getattr(spec.form, "original_context", spec.original_context)
     for factor in (None, spec.attention_factor):
         with suppress(RopeconvError):
             recipe = Recipe(method, spec.context, None if original == trained else original, factor)
-            start = recipe.start(other.first_spec)
+            start = recipe.start(model.first_spec)
             if not difference(recipe.schedule(start), start, spec):
-                replaced = ["--replace"] if other.extended else []
+                replaced = ["--replace"] if model.extended else []
                 return command_line("apply", source, *(flags(recipe) or ()), *replaced)
     return ""
 
@@ -339,15 +421,33 @@ def _applied(adapter: Adapter, base: Inspection) -> tuple[list[Misfit], str]:
         if base.first is None or named not in known:
             place = adapter.base or "its base, which it does not name"
             return misfits, f"{name} was trained on {place}, which cannot be read here; its RoPE is not known."
-    elif base.first is None or difference(base.first.current(), base.first, trained.spec):
-        for misfit in _rope(base, trained):
-            if misfit.about != "folded":
-                command = command_to(trained, base) if misfit.about == "rope" else ""
-                repair = command or f"apply it over {adapter.base or 'its own base'}"
-                message = f"was trained on a model that {misfit.message}; PEFT loads it without a warning"
-                misfits.append(Misfit(name, misfit.about, message, repair))
+    elif base.first is None or not _same_rope(base.first, trained.spec):
+        compared = side_by_side(base, trained)
+        if compared.differs:
+            structural = bool(STRUCTURE & set(compared.differs))
+            command = "" if structural or not _same_weights(adapter, base) else command_to(trained.spec, base)
+            message = (
+                f"was trained on a model that differs from the base in {compared.differences}; PEFT loads it without "
+                "a warning"
+            )
+            repair = command or f"apply it over {adapter.base or 'its own base'}"
+            misfits.append(Misfit(name, "structure" if structural else "rope", message, repair))
         return misfits, ""
     return misfits, f"{name} was trained before ropeconv extended its base to {over}; evaluate the two together."
+
+
+def _same_weights(adapter: Adapter, base: Inspection) -> bool:
+    """Whether an adapter is known to have been trained over the weights of a base, with another RoPE.
+
+    That is so if its own base was made from them by ropeconv, or if the adapter names the base: then the config.json
+    beside the adapter has the settings of its training.
+    """
+    trained = adapter.trained_on
+    if trained is None:
+        return False
+    if trained.first is not None and _same_rope(trained.first, base.first_spec):
+        return True
+    return bool(adapter.base) and adapter.base == base.source.reference
 
 
 def _folded_apart(adapter: Adapter, base: Inspection) -> Iterator[Misfit]:
@@ -355,6 +455,6 @@ def _folded_apart(adapter: Adapter, base: Inspection) -> Iterator[Misfit]:
     trained = adapter.trained_on
     folded = _folded(base) ^ _folded(trained)
     if adapter.base != base.source.reference and folded & (set(adapter.sizes) or folded):
-        place = (base if trained is None or _folded(base) else trained).source.reference
-        message = f"changes weights that have factors of the attention in {place} only"
-        yield Misfit(adapter.source.reference, "folded", message, command_line("restore", place))
+        model = base if trained is None or _folded(base) else trained
+        message = f"changes weights that have factors of the attention in {model.source.reference} only"
+        yield Misfit(adapter.source.reference, "folded", message, undo(model))

@@ -19,7 +19,7 @@ from ..rope.bound.reach import effective_length
 from ..rope.methods.vectors import AsIs
 from ..rope.recipe import Recipe
 from ..rope.spec import LayerKind, RopeSpec
-from ..runtimes.drafts import DraftKind, draft_verdicts
+from ..runtimes.drafts import DraftKind, draft_verdicts, kind_named
 from ..runtimes.llamacpp.archs import arch_table
 from ..runtimes.llamacpp.read_header import read_file, rope_tensors
 from ..runtimes.read_config import UnknownRopeType, read_spec
@@ -36,6 +36,7 @@ from .problems import (
     limit_problems,
     ramp_problems,
     stale_tensors,
+    wrapper_problems,
 )
 from .receipts.folder import first_spec, stated
 from .receipts.gguf import first_reading, gguf_stated
@@ -208,6 +209,7 @@ def inspect_gguf(source: GgufSource) -> Inspection:
         source, reading.arch.name, display_name, spec, _unplanned(problems, spec, receipt),
         kv_cache=gguf_cache(source.file, reading.arch), first=first,
         fine_tuning=receipt.fine_tuning if receipt else None,
+        draft=kind_named(reading.arch.draft) if reading.arch.draft else None,
     )  # fmt: skip
 
 
@@ -247,6 +249,7 @@ def inspect_config(source: Source) -> ConfigInspection:
             for verdict in newest_verdicts
             if verdict.status == "refused"
         ),
+        *wrapper_problems(config, family),
         *config_problems(config, family, spec),
         *limit_problems(length_limits(source), spec, declared, "--as-is"),
         *stale_tensors(source),

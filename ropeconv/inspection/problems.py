@@ -1,4 +1,9 @@
-"""Problems in the RoPE settings of a checkpoint, as sentences."""
+"""Problems in the RoPE settings of a checkpoint, as sentences.
+
+`config_problems` and `gguf_problems` yield them. A problem has a repair, which is printed as a command, only where the
+command cannot replace settings that the weights were trained with: where two settings contradict each other, nobody
+but the publisher knows which of them is right.
+"""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,12 +18,12 @@ import msgspec
 from ..errors import BadSource
 from ..formats.gguf.file import GgufFile
 from ..formats.package_data import package_data
-from ..models.config import text_part
+from ..models.config import nested_settings, text_part
 from ..models.family import Family
 from ..models.layers import layer_prefix, layer_prefixes
 from ..models.length_limits import LengthLimit
 from ..models.registry import by_name
-from ..models.schema import DUAL_CHUNK, Config
+from ..models.schema import DUAL_CHUNK, Config, first_present
 from ..models.source import Source
 from ..rope.errors import command_line, counted
 from ..rope.forms import DynamicNtk, InterpolatedForm, LongRope, Vector, Yarn
@@ -28,9 +33,9 @@ from ..runtimes.evidence import stated_key
 from ..runtimes.llamacpp.archs import Arch
 from ..runtimes.llamacpp.read_header import FREQS, LONG, SHORT, Reading
 from ..runtimes.llamacpp.scaling import llamacpp_ramp, why_other_ramp
-from ..runtimes.read_config import UnknownRopeType, read_spec, rope_dict
+from ..runtimes.read_config import NOT_A_SCALING, UnknownRopeType, read_spec, rope_dict
 from ..runtimes.runtime import find, newest, runtimes
-from ..runtimes.verdict import describe, without_config
+from ..runtimes.verdict import describe, unseen_wrapper, without_config
 from .document import Problem
 from .receipts.receipt import Receipt
 
@@ -55,8 +60,11 @@ def config_problems(config: Config, family: Family, spec: RopeSpec) -> Iterator[
     yield from _schemas(config, family)
     new = part.get("rope_parameters")
     if family.writing.nested and isinstance(new, dict) and new and not set(family.layers.types) & set(new):
-        message = f"rope_parameters is flat, and {family.name} reads it per layer type: it is ignored"
-        yield Problem("flat", message, "--as-is")
+        message = (
+            f"rope_parameters is flat, and {family.name} reads it per layer type: it is ignored; if the model was "
+            f"trained with it, write it for each of {' and '.join(family.layers.types)}"
+        )
+        yield Problem("flat", message)
     known = {*ROPE_KEYS, *family.writing.keep, *filter(None, [family.keys.query_beta])}
     for key in rope:
         near = get_close_matches(key, known, 1, 0.75)
@@ -65,28 +73,46 @@ def config_problems(config: Config, family: Family, spec: RopeSpec) -> Iterator[
     yield from _ignored_keys(part, family)
     yield from _dual_chunk(config, family)
     if isinstance(form, DynamicNtk):
-        repair = f"--dynamic ntk:{form.factor:.12g} --at {round(form.factor * form.original_context)} --replace"
-        message = "dynamic scaling changes with the length of the sequence; files hold fixed frequencies"
-        yield Problem("dynamic", message, repair)
+        options = f"--dynamic ntk:{form.factor:.12g} --at {round(form.factor * form.original_context)} --replace"
+        yield Problem(
+            "dynamic",
+            "dynamic scaling changes with the length of the sequence, and files hold fixed frequencies: to run it in a "
+            f"runtime that ignores dynamic scaling, `ropeconv apply` with {options} writes those of one length, which "
+            "changes short prompts too",
+        )
     if isinstance(form, (InterpolatedForm, Yarn)):
         reach = round(form.factor * spec.original_context)
         if spec.context < reach:
             product = f"factor {form.factor:g} x {spec.original_context:,} is {reach:,}"
             message = f"declares {spec.context:,} tokens, but {product}: runtimes limit prompts to the former"
-            yield Problem("context", message, f"--as-is --context {reach}")
+            if spec.original_context_source == "declared":  # the product is of a length that is only assumed
+                yield Problem("context", message)
+            else:
+                yield Problem("context", message, f"--as-is --context {reach}")
     if isinstance(form, Yarn) and spec.original_context_source == "declared":
-        message = f"yarn without original_max_position_embeddings: readers assume {form.original_context:,}"
-        yield Problem("original", message, "--as-is")
+        message = (
+            f"yarn without original_max_position_embeddings: readers assume {form.original_context:,}; write the "
+            "length that it was trained on"
+        )
+        yield Problem("original", message)
     if isinstance(form, Yarn) and rope.get("attn_factor") is not None:
+        product = rope["attn_factor"] * spec.attention_factor
         yield Problem(
             "attn-factor",
             f"transformers ignores attn_factor {rope['attn_factor']:.6g} (it reads attention_factor) and uses "
-            f"{spec.attention_factor:.4f}; runtimes that multiply the two use another attention factor",
-            "--as-is",
+            f"{spec.attention_factor:.4f}; runtimes that multiply the two use {product:.4f}. Write the one that it was "
+            "trained with as attention_factor, without attn_factor",
         )
     yield from _doubtful(family, spec, part)
     if defaults:
         yield Problem("default-scaling", "the scaling is only in the class, not in a file", "--as-is")
+
+
+def wrapper_problems(config: Config, family: Family) -> Iterator[Problem]:
+    """Yield the problem of a text model inside a model that no runtime was seen to load."""
+    unseen = unseen_wrapper(config, family)
+    if unseen:
+        yield Problem("wrapper", f"{unseen}; --family {family.name} treats its text model as that, which is untested")
 
 
 @cache
@@ -102,9 +128,13 @@ def _ignored_keys(part: Config, family: Family) -> Iterator[Problem]:
         return
     ignored = [key for key, value in part.items() if value and ROPE_KEY.search(key) and key not in known]
     if ignored:
-        message = f"the {family.name} class of transformers ignores {' and '.join(ignored)} of config.json"
         used = [key for key in part if key in known and ROPE_KEY.search(key)]
-        yield Problem("ignored-key", f"{message} and uses {' and '.join(used) or 'its defaults'}", "--as-is")
+        message = (
+            f"the {family.name} class of transformers ignores {' and '.join(ignored)} of config.json and uses "
+            f"{' and '.join(used) or 'its defaults'}"
+        )
+        # `--as-is` writes what the class computes, over what the publisher's own code may have read
+        yield Problem("ignored-key", f"{message}; if it was trained with them, write them in rope_parameters")
 
 
 def _dual_chunk(config: Config, family: Family) -> Iterator[Problem]:
@@ -133,7 +163,29 @@ def _schemas(config: Config, family: Family) -> Iterator[Problem]:
             forms[title] = describe(read_spec(config, family, runtime).form)
     if len(set(forms.values())) > 1:
         readings = "; ".join(f"{title} reads {form}" for title, form in reversed(forms.items()))
-        yield Problem("schemas", f"runtimes read the settings differently: {readings}", "--as-is")
+        message = f"runtimes read the settings differently: {readings}"
+        if contradicting(text_part(config, family), family):
+            yield Problem("schemas", f"{message}; write the values that it was trained with in both schemas")
+        else:
+            yield Problem("schemas", message, "--as-is")
+
+
+def contradicting(part: Config, family: Family) -> bool:
+    """Whether a config gives two values of one RoPE setting, so that no reader can know which it was trained with."""
+    old = part.get("rope_scaling")
+    new = nested_settings(part, family, "global")
+    dictionaries = [settings for settings in (old, new) if isinstance(settings, dict)]
+
+    bases = [first_present(part, family.keys.theta), *(settings.get("rope_theta") for settings in dictionaries)]
+    if len({float(base) for base in bases if isinstance(base, (int, float))}) > 1:
+        return True
+    types = [settings.get(key) for settings in dictionaries for key in ("rope_type", "type")]
+    if len({NOT_A_SCALING.get(name, name) for name in types if name is not None}) > 1:
+        return True
+    if len(dictionaries) < 2:
+        return False
+    shared = dictionaries[0].keys() & dictionaries[1].keys() - {"rope_type", "type", "rope_theta"}
+    return any(dictionaries[0][key] != dictionaries[1][key] for key in shared)
 
 
 def limit_problems(

@@ -19,6 +19,7 @@ from ..formats.package_data import package_data, package_files
 from .family import Family, WeightNames
 from .layers import layer_prefix
 from .schema import Config, first_present, text_config
+from .wrappers import is_where_transformers_reads, wrapper_of
 
 VARIABLE = "ROPECONV_FAMILIES"
 LONGEST = 64 << 10
@@ -148,6 +149,7 @@ def refused() -> dict[str, str]:
     return {model_type: group.reason for group in table["refused"] for model_type in group.model_types}
 
 
+NAMELESS = "a config without model_type"
 LAYOUTS = {"half": "pairs (i, i + r/2) rotate", "interleaved": "pairs (2i, 2i + 1) rotate"}
 KINDS = {"global": "rotates", "local": "rotates by its own base and is not extended", "none": "does not rotate"}
 
@@ -161,7 +163,10 @@ def assumed_family(config: Config, name: str) -> Family:
         raise UsageError(f"--family {name} is not known; {meant}, or describe it in a file (docs/families.md)")
     model_type = str((text_config(config) or {}).get("model_type") or config.get("model_type") or "")
     if model_type in family.model_types:
-        return family
+        wrapper = wrapper_of(config, family)
+        if wrapper is None or wrapper in family.model_types or is_where_transformers_reads(config, family, wrapper):
+            return family
+        return msgspec.structs.replace(family, assumed=wrapper or NAMELESS)
     return msgspec.structs.replace(family, model_types=(*family.model_types, model_type), assumed=model_type)
 
 

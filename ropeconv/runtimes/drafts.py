@@ -4,7 +4,7 @@ A head (EAGLE, DFlash) has the config of a model, runs at the positions of its t
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -14,32 +14,46 @@ from ..formats.package_data import package_data
 from ..models.family import Family
 from ..models.schema import Config, first_present, positive_int, text_config
 from .evidence import Evidence
+from .llamacpp.archs import HeaderKeys
 from .runtime import Status, within
 from .verdict import Verdict
 
 
 class DraftKind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A kind of draft. says: the kind with its article. refuse: why none is written, with the fix, or empty.
-
-    classes: a pattern of names in `architectures`. keys: of config.json. tensors: a pattern of names of tensors.
-    """
+    """A kind of draft, known by what only drafts have."""
 
     name: str
-    says: str
-    classes: str = "(?!)"
-    keys: tuple[str, ...] = ()
-    tensors: str = "(?!)"
-    refuse: str = ""
 
-    def has(self, config: Config, tensors: Iterable[str]) -> bool:
+    says: str
+    """The kind with its article."""
+
+    classes: str = "(?!)"
+    """A pattern of names in `architectures`."""
+
+    keys: tuple[str, ...] = ()
+    """Keys of config.json, or of its text_config, that no whole model has."""
+
+    tensors: str = "(?!)"
+    """A pattern of names of tensors that no whole model has."""
+
+    without: str = ""
+    """A pattern of names of tensors that every whole model has; empty where nothing has to be missing."""
+
+    refuse: str = ""
+    """Why none is written, with the fix, or empty."""
+
+    def has(self, config: Config, tensors: Sequence[str]) -> bool:
         """Whether a checkpoint is of this kind. tensors: names of its tensors, empty where they are not known."""
         architectures = config.get("architectures")
         names = architectures if isinstance(architectures, list) else []
-        return (
-            any(re.search(self.classes, str(name), re.IGNORECASE) for name in names)
-            or any(config.get(key) is not None for key in self.keys)
-            or any(re.match(self.tensors, name) for name in tensors)
-        )
+        if any(re.search(self.classes, str(name), re.IGNORECASE) for name in names):
+            return True
+        for part in (config, text_config(config) or {}):
+            if any(part.get(key) is not None for key in self.keys):
+                return True
+        if any(re.match(self.tensors, name) for name in tensors):
+            return True
+        return bool(self.without and tensors) and not any(re.search(self.without, name) for name in tensors)
 
 
 class DraftStatement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -79,11 +93,16 @@ def draft_kind(config: Config, tensors: Iterable[str] = (), name: str = "") -> D
     name: of the checkpoint. The first EAGLE heads have the class of their target, and vLLM and people know them by
     their name: https://github.com/vllm-project/vllm/blob/v0.33.0/vllm/config/speculative.py#L1440
     """
-    table, tensors = draft_table(), tuple(tensors)
-    draft = next((kind for kind in table.kinds if kind.has(config, tensors)), None)
+    tensors = tuple(tensors)
+    draft = next((kind for kind in draft_table().kinds if kind.has(config, tensors)), None)
     if draft is None and "eagle" in name.lower() and config.get("num_hidden_layers") == 1:
-        draft = next(kind for kind in table.kinds if kind.name == "eagle")
+        draft = kind_named("eagle")
     return draft
+
+
+def kind_named(name: str) -> DraftKind:
+    """The kind of draft of a name that drafts.toml has."""
+    return next(kind for kind in draft_table().kinds if kind.name == name)
 
 
 def draft_verdicts(kind: DraftKind, family: Family, verdicts: Iterable[Verdict]) -> tuple[Verdict, ...]:
@@ -117,6 +136,16 @@ def draft_sizes(config: Config) -> dict[str, object]:
     part = text_config(config) or config
     hidden = first_present(part, ("target_hidden_size", "hidden_size"))
     return {"hidden_size": hidden, "vocab_size": part.get("vocab_size")}
+
+
+def header_sizes(keys: HeaderKeys) -> dict[str, object]:
+    """The sizes of the target that a draft in GGUF is for, by their names in config.json; those of a target its own.
+
+    llama.cpp src/models/eagle3.cpp: the width of the target is that of the draft unless target_hidden_size says so.
+    """
+    arch = keys.get("general.architecture")
+    hidden = keys.get(f"{arch}.target_hidden_size") or keys.get(f"{arch}.embedding_length")
+    return {"hidden_size": hidden}
 
 
 MTP = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers")

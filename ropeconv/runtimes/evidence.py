@@ -11,7 +11,7 @@ from ..formats.package_data import PACKAGE, package_data, package_files
 from ..models.config import text_part
 from ..models.family import Family
 from ..models.schema import LAYER_TYPES, ROPE, SETTINGS, TOP, Config
-from .runtime import KeyStatement, RuleSet, Runtime
+from .runtime import KeyStatement, RuleSet, Runtime, version_key
 
 Grade = Literal["run", "read", ""]
 
@@ -145,9 +145,18 @@ def understood() -> Understood:
 
 
 def read_keys(runtime: Runtime) -> ReadKeys:
-    """The keys that the newest extracted version of a row reads; none where no version of it was extracted."""
-    covered = [keys for version, keys in _records(runtime.name).items() if runtime.covers(version)]
-    return covered[-1] if covered else ReadKeys((), {})
+    """The keys that the newest extracted version of a row reads.
+
+    A row of which no version was extracted has those of the version before it, else of the first one, so that a new
+    row does not lose what its neighbours read; without any they are none.
+    """
+    extracted = _records(runtime.name)
+    covered = [keys for version, keys in extracted.items() if runtime.covers(version)]
+    if covered:
+        return covered[-1]
+    last = version_key(runtime.last)
+    earlier = [keys for version, keys in extracted.items() if version_key(version) <= last]
+    return next(iter([*reversed(earlier), *extracted.values()]), ReadKeys((), {}))
 
 
 @cache

@@ -11,6 +11,8 @@ from ..formats.jsontext import JsonObject
 from ..models.config import geometry, text_part
 from ..models.family import Family
 from ..models.schema import Config
+from ..models.wrappers import is_where_transformers_reads, wrapper_of, wrapper_types
+from ..rope.errors import shown
 from ..rope.forms import Form, LongRope, Vector, Yarn
 from ..rope.lengths import format_factor
 from ..rope.schedule import QueryScaling, Schedule
@@ -185,6 +187,9 @@ def judge(config: Config, family: Family, schedule: Schedule, before: RopeSpec, 
     if outside is not None:
         return outside
     verdict, rules = partial(_verdict, runtime, family, model_type), runtime.rule_set(family.name, model_type)
+    unseen = _of_wrapper(config, family, runtime)
+    if unseen:
+        return verdict(*unseen)
     part = text_part(config, family)
     rope, _ = rope_dict(part, family, rules)
     kind = rope_type(rope, rules)
@@ -214,6 +219,45 @@ def judge(config: Config, family: Family, schedule: Schedule, before: RopeSpec, 
         return verdict("unknown", f"its attention reads {key}, whose effect on the RoPE is untested", source)
     at_its_own_length = kind == "longrope" and rope.get("original_max_position_embeddings") == schedule.context
     return verdict("exact", "" if at_its_own_length else types.window, source, kind)
+
+
+def _of_wrapper(config: Config, family: Family, runtime: Runtime) -> Finding | None:
+    """The finding about a model around a text model that the runtime is not known to load; None for others.
+
+    Reading the source of a text model says nothing of such a model: it counts where it was executed, where a statement
+    names it, and in transformers where its class reads the text model in the same place.
+    """
+    wrapper = wrapper_of(config, family)
+    if wrapper is None or family.assumed:
+        return None
+    name = f"model_type {wrapper}" if wrapper else "a config without model_type"
+    in_place = is_where_transformers_reads(config, family, wrapper)
+    if in_place is False:
+        path = wrapper_types()[wrapper].path
+        return "unknown", f"{name} keeps its text model in {path}, and this config has it elsewhere"
+    if wrapper in executed_types(runtime, family.name):
+        return None
+    statement = runtime.statement(family.name, wrapper)
+    if statement is not None and wrapper in (*statement.model_types, family.name):
+        return None
+    if runtime.wrappers and in_place and version_key(wrapper_types()[wrapper].since) <= version_key(runtime.last):
+        return None
+    return "unknown", f"untested: {name} around a {family.name} model"
+
+
+def unseen_wrapper(config: Config, family: Family) -> str:
+    """Return why no runtime is known to load a model around a text model; empty for others.
+
+    config: the whole config.json. family: of the text model.
+    """
+    findings = [_of_wrapper(config, family, row) for row in runtimes()]
+    if not all(findings):
+        return ""
+    wrapper = wrapper_of(config, family)
+    kept = wrapper_types().get(wrapper or "")
+    elsewhere = f", whose class in transformers reads {kept.path}" if kept else ""
+    around = f"model_type {shown(wrapper)}{elsewhere}" if wrapper else "no model_type"
+    return f"config.json has {around} around a {family.name} model, and no runtime was seen to load such a model"
 
 
 def _of_model(config: Config, part: Config, rules: RuleSet) -> Finding | None:

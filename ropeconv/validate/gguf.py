@@ -230,6 +230,9 @@ def validate_gguf(
 
 def check_gguf(comparison: Comparison, settings: Settings) -> GgufReference:
     """Return the sharpest reference of a GGUF file. Raises BadSource if it cannot be compared with its source."""
+    if comparison.draft:
+        kind = comparison.draft.says
+        raise BadSource(f"{comparison.baked} is {kind}, which llama.cpp runs only with its target; validate that")
     rounded = _rounded(comparison)
     if rounded and comparison.unchanged:
         raise BadSource(

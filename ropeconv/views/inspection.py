@@ -19,7 +19,7 @@ from ..rope.errors import command_line, counted
 from ..rope.lengths import factor_text, format_tokens
 from ..rope.schedule import QueryScaling
 from ..rope.spec import RopeSpec
-from ..runtimes.drafts import draft_sizes, mtp_note
+from ..runtimes.drafts import draft_sizes, header_sizes, mtp_note
 from ..runtimes.verdict import describe
 from .sheet import Sheet
 from .support import POPULAR, WORDS, grouped, others, statuses, support
@@ -90,11 +90,17 @@ def _show_summary(inspection: Inspection, sheet: Sheet) -> None:
 
 def _draft(inspection: Inspection) -> list[tuple[str, str]]:
     """The row of a draft model."""
-    if inspection.draft is None or not isinstance(inspection.source, Source):
+    if inspection.draft is None:
         return []
-    sizes = draft_sizes(inspection.source.config())
+    says = f"{inspection.draft.says}, not a whole model"
+    source = inspection.source
+    sizes: dict[str, object] = {}
+    if isinstance(source, Source):
+        sizes = draft_sizes(source.config())
+    elif isinstance(source, GgufSource):
+        sizes = header_sizes(source.file)
     words = " and ".join(f"{name} {size}" for name, size in sizes.items() if size)
-    return [("draft", f"{inspection.draft.says}, not a whole model; for a model with {words}")]
+    return [("draft", f"{says}; for a model with {words}" if words else says)]
 
 
 def _parts(inspection: Inspection) -> list[tuple[str, str]]:

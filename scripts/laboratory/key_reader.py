@@ -38,7 +38,7 @@ class Keys:
 @cache
 def parsed(path: Path) -> ast.Module:
     """The syntax tree of a file."""
-    return ast.parse(path.read_text("utf-8"))
+    return ast.parse(path.read_text("utf-8-sig"))
 
 
 def configured_keys(path: Path) -> Keys:

@@ -17,10 +17,12 @@ from ropeconv.hub.card import companion
 from ropeconv.inspection.inspection import inspect_source
 from ropeconv.inspection.receipts.storage import read_receipt
 from ropeconv.models.open import open_source
+from ropeconv.models.registry import config_keys
 from ropeconv.rope.errors import RopeconvError
 from ropeconv.rope.forms import Yarn
 from ropeconv.rope.methods.interpolation import YarnMethod
 from ropeconv.rope.recipe import Recipe
+from ropeconv.runtimes.drafts import draft_table
 from ropeconv.runtimes.runtime import RUNS
 
 from ..conftest import Run, hashes
@@ -222,6 +224,171 @@ def test_nothing_is_written_where_the_pair_is_refused(
     assert done.returncode == 2
     assert re.search(error, done.stderr)
     assert {path.name for path in tmp_path.iterdir()} == {"model", "head"}
+
+
+QWEN_3_DSPARK: dict[str, Any] = {
+    "architectures": ["Qwen3DSparkModel"], "model_type": "qwen3", "hidden_size": 2560, "num_attention_heads": 32,
+    "num_key_value_heads": 8, "head_dim": 128, "num_hidden_layers": 5, "intermediate_size": 9728, "vocab_size": 151936,
+    "max_position_embeddings": 40960, "rope_theta": 1000000, "block_size": 7, "markov_rank": 256,
+    "num_target_layers": 36, "target_layer_ids": [1, 9, 17, 25, 33],
+}  # fmt: skip
+"""The shape of https://github.com/deepseek-ai/DeepSpec's drafts for Qwen 3."""
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [
+        ({}, "dspark"),
+        ({"architectures": ["Qwen3ForCausalLM"]}, "dspark"),
+        ({"architectures": None, "markov_rank": None}, "other"),
+        ({"architectures": None, "markov_rank": None, "num_target_layers": None}, "other"),
+        ({"architectures": None, "markov_rank": None, "dflash_config": {"mask_token_id": 5}}, "dflash"),
+        ({"architectures": None, "markov_rank": None, "eagle_aux_hidden_state_layer_ids": [1]}, "eagle3"),
+        ({"architectures": None, "markov_rank": None, "num_target_layers": None, "target_layer_ids": None}, None),
+        # DeepSeek V4 is a whole model with such a draft inside
+        ({"architectures": None, "markov_rank": None, "num_target_layers": None, "target_layer_ids": None,
+          "dspark_markov_rank": 256, "dspark_target_layer_ids": [1]}, None),
+    ],
+)  # fmt: skip
+def test_a_draft_is_known_by_what_only_drafts_have(
+    changes: dict[str, Any], kind: str | None, tmp_path: Path, run: Run
+) -> None:
+    config(tmp_path / "draft", QWEN_3_DSPARK | changes)
+    shown = run("inspect", "draft/config.json", "--json")
+    if kind == "other":
+        assert (shown.returncode, "a draft model of another kind" in shown.stderr) == (1, True)
+        return
+    assert shown.returncode == 0, shown.stderr
+    document = json.loads(shown.stdout)
+    assert document["draft"] == kind
+    exact = {verdict["runtime"].partition("@")[0] for verdict in document["runtimes"] if verdict["status"] == "exact"}
+    assert ("transformers" in exact) is (kind is None)
+    if kind == "dspark":
+        assert exact == set()
+    refused = run("apply", "draft/config.json", "--yarn", "4", "-o", "out")
+    assert (refused.returncode, "--draft" in refused.stderr) == ((0, False) if kind is None else (1, True))
+
+
+def test_the_published_dflash_draft_stays_one(tmp_path: Path, run: Run) -> None:
+    draft = QWEN_3_DSPARK | {
+        "architectures": ["DFlashDraftModel"], "auto_map": {"AutoModel": "dflash.DFlashDraftModel"},
+        "markov_rank": None, "target_layer_ids": None,
+        "dflash_config": {"mask_token_id": 151669, "target_layer_ids": [1, 9, 17, 25, 33]},
+    }  # fmt: skip
+    config(tmp_path / "draft", draft)
+    assert "a DFlash draft, not a whole model; for a model with hidden_size 2560" in run("inspect", "draft").stdout
+
+
+def test_weights_without_embeddings_are_those_of_a_draft(llama: Path, run: Run) -> None:
+    path = llama / "model.safetensors"
+    tensors = load_file(path)
+    assert json.loads(run("inspect", "model", "--json").stdout)["draft"] is None
+    without_head = {name: value for name, value in tensors.items() if "lm_head" not in name}
+    save_file(without_head, path)  # of AutoModel, which is a whole model
+    assert json.loads(run("inspect", "model", "--json").stdout)["draft"] is None
+    save_file({name: value for name, value in without_head.items() if "embed" not in name}, path)
+    refused = run("apply", "model", "--yarn", "4", "-o", "out")
+    assert (refused.returncode, "a draft model of another kind" in refused.stderr) == (1, True)
+
+
+def test_no_config_class_of_a_whole_model_has_the_keys_of_drafts() -> None:
+    keys = {key for kind in draft_table().kinds for key in kind.keys}
+    assert {name: sorted(keys & of_class) for name, of_class in config_keys().items() if keys & of_class} == {}
+
+
+# A draft's own trained length
+
+
+def test_the_trained_length_of_a_draft_is_given(plan: Plan, tmp_path: Path) -> None:
+    """A head that declares the 8,192 tokens of its target, and was trained on 2,048."""
+    head = EAGLE_3 | {"max_position_embeddings": 8192}
+    told = draft_plan(str(config(tmp_path / "head", head)), plan)
+    assert any("declares the 8,192 tokens of its target" in warning for warning in told.warnings)
+    assert told.schedule.original_context == 8192
+    draft = draft_plan(str(tmp_path / "head" / "config.json"), plan, 2048)
+    assert not any("of its target" in warning for warning in draft.warnings)
+    assert (draft.schedule.context, draft.schedule.original_context) == (32768, 2048)
+    np.testing.assert_allclose(draft.schedule.inv_freq, Yarn(10000.0, 16.0, 2048).inv_freq(128), rtol=1e-12)
+    assert not np.allclose(draft.schedule.inv_freq, told.schedule.inv_freq, rtol=1e-3)
+    # its own length, not that of the target, says nothing
+    own = draft_plan(str(config(tmp_path / "own", EAGLE_3)), plan)
+    assert not any("of its target" in warning for warning in own.warnings)
+
+
+def test_the_trained_length_of_a_draft_on_the_command_line(run: Run, llama: Path, tmp_path: Path) -> None:
+    head_of(llama, tmp_path / "head", max_position_embeddings=256)
+    line = ("apply", "model", "--yarn", "4", "--draft", "head", "-o", "out")
+    covered = run(*line)
+    assert (covered.returncode, "--draft-original-context" in covered.stderr) == (2, True)
+    done = run(*line, "--draft-original-context", "16")
+    assert done.returncode == 0, done.stderr
+    written = json.loads((tmp_path / "out-draft" / "config.json").read_text())
+    assert written["rope_scaling"]["factor"] == 16
+    assert written["rope_scaling"]["original_max_position_embeddings"] == 16
+    alone = run("apply", "model", "--yarn", "4", "-o", "other", "--draft-original-context", "16")
+    assert (alone.returncode, "is of the model of --draft" in alone.stderr) == (2, True)
+    longer = run(*line, "--draft-original-context", "1k", "--force")
+    assert (longer.returncode, "give the fewer tokens" in longer.stderr) == (2, True)
+
+
+# Drafts in GGUF: they rotate by the keys of their own header
+
+
+def draft_file(path: Path, arch: str, **extra: Any) -> Path:
+    from ..support.gguf_files import write
+
+    return write(path, arch, {"target_layers": [1, 2, 3], **extra})
+
+
+@pytest.mark.parametrize("arch", ["eagle3", "dflash"])
+def test_a_draft_in_gguf_is_extended_with_its_target(arch: str, tmp_path: Path, run: Run) -> None:
+    from ..support.gguf_files import write
+
+    write(tmp_path / "target.gguf")
+    draft_file(tmp_path / "draft.gguf", arch)
+    done = run("apply", "target.gguf", "--yarn", "4", "--draft", "draft.gguf", "-o", "out.gguf")
+    assert done.returncode == 0, done.stderr
+    keys = {name.rpartition(".")[2]: field.contents() for name, field in reader(tmp_path / "out-draft.gguf").items()
+            if name.startswith(f"{arch}.rope.scaling.")}  # fmt: skip
+    assert (keys["type"], keys["factor"], keys["original_context_length"]) == ("yarn", 4.0, 64)
+    assert "-md out-draft.gguf" in done.stdout
+    receipts = [read_receipt(tmp_path / name).target for name in ("out.gguf", "out-draft.gguf")]
+    assert [(each.draft, each.drafts_for) for each in receipts] == [("out-draft.gguf", ""), ("", "out.gguf")]
+    trained = run("apply", "target.gguf", "--yarn", "4", "--draft", "draft.gguf", "--draft-original-context", "32",
+                  "-o", "other.gguf")  # fmt: skip
+    assert trained.returncode == 0, trained.stderr
+    fields = reader(tmp_path / "other-draft.gguf")
+    assert fields[f"{arch}.rope.scaling.factor"].contents() == 8.0
+    wrong = draft_file(tmp_path / "wrong.gguf", arch, target_hidden_size=512)
+    refused = run("apply", "target.gguf", "--yarn", "4", "--draft", wrong.name, "-o", "third.gguf")
+    assert (refused.returncode, "is for a model with hidden_size 512" in refused.stderr) == (1, True)
+
+
+def reader(path: Path) -> dict[str, Any]:
+    import gguf
+
+    return dict(gguf.GGUFReader(path).fields)
+
+
+@pytest.mark.parametrize(("arch", "says"), [("eagle3", "an EAGLE-3 head"), ("dflash", "a DFlash draft")])
+def test_a_draft_in_gguf_of_its_own(arch: str, says: str, tmp_path: Path, run: Run) -> None:
+    draft_file(tmp_path / "draft.gguf", arch)
+    shown = run("inspect", "draft.gguf")
+    assert f"{says}, not a whole model" in shown.stdout
+    assert "Next: ropeconv apply TARGET" in shown.stdout
+    done = run("apply", "draft.gguf", "--yarn", "4", "-o", "out.gguf")
+    assert done.returncode == 0, done.stderr
+    assert f"is {says} and runs with its target" in done.stderr
+    assert "llama-server" not in done.stdout
+    assert reader(tmp_path / "out.gguf")[f"{arch}.rope.scaling.factor"].contents() == 4.0
+    validated = run("validate", "out.gguf", "--against", "draft.gguf")
+    assert (validated.returncode, "runs only with its target" in validated.stderr) == (1, True), validated.stderr
+    assert run("restore", "out.gguf", "-o", "back.gguf").returncode == 0
+    assert hashes(tmp_path)["back.gguf"] == hashes(tmp_path)["draft.gguf"]
+    if arch == "dflash":
+        draft_file(tmp_path / "v4.gguf", arch, **{"hyper_connection.count": 4})
+        refused = run("apply", "v4.gguf", "--yarn", "4", "-o", "new.gguf")
+        assert (refused.returncode, "hyper_connection.count" in refused.stderr) == (1, True)
 
 
 def test_a_head_alone_is_not_a_model(run: Run, llama: Path, tmp_path: Path) -> None:

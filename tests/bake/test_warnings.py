@@ -94,10 +94,7 @@ LINEAR = {"rope_type": "linear", "factor": 4.0}
 @pytest.mark.parametrize(
     ("config", "runtime", "words", "repair"),
     [
-        # mlx-lm's file for Qwen 3 MoE reads the base alone: NTK reaches the same length with a base
-        ({"model_type": "qwen3_moe", "rope_scaling": SCALING}, "mlx-lm", "0.32.2: ignored, ", "--ntk 4 --replace"),
         ({"model_type": "llama", **NEW_SCHEMA}, "mlx-lm", "mlx-lm 0.32.1-0.32.2: differs", "--as-is"),
-        ({"model_type": "qwen2_vl", "rope_scaling": LINEAR}, "vllm", "vLLM", "--ntk 4 --replace"),
     ],
 )
 def test_a_runtime_gets_a_recipe_that_it_reads(
@@ -106,6 +103,23 @@ def test_a_runtime_gets_a_recipe_that_it_reads(
     message, flags = offered(tmp_path, config)[runtime]
     assert words in message
     assert flags == f"{repair} --runtime {runtime}"
+
+
+@pytest.mark.parametrize(("model_type", "runtime"), [("qwen3_moe", "mlx-lm"), ("qwen2_vl", "vllm")])
+def test_another_method_is_offered_only_for_weights_that_were_trained_without_scaling(
+    model_type: str, runtime: str, tmp_path: Path
+) -> None:
+    """mlx-lm's file for Qwen 3 MoE reads only the base, which NTK changes; the receipt knows what was trained."""
+    scaling = SCALING if model_type == "qwen3_moe" else LINEAR
+    assert runtime not in offered(tmp_path, {"model_type": model_type, "rope_scaling": scaling})
+    plain = SIZES | {"model_type": model_type, "max_position_embeddings": 32768}
+    (tmp_path / "config.json").write_text(json.dumps(plain))
+    recipe = recipe_of("yarn" if model_type == "qwen3_moe" else "linear", 4.0)
+    out = apply(make_plan(tmp_path / "config.json", recipe, tmp_path / "out"))
+    source = open_source(str(out / "config.json" if not (out / "ropeconv.json").is_file() else out))
+    assert isinstance(source, Source)
+    fixes = {fix.repair for fix in repairs(source, inspect_source(source))}
+    assert f"--ntk 4 --replace --runtime {runtime}" in fixes
 
 
 @pytest.mark.parametrize(

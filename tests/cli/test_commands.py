@@ -238,7 +238,10 @@ def test_a_merge(run: Run, tmp_path: Path) -> None:
     (tmp_path / "merge.yaml").write_text(f"base_model: {STOCK}\nmodels: [{{model: {STOCK}}}, {{model: {DISTILLED}}}]")
     comparison = run("compare", "merge.yaml", "--exit-code")
     assert comparison.returncode == 3
-    assert f"\nFix: ropeconv apply {DISTILLED} --theta 1000000 --context 40960 --replace" in comparison.stdout
+    # nobody but its publisher knows whether it was trained with its scaling
+    assert "Fix:" not in comparison.stdout
+    removal = f"`ropeconv apply {DISTILLED} --theta 1000000 --context 32768 --replace`"
+    assert f"if its scaling was only added to the settings after training, {removal}" in comparison.stdout
     assert comparison.stdout.endswith("They cannot be merged unchanged: 1 difference.\n")
     data = json.loads(run("compare", STOCK, DISTILLED, "--merge", "--json").stdout)
     assert (data["fits"], [misfit["about"] for misfit in data["misfits"]]) == (False, ["rope"])
@@ -257,7 +260,8 @@ def test_an_adapter(run: Run, tmp_path: Path) -> None:
     assert json.loads(run("inspect", "adapter", "--json").stdout)["trained_on"]["rope_type"] == "yarn"
     assert run("compare", DISTILLED, "adapter", "--exit-code").returncode == 0
     over = run("compare", STOCK, "adapter", "--exit-code")
-    assert (over.returncode, "PEFT loads it without a warning\nFix: ropeconv apply" in over.stdout) == (3, True)
+    assert over.returncode == 3
+    assert f"PEFT loads it without a warning; apply it over {DISTILLED}" in over.stdout
 
 
 QUOTED = "it's m"

@@ -5,6 +5,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ropeconv.errors import BadSource
@@ -13,9 +14,10 @@ from ropeconv.inspection.compatibility import Compatibility, compatibility, is_m
 from ropeconv.models.folder import FolderSource
 
 from ..support.baking import apply, inspected, make_plan, recipe_of
+from ..support.gguf_files import write
 from ..support.in_process import command
 from ..support.models import TRAINED, make
-from .test_side_by_side import GEMMA, LLAMA, LLAMA3, SMOL, YARN, config
+from .test_side_by_side import GEMMA, LLAMA, LLAMA3, SMOL, YARN, config, rotary
 
 PLAIN = {**LLAMA, "vocab_size": 320}
 LINEAR = {"rope_type": "linear", "factor": 4.0}
@@ -43,21 +45,137 @@ def merged(*folders: Path) -> Compatibility:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_keeps_models_from_being_merged_and_its_repair(name: str, tmp_path: Path) -> None:
+def test_what_keeps_models_from_being_merged(name: str, tmp_path: Path) -> None:
+    """Two configs do not say that a RoPE was edited after training, so none of them gets a command as its fix."""
     base, other, expected = CASES[name]
     paths = [config(tmp_path / side, **PLAIN | changes) for side, changes in (("base", base), ("other", other))]
     conclusion = merged(*paths)
     assert tuple(misfit.about for misfit in conclusion.misfits) == expected
     assert conclusion.fits == (not expected)
-    for misfit in conclusion.misfits:
-        if misfit.repair.startswith("ropeconv "):  # what it writes has no such difference any more
-            done = command(tmp_path, *shlex.split(misfit.repair)[1:], "-o", "repaired", "-q")
-            assert done.returncode == 0, done.stderr
-            repaired = tmp_path / "repaired" / "config.json"
-            pair = (repaired, paths[1]) if misfit.about == "context" else (paths[0], repaired)
-            assert merged(*pair).fits
-        else:
-            assert expected[0] in ("structure", "family", "sizes", "vocabulary") or name == "other windows"
+    assert [misfit.repair for misfit in conclusion.misfits if misfit.repair.startswith("ropeconv ")] == []
+
+
+@pytest.mark.parametrize(
+    ("base", "other"),
+    [
+        ({}, {"rope_theta": 1e6}),
+        ({"rope_theta": 1e6}, {}),
+        ({"rope_theta": 1e6, "max_position_embeddings": 32768}, {"rope_scaling": YARN}),
+        ({"rope_scaling": YARN}, {"rope_scaling": YARN, "rope_theta": 1e6}),
+    ],
+)
+def test_weights_that_were_trained_with_other_bases_get_no_command(
+    base: dict[str, Any], other: dict[str, Any], tmp_path: Path
+) -> None:
+    paths = [config(tmp_path / side, **PLAIN | changes) for side, changes in (("base", base), ("other", other))]
+    shown = command(tmp_path, "compare", "--merge", *paths, "--exit-code", code=3).stdout
+    assert ("without training at one base" in shown, "Fix:" in shown, "ropeconv apply" in shown) == (True, False, False)
+    three = command(tmp_path, "compare", paths[0], paths[1], paths[0], code=0).stdout
+    assert ("without training at one base" in three, "ropeconv apply" in three) == (True, False)
+
+
+ADDABLE = {
+    "yarn": YARN,
+    "linear": LINEAR,
+    "dynamic": {"rope_type": "dynamic", "factor": 4.0},
+}
+
+
+@pytest.mark.parametrize("scaled", [0, 1])
+@pytest.mark.parametrize("name", ADDABLE)
+def test_a_scaling_on_the_same_base_is_taken_off_only_if_it_was_added_after_training(
+    name: str, scaled: int, tmp_path: Path
+) -> None:
+    changes: list[dict[str, Any]] = [{}, {}]
+    changes[scaled] = {"rope_scaling": ADDABLE[name]}
+    if name != "dynamic":
+        changes[scaled]["max_position_embeddings"] = 16384
+    paths = [config(tmp_path / str(side), **PLAIN | changes[side]) for side in (0, 1)]
+    (misfit,) = merged(*paths).misfits
+    condition, line, _ = misfit.repair.split("`")
+    assert condition.startswith("if its scaling was only added")
+    assert str(paths[scaled]) in line
+    command(tmp_path, *shlex.split(line)[1:], "-o", "repaired", "-q", code=0)
+    frequencies, factor = rotary(tmp_path / "repaired" / "config.json")
+    assert np.allclose(frequencies, 10000.0 ** (-np.arange(64) / 64), rtol=2e-7)
+    assert factor == 1
+    written = json.loads((tmp_path / "repaired" / "config.json").read_text())
+    assert written["max_position_embeddings"] == 4096
+
+
+@pytest.mark.parametrize(
+    "scaling",
+    [
+        LLAMA3,  # Llama 3.1 was trained with it
+        {**YARN, "finetuned": True},  # Yarn-Llama-2
+        {"rope_type": "longrope", "short_factor": [1.0] * 64, "long_factor": [4.0] * 64, "factor": 4.0,
+         "original_max_position_embeddings": 4096},
+    ],
+)  # fmt: skip
+def test_a_scaling_that_belongs_to_the_training_is_not_taken_off(scaling: dict[str, Any], tmp_path: Path) -> None:
+    scaled = config(tmp_path / "a", **PLAIN, rope_scaling=scaling)
+    plain = config(tmp_path / "b", **PLAIN)
+    for pair in ((scaled, plain), (plain, scaled)):
+        (misfit,) = merged(*pair).misfits
+        assert "without training at one RoPE" in misfit.repair
+        assert "ropeconv" not in misfit.repair
+
+
+def test_what_ropeconv_extended_is_restored_to_the_rope_of_its_training(llama: Path, tmp_path: Path) -> None:
+    expected, _ = rotary(llama / "config.json")
+    extended = apply(make_plan(llama, recipe_of("yarn", 4.0), tmp_path / "extended"))
+    other_base = apply(make_plan(llama, recipe_of("theta", 1e6, context=TRAINED), tmp_path / "other-base"))
+    pairs = {
+        (llama, extended): [extended], (extended, llama): [extended], (extended, other_base): [extended, other_base],
+    }  # fmt: skip
+    for pair, changed in pairs.items():
+        misfits = merged(*pair).misfits
+        assert [misfit.repair for misfit in misfits] == [f"ropeconv restore {path}" for path in changed]
+        restored = {}
+        for path, misfit in zip(changed, misfits, strict=True):
+            out = tmp_path / f"{path.name}-restored-{len(list(tmp_path.iterdir()))}"
+            command(tmp_path, *shlex.split(misfit.repair)[1:], "-o", out, code=0)
+            restored[path] = out
+            assert np.array_equal(rotary(out / "config.json")[0], expected)
+            assert not np.array_equal(rotary(path / "config.json")[0], expected)
+        assert merged(*(restored.get(path, path) for path in pair)).fits
+    assert len(merged(extended, llama, llama).misfits) == 1
+
+
+def test_a_receipt_does_not_make_weights_of_another_base_fit(llama: Path, tmp_path: Path) -> None:
+    """A config that was edited after the bake has a receipt that counts no more, and weights of others have none."""
+    extended = apply(make_plan(llama, recipe_of("yarn", 4.0), tmp_path / "extended"))
+    other = make("llama", tmp_path / "other", rope_theta=500000.0)
+    (misfit,) = merged(extended, other).misfits
+    assert misfit.repair == "they cannot be merged without training at one base"
+    settings = json.loads((extended / "config.json").read_text())
+    (extended / "config.json").write_text(json.dumps(settings | {"edited": True}))
+    assert [misfit.repair.startswith("ropeconv ") for misfit in merged(llama, extended).misfits] == [False]
+
+
+def test_gguf_files_of_which_one_was_extended(tmp_path: Path) -> None:
+    plain = write(tmp_path / "plain.gguf")
+    extended = apply(make_plan(plain, recipe_of("yarn", 4.0), tmp_path / "extended.gguf"))
+    rope = [misfit for misfit in merged(plain, extended).misfits if misfit.about == "rope"]
+    assert [misfit.repair for misfit in rope] == [f"ropeconv restore {extended}"]
+    (tmp_path / "other").mkdir()
+    other = write(tmp_path / "other" / "model.gguf", extra={"rope.freq_base": 1e6})
+    rope = [misfit for misfit in merged(plain, other).misfits if misfit.about == "rope"]
+    assert [misfit.repair for misfit in rope] == ["they cannot be merged without training at one base"]
+
+
+@pytest.mark.parametrize(("declared", "reached"), [(16384, True), (32768, False)])
+def test_a_longer_context_is_declared_only_where_the_rope_of_the_base_reaches_it(
+    declared: int, reached: bool, tmp_path: Path
+) -> None:
+    base = config(tmp_path / "base", **PLAIN | {"rope_scaling": YARN, "max_position_embeddings": 8192})
+    other = config(tmp_path / "other", **PLAIN | {"rope_scaling": YARN, "max_position_embeddings": declared})
+    (misfit,) = merged(base, other).misfits
+    assert (misfit.about, misfit.repair.startswith("ropeconv ")) == ("context", reached)
+    if reached:
+        command(tmp_path, *shlex.split(misfit.repair)[1:], "-o", "repaired", "-q", code=0)
+        assert merged(tmp_path / "repaired" / "config.json", other).fits
+        assert np.array_equal(rotary(tmp_path / "repaired" / "config.json")[0], rotary(base)[0])
 
 
 def tokenizer(folder: Path, vocab: object, added: list[dict[str, Any]]) -> Path:
@@ -90,7 +208,10 @@ def test_factors_in_the_weights_of_one_model(llama: Path, tmp_path: Path) -> Non
     native = apply(make_plan(llama, yarn, tmp_path / "native"))
     assert [(misfit.about, misfit.name) for misfit in merged(native, folded).misfits] == [("folded", str(folded))]
     assert merged(folded, folded).fits
-    assert [misfit.repair for misfit in merged(llama, native).misfits] == [f"ropeconv restore {native}"]
+    (misfit,) = merged(native, folded).misfits
+    # weights that were multiplied are not restored
+    assert command(tmp_path, "restore", folded, "-o", "restored").returncode == 1
+    assert (misfit.repair.startswith("take its source again"), repr(llama.name) in misfit.repair) == (True, True)
 
 
 MERGE = "merge_method: linear\n{base}models:\n  - model: {a}\n  - model: {b}\n"
@@ -155,6 +276,9 @@ def test_an_adapter_over_a_base_without_its_scaling(llama: Path, adapter: Path, 
     wrong = compatibility(*opened([str(llama), str(adapter)]))
     assert (right.fits, right.sentence) == (True, "They can be applied.")
     assert [misfit.about for misfit in wrong.misfits] == ["rope"]
+    stranger = make("llama", tmp_path / "stranger", rope_theta=500000.0)  # has other weights, trained with another base
+    (misfit,) = compatibility(*opened([str(stranger), str(adapter)])).misfits
+    assert misfit.repair == f"apply it over {tmp_path / 'extended'}"
     done = command(tmp_path, *shlex.split(wrong.misfits[0].repair)[1:], "-o", "repaired", "-q")
     assert done.returncode == 0, done.stderr
     expected = logits(tmp_path / "extended", adapter)

@@ -1,6 +1,7 @@
 """What `inspect` says about configs that are wrong or will surprise somebody, and about draft models."""
 
 import json
+import math
 import re
 from collections.abc import Callable
 from itertools import product
@@ -19,7 +20,9 @@ from ropeconv.rope.recipe import Recipe
 from ..support.baking import apply, inspected, make_plan, recipe_of, replaced
 from ..support.extent import sample
 from ..support.gguf_files import write
+from ..support.in_process import command
 from ..support.models import TRAINED
+from .test_side_by_side import rotary
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama", "hidden_size": 4096, "num_attention_heads": 32, "num_hidden_layers": 32,
@@ -45,6 +48,11 @@ def without(key: str, config: dict[str, Any] = LLAMA) -> dict[str, Any]:
     return {name: value for name, value in config.items() if name != key}
 
 
+MIMO: dict[str, Any] = {
+    "model_type": "mimo_v2_flash", "hidden_size": 4096, "num_attention_heads": 64, "num_hidden_layers": 2,
+    "head_dim": 192, "max_position_embeddings": 262144, "layer_types": ["full_attention", "sliding_attention"],
+    "rope_theta": 5000000, "swa_rope_theta": 10000, "partial_rotary_factor": 0.334,
+}  # fmt: skip
 DECLARED = {**LLAMA, "max_position_embeddings": 131072}
 
 
@@ -80,19 +88,66 @@ def test_codes(tmp_path: Path, config: dict[str, Any], codes: set[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "code", "repair"),
+    ("config", "code", "repair", "theta", "factor"),
     [
         # Qwen's documented form with the old context: the factor is there, the window is not
-        ({**LLAMA, "rope_scaling": YARN}, "context", "--as-is --context 131072"),
-        (without("rope_theta") | {"rope_parameters": PLAIN}, "schemas", "--as-is"),
-        ({**LLAMA, "rope_scaling": LINEAR, "rope_parameters": PLAIN}, "schemas", "--as-is"),
-        ({**LLAMA, "rope_scaling": NTK}, "dynamic", "--dynamic ntk:2 --at 65536 --replace"),
+        ({**LLAMA, "rope_scaling": YARN}, "context", "--as-is --context 131072", 5e6, 0.1 * math.log(4) + 1),
+        ({**LLAMA, "max_position_embeddings": 4096, "max_sequence_length": 16384, "rope_scaling": LINEAR}, "context",
+         "--as-is --context 16384", 5e6, 1.0),
+        # only the schema of transformers 5, which earlier versions do not read
+        (without("rope_theta") | {"rope_parameters": PLAIN}, "schemas", "--as-is", 5e6, 1.0),
     ],
 )  # fmt: skip
-def test_a_problem_carries_the_flags_that_correct_it(
-    tmp_path: Path, config: dict[str, Any], code: str, repair: str
+def test_the_flags_of_a_problem_keep_the_rope_that_transformers_computes(
+    tmp_path: Path, config: dict[str, Any], code: str, repair: str, theta: float, factor: float
 ) -> None:
     assert seen(tmp_path, config)[code].repair == repair
+    before, after = rotary(tmp_path / "config.json"), tmp_path / "repaired"
+    command(tmp_path, "apply", tmp_path / "config.json", *repair.split(), "-o", after, "-q", code=0)
+    frequencies, attention_factor = rotary(after / "config.json")
+    assert np.array_equal(frequencies, before[0])
+    assert attention_factor == before[1] == pytest.approx(factor)
+    assert frequencies[0] == pytest.approx(1.0 if "linear" not in json.dumps(config) else 0.25)
+    assert frequencies[1] / frequencies[0] == pytest.approx(theta ** (-1 / 64))
+    fixed = {problem.code for problem in inspected(after / "config.json").problems}
+    assert code not in fixed
+
+
+@pytest.mark.parametrize(
+    ("config", "code"),
+    [
+        # two bases, two rope types, two factors: which one the weights were trained with is not known
+        ({**LLAMA, "rope_parameters": {**PLAIN, "rope_theta": 10000.0}}, "schemas"),
+        ({**LLAMA, "rope_scaling": LINEAR, "rope_parameters": PLAIN}, "schemas"),
+        ({**LLAMA, "rope_scaling": LINEAR, "rope_parameters": {**LINEAR, "factor": 8.0, "rope_theta": 5e6}}, "schemas"),
+        ({**LLAMA, "rope_scaling": {"type": "linear", "rope_type": "dynamic", "factor": 4.0}}, "schemas"),
+        # right in transformers as it is; fixed frequencies are those of one length
+        ({**LLAMA, "rope_scaling": NTK}, "dynamic"),
+        # a family whose class reads other keys than the code that the publisher trained with
+        ({**LLAMA, "swa_rope_theta": 10000.0}, "ignored-key"),
+        ({**GEMMA3, "rope_theta": 1e6, "rope_parameters": PLAIN}, "flat"),
+        # DeepSeek-R1-0528-Qwen3-8B: SGLang computes the attention factor 1, transformers 1.1386
+        ({**DECLARED, "rope_scaling": {**YARN, "attn_factor": 0.8782488562869419}}, "attn-factor"),
+        # yarn by 4 over an assumed length: with the declared one as the original, it would reach four times as far
+        ({**DECLARED, "rope_scaling": without("original_max_position_embeddings", YARN)}, "original"),
+        ({**DECLARED, "rope_scaling": without("original_max_position_embeddings", YARN)}, "context"),
+    ],
+)
+def test_a_command_that_could_replace_what_the_weights_were_trained_with_is_not_printed(
+    tmp_path: Path, config: dict[str, Any], code: str
+) -> None:
+    assert seen(tmp_path, config)[code].repair is None
+    shown = command(tmp_path, "inspect", "config.json", "--explain", code=0).stdout
+    assert ("Fix:" in shown, "Fixable" in shown and code != "dynamic") == (False, False)
+
+
+def test_the_keys_of_a_publisher_are_not_replaced_by_those_of_the_class(tmp_path: Path) -> None:
+    """The class of MiMo reads only rope_parameters, and `--as-is` writes its own bases in them."""
+    assert seen(tmp_path, MIMO | {"rope_theta": 640000, "swa_rope_theta": 50000})["ignored-key"].repair is None
+    command(tmp_path, "apply", tmp_path / "config.json", "--as-is", "-o", tmp_path / "out", "-q", code=0)
+    written = json.loads((tmp_path / "out" / "config.json").read_text())["rope_parameters"]
+    assert written["full_attention"]["rope_theta"] == 5000000  # which is why
+    assert written["sliding_attention"]["rope_theta"] == 10000
 
 
 @pytest.mark.parametrize(
@@ -105,11 +160,6 @@ def test_a_misspelt_key_is_named_with_the_right_one(tmp_path: Path, key: str, me
     assert f"no runtime reads {key}; did you mean {meant}?" in seen(tmp_path, config)["misspelt"].message
 
 
-MIMO: dict[str, Any] = {
-    "model_type": "mimo_v2_flash", "hidden_size": 4096, "num_attention_heads": 64, "num_hidden_layers": 2,
-    "head_dim": 192, "max_position_embeddings": 262144, "layer_types": ["full_attention", "sliding_attention"],
-    "rope_theta": 5000000, "swa_rope_theta": 10000, "partial_rotary_factor": 0.334,
-}  # fmt: skip
 IGNORED: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     (MIMO, ("rope_theta", "swa_rope_theta", "partial_rotary_factor")),
     ({**LLAMA, "swa_rope_theta": 10000.0}, ("swa_rope_theta",)),

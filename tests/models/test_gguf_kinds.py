@@ -23,8 +23,6 @@ from ..support.gguf_files import plain_tensors, write
 
 KINDS: dict[str, tuple[str, str]] = {
     "video": ("wan", "has the architecture wan; image and video models compute their RoPE from the size"),
-    "draft": ("eagle3", r"draft model \(EAGLE-3\), which proposes tokens for another model"),
-    "dflash": ("dflash", r"draft model \(DFlash\)"),
     "assistant": ("gemma4-assistant", r"draft model \(Gemma 4 assistant\)"),
     "learned": ("gpt2", "gpt2 uses learned positions instead of RoPE, so it cannot be extended"),
 }

@@ -26,9 +26,25 @@ LISTS = {"rope_factors_long", "rope_factors_short"}
 
 
 def test_every_architecture_is_known() -> None:
-    known = {*TABLE.arch, *TABLE.without_rope, *TABLE.drafts, *NO_MODEL}
+    tables = (TABLE.arch, TABLE.without_rope, TABLE.drafts, TABLE.draft_arch)
+    known = {*NO_MODEL, *(name for table in tables for name in table)}
     assert known == set(ARCHS)
-    assert len(TABLE.arch) + len(TABLE.without_rope) + len(TABLE.drafts) == len(known) - len(NO_MODEL)
+    assert sum(map(len, tables)) == len(known) - len(NO_MODEL)
+
+
+@pytest.mark.parametrize("arch", list(TABLE.draft_arch.values()), ids=lambda arch: arch.name)
+def test_a_draft_rotates_as_the_sources_say(arch: Arch) -> None:
+    """DFlash gives ggml_rope_ext no factors; the digest sees those of its backbone of DeepSeek V4."""
+    entry = ARCHS[arch.name]
+    assert entry["rotates"]
+    assert arch.pairs == entry["rope"][-1]
+    assert (arch.sections == "optional") is ("mrope" in entry["rope"])
+    assert arch.freqs == ("used" if arch.name == "eagle3" else "")
+    assert not arch.refused_with or arch.refused_with in entry["keys"]
+    assert (arch.window is not None) is (entry["window"] is not None)
+    if arch.window is not None:
+        assert arch.window.own_theta is entry["window"]["own_base"] is False
+        assert entry["window"]["inherits_scale"]
 
 
 def test_those_without_rope_are_those_whose_graph_does_not_rotate() -> None:

@@ -117,6 +117,7 @@ def families_command(screen: Screen) -> None:
 @command(ARCHS_EXAMPLES)
 def archs_command(screen: Screen) -> None:
     """List the GGUF architectures, with the rope tensors and keys that llama.cpp supports for each."""
+    from ...runtimes.drafts import kind_named
     from ...runtimes.llamacpp.archs import arch_table
 
     table = arch_table()
@@ -135,7 +136,8 @@ def archs_command(screen: Screen) -> None:
         for arch in table.arch.values()
     ]
     if screen.as_json:
-        others = {"without_rope": table.without_rope, "drafts": table.drafts}
+        drafts = table.drafts | {arch.name: kind_named(arch.draft).says for arch in table.draft_arch.values()}
+        others = {"without_rope": table.without_rope, "drafts": drafts}
         screen.data({"llama_cpp": table.version, "source": table.source, "archs": archs, **others})
         return
     keys = ("name", "pairs", "rope_freqs", "factor_lists")

@@ -94,12 +94,18 @@ class Arch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     carriers: tuple[str, ...] = ()
     assumed: bool = False
 
+    draft: str = ""
+    """The kind of draft model, as in drafts.toml; empty for whole models."""
+
+    refused_with: str = ""
+    """A key that makes it a model of other layers, which are not known; empty without one."""
+
 
 class ArchTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The architectures of one version of llama.cpp, by name.
 
     source: where they were read. without_rope: what those have that do not rotate. drafts: those of models that guess
-    tokens for another model, with the name of the method.
+    tokens for another model and have no RoPE of their own, with the name of the method. draft_arch: those that have.
     """
 
     version: str
@@ -107,6 +113,7 @@ class ArchTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     source: str
     without_rope: dict[str, str]
     drafts: dict[str, str]
+    draft_arch: dict[str, Arch]
     arch: dict[str, Arch]
 
     @property
@@ -120,7 +127,8 @@ def arch_table() -> ArchTable:
     """The table of the package, archs.toml."""
     table = package_data("runtimes/llamacpp/archs.toml", ArchTable)
     rows = {name: msgspec.structs.replace(arch, name=name) for name, arch in table.arch.items()}
-    return msgspec.structs.replace(table, arch=rows)
+    drafts = {name: msgspec.structs.replace(arch, name=name) for name, arch in table.draft_arch.items()}
+    return msgspec.structs.replace(table, arch=rows, draft_arch=drafts)
 
 
 _ASSUMING: ContextVar[bool] = ContextVar("assuming", default=False)
@@ -142,13 +150,15 @@ def find_arch(name: object, assumed: bool = False) -> Arch:
     """An architecture by its value of general.architecture.
 
     assumed: whether an unknown one is taken, as under `assumed_keys`. Raises BadSource for one without RoPE, for a
-    draft model, and for an unknown one.
+    draft model without RoPE of its own, and for an unknown one.
     """
     table = arch_table()
     if not isinstance(name, str) or not name:
         raise BadSource(f"general.architecture is {shown(name)}; download the file again")
     if name in table.arch:
         return table.arch[name]
+    if name in table.draft_arch:
+        return table.draft_arch[name]
     if name in table.without_rope:
         raise BadSource(f"{name} uses {table.without_rope[name]} instead of RoPE, so it cannot be extended")
     if name in table.drafts:
@@ -167,8 +177,14 @@ def find_arch(name: object, assumed: bool = False) -> Arch:
 
 
 def arch_of_header(keys: HeaderKeys) -> Arch:
-    """The architecture of a header. keys: of it. Raises as `find_arch`."""
-    return find_arch(keys.get("general.architecture"), bool(keys.get(ASSUMED_KEY)))
+    """The architecture of a header. keys: of it. Raises as `find_arch`, and for layers that are not known."""
+    arch = find_arch(keys.get("general.architecture"), bool(keys.get(ASSUMED_KEY)))
+    if arch.refused_with and keys.get(f"{arch.name}.{arch.refused_with}"):
+        raise BadSource(
+            f"it is a {arch.name} file with {arch.name}.{arch.refused_with}, whose attention ropeconv does not know; "
+            "extend the model that it drafts for, and leave the draft unchanged"
+        )
+    return arch
 
 
 def other_kind(file: GgufFile) -> str:

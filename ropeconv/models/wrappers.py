@@ -1,0 +1,60 @@
+"""Models around a text model: the model types that transformers has, and where each of them keeps its text model.
+
+What is known of a text model says nothing of a model around it that nobody has seen: its class may keep the settings of
+the text model elsewhere. The published Qwen3-ASR has them in thinker_config, and the class of transformers for it reads
+text_config, so that it computes the default base.
+"""
+
+from functools import cache
+
+import msgspec
+
+from ..formats.package_data import package_data
+from .family import Family
+from .schema import Config, first_present, text_config
+
+
+class WrapperType(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A model type of transformers whose config has a text model inside."""
+
+    path: str
+    """The keys of the text model's config, with a dot between them."""
+
+    since: str
+    """The first version of transformers in the lab that has it."""
+
+    text: str = ""
+    """The only model type of the text model; empty where its class takes every one."""
+
+
+@cache
+def wrapper_types() -> dict[str, WrapperType]:
+    """Return the types by name, from `wrapper_types.json`, which `scripts/lab wrappers` writes."""
+    return package_data("models/wrapper_types.json", dict[str, WrapperType])
+
+
+def wrapper_of(config: Config, family: Family) -> str | None:
+    """Return the model type around the text model of a config; None for a text model of its own.
+
+    Args:
+        config: The whole config.json.
+        family: Of its text model.
+    """
+    inner = text_config(config)
+    outer = config.get("model_type")
+    if inner is None or family.halves:
+        return None
+    model_type = inner.get("model_type", outer)
+    if model_type == outer or model_type not in family.model_types:
+        return None
+    return str(outer or "")
+
+
+def is_where_transformers_reads(config: Config, family: Family, wrapper: str) -> bool | None:
+    """Return whether the class of a wrapper reads the text model where a config has it; None for an unknown class."""
+    known = wrapper_types().get(wrapper)
+    if known is None:
+        return None
+    if first_present(config, (known.path,)) is not text_config(config):
+        return False
+    return not known.text or known.text in family.model_types

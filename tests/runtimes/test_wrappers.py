@@ -1,0 +1,173 @@
+"""Models around a text model: what is known of the text model says nothing of a model around it that nobody saw."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ropeconv.errors import BadSource
+from ropeconv.models.config import detect, sample_config
+from ropeconv.models.registry import by_name
+from ropeconv.models.wrappers import wrapper_of, wrapper_types
+from ropeconv.runtimes.read_config import read_spec
+from ropeconv.runtimes.runtime import find, runtimes
+from ropeconv.runtimes.verdict import Verdict, judge_all
+
+from ..support.in_process import command
+
+TEXT: dict[str, Any] = {
+    "model_type": "qwen3", "hidden_size": 128, "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 64,
+    "num_hidden_layers": 2, "intermediate_size": 64, "vocab_size": 64, "max_position_embeddings": 4096,
+    "rope_theta": 1000000.0,
+}  # fmt: skip
+
+
+def verdicts(config: dict[str, Any]) -> tuple[Verdict, ...]:
+    family = detect(config)
+    spec = read_spec(config, family)
+    return judge_all(config, family, spec.current(), spec)
+
+
+def of(name: str, config: dict[str, Any]) -> Verdict:
+    (row,) = find(name) if "@" in name else find(name)[-1:]
+    return next(verdict for verdict in reversed(verdicts(config)) if verdict.covers(row))
+
+
+UNKNOWN = {
+    "vision": {"model_type": "my_vlm", "text_config": TEXT, "vision_config": {"model_type": "siglip"}},
+    "speech": {"model_type": "my_asr", "thinker_config": {"text_config": TEXT, "audio_config": {}}},
+    "remote code": {"model_type": "my_vlm", "text_config": TEXT, "auto_map": {"AutoModel": "modeling.MyVlm"}},
+    "without a name": {"text_config": TEXT},
+    # transformers has this model type since 5.13, and its class reads text_config
+    "Qwen3-ASR as published": {"model_type": "qwen3_asr", "thinker_config": {"text_config": TEXT}},
+}
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_a_model_that_nobody_saw_is_exact_in_no_runtime(name: str) -> None:
+    statuses = {verdict.status for verdict in verdicts(UNKNOWN[name])}
+    assert statuses <= {"unknown", "unsupported"}
+    assert {verdict.status for verdict in verdicts(TEXT)} >= {"exact"}
+    assert len(verdicts(TEXT)) >= len(runtimes())
+
+
+@pytest.mark.parametrize(
+    ("runtime", "config", "status", "grade"),
+    [
+        ("transformers", {"model_type": "qwen3_asr", "text_config": TEXT}, "exact", "read"),
+        ("transformers@5.12", {"model_type": "qwen3_asr", "text_config": TEXT}, "unknown", ""),  # before it had it
+        ("transformers", {"model_type": "internvl", "text_config": TEXT}, "exact", "run"),
+        ("vllm", {"model_type": "internvl", "text_config": TEXT}, "exact", "run"),
+        ("candle", {"model_type": "internvl", "text_config": TEXT}, "unknown", ""),
+        ("mistralrs", {"model_type": "internvl", "text_config": TEXT}, "unknown", ""),
+        # a known model type around a text model that its class does not take
+        ("transformers", {"model_type": "gemma3", "text_config": TEXT}, "unknown", ""),
+        ("transformers", TEXT, "exact", "run"),
+        ("candle", TEXT, "exact", "read"),
+    ],
+)
+def test_a_known_model_counts_where_it_was_executed_or_is_stated(
+    runtime: str, config: dict[str, Any], status: str, grade: str
+) -> None:
+    verdict = of(runtime, config)
+    assert (verdict.status, verdict.grade) == (status, grade), verdict.reason
+
+
+def test_models_that_a_runtime_states_by_name_keep_their_status() -> None:
+    family = by_name()["gemma3"]
+    inner = {**sample_config(family), "model_type": "gemma3_text"}
+    config = {"model_type": "gemma3", "text_config": inner}
+    assert wrapper_of(config, family) == "gemma3"
+    assert wrapper_of(inner, family) is None
+    assert of("mistralrs", config).grade == "read"
+    # candle-transformers/src/models/gemma3.rs: its Config has the keys of the text model at the top
+    assert (of("candle", config).status, of("candle", inner).status) == ("unknown", "exact")
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"model_type": "my_vlm", "language_config": TEXT},
+        {"model_type": "my_vlm", "llm_config": TEXT},
+        {"model_type": "my_vlm", "text_config": {"model_type": "my_lm", "text_config": TEXT}},
+        {"model_type": "my_vlm", "thinker_config": {"model_type": "my_thinker", "llm_config": TEXT}},
+        {"model_type": "speech-encoder-decoder", "encoder": {"model_type": "wav2vec2"}, "decoder": TEXT},
+    ],
+)
+def test_a_text_model_elsewhere_is_refused(config: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(BadSource, match="is not supported; "):
+        detect(config)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    command(tmp_path, "apply", "config.json", "--yarn", 4, "-o", "out", code=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
+
+
+@pytest.mark.parametrize("name", ["internvl", "llava", "mistral3", "ovis2", "qwen3_asr", "smolvlm", "voxtral"])
+def test_the_classes_of_transformers_keep_the_text_model_there(name: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.CONFIG_MAPPING[name](text_config=dict(TEXT))
+    assert config.text_config.rope_parameters["rope_theta"] == 1000000
+    assert (wrapper_types()[name].path, wrapper_types()[name].text) == ("text_config", "")
+
+
+def test_the_class_for_qwen3_asr_does_not_read_the_published_place() -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.CONFIG_MAPPING["qwen3_asr"](**{"thinker_config": {"text_config": dict(TEXT)}})
+    assert config.get_text_config().rope_parameters["rope_theta"] != 1000000
+    for name, path in (("qwen2_5_omni", "thinker_config.text_config"), ("qwen3_asr", "text_config")):
+        assert wrapper_types()[name].path == path
+
+
+# What `apply` does
+
+
+def wrapped(llama: Path, **outer: Any) -> Path:
+    path = llama / "config.json"
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps({"model_type": "my_vlm", "text_config": config, **outer}))
+    return llama
+
+
+OUTPUTS = (
+    ("-o", "out"), ("-o", "out", "--encoding", "native"), ("-o", "out", "--runtime", "vllm"),
+    ("-o", "out.gguf", "--to", "gguf"), ("--to", "overrides"), ("-o", "out", "--runtime", "all"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("installed", [True, False])
+@pytest.mark.parametrize("options", OUTPUTS, ids=" ".join)
+def test_apply_refuses_it_with_the_way_out(
+    options: tuple[str, ...], installed: bool, llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not installed:
+        monkeypatch.setitem(sys.modules, "transformers", None)
+    wrapped(llama)
+    done = command(tmp_path, "apply", llama, "--yarn", 4, *options)
+    assert (done.returncode, "'my_vlm' around a llama model" in done.stderr) == (1, True), done.stderr
+    assert "--family llama" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == [llama.name]
+    shown = command(tmp_path, "inspect", llama, code=0).stdout
+    assert ("supported" in shown, "my_vlm" in shown) == (False, True)
+
+
+def test_the_user_may_say_of_which_family_the_text_model_is(llama: Path, tmp_path: Path) -> None:
+    wrapped(llama)
+    done = command(tmp_path, "apply", llama, "--yarn", 4, "--family", "llama", "-o", "out", "--json", code=0)
+    reasons = [verdict["reason"] for verdict in json.loads(done.stdout)["runtimes"] if verdict["status"] == "exact"]
+    assert reasons
+    assert all("if it runs my_vlm as llama" in reason for reason in reasons)
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config["text_config"]["rope_scaling"]["factor"] == 4
+    assert json.loads((tmp_path / "out" / "ropeconv.json").read_text())["check"]["read_as"] == "llama"
+
+
+def test_the_installed_transformers_is_asked_about_a_type_that_it_has(tmp_path: Path) -> None:
+    """With the user's word the plan goes on, and the check of its output finds the default base."""
+    (tmp_path / "config.json").write_text(json.dumps(UNKNOWN["Qwen3-ASR as published"]))
+    done = command(tmp_path, "apply", "config.json", "--yarn", 4, "-o", "out")
+    assert (done.returncode, "reads text_config" in done.stderr) == (1, True)
+    assumed = command(tmp_path, "apply", "config.json", "--yarn", 4, "--family", "qwen3", "-o", "out")
+    assert (assumed.returncode, "nothing was kept" in assumed.stderr) == (3, True), assumed.stderr
+    assert not (tmp_path / "out").exists()

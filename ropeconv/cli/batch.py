@@ -26,7 +26,7 @@ from ..rope.errors import command_line
 from ..rope.lengths import parse_tokens
 from ..rope.recipe import Recipe
 from ..runtimes.programs import program_note
-from ..views.batch import Entry, show_common, show_entry, show_totals
+from ..views.batch import BatchEntry, show_common, show_entry, show_totals
 from ..views.plan import Outcome, show_outcome, show_plan
 from .commands.push import publish_staged, send, show_preview
 from .execution import compare_files, recovered, run_validation
@@ -158,12 +158,12 @@ class Batch:
     def show(self) -> None:
         """Prints plans, and what publishing them would do."""
         screen, flags = self.screen, self.flags
-        entries = [Entry(unit.label, plan) for unit, plan in self.plans]
+        entries = [BatchEntry(unit.label, plan) for unit, plan in self.plans]
         for unit, plan in self.plans if not screen.as_json else []:
             if screen.quiet:
                 screen.copyable(str(plan.out))
             elif self.short:
-                show_entry(Entry(unit.label, plan), screen)
+                show_entry(BatchEntry(unit.label, plan), screen)
             else:
                 self._gap(unit)
                 show_plan(plan, screen, flags.explain)
@@ -203,13 +203,13 @@ class Batch:
                 self._finish(unit, plan, done)
         if self.several and not self.pair:
             by_plan = {id(plan): unit for unit, plan in self.plans}
-            self._show_end([Entry(by_plan[id(plan)].label, plan, done) for plan, done in outcomes], planned=False)
+            self._show_end([BatchEntry(by_plan[id(plan)].label, plan, done) for plan, done in outcomes], planned=False)
         published = self._publish(outcomes) if self.several else ""
         self._data((plan.to_dict() | done.to_dict() for plan, done in outcomes), {"published": published})
         if published and not self.screen.as_json:
             self.screen.copyable(published)
 
-    def _show_end(self, entries: list[Entry], planned: bool) -> None:
+    def _show_end(self, entries: list[BatchEntry], planned: bool) -> None:
         """Shows what outputs have in common, and how many there are."""
         if self.short and entries and not (self.screen.quiet or self.screen.as_json):
             show_common(entries, self.screen)
@@ -301,7 +301,7 @@ class Batch:
         if screen.quiet and not screen.as_json:
             screen.copyable(done.published or str(done.path))
         elif self.short and not screen.as_json:
-            show_entry(Entry(unit.label, plan, done), screen)
+            show_entry(BatchEntry(unit.label, plan, done), screen)
         elif not screen.as_json:
             self._gap(unit)
             show_plan(plan, screen, flags.explain)

@@ -12,7 +12,7 @@ from .sheet import Sheet, sentence
 
 
 @dataclass(frozen=True)
-class Entry:
+class BatchEntry:
     """One of several outputs."""
 
     label: str
@@ -23,7 +23,7 @@ class Entry:
     """The output that was written; None where nothing was."""
 
 
-def show_entry(entry: Entry, sheet: Sheet) -> None:
+def show_entry(entry: BatchEntry, sheet: Sheet) -> None:
     """Shows an output in two lines: what it becomes, and where it is or would be."""
     plan, done = entry.plan, entry.done
     sheet.say(title(plan))
@@ -36,7 +36,7 @@ def show_entry(entry: Entry, sheet: Sheet) -> None:
         sheet.copyable(f"Changed {done.path} in place." if in_place else f"Wrote {done.path}")
 
 
-def show_common(entries: Sequence[Entry], sheet: Sheet) -> None:
+def show_common(entries: Sequence[BatchEntry], sheet: Sheet) -> None:
     """Shows runtimes, checks and warnings once each, with the outputs that they hold for."""
     labels = [entry.label for entry in entries]
     runtimes: dict[tuple[tuple[str, str], ...], list[str]] = {}

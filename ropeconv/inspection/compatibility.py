@@ -1,7 +1,7 @@
 """Whether models can be merged, and adapters applied over them: the differences that matter, each with its repair.
 
-A repair is a command only where a RoPE is known to have been edited after training: a receipt of ropeconv says so. The
-base that weights were trained with cannot be replaced by a setting.
+A repair is a command only where a RoPE is known to have been edited after training: a receipt of ropeconv says so. A
+setting cannot replace the base that weights were trained with.
 
 mergekit averages weights and reads no RoPE setting. The merge gets the config.json of `base_model`, and without one
 that of any model: it takes the first of a set of strings, whose order changes from run to run (mergekit 0.1.5,
@@ -297,7 +297,7 @@ def _extensions(models: Iterable[Inspection]) -> Iterator[Misfit]:
 
 
 def _trained_apart(base: Inspection, other: Inspection, message: str) -> Misfit:
-    """Return the difference of two models of which nobody knows that they were trained with one RoPE."""
+    """Return the difference of two models that are not known to have been trained with one RoPE."""
     name = other.source.reference
     thetas = [model.first_spec.rope_theta for model in (base, other)]
     if thetas[0] != thetas[1]:

@@ -1,8 +1,8 @@
 """Problems in the RoPE settings of a checkpoint, as sentences.
 
 `config_problems` and `gguf_problems` yield them. A problem has a repair, which is printed as a command, only where the
-command cannot replace settings that the weights were trained with: where two settings contradict each other, nobody
-but the publisher knows which of them is right.
+command cannot replace settings that the weights were trained with: where two settings contradict each other, only
+the publisher knows which of them is right.
 """
 
 import re

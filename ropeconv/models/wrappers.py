@@ -1,8 +1,8 @@
 """Models around a text model: the model types that transformers has, and where each of them keeps its text model.
 
-What is known of a text model says nothing of a model around it that nobody has seen: its class may keep the settings of
-the text model elsewhere. The published Qwen3-ASR has them in thinker_config, and the class of transformers for it reads
-text_config, so that it computes the default base.
+A statement about a text model does not hold for an untested model around it, whose class may keep the settings of the
+text model elsewhere. The published Qwen3-ASR has them in thinker_config, and the class of transformers for it reads
+text_config and computes the default base.
 """
 
 from functools import cache
@@ -38,7 +38,7 @@ def wrapper_of(config: Config, family: Family) -> str | None:
 
     Args:
         config: The whole config.json.
-        family: Of its text model.
+        family: The family of its text model.
     """
     inner = text_config(config)
     outer = config.get("model_type")

@@ -37,7 +37,10 @@ class DraftKind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A pattern of names of tensors that no whole model has."""
 
     without: str = ""
-    """A pattern of names of tensors that every whole model has; empty where nothing has to be missing."""
+    """A pattern of names of tensors that every whole model has; empty where nothing must be missing."""
+
+    beside: str = ""
+    """A pattern of names of tensors behind the last layer: without one the weights are a part of some model."""
 
     refuse: str = ""
     """Why none is written, with the fix, or empty."""
@@ -53,7 +56,9 @@ class DraftKind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 return True
         if any(re.match(self.tensors, name) for name in tensors):
             return True
-        return bool(self.without and tensors) and not any(re.search(self.without, name) for name in tensors)
+        if not self.without or not any(re.search(self.beside, name) for name in tensors):
+            return False
+        return not any(re.search(self.without, name) for name in tensors)
 
 
 class DraftStatement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

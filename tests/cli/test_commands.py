@@ -272,10 +272,11 @@ def model(place: Path) -> None:
     make("llama", place)
 
 
-def dynamic(place: Path) -> None:
+def short_yarn(place: Path) -> None:
+    """YaRN that reaches further than the context that is declared."""
     make("llama", place)
     path = place / "config.json"
-    scaling = {"rope_type": "dynamic", "factor": 2.0}
+    scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
     path.write_text(json.dumps(json.loads(path.read_text()) | {"rope_scaling": scaling}))
 
 
@@ -301,7 +302,7 @@ PRINTING: dict[str, tuple[Callable[[Path], None], str, int]] = {
     "advice with fine-tuning": (model, "advise SOURCE --context 10000", 3),
     "every method": (model, "advise SOURCE --context 10000 --explain", 10),
     "an inspection": (model, "inspect SOURCE", 1),
-    "a repair": (dynamic, "inspect SOURCE", 2),
+    "a repair": (short_yarn, "inspect SOURCE", 2),
     "a head": (head, "inspect SOURCE", 1),
     "a head that is refused": (head, "apply SOURCE --yarn 4", 1),
     "an adapter": (adapter, "inspect SOURCE", 1),

@@ -399,7 +399,8 @@ def test_names_of_architectures() -> None:
         ("cubic", "'cubic' is not in the table of .*; --assume-arch-keys writes theta"),
         ("quen3", r"is not in the table of .* \(the nearest name is qwen3\); --assume-arch-keys"),
         (None, "general.architecture is"), (5, "general.architecture is"), ("", "general.architecture is"),
-        ("mamba2", "mamba2 uses state spaces instead of RoPE"), ("eagle3", r"draft model \(EAGLE-3\)"),
+        ("mamba2", "mamba2 uses state spaces instead of RoPE"),
+        ("gemma4-assistant", r"draft model \(Gemma 4 assistant\)"),
     ):  # fmt: skip
         with pytest.raises(BadSource, match=words):
             find_arch(name)

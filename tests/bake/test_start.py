@@ -1,6 +1,7 @@
 """What a plan starts from: scaled sources, lengths, that nothing becomes shorter unasked, and what it refuses."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,16 @@ from safetensors.numpy import save_file
 import ropeconv
 from ropeconv.bake.plan import Plan
 from ropeconv.bake.restore import restore_plan
-from ropeconv.errors import BadSource, UsageError
+from ropeconv.errors import BadSource, UnsupportedBake, UsageError
 from ropeconv.rope.errors import RopeconvError
 from ropeconv.rope.forms import Llama3, Yarn
 from ropeconv.rope.recipe import Recipe
 
 from ..conftest import CONFIGS
 from ..convert.made_requests import CONFIG
-from ..support.baking import YARN, apply, make_plan, recipe_of
+from ..support.baking import AS_IS, YARN, apply, make_plan, recipe_of
 from ..support.gguf_files import plain_tensors, write
+from ..support.models import make
 
 LLAMA_3_1 = CONFIGS / "meta-llama--Meta-Llama-3.1-8B.json"  # 8,192 tokens trained, 131,072 declared
 LLAMA_3 = CONFIGS / "meta-llama--Meta-Llama-3-8B.json"
@@ -250,3 +252,19 @@ def test_a_context_of_lengths_that_imply_a_factor_is_the_one_that_is_declared(tm
     assert loud.schedule.context > 16384
     assert loud.schedule.context == loud.result.config["max_position_embeddings"]
     assert any("servers with that length as their default window" in words for words in loud.warnings)
+
+
+@pytest.mark.parametrize("name", ["as it is", "on top"])
+def test_a_model_that_cannot_have_an_attention_factor_keeps_the_one_that_it_states(name: str, tmp_path: Path) -> None:
+    """Hunyuan normalises queries and keys after the rotation, which cancels whatever yarn multiplies them by."""
+    source = make("hunyuan_v1_dense", tmp_path / "source")
+    config = json.loads((source / "config.json").read_text())
+    rope = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64}
+    config.pop("rope_scaling", None)
+    config |= {"rope_parameters": rope, "max_position_embeddings": 256}
+    (source / "config.json").write_text(json.dumps(config))
+    recipe = AS_IS if name == "as it is" else recipe_of("yarn", 2.0, on_top=True)
+    plan = make_plan(source, recipe, tmp_path / "out")
+    assert plan.schedule.attention_factor == pytest.approx(1 + 0.1 * math.log(4))
+    with pytest.raises(UnsupportedBake, match="pass --attention-factor 1"):
+        make_plan(source, recipe_of("yarn", 8.0), tmp_path / "out", replace=True)

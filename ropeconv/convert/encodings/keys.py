@@ -101,4 +101,7 @@ def _with_log_multiplier(model: GgufModel, schedule: Schedule, edit: Edit, form:
     slope = (math.sqrt(schedule.softmax_scale / scale) - 1) / math.log(form.factor)
     if abs(slope) < NEGLIGIBLE:
         return edit
+    short = float(f"{slope:.6g}")  # the scale was measured with an attention factor of 32 bits
+    if abs(short - slope) < NEGLIGIBLE:
+        slope = short
     return edit.merged(Edit({f"{arch_of_header(model).name}.rope.scaling.{MULTIPLIER}": f32(slope)}))

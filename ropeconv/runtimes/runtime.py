@@ -18,6 +18,8 @@ Status = Literal["exact", "rounded", "approximate", "differs", "ignored", "refus
 """Statuses of a verdict, best first; `runtimes.verdict.judge` explains each."""
 GOOD: tuple[Status, ...] = ("exact", "rounded")
 RUNS: tuple[Status, ...] = (*GOOD, "approximate")
+UNTESTED: Status = "unknown"
+"""The status that --allow-untested accepts."""
 SILENT: tuple[Status, ...] = ("differs", "ignored")
 WRONG: tuple[Status, ...] = (*SILENT, "refused")
 

@@ -312,7 +312,7 @@ class ValidateOptions(RunOptions):
     """How `validate` runs an output and its reference."""
 
     tokens: int | None = option(
-        None, "Tokens of each spread run (512; for GGUF 4 x trained, to 8192).", "Running", least=16
+        None, "Tokens of each spread run (512); for GGUF, run every position up to here.", "Running", least=16
     )
     seed: int = option(0, "Seed of the synthetic tokens.", "Running")
     layer_by_layer: bool = option(

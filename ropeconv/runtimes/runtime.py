@@ -9,7 +9,7 @@ from typing import Literal, TypeVar
 import msgspec
 
 from ..formats.jsontext import JsonObject
-from ..formats.package_data import PACKAGE, described, package_data
+from ..formats.package_data import PACKAGE, described, package_data, package_files
 from ..models.family import Need
 from ..rope.errors import RecipeError
 from .programs import letters, program_of

@@ -166,6 +166,11 @@ class TargetOptions:
         "Accept log-n in steps, and in GGUF the ramp of YaRN that llama.cpp computes; the plan says how far off it is.",
         "Expert options",
     )
+    allow_untested: bool = option(
+        False,
+        "Write it for a --runtime that was not tested with it, instead of refusing that.",
+        "Runtimes",
+    )
     all_files: bool = option(False, "Also copy weights in other formats.", "Expert options", only="folder")
     replace: bool = option(False, "Replace the scaling that the model has.", "Length")
     assume_arch_keys: bool = option(
@@ -307,7 +312,7 @@ class ValidateOptions(RunOptions):
     """How `validate` runs an output and its reference."""
 
     tokens: int | None = option(
-        None, "Tokens of each spread run (512; for GGUF 4 x trained, to 8192).", "Running", least=16
+        None, "Tokens of each spread run (512); for GGUF, run every position up to here.", "Running", least=16
     )
     seed: int = option(0, "Seed of the synthetic tokens.", "Running")
     layer_by_layer: bool = option(

@@ -30,7 +30,7 @@ from ..rope.methods.vectors import AsIs
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
-from ..runtimes.runtime import GOOD, LLAMA_CPP, RUNS, WRONG, Runtime, canonical, newest, runtimes
+from ..runtimes.runtime import GOOD, LLAMA_CPP, RUNS, UNTESTED, WRONG, Runtime, canonical, newest, runtimes
 from .start import PlanStart, uncovered
 
 if TYPE_CHECKING:
@@ -183,7 +183,11 @@ def _runtime_to_show(plan: Plan, draft: Plan | None) -> str:
     if draft is not None:
         runs_draft = {verdict.runtime for verdict in draft.result.verdicts if verdict.status in RUNS}
         verdicts = tuple(verdict for verdict in verdicts if verdict.runtime in runs_draft)
-    statuses = [(row.runtime.partition("@")[0].removesuffix("-gguf"), row.status in RUNS) for row in verdicts]
+    accepted = (*RUNS, UNTESTED) if plan.target.allow_untested else RUNS
+    statuses = []
+    for row in verdicts:
+        name = row.runtime.partition("@")[0].removesuffix("-gguf")
+        statuses.append((name, row.status in (accepted if name in named else RUNS)))
     newest = dict(statuses)
     supporting = {name for name, runs in statuses if runs and (newest[name] or name in named)}
     candidates = (*named, *(SERVERS if plan.is_folder else (LLAMA_CPP,)))

@@ -20,7 +20,7 @@ from ..rope.methods.interpolation import Ntk
 from ..rope.registry import Registry
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
-from ..runtimes.runtime import ALL, GOOD, LLAMA_CPP, RUNS, SILENT, Runtime, find, newest, runtimes
+from ..runtimes.runtime import ALL, GOOD, LLAMA_CPP, RUNS, SILENT, UNTESTED, Runtime, find, newest, runtimes
 from ..runtimes.verdict import judge_all, quantised, without_config
 from .config_edit import RopeSetting, bake_config
 from .fold import Fold
@@ -32,6 +32,7 @@ from .target import (
     Target,
     attempts,
     refuse_attention_factor,
+    say_untested,
 )
 
 Tensors = Callable[[], Mapping[str, Tensor]]
@@ -187,8 +188,14 @@ def select(request: EncodeRequest) -> CheckpointResult:
 
     "auto" selects, of the encodings of only a config that every named runtime computes exactly in its newest version,
     the one that most of its other current versions compute exactly too; where there is none, the first of the others
-    that fits. Raises UnsupportedBake when nothing fits, UsageError for an unknown name.
+    that fits, and with `target.allow_untested` at last one that a named runtime was not tested with. Raises
+    UnsupportedBake when nothing fits, UsageError for an unknown name.
     """
+    result = _selected(request)
+    return say_untested(result, request.target, [result.verdict_of(row) for row in request.runtimes])
+
+
+def _selected(request: EncodeRequest) -> CheckpointResult:
     family, target = request.family, request.target
     reason = why_no_attention_factor(request.config, family)
     if reason:
@@ -203,9 +210,19 @@ def select(request: EncodeRequest) -> CheckpointResult:
     result = ENCODINGS[target.encoding].encode(request)
     result.refuse_approximate(request.schedule, target, "use --encoding buffers")
     silent = any(result.verdict_of(row).status in SILENT for row in request.runtimes)
-    if silent or (target.runtimes and not result.suits(request.runtimes, RUNS)):
+    accepted = (*RUNS, UNTESTED) if target.allow_untested else RUNS
+    if silent or (target.runtimes and not result.suits(request.runtimes, accepted)):
         raise nothing_fits([result], {}, request)
     return result
+
+
+def _untested(results: list[CheckpointResult], request: EncodeRequest) -> CheckpointResult | None:
+    """Return the result that no named runtime is known to compute otherwise, the one with most exact verdicts.
+
+    None where every result is known to be wrong in a named runtime.
+    """
+    fitting = [result for result in results if result.suits(request.runtimes, (*RUNS, UNTESTED))]
+    return max(fitting, key=partial(_exact_versions, request), default=None)
 
 
 def why_no_attention_factor(config: Config, family: Family) -> str:
@@ -232,6 +249,8 @@ def _first_fitting(request: EncodeRequest) -> CheckpointResult:
             results, refusals = [*results, *further], refusals | refused
     if selected is None:
         selected = next((result for result in results if result.suits(request.runtimes, RUNS)), None)
+        if selected is None and request.target.allow_untested:
+            selected = _untested(results, request)
         if selected is None:
             raise nothing_fits(results, refusals, request)
         repair = "name a runtime that supports --encoding buffers"
@@ -263,10 +282,14 @@ def _considered(
 def furthest(request: EncodeRequest) -> CheckpointResult:
     """Return the result of only config.json with the most exact verdicts, if all named runtimes compute it exactly.
 
-    Raises UnsupportedBake where there is none.
+    With `target.allow_untested`, it may be one that they were not tested with. Raises UnsupportedBake where there is
+    none.
     """
     results, refusals = tried(request)
     fitting = [result for result in results if result.suits(request.runtimes)]
+    untested = _untested(results, request) if request.target.allow_untested else None
+    if not fitting and untested is not None:
+        return untested
     if not fitting:
         raise nothing_fits(results, refusals, request)
     return max(fitting, key=CheckpointResult.exact_count)
@@ -292,11 +315,15 @@ def nothing_fits(results: list[CheckpointResult], refusals: Refusals, request: E
     reasons = list(map(str.strip, reasons)) or [f"with {name}: {refusal.reason}" for name, refusal in refusals.items()]
     native = refusals.get("native")  # the only encoding with two factor lists
     one_list = native.alternatives if native is not None and request.schedule.short_inv_freq is not None else ""
+    repairs = [one_list or _dropped_key(request) or _way_out(results, request)]
+    untested = _untested(results, request)
+    if untested is not None:
+        repairs.insert(0, f"pass --allow-untested, which writes it with {untested.encoding} all the same")
     return UnsupportedBake(
         "this schedule",
         " and ".join(row.display_name for row in rows),
         "; ".join(dict.fromkeys([*conflict, *reasons])),
-        one_list or _dropped_key(request) or _way_out(results, request),
+        ", or ".join(repairs),
     )
 
 

@@ -30,7 +30,7 @@ from ..runtimes.llamacpp.archs import Arch, arch_of_header, arch_table
 from ..runtimes.llamacpp.layers import window_theta
 from ..runtimes.llamacpp.read_header import FREQS, LONG, ROPE_TENSORS, SHORT, WINDOW_NORM, Reading, read, rope_tensors
 from ..runtimes.llamacpp.scaling import ArchKeys
-from ..runtimes.runtime import GOOD, LLAMA_CPP, RUNS, Status
+from ..runtimes.runtime import GOOD, LLAMA_CPP, RUNS, UNTESTED, Status
 from ..runtimes.verdict import TOLERANCE, Verdict, difference
 from .target import EncodeResult, Refusals, with_deviation, with_ramp
 
@@ -168,9 +168,15 @@ class GgufResult(EncodeResult):
         verdicts = tuple(with_ramp(verdict, ramp) for verdict in self.verdicts)
         return replace(self, verdicts=verdicts, ramp=ramp)
 
-    def suits(self, readers: Sequence[Reader]) -> bool:
-        """Return whether every one of `readers` computes the schedule, or its ramp where that is approximated."""
-        return all(self.judged_by(reader).status in (GOOD if self.ramp is None else RUNS) for reader in readers)
+    def suits(self, readers: Sequence[Reader], untested: bool = False) -> bool:
+        """Return whether every one of `readers` computes the schedule, or its ramp where that is approximated.
+
+        untested: whether those that were not tested with it count too.
+        """
+        statuses = GOOD if self.ramp is None else RUNS
+        if untested:
+            statuses = (*statuses, UNTESTED)
+        return all(self.judged_by(reader).status in statuses for reader in readers)
 
 
 def judged(
@@ -257,7 +263,11 @@ def nothing_suits(results: list[GgufResult], refusals: Refusals, readers: tuple[
         reasons.append(f"with {result.encoding}: {' and '.join(wrong) or 'exact'}")
     reasons += [f"with {name}: {refusal.reason}" for name, refusal in refusals.items()]
     names = " and ".join(reader.display_name for reader in readers)
-    return UnsupportedBake("this schedule", names, "; ".join(reasons), _way_out(results, readers))
+    repairs = [_way_out(results, readers)]
+    untested = next((result for result in results if result.suits(readers, untested=True)), None)
+    if untested is not None and not untested.suits(readers):
+        repairs.insert(0, f"pass --allow-untested, which writes it with {untested.encoding} all the same")
+    return UnsupportedBake("this schedule", names, "; ".join(reasons), ", or ".join(repairs))
 
 
 def _words(verdict: Verdict, named: bool) -> str:

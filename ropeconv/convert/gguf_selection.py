@@ -36,7 +36,15 @@ from .gguf_encoding import (
     nothing_suits,
     scaled_floats,
 )
-from .target import CANCELLED, ConsideredEncoding, Refusals, Target, attempts, refuse_attention_factor
+from .target import (
+    CANCELLED,
+    ConsideredEncoding,
+    Refusals,
+    Target,
+    attempts,
+    refuse_attention_factor,
+    say_untested,
+)
 
 TO = "mistral3"
 EXPONENT = 20  # the factor is applied in float32
@@ -114,8 +122,15 @@ def select_gguf(schedule: Schedule, model: GgufModel, target: Target) -> GgufRes
 
     "auto" selects, of keys and a rope tensor where llama.cpp and the named readers compute them exactly, the one that
     most readers compute exactly; where there is none, qwen2 as llama. Other carriers are used only where the target
-    names them. Raises UnsupportedBake where nothing fits, UsageError for an unknown name.
+    names them. With `target.allow_untested`, it is at last one that a named reader was not tested with. Raises
+    UnsupportedBake where nothing fits, UsageError for an unknown name.
     """
+    readers = tuple(rows[-1] for rows in map(find_readers, target.runtimes) if rows)
+    result = _selected(schedule, model, target, readers)
+    return say_untested(result, target, [result.judged_by(reader) for reader in readers])
+
+
+def _selected(schedule: Schedule, model: GgufModel, target: Target, readers: tuple[Reader, ...]) -> GgufResult:
     arch, present = arch_of_header(model), model.reading().spec
     if arch.fixed:
         return _fixed(schedule, model)
@@ -125,15 +140,15 @@ def select_gguf(schedule: Schedule, model: GgufModel, target: Target) -> GgufRes
         reason = "llama.cpp computes it without one"
         refuse_attention_factor(schedule, present.attention_factor, arch.name, reason)
     encoding, carrier = target.encoding, target.carrier or ""
-    readers = tuple(rows[-1] for rows in map(find_readers, target.runtimes) if rows)
+    untested = target.allow_untested
     if schedule.log_n is not None:
         result = with_log_n(schedule, model, TO if encoding == "carrier" and not carrier else carrier)
         result.refuse_approximate(schedule, target, "take --log-n full")
-        return _suited(result, {}, readers)
+        return _suited(result, {}, readers, untested)
     tries = _tries(schedule, model, carrier)
     if encoding in ("auto", "keys") and not carrier:
         try:
-            return _exact(encoding, tries, arch.name, readers)
+            return _exact(encoding, tries, arch.name, readers, untested)
         except UnsupportedBake as refusal:
             return _other_ramp(schedule, model, target, refusal)
     name = "carrier" if carrier else encoding
@@ -142,15 +157,16 @@ def select_gguf(schedule: Schedule, model: GgufModel, target: Target) -> GgufRes
             return _carried(schedule, model, "")
         known = ", ".join(GGUF_ENCODINGS)
         raise UsageError(f"--encoding {encoding} is not for GGUF; choose auto, {known} or carrier")
-    return _suited(tries[name](), {other: make for other, make in tries.items() if other != name}, readers)
+    others = {other: make for other, make in tries.items() if other != name}
+    return _suited(tries[name](), others, readers, untested)
 
 
-def _exact(encoding: str, tries: Tries, arch: str, readers: tuple[Reader, ...]) -> GgufResult:
-    """The result of "auto", or of "keys", that holds a schedule exactly."""
+def _exact(encoding: str, tries: Tries, arch: str, readers: tuple[Reader, ...], untested: bool) -> GgufResult:
+    """The result of "auto", or of "keys", that holds a schedule exactly. untested: as in `GgufResult.suits`."""
     if encoding == "auto":
-        return _plainest(tries, arch, readers)
+        return _plainest(tries, arch, readers, untested)
     others = {name: make for name, make in tries.items() if name != encoding}
-    return _suited(tries[encoding](), others, readers)
+    return _suited(tries[encoding](), others, readers, untested)
 
 
 def _other_ramp(schedule: Schedule, model: GgufModel, target: Target, refusal: UnsupportedBake) -> GgufResult:
@@ -201,12 +217,15 @@ def _tries(schedule: Schedule, model: GgufModel, carrier: str) -> Tries:
     return tries
 
 
-def _plainest(tries: Tries, arch: str, readers: tuple[Reader, ...]) -> GgufResult:
+def _plainest(tries: Tries, arch: str, readers: tuple[Reader, ...], untested: bool) -> GgufResult:
+    """The result that most readers compute exactly, of those that the named readers compute."""
     results, refusals = attempts({name: encode for name, encode in tries.items() if name != "carrier"})
     if arch in DEFAULT_CARRIERS and not any(result.suits(readers) for result in results):
         carried, refused = attempts({"carrier": tries["carrier"]})
         results, refusals = [*results, *carried], refusals | refused
     fitting = [result for result in results if result.suits(readers)]
+    if not fitting:
+        fitting = [result for result in results if result.suits(readers, untested)]
     if not fitting:
         if results:
             raise nothing_suits(results, refusals, readers)
@@ -239,9 +258,9 @@ def _reasons(
     return reasons
 
 
-def _suited(result: GgufResult, others: Tries, readers: tuple[Reader, ...]) -> GgufResult:
+def _suited(result: GgufResult, others: Tries, readers: tuple[Reader, ...], untested: bool) -> GgufResult:
     """The result of an encoding that was named. others: the other encodings, for the error."""
-    if result.suits(readers):
+    if result.suits(readers, untested):
         return result
     results, refusals = attempts(others)
     raise nothing_suits([result, *results], refusals, readers)

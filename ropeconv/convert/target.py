@@ -1,6 +1,6 @@
 """Target: format, encoding and runtimes of an output, and the rules about combinations of options."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar, get_args
 
@@ -13,7 +13,7 @@ from ..rope.ramps import RampApproximation
 from ..rope.recipe import Recipe
 from ..rope.schedule import EXACT, QueryScaling, Schedule
 from ..runtimes.gguf_readers import find_any, reader_names
-from ..runtimes.runtime import GOOD, LLAMA_CPP, VersionRange, canonical
+from ..runtimes.runtime import GOOD, LLAMA_CPP, UNTESTED, VersionRange, canonical
 from ..runtimes.verdict import Verdict
 
 
@@ -163,6 +163,25 @@ class EncodeResult:
 
 
 R = TypeVar("R", bound=EncodeResult)
+
+
+def say_untested(result: R, target: Target, verdicts: Sequence[Verdict]) -> R:
+    """Return the result with a note on what --allow-untested has accepted, or that it was not needed.
+
+    verdicts: on the runtimes for which the output is written.
+    """
+    if not target.allow_untested:
+        return result
+    untested = [verdict for verdict in verdicts if verdict.status == UNTESTED]
+    notes = [
+        f"it is not known what {verdict.display_name} computes ({verdict.reason or 'untested'}), and --allow-untested "
+        "accepts that; measure it with `ropeconv validate OUTPUT --server URL`"
+        for verdict in untested
+    ]
+    if not untested:
+        tested = " and ".join(verdict.display_name for verdict in verdicts) or "llama.cpp"
+        notes = [f"--allow-untested was not needed: it is known what {tested} computes"]
+    return replace(result, notes=(*notes, *result.notes))
 
 
 def attempts(encoders: Mapping[str, Callable[[], R]]) -> tuple[list[R], Refusals]:

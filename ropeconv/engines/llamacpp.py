@@ -154,16 +154,27 @@ class LlamaCppEngine(Engine):
             finally:
                 self.process = None
 
-    def logits(self, ids: Sequence[int], kept: Sequence[int], progress: Progress | None = None) -> Tensor:
+    def logits(
+        self,
+        ids: Sequence[int],
+        kept: Sequence[int],
+        progress: Progress | None = None,
+        positions: Sequence[int] | None = None,
+    ) -> Tensor:
         """Logits after some tokens, float32 [len(kept), vocabulary].
 
-        ids: all tokens, from position 0 on. kept: rising indices into `ids`. progress: callbacks.
+        ids: all tokens. kept: rising indices into `ids`. progress: callbacks. positions: of all tokens, rising, in
+        blocks without gaps; by default from 0 on.
         """
         import torch
 
         with scratch() as folder:
             out = folder / "logits.npy"
-            self._ask(NoneType, "logits", list(ids), list(kept), str(out), progress=progress)
+            if positions is None:
+                self._ask(NoneType, "logits", list(ids), list(kept), str(out), progress=progress)
+            else:
+                asked = (list(ids), list(positions), list(kept), str(out))
+                self._ask(NoneType, "spread_logits", *asked, progress=progress)
             return torch.from_numpy(np.load(out))
 
     def token_losses(self, ids: Sequence[int], targets: Sequence[int], progress: Progress | None = None) -> TokenLosses:

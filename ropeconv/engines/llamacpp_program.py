@@ -115,7 +115,7 @@ class LlamaModel:
         self.rows = max(1, min(ROWS, NUMBERS // self.width))
         self.batch = llama.llama_batch_init(load.batch, 0, 1)
         self.context: Any = None
-        self.size = 0
+        self.size = (0, 0)
 
     def loaded(self) -> LoadedModel:
         """The properties of the model for the caller."""
@@ -124,21 +124,23 @@ class LlamaModel:
         prefix = (first,) if llama.llama_vocab_get_add_bos(self.vocabulary) and first >= 0 else ()
         return LoadedModel(self.width, prefix, bool(llama.llama_supports_gpu_offload()))
 
-    def _begin(self, length: int) -> None:
+    def _begin(self, length: int, sequences: int = 1) -> None:
         """Make a context for a sequence, and forget the one before. length: in tokens.
 
         The context is as short as possible, since llama.cpp uses LongRoPE's long list where the context is longer than
         the trained one.
+
+        sequences: how many share the cells of the cache.
         """
         size = (max(length, 32) + 255) // 256 * 256
-        if size == self.size:
+        if (size, sequences) == self.size:
             self.llama.llama_memory_clear(self.llama.llama_get_memory(self.context), True)
             return
         if self.context:
             self.llama.llama_free(self.context)
-        self.size, self.context = size, self._context(size)
+        self.size, self.context = (size, sequences), self._context(size, sequences)
 
-    def _context(self, size: int) -> Any:
+    def _context(self, size: int, sequences: int) -> Any:
         load, settings = self.load, self.llama.llama_context_default_params()
         settings.n_ctx = size
         settings.n_batch = settings.n_ubatch = min(load.batch, size)
@@ -147,27 +149,33 @@ class LlamaModel:
         settings.swa_full = load.plain
         settings.flash_attn_type = 0 if load.plain else -1
         settings.n_threads = settings.n_threads_batch = load.threads
+        if sequences > 1:
+            settings.n_seq_max = sequences
+            settings.kv_unified = True
         context = self.llama.llama_init_from_model(self.model, settings)
         if not context:
             raise RuntimeError(f"llama.cpp makes no context of {size} tokens for the model")
         return context
 
-    def _read(self, tokens: list[int], first: int, positions: set[int]) -> Iterator[NDArray[np.float32]]:
+    def _read(
+        self, tokens: list[int], first: int, positions: set[int], sequence: int = 0
+    ) -> Iterator[NDArray[np.float32]]:
         """Read tokens, and yield the logits at the wanted positions, float32 [vocabulary], in rising order.
 
-        first: the position of the first token. A row is valid until the next one is requested.
+        first: the position of the first token. sequence: to which the tokens belong. A row is valid until the next one
+        is requested.
         """
         start = 0
         while start < len(tokens):
             batch, count, rows = self.batch, 0, list[int]()
-            while start + count < len(tokens) and count < min(self.load.batch, self.size):
+            while start + count < len(tokens) and count < min(self.load.batch, self.size[0]):
                 position = first + start + count
                 if position in positions:
                     if len(rows) == self.rows:
                         break
                     rows.append(count)
                 batch.token[count], batch.pos[count] = tokens[start + count], position
-                batch.n_seq_id[count], batch.seq_id[count][0] = 1, 0
+                batch.n_seq_id[count], batch.seq_id[count][0] = 1, sequence
                 batch.logits[count] = position in positions
                 count += 1
             batch.n_tokens = count
@@ -184,6 +192,35 @@ class LlamaModel:
         self._begin(len(tokens))
         for index, row in enumerate(self._read(tokens, 0, set(positions))):
             rows[index] = row
+        np.save(out, rows)
+
+    def spread_logits(self, tokens: list[int], places: list[int], wanted: list[int], out: str) -> None:
+        """Write the logits after some tokens whose positions have gaps, float32 [wanted, vocabulary].
+
+        llama.cpp reads only tokens that follow each other in a sequence, and a sequence may begin anywhere. So the
+        first token after a gap begins a sequence, which then gets the cached keys and values of all blocks before it,
+        as `llama_memory_seq_cp` shares a prefix. That token sees only itself; those after it see every block.
+
+        Args:
+            tokens: All of them.
+            places: Their positions, rising.
+            wanted: Rising indices into `tokens`.
+            out: The .npy file.
+        """
+        starts = [0, *(index for index in range(1, len(tokens)) if places[index] != places[index - 1] + 1)]
+        rows = np.empty((len(wanted), self.width), np.float32)
+        kept = {places[index] for index in wanted}
+        row = 0
+        self._begin(len(tokens), len(starts))
+        memory = self.llama.llama_get_memory(self.context)
+
+        for sequence, (start, stop) in enumerate(zip(starts, [*starts[1:], len(tokens)], strict=True)):
+            for first, last in ((start, start + 1), (start + 1, stop)):
+                for logits in self._read(tokens[first:last], places[start] + first - start, kept, sequence):
+                    rows[row] = logits
+                    row += 1
+                if first == start and sequence:
+                    self.llama.llama_memory_seq_cp(memory, sequence - 1, sequence, -1, -1)
         np.save(out, rows)
 
     def losses(self, tokens: list[int], targets: list[int]) -> tuple[bytes, bytes]:

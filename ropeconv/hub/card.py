@@ -32,7 +32,7 @@ from ..models.source import CARD
 from ..rope.bound.reach import is_worse
 from ..rope.errors import RopeconvError, shown
 from ..rope.methods.method import REGISTRY, Method
-from ..runtimes.runtime import RUNS
+from ..runtimes.runtime import RUNS, UNTESTED, canonical
 from ..version import __version__
 from ..views.evaluation_plots import Curve, curve, differences, losses
 from ..views.plan import method_title
@@ -268,6 +268,7 @@ def card(
         settings="; ".join(filter(None, (authors, _settings(method, step)))),
         runtimes=support(receipt.runtimes),
         problems=problems(receipt.runtimes),
+        accepted=_accepted(receipt),
         local="/" not in repo_id,
         companion=companion(receipt, repo_id),
         kv_cache=upload.kv_cache,
@@ -326,6 +327,17 @@ def companion(receipt: Receipt, repo_id: str) -> str:
         return name and f"[{name}](../{name})"
     other = f"{repo_id}{SUFFIX}" if receipt.target.draft else repo_id.removesuffix(SUFFIX)
     return name if other == repo_id else f"[{other}](https://huggingface.co/{other})"
+
+
+def _accepted(receipt: Receipt) -> str:
+    """Return the untested runtimes for which an output was written with --allow-untested; empty without any."""
+    target = receipt.extension.target
+    if not target.allow_untested:
+        return ""
+    named = {canonical(name).partition("@")[0] for name in target.runtimes or ("transformers",)}
+    newest = {row.runtime.partition("@")[0]: row for row in receipt.runtimes}
+    rows = [row for name, row in newest.items() if name in named and row.status == UNTESTED]
+    return " and ".join(row.display_name or row.runtime for row in rows)
 
 
 def _settings(method: type[Method], step: StepRecord) -> str:

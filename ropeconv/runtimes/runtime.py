@@ -3,12 +3,13 @@
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from functools import cache, lru_cache
+from pathlib import Path
 from typing import Literal, TypeVar
 
 import msgspec
 
 from ..formats.jsontext import JsonObject
-from ..formats.package_data import described, package_data, package_files
+from ..formats.package_data import PACKAGE, described, package_data, package_files
 from ..models.family import Need
 from ..rope.errors import RecipeError
 from .programs import letters, program_of
@@ -17,6 +18,8 @@ Status = Literal["exact", "rounded", "approximate", "differs", "ignored", "refus
 """Statuses of a verdict, best first; `runtimes.verdict.judge` explains each."""
 GOOD: tuple[Status, ...] = ("exact", "rounded")
 RUNS: tuple[Status, ...] = (*GOOD, "approximate")
+UNTESTED: Status = "unknown"
+"""The status that --allow-untested accepts."""
 SILENT: tuple[Status, ...] = ("differs", "ignored")
 WRONG: tuple[Status, ...] = (*SILENT, "refused")
 
@@ -275,13 +278,26 @@ class Runtime(VersionRange, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 @cache
 def runtimes() -> tuple[Runtime, ...]:
-    """All runtimes of the package, by name and version. A file with `inherits` starts from the file that it names."""
-    entries = {entry.name.removesuffix(".toml"): entry for entry in package_files("runtimes/data", ".toml")}
-    raw = {name: package_data(entry, JsonObject) for name, entry in entries.items()}
-    rows = []
-    for name, entry in entries.items():
-        with described(entry):
-            rows.append(row_from(_inherit(name, raw)))
+    """All runtimes of the package, by name and version."""
+    return in_order(read_rows(PACKAGE / "runtimes/data").values())
+
+
+def read_rows(folder: Path) -> dict[str, Runtime]:
+    """Read the rows of a folder by the names of their files, without the suffix.
+
+    A file with `inherits` starts from the file that it names. Raises DamagedPackage for a file that is not a row.
+    """
+    entries = {path.stem: path for path in sorted(folder.glob("*.toml"))}
+    raw = {stem: package_data(path, JsonObject) for stem, path in entries.items()}
+    rows = {}
+    for stem, path in entries.items():
+        with described(path):
+            rows[stem] = row_from(_inherit(stem, raw))
+    return rows
+
+
+def in_order(rows: Iterable[Runtime]) -> tuple[Runtime, ...]:
+    """Return rows by name, transformers first, and each runtime's from the oldest version to the newest."""
     return tuple(sorted(rows, key=lambda row: (row.name != "transformers", row.name, version_key(row.version))))
 
 

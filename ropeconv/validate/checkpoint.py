@@ -15,7 +15,17 @@ from .checks import needs_trust
 from .comparison import Comparison, Settings
 from .sampling import TokenRun
 from .source_reading import ComparisonSpec, SourceReading, read_with_power
-from .validation import SAME_KERNELS, BucketResult, Validation, bucket_result, conclusion, otherwise, rule
+from .validation import (
+    SAME_KERNELS,
+    BucketResult,
+    Validation,
+    bucket_result,
+    conclusion,
+    on_reach,
+    otherwise,
+    reached,
+    rule,
+)
 
 Curve = tuple[tuple[int, float], ...]
 
@@ -67,13 +77,14 @@ def _compare(spec: ComparisonSpec, folder: Path, trust: bool) -> Validation:
     states.baked = states.timed("baked", runs, lambda run: spec.plain(stock, run))
     runs = [run.until(len(hidden)) for run, hidden in zip(runs, states.baked, strict=True)]
     results, curve = _buckets(reading, runs, stock)
-    agrees, sentence = conclusion(results, comparison.unchanged)
+    agrees, sentence = conclusion(results, comparison.unchanged, schedule.original_context)
     if states.formula:
         head, pairs = reading.head, zip(runs, states.formula, states.reference, strict=False)
         kl = max(reading.measured(head, a, head, b, run.targets()).kl.mean().item() for run, a, b in pairs)
         sentence += f" The output has steps in place of log-n, which differ from it by a KL of {kl:.2e}."
     sentence += otherwise(reading.changes) + comparison.remark
     partial = [len(run.kept) for run in runs] != [len(run.kept) for run in reading.runs]
+    sentence += on_reach(results, schedule.original_context, schedule.context, "--length")
     if partial:
         sentence += " It was stopped before its end."
     return Validation(
@@ -81,7 +92,7 @@ def _compare(spec: ComparisonSpec, folder: Path, trust: bool) -> Validation:
         sentence,
         dtype=at.dtype, length=settings.length, chunk=settings.chunk, partial=partial, curve=curve,
         speed=states.speed, score_factor=spec.score_factor, temperature=reading.temperature,
-        rule=rule(SAME_KERNELS, not reading.head.has_logits),
+        rule=rule(SAME_KERNELS, not reading.head.has_logits), reached=reached(results),
         **comparison.described(),
     )  # fmt: skip
 

@@ -6,7 +6,7 @@ distances.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 LONGEST = 8192
+BLOCK = 32
+"""Tokens without a gap in a run of `TokenRun.blocks`."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,38 @@ class Bucket:
 def usual_length(original: int, context: int) -> int:
     """Return the default length of a run over every position: four times the trained context, 512 to 8192 tokens."""
     return min(context, max(512, 4 * original), LONGEST)
+
+
+PATIENCE = 600.0
+"""Seconds that a run over every position may take without being asked for."""
+SAMPLE = 256
+"""Tokens that are run to estimate the time of a longer run."""
+
+
+def length_beyond(original: int, context: int) -> int:
+    """Return the length of a run that goes a little beyond the trained context, in tokens."""
+    return min(context, original + max(512, original // 4))
+
+
+def affordable_length(original: int, context: int, seconds: Callable[[], float], needed: int, free: int) -> int:
+    """Return the default length of a run over every position.
+
+    That is `usual_length`, or where this ends inside the trained context `length_beyond`, if the estimates of its time
+    and of the memory of its cache allow it.
+
+    Args:
+        original: The trained context in tokens.
+        context: The new one.
+        seconds: Runs `SAMPLE` tokens in every way that is compared, and returns how long that took.
+        needed: Bytes of a cache of `length_beyond`.
+        free: Bytes of free memory.
+    """
+    usual, longer = usual_length(original, context), length_beyond(original, context)
+    if not usual <= original < context or needed > free / 2:
+        return usual
+    # attention to the tokens before costs about as much as the rest from LONGEST on
+    estimate = seconds() / SAMPLE * longer * (1 + longer / LONGEST)
+    return longer if estimate <= PATIENCE else usual
 
 
 def tail_buckets(original: int, length: int, each: int) -> list[Bucket]:
@@ -101,6 +135,8 @@ def of_text(file: Path, folder: Path, count: int, trust: bool = False) -> list[i
     return ids[:count]
 
 
+SPREAD = 512
+"""Tokens of a spread run."""
 KEPT = 256  # positions of a bucket whose logits are compared
 
 
@@ -125,6 +161,28 @@ class TokenRun:
         kept = [index for index, position in enumerate(positions) if position >= low]
         bucket = Bucket(_name(low, high), [positions[index] for index in kept])
         return cls("spread", ids, positions, kept, [bucket])
+
+    @classmethod
+    def blocks(cls, low: int, high: int, ids: list[int], most: int) -> TokenRun:
+        """Return a run of blocks of tokens at even distances below position `high`.
+
+        At most `most` tokens from position `low` on are compared. The first token of a block is not, since
+        llama.cpp shows it no block before (see `LlamaModel.spread_logits`).
+        """
+        size = BLOCK if len(ids) < high else high
+        count = max(1, len(ids) // size)
+        firsts = [index * (high - size) // max(1, count - 1) for index in range(count)]
+        positions = [first + offset for first in firsts for offset in range(size)]
+
+        kept = [index for index, position in enumerate(positions) if position >= low and index % size]
+        kept = kept[:: -(-len(kept) // most)]
+        bucket = Bucket(_name(low, high), [positions[index] for index in kept])
+        return cls("spread", ids[: count * size], positions, kept, [bucket])
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether a position is left out between two tokens."""
+        return self.positions[-1] - self.positions[0] >= len(self.positions)
 
     @classmethod
     def over_all(cls, kind: Literal["spread", "whole"], ids: list[int], buckets: list[Bucket]) -> TokenRun:
@@ -153,6 +211,18 @@ class TokenRun:
         first = 0
         for bucket in self.buckets:
             yield bucket, slice(first, first := first + len(bucket.positions))
+
+
+def block_runs(original: int, context: int, vocabulary: int, seed: int, each: int) -> list[TokenRun]:
+    """Return a run of blocks for the trained context and every doubling up to the new one.
+
+    original, context: the two lengths. vocabulary: number of tokens. each: positions of a run that are compared.
+    """
+    runs = []
+    for number, (low, high) in enumerate(doublings(original, context)):
+        ids = synthetic(min(SPREAD, high), vocabulary, seed + number)
+        runs.append(TokenRun.blocks(low, high, ids, each))
+    return runs
 
 
 def token_runs(settings: Settings, schedule: Schedule, vocabulary: int, folder: Path) -> list[TokenRun]:

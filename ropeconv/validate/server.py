@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +13,10 @@ from ..engines.servers import connect
 from ..engines.servers.protocol import Server
 from ..engines.transformers.engine import TransformersEngine
 from ..engines.transformers.load import folder_of, load_stock, load_widened, placed, stored_dtype
+from ..engines.transformers.memory import host_bytes
 from ..errors import BadSource
 from ..formats.kind import is_gguf
+from ..inspection.kv_cache import config_cache
 from ..inspection.receipts.storage import read_receipt
 from ..models.config import text_part
 from ..models.gguf import GgufSource
@@ -21,7 +24,7 @@ from ..models.source import Source
 from ..rope.errors import RopeconvError
 from .comparison import Comparison, Settings
 from .gguf import DEQUANTISED, weights_type
-from .sampling import KEPT, TokenRun, of_text, spread_buckets, synthetic, usual_length
+from .sampling import KEPT, SAMPLE, TokenRun, affordable_length, length_beyond, of_text, spread_buckets, synthetic
 from .source_reading import ComparisonSpec, HiddenStates, read_noise_run, read_source
 from .validation import (
     KL_FLOOR,
@@ -33,6 +36,8 @@ from .validation import (
     conclusion,
     in_blocks,
     log_probs_of,
+    on_reach,
+    reached,
     rule,
     with_rounded_weights,
 )
@@ -40,6 +45,8 @@ from .validation import (
 if TYPE_CHECKING:
     from torch import Tensor
 
+TIMES = 6
+"""How often a text is read: by the server, and by the reference in all its variants."""
 UNCHECKED = ("the files that it has loaded",)
 SERVER_RULE = (
     f"{rule(KL_FLOOR)}; since the kernels of a server differ, the KL from float32 counts whole, and only tokens that "
@@ -81,12 +88,12 @@ def _compare(spec: ComparisonSpec, server: Server, source: Source, folder: Path)
     """Compare a server with the reference. source: the checkpoint of the reference. folder: with its files."""
     comparison, settings, progress = spec.comparison, spec.settings, spec.progress
     baked = comparison.baked
-    run = _text_run(spec, server, source, folder)
-    progress.total(6 * len(run.ids))
-    answers = server.top_log_probs(run.ids, run.kept, progress)
     dtype = stored_dtype(source.config()) if settings.dtype == "auto" and not is_gguf(baked) else settings.dtype
     at = placed(source, replace(settings, dtype=dtype).place(dtype, comparison.stands_for))
     engine = TransformersEngine.load(folder, at, chunk=settings.chunk)
+    run = _text_run(spec, server, source, folder, engine)
+    progress.total(TIMES * len(run.ids))
+    answers = server.top_log_probs(run.ids, run.kept, progress)
     progress.note(f"Running {len(run.ids):,} tokens on {at.device} in {at.dtype}: control, reference, noise floor.")
     states = read_source(engine, spec, [run], at.dtype)
     head = engine.without_layers()
@@ -96,24 +103,45 @@ def _compare(spec: ComparisonSpec, server: Server, source: Source, folder: Path)
         states.noise_runs.append(read_noise_run(TransformersEngine(other, settings.chunk), spec, [run]))
     rounded = weights_type(GgufSource(baked).file) if is_gguf(baked) else ""
     results, curve = _judged(run, states, head, answers, bool(rounded))
-    agrees, sentence = conclusion(results, comparison.unchanged)
+    agrees, sentence = conclusion(results, comparison.unchanged, comparison.schedule.original_context)
     if not agrees and all(result.kl_mean > 2 * result.control_kl for result in results[1:]):
         sentence += " The server differs more than the unscaled source does, as another model would."
     if isinstance(comparison.source, GgufSource):
         sentence += DEQUANTISED
+    lengths = comparison.schedule
+    sentence += on_reach(results, lengths.original_context, lengths.context, "--length")
     sentence += comparison.remark
     return Validation(
         "", f"{at.device}, the server at {server.client.base_url}", comparison.schedule.digest, len(run.ids),
         settings.seed, tuple(results), agrees, sentence, runtime=server.runtime, dtype=at.dtype, length=len(run.ids),
         chunk=settings.chunk, curve=curve, rule=SERVER_RULE, unchecked=(*UNCHECKED, *server.unchecked),
-        **comparison.described(),
+        reached=reached(results), **comparison.described(),
     )  # fmt: skip
 
 
-def _text_run(spec: ComparisonSpec, server: Server, source: Source, folder: Path) -> TokenRun:
+def _default_length(spec: ComparisonSpec, source: Source, engine: TransformersEngine) -> int:
+    """Return the length of a text where none is given. engine: the reference, whose time is estimated."""
+    schedule = spec.comparison.schedule
+    original, context = schedule.original_context, schedule.context
+    cache = config_cache(source.config(), source.family)
+    sizes = {} if cache is None else cache.bytes(length_beyond(original, context))
+    needed = 2 * max(sizes.values(), default=0)  # of a model in 16 bits whose reference is float32
+
+    def seconds() -> float:
+        ids = list(range(SAMPLE))
+        begin = time.perf_counter()
+        engine.hidden_states(ids, ids, [SAMPLE - 1])
+        return TIMES * (time.perf_counter() - begin)
+
+    return affordable_length(original, context, seconds, needed, host_bytes())
+
+
+def _text_run(
+    spec: ComparisonSpec, server: Server, source: Source, folder: Path, engine: TransformersEngine
+) -> TokenRun:
     """Return the run for a server: a text over every position from 0 on."""
     settings, schedule = spec.settings, spec.comparison.schedule
-    tokens = settings.length or usual_length(schedule.original_context, schedule.context)
+    tokens = settings.length or _default_length(spec, source, engine)
     if settings.length > schedule.context:
         raise BadSource(f"the checkpoint has a context of {schedule.context} tokens; pass a --length of at most that")
     if server.length and settings.length > server.length:

@@ -107,6 +107,10 @@ SAME_KERNELS = 1e-5  # sharp models with frequencies rounded differently have 7e
 ANGLE_ERROR = 2.0**-22  # rounding of position * inv_freq and of inv_freq itself, in float32
 RESOLUTION = 1e-12  # of a KL in float32
 SEPARATION = 10.0
+DEVIATIONS = 4.0
+"""Standard errors of a mean that are allowed beside it."""
+PART = 0.1
+"""The part of a measured noise that is allowed beside it: two ways of rounding are not equally far from a third."""
 POWER = 1000.0  # of a control over the tolerance: errors of 3 % of the change by the method are noticed then
 DETAIL = 100.0  # of a faint fault over the tolerance
 NOISE = 5.0
@@ -179,9 +183,15 @@ class BucketResult:
 
     @property
     def is_distinguished(self) -> bool:
-        """Whether the unscaled source differs enough."""
-        if self.rounded_weights:  # the tolerance is often a part of the control, and equal except for rounding
-            return self.control_kl * (1 + 1e-9) >= SEPARATION * self.tolerance
+        """Whether the unscaled source differs enough.
+
+        The KLs of independent errors add, so the control has the noise too: what a fault adds to it is compared with
+        what it may add unnoticed.
+        """
+        if self.rounded_weights:
+            fault, unnoticed = self.control_kl - self.noise_kl, self.tolerance - self.noise_kl
+            # the tolerance is often a part of the control, and equal except for rounding
+            return fault * (1 + 1e-9) >= SEPARATION * unnoticed
         return self.control_kl >= SEPARATION * max(self.kl_95, self.tolerance)
 
 
@@ -191,9 +201,9 @@ class Validation(Summary):
 
     transformers: version, or empty. digest: of the schedule. tokens: of a spread run. sentence: the result for people.
     runtime: name and version. length: of the run over every position, 0 without one. chunk: tokens read at a time.
-    curve: (position, KL) of that run. speed: tokens per second of whole runs. partial: whether it was stopped early.
-    frequencies: before and after, radians per token. lengths: trained and new, in tokens. unchecked:
-    properties that this run cannot check. score_factor: the factor of the
+    curve: (position, KL) of that run. reached: up to how many tokens positions were compared. speed: tokens per second
+    of whole runs. partial: whether it was stopped early. frequencies: before and after, radians per token. lengths:
+    trained and new, in tokens. unchecked: properties that this run cannot check. score_factor: the factor of the
     attention scores of both sides. temperature: the divisor of logits for the KL.
     """
 
@@ -214,6 +224,7 @@ class Validation(Summary):
     speed: dict[str, float] = field(default_factory=dict)
     frequencies: dict[str, list[float]] = field(default_factory=dict)
     lengths: dict[str, int] = field(default_factory=dict)
+    reached: int = 0
     unchecked: tuple[str, ...] = ()
     score_factor: float = 1.0
     temperature: float = 1.0
@@ -286,10 +297,69 @@ def with_rounded_weights(result: BucketResult, noise: float = 0.0, separation: f
     )  # fmt: skip
 
 
-def conclusion(results: list[BucketResult], unchanged: bool) -> tuple[bool, str]:
+def with_noise(result: BucketResult, measures: Measures, second: Measures, noise: Measures) -> BucketResult:
+    """Return the result for weights that are not in float32, by two references that round otherwise.
+
+    A right output is one more way of rounding, so it is as far from the references as these are from each other. The
+    same positions are compared, and its mean may be some standard errors and a part of the noise larger. The standard
+    error is that of the noise: that of the output would grow with the fault.
+
+    Args:
+        result: Of the comparison with the first reference.
+        measures: Between the first reference and the output.
+        second: Between the second reference and the output.
+        noise: Between the two references, where it is largest.
+    """
+    count = max(1, len(noise.kl))
+    mean, error = noise.kl.mean().item(), noise.kl.std(correction=0).item() / math.sqrt(count)
+    # few roundings differ in a small model, so two ways may agree by chance
+    allowed = max(result.tolerance + mean * (1 + PART) + DEVIATIONS * error, result.control_kl / POWER)
+    distance = ((measures.kl + second.kl) / 2).mean().item()
+    return replace(
+        result,
+        kl_mean=distance,
+        tolerance=allowed,
+        agrees=distance <= allowed,
+        rounded_weights=True,
+        noise_kl=mean,
+    )
+
+
+def beyond(results: list[BucketResult], trained: int) -> list[BucketResult]:
+    """Return the buckets beyond the trained context, which show the extension; all where none is.
+
+    trained: that context in tokens.
+    """
+    return [result for result in results if result.last >= trained] or results
+
+
+def reached(results: Sequence[BucketResult]) -> int:
+    """Return up to how many tokens positions were compared."""
+    return max((result.last + 1 for result in results), default=0)
+
+
+def on_reach(results: Sequence[BucketResult], trained: int, context: int, flag: str) -> str:
+    """Return a sentence where no position beyond the trained context was compared; else empty.
+
+    trained, context: the lengths before and after, in tokens. flag: the option of a longer run.
+    """
+    tokens = reached(results)
+    if tokens > trained or context <= trained:
+        return ""
+    longer = min(context, trained + max(512, trained // 4))
+    return (
+        f" Compared up to {tokens:,} tokens, inside the trained context of {trained:,}: this does not show the "
+        f"extension; pass {flag} {longer}, or more."
+    )
+
+
+def conclusion(
+    results: list[BucketResult], unchanged: bool, trained: int = 0, decisive: list[BucketResult] | None = None
+) -> tuple[bool, str]:
     """Return whether all buckets agree and the control does not, and a sentence on that.
 
-    unchanged: whether the recipe changes no frequency, so that there is no control.
+    unchanged: whether the recipe changes no frequency, so that there is no control. trained: the context in tokens,
+    beyond which the control has to disagree. decisive: the buckets in which it has to, by default all.
     """
     if not all(result.agrees for result in results):
         worst = max(results, key=lambda result: result.compared_kl / result.tolerance)
@@ -298,7 +368,7 @@ def conclusion(results: list[BucketResult], unchanged: bool) -> tuple[bool, str]
     if unchanged:
         sentence = "PASS: matches the reference at every position. The recipe changes no frequency"
         return True, f"{sentence}, so there is no control."
-    unclear = [result for result in results[1:] or results if not result.is_distinguished]
+    unclear = [result for result in beyond(decisive or results, trained) if not result.is_distinguished]
     compared = "logits" if results[0].cosine is None else "hidden states"
     if unclear:
         words = f"at {unclear[0].name} the source without scaling matches too, so these {compared} prove nothing"

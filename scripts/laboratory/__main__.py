@@ -16,11 +16,12 @@ from difflib import get_close_matches
 from typing import Any
 
 from ropeconv.runtimes.evidence import Record, executed_models, lab_models, records
+from ropeconv.runtimes.runtime import runtimes
 
 from .agree import disagreements
 from .cells import SAMPLE, Cell, cells, sources
 from .compare import outcome
-from .draft import changes, draft, previous, row_of
+from .draft import CannotDraft, changes, draft, previous, row_of
 from .environment import LabRuntime, NotInstallable
 from .execute import answers
 from .records import extended, load, model_record, save, save_models
@@ -147,7 +148,12 @@ def execute(runtime: LabRuntime, version: str, models: Models, options: Options)
     if not covered and not options.check:
         before = previous(runtime.name, version)
         lines = [f"changed since {before.version}: {line}" for line in changes(before, recorded)] if before else []
-        print("\n".join([*lines, draft(runtime.name, version, against)]), flush=True)
+        try:
+            lines.append(draft(runtime.name, version, against))
+        except CannotDraft as reason:
+            problems.append(str(reason))
+        print("\n".join(lines), flush=True)
+        runtimes.cache_clear()
     return [*problems, *map(str, against)]
 
 

@@ -107,6 +107,9 @@ WRAPPERS: dict[tuple[str, str], dict[str, Any]] = {
     ("qwen3_omni_moe", "qwen3_omni_moe_text"): {
         **PARTS["experts"], "rope_scaling": {"rope_type": "default", "mrope_section": [8, 12, 12], "interleaved": True},
     },
+    ("qwen4_exp", "qwen4_exp_text"): {
+        "output_gate_type": "silu", "rope_parameters": {**SECTION, "rope_theta": 10000.0},
+    },
     ("smolvlm", "llama"): {},
     ("voxtral", "llama"): {},
 }  # fmt: skip

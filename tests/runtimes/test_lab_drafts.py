@@ -10,26 +10,72 @@ from typing import Any
 import pytest
 
 from ropeconv.runtimes.evidence import ModelRecord, Record
-from ropeconv.runtimes.runtime import newest, runtimes
+from ropeconv.runtimes.runtime import newest, read_rows, runtimes
 from scripts.laboratory import draft as module
-from scripts.laboratory.draft import changes, draft, previous, row_of
+from scripts.laboratory.draft import DATA, CannotDraft, changes, draft, previous, row_of
 from scripts.laboratory.environment import PROGRAMS
+from scripts.laboratory.runtimes import RUNTIMES
 
 NAME = "vllm"
 LAST = newest(NAME)
-FILE = f"{NAME}-{LAST.version}.toml"
+NAMES = sorted(runtime.name for runtime in RUNTIMES)
+GAPS = {"exllamav3": "1.4.3", "sglang": "0.5.18", "transformers": "4.47.1", "vllm": "0.15.0"}
+"""Versions between two rows, or between two ranges of one, that no row covers."""
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    shutil.copy(module.DATA / FILE, tmp_path / FILE)
-    monkeypatch.setattr(module, "DATA", tmp_path)
-    return tmp_path
+def folder(tmp_path: Path) -> Path:
+    """A copy of the rows."""
+    return shutil.copytree(DATA, tmp_path / "data")
 
 
-def problem(family: str) -> Any:
+def problem(family: str, answered: str = "refused") -> Any:
     cell = SimpleNamespace(family=SimpleNamespace(name=family), model=family, name="yarn / native")
-    return SimpleNamespace(cell=cell, answered="refused")
+    return SimpleNamespace(cell=cell, answered=answered)
+
+
+def raised(version: str, place: int) -> str:
+    """A version with a number one larger, and 0 after it. place: of the number, from 0 on."""
+    numbers = [int(number) for number in version.split(".")]
+    kept = [*numbers, 0, 0, 0][: place + 1]
+    kept[place] += 1
+    return ".".join(map(str, [*kept, *[0] * (2 - place)]))
+
+
+def releases(name: str) -> dict[str, str]:
+    """Releases of a runtime that no row covers, by what they are."""
+    rows = [row for row in runtimes() if row.name == name]
+    last = rows[-1].last
+    found = {
+        "patch": raised(last, 2),
+        "minor": raised(last, 1),
+        "major": raised(last, 0),
+        "far": raised(raised(last, 1), 1),
+    }
+    if name in GAPS:
+        found["gap"] = GAPS[name]
+    return {kind: version for kind, version in found.items() if not any(row.covers(version) for row in rows)}
+
+
+RELEASED = [(name, kind, version) for name in NAMES for kind, version in releases(name).items()]
+
+
+def contents(folder: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in folder.iterdir()}
+
+
+def covering(folder: Path, name: str, version: str) -> list[str]:
+    """The files whose rows cover a version, as the package loads them."""
+    return [f"{stem}.toml" for stem, row in read_rows(folder).items() if row.name == name and row.covers(version)]
+
+
+def test_the_next_release_of_every_runtime_is_tried() -> None:
+    """The first four are those for which a draft once overwrote a row, or had no end."""
+    versions = {(name, version) for name, _, version in RELEASED}
+    assert {("sglang", "0.5.24"), ("mlx-lm", "0.32.3"), ("mlx-vlm", "0.7.11"), ("exllamav3", "1.6.6")} <= versions
+    assert {name for name, _ in versions} == set(NAMES)
+    assert len(NAMES) == 8
+    assert {kind for _, kind, _ in RELEASED} == {"patch", "minor", "major", "far", "gap"}
 
 
 def test_a_new_version_is_judged_by_the_last_row() -> None:
@@ -42,31 +88,102 @@ def test_a_new_version_is_judged_by_the_last_row() -> None:
     assert previous(NAME, "0.1") is None
 
 
-def test_a_version_before_the_first_row_gets_a_row_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = next(row for row in runtimes() if row.name == NAME)
-    monkeypatch.setattr(module, "DATA", tmp_path)
-    assert row_of(NAME, "0.1.2")[1] is False
-    assert draft(NAME, "0.1.2", []).startswith(f"{NAME}-0.1.toml is a draft; 0 families disagree with ")
-    written = tomllib.loads((tmp_path / f"{NAME}-0.1.toml").read_text())
-    assert written["inherits"] == f"{NAME}-{first.version}"
+@pytest.mark.parametrize(("name", "kind", "version"), RELEASED)
+def test_a_release_that_agrees_extends_the_row_before_it_up_to_itself(
+    name: str, kind: str, version: str, folder: Path
+) -> None:
+    before = contents(folder)
+    assert covering(folder, name, version) == []
+    message = draft(name, version, [], folder)
+    after = contents(folder)
+
+    (changed,) = (file for file in after if after[file] != before.get(file))
+    assert changed in before
+    assert message.startswith(f"{changed} now goes through {version};")
+    assert tomllib.loads(after[changed]) == tomllib.loads(before[changed]) | {"through": version}
+    lines = set(after[changed].splitlines()) - set(before[changed].splitlines())
+    assert lines == {f'through = "{version}"'}
+
+    assert covering(folder, name, version) == [changed]
+    assert covering(folder, name, raised(version, 2)) == [], "a later release was not executed"
+    assert covering(folder, name, "99.0.0") == []
 
 
-def test_without_disagreements_the_last_row_is_extended(folder: Path) -> None:
-    assert draft(NAME, "0.99.1", []) == f"{FILE} now goes through 0.99; nothing disagrees with it"
-    written = tomllib.loads((folder / FILE).read_text())
-    assert (written["version"], written["through"]) == (LAST.version, "0.99")
-    assert draft(NAME, "0.100.0", [])
-    assert tomllib.loads((folder / FILE).read_text())["through"] == "0.100"
+@pytest.mark.parametrize(("name", "kind", "version"), RELEASED)
+def test_a_release_that_disagrees_gets_a_file_with_its_own_name(
+    name: str, kind: str, version: str, folder: Path
+) -> None:
+    before = contents(folder)
+    message = draft(name, version, [problem("llama"), problem("llama"), problem("phi3")], folder)
+    after = contents(folder)
+
+    target = f"{name}-{version}.toml"
+    assert set(after) - set(before) == {target}
+    assert {file: after[file] for file in before} == before
+    assert message.startswith(f"{target} is a draft; 2 families disagree with ")
+    written = tomllib.loads(after[target])
+    assert f"{written['inherits']}.toml" in before
+    assert (written["version"], set(written)) == (version, {"inherits", "version", "source"})
+    assert "# llama: the table says otherwise for 2 cells, such as llama, yarn / native: refused" in after[target]
+
+    assert covering(folder, name, version) == [target]
+    assert covering(folder, name, raised(version, 2)) == []
+    rows = read_rows(folder)
+    assert rows[target.removesuffix(".toml")].rules == rows[written["inherits"]].rules
 
 
-def test_with_disagreements_a_row_is_drafted_that_names_their_families(folder: Path) -> None:
-    message = draft(NAME, "0.99.1", [problem("llama"), problem("llama"), problem("phi3")])
-    assert message.startswith(f"{NAME}-0.99.toml is a draft; 2 families disagree with {FILE}")
-    text = (folder / f"{NAME}-0.99.toml").read_text()
-    assert tomllib.loads(text) == {
-        "inherits": f"{NAME}-{LAST.version}", "version": "0.99", "source": f"{LAST.title} 0.99.1",
-    }  # fmt: skip
-    assert "# llama: the table says otherwise for 2 cells, such as llama, yarn / native: refused" in text
+def test_releases_one_after_the_other_extend_the_same_row(folder: Path) -> None:
+    for version in ("0.5.24", "0.5.25", "0.6.0"):
+        draft("sglang", version, [], folder)
+        assert covering(folder, "sglang", version) == ["sglang-0.5.23.toml"]
+    draft("sglang", "0.6.1", [problem("llama")], folder)
+    draft("sglang", "0.6.2", [], folder)
+    assert covering(folder, "sglang", "0.6.2") == ["sglang-0.6.1.toml"]
+
+
+def test_a_version_before_the_first_row_gets_a_row_of_its_own(folder: Path) -> None:
+    for name in NAMES:
+        first = next(row for row in runtimes() if row.name == name)
+        assert draft(name, "0.0.2", [], folder).startswith(f"{name}-0.0.2.toml is a draft; 0 families disagree with ")
+        written = tomllib.loads((folder / f"{name}-0.0.2.toml").read_text())
+        row = read_rows(folder)[f"{name}-0.0.2"]
+        assert read_rows(folder)[written["inherits"]].version == first.version
+        assert (row.version, row.last, row.current) == ("0.0.2", "0.0.2", False), "nobody means it by the name"
+
+
+def test_an_answer_of_several_lines_stays_in_a_comment(folder: Path) -> None:
+    draft(NAME, "0.99.1", [problem("llama", 'refused\n[rules]\n\x1b[31m"broken'), problem("x")], folder)
+    assert covering(folder, NAME, "0.99.1") == [f"{NAME}-0.99.1.toml"]
+
+
+def test_nothing_is_overwritten_and_nothing_that_has_a_row_is_drafted(folder: Path) -> None:
+    (folder / f"{NAME}-0.99.1.toml").write_text((folder / f"{NAME}-{LAST.version}.toml").read_text().replace(
+        f'version = "{LAST.version}"', 'version = "0.98"', 1
+    ))  # fmt: skip
+    before = contents(folder)
+    for version, why in (("0.99.1", "exists"), ("0.98.2", "covers"), ("0.99.0rc1", "not a release")):
+        with pytest.raises(CannotDraft, match=why):
+            draft(NAME, version, [problem("llama")], folder)
+    assert contents(folder) == before
+
+
+@pytest.mark.parametrize("problems", [[], [problem("llama")]])
+def test_a_row_that_does_not_load_is_undone(problems: list[Any], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = contents(folder)
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "_through", lambda text, version: text + "version = [")
+        patched.setattr(module, "_new_row", lambda *parts: 'inherits = "no-such-row"')
+        with pytest.raises(CannotDraft, match="damaged"):
+            draft(NAME, "0.99.1", problems, folder)
+    assert contents(folder) == before
+
+    # rows that load and say something else than they should
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "_through", lambda text, version: text)
+        patched.setattr(module, "_new_row", lambda *parts: f'inherits = "{NAME}-{LAST.version}"')
+        with pytest.raises(CannotDraft, match="0.99.1 is in no row"):
+            draft(NAME, "0.99.1", problems, folder)
+    assert contents(folder) == before
 
 
 def test_changes_name_the_cells_whose_status_changed() -> None:

@@ -16,6 +16,7 @@ from ropeconv.formats.gguf.header import f32
 from ropeconv.rope.recipe import Recipe
 from ropeconv.validate.comparison import Comparison, Settings
 from ropeconv.validate.gguf import check_gguf, validate_gguf
+from ropeconv.validate.sampling import affordable_length
 from ropeconv.validate.validation import Validation
 
 from ..support.baking import MIXED, recipe_of
@@ -23,7 +24,7 @@ from ..support.extent import sample
 from ..support.llamacpp import bake, checkpoint
 
 pytest.importorskip("llama_cpp")
-OUTTYPES = ("f32", "f16", "q8_0", "q4_k_m")
+OUTTYPES = ("f32", "f16", "q8_0", "q4_k_m", "q4_0", "q4_1", "q2_k")
 CALM = {"hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 256, "initializer_range": 0.12}
 """Widths that blocks of Q4_K fit, and weights with which quantisation is no larger than in published models."""
 YARN = recipe_of("yarn", 4.0, attention_factor=1.1)
@@ -98,6 +99,8 @@ WRONG: dict[str, Callable[[Path, Path], None]] = {
     "factor 3.5 for 4": lambda out, wrong: with_divisors(out, wrong, lambda d: 1 + (d - 1) * 2.5 / 3),
     "theta off by 10 %": lambda out, wrong: with_keys(out, wrong, "freq_base", 11000.0),
     "attention factor off by 5 %": lambda out, wrong: with_keys(out, wrong, "attn_factor", 1.05),
+    "linear for mixed": lambda out, wrong: with_divisors(out, wrong, lambda d: np.full_like(d, 4.0)),
+    "no attention factor": lambda out, wrong: with_keys(out, wrong, "attn_factor", 1.0),
     "divisors inverted": lambda out, wrong: with_divisors(out, wrong, lambda d: 1 / d),
     "no method at all": lambda out, wrong: with_divisors(out, wrong, np.ones_like),
 }
@@ -111,6 +114,63 @@ def test_a_wrong_bake_disagrees(wrong: str, outtype: str, dequantised: bool, pla
     WRONG[wrong](out, other)
     result = compared(other, source, dequantised=dequantised)
     assert result.sentence.startswith("FAIL"), result.sentence
+
+
+def test_the_default_reaches_the_new_context_in_a_few_tokens(tmp_path: Path) -> None:
+    """A trained context longer than any run over every position: only gaps between positions go beyond it."""
+    long = {**CALM, "max_position_embeddings": 4096}
+    source = checkpoint("llama", tmp_path / "source", **long)
+    bake(source, recipe_of("as-is"), tmp_path / "plain.gguf", outtype="q4_0")
+    bake(tmp_path / "plain.gguf", MIXED, tmp_path / "out.gguf")
+    notes: list[str] = []
+    result = compared(tmp_path / "out.gguf", tmp_path / "plain.gguf", Progress(note=notes.append))
+    assert result.agrees, result.sentence
+    assert result.reached >= 16380
+    assert result.to_dict()["reached"] == result.reached
+    assert [bucket.name for bucket in result.buckets] == ["0-4,095", "4,096-8,191", "8,192-16,383"]
+    assert "does not show" not in result.sentence
+    assert result.length <= 512
+    assert any("spread over 16,384 positions" in note for note in notes)
+
+    with_divisors(tmp_path / "out.gguf", tmp_path / "wrong.gguf", lambda d: 1 + (d - 1) * 2.5 / 3)
+    wrong = compared(tmp_path / "wrong.gguf", tmp_path / "plain.gguf")
+    assert wrong.sentence.startswith("FAIL"), wrong.sentence
+
+    short = compared(tmp_path / "out.gguf", tmp_path / "plain.gguf", tokens=600)
+    assert short.reached == 600
+    assert "600 tokens, inside the trained context of 4,096" in short.sentence
+    assert "--tokens" in short.sentence
+
+
+@pytest.mark.parametrize("outtype", sample(OUTTYPES, 2, seed=5))
+def test_an_export_is_compared_with_its_checkpoint_and_beyond_that_with_itself(outtype: str, tmp_path: Path) -> None:
+    source = checkpoint("llama", tmp_path / "source", **CALM)
+    bake(source, MIXED, tmp_path / "out.gguf", outtype=outtype)
+    result = compared(tmp_path / "out.gguf", source)
+    assert result.agrees, result.sentence
+    assert {bucket.run for bucket in result.buckets} == {"whole", "spread"}
+    with_divisors(tmp_path / "out.gguf", tmp_path / "wrong.gguf", lambda d: 1 + (d - 1) * 2.5 / 3)
+    wrong = compared(tmp_path / "wrong.gguf", source)
+    assert wrong.sentence.startswith("FAIL"), wrong.sentence
+
+
+@pytest.mark.parametrize(
+    ("original", "context", "seconds", "needed", "expected"),
+    [
+        (2048, 8192, 1.0, 0, 8192),  # four times the trained context, and no estimate is made
+        (8192, 131072, 1.0, 0, 10240),
+        (8192, 131072, 60.0, 0, 8192),  # too slow
+        (8192, 131072, 1.0, 60, 8192),  # no memory for the cache
+        (131072, 1048576, 0.001, 0, 163840),  # a GPU
+        (131072, 1048576, 1.0, 0, 8192),
+        (8192, 9000, 1.0, 0, 9000),
+        (8192, 8192, 1.0, 0, 8192),  # nothing is extended
+    ],
+)
+def test_a_run_over_every_position_goes_beyond_the_trained_context_where_that_is_affordable(
+    original: int, context: int, seconds: float, needed: int, expected: int
+) -> None:
+    assert affordable_length(original, context, lambda: seconds, needed, 100) == expected
 
 
 def test_what_cannot_be_compared_is_refused_before_anything_runs(plain: Plain, tmp_path: Path) -> None:

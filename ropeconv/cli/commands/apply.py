@@ -43,8 +43,8 @@ ropeconv apply ./Meta-Llama-3-8B-Instruct --yarn 4 --draft ./EAGLE3-LLaMA3-Instr
 
 
 OVERRIDING = (
-    "to", "runtime", "encoding", "replace", "dual_chunk", "allow_approximate", "family", "by_length", "dry_run",
-    "explain",
+    "to", "runtime", "encoding", "replace", "dual_chunk", "allow_approximate", "allow_untested", "family", "by_length",
+    "dry_run", "explain",
 )  # fmt: skip
 """Options that go with `--to overrides`, beside the method."""
 
@@ -129,7 +129,8 @@ def print_overrides(
     text = json.dumps(values)
     run = override_commands(plan, text)
     if screen.as_json:
-        screen.data({"overrides": values, "context": plan.schedule.context, "run": run})
+        document = {"overrides": values, "context": plan.schedule.context, "run": run, "warnings": list(plan.warnings)}
+        screen.data(document)
         return
     screen.copyable(text)
     for note in (*plan.warnings, *filter(None, [kept_limits(plan)])):

@@ -32,8 +32,9 @@ UNSEEN = {
     "HYV3ForCausalLM": "untested: its model file requires keys that the test config does not have",
     "MiMoV2FlashForCausalLM": "untested: its model file requires other sizes than the test config has",
     "Mistral4ForCausalLM": "untested: the lab does not see how the class of transformers scales queries",
-    "Qwen4ExpForCausalLM": "untested: its attention requires bfloat16",
     "Zamba2ForCausalLM": "untested: its attention is shared between layers",
     "HYV4ForCausalLM": "untested: its attention needs a kernel",
 }
 """Architectures whose model files cannot be built or run without a GPU."""
+BFLOAT16 = {"Qwen4ExpForCausalLM", "Qwen4ExpForConditionalGeneration"}
+"""Architectures whose attention refuses every other precision (vllm/models/qwen4_exp/nvidia/qsa.py, 0.33.0)."""

@@ -19,7 +19,7 @@ from typing import Any
 
 import protocol
 import vllm_stubs
-from vllm_expected import EXPECTED, TIED, UNSEEN
+from vllm_expected import BFLOAT16, EXPECTED, TIED, UNSEEN
 
 vllm_stubs.prepare()
 
@@ -32,6 +32,7 @@ vllm_stubs.offline()
 ROPES = vllm_stubs.ropes_on_cpu()
 vllm_stubs.plain_operations()
 vllm_stubs.plain_attention()
+vllm_stubs.sparse_attention()
 vllm_stubs.scalars_on_cpu()
 
 from vllm.config import ModelConfig, VllmConfig, set_current_vllm_config  # noqa: E402
@@ -61,7 +62,8 @@ def ask(config: dict[str, Any], question: dict[str, Any]) -> protocol.Answer:
     _forget()
     with vllm_stubs.folder_of(config) as folder:
         try:
-            vllm_config = _config(folder, question["context"])
+            dtype = "bfloat16" if architecture in BFLOAT16 else "float32"
+            vllm_config = _config(folder, question["context"], dtype)
         except Exception as error:
             if NO_CONFIG in str(error):
                 raise protocol.Absent(f"transformers {transformers.__version__} has no config class for it") from error
@@ -97,11 +99,15 @@ def _not_taken(error: Exception) -> str:
     return f"vLLM has no file for it, and cannot run that of transformers: {protocol.message(error)}"[:200]
 
 
-def _config(folder: str, context: int) -> VllmConfig:
+def _config(folder: str, context: int, dtype: str) -> VllmConfig:
     model = ModelConfig(
-        model=folder, tokenizer=folder, max_model_len=context, dtype="float32", skip_tokenizer_init=True,
+        model=folder,
+        tokenizer=folder,
+        max_model_len=context,
+        dtype=dtype,
+        skip_tokenizer_init=True,
         enforce_eager=True,
-    )  # fmt: skip
+    )
     return VllmConfig(model_config=model)
 
 

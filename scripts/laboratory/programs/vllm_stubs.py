@@ -217,6 +217,21 @@ def plain_attention() -> None:
     type(current_platform).get_attn_backend_cls = classmethod(get_attn_backend_cls)
 
 
+def sparse_attention() -> None:
+    """The attention of Qwen4Exp, up to its kernel: it projects, normalises and rotates, and no key is chosen.
+
+    To be called after `ropes_on_cpu`. It says that FlashAttention is there, which only its kernel needs
+    (vllm/models/qwen4_exp/nvidia/qsa.py:252, 0.33.0).
+    """
+    try:
+        importlib.import_module("vllm.models.qwen4_exp.nvidia.model")
+    except ModuleNotFoundError:  # before 0.33
+        return
+    qsa = importlib.import_module("vllm.models.qwen4_exp.nvidia.qsa")
+    qsa.is_flash_attn_varlen_func_available = lambda: True
+    qsa.Qwen4ExpQSAAttention._run_qsa = lambda self, *args: None
+
+
 class Implementation:
     """What `Backend` computes with: nothing."""
 

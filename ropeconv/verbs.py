@@ -29,7 +29,7 @@ from .evaluate.runners.runner import RunnerRequest
 from .formats.files import expanded
 from .hub.upload_set import with_card
 from .inspection.inspection import Inspection, inspect_source
-from .inspection.receipts.storage import read_receipt
+from .inspection.receipts.places import find_source, why_not_found
 from .inspection.side_by_side import RopeDifference, side_by_side
 from .models.gguf import GgufSource
 from .models.open import open_source
@@ -39,7 +39,7 @@ from .options import OutputPlace, TargetOptions, options
 from .rope.lengths import parse_tokens
 from .rope.methods.method import REGISTRY, Value
 from .rope.recipe import MODIFIERS, SWITCHES, Recipe
-from .validate.comparison import Comparison, Settings, source_of
+from .validate.comparison import Comparison, Settings
 from .validate.validation import Validation
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ OF_ONE = Keyword(str, "a text; call apply() once for each")
 PATH, OF_TEXTS = Keyword(str | os.PathLike, "a path"), Keyword(str | os.PathLike, "the path of a text", many=True)
 EITHER, ANYTHING = Keyword(str | Real | os.PathLike, "a number or a text"), Keyword(object)
 OF_LENGTHS = Keyword(str | int, "a number or a text, or a list of these", many=True)
-RUN = dict.fromkeys(("link", "force", "checksum", "staged", "fsync", "check"), SWITCH) | {
+RUN = dict.fromkeys(("link", "force", "checksum", "staged", "fsync", "check", "remember"), SWITCH) | {
     "advance": Keyword(Callable, "a function of the bytes done"), "probe": ANYTHING,
 }  # fmt: skip
 """Keywords of `bake.apply.apply`."""
@@ -102,9 +102,9 @@ def apply(model: object, recipe: object = None, *, dry_run: bool = False, **keyw
         dry_run: Return the plan, with `draft` that of the target, and write nothing.
         keywords: The flags of the command with underscores: a method with its settings and modifiers (`yarn=4`,
             `beta_fast=16`, `context="128k"`), those of the output (`out`, `to`, `outtype`, `runtime`, `encoding`, ...),
-            `family`, and `link`, `force`, `checksum`, `fsync`, `check`, `advance`. `draft`, a path or Hub id, is its
-            draft model, which is extended for the same context beside it, as OUT-draft; `draft_original_context` is
-            the number of tokens that it was trained on, if it declares another one.
+            `family`, and `link`, `force`, `checksum`, `fsync`, `check`, `remember`, `advance`. `draft`, a path or Hub
+            id, is its draft model, which is extended for the same context beside it, as OUT-draft;
+            `draft_original_context` is the number of tokens that it was trained on, if it declares another one.
 
     Raises:
         UsageError: For keywords that do not exist or do not go together.
@@ -384,7 +384,6 @@ def _against(output: object, baked: Path, against: object) -> str:
         return _reference("validate", against)
     if isinstance(output, Output) and output.against:
         return output.against
-    if reference := source_of(baked):
+    if reference := find_source(baked):
         return reference
-    name = read_receipt(baked).source.name
-    raise UsageError(f"the receipt of {baked} names {name}, a local model that is not beside it; pass against='PATH'")
+    raise UsageError(why_not_found(baked).replace("add --against SOURCE", "pass against='PATH'"))

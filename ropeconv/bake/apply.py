@@ -22,6 +22,7 @@ from ..formats.disk import Advance
 from ..formats.gguf.edit import Edit
 from ..formats.gguf.inplace import phases
 from ..formats.jsontext import JsonObject
+from ..inspection.receipts.places import remember_source
 from ..inspection.receipts.receipt import CheckRecord, GgufCheckRecord
 from ..models.config import detect
 from ..models.gguf import GgufSource
@@ -56,13 +57,14 @@ class OutputCheck:
     """The check of the output of a plan, called with the folder of the finished files.
 
     query: None where transformers is not installed. record: the result, None before the check and without one. reason:
-    why there is none, or empty.
+    why there is none, or empty. uncomputed: whether it is that the installed transformers computes another RoPE.
     """
 
     plan: CheckpointPlan
     query: Query | None
     record: CheckRecord | None = None
     reason: str = ""
+    uncomputed: bool = False
 
     def __call__(self, folder: Path) -> CheckRecord | None:
         """Return the result; None where no verdict predicts that the installed transformers computes the schedule.
@@ -86,6 +88,7 @@ class OutputCheck:
         if predicted not in RUNS:
             version = version or "as installed here"
             self.reason = f"transformers {version} is not among the versions that compute it exactly"
+            self.uncomputed = True
             return None
         if result.family.origin and answer.get("error", "").startswith("LookupError: it has no model type"):
             origin = result.family.origin
@@ -149,12 +152,14 @@ class AppliedPlan(Summary):
 
     path: a folder, or a GGUF file (of several shards the first). check: what the installed transformers computes from a
     checkpoint, or what was read back from a GGUF file; None where neither was done. reason: why transformers, or
-    llama.cpp for a conversion, was not run, or empty.
+    llama.cpp for a conversion, was not run, or empty. uncomputed: whether it is that the installed transformers does not
+    compute the schedule.
     """
 
     path: Path
     check: CheckRecord | GgufCheckRecord | None = None
     reason: str = ""
+    uncomputed: bool = False
 
     def __fspath__(self) -> str:
         return str(self.path)
@@ -175,6 +180,7 @@ def apply(
     check: bool = True,
     advance: Advance = lambda done: None,
     probe: Probe | None = None,
+    remember: bool = True,
 ) -> AppliedPlan:
     """Write the output of a plan and check it.
 
@@ -185,6 +191,7 @@ def apply(
             read a GGUF file back, and let the installed llama.cpp decode a few tokens with a conversion.
         advance: Called with the bytes done since the last call.
         probe: One that the caller has started already; None starts one where transformers is installed.
+        remember: Note where the local source is, in the user's state, so that `validate` and `eval` find it again.
 
     Raises:
         Disagreement: Where the installed transformers computes something else than the schedule, and where a GGUF file
@@ -195,7 +202,18 @@ def apply(
     plan.check_packages()
     options = ApplyOptions(link=link, force=force, checksum=checksum, staged=staged, fsync=fsync)
     if isinstance(plan, GgufOutput):
-        return _apply_gguf(plan, options, check, advance)
+        done = _apply_gguf(plan, options, check, advance)
+    else:
+        done = _apply_checkpoint(plan, options, check, advance, probe)
+    if remember and not plan.target.in_place:
+        remember_source(done.path, plan.source)
+    return done
+
+
+def _apply_checkpoint(
+    plan: Plan, options: ApplyOptions, check: bool, advance: Advance, probe: Probe | None
+) -> AppliedPlan:
+    """Write a checkpoint, and ask transformers about it. Parameters and errors are those of `apply`."""
     if not isinstance(plan, CheckpointPlan) or not check:
         return AppliedPlan(execute_plan(plan, options, advance=advance))
     started = Probe() if probe is None and Probe.available() else None
@@ -203,7 +221,7 @@ def apply(
         running = probe or started
         checking = OutputCheck(plan, probe_query(plan, running) if running else None)
         path = execute_plan(plan, options, checking, advance)
-    return AppliedPlan(path, checking.record, checking.reason)
+    return AppliedPlan(path, checking.record, checking.reason, checking.uncomputed)
 
 
 def _apply_gguf(plan: GgufOutput, options: ApplyOptions, check: bool, advance: Advance) -> AppliedPlan:

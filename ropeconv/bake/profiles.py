@@ -24,6 +24,7 @@ from ..formats.disk import Advance, link_file, sha256, sync_file
 from ..formats.gguf.edit import COUNT, Edit, new_size, write_new
 from ..formats.gguf.file import GgufFile, shard_names
 from ..formats.gguf.header import ALIGNMENT, FORMATS, INT32, UINT16, GgufValue
+from ..inspection.receipts.places import remember_source
 from ..inspection.receipts.receipt import FileRecord
 from ..inspection.receipts.storage import write_receipt
 from ..models.gguf import GgufSource
@@ -229,6 +230,10 @@ def write_profiles(plan: ProfilesPlan, advance: Advance = lambda done: None) -> 
     outputs: dict[str, AppliedPlan] = {}
     finish = _finish_gguf if isinstance(plan.source, GgufSource) else _finish_checkpoints
     execute_plan(plan, ApplyOptions(link=not plan.copied), lambda folder: outputs.update(finish(plan, folder)), advance)
+    source = GgufSource(plan.out / plan.files[0].name) if isinstance(plan.source, GgufSource) else plan.source
+    for name, done in outputs.items():
+        if name != BASE or not isinstance(source, GgufSource):  # that is the source of the others
+            remember_source(done.path, source)
     return outputs
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from ..inspection.receipts.receipt import Receipt
 from ..inspection.receipts.storage import add_validation, read_receipt
 from ..models.config import text_part
 from ..models.gguf import GgufSource
-from ..models.open import HUB_FILE, open_source
+from ..models.open import open_source
 from ..models.schema import DUAL_CHUNK
 from ..models.source import Source
 from ..options import ValidateOptions
@@ -191,19 +190,6 @@ class Comparison:
         server: the runtime of a server, empty for other results.
         """
         add_validation(self.baked, self.receipt, result, server)
-
-
-def source_of(baked: Path) -> str:
-    """The source of an output by its receipt: on the Hub, or a model of that name beside the output; else empty.
-
-    A wrong one is noticed by its schedule and its weights, which `validate` compares.
-    """
-    source = read_receipt(baked).source
-    if source.repository:
-        file = re.fullmatch(HUB_FILE, source.reference or "")
-        return f"{source.repository}@{source.commit}" + (f"/{file[3]}" if file else "")
-    path = baked.parent / (f"{source.name}.gguf" if source.kind == "gguf" else source.name)
-    return str(path) if path.exists() else ""
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ class ValidateFlags(ValidateOptions):
     """The options of `validate`."""
 
     against: str = option(
-        "", "The model it was made from (default: as the receipt says, on the Hub or beside the output).", RUNNING,
+        "", "The model it was made from (default: the one on the Hub, where it was, or beside the output).", RUNNING,
         metavar="SOURCE",
     )  # fmt: skip
     length: str = option("", "Also run every position up to here, with a cache.", RUNNING, metavar="TOKENS")
@@ -77,7 +77,8 @@ def validate_command(
     """
     from ...bake.findings import Options
     from ...engines.probe import Probe
-    from ...validate.comparison import Comparison, Settings, source_of
+    from ...inspection.receipts.places import find_source, why_not_found
+    from ...validate.comparison import Comparison, Settings
     from ...views.plot_style import write_pictures
     from ...views.reports import write_validation_report
     from ...views.results import show_validation
@@ -92,11 +93,9 @@ def validate_command(
     )  # fmt: skip
     _check_flags(settings, is_gguf(baked), options.server)
     check_places(report, plot)
-    against = options.against or source_of(baked)
+    against = options.against or find_source(baked)
     if not against:
-        raise UsageError(
-            f"the source of {baked} is not beside it; add --against SOURCE, its path or its name on the Hub"
-        )
+        raise UsageError(why_not_found(baked))
     comparison = Comparison.open(baked, against)
     checks = Options(options.quick, options.ignore_receipt, trust_remote_code)
     result, files = run_validation(comparison, settings, options.server, options.model, checks, screen)

@@ -116,7 +116,7 @@ class LlamaCppRunner(Runner):
                 f"{row.name} needs a copy of {human(needed)}, and {human(free)} are free in {folder.parent.parent}; set"
                 " TMPDIR to a larger disk, best to the one of the model"
             )
-        return apply(plan, fsync=False, check=False).path
+        return apply(plan, fsync=False, check=False, remember=False).path
 
 
 def overrides_of(edit: Edit, source: GgufSource) -> dict[str, Override] | None:

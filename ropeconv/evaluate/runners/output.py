@@ -18,6 +18,7 @@ from ...formats import jsontext
 from ...formats.disk import text_digest
 from ...formats.files import read_text, scratch
 from ...formats.kind import is_gguf
+from ...inspection.receipts.places import find_source
 from ...inspection.receipts.receipt import Receipt
 from ...inspection.receipts.storage import read_receipt
 from ...models.folder import FolderSource
@@ -29,7 +30,7 @@ from ...rope.methods.vectors import AsIs
 from ...rope.recipe import Recipe
 from ...validate.checkpoint import stock_version
 from ...validate.checks import needs_trust
-from ...validate.comparison import Comparison, source_of
+from ...validate.comparison import Comparison
 from ..row import BASE, Row
 from ..texts import CheckpointTokenizer, Tokenizer, gguf_tokenizer
 from .llamacpp import device_and_types, engine_options
@@ -128,13 +129,13 @@ def _exported(source: Source, target: Target, options: Mapping[str, Any]) -> Ite
     """A checkpoint as a temporary GGUF file with weights of the same type as an output."""
     with scratch() as folder:
         plan = make_plan(source, Recipe(AsIs()), replace(target, out=folder / "source.gguf"))
-        with LlamaCppEngine(apply(plan, fsync=False, check=False).path, **options).opened() as engine:
+        with LlamaCppEngine(apply(plan, fsync=False, check=False, remember=False).path, **options).opened() as engine:
             yield engine
 
 
 def _comparison(output: Path) -> Comparison | None:
-    """The comparison with the source in the receipt, on the Hub or beside the output; None where it is not found."""
-    place = source_of(output)
+    """The comparison with the source, on the Hub, where it was, or beside the output; None where it is not found."""
+    place = find_source(output)
     try:
         return Comparison.open(output, place) if place else None
     except RopeconvError:

@@ -143,6 +143,7 @@ def main(name: str, numbers: list[int]) -> None:
     _silence_libraries()
     with tempfile.TemporaryDirectory(prefix="ropeconv-inputs-") as root:
         os.environ |= {"XDG_CACHE_HOME": f"{root}/cache", "HF_HOME": f"{root}/cache", "HF_HUB_OFFLINE": "1"}
+        os.environ["XDG_STATE_HOME"] = f"{root}/state"
         for number in numbers:
             for outcome in run_input(name, number, Path(root)):
                 print(json.dumps(outcome._asdict()), file=stdout, flush=True)

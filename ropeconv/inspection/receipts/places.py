@@ -1,0 +1,205 @@
+"""Where the source of an output is. `find_source` is the function to read first.
+
+A receipt names a local source without its folder, since it is published. `remember_source` notes the folder in the
+user's state on this machine, by the digest of the receipt. Without this state, people name the source with --against.
+"""
+
+import hashlib
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path, PurePath
+
+import msgspec
+
+from ...errors import BadSource
+from ...formats.disk import sampled
+from ...formats.files import expanded, read_text
+from ...models.gguf import GgufSource
+from ...models.open import HUB_FILE
+from ...models.source import RECEIPT, Origin
+from ...rope.errors import RopeconvError, command_line
+from .receipt import Receipt
+from .storage import RESULTS, read_receipt
+
+COMPUTED = (".json", ".safetensors", ".gguf", ".pth", ".bin", ".py")
+"""Ends of the names of files that change what a model computes."""
+MOST_PLACES = 8
+"""The most places that are kept for one receipt, the newest last."""
+MOST_RECEIPTS = 1000
+"""The most receipts whose places are kept; the oldest are removed."""
+
+
+class Place(msgspec.Struct, frozen=True):
+    """A source on this disk, and an output that was made from it."""
+
+    output: str
+    """Absolute path of the output."""
+    source: str
+    """Absolute path of the source: a folder, or a GGUF file."""
+    files: dict[str, tuple[int, str]]
+    """Size in bytes and digest of each file of the source, by absolute path."""
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the source is there, and every file of it as it was."""
+        try:
+            same = all(_described(Path(name)) == seen for name, seen in self.files.items())
+        except OSError:
+            return False
+        return same and bool(self.files) and Path(self.source).exists()
+
+
+class Places(msgspec.Struct, frozen=True):
+    """The places of the sources of one receipt."""
+
+    places: tuple[Place, ...] = ()
+
+
+def remember_source(output: Path, source: Origin) -> None:
+    """Note where the local source of an output is. A state that cannot be written is passed over.
+
+    output: as `apply` wrote it. source: what it was made from; one on the Hub is named by the receipt, and is not noted.
+    """
+    if source.commit or source.kind == "config":
+        return
+    with suppress(OSError, RuntimeError, RopeconvError):
+        note = _file_of(read_receipt(output))
+        place = Place(os.path.abspath(output), _place_of(source), _files_of(source))
+        others = [other for other in _read(note) if other.output != place.output]
+        _write(note, (*others[1 - MOST_PLACES :], place))
+
+
+def find_source(output: Path, use_state: bool = True) -> str:
+    """Return the source of an output: on the Hub, where this machine made it, or a model of its name beside the output.
+
+    output: with a receipt. use_state: also look into what `remember_source` noted. Returns an empty text where it is not
+    found. A wrong one is noticed by its schedule and its weights, which `validate` compares. Raises BadSource without a
+    receipt.
+    """
+    receipt = read_receipt(output)
+    source = receipt.source
+    if source.repository:
+        file = re.fullmatch(HUB_FILE, source.reference or "")
+        return f"{source.repository}@{source.commit}" + (f"/{file[3]}" if file else "")
+
+    noted = _noted(receipt) if use_state else []
+    for place in noted:
+        if place.output == os.path.abspath(output) and place.is_there:
+            return place.source
+
+    beside = _beside(output, receipt)
+    if beside.exists() and not output.samefile(beside):
+        return str(beside)
+
+    for place in noted:
+        if place.is_there and place.source != os.path.abspath(output):
+            return place.source
+    return ""
+
+
+def why_not_found(output: Path) -> str:
+    """Return why `find_source` finds nothing, as a sentence without its end, with the fix. Raises as that."""
+    receipt = read_receipt(output)
+    beside = _beside(output, receipt)
+    if output.is_file() and beside.exists() and output.samefile(beside):
+        again = command_line("restore", output, "-o", f"{output.stem}-source.gguf")
+        return f"{output} was changed in place, and is its own source; `{again}` writes that for --against"
+    noted = _noted(receipt)
+    changed = f", and {noted[0].source}, from which it was made, was changed or removed since" if noted else ""
+    return f"the source of {output} is not beside it{changed}; add --against SOURCE, its path or its name on the Hub"
+
+
+def _noted(receipt: Receipt) -> list[Place]:
+    """The places of the source of a receipt, the newest first."""
+    with suppress(OSError, RuntimeError):
+        return list(reversed(_read(_file_of(receipt))))
+    return []
+
+
+def _beside(output: Path, receipt: Receipt) -> Path:
+    """The path that the source of an output has where both are in one folder."""
+    source = receipt.source
+    return output.parent / (f"{source.name}.gguf" if source.kind == "gguf" else source.name)
+
+
+def state_folder() -> Path:
+    """Return the folder of the state: `$XDG_STATE_HOME/ropeconv/sources`, by default in `~/.local/state`.
+
+    https://specifications.freedesktop.org/basedir-spec/latest/ says that a relative path is to be ignored. Raises
+    RuntimeError where there is no home.
+    """
+    given = os.environ.get("XDG_STATE_HOME", "")
+    base = Path(given) if os.path.isabs(given) else Path.home() / ".local" / "state"
+    return base / "ropeconv" / "sources"
+
+
+def _place_of(source: Origin) -> str:
+    """The absolute path of a local source."""
+    path = source.path if isinstance(source, GgufSource) else expanded(source.reference)
+    return os.path.abspath(path)
+
+
+def _files_of(source: Origin) -> dict[str, tuple[int, int]]:
+    """The files of a source that say what it computes: weights and settings, without those of folders in it.
+
+    Its own receipt is left out, which gets results when the source itself is validated.
+    """
+    place = _place_of(source)
+    files: dict[str, tuple[int, str]] = {}
+    for path in source.identities():
+        name = os.path.abspath(path)
+        is_own = isinstance(source, GgufSource) or os.path.dirname(name) == place
+        if is_own and path.suffix in COMPUTED and path.name != RECEIPT:
+            files[name] = _described(path)
+    return files
+
+
+def _described(path: Path) -> tuple[int, str]:
+    """Size and digest of a file, in constant time: of parts of a large one. Raises OSError."""
+    return path.stat().st_size, sampled(path)
+
+
+def _file_of(receipt: Receipt) -> Path:
+    """The file with the places of a receipt. Results that are added to a receipt later do not change its name."""
+    document = {key: value for key, value in receipt.to_dict().items() if key not in RESULTS}
+    digest = hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
+    return state_folder() / f"{digest}.json"
+
+
+def _read(note: Path) -> tuple[Place, ...]:
+    """The places in a file; none where it is missing, damaged, or of another version."""
+    try:
+        text = read_text(note, note.name) if note.is_file() else "{}"
+        places = msgspec.json.decode(text, type=Places).places
+    except (OSError, BadSource, msgspec.MsgspecError):
+        return ()
+    return tuple(place for place in places if os.path.isabs(place.source) and os.path.isabs(place.output))
+
+
+def _write(note: Path, places: Iterable[Place]) -> None:
+    """Replaces a file of places at once, readable by its user only. Raises OSError."""
+    note.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    descriptor, draft = tempfile.mkstemp(prefix=".", suffix=".new", dir=note.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(msgspec.json.encode(Places(tuple(places))))
+        os.replace(draft, note)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(draft)
+        raise
+    _remove_oldest(note.parent)
+
+
+def _remove_oldest(folder: Path) -> None:
+    """Removes the oldest files of a folder beyond `MOST_RECEIPTS`, drafts of killed processes among them."""
+    files = [path for path in folder.iterdir() if PurePath(path).suffix in (".json", ".new")]
+    if len(files) <= MOST_RECEIPTS:
+        return
+    by_age = sorted(files, key=lambda path: path.stat().st_mtime_ns)
+    for path in by_age[: len(files) - MOST_RECEIPTS]:
+        path.unlink(missing_ok=True)

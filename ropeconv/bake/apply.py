@@ -152,8 +152,8 @@ class AppliedPlan(Summary):
 
     path: a folder, or a GGUF file (of several shards the first). check: what the installed transformers computes from a
     checkpoint, or what was read back from a GGUF file; None where neither was done. reason: why transformers, or
-    llama.cpp for a conversion, was not run, or empty. uncomputed: whether it is that the installed transformers does not
-    compute the schedule.
+    llama.cpp for a conversion, was not run, or empty. uncomputed: whether it is that the installed transformers does
+    not compute the schedule.
     """
 
     path: Path

@@ -1,10 +1,9 @@
-"""The warnings of a plan, the most important first, and the commands that run an output."""
+"""The warnings of a plan, the most important first, and the Modelfile of an output."""
 
 from __future__ import annotations
 
-import json
+import os
 import re
-import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +17,7 @@ from ..inspection.document import Problem
 from ..inspection.inspection import ConfigInspection, Inspection
 from ..models.gguf import GgufSource
 from ..models.length_limits import limits_in, modelfile_limits, raised
+from ..models.projector import projector_beside
 from ..models.reference import FROM
 from ..models.schema import Config
 from ..models.source import Source
@@ -30,7 +30,7 @@ from ..rope.methods.vectors import AsIs
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
-from ..runtimes.runtime import GOOD, LLAMA_CPP, RUNS, UNTESTED, WRONG, Runtime, canonical, newest, runtimes
+from ..runtimes.runtime import GOOD, WRONG, Runtime, newest, runtimes
 from .start import PlanStart, uncovered
 
 if TYPE_CHECKING:
@@ -146,54 +146,6 @@ def _helps(
     return result.verdict_of(runtime).status in GOOD
 
 
-SERVERS = ("vllm", "sglang", "transformers")
-"""Runtimes whose command is shown by default."""
-
-
-def run_commands(plan: Plan, path: Path, modelfile: Path | None = None, draft: Plan | None = None) -> list[str]:
-    """Return the commands that run an output with its whole context; empty for a folder without weights, and a draft.
-
-    They are for the first runtime that the user named and that supports the output, else for llama.cpp or a server.
-    modelfile: for Ollama, None where none was written. draft: the plan of its draft, None without one.
-    """
-    if plan.source.kind == "config" or plan.target.drafts_for or plan.draft:
-        return []
-    kind = draft.draft.name if draft and draft.draft else "draft_model"
-    text = render(
-        "run.jinja", runtime=_runtime_to_show(plan, draft), path=shlex.quote(str(path)),
-        folder=shlex.quote(str(path.parent)), file=shlex.quote(path.name), model=shlex.quote(path.stem.lower()),
-        ollama=_ollama_name(path), context=plan.schedule.context, modelfile=modelfile and shlex.quote(str(modelfile)),
-        draft=draft and shlex.quote(str(draft.out)), kind=kind,
-        speculation=draft and shlex.quote(
-            json.dumps({"method": kind, "model": str(draft.out), "num_speculative_tokens": 3})
-        ),
-    )  # fmt: skip
-    return text.splitlines()
-
-
-def _ollama_name(path: Path) -> str:
-    """Return a name that Ollama accepts: up to 80 of a-z, 0-9, `-`, `_` and `.`, with no `-` or `.` in front."""
-    return re.sub(r"[^a-z0-9._-]+|\.{2,}", "-", path.stem.lower()).strip("-.")[:80] or "model"
-
-
-def _runtime_to_show(plan: Plan, draft: Plan | None) -> str:
-    """Return the first candidate that supports the output and its draft, in any version if the user named it."""
-    named = [canonical(name).partition("@")[0] for name in plan.target.runtimes]
-    verdicts = plan.result.verdicts
-    if draft is not None:
-        runs_draft = {verdict.runtime for verdict in draft.result.verdicts if verdict.status in RUNS}
-        verdicts = tuple(verdict for verdict in verdicts if verdict.runtime in runs_draft)
-    accepted = (*RUNS, UNTESTED) if plan.target.allow_untested else RUNS
-    statuses = []
-    for row in verdicts:
-        name = row.runtime.partition("@")[0].removesuffix("-gguf")
-        statuses.append((name, row.status in (accepted if name in named else RUNS)))
-    newest = dict(statuses)
-    supporting = {name for name, runs in statuses if runs and (newest[name] or name in named)}
-    candidates = (*named, *(SERVERS if plan.is_folder else (LLAMA_CPP,)))
-    return next((name for name in candidates if name in supporting), "")
-
-
 def modelfile_of(plan: Plan) -> Path:
     """Return the path of the Modelfile of an output. Raises UsageError for folders, RopeconvError if another exists."""
     if plan.is_folder:
@@ -221,14 +173,48 @@ def modelfile_notes(source: GgufSource, context: int) -> tuple[str, ...]:
     return tuple(f"{name} has {limit.key} {limit.tokens}; {writes}" for limit in low)
 
 
+OTHER_FILE = re.compile(r"^(?P<word>\s*(?:FROM|ADAPTER)\s+)(?P<path>\S+)\s*$", re.IGNORECASE | re.MULTILINE)
+"""A line of a Modelfile that names a file: https://docs.ollama.com/modelfile. A second FROM names a projector."""
+
+
 def _text(plan: Plan) -> str:
     path, context = f"./{plan.out.name}", plan.schedule.context
+    projector = projector_beside(plan.source)
+    beside = "" if projector is None else _from(plan.out.parent, projector)
     if plan.source.modelfile is None:
-        return render("Modelfile.jinja", path=path, context=context)
+        return render("Modelfile.jinja", path=path, context=context, projector=beside)
+
     content = plan.source.modelfile.text.encode()
     limits = limits_in("Modelfile", (content,))
     low = [limit for limit in limits if limit.tokens < context]
     if low:
         content = raised(low, context, content)
-    text = FROM.sub(lambda line: line[0].replace(line[1], path), content.decode(), count=1)
+    text = _moved(content.decode(), Path(plan.source.modelfile.name).parent, plan.out.parent, path)
+    if beside and len(FROM.findall(text)) == 1:
+        text = FROM.sub(lambda line: f"{line[0].rstrip()}\nFROM {beside}\n", text, count=1)
     return text if limits else f"{text.rstrip()}\nPARAMETER num_ctx {context}\n"
+
+
+def _moved(text: str, before: Path, after: Path, model: str) -> str:
+    """The text of a Modelfile in another folder: with another model, and its other files where they are.
+
+    before, after: the folders. model: for the first FROM.
+    """
+    lines = iter(FROM.finditer(text))
+    first = next(lines, None)
+
+    def moved(line: re.Match[str]) -> str:
+        if first is not None and line.start() == first.start():
+            return line[0].replace(line["path"], model)
+        there = before / line["path"].strip("\"'")
+        if os.path.isabs(line["path"]) or not there.exists():
+            return line[0]
+        return line[0].replace(line["path"], _from(after, there))
+
+    return OTHER_FILE.sub(moved, text)
+
+
+def _from(folder: Path, path: Path) -> str:
+    """A path as seen from a folder, for a Modelfile in it."""
+    relative = os.path.relpath(path, folder)
+    return relative if relative.startswith("..") else f"./{relative}"

@@ -13,12 +13,15 @@ from ..bake.companions import adapter_plan, draft_plan, paired, write_adapter
 from ..bake.execution import refuse_early
 from ..bake.findings import Options
 from ..bake.hidden import discard
+from ..bake.next_steps import NextSteps, check_command, needs_training, run_commands
 from ..bake.plan import FilePlan, Plan
 from ..bake.verify import earlier_output
-from ..bake.warnings import modelfile_of, run_commands, write_modelfile
+from ..bake.warnings import modelfile_of, write_modelfile
 from ..errors import Disagreement, Interruption, UsageError
 from ..hub.options import PublishOptions
+from ..hub.training import train_command
 from ..hub.upload_set import from_gguf, from_plan, merged, planned, with_card
+from ..inspection.receipts.places import remember_source
 from ..models.gguf import GgufSource
 from ..models.open import open_source
 from ..models.source import Source
@@ -232,6 +235,7 @@ class Batch:
         again = self.several or has_companion or flags.publication is not None
         if again and not (flags.force or plan.target.in_place) and self._written_before(plan):
             screen.note(f"{plan.out} is complete from an earlier run of this command.")
+            remember_source(plan.out, plan.source)
             done = Outcome(plan.out)
         else:
             done = self._write(plan, probe, title)
@@ -269,7 +273,7 @@ class Batch:
             ) from None
         if not self.short:
             self.screen.note(done.reason and f"Not checked: {done.reason}.")
-        return Outcome(done.path, done.check, unchecked=done.reason)
+        return Outcome(done.path, done.check, unchecked=done.reason, uncomputed=done.uncomputed)
 
     def _validate(self, plan: Plan, path: Path) -> Validation | None:
         """Validates an output. Returns None, after a note, where `auto` finds no GPU with enough memory."""
@@ -297,7 +301,7 @@ class Batch:
         if done.path is not None:
             modelfile = write_modelfile(plan) if flags.ollama and not plan.is_folder else None
             draft = next((other for unit, other in self.plans if unit.is_draft), None)
-            done.run = run_commands(plan, done.path, modelfile, draft)
+            done.steps = self._steps(plan, done, modelfile, draft)
         if screen.quiet and not screen.as_json:
             screen.copyable(done.published or str(done.path))
         elif self.short and not screen.as_json:
@@ -309,6 +313,14 @@ class Batch:
         if self.adapter and done.path and not unit.is_draft:
             write_adapter(self.adapter, not flags.no_fsync)
             screen.note(f"The adapter with this base is in {self.adapter.out}.")
+
+    def _steps(self, plan: Plan, done: Outcome, modelfile: Path | None, draft: Plan | None) -> NextSteps:
+        """The commands that follow an output that was written."""
+        assert done.path is not None
+        train = train_command(plan, done.path) if needs_training(plan) else ""
+        run = tuple(run_commands(plan, done.path, modelfile, draft))
+        check = "" if done.proof is not None else check_command(plan, done.path, not done.uncomputed)
+        return NextSteps(train, run, check)
 
     def _gap(self, unit: OutputUnit) -> None:
         """Prints an empty line before all outputs but the first."""

@@ -272,14 +272,11 @@ def card(
         local="/" not in repo_id,
         companion=companion(receipt, repo_id),
         kv_cache=upload.kv_cache,
+        purpose=upload.purpose,
+        schedule=upload.schedule,
         branches=options.branches,
         commands_of_runtimes={
-            name: render(
-                "run.jinja", runtime=name, path=repo_id, context=upload.context, modelfile=None, draft=None
-            ).strip()
-            + (f" --revision {branch}" if branch else "")
-            for name in COMMANDS
-            if not (branch and name == "mlx-lm")
+            name: _run_command(name, repo_id, upload, branch) for name in COMMANDS if not (branch and name == "mlx-lm")
         },
         runs={row.runtime.split("@")[0] for row in receipt.runtimes if row.status in RUNS},
         ggufs=ggufs,
@@ -295,6 +292,15 @@ def card(
         evaluation_finding=finding(evaluation) if evaluation else "",
         own_code=any(file.name.endswith(".py") for file in receipt.files),
     )
+
+
+def _run_command(runtime: str, repo_id: str, upload: UploadSet, branch: str | None) -> str:
+    """The command of a runtime for a repository; empty where it does not run such a model."""
+    command = render(
+        "run.jinja", runtime=runtime, path=repo_id, context=upload.context, modelfile=None, draft=None,
+        purpose=upload.purpose,
+    ).strip()  # fmt: skip
+    return f"{command} --revision {branch}" if command and branch else command
 
 
 def _head(upload: UploadSet, title: str, base: BaseModel, is_gguf: bool) -> str:

@@ -3,19 +3,24 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 
 import msgspec
 
+from ..bake.plan import Plan
 from ..errors import BadSource, UsageError
 from ..formats.jsontext import JsonObject, parse
 from ..formats.package_data import package_data, package_files, render
 from ..inspection.receipts.folder import stated
 from ..inspection.receipts.receipt import FineTuningRecord
 from ..models.gguf import GgufSource
+from ..models.open import open_source
+from ..models.purpose import checkpoint_purpose
 from ..models.registry import by_name
 from ..models.source import Source
-from ..rope.errors import RopeconvError, shown
+from ..rope.errors import RopeconvError, command_line, shown
 from ..rope.forms import temperature_attention_factor
+from ..rope.recipe import flags
 from ..rope.spec import RopeSpec
 from ..runtimes.drafts import draft_kind
 from ..runtimes.read_config import read_spec
@@ -241,6 +246,42 @@ def make_snippet(trainer: Trainer, baked: TrainingFacts) -> Snippet:
             "the extension"
         )
     return Snippet(trainer, baked, text, status, tuple(notes))
+
+
+def train_command(plan: Plan, path: Path) -> str:
+    """Return the command that starts fine-tuning an output that was written; empty where none can.
+
+    For a conversion to GGUF, which cannot be trained, it first makes the checkpoint.
+    """
+    if plan.target.drafts_for or isinstance(plan.source, GgufSource):
+        return ""
+    if plan.is_folder:
+        trainer = trainer_for(open_source(path, plan.source.treat_as))
+        return command_line("train-config", path, "--for", trainer) if trainer else ""
+    checkpoint = f"{plan.source.name}-{plan.recipe.method.label}"
+    options = flags(plan.recipe)
+    if options is None or not isinstance(plan.source, Source) or checkpoint_purpose(plan.source) != "text":
+        return ""
+    words = [plan.source.reference, *options]
+    if plan.target.replace:
+        words.append("--replace")
+    if plan.source.treat_as:
+        words += ["--family", plan.source.treat_as]
+    apply = command_line("apply", *words, "-o", checkpoint)
+    return f"{apply} && {command_line('train-config', checkpoint, '--for', 'axolotl')}"
+
+
+def trainer_for(source: Source | GgufSource) -> str:
+    """Return the name of a trainer that trains an output with its RoPE, Axolotl before others; empty for none.
+
+    source: the output.
+    """
+    try:
+        facts = baked_output(source)
+    except RopeconvError:
+        return ""
+    names = sorted(trainers(), key=lambda name: (name != "axolotl", name))
+    return next((name for name in names if not _refusal(trainers()[name], facts)), "")
 
 
 def _refusal(trainer: Trainer, baked: TrainingFacts) -> str:

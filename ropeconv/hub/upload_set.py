@@ -9,6 +9,7 @@ import msgspec
 
 from ..bake.checkpoint import CheckpointPlan, with_readme
 from ..bake.gguf import ExportPlan, GgufPlan
+from ..bake.next_steps import plan_purpose
 from ..bake.plan import Plan
 from ..convert.from_gguf.source import GgufCheckpoint
 from ..convert.gguf_encoding import GgufModel
@@ -25,9 +26,11 @@ from ..inspection.receipts.storage import has_own_card, read_receipt
 from ..models.folder import FolderSource
 from ..models.gguf import GgufSource
 from ..models.open import open_source
+from ..models.purpose import Purpose, checkpoint_purpose
 from ..models.source import CARD, RECEIPT, SOURCE_CARD, Source
 from ..rope.errors import RopeconvError
-from ..runtimes.llamacpp.read_header import read_file
+from ..runtimes.llamacpp.purpose import diffusion_schedule, purpose_of
+from ..runtimes.llamacpp.read_header import arch_of, read_file
 from .options import PublishOptions
 
 CONFIG = "config.json"
@@ -42,7 +45,8 @@ class UploadSet:
     of a README.md that the output has, or empty. own_card: whether the user has written that. known: metadata for the
     card that the keys of a GGUF file state. quantised: how the weights of a checkpoint are quantised, such as "awq" or
     "mlx"; empty for others. sizes: in bytes, of files in `adds` that are not written yet.
-    kv_cache: a sentence on the size of the key-value cache, or empty.
+    kv_cache: a sentence on the size of the key-value cache, or empty. purpose: what the model is run for. schedule: the
+    options of llama-diffusion-cli for it, empty for other models.
     """
 
     adds: dict[str, Path]
@@ -55,6 +59,8 @@ class UploadSet:
     quantised: str = ""
     sizes: dict[str, int] = field(default_factory=dict)
     kv_cache: str = ""
+    purpose: Purpose = "text"
+    schedule: str = ""
 
     @property
     def source(self) -> str:
@@ -92,7 +98,8 @@ def from_plan(plan: Plan, staged: Path) -> UploadSet:
             origin = plan.origin(file)
             assert origin is not None, file
             adds[file.name] = origin
-    return _without_base_card(adds, copies, read_receipt(staged), plan.kv_cache)
+    files = _without_base_card(adds, copies, read_receipt(staged), plan.kv_cache)
+    return replace(files, purpose=plan_purpose(plan))
 
 
 def planned(plan: Plan) -> UploadSet:
@@ -106,7 +113,7 @@ def planned(plan: Plan) -> UploadSet:
     receipt = msgspec.structs.replace(plan.receipt(), files=records)
     files = _without_base_card(adds, {name: name for name in copied}, receipt, plan.kv_cache)
     config = next((file.text for file in plan.files if file.name == CONFIG), None)
-    return replace(files, quantised=quantised_as(config), sizes=sizes)
+    return replace(files, quantised=quantised_as(config), sizes=sizes, purpose=plan_purpose(plan))
 
 
 def _planned_gguf(plan: GgufPlan | ExportPlan) -> UploadSet:
@@ -118,7 +125,11 @@ def _planned_gguf(plan: GgufPlan | ExportPlan) -> UploadSet:
     words = plan.kv_cache.short(context) if plan.kv_cache else ""
     header = plan.exported.model if isinstance(plan, ExportPlan) else plan.source.file
     known = stated_metadata(header)
-    return UploadSet(adds, plan.receipt(), context, known=known, sizes=sizes, kv_cache=words)
+    purpose = plan_purpose(plan)
+    schedule = diffusion_schedule(plan.family, context) if purpose == "diffusion" else ""
+    return UploadSet(
+        adds, plan.receipt(), context, known=known, sizes=sizes, kv_cache=words, purpose=purpose, schedule=schedule
+    )
 
 
 def quantised_as(text: str | None) -> str:
@@ -144,8 +155,9 @@ def from_folder(folder: Path) -> UploadSet:
             del adds[name]
             copies[name] = file.origin or name
     written = CARD in adds and has_own_card(folder, receipt)
-    cache = _cache_of(open_source(str(folder), receipt.source.family or ""))
-    return _without_base_card(adds, copies, receipt, cache, own_card=written)
+    output = open_source(str(folder), receipt.source.family or "")
+    files = _without_base_card(adds, copies, receipt, _cache_of(output), own_card=written)
+    return replace(files, purpose=checkpoint_purpose(output) if isinstance(output, Source) else "text")
 
 
 def from_gguf(path: Path) -> UploadSet:
@@ -161,7 +173,13 @@ def from_gguf(path: Path) -> UploadSet:
     context = read_file(source.file).spec.context
     cache = _cache_of(source)
     words = cache.short(context) if cache else ""
-    return UploadSet(adds, read_receipt(path), context, known=stated_metadata(source.file), kv_cache=words)
+    arch = arch_of(source.file)
+    purpose = purpose_of(source.file, arch)
+    schedule = diffusion_schedule(arch.name, context) if purpose == "diffusion" else ""
+    return UploadSet(
+        adds, read_receipt(path), context, known=stated_metadata(source.file), kv_cache=words, purpose=purpose,
+        schedule=schedule,
+    )  # fmt: skip
 
 
 def _cache_of(source: Source | GgufSource) -> KvCache | None:

@@ -21,6 +21,7 @@ from ..rope.recipe import Recipe
 from ..rope.spec import LayerKind, RopeSpec
 from ..runtimes.drafts import DraftKind, draft_verdicts, kind_named
 from ..runtimes.llamacpp.archs import arch_table
+from ..runtimes.llamacpp.purpose import gives_no_logits
 from ..runtimes.llamacpp.read_header import read_file, rope_tensors
 from ..runtimes.read_config import UnknownRopeType, read_spec
 from ..runtimes.runtime import newest
@@ -210,6 +211,7 @@ def inspect_gguf(source: GgufSource) -> Inspection:
         kv_cache=gguf_cache(source.file, reading.arch), first=first,
         fine_tuning=receipt.fine_tuning if receipt else None,
         draft=kind_named(reading.arch.draft) if reading.arch.draft else None,
+        encoder=gives_no_logits(source.file, reading.arch),
     )  # fmt: skip
 
 

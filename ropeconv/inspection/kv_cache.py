@@ -11,7 +11,7 @@ from ..models.config import CachedLayers, cached_layers, text_part
 from ..models.family import Family
 from ..models.schema import Config
 from ..rope.errors import counted
-from ..runtimes.llamacpp.archs import Arch, HeaderKeys
+from ..runtimes.llamacpp.archs import Arch, HeaderKeys, arch_table
 from ..runtimes.llamacpp.layers import cached_layers as cached_layers_of_header
 from .document import KvCacheDocument, SizeDocument
 
@@ -99,8 +99,10 @@ def config_cache(config: Config, family: Family) -> KvCache | None:
     return KvCache(layers, dtypes, states)
 
 
-def gguf_cache(keys: HeaderKeys, arch: Arch) -> KvCache:
-    """Return the cache of a GGUF model in llama.cpp. keys: of its header."""
+def gguf_cache(keys: HeaderKeys, arch: Arch) -> KvCache | None:
+    """Return the cache of a GGUF model in llama.cpp; None for an architecture that has none. keys: of its header."""
+    if arch.name in arch_table().cacheless:
+        return None
     order = ("f16", "q8_0", "q4_0")
     return KvCache(cached_layers_of_header(keys, arch), tuple(OF_GGUF[name] for name in order))
 

@@ -9,8 +9,9 @@ from typing import Any
 from ..bake.advice import matrix
 from ..bake.apply import apply, make_plan
 from ..bake.hidden import HiddenFolder, discard
+from ..bake.next_steps import NextSteps, check_command, run_commands
 from ..bake.plan import Plan
-from ..bake.warnings import repairs, run_commands
+from ..bake.warnings import repairs
 from ..errors import BadSource, UsageError
 from ..evaluate.ranking import advised
 from ..evaluate.result import read_result
@@ -91,7 +92,9 @@ def write(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
         raise
     sheet.good(f"Wrote {done.path}.")
     sheet.note(done.reason and f"Not checked: {done.reason}.")
-    show_outcome(output_plan, Outcome(None, done.check, run=run_commands(output_plan, done.path)), sheet)
+    run = tuple(run_commands(output_plan, done.path))
+    steps = NextSteps(run=run, check=check_command(output_plan, done.path, not done.uncomputed))
+    show_outcome(output_plan, Outcome(None, done.check, steps=steps), sheet)
     _same(output_plan, form, False, sheet)
 
 

@@ -37,6 +37,7 @@ from ..models.source import Source
 from ..rope.forms import Plain
 from ..rope.schedule import QueryScaling, Schedule
 from ..rope.spec import RopeSpec
+from ..runtimes.llamacpp.purpose import gives_no_logits
 from ..runtimes.llamacpp.read_header import FREQS, WINDOW_NORM, arch_of, rope_tensors, stored_pairs
 from ..runtimes.llamacpp.scaling import ArchKeys
 from .comparison import Comparison, Settings
@@ -263,6 +264,11 @@ def validate_gguf(
 
     settings, progress = settings or Settings(), progress or Progress()
     schedule, output = comparison.schedule, GgufSource(comparison.baked)
+    if gives_no_logits(output.file, arch_of(output.file)):
+        raise BadSource(
+            f"{comparison.baked} is an encoder, of which llama.cpp gives no logits to compare; its keys are right, so "
+            "compare the embeddings of `llama-server --embeddings` with those of its model in transformers"
+        )
     references = [check_gguf(comparison, settings)]
     inside = _in_llamacpp(comparison, output, of_output=True) if not references[0].spreads else None
     if inside is not None and inside.spreads and not settings.tokens:

@@ -80,12 +80,20 @@ def _show_summary(inspection: Inspection, sheet: Sheet) -> None:
         *_parts(inspection),
     ]
     if inspection.encoder:
-        rows.append(("encoder", "no KV cache; `validate` compares hidden states"))
+        rows.append(("encoder", _encoder(inspection)))
     if inspection.custom_code:
         rows.append(("code", "config.json can make a runtime run code (--explain)"))
     sheet.table(inspection.source.reference, ("", ""), [*rows, *support(inspection.verdicts)])
     if inspection.verdicts:
         sheet.say(others(inspection.verdicts))
+
+
+def _encoder(inspection: Inspection) -> str:
+    """What an encoder gives, and how its output is checked."""
+    gives = "embeddings, and no next token" if inspection.kv_cache else "no KV cache"
+    if isinstance(inspection.source, GgufSource):
+        return gives
+    return f"{gives}; `validate` compares hidden states"
 
 
 def _draft(inspection: Inspection) -> list[tuple[str, str]]:
@@ -114,7 +122,7 @@ def _show_details(inspection: Inspection, sheet: Sheet, repairs: tuple[Problem, 
     family = ("family", f"{inspection.name} ({inspection.display_name})")
     rows = [*_draft(inspection), family, *_rows(inspection.spec), *_parts(inspection)]
     if inspection.encoder:
-        rows.append(("encoder", "no KV cache; `validate` compares hidden states"))
+        rows.append(("encoder", _encoder(inspection)))
     if inspection.kv_cache:
         rows.append(("KV cache", inspection.kv_cache.sizes(inspection.spec.context)))
     rows += [("note", note) for note in (*inspection.spec.notes, inspection.custom_code) if note]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..bake.next_steps import NextSteps, needs_training
 from ..bake.plan import Plan
 from ..convert.encoding import CheckpointResult
 from ..convert.fold import Fold
@@ -84,7 +85,7 @@ def runtime_lines(plan: Plan) -> tuple[list[tuple[str, str]], list[str]]:
     """Return the rows of the table of runtimes, and the sentences below it."""
     verdicts = plan.result.verdicts
     named = {name.partition("@")[0]: verdict for name, verdict in _named(plan).items()}
-    return support(verdicts, named), [*named_problems(plan), others(verdicts, named)]
+    return support(verdicts, named, only_named=bool(named)), [*named_problems(plan), others(verdicts, named)]
 
 
 def named_problems(plan: Plan) -> list[str]:
@@ -181,23 +182,25 @@ class Outcome:
     """The outcome of a plan.
 
     path: of the output, None where it was published from a temporary folder. check: by the installed transformers, or
-    by reading a GGUF file back. unchecked: why there is no check, or empty.
-    proof: the validation. published: the URL of the commit, or empty. run: commands that run the output.
+    by reading a GGUF file back. unchecked: why there is no check, or empty. proof: the validation. published: the URL
+    of the commit, or empty. steps: the commands that follow. uncomputed: as in `AppliedPlan`.
     """
 
     path: Path | None = None
     check: CheckRecord | GgufCheckRecord | None = None
     proof: Validation | None = None
     published: str = ""
-    run: list[str] = field(default_factory=list)
+    steps: NextSteps = field(default_factory=NextSteps)
     unchecked: str = ""
+    uncomputed: bool = False
 
     def to_dict(self) -> JsonObject:
         """The keys that `--json` prints in addition to those of the plan."""
         import msgspec
 
         check = None if self.check is None else msgspec.to_builtins(self.check)
-        document: JsonObject = {"check": check, "run": self.run}
+        steps = self.steps
+        document: JsonObject = {"check": check, "run": list(steps.run), "train": steps.train, "validate": steps.check}
         if self.proof is not None:
             document["validation"] = self.proof.to_dict()
         if self.published:
@@ -219,5 +222,7 @@ def show_outcome(plan: Plan, done: Outcome, sheet: Sheet) -> None:
         show_validation(done.proof, f"{done.path} against {plan.source.reference}, scaled at run time", sheet)
     if done.published:
         sheet.copyable(done.published)
-    for place, command in enumerate(done.run):
-        sheet.copyable(f"{'Next:' if not place else '     '} {command}")
+    if needs_training(plan) and not plan.is_folder and not done.steps.train and done.path is not None:
+        sheet.say("A GGUF file cannot be trained: fine-tune the checkpoint that it is from, and convert that.")
+    for line in done.steps.lines():
+        sheet.copyable(line)

@@ -129,19 +129,22 @@ def by_runtime(verdicts: Iterable[VerdictLike]) -> dict[str, list[VerdictLike]]:
     return {name: list(rows) for name, rows in groupby(ordered, key=lambda verdict: verdict.runtime.partition("@")[0])}
 
 
-def support(verdicts: Sequence[VerdictLike], named: Mapping[str, VerdictLike] = {}) -> list[tuple[str, str]]:
+def support(
+    verdicts: Sequence[VerdictLike], named: Mapping[str, VerdictLike] = {}, only_named: bool = False
+) -> list[tuple[str, str]]:
     """The rows of the short table: a word and the runtimes whose newest version it holds for, best first.
 
     Args:
         verdicts: Those of each runtime from its oldest version to the newest.
         named: The runtimes that the user named, which come first, with the verdict on the version that counts.
+        only_named: Leave out the popular runtimes that were not named.
 
     Returns:
         Pairs such as `("supported", "vLLM 0.20 or newer, SGLang 0.5.23")`.
     """
     runtimes = by_runtime(verdicts)
     words: dict[str, list[str]] = {}
-    for name in dict.fromkeys((*named, *POPULAR)):
+    for name in dict.fromkeys((*named, *(() if only_named else POPULAR))):
         rows = runtimes.get(name, [])
         if name in named and named[name] not in rows[-1:]:
             words.setdefault(WORDS[named[name].status], []).append(named[name].display_name)
@@ -152,19 +155,18 @@ def support(verdicts: Sequence[VerdictLike], named: Mapping[str, VerdictLike] = 
 
 
 def others(verdicts: Sequence[VerdictLike], named: Collection[str] = ()) -> str:
-    """Sentences on the other runtimes that are wrong or fail, and on where all of them are shown."""
+    """Sentences on the other runtimes that are wrong or fail, unless the user named some, and on where all are shown."""
     everyone = f"All {counted(len(by_runtime(verdicts)), 'runtime')}: --explain."
-    problem = problems(verdicts, named)
+    problem = "" if named else problems(verdicts)
     return f"{problem}. {everyone}" if problem else everyone
 
 
-def problems(verdicts: Sequence[VerdictLike], named: Collection[str] = ()) -> str:
-    """A clause on the runtimes beside those that are named or popular that are wrong or fail; empty without any."""
-    shown = {*named, *POPULAR}
+def problems(verdicts: Sequence[VerdictLike]) -> str:
+    """A clause on the runtimes beside the popular ones that are wrong or fail; empty without any."""
     words: dict[str, list[str]] = {}
     for name, rows in by_runtime(verdicts).items():
         word = WORDS[rows[-1].status]
-        if name not in shown and word in PROBLEMS:
+        if name not in POPULAR and word in PROBLEMS:
             words.setdefault(word, []).append(title_of(rows[-1]))
     text = "; ".join(f"{PROBLEMS[word]} {', '.join(words[word])}" for word in PROBLEMS if word in words)
     return text[:1].upper() + text[1:]

@@ -10,7 +10,7 @@ import pytest
 
 from ropeconv.bake import execution
 from ropeconv.bake.gguf import ExportPlan, GgufPlan
-from ropeconv.bake.warnings import run_commands
+from ropeconv.bake.next_steps import run_commands
 from ropeconv.formats.disk import sha256
 from ropeconv.models.config import sample_config
 from ropeconv.models.registry import by_name

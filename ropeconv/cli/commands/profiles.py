@@ -154,8 +154,9 @@ def recipes_of(named: list[str], methods: dict[str, Any]) -> list[Recipe]:
 
 def _write(plan: ProfilesPlan, documents: dict[str, dict[str, Any]], screen: Screen) -> None:
     """Writes the folder, and prints the command of each profile. documents: by profile, which get the outcome."""
+    from ...bake.next_steps import NextSteps, check_command, needs_training, run_commands
     from ...bake.profiles import write_profiles
-    from ...bake.warnings import run_commands
+    from ...hub.training import train_command
     from ...inspection.receipts.receipt import CheckRecord, GgufCheckRecord
 
     try:
@@ -178,7 +179,21 @@ def _write(plan: ProfilesPlan, documents: dict[str, dict[str, Any]], screen: Scr
             for sentence, names in read_back.items():
                 screen.say(f"Checked ({', '.join(names)}): {sentence}")
     for name, done in outputs.items():
-        commands = run_commands(plan.plans[name], done.path)
-        documents[name] |= {"path": str(done.path), "check": to_builtins(done.check), "run": commands}
-        for line in [] if screen.as_json or screen.quiet else commands:
+        profile = plan.plans[name]
+        steps = NextSteps(
+            train_command(profile, done.path) if needs_training(profile) else "",
+            tuple(run_commands(profile, done.path)),
+            check_command(profile, done.path, not done.uncomputed),
+        )
+        documents[name] |= {
+            "path": str(done.path), "check": to_builtins(done.check), "run": list(steps.run), "train": steps.train,
+            "validate": steps.check,
+        }  # fmt: skip
+        if screen.as_json or screen.quiet:
+            continue
+        if steps.train:
+            screen.copyable(f"Train: {steps.train}")
+        for line in steps.run:
             screen.copyable(f"{name}: {line}")
+        if steps.check:
+            screen.copyable(f"Check: {steps.check}")

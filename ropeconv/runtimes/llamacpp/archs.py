@@ -111,6 +111,12 @@ class ArchTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: str
     display_name: str
     source: str
+    encoders: tuple[str, ...]
+    """Those that give embeddings, and no next token."""
+    diffusion: dict[str, Literal["blocks", "time"]]
+    """Those that fill in masks, and what the schedule of llama-diffusion-cli goes by."""
+    cacheless: tuple[str, ...]
+    """Those for which llama.cpp makes no key-value cache."""
     without_rope: dict[str, str]
     drafts: dict[str, str]
     draft_arch: dict[str, Arch]

@@ -1,0 +1,179 @@
+"""The commands that follow an output: what trains it, runs it and checks it, each true where it is printed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..formats.package_data import render
+from ..inspection.receipts.places import find_source
+from ..inspection.receipts.storage import has_receipt
+from ..models.gguf import GgufSource
+from ..models.projector import projector_beside
+from ..models.purpose import Purpose, checkpoint_purpose
+from ..models.source import Source
+from ..rope.errors import command_line
+from ..runtimes.llamacpp.archs import HeaderKeys, arch_of_header
+from ..runtimes.llamacpp.purpose import diffusion_schedule, gives_no_logits, purpose_of
+from ..runtimes.runtime import LLAMA_CPP, RUNS, UNTESTED, canonical
+
+if TYPE_CHECKING:
+    from .plan import Plan
+
+SERVERS = ("vllm", "sglang", "transformers")
+"""Runtimes whose command is shown by default."""
+PORTS = {"vllm": 8000, "sglang": 30000, "llama-cpp": 8080}
+"""Where the servers that `validate` compares listen by default."""
+
+
+@dataclass(frozen=True)
+class NextSteps:
+    """The commands that follow an output; empty texts where there is nothing to do."""
+
+    train: str = ""
+    """Makes the config of a trainer, for an output that needs fine-tuning."""
+    run: tuple[str, ...] = ()
+    """Run the output with its whole context."""
+    check: str = ""
+    """Compares the output with its source."""
+
+    def lines(self) -> list[str]:
+        """Return the commands with what each does, in the order in which they are run."""
+        train = [f"Train: {self.train}"] if self.train else []
+        check = [f"Check: {self.check}"] if self.check else []
+        run = [f"{'     ' if place else 'Next:'} {command}" for place, command in enumerate(self.run)]
+        return [*train, *run, *check]
+
+
+def run_commands(plan: Plan, path: Path, modelfile: Path | None = None, draft: Plan | None = None) -> list[str]:
+    """Return the commands that run an output with its whole context; empty for a folder without weights, and a draft.
+
+    They are for the first runtime that the user named and that supports the output, else for llama.cpp or a server, and
+    for what the model is run for. modelfile: for Ollama, None where none was written. draft: the plan of its draft,
+    None without one.
+    """
+    if plan.source.kind == "config" or plan.target.drafts_for or plan.draft:
+        return []
+    purpose, context = plan_purpose(plan), plan.schedule.context
+    kind = draft.draft.name if draft and draft.draft else "draft_model"
+    projector = None if plan.is_folder else projector_beside(plan.source)
+    speculation = draft and json.dumps({"method": kind, "model": str(draft.out), "num_speculative_tokens": 3})
+    text = render(
+        "run.jinja",
+        runtime=runtime_to_show(plan, draft),
+        purpose=purpose,
+        schedule=_schedule(plan, purpose),
+        path=shlex.quote(str(path)),
+        folder=shlex.quote(str(path.parent)),
+        file=shlex.quote(path.name),
+        model=shlex.quote(path.stem.lower()),
+        pipeline=feature_extraction(str(path)),
+        mmproj=projector and shlex.quote(str(projector)),
+        ollama=_ollama_name(path),
+        context=context,
+        modelfile=modelfile and shlex.quote(str(modelfile)),
+        draft=draft and shlex.quote(str(draft.out)),
+        kind=kind,
+        speculation=speculation and shlex.quote(speculation),
+    )
+    return text.splitlines()
+
+
+def needs_training(plan: Plan) -> bool:
+    """Whether an output is to be fine-tuned before it is run; `bake.fine_tuning` is the judge of that."""
+    return not plan.fine_tuning.works_untuned
+
+
+def check_command(plan: Plan, path: Path, computed_here: bool = True) -> str:
+    """Return the shortest `validate` that works where it is printed; empty for an output that nothing compares.
+
+    computed_here: whether the installed transformers computes the output; else a running server is compared.
+    """
+    if plan.source.kind == "config" or plan.target.in_place or not has_receipt(path):
+        return ""
+    if not plan.is_folder and _is_encoder(plan):
+        return ""
+    words = ["validate", str(path)]
+    if not _is_found(plan, path):
+        words += ["--against", plan.source.reference]
+    if not computed_here:
+        port = PORTS.get(runtime_to_show(plan))
+        if port is None:
+            return ""
+        words += ["--server", f"http://localhost:{port}"]
+    return command_line(*words)
+
+
+def plan_purpose(plan: Plan) -> Purpose:
+    """Return what the output of a plan is run for."""
+    if isinstance(plan.source, Source) and plan.is_folder:
+        return checkpoint_purpose(plan.source)
+    keys = _header_of(plan)
+    return purpose_of(keys, arch_of_header(keys))
+
+
+def _is_encoder(plan: Plan) -> bool:
+    """Whether llama.cpp gives no logits of the output of a plan, which is a GGUF file."""
+    keys = _header_of(plan)
+    return gives_no_logits(keys, arch_of_header(keys))
+
+
+def _header_of(plan: Plan) -> HeaderKeys:
+    """The keys of the GGUF file that a plan changes or makes, without the change."""
+    from .gguf import ExportPlan
+
+    if isinstance(plan, ExportPlan):
+        return plan.exported.model
+    assert isinstance(plan.source, GgufSource)
+    return plan.source.file
+
+
+def feature_extraction(path: str) -> str:
+    """Return a program for `python -c` that embeds a text with an encoder, quoted for a shell."""
+    return shlex.quote(f"from transformers import pipeline; print(pipeline('feature-extraction', {path!r})('Hello'))")
+
+
+def runtime_to_show(plan: Plan, draft: Plan | None = None) -> str:
+    """Return the first candidate that supports the output and its draft, in any version if the user named it."""
+    named = [canonical(name).partition("@")[0] for name in plan.target.runtimes]
+    verdicts = plan.result.verdicts
+    if draft is not None:
+        runs_draft = {verdict.runtime for verdict in draft.result.verdicts if verdict.status in RUNS}
+        verdicts = tuple(verdict for verdict in verdicts if verdict.runtime in runs_draft)
+    accepted = (*RUNS, UNTESTED) if plan.target.allow_untested else RUNS
+    statuses = []
+    for row in verdicts:
+        name = row.runtime.partition("@")[0].removesuffix("-gguf")
+        statuses.append((name, row.status in (accepted if name in named else RUNS)))
+    newest = dict(statuses)
+    supporting = {name for name, runs in statuses if runs and (newest[name] or name in named)}
+    candidates = (*named, *(SERVERS if plan.is_folder else (LLAMA_CPP,)))
+    return next((name for name in candidates if name in supporting), "")
+
+
+def _is_found(plan: Plan, path: Path) -> bool:
+    """Whether the source of a written output is found by its receipt alone, on the Hub or beside it."""
+    if plan.source.commit:
+        return True
+    beside = find_source(path, use_state=False)
+    if not beside:
+        return False
+    place = plan.source.path if isinstance(plan.source, GgufSource) else Path(plan.source.reference).expanduser()
+    return os.path.exists(place) and os.path.samefile(beside, place)
+
+
+def _schedule(plan: Plan, purpose: Purpose) -> str:
+    """The options of llama-diffusion-cli for the schedule of an output; empty for other models."""
+    if purpose != "diffusion" or not isinstance(plan.source, GgufSource):
+        return ""
+    return diffusion_schedule(arch_of_header(plan.source.file).name, plan.schedule.context)
+
+
+def _ollama_name(path: Path) -> str:
+    """Return a name that Ollama accepts: up to 80 of a-z, 0-9, `-`, `_` and `.`, with no `-` or `.` in front."""
+    return re.sub(r"[^a-z0-9._-]+|\.{2,}", "-", path.stem.lower()).strip("-.")[:80] or "model"

@@ -1,0 +1,76 @@
+"""The projector beside a GGUF file or checkpoint, which brings images and sounds into the language model."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+from ..errors import BadSource
+from ..formats.gguf.file import GgufFile
+from .gguf import GgufSource, HubGguf
+from .source import Origin, Source
+
+MOST_READ = 32
+"""The most files whose headers are read to find a projector."""
+BEST_TYPES = ("f16", "bf16", "f32")
+"""Types in the names of projectors that are the same but for their weights, the usual one first."""
+WIDTHS = ("clip.vision.projection_dim", "clip.audio.projection_dim")
+"""Keys with the width of what a projector gives: tools/mtmd/clip-impl.h of llama.cpp."""
+
+
+def projector_beside(source: Origin) -> Path | None:
+    """Return the projector of a local model: a file of its folder with `mmproj` in its name; None without one.
+
+    One for another model is told by its width, which is that of the model's embeddings.
+    """
+    place = _folder(source)
+    if place is None or not place.is_dir():
+        return None
+    named = sorted(path for path in place.glob("*.gguf") if "mmproj" in path.name.lower())
+    fitting = [path for path in named[:MOST_READ] if _fits(path, _width(source))]
+    return min(fitting, key=_rank, default=None)
+
+
+def _folder(source: Origin) -> Path | None:
+    """The folder in which the projector of a model would be; None for a model on the Hub."""
+    if isinstance(source, HubGguf) or source.commit:
+        return None
+    if isinstance(source, GgufSource):
+        return source.path.parent
+    return Path(source.reference)
+
+
+def _width(source: Origin) -> int | None:
+    """The width of the embeddings of a model; None where it does not say it."""
+    with suppress(BadSource):
+        if isinstance(source, GgufSource):
+            arch = source.file.get("general.architecture")
+            width = source.file.get(f"{arch}.embedding_length")
+        elif isinstance(source, Source):
+            config = source.config()
+            text = config.get("text_config")
+            width = (text if isinstance(text, dict) else config).get("hidden_size")
+        else:
+            return None
+        return width if isinstance(width, int) else None
+    return None
+
+
+def _fits(path: Path, width: int | None) -> bool:
+    """Whether a file is a projector for embeddings of a width, as far as both say it."""
+    try:
+        file = GgufFile.open(path)
+        if file.get("general.architecture") != "clip":
+            return False
+        widths = [file.get(key) for key in WIDTHS]
+    except (BadSource, OSError):
+        return False
+    known = [value for value in widths if isinstance(value, int)]
+    return width is None or not known or width in known
+
+
+def _rank(path: Path) -> tuple[int, str]:
+    """The place of a projector among those of one model."""
+    words = path.stem.lower().replace("_", "-").replace(".", "-").split("-")
+    ranks = [place for place, name in enumerate(BEST_TYPES) if name in words]
+    return min(ranks, default=len(BEST_TYPES)), path.name

@@ -1,0 +1,50 @@
+"""What a GGUF file is run for: text, embeddings, ranking, or the filling in of masks."""
+
+from math import gcd
+
+from ...models.purpose import Purpose
+from .archs import Arch, HeaderKeys, arch_table
+
+RANKS = 4
+"""`pooling_type` of models that score a document for a query: LLAMA_POOLING_TYPE_RANK of llama.h."""
+STEPS = 256
+"""Steps of llama-diffusion-cli by default: common/arg.cpp, --diffusion-steps."""
+SHORTEST_BLOCK = 32
+"""Tokens of a block in examples/diffusion/README.md of llama.cpp."""
+
+
+def purpose_of(keys: HeaderKeys, arch: Arch) -> Purpose:
+    """Return what a GGUF model is run for.
+
+    keys: of its header. arch: its architecture. `attention.causal` and `pooling_type` are read for every architecture
+    (llama.cpp, src/llama-model.cpp).
+    """
+    if arch.name in arch_table().diffusion:
+        return "diffusion"
+    pooling = keys.get(f"{arch.name}.pooling_type", 0)
+    if pooling == RANKS:
+        return "ranking"
+    is_causal = keys.get(f"{arch.name}.attention.causal", True)
+    if arch.name in arch_table().encoders or not is_causal or pooling:
+        return "embedding"
+    return "text"
+
+
+def gives_no_logits(keys: HeaderKeys, arch: Arch) -> bool:
+    """Whether llama.cpp gives hidden states of a GGUF model and no logits: it is an encoder. Parameters as above."""
+    is_causal = keys.get(f"{arch.name}.attention.causal", True)
+    return arch.name in arch_table().encoders or not is_causal
+
+
+def diffusion_schedule(arch: str, tokens: int) -> str:
+    """Return the options of llama-diffusion-cli for the schedule of an architecture, of which it needs exactly one.
+
+    tokens: of prompt and answer. With blocks it stops unless they divide the tokens, and their number the steps
+    (examples/diffusion/diffusion.cpp).
+    """
+    if arch_table().diffusion[arch] == "time":
+        return "--diffusion-eps 0.001"
+    blocks = gcd(tokens, STEPS)
+    while blocks > 1 and tokens // blocks < SHORTEST_BLOCK:
+        blocks //= 2
+    return f"--diffusion-block-length {tokens // blocks}"

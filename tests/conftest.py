@@ -106,7 +106,7 @@ def llama(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True, scope="session")
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Recorded answers and state of the tests stay among the tests; those of transformers serve all processes of a run."""
+    """Answers and state of the tests stay among the tests; answers of transformers serve all processes of a run."""
     cache, base = tmp_path_factory.mktemp("cache"), tmp_path_factory.getbasetemp()
     shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "checks"
     shared.mkdir(exist_ok=True)

@@ -89,18 +89,19 @@ def needs_training(plan: Plan) -> bool:
     return not plan.fine_tuning.works_untuned
 
 
-def check_command(plan: Plan, path: Path, computed_here: bool = True) -> str:
+def check_command(plan: Plan, path: Path, computed_here: bool = True, against: str = "") -> str:
     """Return the shortest `validate` that works where it is printed; empty for an output that nothing compares.
 
-    computed_here: whether the installed transformers computes the output; else a running server is compared.
+    computed_here: whether the installed transformers computes the output; else a running server is compared. against:
+    the source, where that is not the one of the plan.
     """
     if plan.source.kind == "config" or plan.target.in_place or not has_receipt(path):
         return ""
     if not plan.is_folder and _is_encoder(plan):
         return ""
     words = ["validate", str(path)]
-    if not _is_found(plan, path):
-        words += ["--against", plan.source.reference]
+    if against or not _is_found(plan, path):
+        words += ["--against", against or plan.source.reference]
     if not computed_here:
         port = PORTS.get(runtime_to_show(plan))
         if port is None:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from ..bake.advice import Advice, FormatAdvice, MatrixCell, counts, letters
 from ..evaluate.ranking import RankedMethods, Ranking
 from ..formats.jsontext import JsonObject
+from ..models.gguf import GgufSource
 from ..rope.errors import command_line
 from ..rope.recipe import recipe_text
 from ..runtimes.runtime import GOOD, WRONG, Runtime
@@ -41,6 +42,8 @@ def show_advice(advice: RankedMethods, sheet: Sheet) -> None:
 
 def _show_commands(advice: RankedMethods, first: Advice, sheet: Sheet) -> None:
     """Shows the commands that bake the first method, train with it where it needs that, and measure it."""
+    # trainers load neither GGUF files nor encoders
+    can_train = not (advice.inspection.encoder or isinstance(advice.inspection.source, GgufSource))
     need = first.fine_tuning
     if not need.works_untuned:
         alike = {row.fine_tuning.need for row in advice.methods} == {need.need}
@@ -48,10 +51,11 @@ def _show_commands(advice: RankedMethods, first: Advice, sheet: Sheet) -> None:
         sheet.say(f"At {advice.context:,} tokens ({need.times}) {subject} {need.need}.")
     sheet.copyable(f"Bake:    {first.command}")
     if not first.works_untuned:
-        sheet.copyable(f"Train:   {command_line('train-config', first.out, '--for', 'axolotl')}")
+        if can_train:
+            sheet.copyable(f"Train:   {command_line('train-config', first.out, '--for', 'axolotl')}")
         if advice.untuned:
             sheet.copyable(f"Untuned: {advice.untuned.command}")
-    if advice.ranking is None:
+    if advice.ranking is None and not advice.inspection.encoder:  # `eval` measures the loss of the next token
         rows = f"base,{recipe_text(first.recipe)}"
         sheet.copyable(f"Measure: {command_line('eval', advice.source, '--methods', rows, '--text', 'FILE')}")
 

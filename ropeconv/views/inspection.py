@@ -194,9 +194,9 @@ def show_receipt(receipt: Receipt, sheet: Sheet) -> None:
         sheet.say(statuses(lines))
     show_evaluations(receipt, sheet)
     if not (receipt.validation or receipt.servers):
-        sheet.say("Not validated yet; run `ropeconv validate`.")
+        sheet.say("Not validated yet; run `ropeconv validate OUTPUT`.")
     if not receipt.evaluations:
-        sheet.say("Not evaluated yet; run `ropeconv eval`.")
+        sheet.say("Not evaluated yet; run `ropeconv eval OUTPUT --text FILE`.")
 
 
 def show_evaluations(receipt: Receipt, sheet: Sheet) -> None:

@@ -155,7 +155,7 @@ def support(
 
 
 def others(verdicts: Sequence[VerdictLike], named: Collection[str] = ()) -> str:
-    """Sentences on the other runtimes that are wrong or fail, unless the user named some, and on where all are shown."""
+    """Sentences on other runtimes that are wrong or fail, unless the user named some, and on where all are shown."""
     everyone = f"All {counted(len(by_runtime(verdicts)), 'runtime')}: --explain."
     problem = "" if named else problems(verdicts)
     return f"{problem}. {everyone}" if problem else everyone

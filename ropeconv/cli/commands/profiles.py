@@ -158,6 +158,7 @@ def _write(plan: ProfilesPlan, documents: dict[str, dict[str, Any]], screen: Scr
     from ...bake.profiles import write_profiles
     from ...hub.training import train_command
     from ...inspection.receipts.receipt import CheckRecord, GgufCheckRecord
+    from ...models.gguf import GgufSource
 
     try:
         with screen.progress("Writing", plan.bytes) as advance:
@@ -178,12 +179,13 @@ def _write(plan: ProfilesPlan, documents: dict[str, dict[str, Any]], screen: Scr
         if not screen.quiet:
             for sentence, names in read_back.items():
                 screen.say(f"Checked ({', '.join(names)}): {sentence}")
+    against = str(plan.out / plan.files[0].name) if isinstance(plan.source, GgufSource) else ""
     for name, done in outputs.items():
         profile = plan.plans[name]
         steps = NextSteps(
             train_command(profile, done.path) if needs_training(profile) else "",
             tuple(run_commands(profile, done.path)),
-            check_command(profile, done.path, not done.uncomputed),
+            check_command(profile, done.path, not done.uncomputed, against),
         )
         documents[name] |= {
             "path": str(done.path), "check": to_builtins(done.check), "run": list(steps.run), "train": steps.train,

@@ -62,7 +62,7 @@ class Places(msgspec.Struct, frozen=True):
 def remember_source(output: Path, source: Origin) -> None:
     """Note where the local source of an output is. A state that cannot be written is passed over.
 
-    output: as `apply` wrote it. source: what it was made from; one on the Hub is named by the receipt, and is not noted.
+    output: as `apply` wrote it. source: what it was made from. One on the Hub is not noted: the receipt names it.
     """
     if source.commit or source.kind == "config":
         return
@@ -74,11 +74,11 @@ def remember_source(output: Path, source: Origin) -> None:
 
 
 def find_source(output: Path, use_state: bool = True) -> str:
-    """Return the source of an output: on the Hub, where this machine made it, or a model of its name beside the output.
+    """Return the source of an output: on the Hub, where it was on this machine, or a model of its name beside it.
 
-    output: with a receipt. use_state: also look into what `remember_source` noted. Returns an empty text where it is not
-    found. A wrong one is noticed by its schedule and its weights, which `validate` compares. Raises BadSource without a
-    receipt.
+    output: with a receipt. use_state: also look into what `remember_source` noted. Returns an empty text where it is
+    not found. A wrong one is noticed by its schedule and its weights, which `validate` compares. Raises BadSource
+    without a receipt.
     """
     receipt = read_receipt(output)
     source = receipt.source

@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,10 +18,10 @@ from ...support.models import make
 
 
 @pytest.fixture(autouse=True)
-def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A state of the test's own."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    yield tmp_path / "state"
+    return tmp_path / "state"
 
 
 @pytest.fixture

@@ -151,7 +151,7 @@ def _plan(model: object, recipe: object, given: dict[str, Any], dry_run: bool) -
 def _written(plan: Plan, run: dict[str, Any]) -> Output:
     """Write the output of a plan. run: keywords of `bake.apply.apply`."""
     done = baking.apply(with_card(plan), **run)
-    return Output(done.path, done.check, done.reason, plan, plan.source.reference)
+    return Output(done.path, done.check, done.reason, done.uncomputed, plan, plan.source.reference)
 
 
 def validate(output: object, against: object = None, **keywords: Any) -> Validation:

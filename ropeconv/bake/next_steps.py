@@ -158,7 +158,7 @@ def runtime_to_show(plan: Plan, draft: Plan | None = None) -> str:
 
 
 def _is_found(plan: Plan, path: Path) -> bool:
-    """Whether the source of a written output is found by its receipt alone, on the Hub or beside it."""
+    """Whether the source of a written output is found without the state of this machine, on the Hub or beside it."""
     if plan.source.commit:
         return True
     beside = find_source(path, use_state=False)

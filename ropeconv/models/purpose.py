@@ -1,4 +1,4 @@
-"""What a checkpoint is run for: text, embeddings, ranking, or the filling in of masks."""
+"""The purpose of a checkpoint: text, embeddings, ranking, or masks that are filled in."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .schema import Config
 from .source import Source
 
 Purpose = Literal["text", "embedding", "ranking", "diffusion"]
-"""What a model is run for; `runtimes/llamacpp/purpose.py` says it of GGUF files."""
+"""The purpose of a model; `runtimes/llamacpp/purpose.py` knows that of GGUF files."""
 RANKS = ("ForSequenceClassification", "ForTokenClassification", "RewardModel", "ForRewardModeling")
 """Ends of the names of classes that give scores: https://docs.vllm.ai/en/latest/models/pooling_models/."""
 DIFFUSION = ("diffusion", "llada", "dream", "rnd1")

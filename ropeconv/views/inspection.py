@@ -89,7 +89,7 @@ def _show_summary(inspection: Inspection, sheet: Sheet) -> None:
 
 
 def _encoder(inspection: Inspection) -> str:
-    """What an encoder gives, and how its output is checked."""
+    """The row of an encoder: its results, and how its output is checked."""
     gives = "embeddings, and no next token" if inspection.kv_cache else "no KV cache"
     if isinstance(inspection.source, GgufSource):
         return gives

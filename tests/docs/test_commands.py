@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ropeconv.cli.app import COMMANDS
 from scripts import transcripts
 from scripts.real_model import Unavailable
-from scripts.reference import option_rows
 from scripts.transcripts import ROOT, TUTORIAL, Transcript, fits
 
 from ..support.extent import sample
@@ -35,39 +33,6 @@ def shown(page: str) -> list[Transcript]:
         entry for match in transcripts.BLOCK.finditer(text_of(page)) for entry in transcripts.transcripts(match["body"])
     ]
     return [entry for entry in entries if entry.command not in transcripts.OF_WEIGHTS]
-
-
-def commands_of(text: str) -> list[str]:
-    """Every command of ropeconv in a page, in blocks and in sentences."""
-    blocks = "\n".join(match["body"] for match in transcripts.FENCED.finditer(text)).replace("\\\n", " ")
-    lines = re.findall(r"^(?:\$ )?(ropeconv [a-z].*)$", blocks, re.MULTILINE)
-    inline = re.findall(r"`(ropeconv\s[a-z][^`]*)`", transcripts.FENCED.sub("", text))
-    return [" ".join(command.partition(" # ")[0].partition(" > ")[0].split()) for command in (*lines, *inline)]
-
-
-def unknown_words(command: str) -> list[str]:
-    """What a command has that ropeconv does not know: its name, or options."""
-    words = command.split()[1:]
-    name = next((name for name in (" ".join(words[:2]), words[0]) if name in COMMANDS), None)
-    if name is None:
-        return words[:1]
-    known = {*option_rows(name), *(option_rows("apply") if name == "train-config" else ()), "--help", "--help-all"}
-    shown = "|".join((*option_rows(name).values(), *option_rows("apply").values()))
-    flags = [word.rstrip(".,;:)").partition("=")[0] for word in words if word.startswith("-") and len(word) > 1]
-    return [flag for flag in flags if flag not in known and f"`{flag}" not in shown]
-
-
-@pytest.mark.parametrize("page", [*sorted(path.name for path in (ROOT / "docs").glob("*.md")), "../README.md"])
-def test_every_command_of_a_page_exists_with_its_options(page: str) -> None:
-    assert [(line, unknown_words(line)) for line in commands_of(text_of(page)) if unknown_words(line)] == []
-
-
-def test_an_unknown_command_or_option_in_a_page_would_be_found() -> None:
-    assert commands_of("see `ropeconv schedule --yarn 4`\n```\n$ ropeconv apply x --yran 4\n```\n") == [
-        "ropeconv apply x --yran 4", "ropeconv schedule --yarn 4",
-    ]  # fmt: skip
-    assert unknown_words("ropeconv apply x --yran 4 -o y") == ["--yran"]
-    assert unknown_words("ropeconv schedule --yarn 4") == ["schedule"]
 
 
 def bare(page: str) -> list[str]:

@@ -143,7 +143,7 @@ def _place_of(source: Origin) -> str:
     return os.path.abspath(path)
 
 
-def _files_of(source: Origin) -> dict[str, tuple[int, int]]:
+def _files_of(source: Origin) -> dict[str, tuple[int, str]]:
     """The files of a source that say what it computes: weights and settings, without those of folders in it.
 
     Its own receipt is left out, which gets results when the source itself is validated.

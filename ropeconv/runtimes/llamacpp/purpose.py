@@ -1,4 +1,4 @@
-"""What a GGUF file is run for: text, embeddings, ranking, or the filling in of masks."""
+"""The purpose of a GGUF file: text, embeddings, ranking, or masks that are filled in."""
 
 from math import gcd
 

@@ -1,0 +1,216 @@
+"""The commands that run an output fit what the file is."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import gguf
+import pytest
+
+from ropeconv.bake.next_steps import check_command, plan_purpose, run_commands
+from ropeconv.bake.plan import Plan
+from ropeconv.bake.warnings import write_modelfile
+from ropeconv.models.projector import projector_beside
+from ropeconv.runtimes.llamacpp.archs import arch_table
+from ropeconv.runtimes.llamacpp.purpose import STEPS, diffusion_schedule
+
+from ..conftest import Run
+from ..support.baking import YARN, apply, inspected, make_plan
+from ..support.extent import sample
+from ..support.gguf_files import close
+from ..support.models import make
+from ..support.tiny_gguf import make as make_gguf
+
+MEMORY = """
+import sys, llama_cpp as llama
+llama.llama_backend_init()
+model = llama.llama_model_load_from_file(sys.argv[1].encode(), llama.llama_model_default_params())
+settings = llama.llama_context_default_params()
+settings.n_ctx = settings.n_batch = settings.n_ubatch = 64
+context = llama.llama_init_from_model(model, settings)
+print(bool(llama.llama_get_memory(context)), llama.llama_model_is_diffusion(model))
+"""
+"""Asks llama.cpp whether it makes a key-value cache, and whether it takes a model for a diffusion model."""
+WITHOUT_CACHE = arch_table().cacheless
+
+
+def gguf_plan(path: Path, arch: str, **changes: object) -> Plan:
+    return make_plan(make_gguf(arch, path / "model.gguf", **changes), YARN)
+
+
+@pytest.mark.parametrize("arch", [*sample(WITHOUT_CACHE, 2), "llama-embed", "qwen3"])
+def test_llama_cpp_has_no_cache_for_what_the_table_says(tmp_path: Path, arch: str) -> None:
+    path = make_gguf(arch, tmp_path / "model.gguf")
+    done = subprocess.run([sys.executable, "-c", MEMORY, path], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [str(arch not in WITHOUT_CACHE), str(arch in arch_table().diffusion)]
+    assert (inspected(path).kv_cache is None) == (arch in WITHOUT_CACHE)
+
+
+@pytest.mark.parametrize(
+    ("arch", "changes", "flags"),
+    [
+        ("nomic-bert", {}, "--embeddings -c 256 -b 256 -ub 256"),
+        ("modern-bert", {}, "--embeddings -c 256 -b 256 -ub 256"),
+        ("gemma-embedding", {}, "--embeddings -c 256 -b 256 -ub 256"),
+        ("qwen2", {"attention__causal": False}, "--embeddings -c 256 -b 256 -ub 256"),
+        ("qwen3", {"pooling_type": 3}, "--embeddings -c 256 -b 256 -ub 256"),
+        ("qwen3", {"pooling_type": 4}, "--rerank -c 256 -b 256 -ub 256"),
+        ("qwen3", {"pooling_type": 0}, "-c 256"),
+        ("llama", {"attention__causal": True}, "-c 256"),
+    ],
+)
+def test_a_server_is_started_for_what_the_file_gives(
+    tmp_path: Path, arch: str, changes: dict[str, object], flags: str
+) -> None:
+    """A text that is pooled has to fit into one physical batch: tools/server/README.md of llama.cpp."""
+    plan = gguf_plan(tmp_path, arch, **changes)
+    assert run_commands(plan, Path("out.gguf")) == [f"llama-server -m out.gguf {flags}"]
+
+
+@pytest.mark.parametrize(("arch", "schedule"), [("llada", "--diffusion-block-length 32"), ("dream", "--diffusion-eps")])
+def test_a_diffusion_model_has_a_program_of_its_own(tmp_path: Path, arch: str, schedule: str) -> None:
+    plan = gguf_plan(tmp_path, arch)
+    (line,) = run_commands(plan, Path("out.gguf"))
+    assert line.startswith("llama-diffusion-cli -m out.gguf -c 256 -b 256 -ub 256 --diffusion")
+    assert schedule in line
+    assert plan.kv_cache is None
+    assert run_commands(plan, Path("out.gguf"), Path("out.Modelfile")) == [line], "Ollama does not run it"
+
+
+@pytest.mark.parametrize("tokens", [64, 96, 4096, 16384, 131072, 100_000, 1_000_001])
+def test_the_blocks_of_a_diffusion_model_divide_its_tokens_and_steps(tokens: int) -> None:
+    """llama-diffusion-cli stops otherwise (GGML_ASSERT of examples/diffusion/diffusion.cpp)."""
+    length = int(diffusion_schedule("llada", tokens).split()[1])
+    assert tokens % length == 0
+    assert STEPS % (tokens // length) == 0
+    assert length >= 32
+
+
+def test_an_encoder_is_served_as_one(tmp_path: Path) -> None:
+    model = make("modernbert", tmp_path / "model")
+    served = {
+        name: run_commands(make_plan(model, YARN, runtimes=(name,)), Path("out"))
+        for name in ("vllm", "sglang", "transformers")
+    }
+    assert served["vllm"] == ["vllm serve out --runner pooling --max-model-len 256"]
+    assert served["sglang"] == ["sglang serve --model-path out --is-embedding --context-length 256"]
+    assert "feature-extraction" in served["transformers"][0]
+
+
+def test_the_program_of_an_encoder_runs(tmp_path: Path) -> None:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    model = make("modernbert", tmp_path / "it's a model")
+    words = Tokenizer(models.WordLevel({"Hello": 7, "[UNK]": 0}, "[UNK]"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]", pad_token="[UNK]").save_pretrained(model)
+    (line,) = run_commands(make_plan(model, YARN, runtimes=("transformers",)), model)
+    line = line.replace("python ", f"{sys.executable} ", 1)
+    done = subprocess.run(line, shell=True, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("[[[")
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "purpose"),
+    [
+        ("modules.json", {}, "embedding"),
+        ("notes.json", {}, "text"),
+        ("notes.json", {"architectures": ["LlamaForSequenceClassification"]}, "ranking"),
+    ],
+)
+def test_what_a_checkpoint_is_for_is_read_from_its_files(
+    llama: Path, name: str, config: dict[str, object], purpose: str
+) -> None:
+    (llama / name).write_text("[]")
+    stored = json.loads((llama / "config.json").read_text())
+    (llama / "config.json").write_text(json.dumps(stored | config))
+    assert plan_purpose(make_plan(llama, YARN)) == purpose
+
+
+# A projector for images beside a GGUF file
+
+
+def projector(path: Path, width: int = 128, arch: str = "clip") -> Path:
+    writer = gguf.GGUFWriter(path, arch)
+    writer.add_uint32("clip.vision.projection_dim", width)
+    close(writer)
+    return path
+
+
+def test_a_projector_stays_beside_its_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the command and in the Modelfile, whose paths are seen from its own folder."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    make_gguf("llama", tmp_path / "data" / "model.gguf")
+    plan = make_plan("../data/model.gguf", YARN, Path("out.gguf"))
+    before = run_commands(plan, Path("out.gguf"))
+    assert "mmproj" not in before[0], "the control"
+
+    projector(tmp_path / "data" / "mmproj-model-f16.gguf")
+    (line,) = run_commands(plan, Path("out.gguf"))
+    assert line == "llama-server -m out.gguf --mmproj ../data/mmproj-model-f16.gguf -c 256"
+    text = write_modelfile(plan).read_text()
+    assert text == "FROM ./out.gguf\nFROM ../data/mmproj-model-f16.gguf\nPARAMETER num_ctx 256\n"
+
+
+def test_the_files_of_a_modelfile_are_found_from_the_new_one(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "here").mkdir()
+    make_gguf("llama", tmp_path / "data" / "model.gguf")
+    projector(tmp_path / "data" / "mmproj.gguf")
+    (tmp_path / "data" / "Modelfile").write_text(
+        "FROM ./model.gguf\nFROM ./mmproj.gguf\nADAPTER ./nothing.gguf\nPARAMETER num_ctx 64\n"
+    )
+    text = write_modelfile(make_plan(tmp_path / "data" / "Modelfile", YARN, tmp_path / "here" / "out.gguf")).read_text()
+    assert text == "FROM ./out.gguf\nFROM ../data/mmproj.gguf\nADAPTER ./nothing.gguf\nPARAMETER num_ctx 256\n"
+
+
+def test_only_a_projector_for_the_model_is_taken(tmp_path: Path) -> None:
+    plan = gguf_plan(tmp_path, "llama")
+    projector(tmp_path / "mmproj-other.gguf", width=4096)
+    projector(tmp_path / "mmproj-lora.gguf", arch="llama")
+    (tmp_path / "mmproj-damaged.gguf").write_bytes(b"GGUF")
+    assert projector_beside(plan.source) is None
+    projector(tmp_path / "mmproj-BF16.gguf")
+    projector(tmp_path / "mmproj-F16.gguf")
+    projector(tmp_path / "mmproj-F32.gguf")
+    assert projector_beside(plan.source) == tmp_path / "mmproj-F16.gguf"
+
+
+# How an output is checked
+
+
+def test_the_source_is_named_where_it_is_not_found_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    source = make("llama", tmp_path / "data" / "model")
+    elsewhere = make_plan("../data/model", YARN, Path("out"))
+    beside = make_plan(str(source), YARN, tmp_path / "data" / "out")
+    for plan in (elsewhere, beside):
+        apply(plan)
+    assert check_command(elsewhere, elsewhere.out) == "ropeconv validate out --against ../data/model"
+    assert check_command(beside, beside.out) == f"ropeconv validate {tmp_path}/data/out"
+    at_server = check_command(elsewhere, elsewhere.out, computed_here=False)
+    assert at_server == "ropeconv validate out --against ../data/model --server http://localhost:8000"
+
+    make("qwen2", tmp_path / "here" / "model")
+    assert check_command(elsewhere, elsewhere.out).endswith("--against ../data/model"), "another model of that name"
+
+
+@pytest.mark.parametrize(("factor", "labels"), [(4, ["Next", "Check"]), (64, ["Train", "Next", "Check"])])
+def test_training_comes_before_serving(llama: Path, run: Run, factor: int, labels: list[str]) -> None:
+    lines = run("apply", "model", "--yarn", factor, code=0).stdout.splitlines()
+    assert [line.partition(":")[0] for line in lines if line.startswith(("Train", "Next", "Check"))] == labels
+
+
+def test_runtimes_that_were_not_asked_for_are_left_to_explain(llama: Path, run: Run) -> None:
+    named = run("apply", "model", "--yarn", 4, "--runtime", "vllm", "--dry-run", code=0).stdout
+    assert "vLLM" in named
+    assert not any(name in named for name in ("candle", "SGLang", "mlx-lm"))
+    for more in (["--explain", "--runtime", "vllm"], []):
+        assert "candle" in run("apply", "model", "--yarn", 4, "--dry-run", *more, code=0).stdout

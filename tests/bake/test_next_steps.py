@@ -205,7 +205,7 @@ def test_the_source_is_named_where_it_is_not_found_without(tmp_path: Path, monke
 @pytest.mark.parametrize(("factor", "labels"), [(4, ["Next", "Check"]), (64, ["Train", "Next", "Check"])])
 def test_training_comes_before_serving(llama: Path, run: Run, factor: int, labels: list[str]) -> None:
     lines = run("apply", "model", "--yarn", factor, code=0).stdout.splitlines()
-    assert [line.partition(":")[0] for line in lines if line.startswith(("Train", "Next", "Check"))] == labels
+    assert [line.partition(":")[0] for line in lines if line.startswith(("Train:", "Next:", "Check:"))] == labels
 
 
 def test_runtimes_that_were_not_asked_for_are_left_to_explain(llama: Path, run: Run) -> None:

@@ -97,6 +97,8 @@ def check_command(plan: Plan, path: Path, computed_here: bool = True, against: s
     """
     if plan.source.kind == "config" or plan.target.in_place or not has_receipt(path):
         return ""
+    if plan.draft:  # a head, which nothing runs without its target
+        return ""
     if not plan.is_folder and _is_encoder(plan):
         return ""
     words = ["validate", str(path)]

@@ -367,7 +367,8 @@ def _whole_length(comparison: Comparison, times: int) -> int:
     """Return the default length of a run over every position. times: how often each token is read."""
     schedule, output = comparison.schedule, GgufSource(comparison.baked)
     original, context = schedule.original_context, schedule.context
-    cache = gguf_cache(output.file, arch_of(output.file)).bytes(length_beyond(original, context))
+    kept = gguf_cache(output.file, arch_of(output.file))
+    cache = kept.bytes(length_beyond(original, context)) if kept else {}
 
     def seconds() -> float:
         begin = time.perf_counter()
@@ -434,7 +435,8 @@ def _in_llamacpp(comparison: Comparison, source: GgufSource, of_output: bool = F
 
 def _has_states(file: GgufFile) -> bool:
     """Whether some layers of a model keep a state in place of keys and values, which has no gaps."""
-    return gguf_cache(file, arch_of(file)).states > 0
+    cache = gguf_cache(file, arch_of(file))
+    return cache is not None and cache.states > 0
 
 
 def _rounded(comparison: Comparison) -> str:

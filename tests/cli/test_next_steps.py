@@ -30,6 +30,7 @@ PRINTS = {
     "two formats": "apply ../data/text --yarn 2 --to safetensors --to gguf --outtype f32",
     "GGUF": "apply ../data/file.gguf --yarn 2",
     "GGUF, far": "apply ../data/file.gguf --yarn 64",
+    "GGUF of a diffusion model": "apply ../data/diffusion.gguf --yarn 2",
     "GGUF of an encoder": "apply ../data/encoder.gguf --yarn 64",
     "advice for GGUF of an encoder": "advise ../data/encoder.gguf --context 8k",
     "GGUF in place": "apply own.gguf --yarn 2 --in-place",
@@ -81,6 +82,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     release(folder / "meta")
     make_gguf("llama", folder / "file.gguf")
     make_gguf("nomic-bert", folder / "encoder.gguf")
+    make_gguf("llada", folder / "diffusion.gguf")
     small_graph(folder / "onnx")
     config = json.loads((folder / "stale" / "config.json").read_text())
     config["rope_scaling"] = {"type": "linear", "factor": 2.0}

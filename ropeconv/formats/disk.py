@@ -163,7 +163,10 @@ def made_folder(folder: Path, fsync: bool = True) -> Iterator[None]:
     fsync: wait until the names of those that stay are on the disk. Raises OSError.
     """
     missing = [place for place in (folder, *folder.parents) if not place.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:  # a file has its name
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from None
     try:
         yield
     finally:

@@ -78,9 +78,18 @@ def test_a_fifo_is_written_to_and_not_replaced(tmp_path: Path) -> None:
 
 
 def test_an_error_names_the_file_that_was_asked_for(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError) as problem:
-        write_file(tmp_path / "missing" / "out.json", "text")
-    assert problem.value.filename == str(tmp_path / "missing" / "out.json")
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError) as problem:
+        write_file(tmp_path / "file" / "out.json", "text")
+    assert problem.value.filename == str(tmp_path / "file" / "out.json")
+
+
+def test_a_missing_folder_is_made_and_stays_only_with_the_file_in_it(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="stopped"), draft_of(tmp_path / "a" / "b" / "out.json"):
+        raise ValueError("stopped")
+    assert names(tmp_path) == []
+    write_file(tmp_path / "a" / "b" / "out.json", "text")
+    assert (tmp_path / "a" / "b" / "out.json").read_text() == "text"
 
 
 def test_two_writers_at_once_leave_one_whole_file(tmp_path: Path) -> None:

@@ -158,7 +158,7 @@ def obstacle(folder: Path) -> str:
 
 @contextmanager
 def made_folder(folder: Path, fsync: bool = True) -> Iterator[None]:
-    """Make a folder, and those above it that are missing. What is empty at the end is removed again.
+    """Make a folder, and those above it that are missing. Those that are empty at the end are removed again.
 
     fsync: wait until the names of those that stay are on the disk. Raises OSError.
     """

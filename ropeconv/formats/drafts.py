@@ -41,7 +41,7 @@ def write_file(path: Path, content: str | bytes) -> None:
 def draft_of(path: Path, draft: Path | None = None, fsync: bool = True) -> Iterator[Path]:
     """Yield the hidden file that gets the name `path` at the end of the block. Missing folders above it are made.
 
-    A draft that a killed process left is written over. After an error the draft is removed. Of two processes that write
+    A draft that a killed process left is written over. After an error the draft is removed. Where two processes write
     the same file, the second waits.
 
     Args:

@@ -1,4 +1,4 @@
-"""What a file is, by its first bytes. Begin with `kind_of`; a name decides only where there is no such file yet."""
+"""Kinds of files, known by their first bytes. Begin with `kind_of`; a name decides only where there is no file yet."""
 
 import os
 import stat
@@ -60,7 +60,7 @@ REPAIRS: dict[Kind, str] = {
     "tensorrt": "run `ropeconv apply` on the checkpoint, and build the engine from its output",
     "archive": "unpack it, and give what is inside",
 }
-"""What a user can do with a file that no command reads."""
+"""The repair for each kind of file that no command reads."""
 
 HEAD = 4096
 """Bytes that decide."""

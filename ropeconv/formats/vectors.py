@@ -125,7 +125,7 @@ def _read_torch(path: Path) -> JsonObject:
 
 
 def _listed(value: Any, name: str) -> Any:
-    """The numbers of a tensor as a list; a list as it is."""
+    """The numbers of a tensor as a list; a list is returned unchanged."""
     if not hasattr(value, "detach"):
         return list(value) if isinstance(value, tuple) else value
     words = f"the tensor {shown(name)}" if name else "the tensor"

@@ -145,7 +145,7 @@ class ConfigSource(Source):
 
 
 def _not_a_config(file: Path) -> str:
-    """A sentence on a file that is no config.json: what it is, and what to give."""
+    """A sentence on a file that is not a config.json: what it is, and what to give."""
     kind = kind_of(file)
     beside = [name for name in ("config.json", "params.json") if file.with_name(name).is_file()]
     if kind in WEIGHTS_ALONE and beside:

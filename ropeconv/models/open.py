@@ -66,7 +66,7 @@ def _open(reference: str) -> Source | GgufSource:
 
 
 def _open_elsewhere(reference: str, path: Path) -> Source | GgufSource:
-    """The source of a reference that is no path here: a model in Ollama's store, a file or a repository on the Hub."""
+    """The source of a reference that is not a path here: in Ollama's store, or a file or repository on the Hub."""
     stored = ollama.find(reference)
     if stored is not None:
         return OllamaGguf(stored)

@@ -1,4 +1,4 @@
-"""What people type for a model, before it is opened: paths, pages of the Hub, Modelfiles, names of Ollama.
+"""References to models, as people type them: paths, pages of the Hub, Modelfiles, names of Ollama.
 
 `resolved` gives the reference that `open_source` takes, and `names_gguf` says whether that is a
 GGUF file. Neither needs numpy, so that a command line can ask before anything heavy is imported.
@@ -129,7 +129,7 @@ def _inherit(text: str, base: str) -> str:
 
 
 def _key(block: str) -> tuple[str, str]:
-    """What a command of a Modelfile sets: two commands with one key say the same."""
+    """The key that a command of a Modelfile sets: two commands with one key say the same."""
     match = COMMAND.match(block)
     if match is None:  # a comment, or an empty line
         return "", ""

@@ -9,7 +9,7 @@ from ..formats.package_data import package_data
 
 
 class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A program that runs models in other runtimes, or a runtime that nobody has tested here.
+    """A program that runs models in other runtimes, or a runtime that was not tested here.
 
     The fields are explained in `programs.toml`.
     """
@@ -34,12 +34,12 @@ class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def answer(self) -> str:
-        """What to name in its place, and what to do; empty where its name is accepted."""
+        """The name to give instead, and what to do; empty where its name is accepted."""
         if self.hosts:
             return f"{self.title} runs {self.hosts}; name one of these instead"
         if self.nearest:
             return (
-                f"{self.title} is not known, since nobody has run it here; the nearest that is: "
+                f"{self.title} is not known, since it was not run here; the nearest that is: "
                 f"{self.nearest} ({self.why}). Name that to choose the form of the output, and compare "
                 f"the perplexity beyond the trained context in {self.title} with that of `ropeconv eval`"
             )
@@ -47,7 +47,7 @@ class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def letters(name: str) -> str:
-    """A name as it is compared: in lower case, without blanks, dashes, dots and underscores."""
+    """A name in the form in which names are compared: in lower case, without blanks, dashes, dots and underscores."""
     return re.sub(r"[\s._-]+", "", name).lower()
 
 

@@ -305,7 +305,7 @@ def with_noise(result: BucketResult, measures: Measures, second: Measures, noise
     error is that of the noise: that of the output would grow with the fault.
 
     Args:
-        result: Of the comparison with the first reference.
+        result: The result of the comparison with the first reference.
         measures: Between the first reference and the output.
         second: Between the second reference and the output.
         noise: Between the two references, where it is largest.

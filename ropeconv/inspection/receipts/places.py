@@ -8,15 +8,15 @@ import hashlib
 import json
 import os
 import re
-import tempfile
 from collections.abc import Iterable
 from contextlib import suppress
-from pathlib import Path, PurePath
+from pathlib import Path
 
 import msgspec
 
 from ...errors import BadSource
 from ...formats.disk import sampled
+from ...formats.drafts import write_file
 from ...formats.files import expanded, read_text
 from ...models.gguf import GgufSource
 from ...models.open import HUB_FILE
@@ -181,23 +181,15 @@ def _read(note: Path) -> tuple[Place, ...]:
 
 
 def _write(note: Path, places: Iterable[Place]) -> None:
-    """Replaces a file of places at once, readable by its user only. Raises OSError."""
+    """Replaces a file of places, in a folder that only its user can read. Raises OSError."""
     note.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    descriptor, draft = tempfile.mkstemp(prefix=".", suffix=".new", dir=note.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(msgspec.json.encode(Places(tuple(places))))
-        os.replace(draft, note)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(draft)
-        raise
+    write_file(note, msgspec.json.encode(Places(tuple(places))))
     _remove_oldest(note.parent)
 
 
 def _remove_oldest(folder: Path) -> None:
-    """Removes the oldest files of a folder beyond `MOST_RECEIPTS`, drafts of killed processes among them."""
-    files = [path for path in folder.iterdir() if PurePath(path).suffix in (".json", ".new")]
+    """Removes the oldest files of a folder beyond `MOST_RECEIPTS`."""
+    files = list(folder.glob("*.json"))
     if len(files) <= MOST_RECEIPTS:
         return
     by_age = sorted(files, key=lambda path: path.stat().st_mtime_ns)

@@ -1,4 +1,4 @@
-"""Optional packages: the extra of ropeconv that installs each, and the message about a missing one."""
+"""Packages that are imported late: the extra of ropeconv that installs each, and the message about a missing one."""
 
 import importlib.util
 import os
@@ -8,13 +8,23 @@ from typing import NamedTuple
 
 from .rope.errors import RopeconvError
 
+MODEL_PACKAGES = ("torch", "transformers", "tokenizers", "accelerate", "tiktoken", "matplotlib", "httpx2")
+"""Dependencies that a machine may lack on which ropeconv only patches GGUF files or publishes (docs/README.md)."""
 EXTRAS = {
-    "torch": "validate", "transformers": "validate", "tokenizers": "validate", "accelerate": "validate",
-    "httpx2": "validate", "matplotlib": "plot", "llama_cpp": "llamacpp", "tiktoken": "meta", "lm_eval": "lm-eval",
-    "datasets": "datasets", "ray": "ray", "grpc": "ray", "submitit": "slurm", "gradio": "ui",
-    "starlette": "ui", "fastapi": "ui", "uvicorn": "ui", "onnx": "graphs", "openvino": "graphs",
-}  # fmt: skip
-"""The extra that installs each package that is imported late."""
+    "llama_cpp": "llamacpp",
+    "lm_eval": "lm-eval",
+    "datasets": "datasets",
+    "ray": "ray",
+    "grpc": "ray",
+    "submitit": "slurm",
+    "gradio": "ui",
+    "starlette": "ui",
+    "fastapi": "ui",
+    "uvicorn": "ui",
+    "onnx": "graphs",
+    "openvino": "graphs",
+}
+"""The extra that installs each other package that is imported late."""
 
 
 class Requirement(NamedTuple):
@@ -26,21 +36,18 @@ class Requirement(NamedTuple):
     task: str
     """The step that needs it, for the message."""
 
-    extra: str = ""
-    """The extra that installs it; by default as in `EXTRAS`."""
-
     def check(self) -> None:
         """Raise RopeconvError if the package is not installed."""
-        require(self.package, self.task, self.extra)
+        require(self.package, self.task)
 
 
-def require(package: str, task: str, extra: str = "") -> None:
+def require(package: str, task: str) -> None:
     """Raise RopeconvError if a package is not installed.
 
-    package: its name in imports. task: what needs it, for the message. extra: by default as in `EXTRAS`.
+    package: its name in imports. task: what needs it, for the message.
     """
     if not installed(package):
-        raise missing(package, task, extra)
+        raise missing(package, task)
 
 
 def installed(package: str) -> bool:
@@ -51,11 +58,15 @@ def installed(package: str) -> bool:
         return False
 
 
-def missing(package: str, task: str = "this", extra: str = "") -> RopeconvError:
+def missing(package: str, task: str = "this") -> RopeconvError:
     """Return the error for a package that is not installed. Parameters as in `require`."""
-    extra = extra or EXTRAS.get(package, "")
-    install = f"ropeconv[{extra}]" if extra else package
-    return RopeconvError(f"{task} needs {package}, which is not installed; pip install '{install}'")
+    if package in MODEL_PACKAGES:
+        install = "ropeconv"
+    elif package in EXTRAS:
+        install = f"'ropeconv[{EXTRAS[package]}]'"
+    else:
+        install = package
+    return RopeconvError(f"{task} needs {package}, which is not installed; pip install {install}")
 
 
 SECRETS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "OPENAI_API_KEY")

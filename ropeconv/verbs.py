@@ -168,8 +168,8 @@ def validate(output: object, against: object = None, **keywords: Any) -> Validat
     """
     from .bake.findings import Options
 
-    require("torch", "validating", "validate")
-    require("transformers", "validating", "validate")
+    require("torch", "validating")
+    require("transformers", "validating")
     of_settings = _of_fields(Settings) | {"length": EITHER, "text": PATH}
     others = {"server": TEXT, "model": TEXT, "quick": SWITCH, "ignore_receipt": SWITCH}
     given = _checked("validate", keywords, of_settings | others)

@@ -16,14 +16,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import click
 import msgspec
+from typer.core import TyperArgument, TyperOption
 
 import ropeconv
 from ropeconv.bake.hidden import Begun, FinishedFile, Moves
 from ropeconv.bake.plan import PlanDocument
 from ropeconv.cli.app import COMMANDS, find
-from ropeconv.cli.command import Command, PanelOption
 from ropeconv.evaluate.cases import EvalLine
 from ropeconv.evaluate.result import Result
 from ropeconv.evaluate.tune.result import TuningResult
@@ -73,9 +72,9 @@ TASKS: dict[str, tuple[str, tuple[str, ...]]] = {
 INTRODUCTION = (
     "After this page you know what every command does, and which options it has. `ropeconv COMMAND --help` prints them "
     "in a terminal, and `--help-all` adds expert options. `--json` prints one document ([keys](python.md#json)), `-q` "
-    'only the result, such as a path. `eval "$(_ROPECONV_COMPLETE=bash_source ropeconv)"` makes bash complete commands '
-    "and options; zsh and fish have `zsh_source` and `fish_source`. Exit codes: 0 done, 1 a known failure, 2 wrong "
-    "usage, 3 a check ran and disagreed, 130 interrupted."
+    "only the result, such as a path. `ropeconv --install-completion` makes bash, zsh or fish complete commands, "
+    "options, files, and the names of runtimes and families. Exit codes: 0 done, 1 a known failure, 2 wrong usage, "
+    "3 a check ran and disagreed, 130 interrupted."
 )
 """The beginning of docs/commands.md."""
 EVERYWHERE = ("--help", "--help-all", "--json", "--quiet")
@@ -98,28 +97,16 @@ GROUPS: dict[str, tuple[str, ...]] = {
 """Names of the package by the sections of the API in docs/python.md."""
 
 
-def parsed(name: str) -> Command:
-    """Return the command of a name, such as `list methods`."""
-    command = find(name)
-    assert isinstance(command, Command)
-    return command
-
-
-def arguments_of(name: str) -> list[click.Argument]:
-    """Return the arguments of a command."""
-    return [param for param in parsed(name).params if isinstance(param, click.Argument)]
-
-
 def option_rows(name: str) -> dict[str, str]:
     """Return the rows of the table of options of a command, by their flags."""
-    options = [param for param in parsed(name).params if isinstance(param, PanelOption)]
-    return {param.opts[0]: _row(param) for param in options}
+    return {option.opts[0]: _row(option) for option in find(name).options}
 
 
-def _row(option: PanelOption) -> str:
+def _row(option: TyperOption) -> str:
     flags = [*option.opts, *option.secondary_opts]
     value = "" if option.is_flag else f" {option.metavar}"
-    default = f" Default: `{option.default}`." if option.show_default else ""
+    has_default = option.default not in (None, "", []) and option.default is not False
+    default = f" Default: `{option.default}`." if option.show_default and has_default else ""
     cells = (", ".join(f"`{flag}{value}`" for flag in flags), f"{option.help}{default}")
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
@@ -161,8 +148,8 @@ def _table(rows: Iterable[str]) -> str:
 
 def _section(name: str, shared: Mapping[str, str], common: Mapping[str, str]) -> str:
     """Return the section of a command. shared, common: rows that are described once."""
-    command, arguments = parsed(name), arguments_of(name)
-    usage = " ".join(["ropeconv", name, *(str(item.metavar) for item in arguments), "[OPTIONS]"])
+    command = find(name)
+    usage = " ".join(["ropeconv", name, *map(_usage, command.arguments), "[OPTIONS]"])
     summary = textwrap.fill(" ".join((command.help or "").split("\n\n")[0].split()), WIDEST, break_on_hyphens=False)
     lines = [line for line in command.examples if line.startswith("ropeconv ")]
     by_flag = option_rows(name)
@@ -170,7 +157,7 @@ def _section(name: str, shared: Mapping[str, str], common: Mapping[str, str]) ->
     others = [flag for flag, row in by_flag.items() if common.get(flag) == row and flag not in known]
     rows = [row for flag, row in by_flag.items() if flag not in (*known, *others)]
     parts = [f"### ropeconv {name}", summary, "```text\n" + "\n".join([usage, "", *lines]).rstrip() + "\n```"]
-    described = [f"`{item.metavar}`: {item.help}" for item in arguments if item.help]
+    described = [f"`{_usage(item)}`: {item.help}" for item in command.arguments if item.help]
     parts += [textwrap.fill(text, WIDEST, break_on_hyphens=False) for text in described]
     if "--yarn" in by_flag:
         parts.append("It also has the [method options](#method-options).")
@@ -181,6 +168,12 @@ def _section(name: str, shared: Mapping[str, str], common: Mapping[str, str]) ->
     if rows:
         parts.append(_table(rows))
     return "\n\n".join(parts) + "\n"
+
+
+def _usage(argument: TyperArgument) -> str:
+    """Return an argument as it stands in a command: `SOURCE`, `[NAME]`, `SOURCE...`."""
+    name = argument.metavar or argument.name
+    return (name if argument.required else f"[{name}]") + ("..." if argument.nargs == -1 else "")
 
 
 def schema_text(name: str) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import ropeconv
-from ropeconv.environment import EXTRAS, installed, missing, require
+from ropeconv.environment import EXTRAS, MODEL_PACKAGES, installed, missing, require
 from ropeconv.rope.errors import RopeconvError
 
 from .support.optional import EXTRAS as OF_TESTS
@@ -60,8 +60,12 @@ def test_every_failure_has_one_root_and_is_exported() -> None:
     assert {kind.__name__ for kind in ours} - private <= set(ropeconv.__all__)
 
 
+def ordered(requirements: list[str]) -> list[str]:
+    return [re.split(r"[<>=\[]", requirement)[0] for requirement in requirements]
+
+
 def names(requirements: list[str]) -> set[str]:
-    return {re.split(r"[<>=\[]", requirement)[0] for requirement in requirements}
+    return set(ordered(requirements))
 
 
 def third_party() -> set[str]:
@@ -78,7 +82,8 @@ def third_party() -> set[str]:
 def test_every_import_is_a_dependency_or_named_in_an_extra() -> None:
     packages = third_party()
     assert {IMPORTED.get(name, name) for name in packages - EXTRAS.keys()} <= names(PROJECT["dependencies"])
-    assert {"torch", "transformers", "matplotlib", "httpx2"} <= packages
+    assert {"torch", "transformers", "matplotlib", "httpx2", "typer"} <= packages
+    assert "click" not in packages
 
 
 @pytest.mark.parametrize("package", EXTRAS)
@@ -88,8 +93,21 @@ def test_the_extra_brings_the_package(package: str) -> None:
 
 
 def test_a_missing_package_is_a_sentence_with_the_extra() -> None:
-    with pytest.raises(RopeconvError, match=r"^x needs nothing_like_this, .* pip install 'ropeconv\[meta\]'$"):
-        require("nothing_like_this", "x", "meta")
+    with pytest.raises(RopeconvError, match=r"^x needs nothing_like_this, .* pip install nothing_like_this$"):
+        require("nothing_like_this", "x")
     require("json", "x")
     assert (installed("json"), installed("nothing.like.this")) == (True, False)
-    assert str(missing("torch")).endswith("pip install 'ropeconv[validate]'")
+    assert str(missing("torch")).endswith("; pip install ropeconv")
+    assert str(missing("ray")).endswith("; pip install 'ropeconv[ray]'")
+
+
+def test_the_plain_install_has_the_packages_of_the_main_job_and_no_extra_is_left_for_them() -> None:
+    packages = {"torch", "transformers", "safetensors", "huggingface-hub", "gguf", "typer"}
+    assert packages <= names(PROJECT["dependencies"])
+    assert not {"validate", "meta", "plot"} & PROJECT["optional-dependencies"].keys()
+
+
+def test_the_line_for_a_machine_without_torch_has_all_other_dependencies() -> None:
+    page = (ROOT / "docs" / "README.md").read_text("utf-8")
+    (line,) = re.findall(r"^pip install --no-deps ropeconv && pip install (.+)$", page, re.MULTILINE)
+    assert line.split() == [name for name in ordered(PROJECT["dependencies"]) if name not in MODEL_PACKAGES]

@@ -46,7 +46,7 @@ from .plan import GgufOutput, Plan
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-NOT_INSTALLED = "transformers is not installed; pip install 'ropeconv[validate]'"
+NOT_INSTALLED = "transformers is not installed; pip install ropeconv"
 NO_LLAMA_CPP = "is not installed here; pip install 'ropeconv[llamacpp]'"
 Query = Callable[[Path], JsonObject]
 """Returns the answer of transformers about the config in a folder."""

@@ -1,5 +1,6 @@
 """The command line: one file per command, which imports heavy modules when it runs."""
 
+import gc
 import os
 import sys
 
@@ -8,11 +9,8 @@ WINDOWS = "ropeconv: Windows is not supported; run ropeconv in WSL (`wsl --insta
 
 def main() -> None:
     """Runs the command line and exits with its code."""
-    import gc
-
     if os.name == "nt":
         sys.exit(WINDOWS)
-    gc.disable()  # a fifth of the start-up; what runs for long turns it on again
     from .process import prepare
 
     prepare()
@@ -21,7 +19,7 @@ def main() -> None:
     from .process import run
 
     code = run(app)
-    gc.freeze()  # the exit would go through every object once more, for a tenth of a second
+    gc.freeze()  # else the exit walks through every object once more: 0.19 of the 0.87 s of CPU of `inspect`
     sys.exit(code)
 
 

@@ -1,36 +1,111 @@
-"""`ropeconv` with all its commands, which are imported when they are needed."""
+"""`ropeconv` with all its commands, which are imported when they are called."""
 
-import click
+from collections.abc import Callable
+from importlib import import_module
+from typing import Annotated
+
+import typer
+from typer.main import get_command
 
 from ..version import __version__
-from .command import Group
+from .typer_classes import Command, LazyGroup, Stub
 
-LISTS = {"methods": "list", "families": "list", "archs": "list", "runtimes": "list"}
-MODULES = {
-    "inspect": "inspect", "advise": "inspect", "apply": "apply", "profiles": "profiles", "validate": "validate",
-    "compare": "inspect", "restore": "restore", "push": "push", "train-config": "push", "eval": "eval", "tune": "tune",
-    "run": "run", "ui": "ui", "plot": "plot", "bound": "bound",
-}  # fmt: skip
-"""The module in `commands` of each command, in the order of the help."""
-COMMANDS = (*MODULES, *(f"list {name}" for name in LISTS))
-"""The names of all commands."""
+COMMANDS = {
+    "inspect": ("inspect", "Show the RoPE of a model, the runtimes that support it, and problems with their fixes."),
+    "advise": ("inspect", "Compare the methods that reach a context length, with the command for each."),
+    "apply": ("apply", "Write a checkpoint or GGUF file with a longer context."),
+    "profiles": ("profiles", "Write one model for several contexts, with its weights stored once."),
+    "validate": (
+        "validate",
+        "Check that a runtime computes the method: compare logits with the source, scaled at run time.",
+    ),
+    "compare": (
+        "inspect",
+        "Show how the RoPE of two models differs, or whether models can be merged and adapters applied.",
+    ),
+    "restore": ("restore", "Undo: recreate the original model from an output."),
+    "push": (
+        "push",
+        "Publish an output on the Hub; files that the source repository has are copied there, not uploaded.",
+    ),
+    "train-config": (
+        "push",
+        "Print a training config for Axolotl, LLaMA-Factory, Megatron-LM, NeMo, TRL or Unsloth.",
+    ),
+    "eval": (
+        "eval",
+        "Measure loss and retrieval of a model with several methods, before anything is written.",
+    ),
+    "tune": (
+        "tune",
+        "Search for frequencies that beat the built-in methods on your text, and write them as a recipe.",
+    ),
+    "run": ("run", "Run apply, validate, eval and push for many models, as a plan file says (docs/running.md)."),
+    "ui": ("ui", "Open the browser page, to inspect, extend and publish models without a command line."),
+    "plot": ("plot", "Show the frequencies of one or several methods: a table, or a picture with -o."),
+    "bound": (
+        "bound",
+        "Find the smallest rope_theta for a context length, or the longest distance that a model supports.",
+    ),
+    "list methods": ("list", "List the methods, or show one with its formula, settings and paper."),
+    "list families": ("list", "List the model families, with their rope types and GGUF architectures."),
+    "list archs": (
+        "list",
+        "List the GGUF architectures, with the rope tensors and keys that llama.cpp supports for each.",
+    ),
+    "list runtimes": ("list", "List the runtimes, and how many model families each was tested with."),
+}
+"""The module in `commands` of each command, and the first line of its docstring, in the order of the help.
 
+The lines are here too, so that `ropeconv --help` does not import every command.
+"""
+LISTS = "List methods, model families, GGUF architectures or runtimes."
 
-app = Group(
-    "ropeconv", "Extend the context of models with RoPE, and verify that runtimes compute the extension.", MODULES
+app = typer.Typer(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    pretty_exceptions_enable=False,
 )
-click.version_option(
-    __version__, "-V", "--version", message="ropeconv %(version)s", help="Print the version and exit."
-)(app)
-app.add_command(Group("list", "List methods, model families, GGUF architectures or runtimes.", LISTS))
+lists = typer.Typer(cls=LazyGroup)
+app.add_typer(lists, name="list", help=LISTS, short_help=LISTS)
 
 
-def find(name: str) -> click.Command:
-    """Return the command of a name, such as `list methods`."""
-    command: click.Command = app
-    for word in name.split():
-        assert isinstance(command, Group)
-        subcommand = command.get_command(click.Context(command), word)
-        assert subcommand is not None, name
-        command = subcommand
+def find(name: str) -> Command:
+    """Import and return the command of a name, such as `list methods`."""
+    module, _ = COMMANDS[name]
+    loaded = get_command(import_module(f".commands.{module}", __package__).app)
+    command = getattr(loaded, "commands", {}).get(
+        name.removeprefix("list "), loaded
+    )  # a module with several is a group
+    assert isinstance(command, Command), name
     return command
+
+
+def _stub(name: str) -> Callable[[], Command]:
+    """Return the function of a stub, which imports the command of that name."""
+
+    def load() -> Command:
+        return find(name)
+
+    return load
+
+
+for _name, (_, _summary) in COMMANDS.items():
+    _group = lists if _name.startswith("list ") else app
+    _group.command(_name.removeprefix("list "), cls=Stub, short_help=_summary)(_stub(_name))
+
+
+def _print_version(value: bool) -> None:
+    if value:
+        typer.echo(f"ropeconv {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def ropeconv(
+    version: Annotated[
+        bool,
+        typer.Option("--version", "-V", help="Print the version and exit.", is_eager=True, callback=_print_version),
+    ] = False,
+) -> None:
+    """Extend the context of models with RoPE, and verify that runtimes compute the extension."""

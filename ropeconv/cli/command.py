@@ -1,23 +1,22 @@
-"""Commands of click from functions: annotated parameters are arguments and options, dataclasses groups of options."""
+"""Panels of the help, and options that are fields of dataclasses, which every command shares.
+
+`expand_options` is the first thing to read: it lets a function have one parameter for many options. All else about a
+command is Typer's: its parameters are `Annotated[kind, typer.Option(...)]`.
+"""
 
 import inspect
-import os
-import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import MISSING, dataclass, is_dataclass
-from difflib import get_close_matches
-from functools import partial
-from importlib import import_module
+from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import click
-from click.shell_completion import CompletionItem
+import typer
 
 from ..errors import UsageError
 from ..formats.files import expanded
-from ..options import Option, described, from_command_line, options
-from ..rope.errors import shown
+from ..options import Option, from_command_line, options
+from .completion import COMPLETIONS
 
 METHOD = "Method (choose one; S is a factor, 4, or a length, 128k or 100000)"
 LENGTH = "Length"
@@ -28,44 +27,9 @@ MODEL = "Model"
 RUNNING = "Running"
 GENERAL = "General"
 EXPERT = "Expert options"
+"""Options in this panel are hidden from `--help`; `--help-all` shows them."""
 PANELS = (METHOD, LENGTH, MODEL, RUNNING, OUTPUT, RUNTIMES, HUB, GENERAL, EXPERT)
-OTHER_WORDS = {
-    "archs": "list archs", "bake": "apply", "check": "validate", "convert": "apply", "diff": "compare",
-    "export": "apply", "extend": "apply", "families": "list families", "help": "--help", "info": "inspect",
-    "merge": "compare", "methods": "list methods", "models": "list families", "perplexity": "eval", "publish": "push",
-    "quantize": "apply", "recommend": "advise", "runtimes": "list runtimes", "schedule": "plot", "show": "inspect",
-    "test": "validate", "train": "train-config", "undo": "restore", "upload": "push", "verify": "validate",
-    "version": "--version",
-}  # fmt: skip
-"""Commands that people type by other names."""
-OTHER_OPTIONS = {
-    "--quantize": "--outtype", "--quant": "--outtype", "--gguf": "--to gguf", "--format": "--to", "--output": "-o",
-    "--max-model-len": "--context", "--ctx-size": "--context", "--max-position-embeddings": "--context",
-    "-c": "--context", "--num-ctx": "--context", "--hf-overrides": "--to overrides", "--rope-scale": "--linear",
-    "--rope-theta": "--theta", "--rope-freq-base": "--theta", "--rope-scaling": "--yarn", "--factor": "--yarn",
-    "--method": "--yarn", "--lora": "--adapter", "--overwrite": "--force", "--target": "--runtime",
-    "--engine": "--runtime", "--backend": "--runtime", "--dtype": "--outtype", "--source": "--against",
-    "--trainer": "--for", "--output-dir": "-o", "--pi": "--linear", "--rope-type": "--yarn",
-    "--original-max-position-embeddings": "--original-context",
-}  # fmt: skip
-"""Options that people type by other names, such as those of runtimes."""
-PUSH_ONLY = (
-    "--public", "--revision", "--commit-message", "--exist-ok", "--overwrite-card", "--base-model", "--token",
-)  # fmt: skip
-"""Options of publishing that `apply` does not have."""
-COMPLETE = "_ROPECONV_COMPLETE"
-"""The variable by which a shell asks for completions: https://click.palletsprojects.com/en/stable/shell-completion/"""
-SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-Rule = tuple[Callable[[Mapping[str, Any]], object], str]
-"""Whether an option has an effect beside the values of all options, by name; and what to say where it has none."""
-
-
-@dataclass(frozen=True)
-class Positional:
-    """An argument, in the annotation of a parameter. metavar: its name in the help. help: a sentence."""
-
-    metavar: str
-    help: str = ""
+"""The panels of the help, in their order."""
 
 
 @dataclass(frozen=True)
@@ -76,183 +40,146 @@ class OptionGroup:
     build: Callable[[dict[str, Any]], Any] = dict
 
 
-def flag(help: str, spelling: str, group: str = GENERAL, **details: Any) -> dict[str, Any]:
-    """An option, in the annotation of a parameter. details: other attributes of `Option`."""
-    return {"help": help, "flag": spelling, "group": group, **details}
+def expand_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Decorator: the function gets options for its parameters that stand for several of them.
 
-
-class PanelOption(click.Option):
-    """An option with the panel of the help that it is in."""
-
-    def __init__(self, names: list[str], panel: str, **details: Any) -> None:
-        super().__init__(names, **details)
-        self.panel = panel
-
-
-class Command(click.Command):
-    """A command. examples: lines below its help. rules: of its options, by name."""
-
-    def __init__(self, function: Callable[..., None], examples: str, rules: Mapping[str, Rule]) -> None:
-        name = function.__name__.removesuffix("_command").replace("_", "-")
-        self.examples, self.rules = [line for line in examples.splitlines() if line], rules
-        self.groups: dict[str, tuple[set[str], Callable[[dict[str, Any]], Any]]] = {}
-        self.function = function
-        signature = inspect.signature(function, eval_str=True)
-        params = [param for given in signature.parameters.values() for param in self._params(given)]
-        params.sort(key=_place)
-        help = inspect.getdoc(function) or ""
-        super().__init__(name, dict(SETTINGS), self._call, params, help, short_help=help.partition("\n")[0])
-
-    def _params(self, given: inspect.Parameter) -> list[click.Parameter]:
-        """The arguments or options of a parameter of the function."""
-        hint = given.annotation
-        about = hint.__metadata__[0] if hasattr(hint, "__metadata__") else None
-        if isinstance(hint, type) and is_dataclass(hint):
-            about = OptionGroup(partial(options, hint), partial(from_command_line, hint))
-        if isinstance(about, OptionGroup):
-            members = about.options()
-            self.groups[given.name] = ({member.parameter for member in members}, about.build)
-            return [_option(member.parameter, member) for member in members]
-        default = MISSING if given.default is inspect.Parameter.empty else given.default
-        if isinstance(about, Positional):
-            return [_argument(given.name, hint.__origin__, about, default)]
-        assert isinstance(about, dict), given
-        return [_option(given.name, described(given.name, hint.__origin__, default, about))]
-
-    def _call(self, **values: Any) -> None:
-        grouped = {
-            name: build({key: values.pop(key) for key in sorted(members)})
-            for name, (members, build) in self.groups.items()
-        }
-        self.function(**values, **grouped)
-
-    def invoke(self, ctx: click.Context) -> Any:
-        """Runs the command. Raises UsageError for options on the command line that have no effect, by its rules."""
-        for param in self.params:
-            has_effect, sentence = self.rules.get(param.name or "", (None, ""))
-            typed = ctx.get_parameter_source(param.name or "") is click.core.ParameterSource.COMMANDLINE
-            if has_effect is not None and typed and not has_effect(ctx.params):
-                raise UsageError(f"{param.opts[0]} {sentence}")
-        return super().invoke(ctx)
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parses the command line; `--help-all` is `--help` with the expert options."""
-        if "--help-all" in args:
-            ctx.meta[EXPERT], args = True, ["--help"]
-        positional = [word for word in args if not word.startswith("-")]
-        try:
-            return super().parse_args(ctx, args)
-        except click.MissingParameter as problem:
-            arguments = [param for param in self.params if isinstance(param, click.Argument)]
-            if problem.param in arguments and positional:  # what was typed has the place of the last argument
-                problem.param = arguments[-1]
-            raise
-        except click.NoSuchOption as problem:
-            name = problem.option_name
-            if self.name == "apply" and name in PUSH_ONLY:
-                words = f"{name} is an option of `ropeconv push`; write the output with -o, and publish it with that"
-                raise UsageError(words) from None
-            other = OTHER_OPTIONS.get(name.replace("quantise", "quantize"), "")
-            if any(other.partition(" ")[0] in param.opts for param in self.params):
-                raise UsageError(f"there is no option {name}; use {other}") from None
-            if name == "--model" and any("--family" in param.opts for param in self.params):  # its argument is a model
-                raise UsageError(f"there is no option {name}; use `{ctx.command_path} MODEL`") from None
-            close = [option for option in problem.possibilities or () if option != "--help"]
-            hint = f"did you mean {close[0]}?" if close else f"`{ctx.command_path} --help-all` lists them"
-            raise UsageError(f"there is no option {name}; {hint}") from None
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Writes the options by panel; expert options only with --help-all."""
-        panels: dict[str, list[tuple[str, str]]] = {}
-        for param in self.get_params(ctx):
-            if isinstance(param, click.Option) and (record := param.get_help_record(ctx)):
-                panels.setdefault(getattr(param, "panel", GENERAL), []).append(record)
-        expert = [] if ctx.meta.get(EXPERT) else panels.pop(EXPERT, [])
-        for title, records in panels.items():
-            with formatter.section(title):
-                formatter.write_dl(records)
-        if expert:
-            formatter.write(f"\n{len(expert)} expert options: --help-all\n")
-
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Writes the examples, which are not wrapped, so that they can be copied."""
-        with formatter.section("Examples"):
-            formatter.write("".join(f"  {line}\n" for line in self.examples))
-
-
-class Group(click.Group):
-    """`ropeconv` or `ropeconv list`: commands that are imported when they are used. modules: by their names."""
-
-    def __init__(self, name: str, help: str, modules: Mapping[str, str]) -> None:
-        super().__init__(name, help=help, short_help=help, context_settings=dict(SETTINGS))
-        self.modules = modules
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names of the commands, in the order of the help."""
-        return [*self.modules, *self.commands]
-
-    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        """The command of a name; None for an unknown one."""
-        if name not in self.modules:
-            return self.commands.get(name)
-        module = import_module(f".commands.{self.modules[name]}", __package__)
-        command: Command = getattr(module, f"{name.replace('-', '_')}_command")
-        return command
-
-    def summaries(self) -> Iterator[tuple[str, str]]:
-        """Yield the names and summaries of the commands, from their source: to import all of them is slow."""
-        for name, module in self.modules.items():
-            text = Path(__file__).with_name("commands").joinpath(f"{module}.py").read_text("utf-8")
-            function = text[text.index(f"\ndef {name.replace('-', '_')}_command(") :]
-            yield name, function.split('"""')[1].splitlines()[0]
-        yield from ((name, group.get_short_help_str()) for name, group in self.commands.items())
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Writes the names and summaries of the commands."""
-        with formatter.section("Commands"):
-            formatter.write_dl(list(self.summaries()))
-
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """The commands and options that begin with what was typed."""
-        commands = [CompletionItem(name, help=words) for name, words in self.summaries() if name.startswith(incomplete)]
-        return commands + click.Command.shell_complete(self, ctx, incomplete)
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Finds the command that is typed. Raises UsageError with its name for a command that has another one."""
-        word, names = args[0], self.list_commands(ctx)
-        if word not in names and not word.startswith("-"):
-            path, outermost = ctx.command_path, ctx.parent is None
-            near = OTHER_WORDS.get(word, "") if outermost else ""
-            near = near or next(iter(get_close_matches(word, names, 1)), "")
-            near = near or ("apply MODEL" if outermost and ("/" in word or os.path.exists(word)) else "")
-            repair = f"use `{path} {near}`" if near else f"`{path} --help` lists them"
-            raise UsageError(f"there is no command {shown(word)}; {repair}")
-        return super().resolve_command(ctx, args)
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parses the command line, and prints the help for an empty one."""
-        if not args and not ctx.resilient_parsing:
-            click.echo(ctx.get_help())
-            ctx.exit(2)
-        return super().parse_args(ctx, args)
-
-    def main(self, args: Any = None, *_: Any, **__: Any) -> Any:
-        """Runs a command line. Unlike in click, all exceptions reach the caller, and nothing is printed about them."""
-        if COMPLETE in os.environ:
-            return super().main(args, "ropeconv", COMPLETE)
-        with self.make_context("ropeconv", list(sys.argv[1:] if args is None else args)) as ctx:
-            return self.invoke(ctx)
-
-
-def command(examples: str, **rules: Rule) -> Callable[[Callable[..., None]], Command]:
-    """Decorator: makes a function a command. examples: for its help, one a line.
-
-    rules: of options by their names, judged where they are on the command line: an option that has no effect is
-    refused with the sentence of its rule, which follows the flag.
+    Such a parameter is annotated with a dataclass, whose fields are made with `ropeconv.options.option`, or with
+    `Annotated[kind, OptionGroup(...)]`. Typer reads `__signature__` and `__annotations__` of the returned function,
+    which are those of all options one by one. It calls this with their values, and the function with those of its own
+    parameters.
     """
-    return lambda function: Command(function, examples, rules)
+    groups: dict[str, tuple[list[Option], Callable[[dict[str, Any]], Any]]] = {}
+    parameters: list[inspect.Parameter] = []
+    for parameter in inspect.signature(function, eval_str=True).parameters.values():
+        group = _group_of(parameter.annotation)
+        if group is None:
+            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+        else:
+            members = group.options()
+            groups[parameter.name] = members, group.build
+            parameters += [_as_parameter(option) for option in members]
+    hidden = sum(_panel(parameter) == EXPERT for parameter in parameters)
+    parameters.append(_help_all(hidden))
+    parameters.sort(key=_place)
+
+    @wraps(function)
+    def with_groups(**values: Any) -> None:
+        values.pop("help_all", None)
+        for name, (members, build) in groups.items():
+            values[name] = build({option.parameter: values.pop(option.parameter) for option in members})
+        function(**values)
+
+    with_groups.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    with_groups.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return with_groups
+
+
+def _group_of(hint: Any) -> OptionGroup | None:
+    """Return the options that the annotation of a parameter stands for."""
+    if isinstance(hint, type) and is_dataclass(hint):
+        return OptionGroup(partial(options, hint), partial(from_command_line, hint))
+    for about in getattr(hint, "__metadata__", ()):
+        if isinstance(about, OptionGroup):
+            return about
+    return None
+
+
+def _as_parameter(option: Option) -> inspect.Parameter:
+    """Return an option as a parameter with the annotation that Typer reads."""
+    several = option.many or option.repeatable
+    kind: Any = option.kind
+    parser: Callable[[Any], Any] | None = None
+    if kind is Path:
+        parser = expanded
+    elif option.choices and several:  # Typer has no list[Literal[...]]
+        kind = str
+        parser = partial(_choose, option.choices)
+    elif option.choices:
+        kind = Literal.__getitem__(option.choices)
+    metavar = option.metavar or "|".join(option.choices)
+    if not metavar and kind is not bool:
+        metavar = {int: "N", float: "X", Path: "PATH"}.get(kind, "TEXT")
+
+    about = typer.Option(
+        option.flag,
+        *([option.short] if option.short else []),
+        help=option.help,
+        rich_help_panel=option.group,
+        hidden=option.group == EXPERT,
+        metavar=metavar or None,
+        min=option.least,
+        max=option.most,
+        show_default=option.shown,
+        parser=parser,
+        autocompletion=COMPLETIONS.get(option.flag),
+    )
+    default = option.default
+    if default is MISSING:
+        default = inspect.Parameter.empty
+    elif several:
+        default = list(default or ())
+    return inspect.Parameter(
+        option.parameter,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=default,
+        annotation=Annotated[list[kind] if several else kind, about],
+    )
+
+
+def _choose(choices: tuple[str, ...], value: str) -> str:
+    """Return a value that is one of some choices. Raises ValueError for another one, in the words of Typer."""
+    if value not in choices:
+        raise ValueError(f"{value!r} is not one of {', '.join(map(repr, choices))}.")
+    return value
+
+
+def _panel(parameter: inspect.Parameter) -> str | None:
+    """Return the panel of an option; None for an argument."""
+    for about in getattr(parameter.annotation, "__metadata__", ()):
+        return getattr(about, "rich_help_panel", None)
+    return None
+
+
+def _place(parameter: inspect.Parameter) -> tuple[int, bool]:
+    """The place in the help: arguments, then options by panel, in each of which those of the screen come last."""
+    panel = _panel(parameter)
+    return PANELS.index(panel) + 1 if panel else 0, parameter.name in ("json", "quiet", "help_all")
+
+
+def _help_all(count: int) -> inspect.Parameter:
+    """Return `--help-all`. count: of the options that it adds to those of `--help`."""
+    about = typer.Option(
+        "--help-all",
+        help=f"Show this message with {count} expert options, and exit.",
+        rich_help_panel=GENERAL,
+        hidden=not count,
+        is_eager=True,
+        expose_value=False,
+        callback=_show_all,
+    )
+    return inspect.Parameter(
+        "help_all", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, about]
+    )
+
+
+def _show_all(ctx: typer.Context, value: bool) -> None:
+    """Print the help with the options that `--help` hides."""
+    if value and not ctx.resilient_parsing:
+        for param in ctx.command.params:
+            if hasattr(param, "hidden"):
+                param.hidden = False
+        typer.echo(ctx.get_help())
+        raise typer.Exit
+
+
+def typed_options(ctx: typer.Context) -> set[str]:
+    """Return the options that are on the command line, such as `--seed`, also where they have their default values."""
+    flags = set()
+    for param in ctx.command.params:
+        source = ctx.get_parameter_source(param.name)
+        if source is not None and source.name == "COMMANDLINE":
+            flags.add(param.opts[0])
+    return flags
 
 
 def refuse(*cases: tuple[object, str]) -> None:
@@ -260,41 +187,6 @@ def refuse(*cases: tuple[object, str]) -> None:
     for is_refused, sentence in cases:
         if is_refused:
             raise UsageError(sentence)
-
-
-def _place(param: click.Parameter) -> tuple[int, bool]:
-    """The place of a parameter: arguments, then options by panel, in each of which those of the screen come last."""
-    return PANELS.index(param.panel) + 1 if isinstance(param, PanelOption) else 0, param.name in ("json", "quiet")
-
-
-def _argument(name: str, hint: Any, about: Positional, default: Any) -> click.Argument:
-    inner = [kind for kind in get_args(hint) if kind is not type(None)]
-    many = list in (get_origin(hint), *map(get_origin, inner))
-    kind = Path if Path in (hint, *inner, *(arg for part in inner for arg in get_args(part))) else str
-    details = {} if default is MISSING or many else {"default": default}
-    return click.Argument(
-        [name], required=default is MISSING, help=about.help, type=kind, nargs=-1 if many else 1,
-        metavar=about.metavar, **details,
-    )  # fmt: skip
-
-
-def _option(name: str, option: Option) -> PanelOption:
-    kind: Any = expanded if option.kind is Path else option.kind
-    if option.choices:
-        kind = click.Choice(option.choices)
-    elif option.least is not None or option.most is not None:
-        kind = click.IntRange(option.least, option.most)
-    is_required, several = option.default is MISSING, option.many or option.repeatable
-    words = {int: "N", float: "X", Path: "PATH"}.get(option.kind, "TEXT")
-    metavar = option.metavar or ("|".join(option.choices) if option.choices else words)
-    details: dict[str, Any] = {"is_flag": True} if option.kind is bool else {"type": kind, "metavar": metavar}
-    if not is_required and not several:
-        details["default"] = option.default
-    shown = option.shown and option.default not in (None, "", (), MISSING) and option.default is not False
-    return PanelOption(
-        [option.flag, *([option.short] if option.short else []), name], option.group, help=option.help,
-        required=is_required, multiple=several, show_default=shown, **details,
-    )  # fmt: skip
 
 
 TRAINING = Path(__file__).parent.parent / "hub" / "trainers"

@@ -7,23 +7,34 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
 from ..errors import UsageError
 from ..rope.forms import Plain
 from ..rope.lengths import parse_tokens
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
 from ..rope.spec import WIDEST_HEAD, RopeSpec
-from .command import MODEL, flag
+from .command import MODEL
 from .options import build_recipes, chosen_methods
 
 if TYPE_CHECKING:
     from ..inspection.inspection import Inspection
 
 HeadDimOption = Annotated[
-    int | None, flag("Width of one attention head (default: 128, or the SOURCE's own).", "--head-dim", MODEL)
+    int | None,
+    typer.Option(
+        "--head-dim",
+        metavar="N",
+        help="Width of one attention head (default: 128, or the SOURCE's own).",
+        rich_help_panel=MODEL,
+    ),
 ]
 RotaryDimOption = Annotated[
-    int | None, flag("How many of its dimensions rotate (default: all).", "--rotary-dim", MODEL)
+    int | None,
+    typer.Option(
+        "--rotary-dim", metavar="N", help="How many of its dimensions rotate (default: all).", rich_help_panel=MODEL
+    ),
 ]
 
 NOT_FREQUENCIES = ("attention_factor", "temperature_slope", "temperature_intercept", "log_n", "log_n_length")

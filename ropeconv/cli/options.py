@@ -8,21 +8,29 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
 from ..environment import require
 from ..errors import UsageError
 from ..formats.disk import obstacle
+from ..formats.files import expanded
 from ..options import Option, OutputPlace, TargetOptions, described, from_command_line, option, options
 from ..rope.lengths import SMALLEST_LENGTH, format_tokens, parse_tokens
 from ..rope.methods.method import REGISTRY, Method, Value, tokens
 from ..rope.recipe import MODIFIERS, Recipe
 from ..views.sheet import sentence
-from .command import EXPERT, LENGTH, METHOD, OUTPUT, RUNNING, LogNKind, OptionGroup, Positional, flag, refuse
+from .command import EXPERT, GENERAL, LENGTH, METHOD, OUTPUT, RUNNING, LogNKind, OptionGroup, refuse
+from .completion import family_names
 
 if TYPE_CHECKING:
     from ..convert.target import Target
 
-ExplainOption = Annotated[bool, flag("Show all numbers and all runtimes.", "--explain", short="-v")]
-DryRunOption = Annotated[bool, flag("Print the plan and write nothing.", "--dry-run", OUTPUT)]
+ExplainOption = Annotated[
+    bool, typer.Option("--explain", "-v", help="Show all numbers and all runtimes.", rich_help_panel=GENERAL)
+]
+DryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="Print the plan and write nothing.", rich_help_panel=OUTPUT)
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,21 +49,43 @@ SOURCE = (
     "owner/name/file.gguf) on the Hub."
 )
 OR_GRAPH = SOURCE.replace("a GGUF file", "a GGUF file, a graph (.onnx, .xml)")
-SourceArgument = Annotated[str, Positional("SOURCE", SOURCE)]
+SourceArgument = Annotated[str, typer.Argument(metavar="SOURCE", help=SOURCE)]
 
 FAMILY = "Treat the model as one of this family, whatever its model_type (`ropeconv list families`)."
-FamilyOption = Annotated[str, flag(FAMILY, "--family", metavar="NAME")]
+FamilyOption = Annotated[
+    str, typer.Option("--family", help=FAMILY, rich_help_panel=GENERAL, metavar="NAME", autocompletion=family_names)
+]
 
 DeviceMapOption = Annotated[
-    str, flag("auto spreads the model over several devices.", "--device-map", RUNNING, metavar="MAP")
+    str,
+    typer.Option(
+        "--device-map", help="auto spreads the model over several devices.", rich_help_panel=RUNNING, metavar="MAP"
+    ),
 ]
 ReportOption = Annotated[
-    Path | None, flag("Write a page with plots and all numbers (HTML).", "--report", OUTPUT, metavar="FILE")
+    Path | None,
+    typer.Option(
+        "--report",
+        help="Write a page with plots and all numbers (HTML).",
+        rich_help_panel=OUTPUT,
+        metavar="FILE",
+        parser=expanded,
+    ),
 ]
 TrustOption = Annotated[
-    bool, flag("Run code of the models that ropeconv has not written, and load pickled weights.", "--trust-remote-code")
+    bool,
+    typer.Option(
+        "--trust-remote-code",
+        help="Run code of the models that ropeconv has not written, and load pickled weights.",
+        rich_help_panel=GENERAL,
+    ),
 ]
-PlotOption = Annotated[Path | None, flag("Write the plots (.png or .svg).", "--plot", OUTPUT, metavar="FILE")]
+PlotOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--plot", help="Write the plots (.png or .svg).", rich_help_panel=OUTPUT, metavar="FILE", parser=expanded
+    ),
+]
 
 MODIFIER_OPTIONS: dict[str, tuple[Any, str | None, str]] = {
     "context": (str, "TOKENS", "the context length to reach (128k = 131072); without a method, YaRN up to 4 times"),

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
 
+import typer
+
 from ..errors import StopRequest, reason, sentence
 from ..rope.errors import RopeconvError
 from .screen import printable
@@ -100,21 +102,18 @@ def run(app: Callable[..., object]) -> int:
 
 
 def _report(problem: BaseException) -> int:
-    from click import ClickException
-    from click.exceptions import Exit
-
     if isinstance(problem, BrokenPipeError) and reader_gone():
         raise problem
-    if isinstance(problem, (SystemExit, Exit)):
-        code = problem.exit_code if isinstance(problem, Exit) else problem.code
+    if isinstance(problem, (SystemExit, typer.Exit)):
+        code = problem.exit_code if isinstance(problem, typer.Exit) else problem.code
         sys.stdout.flush()
         return code if isinstance(code, int) else int(code is not None)
     if traced(problem):
         return getattr(problem, "exit_code", 1)
     if isinstance(problem, KeyboardInterrupt):
         message, code = INTERRUPTED, CTRL_C
-    elif isinstance(problem, ClickException):
-        message, code = _with_help(problem, problem.format_message()), 2
+    elif isinstance(problem, typer.TyperException):
+        message, code = _with_help(problem), 2
     else:
         message, code = explained(problem)
     complain(message)
@@ -137,8 +136,14 @@ def explained(problem: BaseException) -> tuple[str, int]:
     return f"{reason(problem)}{repair}", 1
 
 
-def _with_help(problem: BaseException, message: str) -> str:
+def _with_help(problem: typer.TyperException) -> str:
     """A usage error with the help of the option or argument that is missing; choices are in the message already."""
+    message = problem.format_message()
+    errors = getattr(problem.__cause__, "errors", None)
+    if errors is not None:
+        # of pydantic: "Input should be greater than or equal to 1", or "Value error, 'onnx' is not one of ..."
+        typed = errors()[0]["input"]
+        message = message.replace("Input should", f"{typed!r} should").replace("Value error, ", "")
     if message.startswith("Got unexpected") and (context := getattr(problem, "ctx", None)):
         return f"{message}; `{context.command_path} --help` shows what it accepts"
     help = getattr(getattr(problem, "param", None), "help", None)

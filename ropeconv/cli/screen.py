@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import re
 import sys
@@ -134,7 +133,6 @@ class Screen:
     @contextmanager
     def counting(self, title: str, unit: str = "tokens") -> Iterator[tuple[Callable[[int], None], Advance]]:
         """A progress bar on stderr, as (set the total, advance); none without `progress`. unit: in the plural."""
-        gc.enable()  # it is off for the start of the command line
         if self.quiet or not sys.stderr.isatty():
             yield (lambda total: None), (lambda done: None)
             return
@@ -148,7 +146,6 @@ class Screen:
     @contextmanager
     def watching(self) -> Iterator[Callable[[str], None]]:
         """A status line on stderr, as a function that sets its text; none where `progress` has none."""
-        gc.enable()
         if self.quiet or not sys.stderr.isatty():
             yield lambda message: None
             return

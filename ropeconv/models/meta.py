@@ -182,7 +182,7 @@ class MetaSource(ConvertedSource[TensorTarget]):
         return PthFiles(paths)
 
 
-TORCH = Requirement("torch", "converting .pth files", "meta")
+TORCH = Requirement("torch", "converting .pth files")
 PIECE = 8 << 20  # bytes of a tensor that are converted at a time
 MOST_DIRECTORY, MOST_PICKLE = 2 << 20, 1 << 20
 """Bytes of the table of entries, and of the pickle. Llama 3.1 405B has 1,141 entries per part, which take 100 kB, and a

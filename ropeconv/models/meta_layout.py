@@ -240,7 +240,7 @@ def tokenizer_requirements(model: Path) -> tuple[Requirement, ...]:
     if not is_tiktoken(model):
         return ()
     packages = ("tokenizers", "transformers", "tiktoken")
-    return tuple(Requirement(package, "converting a Llama 3 tokenizer", "meta") for package in packages)
+    return tuple(Requirement(package, "converting a Llama 3 tokenizer") for package in packages)
 
 
 def write_tokenizer_json(model: Path, target: Path, version: float) -> None:

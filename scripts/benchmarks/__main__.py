@@ -1,5 +1,6 @@
-"""Measures time and memory, each as a ratio to `cp` or to another program in the same run.
+"""Measures time and memory, most of them as ratios to `cp` or to another program in the same run.
 
+start    CPU of commands that do little: `--help`, `inspect` of a config, a plan
 apply    `ropeconv apply` on a checkpoint of several gigabytes beside `cp -r`
 gguf     patches of GGUF files beside `cp` and gguf-new-metadata; conversions beside llama.cpp's converter
 bound    the bound of a base beside the published algorithm

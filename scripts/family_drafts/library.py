@@ -79,7 +79,7 @@ def models_folder() -> Path:
     """The folder `models` of the installed transformers. Raises ImportError where there is none."""
     spec = importlib.util.find_spec("transformers")
     if spec is None or spec.origin is None:
-        raise ImportError("transformers is not installed; pip install 'ropeconv[validate]'")
+        raise ImportError("transformers is not installed; pip install ropeconv")
     return Path(spec.origin).parent / "models"
 
 

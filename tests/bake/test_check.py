@@ -140,4 +140,4 @@ def test_without_transformers_there_is_a_reason(llama: Path, tmp_path: Path, mon
     monkeypatch.setattr(Probe, "available", staticmethod(lambda: False))
     done = ropeconv.apply(make_plan(llama, YARN, tmp_path / "out"))
     assert done.check is None
-    assert done.reason == "transformers is not installed; pip install 'ropeconv[validate]'"
+    assert done.reason == "transformers is not installed; pip install ropeconv"

@@ -5,13 +5,12 @@ import os
 import struct
 from pathlib import Path
 
-import click
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
 from ropeconv.cli.app import find
-from ropeconv.cli.command import METHOD, PanelOption
+from ropeconv.cli.command import METHOD
 
 from ..conftest import Run
 from ..faults.inputs.folders import small_config
@@ -130,10 +129,10 @@ def options() -> list[tuple[str, str, bool]]:
     """Every numeric option: its command, its flag, and whether it chooses a method."""
     entries = []
     for command in BASE:
-        for param in find(command).params:
-            numeric = isinstance(param.type, click.types.IntParamType | click.types.FloatParamType)
-            if isinstance(param, PanelOption) and (numeric or param.metavar in NUMBERS):
-                entries.append((command, param.opts[0], param.panel == METHOD))
+        for option in find(command).options:
+            numeric = option.type_descriptor.annotation in (int, float)
+            if numeric or option.metavar in NUMBERS:
+                entries.append((command, option.opts[0], option.rich_help_panel == METHOD))
     assert len({flag for _, flag, _ in entries}) > 25
     return entries
 

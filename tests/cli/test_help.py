@@ -1,6 +1,8 @@
 """The help: panels in one order, choices as choices, no types where nothing is typed, examples for every command."""
 
+import contextlib
 import os
+import pty
 import re
 import subprocess
 import sys
@@ -8,11 +10,14 @@ import sys
 import pytest
 
 from ropeconv.cli.app import COMMANDS, find
-from ropeconv.cli.command import EXPERT, METHOD, PANELS, PanelOption
+from ropeconv.cli.command import EXPERT, METHOD, PANELS
+from ropeconv.cli.other_words import OTHER_COMMANDS, OTHER_OPTIONS
 
 from ..conftest import Run
-from ..support.in_process import command
+from ..support.in_process import command, plain
 from .conftest import Refuses
+
+ROPECONV = [sys.executable, "-m", "ropeconv"]
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +29,7 @@ def helps(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 def panels(text: str) -> list[str]:
     titles = re.findall(r"^(\w.*):$", text, re.MULTILINE)
-    return [title for title in titles if title not in ("Positional arguments", "Examples")]
+    return [title for title in titles if title not in ("Arguments", "Examples")]
 
 
 def test_the_panels_of_apply_are_in_order(helps: dict[str, str]) -> None:
@@ -37,25 +42,57 @@ def test_the_short_help_of_apply_fits_two_screens_and_names_the_long_one(run: Ru
     short = run("apply", "--help").stdout  # 80 columns, since it is not a terminal
     assert len(short.splitlines()) <= 100
     assert "--encoding" not in short
-    assert "expert options: --help-all" in short
+    assert re.search(r"--help-all +Show this message with \d\d expert options", short)
     assert "--encoding" in run("apply", "--help-all").stdout
 
 
 def test_a_shell_completes_commands_and_options() -> None:
     completions = {}
     for words in ("ropeconv ins", "ropeconv list fam", "ropeconv apply --ya"):
-        env = {**os.environ, "_ROPECONV_COMPLETE": "bash_complete", "COMP_WORDS": words}
+        env = {**os.environ, "_ROPECONV_COMPLETE": "complete_bash", "COMP_WORDS": words}
         env["COMP_CWORD"] = str(len(words.split()) - 1)
         done = subprocess.run([sys.executable, "-m", "ropeconv"], env=env, capture_output=True, text=True)
         completions[words] = done.stdout.split()
-    assert list(completions.values()) == [["plain,inspect"], ["plain,families"], ["plain,--yarn"]]
+    assert list(completions.values()) == [["inspect"], ["families"], ["--yarn"]]
 
 
 def test_the_lists_of_commands_have_the_first_sentence_of_each(run: Run) -> None:
     lists = f"{run('--help').stdout}{run('list', '--help').stdout}"
-    text, names = "".join(lists.split()), {name: name.split()[-1] for name in COMMANDS}
-    shown = [f"{names[name]}{find(name).short_help}".replace(" ", "") for name in COMMANDS]
-    assert [line for line in shown if line not in text] == []
+    text = "".join(lists.split())
+    for name, (_, summary) in COMMANDS.items():
+        first_line = (find(name).help or "").splitlines()[0]
+        assert summary == first_line
+        assert f"{name.split()[-1]}{summary}".replace(" ", "") in text
+
+
+BOXES = re.compile("[\u2500-\u257f]")
+
+
+@pytest.mark.parametrize("words", [(), ("list",), ("apply",), ("eval",)])
+def test_a_terminal_has_panels_and_a_pipe_has_text_that_can_be_searched(words: tuple[str, ...]) -> None:
+    terminal, end = pty.openpty()
+    in_terminal = {**os.environ, "COLUMNS": "200", "TERM": "xterm", "NO_COLOR": "1"}
+    process = subprocess.Popen([*ROPECONV, *words, "--help"], stdout=end, env=in_terminal)
+    os.close(end)
+    shown = b""
+    with contextlib.suppress(OSError):  # Linux says so when the other end is closed
+        while part := os.read(terminal, 1 << 16):
+            shown += part
+    assert process.wait() == 0
+    panels = shown.decode()
+    assert BOXES.search(panels)
+    assert "\x1b[3" not in panels, "a colour, in spite of NO_COLOR"
+
+    text = subprocess.run([*ROPECONV, *words, "--help"], capture_output=True, text=True, check=True).stdout
+    assert not BOXES.search(text)
+    assert "\x1b" not in text
+    assert words_of(text) - words_of(plain(panels)) == set(), "markup of rich, or a cut line"
+
+
+def words_of(text: str) -> set[str]:
+    """Words, flags and paths of a help."""
+    unbroken = re.sub(r"-\n +", "-", text)
+    return {word.rstrip(":.,;") for word in re.findall(r"[\w./@-]{3,}", unbroken)}
 
 
 @pytest.mark.parametrize("name", list(COMMANDS))
@@ -66,7 +103,7 @@ def test_every_command(helps: dict[str, str], name: str) -> None:
     assert "BOOLEAN" not in text
     assert "INTEGER" not in text
     assert [title for title in PANELS if title in panels(text)] == panels(text)
-    assert [param.name for param in find(name).params if isinstance(param, PanelOption) and not param.help] == []
+    assert [option.name for option in find(name).options if not option.help] == []
 
 
 @pytest.mark.parametrize(
@@ -79,9 +116,35 @@ def test_every_command(helps: dict[str, str], name: str) -> None:
         ("validate", "nowhere", "--against", "nowhere", "--dtype", "int8"),
         ("validate", "nowhere", "--against", "nowhere", "--model", "x"),
         ("apply", "nowhere", "--yarn", "4", "--private"), ("apply", "nowhere", "--yarn", "4", "--token", "hf_x"),
-        ("apply", "nowhere", "--as-is", "--replace"), ("list", "methods", "nothing"),
+        ("apply", "nowhere", "--as-is", "--replace"), ("list", "methods", "nothing"), ("--yarn", "4", "nowhere"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said_before_anything_runs(refuses: Refuses, arguments: tuple[str, ...]) -> None:
     """`nowhere` does not exist, which would be exit code 1."""
     refuses(2, "", *arguments)
+
+
+@pytest.mark.parametrize(
+    ("line", "meant"),
+    [
+        ("aply model --yarn 4", "ropeconv apply"),
+        ("undo out", "ropeconv restore"),
+        ("list method", "ropeconv list methods"),
+        ("owner/name", "ropeconv apply MODEL"),
+        ("apply model --yran 4", "--yarn"),
+        ("apply model --quantize q8_0", "--outtype"),
+        ("apply model -c 4096", "--context"),
+        ("apply model --yarn 4 --token t", "ropeconv push"),
+        ("inspect --model x", "ropeconv inspect MODEL"),
+        ("--yarn 4 model", "before a command"),
+    ],
+)
+def test_an_unknown_word_is_answered_with_the_one_that_was_meant(refuses: Refuses, line: str, meant: str) -> None:
+    refuses(2, meant, *line.split())
+
+
+def test_the_words_of_other_tools_lead_to_what_is_there() -> None:
+    options = {flag for name in COMMANDS for option in find(name).options for flag in option.opts}
+    assert {meant for meant in OTHER_COMMANDS.values() if not meant.startswith("--")} <= COMMANDS.keys()
+    assert {meant.partition(" ")[0] for meant in OTHER_OPTIONS.values()} <= options
+    assert not {*OTHER_COMMANDS} & COMMANDS.keys()

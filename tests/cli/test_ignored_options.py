@@ -12,7 +12,6 @@ import pytest
 
 from ropeconv.cli import process as errors
 from ropeconv.cli.app import app, find
-from ropeconv.cli.command import PanelOption
 
 from ..support.extent import sample
 from ..support.gguf_files import write
@@ -65,10 +64,10 @@ OF_EXECUTION = {"--validate", "--ollama", "--out", "--report", "--plot"}
 
 def options(command: str) -> Iterator[tuple[str, list[str]]]:
     """Every option of a command, with a value that differs from its default."""
-    for param in find(command).params:
-        if not isinstance(param, PanelOption):
-            continue
+    for param in find(command).options:
         flag = param.opts[0]
+        if flag == "--help-all":
+            continue
         if param.is_flag:
             yield flag, [*param.secondary_opts, flag][:1]
         else:

@@ -57,8 +57,9 @@ def test_signals_end_a_run_with_a_sentence(stop: signal.Signals, tmp_path: Path)
         environment = {**os.environ, **hub, "HF_HOME": str(tmp_path)}
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         process = subprocess.Popen(command, text=True, cwd=tmp_path, env=environment, **pipes)  # type: ignore[call-overload]
-        while b"me/tiny" not in silent.accept()[0].recv(4096):  # others may look for a server that had this port
-            pass
+        connection, _ = silent.accept()
+        while b"me/tiny" not in connection.recv(4096):  # others may look for a server that had this port
+            connection, _ = silent.accept()
         process.send_signal(stop)
         _, words = process.communicate(timeout=60)
     assert process.returncode == 128 + stop, words

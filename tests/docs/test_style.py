@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from ropeconv.cli.app import COMMANDS
+from ropeconv.cli.app import COMMANDS, find
 from scripts.gather_pages import CODE, ROOT
-from scripts.reference import option_rows, parsed
+from scripts.reference import option_rows
 
 PAGES = sorted(
     [
@@ -140,7 +140,7 @@ def test_a_page_is_easy_to_read(page: Path) -> None:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_help_of_a_command_is_easy_to_read(name: str) -> None:
     text = "\n\n".join(
-        [" ".join((parsed(name).help or "").split()), *(row.strip("| ") for row in option_rows(name).values())]
+        [" ".join((find(name).help or "").split()), *(row.strip("| ") for row in option_rows(name).values())]
     )
     assert problems(text) == []
 

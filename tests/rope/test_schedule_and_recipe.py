@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import typer
 
-from ropeconv.cli.command import Command
+from ropeconv.cli.command import expand_options
 from ropeconv.cli.options import RecipeValues, build_recipe
 from ropeconv.rope.errors import ImpossibleSize, RecipeError
 from ropeconv.rope.forms import InterpolatedForm
@@ -197,11 +198,14 @@ RECIPES: dict[str, Recipe] = {
 def read(words: list[str]) -> Recipe:
     """The recipe that the options of `ropeconv apply` give."""
     recipes: list[Recipe] = []
+    app = typer.Typer(add_completion=False)
 
+    @app.command()
+    @expand_options
     def read_command(recipe: RecipeValues) -> None:
         recipes.append(build_recipe(recipe))
 
-    Command(read_command, "", {}).main(words, standalone_mode=False)
+    app(words, standalone_mode=False)
     return recipes[0]
 
 

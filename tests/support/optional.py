@@ -1,28 +1,30 @@
 """Skip tests of torch, transformers, llama.cpp and other extras where these are absent, and say how to get them."""
 
 import importlib.util
+import re
 from collections import Counter
 from collections.abc import Generator
 from typing import Any
 
 import pytest
 
+from ropeconv.environment import MODEL_PACKAGES
 from ropeconv.rope.errors import RopeconvError
 
 EXTRAS = {
-    "torch": "validate", "transformers": "validate", "tokenizers": "validate", "accelerate": "validate",
-    "httpx2": "validate", "matplotlib": "plot", "llama_cpp": "llamacpp", "tiktoken": "meta", "ray": "ray",
-    "submitit": "slurm", "sentence_transformers": "test", "gradio": "ui", "httpx": "ui", "joserfc": "ui",
-    "onnx": "graphs", "openvino": "graphs", "onnxruntime": "test", "onnxscript": "test",
+    "llama_cpp": "llamacpp", "ray": "ray", "submitit": "slurm", "sentence_transformers": "test", "gradio": "ui",
+    "httpx": "ui", "joserfc": "ui", "onnx": "graphs", "openvino": "graphs", "onnxruntime": "test",
+    "onnxscript": "test",
 }  # fmt: skip
 """Packages by the extra that brings them."""
-MISSING = frozenset(name for name in EXTRAS if importlib.util.find_spec(name) is None)
-ADVICE = "pip install 'ropeconv["
+MISSING = frozenset(name for name in (*MODEL_PACKAGES, *EXTRAS) if importlib.util.find_spec(name) is None)
+ADVICE = re.compile("pip install '?ropeconv")
 
 
 def skip(name: str) -> None:
     """Skips the test or module that needs a package."""
-    pytest.skip(f"{name} is not installed; {ADVICE}{EXTRAS[name]}]'", allow_module_level=True)
+    package = f"'ropeconv[{EXTRAS[name]}]'" if name in EXTRAS else "ropeconv"
+    pytest.skip(f"{name} is not installed; pip install {package}", allow_module_level=True)
 
 
 def skip_where_missing(problem: BaseException) -> None:
@@ -39,8 +41,8 @@ def skip_where_missing(problem: BaseException) -> None:
 
 def skip_where_advised(message: str) -> None:
     """Skips where ropeconv says that an extra is to be installed, and a package of it is missing."""
-    if MISSING and ADVICE in message:
-        pytest.skip(next(line.strip() for line in message.splitlines() if ADVICE in line))
+    if MISSING and ADVICE.search(message):
+        pytest.skip(next(line.strip() for line in message.splitlines() if ADVICE.search(line)))
 
 
 class OptionalModule(pytest.Module):

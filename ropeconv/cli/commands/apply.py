@@ -8,10 +8,12 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
 from ...errors import UsageError
 from ...formats.kind import is_graph
 from ...hub.options import PublishOptions, repository
-from ..command import Positional, command
+from ..command import expand_options
 from ..options import (
     OR_GRAPH,
     RecipeValues,
@@ -23,10 +25,13 @@ from ..options import (
     split,
 )
 from ..screen import ProgressScreen, Screen
+from ..typer_classes import Command
 from ..units import Flags, OutputUnit, check_flags, other_option, units_of
 
 if TYPE_CHECKING:
     from ...rope.recipe import Recipe
+
+app = typer.Typer(add_completion=False)
 
 EXAMPLES = """
 ropeconv apply meta-llama/Llama-2-7b --yarn 16
@@ -49,13 +54,10 @@ OVERRIDING = (
 """Options that go with `--to overrides`, beside the method."""
 
 
-@command(
-    EXAMPLES,
-    private=(lambda given: given["push"], "goes with --push OWNER/NAME; add it, or leave --private out"),
-    create_pr=(lambda given: given["push"], "goes with --push OWNER/NAME; add it, or leave --create-pr out"),
-)
+@app.command("apply", cls=Command, epilog=EXAMPLES)
+@expand_options
 def apply_command(
-    sources: Annotated[list[str], Positional("SOURCE...", OR_GRAPH)],
+    sources: Annotated[list[str], typer.Argument(metavar="SOURCE", help=OR_GRAPH)],
     recipe: RecipeValues,
     target: TargetValues,
     flags: Flags,
@@ -68,6 +70,10 @@ def apply_command(
     """
     from ...engines.probe import Probe
 
+    if flags.private and not flags.push:
+        raise UsageError("--private goes with --push OWNER/NAME; add it, or leave --private out")
+    if flags.create_pr and not flags.push:
+        raise UsageError("--create-pr goes with --push OWNER/NAME; add it, or leave --create-pr out")
     chosen = build_recipe(recipe)
     if "overrides" in target["to"]:
         print_overrides(sources, chosen, target, flags, screen)

@@ -5,8 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
 from ...errors import UsageError
 from ...formats.drafts import write_file
+from ...formats.files import expanded
 from ...rope.bound.answer import Bound, bound
 from ...rope.bound.reach import Reach, reach
 from ...rope.errors import counted
@@ -14,14 +17,17 @@ from ...rope.forms import asymptotic_base
 from ...rope.lengths import parse_tokens
 from ...rope.schedule import Schedule
 from ...rope.spec import LayerKind, RopeSpec
-from ..command import Positional, command, flag, refuse
+from ..command import GENERAL, expand_options, refuse
 from ..model_args import HeadDimOption, ModelArgs, RotaryDimOption, find, frequencies_only, head_size, is_length
 from ..options import RecipeValues, check_place
 from ..screen import ProgressScreen, Screen
+from ..typer_classes import Command
 
 if TYPE_CHECKING:
     from ...inspection.head_bound import HeadLengths, HeadWeights
 
+
+app = typer.Typer(add_completion=False)
 
 LEFT_OUT: dict[LayerKind, str] = {"local": "with frequencies of their own", "none": "without RoPE"}
 Schedules = dict[str, tuple[Schedule, Reach]]
@@ -105,32 +111,50 @@ ropeconv bound ./Llama-2-7b-hf --weights --yarn 4
 """
 
 
-@command(
-    EXAMPLES,
-    up_to=(lambda values: not is_length(values["argument"] or ""), "does not go with a length; leave one out"),
-    weights=(lambda values: not is_length(values["argument"] or ""), "does not go with a length; give a SOURCE"),
-)
+@app.command("bound", cls=Command, epilog=EXAMPLES)
+@expand_options
 def bound_command(
     recipe: RecipeValues,
     screen: ProgressScreen,
-    argument: Annotated[str | None, Positional("[LENGTH|SOURCE]", "A number of tokens, or a model to judge.")] = None,
+    argument: Annotated[
+        str | None, typer.Argument(metavar="LENGTH|SOURCE", help="A number of tokens, or a model to judge.")
+    ] = None,
     head_dim: HeadDimOption = None,
     rotary_dim: RotaryDimOption = None,
     up_to: Annotated[
-        str, flag("Count violations below this (default: the context).", "--up-to", metavar="TOKENS")
+        str,
+        typer.Option(
+            "--up-to",
+            help="Count violations below this (default: the context).",
+            rich_help_panel=GENERAL,
+            metavar="TOKENS",
+        ),
     ] = "",
     windows: Annotated[
         bool | None,
-        flag(
-            "Look for the first wide interval and the last violation (default: where that is quick).",
+        typer.Option(
             "--windows/--no-windows",
+            help="Look for the first wide interval and the last violation (default: where that is quick).",
+            rich_help_panel=GENERAL,
         ),
     ] = None,
     certificate: Annotated[
-        Path | None, flag("Write the proof: intervals of ln b, each with a distance.", "--certificate", metavar="FILE")
+        Path | None,
+        typer.Option(
+            "--certificate",
+            help="Write the proof: intervals of ln b, each with a distance.",
+            rich_help_panel=GENERAL,
+            metavar="FILE",
+            parser=expanded,
+        ),
     ] = None,
     weights: Annotated[
-        bool, flag("Weigh every pair by the SOURCE's own projections, for each layer and head.", "--weights")
+        bool,
+        typer.Option(
+            "--weights",
+            help="Weigh every pair by the SOURCE's own projections, for each layer and head.",
+            rich_help_panel=GENERAL,
+        ),
     ] = False,
 ) -> None:
     """Find the smallest rope_theta for a context length, or the longest distance that a model supports.
@@ -139,6 +163,11 @@ def bound_command(
     With a LENGTH: the smallest base above 1, proven, and the first range of bases that is wide enough to use.
     With a SOURCE, methods, or --theta: the effective length. --weights adds the effective length of each head.
     """
+    by_length = argument is not None and is_length(argument)
+    if up_to and by_length:
+        raise UsageError("--up-to does not go with a length; leave one out")
+    if weights and by_length:
+        raise UsageError("--weights does not go with a length; give a SOURCE")
     frequencies_only(recipe)
     check_place(certificate)
     values = {name: value for name, value in recipe.items() if value is not None}

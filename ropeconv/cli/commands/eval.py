@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence, Set
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from ...errors import Interruption, UsageError
 from ...formats.kind import is_gguf
 from ...options import EvalOptions, RunOptions, SizeOptions, TextOptions, copied
 from ...rope.errors import counted
-from ..command import Positional, Rule, command
+from ..command import expand_options, typed_options
 from ..options import DeviceMapOption, DryRunOption, FamilyOption, PlotOption, ReportOption, TrustOption, check_places
 from ..screen import ProgressScreen, Screen
+from ..typer_classes import Command
 
 if TYPE_CHECKING:
     from ...evaluate.evaluation import Evaluation, Sizes
     from ...evaluate.ranking import Condition
     from ...evaluate.result import Result
     from ...evaluate.runners.runner import RunnerRequest
+
+app = typer.Typer(add_completion=False)
 
 EXAMPLES = """
 ropeconv eval Qwen/Qwen3-8B --methods base,yarn:4,mixed:4,ntk:4 --text book.txt
@@ -31,7 +36,6 @@ ropeconv eval ./model-yarn4 --text book.txt --report eval.html --fail-if 'model-
 
 
 MODEL = "A folder, a GGUF file or an id on the Hub: a source, or an output of `apply`. May be left out with --server."
-NEEDS_DATASET: Rule = (lambda given: given["dataset"], "is a column of --dataset; add that, or leave it out")
 
 
 def sort_words(words: Sequence[str], options: TextOptions) -> tuple[list[str], list[str]]:
@@ -49,36 +53,43 @@ def texts_of(names: list[str], options: TextOptions) -> list[tuple[str, str]]:
     return read_dataset(options.dataset, options.field) if options.dataset else read_files(names)
 
 
-def _read_by_a_measure(size: str) -> Callable[[Mapping[str, Any]], bool]:
-    """Whether one of the measures reads a field of `EvaluationSizes`."""
-
-    def read(given: Mapping[str, Any]) -> bool:
-        from ...evaluate.evaluation import parse_measures
-
-        return any(size in measure.sizes for measure in parse_measures(given["measure"]))
-
-    return read
+def refuse_field(typed: Set[str], options: TextOptions) -> None:
+    """Raise UsageError for --field without --dataset. typed: the options on the command line."""
+    if "--field" in typed and not options.dataset:
+        raise UsageError("--field is a column of --dataset; add that, or leave it out")
 
 
-@command(
-    EXAMPLES,
-    field=NEEDS_DATASET,
-    targets=(_read_by_a_measure("targets"), "is for --measure growth; leave it out"),
-    depths=(_read_by_a_measure("depths"), "is for facts hidden in a text; add --measure passkey, or leave it out"),
-    generate=(_read_by_a_measure("generate"), "is for questions; add --measure passkey, or leave it out"),
-    chunk=(lambda given: not given["server"], "is for models that are loaded here; leave it out"),
-    threads=(lambda given: not given["server"], "is for models that are loaded here; leave it out"),
-    family=(lambda given: given["model"] or not given["server"], "is that of MODEL, and none is given; leave it out"),
-)
+def refuse_ignored(typed: Set[str], model: str, options: EvalOptions, measures: str) -> None:
+    """Raise UsageError for an option that has no effect. typed: the options on the command line."""
+    from ...evaluate.evaluation import parse_measures
+
+    refuse_field(typed, options)
+    sizes = {size for measure in parse_measures(measures) for size in measure.sizes}
+    if "--targets" in typed and "targets" not in sizes:
+        raise UsageError("--targets is for --measure growth; leave it out")
+    if "--depths" in typed and "depths" not in sizes:
+        raise UsageError("--depths is for facts hidden in a text; add --measure passkey, or leave it out")
+    if "--generate" in typed and "generate" not in sizes:
+        raise UsageError("--generate is for questions; add --measure passkey, or leave it out")
+    for flag in ("--chunk", "--threads"):
+        if flag in typed and options.servers:
+            raise UsageError(f"{flag} is for models that are loaded here; leave it out")
+    if "--family" in typed and options.servers and not model:
+        raise UsageError("--family is that of MODEL, and none is given; leave it out")
+
+
+@app.command("eval", cls=Command, epilog=EXAMPLES)
+@expand_options
 def eval_command(
+    ctx: typer.Context,
     options: EvalOptions,
     sizes: SizeOptions,
     running: RunOptions,
     screen: ProgressScreen,
-    model: Annotated[str, Positional("MODEL", MODEL)] = "",
+    model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL)] = "",
     named: Annotated[
         list[str] | None,
-        Positional("[METHOD:VALUE]...", "Methods to compare with the unchanged model, such as yarn:4."),
+        typer.Argument(metavar="METHOD:VALUE", help="Methods to compare with the unchanged model, such as yarn:4."),
     ] = None,
     device_map: DeviceMapOption = "",
     report: ReportOption = None,
@@ -102,6 +113,7 @@ def eval_command(
     from ...formats.journal import default_path
     from ...views.results import show_result
 
+    refuse_ignored(typed_options(ctx), model, options, sizes.measures)
     check_places(report, plot, options.out)
     words, names = sort_words([*filter(None, [model]), *(named or ())], options)
     model, *named = words or [""]

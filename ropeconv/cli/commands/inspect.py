@@ -3,11 +3,18 @@
 from pathlib import Path
 from typing import Annotated
 
+import typer
+
+from ...errors import UsageError
+from ...formats.files import expanded
 from ...formats.kind import is_graph
 from ...models.reference import names_gguf
-from ..command import LENGTH, OUTPUT, Positional, command, flag
+from ..command import GENERAL, LENGTH, OUTPUT, expand_options
 from ..options import OR_GRAPH, ExplainOption, FamilyOption, SourceArgument
 from ..screen import Screen
+from ..typer_classes import Command
+
+app = typer.Typer(add_completion=False)
 
 INSPECT_EXAMPLES = """
 ropeconv inspect Qwen/Qwen3-8B
@@ -18,9 +25,10 @@ ropeconv inspect ./DeepSeek-V3-renamed --family deepseek_v3
 """
 
 
-@command(INSPECT_EXAMPLES)
+@app.command("inspect", cls=Command, epilog=INSPECT_EXAMPLES)
+@expand_options
 def inspect_command(
-    source: Annotated[str, Positional("SOURCE", OR_GRAPH)],
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help=OR_GRAPH)],
     screen: Screen,
     family: FamilyOption = "",
     explain: ExplainOption = False,
@@ -59,14 +67,27 @@ ropeconv advise Qwen/Qwen3-8B --context 128k --measured result.json
 """
 
 
-@command(ADVISE_EXAMPLES)
+@app.command("advise", cls=Command, epilog=ADVISE_EXAMPLES)
+@expand_options
 def advise_command(
     source: SourceArgument,
-    context: Annotated[str, flag("The context to declare, such as 128k.", "--context", LENGTH, metavar="TOKENS")],
+    context: Annotated[
+        str,
+        typer.Option(
+            "--context", help="The context to declare, such as 128k.", rich_help_panel=LENGTH, metavar="TOKENS"
+        ),
+    ],
     screen: Screen,
     explain: ExplainOption = False,
     measured: Annotated[
-        Path | None, flag("Sort by this result of `ropeconv eval -o`.", "--measured", OUTPUT, metavar="FILE")
+        Path | None,
+        typer.Option(
+            "--measured",
+            help="Sort by this result of `ropeconv eval -o`.",
+            rich_help_panel=OUTPUT,
+            metavar="FILE",
+            parser=expanded,
+        ),
     ] = None,
     family: FamilyOption = "",
 ) -> None:
@@ -99,22 +120,30 @@ ropeconv compare ./Qwen3-8B-yarn4 ./my-lora
 """
 
 
-@command(
-    COMPARE_EXAMPLES,
-    family=(
-        lambda given: not all(map(names_gguf, given["models"])),
-        "goes with checkpoints, and GGUF files name their architecture themselves; leave it out",
-    ),
-)
+@app.command("compare", cls=Command, epilog=COMPARE_EXAMPLES)
+@expand_options
 def compare_command(
-    models: Annotated[list[str], Positional("A B...", f"{OR_GRAPH} Or a PEFT adapter, or a YAML file of mergekit.")],
+    models: Annotated[
+        list[str], typer.Argument(metavar="A B", help=f"{OR_GRAPH} Or a PEFT adapter, or a YAML file of mergekit.")
+    ],
     screen: Screen,
     family: FamilyOption = "",
-    merge: Annotated[bool, flag("Say whether mergekit can merge A and B, as of three models.", "--merge")] = False,
+    merge: Annotated[
+        bool,
+        typer.Option(
+            "--merge", help="Say whether mergekit can merge A and B, as of three models.", rich_help_panel=GENERAL
+        ),
+    ] = False,
     explain: ExplainOption = False,
-    exit_code: Annotated[bool, flag("Exit with 3 where they differ, or do not fit.", "--exit-code")] = False,
+    exit_code: Annotated[
+        bool, typer.Option("--exit-code", help="Exit with 3 where they differ, or do not fit.", rich_help_panel=GENERAL)
+    ] = False,
 ) -> None:
     """Show how the RoPE of two models differs, or whether models can be merged and adapters applied."""
+    if family and all(map(names_gguf, models)):
+        raise UsageError(
+            "--family goes with checkpoints, and GGUF files name their architecture themselves; leave it out"
+        )
     if any(map(is_graph, models)):
         from ..graphs import compare_graphs
 

@@ -3,12 +3,18 @@
 import dataclasses
 from typing import Annotated, Any
 
+import typer
+
 from ...errors import UsageError
 from ...rope.errors import shown
 from ...rope.methods.method import REGISTRY, Method
-from ..command import Positional, command, flag
+from ..command import GENERAL, expand_options
+from ..completion import method_names, runtime_names
 from ..options import plain
 from ..screen import Screen
+from ..typer_classes import Command
+
+app = typer.Typer(add_completion=False)
 
 METHODS_EXAMPLES = """
 ropeconv list methods
@@ -24,9 +30,13 @@ ropeconv list archs --json
 """
 
 
-@command(METHODS_EXAMPLES)
+@app.command("methods", cls=Command, epilog=METHODS_EXAMPLES)
+@expand_options
 def methods_command(
-    screen: Screen, name: Annotated[str, Positional("[NAME]", "Show one method with its settings.")] = ""
+    screen: Screen,
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Show one method with its settings.", autocompletion=method_names)
+    ] = "",
 ) -> None:
     """List the methods, or show one with its formula, settings and paper."""
     if name and name not in REGISTRY:
@@ -78,7 +88,8 @@ def _show_method(method: type[Method], screen: Screen) -> None:
         screen.table("Settings", ("flag", "default", "what"), rows)
 
 
-@command(FAMILIES_EXAMPLES)
+@app.command("families", cls=Command, epilog=FAMILIES_EXAMPLES)
+@expand_options
 def families_command(screen: Screen) -> None:
     """List the model families, with their rope types and GGUF architectures."""
     from ...models.registry import families
@@ -114,7 +125,8 @@ def families_command(screen: Screen) -> None:
     screen.table("Refused", ("name", "models", "why"), [(f.name, f.display_name, f.refuse) for f in refused])
 
 
-@command(ARCHS_EXAMPLES)
+@app.command("archs", cls=Command, epilog=ARCHS_EXAMPLES)
+@expand_options
 def archs_command(screen: Screen) -> None:
     """List the GGUF architectures, with the rope tensors and keys that llama.cpp supports for each."""
     from ...runtimes.drafts import kind_named
@@ -158,13 +170,22 @@ ropeconv list runtimes --matrix --runtime vllm --runtime sglang
 """
 
 
-@command(RUNTIMES_EXAMPLES)
+@app.command("runtimes", cls=Command, epilog=RUNTIMES_EXAMPLES)
+@expand_options
 def runtimes_command(
     screen: Screen,
-    matrix: Annotated[bool, flag("A line per model family, a column per runtime.", "--matrix")] = False,
+    matrix: Annotated[
+        bool, typer.Option("--matrix", help="A line per model family, a column per runtime.", rich_help_panel=GENERAL)
+    ] = False,
     runtime: Annotated[
         list[str] | None,
-        flag("Only these, in current versions; with @VERSION, in that one.", "--runtime", metavar="NAME[@VERSION]"),
+        typer.Option(
+            "--runtime",
+            help="Only these, in current versions; with @VERSION, in that one.",
+            rich_help_panel=GENERAL,
+            metavar="NAME[@VERSION]",
+            autocompletion=runtime_names,
+        ),
     ] = None,
 ) -> None:
     """List the runtimes, and how many model families each was tested with."""

@@ -5,14 +5,21 @@ import io
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
+import typer
+
+from ...errors import UsageError
+from ...formats.files import expanded
 from ...rope.recipe import Recipe
 from ...rope.schedule import Schedule
-from ..command import OUTPUT, Positional, command, flag
+from ..command import OUTPUT, expand_options
 from ..model_args import HeadDimOption, ModelArgs, RotaryDimOption, find, frequencies_only
 from ..options import RecipeValues, check_place
 from ..screen import ProgressScreen, Screen
+from ..typer_classes import Command
+
+app = typer.Typer(add_completion=False)
 
 TABLE = ".csv"
 EXAMPLES = """
@@ -24,26 +31,29 @@ ropeconv plot Qwen/Qwen3-8B --yarn 4 -o numbers/qwen3.csv
 """
 
 
-def _draws(values: Mapping[str, Any]) -> bool:
-    """Whether a picture is drawn."""
-    return values["out"] is not None and values["out"].suffix.lower() != TABLE
-
-
-@command(EXAMPLES, dark=(_draws, "is for a picture; add -o plot.svg"))
+@app.command("plot", cls=Command, epilog=EXAMPLES)
+@expand_options
 def plot_command(
     recipe: RecipeValues,
     screen: ProgressScreen,
     source: Annotated[
-        str | None, Positional("[SOURCE]", "A model, as for `inspect`; without one, give --theta.")
+        str | None, typer.Argument(metavar="SOURCE", help="A model, as for `inspect`; without one, give --theta.")
     ] = None,
     head_dim: HeadDimOption = None,
     rotary_dim: RotaryDimOption = None,
     out: Annotated[
         Path | None,
-        flag("Write a picture (.png or .svg) or the numbers (.csv).", "--out", OUTPUT, short="-o", metavar="FILE"),
+        typer.Option(
+            "--out",
+            "-o",
+            help="Write a picture (.png or .svg) or the numbers (.csv).",
+            rich_help_panel=OUTPUT,
+            metavar="FILE",
+            parser=expanded,
+        ),
     ] = None,
-    dark: Annotated[bool, flag("Draw for a dark background.", "--dark", OUTPUT)] = False,
-) -> None:  # fmt: skip
+    dark: Annotated[bool, typer.Option("--dark", help="Draw for a dark background.", rich_help_panel=OUTPUT)] = False,
+) -> None:
     """Show the frequencies of one or several methods: a table, or a picture or a CSV file with -o.
 
     Without SOURCE, --theta is the base of the model and --original-context its trained length (10000 and 4096).
@@ -54,6 +64,8 @@ def plot_command(
     from ...views.schedule_plots import FARTHEST, lengths_of, numbers, pictures_of
 
     draws = out is not None and out.suffix.lower() != TABLE
+    if dark and not draws:
+        raise UsageError("--dark is for a picture; add -o plot.svg")
     if draws and out is not None:
         checked(out, ", the numbers like plot.csv, or print them with --json")
     if out is not None:

@@ -6,12 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 from msgspec import to_builtins
 
 from ...errors import Interruption, UsageError
 from ...hub.options import PublishOptions, repository
 from ...options import Option, OutputPlace, TargetOptions, options
-from ..command import HUB, METHOD, OUTPUT, OptionGroup, Positional, command, flag, refuse
+from ..command import HUB, METHOD, OUTPUT, OptionGroup, expand_options, refuse
 from ..options import (
     SOURCE,
     DryRunOption,
@@ -23,11 +24,14 @@ from ..options import (
     variable,
 )
 from ..screen import ProgressScreen, Screen
+from ..typer_classes import Command
 
 if TYPE_CHECKING:
     from ...bake.plan import Plan
     from ...bake.profiles import ProfilesPlan
     from ...rope.recipe import Recipe
+
+app = typer.Typer(add_completion=False)
 
 EXAMPLES = """
 ropeconv profiles ./Qwen3-8B base yarn:2 yarn:4 -o ./qwen3
@@ -49,28 +53,41 @@ def target_options() -> list[Option]:
     return [option for option in options(OutputPlace, TargetOptions) if option.name in names]
 
 
-@command(EXAMPLES, private=(lambda given: given["push"], "goes with --push OWNER/NAME; add it, or leave --private out"))
+@app.command("profiles", cls=Command, epilog=EXAMPLES)
+@expand_options
 def profiles_command(
-    model: Annotated[str, Positional("MODEL", SOURCE)],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help=SOURCE)],
     methods: Annotated[dict[str, Any], OptionGroup(method_options)],
     target: Annotated[dict[str, Any], OptionGroup(target_options)],
     screen: ProgressScreen,
     named: Annotated[
         list[str] | None,
-        Positional("[METHOD:VALUE]...", "The profiles, such as yarn:4, or base for the unchanged model."),
+        typer.Argument(metavar="METHOD:VALUE", help="The profiles, such as yarn:4, or base for the unchanged model."),
     ] = None,
     copy: Annotated[
-        bool, flag("Copy the weights once, instead of making hard links to those of MODEL.", "--copy", OUTPUT)
+        bool,
+        typer.Option(
+            "--copy",
+            help="Copy the weights once, instead of making hard links to those of MODEL.",
+            rich_help_panel=OUTPUT,
+        ),
     ] = False,
     push: Annotated[
-        str, flag("Publish the first profile as main, and each other one as a branch.", "--push", HUB,
-                  metavar="OWNER/NAME"),
+        str,
+        typer.Option(
+            "--push",
+            help="Publish the first profile as main, and each other one as a branch.",
+            rich_help_panel=HUB,
+            metavar="OWNER/NAME",
+        ),
     ] = "",
-    private: Annotated[bool, flag("Make the repository private.", "--private", HUB)] = False,
+    private: Annotated[
+        bool, typer.Option("--private", help="Make the repository private.", rich_help_panel=HUB)
+    ] = False,
     family: FamilyOption = "",
     dry_run: DryRunOption = False,
     explain: ExplainOption = False,
-) -> None:  # fmt: skip
+) -> None:
     """Write one model for several contexts, with its weights stored once.
 
     Each profile is a folder that can be served, validated, restored and pushed like an output of `apply`. All are
@@ -82,6 +99,8 @@ def profiles_command(
     from ...models.open import open_source
     from ...views.plan import show_profiles
 
+    if private and not push:
+        raise UsageError("--private goes with --push OWNER/NAME; add it, or leave --private out")
     recipes = recipes_of(named or [], methods)
     publication = PublishOptions(private, repo_id=repository(push)) if push else None
     source, chosen = open_source(model, family), build_target(target)

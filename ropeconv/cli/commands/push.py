@@ -7,20 +7,27 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
 from ...errors import UsageError
+from ...formats.files import expanded
 from ...formats.kind import is_gguf
 from ...hub.options import PublishOptions, repository
 from ...options import from_command_line, options
 from ...rope.errors import RopeconvError
-from ..command import LENGTH, OUTPUT, RUNNING, OptionGroup, Positional, TrainerName, command, flag
+from ..command import GENERAL, LENGTH, OUTPUT, RUNNING, OptionGroup, TrainerName, expand_options, trainer_names
 from ..options import FamilyOption, check_place
 from ..screen import ProgressScreen, Screen, printable
+from ..typer_classes import Command
 
 if TYPE_CHECKING:
     from ...bake.plan import Plan
     from ...engines.probe import Probe
     from ...hub.upload_set import UploadSet
     from ...inspection.receipts.receipt import CheckRecord, GgufCheckRecord
+
+
+app = typer.Typer(add_completion=False)
 
 
 def how_to_publish(values: dict[str, Any]) -> PublishOptions:
@@ -78,19 +85,26 @@ ropeconv push tiny-Q8_0.gguf tiny-Q4_K_M.gguf me/tiny-yarn16-GGUF --private
 """
 
 
-@command(EXAMPLES)
+@app.command("push", cls=Command, epilog=EXAMPLES)
+@expand_options
 def push_command(
     baked: Annotated[
-        list[Path], Positional("FOLDER_OR_GGUF...", "A folder or GGUF files that `ropeconv apply` wrote.")
+        list[Path], typer.Argument(metavar="FOLDER_OR_GGUF", help="A folder or GGUF files that `ropeconv apply` wrote.")
     ],
-    repo_id: Annotated[str, Positional("OWNER/NAME", "The repository; it is made if need be.")],
+    repo_id: Annotated[str, typer.Argument(metavar="OWNER/NAME", help="The repository; it is made if need be.")],
     publication: Annotated[PublishOptions, OptionGroup(lambda: options(PublishOptions), how_to_publish)],
     screen: ProgressScreen,
     ignore_receipt: Annotated[
-        bool, flag("Do not compare the files with the hashes in the receipt.", "--ignore-receipt")
+        bool,
+        typer.Option(
+            "--ignore-receipt", help="Do not compare the files with the hashes in the receipt.", rich_help_panel=GENERAL
+        ),
     ] = False,
     dry_run: Annotated[
-        bool, flag("Print what would be published, with the card, and send nothing.", "--dry-run")
+        bool,
+        typer.Option(
+            "--dry-run", help="Print what would be published, with the card, and send nothing.", rich_help_panel=GENERAL
+        ),
     ] = False,
 ) -> None:
     """Publish an output on the Hub; files that the source repository has are copied there, not uploaded.
@@ -134,26 +148,45 @@ ropeconv train-config ./Qwen3-8B-yarn4 --for llama-factory --model me/Qwen3-8B-1
 """
 
 
-@command(TRAIN_EXAMPLES)
+@app.command("train-config", cls=Command, epilog=TRAIN_EXAMPLES)
+@expand_options
 def train_config_command(
-    baked: Annotated[str, Positional("OUTPUT", "A folder that `ropeconv apply` wrote, or its name on the Hub.")],
-    trainer: Annotated[TrainerName, flag("The trainer.", "--for", RUNNING)],
+    baked: Annotated[
+        str, typer.Argument(metavar="OUTPUT", help="A folder that `ropeconv apply` wrote, or its name on the Hub.")
+    ],
+    trainer: Annotated[
+        TrainerName,
+        typer.Option("--for", help="The trainer.", rich_help_panel=RUNNING, metavar="|".join(trainer_names())),
+    ],
     screen: ProgressScreen,
     model: Annotated[
         str,
-        flag(
-            "The path or Hub id that the trainer loads, if that is not OUTPUT.",
+        typer.Option(
             "--model",
-            RUNNING,
+            help="The path or Hub id that the trainer loads, if that is not OUTPUT.",
+            rich_help_panel=RUNNING,
             metavar="PATH_OR_ID",
         ),
     ] = "",
     context: Annotated[
         str,
-        flag("Train on sequences of this length (default: the whole context).", "--context", LENGTH, metavar="TOKENS"),
+        typer.Option(
+            "--context",
+            help="Train on sequences of this length (default: the whole context).",
+            rich_help_panel=LENGTH,
+            metavar="TOKENS",
+        ),
     ] = "",
     out: Annotated[
-        Path | None, flag("Write the config there instead of printing it.", "--out", OUTPUT, short="-o", metavar="FILE")
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help="Write the config there instead of printing it.",
+            rich_help_panel=OUTPUT,
+            metavar="FILE",
+            parser=expanded,
+        ),
     ] = None,
     family: FamilyOption = "",
 ) -> None:

@@ -5,14 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
+import typer
+
 from ...errors import Interruption
 from ...options import OutputPlace
-from ..command import Positional, command
+from ..command import expand_options
 from ..options import WriteOptions
 from ..screen import ProgressScreen, Screen
+from ..typer_classes import Command
 
 if TYPE_CHECKING:
     from ...bake.restore import RestorePlan
+
+app = typer.Typer(add_completion=False)
 
 EXAMPLES = """
 ropeconv restore ./Llama-2-7b-yarn16
@@ -26,9 +31,12 @@ class RestoreOptions(WriteOptions, OutputPlace):
     """The options of `restore`."""
 
 
-@command(EXAMPLES)
+@app.command("restore", cls=Command, epilog=EXAMPLES)
+@expand_options
 def restore_command(
-    baked: Annotated[str, Positional("OUTPUT", "A folder or GGUF file that ropeconv wrote, or its name on the Hub.")],
+    baked: Annotated[
+        str, typer.Argument(metavar="OUTPUT", help="A folder or GGUF file that ropeconv wrote, or its name on the Hub.")
+    ],
     options: RestoreOptions,
     screen: ProgressScreen,
 ) -> None:

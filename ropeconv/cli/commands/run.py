@@ -7,18 +7,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import typer
+
 from ...errors import Interruption
 from ...options import option
 from ...rope.errors import RopeconvError, counted
-from ..command import RUNNING, Positional, command
+from ..command import RUNNING, expand_options
 from ..options import DryRunOption
 from ..screen import ProgressScreen, Screen
+from ..typer_classes import Command
 
 if TYPE_CHECKING:
     from ...run.executors.executor import Executor
     from ...run.jobs import Job, RunJournal, RunLine
     from ...run.plan_file import RunPlan
     from ...run.report import JobPreview, RunTable
+
+app = typer.Typer(add_completion=False)
 
 EXAMPLES = """
 ropeconv run plan.toml --dry-run
@@ -43,9 +48,10 @@ class RunFlags:
     verify: bool = option(False, "Compare outputs that are done, byte by byte, with what their sources give.", RUNNING)
 
 
-@command(EXAMPLES)
+@app.command("run", cls=Command, epilog=EXAMPLES)
+@expand_options
 def run_command(
-    plan: Annotated[Path, Positional("PLAN.toml", "Sources, recipes, targets, tasks and limits.")],
+    plan: Annotated[Path, typer.Argument(metavar="PLAN.toml", help="Sources, recipes, targets, tasks and limits.")],
     flags: RunFlags,
     screen: ProgressScreen,
     dry_run: DryRunOption = False,

@@ -3,12 +3,18 @@
 from pathlib import Path
 from typing import Annotated
 
+import typer
+
 from ...errors import Interruption, UsageError
+from ...formats.files import expanded
 from ...options import DeviceOptions, TextOptions, TuneOptions, copied
-from ..command import OUTPUT, Positional, command, flag
+from ..command import OUTPUT, expand_options, typed_options
 from ..options import DeviceMapOption, DryRunOption, FamilyOption, PlotOption, TrustOption, check_places
 from ..screen import ProgressScreen
-from .eval import NEEDS_DATASET, sort_words, texts_of
+from ..typer_classes import Command
+from .eval import refuse_field, sort_words, texts_of
+
+app = typer.Typer(add_completion=False)
 
 EXAMPLES = """
 ropeconv tune HuggingFaceTB/SmolLM2-135M-Instruct --text 'books/*.txt' --context 10k --windows 4 --steps 20 --dry-run
@@ -17,18 +23,27 @@ ropeconv apply ./model --recipe tuned.json
 """
 
 
-@command(EXAMPLES, field=NEEDS_DATASET)
+@app.command("tune", cls=Command, epilog=EXAMPLES)
+@expand_options
 def tune_command(
-    model: Annotated[str, Positional("SOURCE", "A checkpoint: a folder, or an id on the Hub.")],
+    ctx: typer.Context,
+    model: Annotated[str, typer.Argument(metavar="SOURCE", help="A checkpoint: a folder, or an id on the Hub.")],
     options: TuneOptions,
     reading: TextOptions,
     running: DeviceOptions,
     screen: ProgressScreen,
-    more: Annotated[list[str] | None, Positional("[FILE]...", "More files of --text.")] = None,
+    more: Annotated[list[str] | None, typer.Argument(metavar="FILE", help="More files of --text.")] = None,
     device_map: DeviceMapOption = "",
     out: Annotated[
         Path | None,
-        flag("Write the recipe with its evidence, for --recipe.", "--out", OUTPUT, short="-o", metavar="FILE"),
+        typer.Option(
+            "--out",
+            "-o",
+            help="Write the recipe with its evidence, for --recipe.",
+            rich_help_panel=OUTPUT,
+            metavar="FILE",
+            parser=expanded,
+        ),
     ] = None,
     plot: PlotOption = None,
     family: FamilyOption = "",
@@ -50,6 +65,7 @@ def tune_command(
     from ...views.results import show_tuned
     from ..execution import stopping
 
+    refuse_field(typed_options(ctx), reading)
     check_places(None, plot, out)
     (model, *unknown), names = sort_words([model, *(more or ())], reading)
     if unknown:

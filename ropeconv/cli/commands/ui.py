@@ -5,10 +5,15 @@ import sys
 import webbrowser
 from typing import Annotated
 
+import typer
+
 from ...environment import require
 from ...formats.files import scratch
-from ..command import command, flag
+from ..command import GENERAL, expand_options
 from ..screen import Screen
+from ..typer_classes import Command
+
+app = typer.Typer(add_completion=False)
 
 EXAMPLES = """
 ropeconv ui
@@ -16,13 +21,23 @@ ropeconv ui --port 8000 --no-browser
 """
 
 
-@command(EXAMPLES)
+@app.command("ui", cls=Command, epilog=EXAMPLES)
+@expand_options
 def ui_command(
     port: Annotated[
         int | None,
-        flag("To listen on (default: the first free one from 7860).", "--port", metavar="N", least=1, most=65535),
+        typer.Option(
+            "--port",
+            help="To listen on (default: the first free one from 7860).",
+            rich_help_panel=GENERAL,
+            metavar="N",
+            min=1,
+            max=65535,
+        ),
     ] = None,
-    no_browser: Annotated[bool, flag("Print the address, and open no browser.", "--no-browser")] = False,
+    no_browser: Annotated[
+        bool, typer.Option("--no-browser", help="Print the address, and open no browser.", rich_help_panel=GENERAL)
+    ] = False,
 ) -> None:
     """Open the browser page, to inspect, extend and publish models without a command line.
 

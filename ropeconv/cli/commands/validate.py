@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Set
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from ...errors import Interruption, UsageError
 from ...formats.kind import is_gguf
 from ...options import ValidateOptions, copied, option
 from ...rope.errors import RopeconvError
 from ...rope.lengths import parse_tokens
-from ..command import GENERAL, RUNNING, Positional, command, refuse
+from ..command import GENERAL, RUNNING, expand_options, refuse, typed_options
 from ..options import DeviceMapOption, ExplainOption, PlotOption, ReportOption, TrustOption, check_places
 from ..screen import ProgressScreen
+from ..typer_classes import Command
 
 if TYPE_CHECKING:
     from ...validate.comparison import Settings
+
+app = typer.Typer(add_completion=False)
 
 EXAMPLES = """
 ropeconv validate ./Llama-2-7b-hf-yarn16
@@ -44,25 +49,25 @@ class ValidateFlags(ValidateOptions):
     ignore_receipt: bool = option(False, "Accept edited files whose edits do not change what is computed.", GENERAL)
 
 
-def _on_checkpoint(values: Mapping[str, Any]) -> bool:
-    """Whether an output is loaded in transformers, and not a GGUF file or a server."""
-    return not values["server"] and not is_gguf(values["baked"])
+def refuse_ignored(typed: Set[str], baked: Path, options: ValidateFlags) -> None:
+    """Raise UsageError for an option that has no effect. typed: the options on the command line."""
+    for_checkpoints = options.server or not is_gguf(baked)
+    for flag in ("--chunk", "--device", "--layer-by-layer"):
+        if flag in typed and not for_checkpoints:
+            raise UsageError(f"{flag} is for checkpoints; leave it out")
+    if "--dtype" in typed and not for_checkpoints and not options.dequantised:
+        raise UsageError("--dtype is for checkpoints and for --dequantised; leave it out")
+    if "--seed" in typed and options.text:
+        raise UsageError("--seed is that of synthetic tokens, which --text replaces; leave one out")
+    if "--model" in typed and not options.server:
+        raise UsageError("--model names one of a server's models; add --server URL, or leave it out")
 
 
-@command(
-    EXAMPLES,
-    chunk=(lambda values: values["server"] or _on_checkpoint(values), "is for checkpoints; leave it out"),
-    device=(lambda values: values["server"] or _on_checkpoint(values), "is for checkpoints; leave it out"),
-    layer_by_layer=(lambda values: values["server"] or _on_checkpoint(values), "is for checkpoints; leave it out"),
-    dtype=(
-        lambda values: values["server"] or _on_checkpoint(values) or values["dequantised"],
-        "is for checkpoints and for --dequantised; leave it out",
-    ),
-    seed=(lambda values: not values["text"], "is that of synthetic tokens, which --text replaces; leave one out"),
-    model=(lambda values: values["server"], "names one of a server's models; add --server URL, or leave it out"),
-)
+@app.command("validate", cls=Command, epilog=EXAMPLES)
+@expand_options
 def validate_command(
-    baked: Annotated[Path, Positional("BAKED", "A folder or GGUF file that `ropeconv apply` wrote.")],
+    ctx: typer.Context,
+    baked: Annotated[Path, typer.Argument(metavar="BAKED", help="A folder or GGUF file that `ropeconv apply` wrote.")],
     options: ValidateFlags,
     screen: ProgressScreen,
     device_map: DeviceMapOption = "",
@@ -85,8 +90,9 @@ def validate_command(
     from ...views.validation_plots import validation_pictures
     from ..execution import run_validation
 
+    refuse_ignored(typed_options(ctx), baked, options)
     if not Probe.available():
-        raise RopeconvError("validating needs torch and transformers; pip install 'ropeconv[validate]'")
+        raise RopeconvError("validating needs torch and transformers; pip install ropeconv")
     settings = copied(
         Settings, options, device_map=device_map, length=parse_tokens(options.length) if options.length else 0,
         trust_remote_code=trust_remote_code,

@@ -74,7 +74,7 @@ def test_commands_are_found_wherever_they_stand(commands: list[Found], place: st
         ("ropeconv apply --yarn 4", "Missing argument"),
         ("ropeconv restore a b", "unexpected extra argument"),
         ("ropeconv train-config x --for nobody", "nobody"),
-        ("ropeconv eval x --measure everything --chunk many", "many"),
+        ("ropeconv eval x --measure everything --chunk many", "--chunk"),
         ("ropeconv", "needs a command"),
     ],
 )  # fmt: skip

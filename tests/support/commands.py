@@ -15,13 +15,16 @@ from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-import click
 import pytest
+import typer
 import yaml
+from typer.core import TyperGroup
+from typer.main import get_command
 
 from ropeconv.cli.app import app
+from ropeconv.cli.typer_classes import Command
 from ropeconv.rope.errors import RopeconvError
 
 ROOT = Path(__file__).parents[2]
@@ -191,51 +194,55 @@ def problem_of(found: Found) -> str:
     return script_problem(words, found.mention)
 
 
+OF_ROPECONV = ("--version", "--help", "-h", "--install-completion", "--show-completion")
+"""Options of `ropeconv` itself, which act while they are parsed."""
+
+
 def parse_problem(words: list[str], mention: bool = False) -> str:
     """Return why the command line of ropeconv refuses words; empty where it parses them.
 
     mention: values and arguments may be left out, as in "`ropeconv apply --explain` says why".
     """
-    context: click.Context | None = None
-    command: click.Command = app
+    context: Any = None
+    command: Any = get_command(app)
     name = "ropeconv"
-    if words and (words[0] in ("--version", "--help", "-h") or (mention and _is_open(words[0]))):
+    if words and (words[0] in OF_ROPECONV or (mention and _is_open(words[0]))):
         return ""
-    while isinstance(command, click.Group):
+
+    while isinstance(command, TyperGroup):
         if not words:
             return "" if mention else f"{name} needs a command"
         try:
             context = command.make_context(name, [words[0]], parent=context)
-            name_found, inner, _ = command.resolve_command(context, [words[0]])
-        except (RopeconvError, click.ClickException) as problem:
+            name, command, _ = command.resolve_command(context, [words[0]])
+        except (RopeconvError, typer.TyperException) as problem:
             return str(problem)
-        assert inner is not None
-        assert name_found is not None
-        command, name, words = inner, name_found, words[1:]
+        words = words[1:]
+
     try:
         with redirect_stdout(StringIO()):
             command.make_context(name, _with_values(command, words), parent=context)
-    except click.exceptions.Exit:
+    except typer.Exit:
         return ""
-    except click.MissingParameter as problem:
-        return "" if mention else problem.format_message()
-    except click.BadOptionUsage as problem:
-        return "" if mention and "argument" in str(problem) else problem.format_message()
-    except click.ClickException as problem:
-        return problem.format_message()
+    except typer.TyperException as problem:
+        kind = type(problem).__name__  # Typer exports neither of these two classes
+        is_left_out = kind == "MissingParameter" or (kind == "BadOptionUsage" and "argument" in str(problem))
+        return "" if mention and is_left_out else problem.format_message()
     except RopeconvError as problem:
         return str(problem)
     return ""
 
 
-def _with_values(command: click.Command, words: list[str]) -> list[str]:
+def _with_values(command: Command, words: list[str]) -> list[str]:
     """The words with values that the options accept in the place of `VALUE` and of words in capitals."""
-    options = {flag: param for param in command.params if isinstance(param, click.Option) for flag in param.opts}
+    options = {flag: option for option in command.options for flag in option.opts}
     filled: list[str] = []
     for word in words:
         option = options.get(filled[-1]) if filled else None
-        is_value = option is not None and not option.is_flag and _is_open(word)
-        filled.append(_sample(option.type) if option is not None and is_value else word)
+        if option is not None and not option.is_flag and _is_open(word):
+            filled.append(_sample(option))
+        else:
+            filled.append(word)
     return filled
 
 
@@ -244,11 +251,10 @@ def _is_open(word: str) -> bool:
     return word == VALUE or re.fullmatch(r"[A-Z][A-Z_]*", word) is not None
 
 
-def _sample(kind: click.ParamType) -> str:
-    """A value of a type."""
-    if isinstance(kind, click.Choice):
-        return str(next(iter(kind.choices)))
-    return NUMBER
+def _sample(option: Any) -> str:
+    """A value that an option of Typer accepts: the first of its choices, else a number."""
+    choices = get_args(option.type_descriptor.annotation)
+    return str(choices[0]) if choices else NUMBER
 
 
 def script_problem(words: list[str], mention: bool = False) -> str:

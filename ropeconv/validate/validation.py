@@ -305,10 +305,10 @@ def with_noise(result: BucketResult, measures: Measures, second: Measures, noise
     error is that of the noise: that of the output would grow with the fault.
 
     Args:
-        result: Of the comparison with the first reference.
-        measures: Between the first reference and the output.
-        second: Between the second reference and the output.
-        noise: Between the two references, where it is largest.
+        result: The one of only the first reference.
+        measures: The KLs between the first reference and the output.
+        second: Those between the second reference and the output.
+        noise: Those between the two references, where they are largest.
     """
     count = max(1, len(noise.kl))
     mean, error = noise.kl.mean().item(), noise.kl.std(correction=0).item() / math.sqrt(count)

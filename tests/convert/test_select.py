@@ -137,7 +137,7 @@ BASE, PLAIN = "take a base, which is read exactly (--ntk 4), or ", "name a runti
         ("differs", MIXED, ("vllm",), CONFIG, BASE + PLAIN),
         ("differs", MIXED, ("vllm", "mlx-lm"), CONFIG,
          f"{BASE}name one of them, and bake a second output for the others"),
-        ("unknown", MIXED, ("vllm",), CONFIG, "leave vllm out, and measure what it computes with `ropeconv v"),
+        ("unknown", MIXED, ("vllm",), CONFIG, "pass --allow-untested, which writes it with native all the same, or leave vllm out, and measure"),
         ("differs", NTK, ("vllm",), CONFIG, PLAIN),
         ("differs", MIXED, ("ktransformers",), CONFIG, PLAIN),
     ],

@@ -222,7 +222,7 @@ def _untested(results: list[CheckpointResult], request: EncodeRequest) -> Checkp
     None where every result is known to be wrong in a named runtime.
     """
     fitting = [result for result in results if result.suits(request.runtimes, (*RUNS, UNTESTED))]
-    return max(fitting, key=partial(_exact_versions, request), default=None)
+    return max(fitting, key=CheckpointResult.exact_count, default=None)
 
 
 def why_no_attention_factor(config: Config, family: Family) -> str:

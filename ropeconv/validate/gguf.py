@@ -276,9 +276,10 @@ def validate_gguf(
     rounded = _rounded(comparison)
 
     results: list[BucketResult] = []
-    temperature, length, same = 1.0, 0, True
+    temperature, same = 1.0, True
     engine = LlamaCppEngine(comparison.baked)
     planned = [(reference, _runs(comparison, settings, reference, bool(references[1:]))) for reference in references]
+    read = [run for _, runs in planned for run in runs]
     progress.total(sum(reference.times * len(run.ids) for reference, runs in planned for run in runs))
     for reference, runs in planned:
         _say(runs, reference, progress)
@@ -286,12 +287,8 @@ def validate_gguf(
         stock = logits_of(engine, runs, progress)
         judged = _judged(runs, logits, stock, reference)
         if not rounded and _power(judged, schedule) < POWER:
-            spread = spread_of(logits.reference)
-            over_spread = _judged(runs, logits, stock, reference, spread)
-            if _power(over_spread, schedule) > _power(judged, schedule):
-                judged, temperature = over_spread, spread
+            judged, temperature = _sharper(judged, runs, logits, stock, reference, schedule)
         results += judged
-        length = max(length, *(len(run.ids) for run in runs))
         same = same and logits.reference.shape == stock.shape and bool((logits.reference == stock).all())
 
     # llama.cpp against itself is the sharper comparison; the other one shows that the weights were converted well
@@ -304,7 +301,7 @@ def validate_gguf(
     sentence += on_reach(results, schedule.original_context, schedule.context, "--tokens")
     sentence += references[0].remark + comparison.remark
     if len(references) > 1:
-        sentence += " Beyond it, llama.cpp is compared with itself on the weights of the output."
+        sentence += " Up to the new context, llama.cpp is compared with itself on the weights of the output."
     sentence += otherwise([f"logits divided by their spread of {temperature:.2g}"] if temperature != 1 else [])
     if isinstance(comparison.scale, QueryScaling):
         sentence += " The output and the reference scale queries in steps, in place of log-n."
@@ -312,12 +309,13 @@ def validate_gguf(
         "",
         "cpu",
         schedule.digest,
-        length,
+        max(len(run.ids) for run in read),
         settings.seed,
         tuple(results),
         agrees,
         sentence,
         runtime=engine.runtime,
+        length=max((len(run.ids) for run in read if run.kind == "whole"), default=0),
         temperature=temperature,
         rule=rule(references[0].floor) + "".join(reference.rule for reference in references),
         reached=reached(results),
@@ -479,6 +477,22 @@ def _judged(
             result = with_rounded_weights(result, noise, reference.separation)
         results.append(result)
     return results
+
+
+def _sharper(
+    judged: list[BucketResult],
+    runs: list[TokenRun],
+    logits: ReferenceLogits,
+    stock: Tensor,
+    reference: GgufReference,
+    schedule: Schedule,
+) -> tuple[list[BucketResult], float]:
+    """Return the results with logits over their spread where these have more power, and what logits are divided by."""
+    spread = spread_of(logits.reference)
+    over_spread = _judged(runs, logits, stock, reference, spread)
+    if _power(over_spread, schedule) > _power(judged, schedule):
+        return over_spread, spread
+    return judged, 1.0
 
 
 def _parts(runs: list[TokenRun]) -> Iterator[tuple[Literal["spread", "whole"], Bucket, slice]]:

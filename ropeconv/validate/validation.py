@@ -306,9 +306,9 @@ def with_noise(result: BucketResult, measures: Measures, second: Measures, noise
 
     Args:
         result: The result of the comparison with the first reference.
-        measures: Between the first reference and the output.
-        second: Between the second reference and the output.
-        noise: Between the two references, where it is largest.
+        measures: The KLs between the first reference and the output.
+        second: Those between the second reference and the output.
+        noise: Those between the two references, where they are largest.
     """
     count = max(1, len(noise.kl))
     mean, error = noise.kl.mean().item(), noise.kl.std(correction=0).item() / math.sqrt(count)

@@ -120,13 +120,15 @@ OPTIONAL = ("KL max", "max |dlogit|", "top-5", "KL mean", "top-1")
 
 def show_validation(result: Validation, title: str, sheet: Sheet, explain: bool = False) -> None:
     """Show a validation, a row per bucket of positions. title: of the first table. explain: every column."""
-    whole = title if result.unchecked else f"Every position up to {result.length:,}, {result.chunk} at a time"
+    in_chunks = f", {result.chunk} at a time" if result.chunk else ""
+    whole = title if result.unchecked else f"Every position up to {result.length:,}{in_chunks}"
     for run, words in (("spread", title), ("whole", whole)):
         shown = [bucket for bucket in result.buckets if bucket.run == run]
         states = any(bucket.cosine is not None for bucket in shown)
         rows = [(_states if states else _logits)(bucket) for bucket in shown]
         if rows:
-            kept = [name for name in rows[0] if explain or name not in OPTIONAL]
+            hidden = _hidden(shown)
+            kept = [name for name in rows[0] if explain or name not in hidden]
             optional = [name for name in OPTIONAL if name in kept]
             columns = sheet.table(words, kept, [[row[name] for name in kept] for row in rows], optional=optional)
             meanings = HIDDEN_STATES if states else VALIDATION
@@ -135,6 +137,13 @@ def show_validation(result: Validation, title: str, sheet: Sheet, explain: bool 
     sheet.say(result.sentence)
     if result.unchecked:
         sheet.say(f"This test does not cover: {'; '.join(result.unchecked)}.")
+
+
+def _hidden(buckets: list[BucketResult]) -> tuple[str, ...]:
+    """Return the columns that are shown only with --explain: of two KLs, the one that is not compared."""
+    if buckets[0].rounded_weights:
+        return (*(name for name in OPTIONAL if name != "KL mean"), "KL 95 %")
+    return OPTIONAL
 
 
 def _states(bucket: BucketResult) -> dict[str, str]:

@@ -56,6 +56,7 @@ PLAN = {
     "effective length": "longest distance up to which sum cos(m theta_i) is not negative (Men et al. 2024)",
 }
 VALIDATION = {
+    "KL mean": "mean divergence from the reference in nats",
     "KL 95 %": "divergence from the reference in nats, not exceeded by 95 % of the positions",
     "max |dlogit|": "largest difference of a logit",
     "top-1": "positions with the same likeliest token",

@@ -307,7 +307,7 @@ def _extras_problem(given: list[str], code: str) -> str:
         if word.startswith("-"):
             if word not in code:
                 return f"setup has no option {word}"
-        elif not (word.isupper() or all(name in extras for name in word.split(","))):
+        elif not (word.isupper() or word == "plain" or all(name in extras for name in word.split(","))):
             return f"there is no extra {word}"
     return ""
 

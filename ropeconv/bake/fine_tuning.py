@@ -2,9 +2,12 @@
 
 The answer rests on the factor over the context that the weights were trained for. That is
 
-- the declared context of a model that was trained with its scaling (Llama 3.1: 131,072), where the scaling is kept;
+- the declared context of a model that was trained with its scaling (Llama 3.1: 131,072), where the scaling is kept or
+  becomes wider (YaRN with factor 40 replaced by one with 80);
 - the context before the scaling (Llama 3.1: 8,192) in every other case. `--replace` starts there.
 """
+
+from dataclasses import replace
 
 import numpy as np
 
@@ -34,7 +37,7 @@ def fine_tuning_for(recipe: Recipe, inspection: Inspection, schedule: Schedule) 
     first = inspection.first_spec
     scaling = trained_scaling(inspection)
     keeps = recipe.on_top or isinstance(recipe.method, AsIs)
-    if scaling and (keeps or _is_same(schedule, first)):
+    if scaling and (keeps or _is_same(schedule, first) or _is_wider(schedule, first)):
         factor = context / first.context
         level, reason = _on_trained_scaling(recipe, first, factor)
         return FineTuningRecord(level, factor, first.context, reason)
@@ -55,11 +58,20 @@ def _is_same(schedule: Schedule, first: RopeSpec) -> bool:
     )
 
 
+def _is_wider(schedule: Schedule, first: RopeSpec) -> bool:
+    """Whether a schedule is the scaling of the training with a larger factor, and nothing else: what --on-top gives."""
+    factor = getattr(schedule.form, "factor", None)
+    trained_factor = getattr(first.form, "factor", None)
+    if factor is None or trained_factor is None or type(schedule.form) is not type(first.form):
+        return False
+    return bool(factor > trained_factor and replace(schedule.form, factor=trained_factor) == first.form)
+
+
 def _on_trained_scaling(recipe: Recipe, first: RopeSpec, factor: float) -> tuple[FineTuningLevel, str]:
     """Return the need over the context of a training that had the scaling, and the reason."""
     if factor <= 1:
         return "none", ""
-    if not recipe.on_top:
+    if isinstance(recipe.method, AsIs):
         return "needed", "its RoPE does not change"
 
     name = recipe.method.name

@@ -26,6 +26,7 @@ LLAMA_3_1 = CONFIGS / "meta-llama--Meta-Llama-3.1-8B.json"
 QWEN_2_5 = CONFIGS / "Qwen--Qwen2.5-7B-Instruct.json"
 QWEN_3 = CONFIGS / "Qwen--Qwen3-8B.json"
 GPT_OSS = CONFIGS / "openai--gpt-oss-20b.json"
+DEEPSEEK_V3 = CONFIGS / "deepseek-ai--DeepSeek-V3.json"
 PHI_4 = CONFIGS / "microsoft--Phi-4-mini-instruct.json"
 
 KNOWN = {
@@ -54,6 +55,10 @@ KNOWN = {
     "Llama 2 only declared longer": (LLAMA_2, "--as-is --context 8k", "needed", 2, 4096),
     "gpt-oss at 256k, on top": (GPT_OSS, "--yarn 256k --on-top", "none", 2, 131072),
     "gpt-oss at 256k, replaced": (GPT_OSS, "--yarn 256k --replace", "needed", 64, 4096),
+    # DeepSeek V3 was trained with YaRN of factor 40: a larger factor of the same ramp is what --on-top gives
+    "DeepSeek V3, its scaling wider": (DEEPSEEK_V3, "--yarn 80 --replace", "none", 2, 163840),
+    "DeepSeek V3, on top": (DEEPSEEK_V3, "--yarn 2 --on-top", "none", 2, 163840),
+    "DeepSeek V3, another ramp": (DEEPSEEK_V3, "--yarn 80 --beta-fast 16 --replace", "needed", 80, 4096),
     "Phi 4 at 256k": (PHI_4, "--llama3 256k --on-top --attention-factor 1.22474487", "none", 2, 131072),
 }
 

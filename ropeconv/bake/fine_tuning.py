@@ -13,6 +13,7 @@ import numpy as np
 
 from ..inspection.inspection import Inspection
 from ..inspection.receipts.receipt import FineTuningLevel, FineTuningRecord
+from ..rope.forms import InterpolatedForm, Llama3, Yarn
 from ..rope.methods.method import REGISTRY, Method
 from ..rope.methods.vectors import AsIs, Dynamic, InvFreq
 from ..rope.recipe import Recipe
@@ -60,11 +61,14 @@ def _is_same(schedule: Schedule, first: RopeSpec) -> bool:
 
 def _is_wider(schedule: Schedule, first: RopeSpec) -> bool:
     """Whether a schedule is the scaling of the training with a larger factor, and nothing else: what --on-top gives."""
-    factor = getattr(schedule.form, "factor", None)
-    trained_factor = getattr(first.form, "factor", None)
-    if factor is None or trained_factor is None or type(schedule.form) is not type(first.form):
-        return False
-    return bool(factor > trained_factor and replace(schedule.form, factor=trained_factor) == first.form)
+    wider, trained = schedule.form, first.form
+    if isinstance(wider, Yarn) and isinstance(trained, Yarn):
+        return wider.factor > trained.factor and replace(wider, factor=trained.factor) == trained
+    if isinstance(wider, Llama3) and isinstance(trained, Llama3):
+        return wider.factor > trained.factor and replace(wider, factor=trained.factor) == trained
+    if isinstance(wider, InterpolatedForm) and isinstance(trained, InterpolatedForm):
+        return wider.factor > trained.factor > 1 and replace(wider, factor=trained.factor) == trained
+    return False
 
 
 def _on_trained_scaling(recipe: Recipe, first: RopeSpec, factor: float) -> tuple[FineTuningLevel, str]:

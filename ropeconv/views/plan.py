@@ -24,7 +24,7 @@ from ..runtimes.gguf_readers import find_any
 from ..runtimes.runtime import ALL, GOOD, canonical
 from ..runtimes.verdict import Verdict, describe, frequencies
 from .sheet import PLAN, Sheet, legend, sentence
-from .support import others, statuses, support
+from .support import count_others, statuses, support
 
 if TYPE_CHECKING:
     from ..bake.profiles import ProfilesPlan
@@ -85,7 +85,7 @@ def runtime_lines(plan: Plan) -> tuple[list[tuple[str, str]], list[str]]:
     """Return the rows of the table of runtimes, and the sentences below it."""
     verdicts = plan.result.verdicts
     named = {name.partition("@")[0]: verdict for name, verdict in _named(plan).items()}
-    return support(verdicts, named, only_named=bool(named)), [*named_problems(plan), others(verdicts, named)]
+    return support(verdicts, named, only_named=bool(named)), [*named_problems(plan), count_others(verdicts, named)]
 
 
 def named_problems(plan: Plan) -> list[str]:

@@ -161,15 +161,30 @@ def others(verdicts: Sequence[VerdictLike], named: Collection[str] = ()) -> str:
     return f"{problem}. {everyone}" if problem else everyone
 
 
+def count_others(verdicts: Sequence[VerdictLike], named: Collection[str] = ()) -> str:
+    """As `others`, for people who asked for none of these runtimes: how many are wrong or fail, without names."""
+    everyone = f"All {counted(len(by_runtime(verdicts)), 'runtime')}: --explain."
+    affected = _affected(verdicts)
+    if named or not affected:
+        return everyone
+    counts = ", ".join(f"{word} {len(titles)}" for word, titles in affected.items())
+    return f"Others: {counts}. {everyone}"
+
+
 def problems(verdicts: Sequence[VerdictLike]) -> str:
     """A clause on the runtimes beside the popular ones that are wrong or fail; empty without any."""
-    words: dict[str, list[str]] = {}
+    text = "; ".join(f"{PROBLEMS[word]} {', '.join(titles)}" for word, titles in _affected(verdicts).items())
+    return text[:1].upper() + text[1:]
+
+
+def _affected(verdicts: Sequence[VerdictLike]) -> dict[str, list[str]]:
+    """The runtimes beside the popular ones that are wrong or fail, by the word for their status."""
+    affected: dict[str, list[str]] = {word: [] for word in PROBLEMS}
     for name, rows in by_runtime(verdicts).items():
         word = WORDS[rows[-1].status]
         if name not in POPULAR and word in PROBLEMS:
-            words.setdefault(word, []).append(title_of(rows[-1]))
-    text = "; ".join(f"{PROBLEMS[word]} {', '.join(words[word])}" for word in PROBLEMS if word in words)
-    return text[:1].upper() + text[1:]
+            affected[word].append(title_of(rows[-1]))
+    return {word: titles for word, titles in affected.items() if titles}
 
 
 def _newest(rows: Sequence[VerdictLike]) -> tuple[str, str]:

@@ -16,7 +16,7 @@ import msgspec
 
 from ...errors import BadSource
 from ...formats.disk import sampled
-from ...formats.drafts import write_file
+from ...formats.drafts import draft_of
 from ...formats.files import expanded, read_text
 from ...models.gguf import GgufSource
 from ...models.open import HUB_FILE
@@ -181,9 +181,11 @@ def _read(note: Path) -> tuple[Place, ...]:
 
 
 def _write(note: Path, places: Iterable[Place]) -> None:
-    """Replaces a file of places, in a folder that only its user can read. Raises OSError."""
+    """Replaces a file of places, readable by its user only. Raises OSError."""
     note.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    write_file(note, msgspec.json.encode(Places(tuple(places))))
+    with draft_of(note) as draft:
+        draft.write_bytes(msgspec.json.encode(Places(tuple(places))))
+        draft.chmod(0o600)
     _remove_oldest(note.parent)
 
 

@@ -168,7 +168,7 @@ class TargetOptions:
     )
     allow_untested: bool = option(
         False,
-        "Write it for a --runtime that was not tested with it, instead of refusing that.",
+        "Also write for a --runtime where the output is untested.",
         "Runtimes",
     )
     all_files: bool = option(False, "Also copy weights in other formats.", "Expert options", only="folder")

@@ -42,7 +42,7 @@ COMMANDS = {
     ),
     "run": ("run", "Run apply, validate, eval and push for many models, as a plan file says (docs/running.md)."),
     "ui": ("ui", "Open the browser page, to inspect, extend and publish models without a command line."),
-    "plot": ("plot", "Show the frequencies of one or several methods: a table, or a picture with -o."),
+    "plot": ("plot", "Show the frequencies of one or several methods: a table, or a picture or a CSV file with -o."),
     "bound": (
         "bound",
         "Find the smallest rope_theta for a context length, or the longest distance that a model supports.",

@@ -44,10 +44,7 @@ class WriteOptions:
     )
 
 
-SOURCE = (
-    "A folder, a GGUF file, a config.json, a model of Ollama (llama3.1:8b), or owner/name@revision (or "
-    "owner/name/file.gguf) on the Hub."
-)
+SOURCE = "A folder, a GGUF file, a config.json, Ollama's NAME:TAG, or owner/name@revision(/FILE.gguf) on the Hub."
 OR_GRAPH = SOURCE.replace("a GGUF file", "a GGUF file, a graph (.onnx, .xml)")
 SourceArgument = Annotated[str, typer.Argument(metavar="SOURCE", help=SOURCE)]
 

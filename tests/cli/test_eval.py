@@ -147,7 +147,7 @@ TEXT = ("--methods", "base", "--text", "text.txt")
         (("--methods", "base", "--text", "model/model.safetensors"), 1, "is not text in UTF-8"),
         ((*TEXT, "--journal", "text.txt", "--fresh"), 1, "text.txt is not a journal of `ropeconv eval`"),
         ((*TEXT, "--lengths", "1M"), 1, "the longest text has"),
-        ((*TEXT, "--report", "no/page.html"), 2, "no does not exist"),
+        ((*TEXT, "--report", "text.txt/page.html"), 2, "text.txt is not a folder"),
         ((*TEXT, "--fail-if", "yarn:4 > base @1T"), 2, "names 'yarn:4'"),
     ],
 )

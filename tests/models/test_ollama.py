@@ -185,3 +185,14 @@ def test_a_blob_that_no_model_names(tmp_path: Path) -> None:
     path = tmp_path / "blobs" / f"sha256-{'ab' * 32}"
     write(tmp_path / "m.gguf").rename(path)
     assert open_source(str(path)).name == "sha256-abababababab"
+
+
+def test_the_source_of_an_output_is_found_in_the_store(
+    store: Store, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ropeconv.inspection.receipts.places import find_source
+
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    assert run("apply", "llama3.1:8b", "--yarn", "4", "-q", "-o", "new/out.gguf").returncode == 0
+    found = find_source(tmp_path / "new" / "out.gguf")
+    assert Path(found) == open_source("llama3.1:8b").path  # type: ignore[union-attr, call-arg]

@@ -152,8 +152,9 @@ def _files_of(source: Origin) -> dict[str, tuple[int, str]]:
     files: dict[str, tuple[int, str]] = {}
     for path in source.identities():
         name = os.path.abspath(path)
-        is_own = isinstance(source, GgufSource) or os.path.dirname(name) == place
-        if is_own and path.suffix in COMPUTED and path.name != RECEIPT:
+        of_folder = os.path.dirname(name) == place and path.suffix in COMPUTED
+        # a GGUF file may have any name, such as that of a blob of Ollama
+        if isinstance(source, GgufSource) or (of_folder and path.name != RECEIPT):
             files[name] = _described(path)
     return files
 

@@ -167,7 +167,7 @@ class InvFreq(Method):
 
     name = "inv-freq"
     order = 140
-    summary = "any vector, from JSON, .csv, .txt, .npy, .safetensors or .pt"
+    summary = "any vector: JSON, text, .npy, .safetensors or .pt"
     paper = "-"
     value = Value.FILE
     keeps_zeros = True

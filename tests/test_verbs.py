@@ -121,7 +121,10 @@ def test_a_natural_call_works(call: str, model: Path, load: Callable[[], Any]) -
 
 
 @pytest.mark.parametrize("call", WRONG)
-def test_a_mistake_is_a_sentence(call: str, model: Path, load: Callable[[], Any]) -> None:
+def test_a_mistake_is_a_sentence(
+    call: str, model: Path, load: Callable[[], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))  # other tests have copies of this model
     mistake, sentence = WRONG[call]
     with pytest.raises(RopeconvError, match=sentence):
         mistake(model, load)
@@ -146,8 +149,8 @@ def test_a_source_on_the_hub_is_found_by_its_commit(
     reference: str, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = SourceRecord("a", "gguf" if "gguf" in reference else "hub", reference, "c0")
-    comparison = importlib.import_module("ropeconv.validate.comparison")
-    monkeypatch.setattr(comparison, "read_receipt", lambda baked: SimpleNamespace(source=record))
+    places = importlib.import_module("ropeconv.inspection.receipts.places")
+    monkeypatch.setattr(places, "read_receipt", lambda baked: SimpleNamespace(source=record))
     assert _against("out", Path("out"), None) == expected
 
 

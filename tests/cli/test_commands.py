@@ -71,7 +71,9 @@ def test_the_output_is_checked_and_says_so(run: Run, llama: Path) -> None:
     done = run("apply", "model", "--yarn", "4")
     assert "Checked: transformers" in done.stdout
     assert "Wrote model-yarn4\n" in done.stdout
-    assert done.stdout.rstrip().endswith("Next: vllm serve model-yarn4 --max-model-len 256")
+    assert done.stdout.rstrip().endswith(
+        "Next: vllm serve model-yarn4 --max-model-len 256\nCheck: ropeconv validate model-yarn4"
+    )
 
 
 def test_an_output_without_weights_is_not_one_to_run(run: Run, llama: Path, tmp_path: Path) -> None:

@@ -52,9 +52,7 @@ def test_inspect_sees_problems(run: Run, model: Path, edit: dict[str, object], c
 
 def test_ollama_gets_a_modelfile_with_the_new_context(run: Run, model: Path, tmp_path: Path) -> None:
     done = run("apply", "model.gguf", "--yarn", "4", "--ollama")
-    assert done.stdout.rstrip().endswith(
-        "Next: ollama create model-yarn4 -f model-yarn4.Modelfile && ollama run model-yarn4"
-    )
+    assert "Next: ollama create model-yarn4 -f model-yarn4.Modelfile && ollama run model-yarn4\n" in done.stdout
     modelfile = tmp_path / "model-yarn4.Modelfile"
     assert modelfile.read_text() == "FROM ./model-yarn4.gguf\nPARAMETER num_ctx 256\n"
     longer = ("apply", "model.gguf", "--yarn", "8", "--ollama", "--force", "-o", "model-yarn4.gguf")
@@ -72,7 +70,10 @@ def test_apply_writes_a_new_file_with_a_receipt_and_leaves_the_source_alone(
     original = model.read_bytes()
     done = run("apply", "model.gguf", "--yarn", "4")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.rstrip().endswith("Wrote model-yarn4.gguf\nNext: llama-server -m model-yarn4.gguf -c 256")
+    assert done.stdout.rstrip().endswith(
+        "Wrote model-yarn4.gguf\nNext: llama-server -m model-yarn4.gguf -c 256\n"
+        "Check: ropeconv validate model-yarn4.gguf"
+    )
     assert model.read_bytes() == original
     file = GgufFile.open(tmp_path / "model-yarn4.gguf")
     recipe = json.loads(file.get("ropeconv.json"))["recipe"]

@@ -53,6 +53,7 @@ WORKS = {
     "undo": ("restore done", "Wrote model-restored"),
     "another factor after all": ("apply done --yarn 8 --replace", "with --yarn 8"),
     "further": ("apply done --yarn 2 --on-top", "256 -> 512 tokens"),
+    "does it work, far from its source": ("validate elsewhere/done --quick", "PASS"),
     "does it work": ("validate done --quick", "PASS"),
     "train it, Axolotl": ("train-config done --for axolotl", "sequence_len: 256"),
     "train it, TRL": ("train-config done --for trl", "max_length=256"),
@@ -127,7 +128,6 @@ ANSWERED = {
     "version": "use `ropeconv --version`",
     "eval model yarn:4": "--text",
     "validate model": "give the folder `apply` made",
-    "validate elsewhere/done": "add --against",
     "validate changed": "run apply again",
     "push done me/x": "check your connection",
 }
@@ -141,7 +141,7 @@ def config(folder: Path, name: str, file: str, **changes: Any) -> None:
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint, an output of it, a changed one, one without its source, a GGUF file, and configs."""
+    """A checkpoint, an output of it, a changed one, one that is not beside its source, a GGUF file, and configs."""
     folder = tmp_path_factory.mktemp("stories")
     make("llama", folder / "model")
     release(folder / "meta")

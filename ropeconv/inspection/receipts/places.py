@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Iterable
 from contextlib import suppress
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import msgspec
 
@@ -42,6 +42,11 @@ class Place(msgspec.Struct, frozen=True):
     """Absolute path of the source: a folder, or a GGUF file."""
     files: dict[str, tuple[int, str]]
     """Size in bytes and digest of each file of the source, by absolute path."""
+
+    @property
+    def contents(self) -> list[tuple[str, tuple[int, str]]]:
+        """The files without their folder."""
+        return sorted((PurePath(name).name, described) for name, described in self.files.items())
 
     @property
     def is_there(self) -> bool:
@@ -87,16 +92,17 @@ def find_source(output: Path, use_state: bool = True) -> str:
         return f"{source.repository}@{source.commit}" + (f"/{file[3]}" if file else "")
 
     noted = _noted(receipt) if use_state else []
-    for place in noted:
-        if place.output == os.path.abspath(output) and place.is_there:
-            return place.source
+    own = next((place for place in noted if place.output == os.path.abspath(output)), None)
+    if own is not None and own.is_there:
+        return own.source
 
     beside = _beside(output, receipt)
     if beside.exists() and not output.samefile(beside):
         return str(beside)
 
-    for place in noted:
-        if place.is_there and place.source != os.path.abspath(output):
+    for place in noted:  # of outputs with an equal receipt: of other fine-tunes too, but for copies of this source
+        is_copy = own is None or place.contents == own.contents
+        if is_copy and place.is_there and place.source != os.path.abspath(output):
             return place.source
     return ""
 

@@ -63,7 +63,6 @@ def test_nothing_of_the_place_is_in_the_output(source: Path, output: Path) -> No
     assert not any(str(source.parent).encode() in text for text in texts)
     (note,) = notes()
     assert str(source) in note.read_text(), "the control"
-    assert stat.S_IMODE(note.stat().st_mode) == 0o600
     assert stat.S_IMODE(state_folder().stat().st_mode) == 0o700
 
 
@@ -107,6 +106,14 @@ def test_of_two_equal_outputs_each_finds_its_own_source(source: Path, tmp_path: 
     second = apply(make_plan(other, YARN, tmp_path / "second"))
     assert len(notes()) == 1, "the receipts are the same"
     assert [find_source(first), find_source(second)] == [str(source), str(other)]
+
+    shutil.rmtree(other)
+    assert find_source(second) == "", "not the other fine-tune"
+    other.mkdir()
+    copy = shutil.copytree(source, tmp_path / "copies" / "model")
+    apply(make_plan(copy, YARN, tmp_path / "third"))
+    shutil.rmtree(source)
+    assert find_source(first) == str(copy), "a copy of its own source"
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer.main import get_command
@@ -73,10 +73,9 @@ app.add_typer(lists, name="list", help=LISTS, short_help=LISTS)
 def find(name: str) -> Command:
     """Import and return the command of a name, such as `list methods`."""
     module, _ = COMMANDS[name]
-    loaded = get_command(import_module(f".commands.{module}", __package__).app)
-    command = getattr(loaded, "commands", {}).get(
-        name.removeprefix("list "), loaded
-    )  # a module with several is a group
+    command: Any = get_command(import_module(f".commands.{module}", __package__).app)
+    if hasattr(command, "commands"):  # a module with several commands is a group
+        command = command.commands[name.removeprefix("list ")]
     assert isinstance(command, Command), name
     return command
 

@@ -81,8 +81,9 @@ class Command(TyperCommand):
         try:
             return super().parse_args(ctx, args)
         except typer.BadParameter as problem:
-            # `push OUT`: Typer gives OUT to the last argument, and misses the first one, of which there may be many
-            if words and problem.param in self.arguments:
+            # `push OUT`: Typer gives OUT to the last argument, and misses the first one, of which there may be many.
+            # An error without a message is about a missing value.
+            if words and not problem.message and problem.param in self.arguments:
                 problem.param = self.arguments[-1]
             raise
         except typer.TyperException as problem:

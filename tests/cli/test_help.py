@@ -124,25 +124,6 @@ def test_what_is_wrong_is_said_before_anything_runs(refuses: Refuses, arguments:
     refuses(2, "", *arguments)
 
 
-@pytest.mark.parametrize(
-    ("line", "meant"),
-    [
-        ("aply model --yarn 4", "ropeconv apply"),
-        ("undo out", "ropeconv restore"),
-        ("list method", "ropeconv list methods"),
-        ("owner/name", "ropeconv apply MODEL"),
-        ("apply model --yran 4", "--yarn"),
-        ("apply model --quantize q8_0", "--outtype"),
-        ("apply model -c 4096", "--context"),
-        ("apply model --yarn 4 --token t", "ropeconv push"),
-        ("inspect --model x", "ropeconv inspect MODEL"),
-        ("--yarn 4 model", "before a command"),
-    ],
-)
-def test_an_unknown_word_is_answered_with_the_one_that_was_meant(refuses: Refuses, line: str, meant: str) -> None:
-    refuses(2, meant, *line.split())
-
-
 def test_the_words_of_other_tools_lead_to_what_is_there() -> None:
     options = {flag for name in COMMANDS for option in find(name).options for flag in option.opts}
     assert {meant for meant in OTHER_COMMANDS.values() if not meant.startswith("--")} <= COMMANDS.keys()

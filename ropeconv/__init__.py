@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from .verbs import evaluate as evaluate
     from .verbs import inspect as inspect
     from .verbs import patch as patch
+    from .verbs import plan as plan
     from .verbs import restore as restore
     from .verbs import validate as validate
 
@@ -94,7 +95,7 @@ _MODULES = {
     "validate.comparison": "Comparison Settings",
     "validate.gguf": "validate_gguf",
     "validate.server": "validate_server",
-    "verbs": "Output advise apply compare evaluate inspect patch restore validate",
+    "verbs": "Output advise apply compare evaluate inspect patch plan restore validate",
 }
 """The names of the API by their modules, which are imported on first use."""
 _LAZY = {name: module for module, names in _MODULES.items() for name in names.split()}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_type_hints, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, get_type_hints, overload
 
 from .bake import advice
 from .bake import apply as baking
@@ -31,6 +31,7 @@ from .hub.upload_set import with_card
 from .inspection.inspection import Inspection, inspect_source
 from .inspection.receipts.places import find_source, why_not_found
 from .inspection.side_by_side import RopeDifference, side_by_side
+from .keywords import ApplyKeywords, RecipeKeywords, RunKeywords, StrPath, TargetKeywords
 from .models.gguf import GgufSource
 from .models.open import open_source
 from .models.reference import names_gguf
@@ -89,28 +90,60 @@ class Output(AppliedPlan):
         return {"path": str(self.path), **{k: v for k, v in planned.items() if k != "out"}, "check": checked}
 
 
+Verb = TypeVar("Verb", bound=Callable[..., Any])
+
+
+def list_keywords(*groups: type) -> Callable[[Verb], Verb]:
+    """Decorator: add the sentences on the keywords of a verb to its docstring, so that `help` shows them.
+
+    groups: classes of ropeconv/keywords.py, whose docstrings have a line for each keyword.
+    """
+
+    def add(verb: Verb) -> Verb:
+        sections = [(group.__doc__ or "").partition("Attributes:\n")[2].rstrip() for group in groups]
+        verb.__doc__ = f"{(verb.__doc__ or '').rstrip()}\n\n    Keywords:\n" + "\n".join(sections) + "\n"
+        return verb
+
+    return add
+
+
 @overload
-def apply(model: object, recipe: object = None, *, dry_run: Literal[True], **keywords: Any) -> Plan: ...
+def apply(
+    model: object,
+    recipe: Recipe | StrPath | None = None,
+    *,
+    dry_run: Literal[True],
+    **keywords: Unpack[ApplyKeywords],
+) -> Plan: ...
 @overload
-def apply(model: object, recipe: object = None, *, dry_run: Literal[False] = False, **keywords: Any) -> Output: ...
-def apply(model: object, recipe: object = None, *, dry_run: bool = False, **keywords: Any) -> Output | Plan:
+def apply(
+    model: object,
+    recipe: Recipe | StrPath | None = None,
+    *,
+    dry_run: Literal[False] = False,
+    **keywords: Unpack[ApplyKeywords],
+) -> Output: ...
+@list_keywords(RecipeKeywords, TargetKeywords, RunKeywords)
+def apply(
+    model: object,
+    recipe: Recipe | StrPath | None = None,
+    *,
+    dry_run: bool = False,
+    **keywords: Unpack[ApplyKeywords],
+) -> Output | Plan:
     """Bakes a context extension into a checkpoint, as `ropeconv apply` does: `apply("Qwen/Qwen3-8B", yarn=4)`.
 
     Args:
-        model: A path, an id on the Hub, a loaded model, a source, or a plan of `make_plan`.
+        model: A path, an id on the Hub, a loaded model, a source, or a plan of `plan` or `make_plan`.
         recipe: A `Recipe` or the path of one, in place of a method among the keywords.
         dry_run: Return the plan, with `draft` that of the target, and write nothing.
-        keywords: The flags of the command with underscores: a method with its settings and modifiers (`yarn=4`,
-            `beta_fast=16`, `context="128k"`), those of the output (`out`, `to`, `outtype`, `runtime`, `encoding`, ...),
-            `family`, and `link`, `force`, `checksum`, `fsync`, `check`, `remember`, `advance`. `draft`, a path or Hub
-            id, is its draft model, which is extended for the same context beside it, as OUT-draft;
-            `draft_original_context` is the number of tokens that it was trained on, if it declares another one.
+        keywords: The flags of the command with underscores. They are listed below.
 
     Raises:
         UsageError: For keywords that do not exist or do not go together.
         RopeconvError: As `make_plan` and `bake.apply.apply` do.
     """
-    given = {"runtime" if name == "runtimes" else name: value for name, value in keywords.items()}
+    given: dict[str, Any] = {"runtime" if name == "runtimes" else name: value for name, value in keywords.items()}
     others = {"family": TEXT, "draft": ANYTHING, "draft_original_context": ANYTHING}
     given = _checked("apply", given, _of_recipe() | _of_target() | RUN | others)
     run, draft = {name: given.pop(name) for name in RUN if name in given}, given.pop("draft", None)
@@ -131,6 +164,15 @@ def apply(model: object, recipe: object = None, *, dry_run: bool = False, **keyw
         return plan
     output = _written(plan, run)
     return output if second is None else replace(output, draft=_written(second, run))
+
+
+@list_keywords(RecipeKeywords, TargetKeywords, RunKeywords)
+def plan(model: object, recipe: Recipe | StrPath | None = None, **keywords: Unpack[ApplyKeywords]) -> Plan:
+    """Plans an output and writes nothing, as `ropeconv apply --dry-run` does. `apply` accepts what it returns.
+
+    Parameters and errors are those of `apply`.
+    """
+    return apply(model, recipe, dry_run=True, **keywords)
 
 
 def _plan(model: object, recipe: object, given: dict[str, Any], dry_run: bool) -> Plan:
@@ -210,12 +252,21 @@ def advise(model: object, context: int | str, family: str = "") -> tuple[list[Ad
     return advice.advise(_source("advise", model, family), parse_tokens(f"{context}"))
 
 
-def patch(model: Any, recipe: object = None, **keywords: Any) -> Undo:
+@list_keywords(RecipeKeywords)
+def patch(model: Any, recipe: Recipe | StrPath | Plan | None = None, **keywords: Unpack[RecipeKeywords]) -> Undo:
     """Makes a loaded model of transformers compute a method: `undo = patch(model, yarn=4)`.
 
-    model: from `from_pretrained`. recipe: a `Recipe`, the path of one, or a plan, in place of a method among the
-    keywords. keywords: a method, its settings and modifiers, as in `apply`. Calling what is returned undoes it.
-    Raises UsageError for keywords that do not exist, RopeconvError as `bake.apply.patch` does.
+    Args:
+        model: From `from_pretrained`.
+        recipe: A `Recipe`, the path of one, or a plan, in place of a method among the keywords.
+        keywords: A method, its settings and modifiers, as in `apply`. They are listed below.
+
+    Returns:
+        A function without parameters that undoes it.
+
+    Raises:
+        UsageError: For keywords that do not exist.
+        RopeconvError: As `bake.apply.patch` does.
     """
     if not _is_loaded(model):
         raise UsageError(
@@ -224,7 +275,8 @@ def patch(model: Any, recipe: object = None, **keywords: Any) -> Undo:
         )
     if isinstance(recipe, Plan) and not keywords:
         return baking.patch(model, recipe)
-    return baking.patch(model, _recipe("patch", recipe, _checked("patch", keywords, _of_recipe())))
+    checked = _checked("patch", dict(keywords), _of_recipe())
+    return baking.patch(model, _recipe("patch", recipe, checked))
 
 
 def evaluate(model: object, methods: str | Iterable[str] = "", text: object = (), **keywords: Any) -> Result:

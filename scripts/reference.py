@@ -2,7 +2,7 @@
 
     python scripts/reference.py
 
-It writes docs/commands.md, docs/schemas/ and the list of names at the end of docs/python.md.
+It writes docs/commands.md, docs/schemas/, ropeconv/keywords.py and the list of names at the end of docs/python.md.
 tests/docs/test_generated.py compares them with the code.
 """
 
@@ -80,7 +80,7 @@ INTRODUCTION = (
 EVERYWHERE = ("--help", "--help-all", "--json", "--quiet")
 """Options that are described once."""
 GROUPS: dict[str, tuple[str, ...]] = {
-    "Verbs": ("apply", "validate", "inspect", "compare", "patch", "evaluate", "restore", "Output"),
+    "Verbs": ("apply", "plan", "validate", "inspect", "compare", "patch", "evaluate", "restore", "Output"),
     "Sources": ("open_source", "inspect_source", "Inspection", "side_by_side", "RopeSpec"),
     "Recipes and schedules": ("METHODS", "Recipe", "Schedule", "bound", "reach", "advise"),
     "Plans and outputs": (
@@ -230,7 +230,7 @@ def main() -> None:
     """Rewrites the pages, tables and missing pictures."""
     for name, content in PAGES.items():
         (DOCS / name).write_text(content(), encoding="utf-8")
-    for script in (["tables"], ["method_pictures", "--missing"]):
+    for script in (["keywords"], ["tables"], ["method_pictures", "--missing"]):
         subprocess.run(
             [sys.executable, "-W", "ignore", "-m", f"scripts.{script[0]}", *script[1:]], check=True, cwd=ROOT
         )

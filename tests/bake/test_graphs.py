@@ -334,6 +334,7 @@ def test_formats_that_are_final_say_what_to_do_at_export(run: Run, tmp_path: Pat
             1,
             True,
         )
+    graphs.rotating(tmp_path / "a.onnx", VECTOR)
     assert "only the commands inspect, compare and apply open" in run("advise", "a.onnx", "--context", "4k").stderr
 
 

@@ -212,5 +212,8 @@ def test_runtimes_that_were_not_asked_for_are_left_to_explain(llama: Path, run: 
     named = run("apply", "model", "--yarn", 4, "--runtime", "vllm", "--dry-run", code=0).stdout
     assert "vLLM" in named
     assert not any(name in named for name in ("candle", "SGLang", "mlx-lm"))
-    for more in (["--explain", "--runtime", "vllm"], []):
-        assert "candle" in run("apply", "model", "--yarn", 4, "--dry-run", *more, code=0).stdout
+    unnamed = run("apply", "model", "--yarn", 4, "--dry-run", code=0).stdout
+    assert "candle" not in unnamed
+    assert "Others: wrong" in unnamed  # that there are some is said, and how many
+    explained = run("apply", "model", "--yarn", 4, "--dry-run", "--explain", "--runtime", "vllm", code=0).stdout
+    assert "candle" in explained

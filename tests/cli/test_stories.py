@@ -71,7 +71,7 @@ WORKS = {
         "inspect interleaved.json --family cohere",
         "family     cohere",
     ),
-    "yarn by hand": ("inspect hand.json", "Fix: ropeconv apply hand.json --as-is"),
+    "yarn by hand": ("inspect hand.json", "write the length that it was trained on"),
     "two kinds of layers": ("inspect gemma3.json", "see 512 tokens (sliding window)"),
     "Llama 3.1 to 256k": ("apply llama31.json --llama3 256k --replace --dry-run", "131,072 -> 262,144 tokens"),
     "code of the checkpoint": ("inspect own-code.json", "config.json can make a runtime run code"),

@@ -112,12 +112,12 @@ def test_the_record_of_the_last_version_that_a_row_covers(monkeypatch: pytest.Mo
 
 
 def test_names_of_runtimes_that_are_not_known() -> None:
-    with pytest.raises(RecipeError, match="llama-cpp, .*, ollama, koboldcpp, llama.cpp, gguf, mlx, "):
+    with pytest.raises(RecipeError, match="llama-cpp, .*, ollama, koboldcpp"):
         find("nope", ("ollama", "koboldcpp"))
     assert [entry.key for entry in find("all")] == [entry.key for entry in runtimes() if entry.current]
     with pytest.raises(RecipeError, match="--runtime all@1: unknown runtime"):
         find("all@1")
-    with pytest.raises(RecipeError, match="--runtime oMLX@0.6: it runs text models in mlx-lm and .* in mlx-vlm; name"):
+    with pytest.raises(RecipeError, match="--runtime oMLX@0.6: .*runs text models in mlx-lm and .* in mlx-vlm; name"):
         find("oMLX@0.6")
     with pytest.raises(RecipeError, match="llama-cpp and ONNX graphs in onnxruntime-genai"):
         find("lemonade")

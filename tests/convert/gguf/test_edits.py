@@ -76,7 +76,10 @@ def test_a_base_of_window_layers_follows_where_they_rotate_alike(
     tmp_path: Path, arch: str, window_base: float | None, follows: bool
 ) -> None:
     """Layers with a window that have a base of their own keep it; in exaone4 they have none."""
-    extra = {"attention.sliding_window": 32, **({} if window_base is None else {"rope.freq_base_swa": window_base})}
+    # with the layers of a whole pattern, one of which sees the whole context
+    extra = {"block_count": 6, "attention.sliding_window": 32}
+    if window_base is not None:
+        extra["rope.freq_base_swa"] = window_base
     values = keys(planned(tmp_path, arch, recipe_of("theta", 1e6, context=256), extra))
     assert values.get("rope.freq_base_swa") == (1e6 if follows else None)
 

@@ -82,8 +82,9 @@ def test_a_file_that_cannot_become_another_architecture(
 
 @pytest.mark.parametrize("extra", [{}, {"rope.dimension_count": 32}])
 def test_window_layers_without_a_norm_of_what_rotates(tmp_path: Path, extra: dict[str, int]) -> None:
-    loud, window = recipe_of("yarn", 4.0, attention_factor=1.5), {"attention.sliding_window": 32, **extra}
-    names = [f"blk.{layer}.attn_q_norm.weight" for layer in (0, 1)]
+    loud = recipe_of("yarn", 4.0, attention_factor=1.5)
+    window = {"block_count": 6, "attention.sliding_window": 32, **extra}  # five layers with a window, and one without
+    names = [f"blk.{layer}.attn_q_norm.weight" for layer in range(5)]
     norms = {name: np.ones(64, np.float32) for name in names}
     words = "its key would change the window layers too, and they have no F32 query norm that could undo that"
     assert words in refusal(tmp_path, "gemma3", loud, window)
@@ -112,7 +113,7 @@ def test_an_edit_is_read_back(tmp_path: Path) -> None:
     assert "with made up: it computes" in found(Edit({"smollm3.rope.dimension_count": u32(32)}))
     ones = {"rope_freqs.weight": np.ones(32, np.float32).tobytes()}
     assert "with made up: it does not load smollm3 with rope_freqs.weight" in found(Edit(added=ones))
-    window = planned(tmp_path, "gemma3", YARN, {"attention.sliding_window": 32})
+    window = planned(tmp_path, "gemma3", YARN, {"block_count": 6, "attention.sliding_window": 32})
     loud = window.result.edit.merged(Edit({"ropeconv.window_norm_scale": f32(1.5)}))
     with pytest.raises(UnsupportedBake, match=r"it scales the window layers by 1\.5000"):
         judge_edit(window.schedule, before(window), loud, "keys")

@@ -49,9 +49,13 @@ def test_a_row_is_what_stock_transformers_makes_of_its_output(tmp_path: Path, ca
     assert distance(patched["base"], stock["baked"])[1] > 50 * SAME  # the control: another row
 
 
-def test_the_source_is_found_beside_an_output_and_left_out_where_it_is_not(models: Path, tmp_path: Path) -> None:
+def test_the_source_is_found_where_it_was_and_left_out_on_another_machine(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert list(losses_of(models / "yarn")) == ["base", "yarn"]
     shutil.copytree(models / "yarn", tmp_path / "moved")
+    assert list(losses_of(tmp_path / "moved")) == ["base", "moved"]
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     alone = losses_of(tmp_path / "moved")
     assert list(alone) == ["moved"]
     assert max(distance(alone["moved"], losses_of(models / "source", "yarn:4")["yarn:4"])) < SAME

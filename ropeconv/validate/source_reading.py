@@ -100,7 +100,12 @@ class SourceReading:
         times = {"spread": 6 + (at.dtype != "float32"), "whole": 2}
         work = sum(len(run.ids) * times[run.kind] for run in runs)
         progress.total(before + work)
-        progress.note(f"Running {work:,} tokens on {at.device} in {at.dtype}: control, reference, noise floor, baked.")
+        if before:
+            settings_of_test = f": {', '.join(changes)}" if changes else ""
+            progress.note(f"Running {work:,} tokens again, for a more sensitive test{settings_of_test}.")
+        else:
+            run = "control, reference, noise floor, baked"
+            progress.note(f"Running {work:,} tokens on {at.device} in {at.dtype}: {run}.")
         fault = replace(spec, score_factor=FAINT * spec.score_factor)
         samples = [run for run in runs if run.kind == "spread"] if attention_modules(engine.model) else []
         faint = [fault.patched(engine, run) for run in samples]

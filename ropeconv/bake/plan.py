@@ -24,6 +24,7 @@ from ..models.source import RECEIPT, Origin, Source
 from ..options import copied
 from ..rope.bound.reach import effective_length, source_reach
 from ..rope.errors import counted
+from ..rope.ramps import RampApproximation
 from ..rope.recipe import Recipe, described_flags
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
@@ -148,7 +149,7 @@ class PlanDocument(Document, frozen=True, kw_only=True):
     fold: records.FoldRecord | None
     in_config: records.ConfigRecord | None
     log_n_approximation: records.LogNRecord | None
-    ramp_approximation: records.RampRecord | None
+    ramp_approximation: RampApproximation | None
     schedule: records.ScheduleRecord
     effective_length: int | None
     runtimes: tuple[records.RuntimeRecord, ...]
@@ -226,7 +227,7 @@ class Plan(FilePlan):
             fold=fold,
             in_config=in_config,
             log_n_approximation=log_n,
-            ramp_approximation=None if result.ramp is None else records.RampRecord(**vars(result.ramp)),
+            ramp_approximation=result.ramp,
             schedule=records.ScheduleRecord(**schedule.to_dict()),
             effective_length=effective_length(schedule, before),
             runtimes=tuple(records.RuntimeRecord(**verdict.to_dict()) for verdict in result.verdicts),

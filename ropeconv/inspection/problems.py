@@ -250,7 +250,7 @@ def ramp_problems(reading: Reading, file: GgufFile, receipt: Receipt | None) -> 
     if not isinstance(form, Yarn):
         return
     if receipt is not None and receipt.ramp_approximation is not None:
-        distance = receipt.ramp_approximation.approximation.distance
+        distance = receipt.ramp_approximation.distance
         yield Problem("approximate", f"llama.cpp computes another ramp of YaRN than the model has: {distance}")
         return
     own = own_ramp(form, file, arch, receipt)

@@ -44,7 +44,7 @@ class RampApproximation:
     context: int
     """The declared context in tokens."""
 
-    inv_freq: tuple[float, ...] = ()
+    inv_freq: tuple[float, ...]
     """The frequencies that are computed, radians per token, one per pair."""
 
     def applied(self, schedule: Schedule) -> Schedule:
@@ -77,7 +77,7 @@ def approximate_ramp(schedule: Schedule, beta_fast: float, beta_slow: float) -> 
         return None
     if (form.beta_fast, form.beta_slow, form.truncate) == (beta_fast, beta_slow, True):
         return None
-    bare = RampApproximation(beta_fast, beta_slow, 1.0, 0, 0, len(schedule.inv_freq), 0.0, schedule.context)
+    bare = RampApproximation(beta_fast, beta_slow, 1.0, 0, 0, len(schedule.inv_freq), 0.0, schedule.context, ())
     return _measured(bare, bare.applied(schedule).inv_freq, schedule.inv_freq)
 
 

@@ -90,7 +90,7 @@ class Comparison:
             )
         schedule = replace(schedule, context=receipt.schedule.context or schedule.context)
         if receipt.ramp_approximation is not None:
-            schedule = receipt.ramp_approximation.approximation.applied(schedule)
+            schedule = receipt.ramp_approximation.applied(schedule)
         return cls(baked, against, receipt, source, schedule, inspection.spec, inspection.draft)
 
     @property
@@ -162,7 +162,7 @@ class Comparison:
         """
         source, ramp = self.source, self.receipt.ramp_approximation
         if ramp is not None:
-            distance = ramp.approximation.distance
+            distance = ramp.distance
             return f" This holds for the ramp that llama.cpp computes, not for that of the model: {distance}."
         if is_gguf(self.baked) or self.receipt.target.dual_chunk == "drop" or isinstance(source, GgufSource):
             return ""

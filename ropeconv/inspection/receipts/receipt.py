@@ -268,25 +268,6 @@ class LogNRecord(msgspec.Struct, frozen=True):
     deviation: float
 
 
-class RampRecord(msgspec.Struct, frozen=True):
-    """The ramp of YaRN that is computed in place of the schedule's, and its distance, as `RampApproximation` has it."""
-
-    beta_fast: float
-    beta_slow: float
-    ratio: float
-    pair: int
-    pairs: int
-    of: int
-    turns: float
-    context: int
-    inv_freq: tuple[float, ...]
-
-    @property
-    def approximation(self) -> RampApproximation:
-        """The ramp and its distance."""
-        return RampApproximation(**msgspec.structs.asdict(self))
-
-
 class ScheduleRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A schedule, as `Schedule.to_dict` has it; keys that it does not need are absent.
 
@@ -461,7 +442,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     fold: FoldRecord | None = None
     in_config: ConfigRecord | None = None
     log_n_approximation: LogNRecord | None = None
-    ramp_approximation: RampRecord | None = None
+    ramp_approximation: RampApproximation | None = None
     schedule: ScheduleRecord
     effective_length: int | None = None
     runtimes: tuple[RuntimeRecord, ...] = ()

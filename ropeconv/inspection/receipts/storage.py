@@ -369,5 +369,5 @@ def facts_of(receipt: Receipt) -> dict[str, str]:
         "Approximation": "",
     }
     if receipt.ramp_approximation is not None:
-        facts["Approximation"] = receipt.ramp_approximation.approximation.distance
+        facts["Approximation"] = receipt.ramp_approximation.distance
     return {name: value for name, value in facts.items() if value}

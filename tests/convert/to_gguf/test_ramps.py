@@ -119,7 +119,7 @@ def test_what_is_written_is_told_everywhere(model_type: str, tmp_path: Path) -> 
     assert plan.to_dict()["ramp_approximation"]["pairs"] == plan.result.ramp.pairs
     receipt = read_receipt(out)
     assert receipt.ramp_approximation is not None
-    assert receipt.ramp_approximation.approximation == plan.result.ramp
+    assert receipt.ramp_approximation == plan.result.ramp
     told = {problem.code: problem.message for problem in inspected(out).problems}
     assert distance in told["approximate"]
     upload = from_gguf(out)

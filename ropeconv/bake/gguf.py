@@ -49,8 +49,8 @@ class GgufPlan(GgufOutput):
     source: GgufSource
 
     @property
-    def file_type(self) -> int | None:
-        return whole_type(self.source.file.get("general.file_type"))
+    def unedited(self) -> GgufFile:
+        return self.source.file
 
     def origin(self, file: PlannedFile) -> Path | None:
         """Return the local path of the shard that a planned file is copied from; None where it is not copied."""
@@ -188,11 +188,6 @@ def _check_split(file: GgufFile, first: RewrittenHeader) -> None:
         )
 
 
-def whole_type(value: object) -> int | None:
-    """Return a value of `general.file_type`; None for one that is not a whole number."""
-    return value if isinstance(value, int) else None
-
-
 @dataclass(frozen=True)
 class ExportPlan(GgufOutput):
     """A plan whose output is a GGUF file converted from safetensors. exported: the conversion without scaling."""
@@ -201,10 +196,14 @@ class ExportPlan(GgufOutput):
     exported: GgufExport
 
     @property
+    def unedited(self) -> GgufModel:
+        return self.exported.model
+
+    @property
     def file_type(self) -> int | None:
         if self.exported.quantised:
             return FTYPES[self.exported.quantised][0]
-        return whole_type(self.exported.model.get("general.file_type"))
+        return super().file_type
 
     @property
     def requirements(self) -> tuple[Requirement, ...]:

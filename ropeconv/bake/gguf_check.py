@@ -9,7 +9,7 @@ from pathlib import Path
 from ..errors import BadSource, Disagreement
 from ..formats.gguf.edit import RESERVED, Edit, rewrite
 from ..formats.gguf.file import GgufFile
-from ..formats.gguf.header import GgufHeader, GgufValue
+from ..formats.gguf.header import GgufValue
 from ..inspection.receipts.receipt import GgufCheckRecord
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
@@ -100,8 +100,7 @@ def _unlike_plan(plan: GgufOutput, file: GgufFile) -> Iterator[str]:
     """Yield clauses on keys and tensors that differ from those of the plan."""
     quantised = isinstance(plan, ExportPlan) and bool(plan.exported.quantised)
     ignored = {RESERVED, *(QUANTISER if quantised else ())}
-    before = _source_header(plan)
-    planned = rewrite(before, plan.edit)
+    planned = rewrite(plan.unedited.header, plan.edit)
     written, wanted = _keys(file.header.values, ignored), _keys(planned.values, ignored)
     for key in (*wanted, *(key for key in written if key not in wanted)):
         if written.get(key) != wanted.get(key):
@@ -120,14 +119,6 @@ def _unlike_plan(plan: GgufOutput, file: GgufFile) -> Iterator[str]:
     for shard, header in zip(file.shards, file.headers, strict=True):
         if header.data_start + header.data_size > header.size:
             yield f"{shard.name} ends before its last tensor does"
-
-
-def _source_header(plan: GgufOutput) -> GgufHeader:
-    """The header that the edit of a plan is for."""
-    if isinstance(plan, ExportPlan):
-        return plan.exported.model.header
-    assert isinstance(plan, GgufPlan)
-    return plan.source.file.header
 
 
 def _keys(values: dict[str, GgufValue], ignored: set[str]) -> dict[str, GgufValue]:

@@ -8,7 +8,6 @@ import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..formats.package_data import render
 from ..inspection.receipts.places import find_source
@@ -18,12 +17,10 @@ from ..models.projector import projector_beside
 from ..models.purpose import Purpose, checkpoint_purpose
 from ..models.source import Source
 from ..rope.errors import command_line
-from ..runtimes.llamacpp.archs import HeaderKeys, arch_of_header
+from ..runtimes.llamacpp.archs import arch_of_header
 from ..runtimes.llamacpp.purpose import diffusion_schedule, gives_no_logits, purpose_of
 from ..runtimes.runtime import LLAMA_CPP, RUNS, UNTESTED, canonical
-
-if TYPE_CHECKING:
-    from .plan import Plan
+from .plan import GgufOutput, Plan
 
 SERVERS = ("vllm", "sglang", "transformers")
 """Runtimes whose command is shown by default."""
@@ -84,11 +81,6 @@ def run_commands(plan: Plan, path: Path, modelfile: Path | None = None, draft: P
     return text.splitlines()
 
 
-def needs_training(plan: Plan) -> bool:
-    """Whether an output is to be fine-tuned before it is run; `bake.fine_tuning` is the judge of that."""
-    return not plan.fine_tuning.works_untuned
-
-
 def check_command(plan: Plan, path: Path, computed_here: bool = True, against: str = "") -> str:
     """Return the shortest `validate` that works where it is printed; empty for an output that nothing compares.
 
@@ -99,7 +91,7 @@ def check_command(plan: Plan, path: Path, computed_here: bool = True, against: s
         return ""
     if plan.draft:  # a head, which nothing runs without its target
         return ""
-    if not plan.is_folder and _is_encoder(plan):
+    if isinstance(plan, GgufOutput) and gives_no_logits(plan.unedited, arch_of_header(plan.unedited)):
         return ""
     words = ["validate", str(path)]
     if against or not _is_found(plan, path):
@@ -114,26 +106,10 @@ def check_command(plan: Plan, path: Path, computed_here: bool = True, against: s
 
 def plan_purpose(plan: Plan) -> Purpose:
     """Return what the output of a plan is run for."""
-    if isinstance(plan.source, Source) and plan.is_folder:
-        return checkpoint_purpose(plan.source)
-    keys = _header_of(plan)
-    return purpose_of(keys, arch_of_header(keys))
-
-
-def _is_encoder(plan: Plan) -> bool:
-    """Whether llama.cpp gives no logits of the output of a plan, which is a GGUF file."""
-    keys = _header_of(plan)
-    return gives_no_logits(keys, arch_of_header(keys))
-
-
-def _header_of(plan: Plan) -> HeaderKeys:
-    """The keys of the GGUF file that a plan changes or makes, without the change."""
-    from .gguf import ExportPlan
-
-    if isinstance(plan, ExportPlan):
-        return plan.exported.model
-    assert isinstance(plan.source, GgufSource)
-    return plan.source.file
+    if isinstance(plan, GgufOutput):
+        return purpose_of(plan.unedited, arch_of_header(plan.unedited))
+    assert isinstance(plan.source, Source)
+    return checkpoint_purpose(plan.source)
 
 
 def feature_extraction(path: str) -> str:
@@ -172,9 +148,9 @@ def _is_found(plan: Plan, path: Path) -> bool:
 
 def _schedule(plan: Plan, purpose: Purpose) -> str:
     """The options of llama-diffusion-cli for the schedule of an output; empty for other models."""
-    if purpose != "diffusion" or not isinstance(plan.source, GgufSource):
+    if purpose != "diffusion" or not isinstance(plan, GgufOutput):
         return ""
-    return diffusion_schedule(arch_of_header(plan.source.file).name, plan.schedule.context)
+    return diffusion_schedule(arch_of_header(plan.unedited).name, plan.schedule.context)
 
 
 def _ollama_name(path: Path) -> str:

@@ -8,11 +8,12 @@ from pathlib import Path
 import msgspec
 
 from ..convert.encoding import CheckpointResult
-from ..convert.gguf_encoding import GgufResult
+from ..convert.gguf_encoding import GgufModel, GgufResult
 from ..convert.target import ConsideredEncoding, EncodeResult, Target
 from ..environment import Requirement
 from ..formats.disk import Advance, FileIdentity
 from ..formats.gguf.edit import Edit
+from ..formats.gguf.file import GgufFile
 from ..formats.gguf.header import string
 from ..formats.jsontext import JsonObject
 from ..inspection.document import Document, KvCacheDocument, SourceDocument
@@ -283,9 +284,15 @@ class GgufOutput(Plan):
         return False
 
     @property
+    def unedited(self) -> GgufFile | GgufModel:
+        """The model that `edit` is for: the source, or its conversion without scaling."""
+        raise NotImplementedError
+
+    @property
     def file_type(self) -> int | None:
         """The `general.file_type` of the output, which its name on the Hub shows; None without one."""
-        raise NotImplementedError
+        value = self.unedited.get("general.file_type")
+        return value if isinstance(value, int) else None
 
     @cached_property
     def edit(self) -> Edit:

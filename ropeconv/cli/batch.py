@@ -13,13 +13,11 @@ from ..bake.companions import adapter_plan, draft_plan, paired, write_adapter
 from ..bake.execution import refuse_early
 from ..bake.findings import Options
 from ..bake.hidden import discard
-from ..bake.next_steps import NextSteps, check_command, needs_training, run_commands
 from ..bake.plan import FilePlan, Plan
 from ..bake.verify import earlier_output
 from ..bake.warnings import modelfile_of, write_modelfile
 from ..errors import Disagreement, Interruption, UsageError
 from ..hub.options import PublishOptions
-from ..hub.training import train_command
 from ..hub.upload_set import from_gguf, from_plan, merged, planned, with_card
 from ..inspection.receipts.places import remember_source
 from ..models.gguf import GgufSource
@@ -32,7 +30,7 @@ from ..runtimes.programs import program_note
 from ..views.batch import BatchEntry, show_common, show_entry, show_totals
 from ..views.plan import Outcome, show_outcome, show_plan
 from .commands.push import publish_staged, send, show_preview
-from .execution import compare_files, recovered, run_validation
+from .execution import compare_files, recovered, run_validation, steps_after
 from .options import build_target
 from .process import complain, explained, reader_gone, traced
 from .screen import Screen
@@ -301,7 +299,9 @@ class Batch:
         if done.path is not None:
             modelfile = write_modelfile(plan) if flags.ollama and not plan.is_folder else None
             draft = next((other for unit, other in self.plans if unit.is_draft), None)
-            done.steps = self._steps(plan, done, modelfile, draft)
+            done.steps = steps_after(plan, done, done.path, modelfile, draft)
+            if done.proof is not None:
+                done.steps = replace(done.steps, check="")
         if screen.quiet and not screen.as_json:
             screen.copyable(done.published or str(done.path))
         elif self.short and not screen.as_json:
@@ -313,14 +313,6 @@ class Batch:
         if self.adapter and done.path and not unit.is_draft:
             write_adapter(self.adapter, not flags.no_fsync)
             screen.note(f"The adapter with this base is in {self.adapter.out}.")
-
-    def _steps(self, plan: Plan, done: Outcome, modelfile: Path | None, draft: Plan | None) -> NextSteps:
-        """The commands that follow an output that was written."""
-        assert done.path is not None
-        train = train_command(plan, done.path) if needs_training(plan) else ""
-        run = tuple(run_commands(plan, done.path, modelfile, draft))
-        check = "" if done.proof is not None else check_command(plan, done.path, not done.uncomputed)
-        return NextSteps(train, run, check)
 
     def _gap(self, unit: OutputUnit) -> None:
         """Prints an empty line before all outputs but the first."""

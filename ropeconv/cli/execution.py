@@ -1,4 +1,4 @@
-"""Runs a validation with progress, notes and Ctrl-C."""
+"""Runs a validation with progress, notes and Ctrl-C, and gathers the commands that follow an output."""
 
 from __future__ import annotations
 
@@ -13,9 +13,13 @@ from ..formats.kind import is_gguf
 from .screen import Screen
 
 if TYPE_CHECKING:
+    from ..bake.apply import AppliedPlan
     from ..bake.findings import Options, Verification
+    from ..bake.next_steps import NextSteps
+    from ..bake.plan import Plan
     from ..validate.comparison import Comparison, Settings
     from ..validate.validation import Validation
+    from ..views.plan import Outcome
 
 
 def recovered(source: str, screen: Screen) -> None:
@@ -24,6 +28,26 @@ def recovered(source: str, screen: Screen) -> None:
 
     if recover(Path(source)):
         screen.note(f"An interrupted change of {source} was undone first.")
+
+
+def steps_after(
+    plan: Plan,
+    done: AppliedPlan | Outcome,
+    path: Path,
+    modelfile: Path | None = None,
+    draft: Plan | None = None,
+    against: str = "",
+) -> NextSteps:
+    """The commands that follow an output that was written.
+
+    done: of the output at `path`. modelfile, draft: as in `run_commands`. against: as in `check_command`.
+    """
+    from ..bake.next_steps import NextSteps, check_command, run_commands
+    from ..hub.training import train_command
+
+    train = "" if plan.fine_tuning.works_untuned else train_command(plan, path)
+    run = tuple(run_commands(plan, path, modelfile, draft))
+    return NextSteps(train, run, check_command(plan, path, not done.uncomputed, against))
 
 
 def run_validation(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..bake.next_steps import NextSteps, needs_training
+from ..bake.next_steps import NextSteps
 from ..bake.plan import Plan
 from ..convert.encoding import CheckpointResult
 from ..convert.fold import Fold
@@ -85,7 +85,7 @@ def runtime_lines(plan: Plan) -> tuple[list[tuple[str, str]], list[str]]:
     """Return the rows of the table of runtimes, and the sentences below it."""
     verdicts = plan.result.verdicts
     named = {name.partition("@")[0]: verdict for name, verdict in _named(plan).items()}
-    return support(verdicts, named, only_named=bool(named)), [*named_problems(plan), count_others(verdicts, named)]
+    return support(verdicts, named), [*named_problems(plan), count_others(verdicts, named)]
 
 
 def named_problems(plan: Plan) -> list[str]:
@@ -222,7 +222,8 @@ def show_outcome(plan: Plan, done: Outcome, sheet: Sheet) -> None:
         show_validation(done.proof, f"{done.path} against {plan.source.reference}, scaled at run time", sheet)
     if done.published:
         sheet.copyable(done.published)
-    if needs_training(plan) and not plan.is_folder and not done.steps.train and done.path is not None:
+    untrainable = not (plan.is_folder or done.steps.train or plan.fine_tuning.works_untuned)
+    if untrainable and done.path is not None:
         sheet.say("A GGUF file cannot be trained: fine-tune the checkpoint that it is from, and convert that.")
     for line in done.steps.lines():
         sheet.copyable(line)

@@ -129,22 +129,20 @@ def by_runtime(verdicts: Iterable[VerdictLike]) -> dict[str, list[VerdictLike]]:
     return {name: list(rows) for name, rows in groupby(ordered, key=lambda verdict: verdict.runtime.partition("@")[0])}
 
 
-def support(
-    verdicts: Sequence[VerdictLike], named: Mapping[str, VerdictLike] = {}, only_named: bool = False
-) -> list[tuple[str, str]]:
+def support(verdicts: Sequence[VerdictLike], named: Mapping[str, VerdictLike] = {}) -> list[tuple[str, str]]:
     """The rows of the short table: a word and the runtimes whose newest version it holds for, best first.
 
     Args:
         verdicts: Those of each runtime from its oldest version to the newest.
-        named: The runtimes that the user named, which come first, with the verdict on the version that counts.
-        only_named: Leave out the popular runtimes that were not named.
+        named: The runtimes that the user named, with the verdict on the version that counts; without any, the popular
+            ones are shown.
 
     Returns:
         Pairs such as `("supported", "vLLM 0.20 or newer, SGLang 0.5.23")`.
     """
     runtimes = by_runtime(verdicts)
     words: dict[str, list[str]] = {}
-    for name in dict.fromkeys((*named, *(() if only_named else POPULAR))):
+    for name in named or POPULAR:
         rows = runtimes.get(name, [])
         if name in named and named[name] not in rows[-1:]:
             words.setdefault(WORDS[named[name].status], []).append(named[name].display_name)
@@ -154,10 +152,10 @@ def support(
     return [(word, ", ".join(words[word])) for word in dict.fromkeys(WORDS.values()) if word in words]
 
 
-def others(verdicts: Sequence[VerdictLike], named: Collection[str] = ()) -> str:
-    """Sentences on other runtimes that are wrong or fail, unless the user named some, and on where all are shown."""
+def others(verdicts: Sequence[VerdictLike]) -> str:
+    """Sentences on other runtimes that are wrong or fail, and on where all are shown."""
     everyone = f"All {counted(len(by_runtime(verdicts)), 'runtime')}: --explain."
-    problem = "" if named else problems(verdicts)
+    problem = problems(verdicts)
     return f"{problem}. {everyone}" if problem else everyone
 
 

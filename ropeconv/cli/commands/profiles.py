@@ -13,6 +13,7 @@ from ...errors import Interruption, UsageError
 from ...hub.options import PublishOptions, repository
 from ...options import Option, OutputPlace, TargetOptions, options
 from ..command import HUB, METHOD, OUTPUT, OptionGroup, expand_options, refuse
+from ..execution import steps_after
 from ..options import (
     SOURCE,
     DryRunOption,
@@ -173,9 +174,7 @@ def recipes_of(named: list[str], methods: dict[str, Any]) -> list[Recipe]:
 
 def _write(plan: ProfilesPlan, documents: dict[str, dict[str, Any]], screen: Screen) -> None:
     """Writes the folder, and prints the command of each profile. documents: by profile, which get the outcome."""
-    from ...bake.next_steps import NextSteps, check_command, needs_training, run_commands
     from ...bake.profiles import write_profiles
-    from ...hub.training import train_command
     from ...inspection.receipts.receipt import CheckRecord, GgufCheckRecord
     from ...models.gguf import GgufSource
 
@@ -201,15 +200,14 @@ def _write(plan: ProfilesPlan, documents: dict[str, dict[str, Any]], screen: Scr
     against = str(plan.out / plan.files[0].name) if isinstance(plan.source, GgufSource) else ""
     for name, done in outputs.items():
         profile = plan.plans[name]
-        steps = NextSteps(
-            train_command(profile, done.path) if needs_training(profile) else "",
-            tuple(run_commands(profile, done.path)),
-            check_command(profile, done.path, not done.uncomputed, against),
-        )
+        steps = steps_after(profile, done, done.path, against=against)
         documents[name] |= {
-            "path": str(done.path), "check": to_builtins(done.check), "run": list(steps.run), "train": steps.train,
+            "path": str(done.path),
+            "check": to_builtins(done.check),
+            "run": list(steps.run),
+            "train": steps.train,
             "validate": steps.check,
-        }  # fmt: skip
+        }
         if screen.as_json or screen.quiet:
             continue
         if steps.train:

@@ -62,13 +62,10 @@ def _is_same(schedule: Schedule, first: RopeSpec) -> bool:
 def _is_wider(schedule: Schedule, first: RopeSpec) -> bool:
     """Whether a schedule is the scaling of the training with a larger factor, and nothing else: what --on-top gives."""
     wider, trained = schedule.form, first.form
-    if isinstance(wider, Yarn) and isinstance(trained, Yarn):
-        return wider.factor > trained.factor and replace(wider, factor=trained.factor) == trained
-    if isinstance(wider, Llama3) and isinstance(trained, Llama3):
-        return wider.factor > trained.factor and replace(wider, factor=trained.factor) == trained
-    if isinstance(wider, InterpolatedForm) and isinstance(trained, InterpolatedForm):
-        return wider.factor > trained.factor > 1 and replace(wider, factor=trained.factor) == trained
-    return False
+    scalings = (InterpolatedForm, Llama3, Yarn)
+    if not (isinstance(wider, scalings) and isinstance(trained, scalings)):
+        return False
+    return wider.factor > trained.factor and replace(wider, factor=trained.factor) == trained
 
 
 def _on_trained_scaling(recipe: Recipe, first: RopeSpec, factor: float) -> tuple[FineTuningLevel, str]:

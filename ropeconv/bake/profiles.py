@@ -274,7 +274,7 @@ def _finish_gguf(plan: ProfilesPlan, folder: Path) -> Iterator[tuple[str, Applie
         sync_file(first_place)
         for file, shard in zip(others, base.file.shards[1:], strict=True):
             _link(shard.path(), place.with_name(file.name), plan.out)
-        record = check_gguf(written, place.with_name(first.name))
+        record = check_gguf(written, first_place)
         yield name, AppliedPlan(profile.out.with_name(first.name), record)
 
 

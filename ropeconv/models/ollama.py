@@ -16,7 +16,7 @@ from typing import Any
 
 from ..errors import BadSource
 from ..formats.files import expanded, read_text
-from ..formats.jsontext import parse
+from ..formats.jsontext import loads, parse
 from ..rope.errors import command_line, shown
 
 VARIABLE = "OLLAMA_MODELS"
@@ -134,8 +134,6 @@ class StoredModel:
                 yield f"PARAMETER {key} {_parameter(each)}"
 
     def _messages(self) -> Iterator[str]:
-        from ..formats.jsontext import loads
-
         text = self._text("messages")
         messages = loads(text, f"the messages of {self.name.typed}") if text else []
         for message in messages if isinstance(messages, list) else []:
@@ -191,9 +189,11 @@ def find(reference: str) -> StoredModel | None:
     name = name_in(reference)
     if name is None:
         return None
-    others = [HUB_HOSTS[host == HUB_HOSTS[0]] for host in (name.host,) if host in HUB_HOSTS]
+    hosts = [name.host]
+    if name.host in HUB_HOSTS:  # both are addresses of the Hub
+        hosts += [host for host in HUB_HOSTS if host != name.host]
     for root in folders():
-        for host in (name.host, *others):
+        for host in hosts:
             manifest = _manifest(root / "manifests", (host, *name.parts[1:]))
             if manifest is not None:
                 stored = OllamaName(reference, *_parts(root, manifest))  # in the case of the store

@@ -109,8 +109,11 @@ def text() -> str:
     source = "\n\n".join([HEAD, *classes])
     formatted = subprocess.run(
         [sys.executable, "-m", "ruff", "format", "--stdin-filename", str(TARGET), "-"],
-        input=source, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        input=source,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return formatted.stdout
 
 

@@ -91,11 +91,22 @@ def make_checkpoint(folder: Path) -> None:
     """Make a Qwen 2 of two layers that was trained with 32k tokens."""
     folder.mkdir(parents=True)
     config = {
-        "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_size": WIDTH, "num_hidden_layers": LAYERS,
-        "num_attention_heads": HEADS, "num_key_value_heads": HEADS, "intermediate_size": WIDTH, "vocab_size": WORDS,
-        "max_position_embeddings": CONTEXT, "rope_theta": 1000000.0, "hidden_act": "silu", "rms_norm_eps": 1e-6,
-        "tie_word_embeddings": False, "torch_dtype": "float32", "use_sliding_window": False,
-    }  # fmt: skip
+        "architectures": ["Qwen2ForCausalLM"],
+        "model_type": "qwen2",
+        "hidden_size": WIDTH,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": HEADS,
+        "num_key_value_heads": HEADS,
+        "intermediate_size": WIDTH,
+        "vocab_size": WORDS,
+        "max_position_embeddings": CONTEXT,
+        "rope_theta": 1000000.0,
+        "hidden_act": "silu",
+        "rms_norm_eps": 1e-6,
+        "tie_word_embeddings": False,
+        "torch_dtype": "float32",
+        "use_sliding_window": False,
+    }
     (folder / "config.json").write_text(json.dumps(config, indent=2))
     square = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"}
     matrices = {"model.embed_tokens": (WORDS, WIDTH), "lm_head": (WORDS, WIDTH)}

@@ -9,10 +9,32 @@ from typing import Literal
 from .files import FROZEN, GRAPHS, expanded, graph_names, journal_of, open_regular
 
 Kind = Literal[
-    "missing", "folder", "special", "unreadable", "empty", "gguf", "safetensors", "onnx", "openvino", "npy", "npz",
-    "torch", "pickle", "zip", "json", "text", "lfs", "html", "ggml", "hdf5", "tflite", "executorch", "tensorrt",
-    "archive", "unknown",
-]  # fmt: skip
+    "missing",
+    "folder",
+    "special",
+    "unreadable",
+    "empty",
+    "gguf",
+    "safetensors",
+    "onnx",
+    "openvino",
+    "npy",
+    "npz",
+    "torch",
+    "pickle",
+    "zip",
+    "json",
+    "text",
+    "lfs",
+    "html",
+    "ggml",
+    "hdf5",
+    "tflite",
+    "executorch",
+    "tensorrt",
+    "archive",
+    "unknown",
+]
 
 WORDS: dict[Kind, str] = {
     "missing": "missing",
@@ -71,15 +93,22 @@ MAGIC: tuple[tuple[int, bytes, Kind], ...] = (
     (0, b"\x93NUMPY", "npy"),
     (0, b"version https://git-lfs.github.com/spec/", "lfs"),
     # ggml, ggmf, ggjt and ggla of llama.cpp before August 2023, written as little-endian numbers
-    (0, b"lmgg", "ggml"), (0, b"fmgg", "ggml"), (0, b"tjgg", "ggml"), (0, b"algg", "ggml"),
+    (0, b"lmgg", "ggml"),
+    (0, b"fmgg", "ggml"),
+    (0, b"tjgg", "ggml"),
+    (0, b"algg", "ggml"),
     (0, b"\x89HDF\r\n\x1a\n", "hdf5"),
     (4, b"TFL3", "tflite"),
     (4, b"ET12", "executorch"),
     (0, b"ftrt", "tensorrt"),
-    (0, b"\x1f\x8b", "archive"), (0, b"BZh", "archive"), (0, b"\xfd7zXZ\0", "archive"),
-    (0, b"7z\xbc\xaf\x27\x1c", "archive"), (0, b"\x28\xb5\x2f\xfd", "archive"), (0, b"Rar!\x1a\x07", "archive"),
+    (0, b"\x1f\x8b", "archive"),
+    (0, b"BZh", "archive"),
+    (0, b"\xfd7zXZ\0", "archive"),
+    (0, b"7z\xbc\xaf\x27\x1c", "archive"),
+    (0, b"\x28\xb5\x2f\xfd", "archive"),
+    (0, b"Rar!\x1a\x07", "archive"),
     (257, b"ustar", "archive"),
-)  # fmt: skip
+)
 """A place in the file, the bytes there, and the kind that has them."""
 PICKLES = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))
 ONNX_FIELDS = b"\x12\x1a\x22\x28\x32\x3a\x42\x72"

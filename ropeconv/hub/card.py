@@ -297,9 +297,14 @@ def card(
 def _run_command(runtime: str, repo_id: str, upload: UploadSet, branch: str | None) -> str:
     """The command of a runtime for a repository; empty where it does not run such a model."""
     command = render(
-        "run.jinja", runtime=runtime, path=repo_id, context=upload.context, modelfile=None, draft=None,
+        "run.jinja",
+        runtime=runtime,
+        path=repo_id,
+        context=upload.context,
+        modelfile=None,
+        draft=None,
         purpose=upload.purpose,
-    ).strip()  # fmt: skip
+    ).strip()
     return f"{command} --revision {branch}" if command and branch else command
 
 

@@ -50,9 +50,14 @@ def staged(
             plan = replace(plan, target=replace(plan.target, out=plan.out))
         with writing or nullcontext(lambda done: None) as advance:
             done = apply(
-                plan, staged=plan.is_folder, checksum=checksum, fsync=False, advance=advance, probe=probe,
+                plan,
+                staged=plan.is_folder,
+                checksum=checksum,
+                fsync=False,
+                advance=advance,
+                probe=probe,
                 remember=False,
-            )  # fmt: skip
+            )
         yield done, from_plan(plan, done.path) if plan.is_folder else from_gguf(done.path)
 
 

@@ -177,9 +177,14 @@ def from_gguf(path: Path) -> UploadSet:
     purpose = purpose_of(source.file, arch)
     schedule = diffusion_schedule(arch.name, context) if purpose == "diffusion" else ""
     return UploadSet(
-        adds, read_receipt(path), context, known=stated_metadata(source.file), kv_cache=words, purpose=purpose,
+        adds,
+        read_receipt(path),
+        context,
+        known=stated_metadata(source.file),
+        kv_cache=words,
+        purpose=purpose,
         schedule=schedule,
-    )  # fmt: skip
+    )
 
 
 def _cache_of(source: Source | GgufSource) -> KvCache | None:
@@ -220,8 +225,14 @@ def conventional(name: str, file_type: int | None) -> str:
     from gguf import LlamaFileType
 
     known = {kind.value: kind.name.removeprefix("MOSTLY_").removeprefix("ALL_") for kind in LlamaFileType}
-    encoding, match = known.get(-1 if file_type is None else file_type, ""), SHARD.match(name)
-    stem = match["stem"] if match else name[: -len(".gguf")] if named_gguf(name) else name
+    encoding = known.get(-1 if file_type is None else file_type, "")
+    match = SHARD.match(name)
+    if match:
+        stem = match["stem"]
+    elif named_gguf(name):
+        stem = name[: -len(".gguf")]
+    else:
+        stem = name
     if encoding and not re.search(rf"[-.]{encoding}$", stem, re.IGNORECASE):
         stem = re.sub(rf"[-.]{encoding}(?=[-.])", "", stem, count=1, flags=re.IGNORECASE) + f"-{encoding}"
     return stem + (name[len(match["stem"]) :] if match else ".gguf")

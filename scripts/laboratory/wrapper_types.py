@@ -21,8 +21,10 @@ PATHS = ("text_config", "thinker_config.text_config")
 def main() -> None:
     """Write the file, with a line per model type."""
     versions = sorted(RUNTIME.versions, key=version_key)
-    sources = {version: wheel_sources("transformers", version, ROOT / "sources" / f"transformers-{version}")
-               for version in versions}  # fmt: skip
+    sources = {
+        version: wheel_sources("transformers", version, ROOT / "sources" / f"transformers-{version}")
+        for version in versions
+    }
     write(record(sources))
 
 

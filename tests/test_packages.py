@@ -5,6 +5,8 @@ from collections import Counter
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent / "ropeconv"
 LAYERS = (
     "cli", "ui", "run", "hub", "views", "evaluate", "bake", "validate", "engines", "convert", "inspection", "runtimes",
@@ -56,6 +58,17 @@ def test_imports_go_downward() -> None:
         if layer.get(package_of(target), 99) < layer.get(package_of(name), -1)
         or (package_of(name) == "rope" != package_of(target))
     ] == []
+
+
+PLACES = {"ropeconv.loader": "formats", "ropeconv.verbs": "cli"}
+"""Root modules that are just above a package, so that neither it nor one below imports them."""
+
+
+@pytest.mark.parametrize("module", PLACES)
+def test_a_root_module_has_a_place_above_what_it_imports(module: str) -> None:
+    below = LAYERS[LAYERS.index(PLACES[module]) :]
+    importers = {name for name in MODULES if module in imported(name, lazy=True)}
+    assert {name for name in importers if package_of(name) in below} == set()
 
 
 def test_no_circle() -> None:

@@ -251,7 +251,7 @@ def _method(method: type[Method], value: Any, extras: dict[str, Any]) -> Method:
     if method.value is Value.SWITCH:
         return method()
     if method.value is Value.FILE:
-        from ..formats.vectors import read_lists
+        from ..models.vectors import read_lists
         from ..rope.methods.vectors import from_file
 
         return from_file(method, read_lists(Path(value)))

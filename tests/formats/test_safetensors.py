@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 
 from ropeconv.errors import BadSource, UsageError
 from ropeconv.formats.safetensors import BITS, MAX_HEADER, STORED, header_bytes, read_header, tensor_bytes, widened
-from ropeconv.formats.vectors import LONGEST, read_lists
+from ropeconv.models.vectors import LONGEST, read_lists
 from ropeconv.rope.errors import RopeconvError
 
 

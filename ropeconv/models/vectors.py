@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import BadSource, UsageError
+from ..formats import jsontext
+from ..formats.files import open_regular, read_text
+from ..formats.jsontext import JsonObject
+from ..formats.kind import UNTOLD, Kind, kind_of, refusal
+from ..formats.safetensors import read_header
 from ..loader import load_numbers
 from ..rope.errors import counted, shown
-from . import jsontext
-from .files import open_regular, read_text
-from .jsontext import JsonObject
-from .kind import UNTOLD, Kind, kind_of, refusal
-from .safetensors import read_header
 
 LONGEST = 65_536
 """Limit of a list; the widest published heads rotate 256 pairs."""

@@ -1,9 +1,10 @@
-"""ropeconv: bake a RoPE context extension into a checkpoint, and prove that stock runtimes compute it.
+"""ropeconv: bake a RoPE context extension into a checkpoint, and prove that stock runtimes compute
+it.
 
 import ropeconv
 
-done = ropeconv.apply("./Llama-2-7b-hf", yarn=16, runtime=["transformers", "vllm"])  # writes, and checks what it wrote
-print(done)
+done = ropeconv.apply("./Llama-2-7b-hf", yarn=16, runtime=["transformers", "vllm"])  # writes, and
+checks what it wrote print(done)
 print(ropeconv.validate(done).sentence)
 """
 
@@ -73,7 +74,8 @@ _MODULES = {
     "bake.restore": "restore_plan",
     "convert.target": "Target",
     "errors": (
-        "BadSource DamagedPackage Disagreement Interruption NotFinite UnknownModelType UnsupportedBake UsageError"
+        "BadSource DamagedPackage Disagreement Interruption NotFinite UnknownModelType"
+        " UnsupportedBake UsageError"
     ),
     "evaluate.evaluation": "Sizes evaluate_model",
     "evaluate.result": "Result",
@@ -108,7 +110,9 @@ def __getattr__(name: str) -> Any:
     """Import a name on first use, so that the command line starts without numpy."""
     if name not in _LAZY:
         raise AttributeError(f"module 'ropeconv' has no attribute {name!r}")
-    return getattr(import_module(f".{_LAZY[name]}", __name__), "REGISTRY" if name == "METHODS" else name)
+    return getattr(
+        import_module(f".{_LAZY[name]}", __name__), "REGISTRY" if name == "METHODS" else name
+    )
 
 
 def __dir__() -> list[str]:
@@ -116,7 +120,9 @@ def __dir__() -> list[str]:
 
 
 class _Package(ModuleType):
-    """The module, whose verbs are not replaced by imported packages of the same name (`ropeconv.validate`)."""
+    """The module, whose verbs are not replaced by imported packages of the same name
+    (`ropeconv.validate`).
+    """
 
     def __setattr__(self, name: str, value: object) -> None:
         if not (name in _LAZY and isinstance(value, ModuleType)):

@@ -1,4 +1,6 @@
-"""Packages that are imported late: the extra of ropeconv that installs each, and the message about a missing one."""
+"""Packages that are imported late: the extra of ropeconv that installs each, and the message about
+a missing one.
+"""
 
 import importlib.util
 import os
@@ -8,8 +10,18 @@ from typing import NamedTuple
 
 from .rope.errors import RopeconvError
 
-MODEL_PACKAGES = ("torch", "transformers", "tokenizers", "accelerate", "tiktoken", "matplotlib", "httpx2")
-"""Dependencies that a machine may lack on which ropeconv only patches GGUF files or publishes (docs/README.md)."""
+MODEL_PACKAGES = (
+    "torch",
+    "transformers",
+    "tokenizers",
+    "accelerate",
+    "tiktoken",
+    "matplotlib",
+    "httpx2",
+)
+"""Dependencies that a machine may lack on which ropeconv only patches GGUF files or publishes
+(docs/README.md).
+"""
 EXTRAS = {
     "llama_cpp": "llamacpp",
     "lm_eval": "lm-eval",

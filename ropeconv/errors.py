@@ -1,4 +1,6 @@
-"""Errors for users, all subclasses of RopeconvError. Each message says what is wrong and how to fix it."""
+"""Errors for users, all subclasses of RopeconvError. Each message says what is wrong and how to fix
+it.
+"""
 
 from .environment import EXTRAS, missing
 from .rope.errors import RopeconvError
@@ -22,7 +24,9 @@ class UnknownModelType(BadSource):
 
 
 class DamagedPackage(RopeconvError):
-    """A data file of ropeconv does not match its schema. The message has the file and the field. Exit code 1."""
+    """A data file of ropeconv does not match its schema. The message has the file and the field.
+    Exit code 1.
+    """
 
 
 class UnsupportedBake(RopeconvError):
@@ -33,7 +37,8 @@ class UnsupportedBake(RopeconvError):
 
     def __init__(self, knob: str, target: str, reason: str, alternatives: str) -> None:
         super().__init__(f"{knob} cannot be baked for {target}: {reason}; {alternatives}")
-        self.reason, self.alternatives = reason, alternatives
+        self.reason = reason
+        self.alternatives = alternatives
 
 
 class Disagreement(RopeconvError):
@@ -47,7 +52,9 @@ class NotFinite(RopeconvError):
 
 
 class Interruption(RopeconvError):
-    """A run was stopped with Ctrl-C. The message says what remains on disk, and how to continue. Exit code 130."""
+    """A run was stopped with Ctrl-C. The message says what remains on disk, and how to continue.
+    Exit code 130.
+    """
 
     exit_code = 130
 
@@ -55,9 +62,10 @@ class Interruption(RopeconvError):
 class StopRequest(KeyboardInterrupt):
     """A signal asks a run to end.
 
-    If a plain KeyboardInterrupt leaves an `exec` of a string, as in imports of libraries, CPython remembers it, and
-    `python -m` kills itself with SIGINT in place of its exit code, even if it was caught. It tests for exactly that
-    class: https://github.com/python/cpython/blob/3.11/Python/pythonrun.c (run_eval_code_obj).
+    If a plain KeyboardInterrupt leaves an `exec` of a string, as in imports of libraries, CPython
+    remembers it, and `python -m` kills itself with SIGINT in place of its exit code, even if it was
+    caught. It tests for exactly that class:
+    https://github.com/python/cpython/blob/3.11/Python/pythonrun.c (run_eval_code_obj).
     """
 
 
@@ -65,24 +73,50 @@ class StopRequest(KeyboardInterrupt):
 ERRORS = {
     "MemoryError": "there is not enough memory: close other programs, or use a larger machine",
     "RecursionError": "the input is nested too deeply: it is damaged or hostile, use another file",
-    "UnicodeEncodeError": "a name has characters that this terminal cannot print: set PYTHONUTF8=1, or rename it",
-    "GatedRepoError": "the repository is gated: accept its terms on the Hub, then `hf auth login` or set HF_TOKEN",
-    "RepositoryNotFoundError": "the repository does not exist, or it is private: check the id, then `hf auth login`",
-    "RevisionNotFoundError": "the repository does not have this revision: check the name after the @",
-    "EntryNotFoundError": "the repository has no such file, although its list names it: try again later",
-    "LocalEntryNotFoundError": "cannot reach the Hub, and a file is not cached; go online, or unset HF_HUB_OFFLINE",
-    "OfflineModeIsEnabled": "HF_HUB_OFFLINE is set, and this needs the Hub: unset it, or download the checkpoint once",
+    "UnicodeEncodeError": (
+        "a name has characters that this terminal cannot print: set PYTHONUTF8=1, or rename it"
+    ),
+    "GatedRepoError": (
+        "the repository is gated: accept its terms on the Hub, then `hf auth login` or set HF_TOKEN"
+    ),
+    "RepositoryNotFoundError": (
+        "the repository does not exist, or it is private: check the id, then `hf auth login`"
+    ),
+    "RevisionNotFoundError": (
+        "the repository does not have this revision: check the name after the @"
+    ),
+    "EntryNotFoundError": (
+        "the repository has no such file, although its list names it: try again later"
+    ),
+    "LocalEntryNotFoundError": (
+        "cannot reach the Hub, and a file is not cached; go online, or unset HF_HUB_OFFLINE"
+    ),
+    "OfflineModeIsEnabled": (
+        "HF_HUB_OFFLINE is set, and this needs the Hub: unset it, or download the checkpoint once"
+    ),
     "HfHubHTTPError": "the Hub answered with an error: try again later",
-    "FileMetadataError": "the Hub gave no commit or hash for a file: check HF_ENDPOINT, or give a local folder",
-    "HTTPError": "cannot reach the Hub; check your connection or HF_ENDPOINT, or give a local folder",
-    "BrokenPipeError": "another process or server closed its connection too early: check it, and run again",
-    "ConnectionError": "cannot reach the Hub; check your connection or HF_ENDPOINT, or give a local folder",
-    "UncompletedJobError": "the time limit of the job on Slurm ended: give [executor] a longer timeout",
+    "FileMetadataError": (
+        "the Hub gave no commit or hash for a file: check HF_ENDPOINT, or give a local folder"
+    ),
+    "HTTPError": (
+        "cannot reach the Hub; check your connection or HF_ENDPOINT, or give a local folder"
+    ),
+    "BrokenPipeError": (
+        "another process or server closed its connection too early: check it, and run again"
+    ),
+    "ConnectionError": (
+        "cannot reach the Hub; check your connection or HF_ENDPOINT, or give a local folder"
+    ),
+    "UncompletedJobError": (
+        "the time limit of the job on Slurm ended: give [executor] a longer timeout"
+    ),
     "HFValidationError": "this is not a Hub id: write owner/name",
 }
 STATUSES = {
     401: "the Hub does not know this login: `hf auth login`, or set HF_TOKEN to a valid token",
-    403: "this login has no permission for that on the Hub: use another token, or another repository",
+    403: (
+        "this login has no permission for that on the Hub: use another token, or another repository"
+    ),
     429: "the Hub received too many requests: wait some minutes and run again",
 }
 """Messages for answers with these statuses, if the error has no message in `ERRORS`."""
@@ -105,7 +139,10 @@ def sentence(problem: BaseException) -> str:
         return str(missing((problem.name or "").partition(".")[0]))
     if isinstance(problem, OSError):
         where = problem.filename or "the output"
-        return f"{problem.strerror or problem}: {where}; check the path, its permissions and the free space"
+        return (
+            f"{problem.strerror or problem}: {where}; check the path, its permissions and the free"
+            " space"
+        )
     return ""
 
 

@@ -127,7 +127,9 @@ class TargetKeywords(TypedDict, total=False):
     out: StrPath
     in_place: bool
     to: Literal["safetensors", "gguf"]
-    encoding: Literal["auto", "buffers", "factors", "keys", "ministral3", "native", "tensor", "weights", "carrier"]
+    encoding: Literal[
+        "auto", "buffers", "factors", "keys", "ministral3", "native", "tensor", "weights", "carrier"
+    ]
     runtime: str | Sequence[str]
     outtype: str
     pre: str

@@ -1,9 +1,10 @@
 """Load configs, tokenizers, models and pickled weights. Code in a checkpoint needs permission.
 
-No other module calls `from_pretrained`, `from_config` or `torch.load`. transformers runs code from the modules that
-`auto_map` names in any config (`REPOSITORY--MODULE.CLASS` is in another folder or repository), from
-custom_generate/generate.py, and from kernels of the Hub that an `attn_implementation` with a slash names, which it
-downloads and runs without trust_remote_code. Without a value for trust_remote_code, it asks on stdin.
+No other module calls `from_pretrained`, `from_config` or `torch.load`. transformers runs code from
+the modules that `auto_map` names in any config (`REPOSITORY--MODULE.CLASS` is in another folder or
+repository), from custom_generate/generate.py, and from kernels of the Hub that an
+`attn_implementation` with a slash names, which it downloads and runs without trust_remote_code.
+Without a value for trust_remote_code, it asks on stdin.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ PICKLED_WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 IMPLEMENTATION = "_implementation"
 MAP = "auto_map"
 ADVICE = ("trust_remote_code", "weights_only")
-"""Options that the messages of transformers and torch recommend, and that users of ropeconv do not have."""
+"""Options that the messages of transformers and torch recommend, and that users of ropeconv do not
+have.
+"""
 MOST_SHOWN = 200
 
 
@@ -49,7 +52,9 @@ def mapped(config: JsonObject) -> Iterator[str]:
 
 
 def kernels(config: JsonObject) -> Iterator[str]:
-    """Yield the kernels of the Hub that a config names as implementations of attention or experts, or enables."""
+    """Yield the kernels of the Hub that a config names as implementations of attention or experts,
+    or enables.
+    """
     for key, value in entries(config):
         if key.endswith(IMPLEMENTATION):
             names = value.values() if isinstance(value, dict) else (value,)
@@ -66,18 +71,25 @@ def entries(value: object) -> Iterator[tuple[str, object]]:
         for part in parts:
             if isinstance(part, dict):
                 yield from part.items()
-        level = [inner for part in parts for inner in (part.values() if isinstance(part, dict) else part)]
+        level = [
+            inner for part in parts for inner in (part.values() if isinstance(part, dict) else part)
+        ]
 
 
 def foreign(folder: Path, reason: str) -> BadSource:
-    """Return the error for code that needs permission. reason: a clause that names the file and the code."""
+    """Return the error for code that needs permission. reason: a clause that names the file and the
+    code.
+    """
     return BadSource(
-        f"{folder} has code that ropeconv did not write: {reason}; read it, and pass --trust-remote-code to run it"
+        f"{folder} has code that ropeconv did not write: {reason}; read it, and pass"
+        " --trust-remote-code to run it"
     )
 
 
 def parsed(path: Path) -> JsonObject:
-    """Return the content of a JSON file of a checkpoint; empty without one. Raises BadSource for a damaged one."""
+    """Return the content of a JSON file of a checkpoint; empty without one. Raises BadSource for a
+    damaged one.
+    """
     try:
         return jsontext.parse(read_text(path, str(path)), path.name)
     except FileNotFoundError:
@@ -85,15 +97,20 @@ def parsed(path: Path) -> JsonObject:
 
 
 def needs_permission(folder: Path) -> bool:
-    """Whether some part of a checkpoint only loads with its own code, kernels of the Hub or pickles."""
+    """Whether some part of a checkpoint only loads with its own code, kernels of the Hub or
+    pickles.
+    """
     configs = [parsed(folder / name) for name in ("config.json", "tokenizer_config.json")]
-    return bool(pickled_weights(folder)) or any([*mapped(config), *kernels(config)] for config in configs)
+    return bool(pickled_weights(folder)) or any(
+        [*mapped(config), *kernels(config)] for config in configs
+    )
 
 
 def load_config(folder: Path, trust: bool) -> PretrainedConfig:
     """Return the config of a checkpoint, as the installed transformers reads it.
 
-    trust: run the configuration file of the checkpoint. Raises BadSource if transformers does not load it.
+    trust: run the configuration file of the checkpoint. Raises BadSource if transformers does not
+    load it.
     """
     from transformers import AutoConfig
 
@@ -102,17 +119,22 @@ def load_config(folder: Path, trust: bool) -> PretrainedConfig:
 
 
 def make_config(config: JsonObject, model_type: str) -> PretrainedConfig:
-    """Return a config of transformers from the content of a config.json, with another model_type."""
+    """Return a config of transformers from the content of a config.json, with another
+    model_type.
+    """
     from transformers import AutoConfig
 
     return AutoConfig.for_model(**{**config, "model_type": model_type})
 
 
-def load_tokenizer(folder: Path, trust: bool, otherwise: str = "add its tokenizer files") -> PreTrainedTokenizerBase:
+def load_tokenizer(
+    folder: Path, trust: bool, otherwise: str = "add its tokenizer files"
+) -> PreTrainedTokenizerBase:
     """Return the tokenizer of a checkpoint.
 
-    trust: run its tokenization file. otherwise: the fix in the message if none loads. Raises BadSource if transformers
-    loads none, and if it has its own class and `trust` is False: a class of transformers may give other tokens.
+    trust: run its tokenization file. otherwise: the fix in the message if none loads. Raises
+    BadSource if transformers loads none, and if it has its own class and `trust` is False: a class
+    of transformers may give other tokens.
     """
     from transformers import AutoTokenizer
 
@@ -120,13 +142,22 @@ def load_tokenizer(folder: Path, trust: bool, otherwise: str = "add its tokenize
         for name in ("tokenizer_config.json", "config.json"):
             value = parsed(folder / name).get(MAP)
             classes = (
-                value.get("AutoTokenizer") if isinstance(value, dict) else value if isinstance(value, list) else ()
+                value.get("AutoTokenizer")
+                if isinstance(value, dict)
+                else value
+                if isinstance(value, list)
+                else ()
             )
             if classes:
-                raise foreign(folder, f"its {name} names {shown(next(mapped({MAP: classes}), classes))} in {MAP}")
+                raise foreign(
+                    folder,
+                    f"its {name} names {shown(next(mapped({MAP: classes}), classes))} in {MAP}",
+                )
     with _sentences(folder, trust, f"{folder} has no tokenizer that loads", otherwise):
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust)
-        ids = tokenizer("a", add_special_tokens=False).input_ids  # some settings of a wrong type only fail here
+        ids = tokenizer(
+            "a", add_special_tokens=False
+        ).input_ids  # some settings of a wrong type only fail here
     if not ids:  # some classes of transformers make a tokenizer without files
         raise BadSource(f"{folder} has no tokenizer that loads; {otherwise}")
     return tokenizer
@@ -137,20 +168,30 @@ def load_model(
 ) -> tuple[PreTrainedModel, JsonObject]:
     """Return a model with its weights, and the loading report of transformers.
 
-    pickles: load pickled weights and kernels of the Hub. Raises BadSource for code without permission, and if
-    transformers does not load it.
+    pickles: load pickled weights and kernels of the Hub. Raises BadSource for code without
+    permission, and if transformers does not load it.
     """
     _check_trusted(folder, trust or pickles)
     safe = None if pickles else True
     with _sentences(folder, trust, f"transformers does not load {folder}"):
         loaded: tuple[PreTrainedModel, JsonObject] = auto_class.from_pretrained(
-            folder, trust_remote_code=trust, use_safetensors=safe, weights_only=True, output_loading_info=True, **given
+            folder,
+            trust_remote_code=trust,
+            use_safetensors=safe,
+            weights_only=True,
+            output_loading_info=True,
+            **given,
         )
         return loaded
 
 
 def load_skeleton(
-    auto_class: type[PreTrainedModel], folder: Path, trust: bool, pickles: bool, config: PretrainedConfig, dtype: str
+    auto_class: type[PreTrainedModel],
+    folder: Path,
+    trust: bool,
+    pickles: bool,
+    config: PretrainedConfig,
+    dtype: str,
 ) -> PreTrainedModel:
     """Return a model without weights, on torch's meta device, with the attention of `load_model`.
 
@@ -174,20 +215,24 @@ def _check_trusted(folder: Path, allowed: bool) -> None:
         raise foreign(folder, f"its config.json names the kernel {shown(kernel)}")
     if pickle := pickled_weights(folder):
         raise BadSource(
-            f"{folder / pickle} is a pickle, which can run code when it is loaded; convert it to safetensors, or "
-            "pass --trust-remote-code to load it"
+            f"{folder / pickle} is a pickle, which can run code when it is loaded; convert it to"
+            " safetensors, or pass --trust-remote-code to load it"
         )
 
 
 def pickled_weights(folder: Path) -> str:
-    """Return the name of the pickled weights that transformers would load from a folder; empty with safetensors."""
+    """Return the name of the pickled weights that transformers would load from a folder; empty with
+    safetensors.
+    """
     if any((folder / name).exists() for name in WEIGHTS):
         return ""
     return next((name for name in PICKLED_WEIGHTS if (folder / name).exists()), "")
 
 
 def make_model(model_class: type[PreTrainedModel], config: PretrainedConfig) -> PreTrainedModel:
-    """Return a model with random weights and the eager attention of transformers. config: of transformers."""
+    """Return a model with random weights and the eager attention of transformers. config: of
+    transformers.
+    """
     for key in ("_attn_implementation", "_experts_implementation"):
         if getattr(config, key, None) is not None:
             setattr(config, key, "eager")
@@ -195,15 +240,21 @@ def make_model(model_class: type[PreTrainedModel], config: PretrainedConfig) -> 
 
 
 def load_class(config: PretrainedConfig, auto_class: str, folder: Path) -> type[PreTrainedModel]:
-    """Run the modelling file of a checkpoint and return a class of it. auto_class: its key in the `auto_map`."""
+    """Run the modelling file of a checkpoint and return a class of it. auto_class: its key in the
+    `auto_map`.
+    """
     from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
-    model_class: type[PreTrainedModel] = get_class_from_dynamic_module(config.auto_map[auto_class], str(folder))
+    model_class: type[PreTrainedModel] = get_class_from_dynamic_module(
+        config.auto_map[auto_class], str(folder)
+    )
     return model_class
 
 
 def load_pickled(path: Path) -> dict[str, Tensor]:
-    """Return the tensors in a file of `torch.save`, mapped into memory; torch refuses a file with other classes."""
+    """Return the tensors in a file of `torch.save`, mapped into memory; torch refuses a file with
+    other classes.
+    """
     import torch
 
     tensors: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
@@ -215,10 +266,11 @@ MOST_NUMBERS = 1 << 20
 
 
 def load_numbers(path: Path) -> object:
-    """Return what a small file of `torch.save` holds: tensors, and dictionaries and lists of plain values.
+    """Return what a small file of `torch.save` holds: tensors, and dictionaries and lists of plain
+    values.
 
-    Raises BadSource where it holds anything else, which torch does not load, where it is damaged, and where it is large
-    or compressed, which no file with one list of numbers is.
+    Raises BadSource where it holds anything else, which torch does not load, where it is damaged,
+    and where it is large or compressed, which no file with one list of numbers is.
     """
     require("torch", f"reading {path.name}")
     import torch
@@ -230,7 +282,9 @@ def load_numbers(path: Path) -> object:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             size = max(size, sum(entry.file_size for entry in archive.infolist()))
     if size > MOST_NUMBERS:
-        raise BadSource(f"{path.name} has more than {MOST_NUMBERS:,} bytes; save only the list of numbers")
+        raise BadSource(
+            f"{path.name} has more than {MOST_NUMBERS:,} bytes; save only the list of numbers"
+        )
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -238,14 +292,16 @@ def load_numbers(path: Path) -> object:
     except Exception as problem:  # of many kinds, for a damaged file; torch executes nothing
         if type(problem).__name__ == "UnpicklingError":
             raise BadSource(
-                f"{path.name} has other objects than tensors, so it was not loaded; save a tensor with torch.save, or "
-                "the numbers as JSON"
+                f"{path.name} has other objects than tensors, so it was not loaded; save a tensor"
+                " with torch.save, or the numbers as JSON"
             ) from None
         raise BadSource(f"{path.name} is damaged; save it again") from None
 
 
 @contextmanager
-def _sentences(folder: Path, trust: bool, failure: str, otherwise: str = "correct its files") -> Iterator[None]:
+def _sentences(
+    folder: Path, trust: bool, failure: str, otherwise: str = "correct its files"
+) -> Iterator[None]:
     """Turn errors of a load into messages, and keep transformers from asking on stdin."""
     from transformers import dynamic_module_utils
 
@@ -264,8 +320,9 @@ def _sentences(folder: Path, trust: bool, failure: str, otherwise: str = "correc
             raise foreign(folder, f"its config.json names {shown(code)} in {MAP}") from problem
         if type(problem).__name__ == "UnpicklingError":
             raise BadSource(
-                f"{folder / (pickled_weights(folder) or 'its weights')} is damaged or has other objects than tensors, "
-                "so it was not loaded; convert it to safetensors with a program that you trust"
+                f"{folder / (pickled_weights(folder) or 'its weights')} is damaged or has other"
+                " objects than tensors, so it was not loaded; convert it to safetensors with a"
+                " program that you trust"
             ) from None
         if isinstance(problem, ImportError):
             otherwise = "install that package, or correct its config.json"
@@ -275,7 +332,9 @@ def _sentences(folder: Path, trust: bool, failure: str, otherwise: str = "correc
 
 
 def _said(problem: Exception) -> str:
-    """Return the first line of an error of a library, without advice on options that ropeconv sets itself."""
+    """Return the first line of an error of a library, without advice on options that ropeconv sets
+    itself.
+    """
     line = next((line.strip() for line in str(problem).splitlines() if line.strip()), "")
     if not line or any(option in line for option in ADVICE):
         return type(problem).__name__

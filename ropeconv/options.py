@@ -1,7 +1,9 @@
-"""The options that plans of `run`, receipts and the API have beside the command line: one field each.
+"""The options that plans of `run`, receipts and the API have beside the command line: one field
+each.
 
-To add one, add a field with `option(...)` to the class that it belongs to. The command line and its help, the tables of
-a plan, the receipt, the command that is made from it, and docs/commands.md follow from the fields.
+To add one, add a field with `option(...)` to the class that it belongs to. The command line and its
+help, the tables of a plan, the receipt, the command that is made from it, and docs/commands.md
+follow from the fields.
 """
 
 from collections.abc import Mapping
@@ -30,7 +32,8 @@ class Option:
         group: The panel of the help.
         short: A second spelling, such as `-o`.
         choices: The values that it can have, by default those of a Literal.
-        only: "gguf" or "folder" where it applies only to that output; it is refused with the other one.
+        only: "gguf" or "folder" where it applies only to that output; it is refused with the other
+            one.
         repeatable: Whether the command line makes one output per value.
         least, most: The smallest and the largest number.
         shown: Whether the help has the default, where that is not empty.
@@ -54,7 +57,9 @@ class Option:
 
     @property
     def parameter(self) -> str:
-        """The name of the flag as a Python identifier, which is the name of the value on the command line."""
+        """The name of the flag as a Python identifier, which is the name of the value on the
+        command line.
+        """
         return self.flag.partition("/")[0].removeprefix("--").replace("-", "_")
 
 
@@ -75,7 +80,9 @@ def options(*kinds: type) -> list[Option]:
 
 
 def described(name: str, hint: Any, default: Any, details: Mapping[str, Any]) -> Option:
-    """An option from the type of a field or parameter. details: attributes of `Option` beside those of the type."""
+    """An option from the type of a field or parameter. details: attributes of `Option` beside those
+    of the type.
+    """
     if NoneType in get_args(hint):
         hint = next(kind for kind in get_args(hint) if kind is not NoneType)
     many = get_origin(hint) in (tuple, list)
@@ -88,20 +95,29 @@ def described(name: str, hint: Any, default: Any, details: Mapping[str, Any]) ->
 
 
 def from_command_line(kind: type[T], given: Mapping[str, Any], /, **others: Any) -> T:
-    """An instance from the values of options by their names on the command line. others: other fields."""
+    """An instance from the values of options by their names on the command line. others: other
+    fields.
+    """
     values = {option.name: given.get(option.parameter) for option in options(kind)}
-    plain = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
-    return kind(**{name: value for name, value in plain.items() if value not in (None, "")}, **others)
+    plain = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
+    }
+    return kind(
+        **{name: value for name, value in plain.items() if value not in (None, "")}, **others
+    )
 
 
 def copied(kind: type[T], source: Any, **changes: Any) -> T:
     """An instance with the fields that another one has too. changes: the values of other fields."""
-    shared = {item.name: getattr(source, item.name) for item in fields(kind) if hasattr(source, item.name)}  # type: ignore[arg-type]
+    names = {item.name for item in fields(kind)}  # type: ignore[arg-type]
+    shared = {name: getattr(source, name) for name in names if hasattr(source, name)}
     return kind(**shared | changes)
 
 
 def encoding_names() -> tuple[str, ...]:
-    """The values of `--encoding`, from the file names of the encodings, since importing these would import numpy."""
+    """The values of `--encoding`, from the file names of the encodings, since importing these would
+    import numpy.
+    """
     folder = Path(__file__).parent / "convert" / "encodings"
     return ("auto", *sorted(path.stem for path in folder.glob("[a-z]*.py")), "carrier")
 
@@ -111,39 +127,59 @@ class OutputPlace:
     """Where an output of `apply` is written. out: None for `./NAME-METHODFACTOR`."""
 
     out: Path | None = option(
-        None, "The folder or GGUF file to write (default: ./NAME-METHODFACTOR or -restored), or the folder of several.",
-        "Output", short="-o", metavar="PATH",
-    )  # fmt: skip
+        None,
+        "The folder or GGUF file to write (default: ./NAME-METHODFACTOR or -restored), or the"
+        " folder of several.",
+        "Output",
+        short="-o",
+        metavar="PATH",
+    )
     in_place: bool = option(False, "Change the GGUF file itself instead of a copy.", "Output")
 
 
 @dataclass(frozen=True)
 class TargetOptions:
-    """How and for whom an output is written: what its receipt records, and a plan of `run` has in [[targets]].
+    """How and for whom an output is written: what its receipt records, and a plan of `run` has in
+    [[targets]].
 
-    to: None for the format of the source. runtimes: by default transformers, and llama.cpp for GGUF. outtype: None and
-    "auto" for as stored, or f32 where a checkpoint is made from a quantised GGUF file. fold_into: None for "k", or "q"
-    (rows that make queries), or "qk" (both, each by its share). dual_chunk: None keeps
-    it, and warns.
+    to: None for the format of the source. runtimes: by default transformers, and llama.cpp for
+    GGUF. outtype: None and "auto" for as stored, or f32 where a checkpoint is made from a quantised
+    GGUF file. fold_into: None for "k", or "q" (rows that make queries), or "qk" (both, each by its
+    share). dual_chunk: None keeps it, and warns.
     """
 
     to: Format | None = option(
-        None, "safetensors or gguf (default: the format of SOURCE); repeatable. ollama: gguf with a Modelfile. "
-        "overrides: only print JSON for vLLM or SGLang.",
-        "Output", metavar="FORMAT", repeatable=True, choices=("safetensors", "gguf", "ollama", "overrides"),
-    )  # fmt: skip
+        None,
+        "safetensors or gguf (default: the format of SOURCE); repeatable. ollama: gguf with a"
+        " Modelfile. overrides: only print JSON for vLLM or SGLang.",
+        "Output",
+        metavar="FORMAT",
+        repeatable=True,
+        choices=("safetensors", "gguf", "ollama", "overrides"),
+    )
     encoding: str = option(
-        "auto", f"How to write the method: {', '.join(encoding_names())}.", "Expert options", metavar="NAME",
+        "auto",
+        f"How to write the method: {', '.join(encoding_names())}.",
+        "Expert options",
+        metavar="NAME",
         choices=encoding_names(),
-    )  # fmt: skip
+    )
     runtimes: tuple[str, ...] = option(
-        (), "Write a form that this runtime supports: vllm, ollama, vllm@0.30, ...; repeatable.", "Runtimes",
-        flag="--runtime", metavar="NAME",
-    )  # fmt: skip
+        (),
+        "Write a form that this runtime supports: vllm, ollama, vllm@0.30, ...; repeatable.",
+        "Runtimes",
+        flag="--runtime",
+        metavar="NAME",
+    )
     outtype: str | None = option(
-        None, "Type of the weights in GGUF: auto (as stored), f32, f16, bf16, q8_0, q4_k_m, ...; repeatable.", "Output",
-        metavar="TYPE", only="gguf", repeatable=True,
-    )  # fmt: skip
+        None,
+        "Type of the weights in GGUF: auto (as stored), f32, f16, bf16, q8_0, q4_k_m, ...;"
+        " repeatable.",
+        "Output",
+        metavar="TYPE",
+        only="gguf",
+        repeatable=True,
+    )
     pre: str | None = option(
         None,
         "The value of tokenizer.ggml.pre, for an unknown pre-tokenizer.",
@@ -152,9 +188,12 @@ class TargetOptions:
         only="gguf",
     )
     carrier: str | None = option(
-        None, "Write the GGUF file as this architecture, which supports any frequencies.", "Expert options",
-        metavar="ARCH", only="gguf",
-    )  # fmt: skip
+        None,
+        "Write the GGUF file as this architecture, which supports any frequencies.",
+        "Expert options",
+        metavar="ARCH",
+        only="gguf",
+    )
     fold_into: FoldInto | None = option(
         None,
         "With --encoding weights: the projections to scale by the attention factor.",
@@ -163,7 +202,8 @@ class TargetOptions:
     )
     allow_approximate: bool = option(
         False,
-        "Accept log-n in steps, and in GGUF the ramp of YaRN that llama.cpp computes; the plan says how far off it is.",
+        "Accept log-n in steps, and in GGUF the ramp of YaRN that llama.cpp computes; the plan says"
+        " how far off it is.",
         "Expert options",
     )
     allow_untested: bool = option(
@@ -171,22 +211,34 @@ class TargetOptions:
         "Also write for a --runtime where the output is untested.",
         "Runtimes",
     )
-    all_files: bool = option(False, "Also copy weights in other formats.", "Expert options", only="folder")
+    all_files: bool = option(
+        False, "Also copy weights in other formats.", "Expert options", only="folder"
+    )
     replace: bool = option(False, "Replace the scaling that the model has.", "Length")
     assume_arch_keys: bool = option(
-        False, "Accept an unknown GGUF architecture, with the keys that all others use.", "Expert options"
-    )  # fmt: skip
+        False,
+        "Accept an unknown GGUF architecture, with the keys that all others use.",
+        "Expert options",
+    )
     quantized_by: str | None = option(
-        None, "The value of general.quantized_by (default: OWNER of --push).", "Expert options",
-        metavar="NAME", only="gguf",
-    )  # fmt: skip
+        None,
+        "The value of general.quantized_by (default: OWNER of --push).",
+        "Expert options",
+        metavar="NAME",
+        only="gguf",
+    )
     dual_chunk: DualChunk | None = option(
-        None, "Keep or drop dual chunk attention (Qwen2.5-1M); vLLM and SGLang support the method only without it.",
-        "Expert options", only="folder",
-    )  # fmt: skip
+        None,
+        "Keep or drop dual chunk attention (Qwen2.5-1M); vLLM and SGLang support the method only"
+        " without it.",
+        "Expert options",
+        only="folder",
+    )
 
     def published_by(self: Written, owner: str) -> Written:
-        """Return the same with the owner of a repository as `quantized_by`, where it quantises and names no one."""
+        """Return the same with the owner of a repository as `quantized_by`, where it quantises and
+        names no one.
+        """
         quantises = owner and self.outtype not in (None, *FLOATS)
         return replace(self, quantized_by=self.quantized_by or owner) if quantises else self
 
@@ -197,19 +249,26 @@ class TextOptions:
 
     text: tuple[str, ...] = option(
         (), "Text to read: files, a pattern in quotes, or - (repeatable).", "Model", metavar="FILE"
-    )  # fmt: skip
+    )
     dataset: str = option(
-        "", "A dataset of the Hub instead of --text, as owner/name:SPLIT or owner/name:CONFIG:SPLIT.", "Model",
+        "",
+        "A dataset of the Hub instead of --text, as owner/name:SPLIT or owner/name:CONFIG:SPLIT.",
+        "Model",
         metavar="ID",
-    )  # fmt: skip
+    )
     field: str = option("text", "The column of --dataset with the text.", "Model", metavar="NAME")
     budget: str = option(
-        "", "Refuse a run that takes longer (90s, 20m, 2h), and say what fits.", "Running", metavar="TIME"
-    )  # fmt: skip
+        "",
+        "Refuse a run that takes longer (90s, 20m, 2h), and say what fits.",
+        "Running",
+        metavar="TIME",
+    )
     journal: Path | None = option(
-        None, "Where finished sequences are kept, so that a run continues (default: in the cache).", "Running",
+        None,
+        "Where finished sequences are kept, so that a run continues (default: in the cache).",
+        "Running",
         metavar="FILE",
-    )  # fmt: skip
+    )
     fresh: bool = option(False, "Begin a new journal; the one there gets another name.", "Running")
 
 
@@ -218,41 +277,70 @@ class EvalOptions(TextOptions):
     """The rows of `eval`, and what is done with its result."""
 
     methods: str = option(
-        "", "The rows: base, METHOD:VALUE (with settings: yarn:4:beta_fast=16), recipe:FILE (default: "
-        "base,yarn:4,mixed:4,ntk:4).", "Model", metavar="ROWS",
-    )  # fmt: skip
-    against: str = option("", "The source of an output, as the first row.", "Model", metavar="SOURCE")
+        "",
+        "The rows: base, METHOD:VALUE (with settings: yarn:4:beta_fast=16), recipe:FILE (default: "
+        "base,yarn:4,mixed:4,ntk:4).",
+        "Model",
+        metavar="ROWS",
+    )
+    against: str = option(
+        "", "The source of an output, as the first row.", "Model", metavar="SOURCE"
+    )
     servers: tuple[str, ...] = option(
-        (), "A running vLLM, SGLang or llama-server as a row, URL or NAME=URL (repeatable).", "Model", flag="--server",
+        (),
+        "A running vLLM, SGLang or llama-server as a row, URL or NAME=URL (repeatable).",
+        "Model",
+        flag="--server",
         metavar="URL",
-    )  # fmt: skip
+    )
     threads: int | None = option(
-        None, "Threads of the CPU (default: OMP_NUM_THREADS, otherwise one for each core).", "Running", metavar="N",
+        None,
+        "Threads of the CPU (default: OMP_NUM_THREADS, otherwise one for each core).",
+        "Running",
+        metavar="N",
         least=1,
-    )  # fmt: skip
+    )
     workers: str = option(
-        "", "Several workers with the model: a number of processes, ray, auto, ray://HOST:PORT (docs/running.md).",
-        "Running", metavar="WHERE",
-    )  # fmt: skip
-    out: Path | None = option(None, "Write the result as JSON.", "Output", short="-o", metavar="FILE")
+        "",
+        "Several workers with the model: a number of processes, ray, auto, ray://HOST:PORT"
+        " (docs/running.md).",
+        "Running",
+        metavar="WHERE",
+    )
+    out: Path | None = option(
+        None, "Write the result as JSON.", "Output", short="-o", metavar="FILE"
+    )
     fail_if: tuple[str, ...] = option(
-        (), "Exit with 3 if it holds significantly: 'yarn:4 > base @2T' (repeatable).", "Output", metavar="CONDITION"
-    )  # fmt: skip
+        (),
+        "Exit with 3 if it holds significantly: 'yarn:4 > base @2T' (repeatable).",
+        "Output",
+        metavar="CONDITION",
+    )
 
 
 @dataclass(frozen=True)
 class SizeOptions:
-    """The size of an evaluation, as users write it: options of `eval`, and keys of [eval] in a plan of `run`."""
+    """The size of an evaluation, as users write it: options of `eval`, and keys of [eval] in a plan
+    of `run`.
+    """
 
     measures: str = option(
-        "growth", "The measures (see docs/evaluating.md).", "Running", flag="--measure", metavar="NAMES"
+        "growth",
+        "The measures (see docs/evaluating.md).",
+        "Running",
+        flag="--measure",
+        metavar="NAMES",
     )
     lengths: str = option(
-        "1/4T,1T,2T,4T", "Lengths of the sequences: tokens (8k,32k), or multiples of the trained context T.",
-        "Length", metavar="LENGTHS",
-    )  # fmt: skip
+        "1/4T,1T,2T,4T",
+        "Lengths of the sequences: tokens (8k,32k), or multiples of the trained context T.",
+        "Length",
+        metavar="LENGTHS",
+    )
     windows: int = option(8, "Sequences of each length.", "Running", metavar="N", least=1)
-    targets: int = option(256, "Tokens predicted at the end of each sequence.", "Running", metavar="N", least=1)
+    targets: int = option(
+        256, "Tokens predicted at the end of each sequence.", "Running", metavar="N", least=1
+    )
     depths: int = option(5, "Places of a fact in a text.", "Running", metavar="N", least=1)
     seed: int = option(0, "The seed of random choices.", "Running", metavar="N", least=0)
     generate: bool = option(False, "Generate answers instead of comparing tokens.", "Running")
@@ -264,28 +352,45 @@ class TuneOptions:
 
     context: str = option(MISSING, "The context to reach.", "Length", metavar="TOKENS")
     start: str = option(
-        "", "The formula to begin with (default: the one that loses least).", "Model", metavar="METHOD"
-    )  # fmt: skip
+        "",
+        "The formula to begin with (default: the one that loses least).",
+        "Model",
+        metavar="METHOD",
+    )
     attention_factor: float | None = option(
         None, "Keep cos and sin times A, instead of tuning that too.", "Length", metavar="A"
     )
     windows: int = option(16, "Windows that the search reads.", "Running", metavar="N", least=2)
     held_windows: int = option(
-        0, "Windows of held-out text (default: as many).", "Running", metavar="N", least=0, shown=False
-    )  # fmt: skip
+        0,
+        "Windows of held-out text (default: as many).",
+        "Running",
+        metavar="N",
+        least=0,
+        shown=False,
+    )
     targets: int = option(
-        256, "Tokens predicted in a window, inside the trained context and beyond it alike.", "Running", metavar="N",
+        256,
+        "Tokens predicted in a window, inside the trained context and beyond it alike.",
+        "Running",
+        metavar="N",
         least=1,
-    )  # fmt: skip
+    )
     inside: float = option(
-        0.3, "Weight of the loss inside the trained context, beside that beyond it.", "Running", metavar="WEIGHT"
+        0.3,
+        "Weight of the loss inside the trained context, beside that beyond it.",
+        "Running",
+        metavar="WEIGHT",
     )
     needles: float = option(
         0.0, "Weight of the loss of a number hidden in each window.", "Running", metavar="WEIGHT"
-    )  # fmt: skip
+    )
     steps: int = option(60, "Most steps of the search.", "Running", metavar="N", least=1)
     regularise: float = option(
-        0.0, "Weight of the squared distance of log divisors to the formula.", "Running", metavar="WEIGHT"
+        0.0,
+        "Weight of the squared distance of log divisors to the formula.",
+        "Running",
+        metavar="WEIGHT",
     )
     seed: int = option(0, "The seed of random choices.", "Running", metavar="N", least=0)
 
@@ -297,7 +402,7 @@ class DeviceOptions:
     device: str = option("auto", "auto, cpu, cuda, cuda:1 or mps.", "Running", metavar="DEVICE")
     dtype: str = option(
         "auto", "auto: float32 on a CPU, elsewhere as stored.", "Running", choices=get_args(Dtype)
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True)
@@ -312,9 +417,14 @@ class ValidateOptions(RunOptions):
     """How `validate` runs an output and its reference."""
 
     tokens: int | None = option(
-        None, "Tokens of each spread run (512); for GGUF, run every position up to here.", "Running", least=16
+        None,
+        "Tokens of each spread run (512); for GGUF, run every position up to here.",
+        "Running",
+        least=16,
     )
     seed: int = option(0, "Seed of the synthetic tokens.", "Running")
     layer_by_layer: bool = option(
-        False, "Read the weights layer by layer, as is done for models larger than the memory.", "Running"
+        False,
+        "Read the weights layer by layer, as is done for models larger than the memory.",
+        "Running",
     )

@@ -20,7 +20,9 @@ class Summary:
     def __repr__(self) -> str:
         shown = {name: value for name, value in self.summary().items() if value}
         width = max(map(len, shown), default=0)
-        return "\n".join([type(self).__name__, *(f"  {name:<{width}}  {value}" for name, value in shown.items())])
+        return "\n".join(
+            [type(self).__name__, *(f"  {name:<{width}}  {value}" for name, value in shown.items())]
+        )
 
     def _repr_html_(self) -> str:
         shown = ((escape(name), escape(value)) for name, value in self.summary().items() if value)

@@ -2,10 +2,10 @@
 
     python scripts/compare_converter.py LLAMA_CPP [--types] [MODEL_TYPE ...]
 
-LLAMA_CPP is a folder with its source, such as vendor/llama.cpp of llama-cpp-python's sdist. Prints names, shapes, types
-and bytes of tensors and values of keys that differ; exits with 1 where a tensor does, or a key that ropeconv lacks.
-What the stock converter cannot read is said. `--types` writes tests/data/converter_types.json instead: the type of
-every tensor in f16, bf16 and q8_0.
+LLAMA_CPP is a folder with its source, such as vendor/llama.cpp of llama-cpp-python's sdist. Prints
+names, shapes, types and bytes of tensors and values of keys that differ; exits with 1 where a
+tensor does, or a key that ropeconv lacks. What the stock converter cannot read is said. `--types`
+writes tests/data/converter_types.json instead: the type of every tensor in f16, bf16 and q8_0.
 """
 
 import argparse
@@ -51,20 +51,29 @@ def shape(tensor: Any) -> list[int]:
 
 
 def ulps(left: Any, other: Any) -> int:
-    """How many floats lie between two tensors at most; exponentials of numpy and torch are one apart."""
+    """How many floats lie between two tensors at most; exponentials of numpy and torch are one
+    apart.
+    """
     if left.tensor_type != GGMLQuantizationType.F32:
         return 1 << 31
-    first, second = (np.frombuffer(tensor.data.tobytes(), np.int32).astype(np.int64) for tensor in (left, other))
+    first, second = (
+        np.frombuffer(tensor.data.tobytes(), np.int32).astype(np.int64) for tensor in (left, other)
+    )
     return int(np.abs(first - second).max())
 
 
 def differences(ours: Path, stock: Path) -> tuple[list[str], list[str]]:
     """What differs between two files: in tensors, and in keys, as lines."""
-    first, second = GGUFReader(ours), GGUFReader(stock)
+    first = GGUFReader(ours)
+    second = GGUFReader(stock)
     have, want = ({tensor.name: tensor for tensor in reader.tensors} for reader in (first, second))
-    tensors = [f"{name}: {'only here' if name in have else 'not here'}" for name in sorted(have.keys() ^ want.keys())]
+    tensors = [
+        f"{name}: {'only here' if name in have else 'not here'}"
+        for name in sorted(have.keys() ^ want.keys())
+    ]
     for name in sorted(have.keys() & want.keys()):
-        converted, other = have[name], want[name]
+        converted = have[name]
+        other = want[name]
         if shape(converted) != shape(other) or converted.tensor_type != other.tensor_type:
             tensors.append(
                 f"{name}: {shape(converted)} {converted.tensor_type.name}, "
@@ -74,7 +83,8 @@ def differences(ours: Path, stock: Path) -> tuple[list[str], list[str]]:
             apart = ulps(converted, other)
             if apart > 1:
                 tensors.append(f"{name}: other bytes, {apart} ulp")
-    mine, theirs = keys_of(first), keys_of(second)
+    mine = keys_of(first)
+    theirs = keys_of(second)
     keys = [
         f"{name} = {mine.get(name, 'absent')}, there {theirs.get(name, 'absent')}"
         for name in sorted(mine.keys() | theirs.keys())
@@ -84,8 +94,11 @@ def differences(ours: Path, stock: Path) -> tuple[list[str], list[str]]:
 
 
 def converted(source: Path, out: Path, root: Path, options: list[str]) -> str:
-    """Runs the stock converter without a tokenizer; returns the last line of its error, or nothing."""
-    runner, converter = Path(__file__).with_name("unknown_tokenizer.py"), root / "convert_hf_to_gguf.py"
+    """Runs the stock converter without a tokenizer; returns the last line of its error, or
+    nothing.
+    """
+    runner = Path(__file__).with_name("unknown_tokenizer.py")
+    converter = root / "convert_hf_to_gguf.py"
     command = [
         sys.executable,
         str(runner),
@@ -107,8 +120,12 @@ def record(root: Path, model_types: list[str]) -> None:
     for model_type in model_types:
         with tempfile.TemporaryDirectory() as scratch:
             source, _ = in_bfloat16(model_type, Path(scratch) / "source")
-            by_source = [types(file) for file in by_converter(source, list(TYPES), str(root)).values()]
-        kept[model_type] = {name: " ".join(each[name] for each in by_source) for name in by_source[0]}
+            by_source = [
+                types(file) for file in by_converter(source, list(TYPES), str(root)).values()
+            ]
+        kept[model_type] = {
+            name: " ".join(each[name] for each in by_source) for name in by_source[0]
+        }
         lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(kept[name])}" for name in sorted(kept))
         RECORD.write_text(f"{{\n{lines}\n}}\n")
         print(model_type, flush=True)
@@ -116,7 +133,9 @@ def record(root: Path, model_types: list[str]) -> None:
 
 def main() -> int:
     """Compares every model type, or those that are named."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("root", type=Path, metavar="LLAMA_CPP")
     parser.add_argument("model_types", nargs="*", default=EXPORTED)
     parser.add_argument("--outtype", default="f32")
@@ -132,13 +151,18 @@ def main() -> int:
             source = checkpoint(model_type, folder / "source")
             bake(source, Recipe(METHODS["as-is"]()), folder / "ours.gguf", outtype=given.outtype)
             options = ["--outtype", given.outtype]
-            options += ["--no-mtp"] * by_model_type()[model_type].gguf.prediction  # the tiny ones have no such layers
+            options += ["--no-mtp"] * by_model_type()[
+                model_type
+            ].gguf.prediction  # the tiny ones have no such layers
             problem = converted(source, folder / "stock.gguf", given.root, options)
             if problem:
                 print(f"{model_type}: the stock converter stops: {problem}", flush=True)
                 continue
             tensors, keys = differences(folder / "ours.gguf", folder / "stock.gguf")
-        print(f"{model_type}: " + ("equal" if not tensors + keys else f"{len(tensors)} tensors, {len(keys)} keys"))
+        print(
+            f"{model_type}: "
+            + ("equal" if not tensors + keys else f"{len(tensors)} tensors, {len(keys)} keys")
+        )
         print("".join(f"  {line}\n" for line in (*tensors, *keys)), end="", flush=True)
         wrong += bool(tensors) or any("= absent" in line for line in keys)
     return int(bool(wrong))

@@ -1,11 +1,13 @@
-"""Measures how many tokens of a draft its target accepts beyond their trained lengths, with and without `--draft`.
+"""Measures how many tokens of a draft its target accepts beyond their trained lengths, with and
+without `--draft`.
 
     python scripts/draft_acceptance.py [STEPS]
 
-A target of two layers is trained on windows of 64 tokens, and a draft of one layer on 32, as the heads of published
-models are trained on less than their targets. The target is extended to 256 tokens with YaRN. A token counts as
-accepted if the draft would choose it as the target does, after the same unseen text. Then transformers generates with
-the draft (`assistant_model`), which must not change the text; fewer passes of the target mean more accepted tokens.
+A target of two layers is trained on windows of 64 tokens, and a draft of one layer on 32, as the
+heads of published models are trained on less than their targets. The target is extended to 256
+tokens with YaRN. A token counts as accepted if the draft would choose it as the target does, after
+the same unseen text. Then transformers generates with the draft (`assistant_model`), which must not
+change the text; fewer passes of the target mean more accepted tokens.
 """
 
 import sys
@@ -50,18 +52,26 @@ def accepted(target: Any, draft: Any, windows: torch.Tensor) -> list[float]:
 
 
 def generated(target: Any, draft: Any, windows: torch.Tensor) -> tuple[int, int]:
-    """The tokens of greedy texts with a draft, and the passes of the target; raises AssertionError for another text."""
+    """The tokens of greedy texts with a draft, and the passes of the target; raises AssertionError
+    for another text.
+    """
     draft.generation_config.num_assistant_tokens = DRAFTED
     draft.generation_config.num_assistant_tokens_schedule = "constant"
     draft.generation_config.assistant_confidence_threshold = 0.0
     tokens = total = 0
     for window in windows:
-        prompt, options = window[None, :PROMPT], {"max_new_tokens": NEW, "do_sample": False, "use_cache": True}
+        prompt = window[None, :PROMPT]
+        options = {
+            "max_new_tokens": NEW,
+            "do_sample": False,
+            "use_cache": True,
+        }
         alone = target.generate(prompt, **options)
         with passes(target) as counted:
             together = target.generate(prompt, assistant_model=draft, **options)
         assert torch.equal(alone, together), "the draft changed the text"
-        tokens, total = tokens + together.shape[1] - PROMPT, total + len(counted)
+        tokens = tokens + together.shape[1] - PROMPT
+        total = total + len(counted)
     return tokens, total
 
 
@@ -73,8 +83,12 @@ def main(steps: int = 400) -> None:
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         for name, length, layers, base in (("target", TRAINED, 2, 1e5), ("draft", SHORTER, 1, 1e4)):
-            training = Training(length=length, steps=steps, layers=layers, heads=2, tiled=0.0, base=base)
-            model = train(training, texts_read.train, texts_read.vocabulary, heard=lambda step, loss: None)
+            training = Training(
+                length=length, steps=steps, layers=layers, heads=2, tiled=0.0, base=base
+            )
+            model = train(
+                training, texts_read.train, texts_read.vocabulary, heard=lambda step, loss: None
+            )
             model.config.bos_token_id = model.config.eos_token_id = None
             model.save_pretrained(root / name)
         out = root / "out"
@@ -82,15 +96,25 @@ def main(steps: int = 400) -> None:
         ropeconv.apply(root / "draft", yarn=CONTEXT / TRAINED, out=root / "factor")
         ropeconv.apply(root / "draft", linear=CONTEXT / SHORTER, out=root / "linear")
         target = AutoModelForCausalLM.from_pretrained(out).eval()
-        print("draft | " + " | ".join(f"{start}-{stop}" for start, stop in RANGES) + " | tokens per pass of the target")
+        print(
+            "draft | "
+            + " | ".join(f"{start}-{stop}" for start, stop in RANGES)
+            + " | tokens per pass of the target"
+        )
         for title, place in (
-            ("as published", root / "draft"), ("with --draft", root / "out-draft"),
-            ("the factor of the target", root / "factor"), ("linear, a wrong method", root / "linear"),
-        ):  # fmt: skip
+            ("as published", root / "draft"),
+            ("with --draft", root / "out-draft"),
+            ("the factor of the target", root / "factor"),
+            ("linear, a wrong method", root / "linear"),
+        ):
             draft = AutoModelForCausalLM.from_pretrained(place).eval()
             shares = accepted(target, draft, windows)
             tokens, total = generated(target, draft, windows[:8])
-            print(f"{title} | " + " | ".join(f"{share:.3f}" for share in shares) + f" | {tokens / total:.2f}")
+            print(
+                f"{title} | "
+                + " | ".join(f"{share:.3f}" for share in shares)
+                + f" | {tokens / total:.2f}"
+            )
 
 
 if __name__ == "__main__":

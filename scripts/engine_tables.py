@@ -1,4 +1,6 @@
-"""Tables of docs/runtimes.md about published models in the main engines; `tables.py` writes them into the page."""
+"""Tables of docs/runtimes.md about published models in the main engines; `tables.py` writes them
+into the page.
+"""
 
 import textwrap
 from collections import Counter
@@ -29,15 +31,31 @@ ENGINES = ("transformers", "vllm", "sglang")
 MAIN = (*ENGINES, "mlx-lm", "exllamav3", "llama-cpp", "lmdeploy", "tgi")
 FACTOR = 4.0
 POPULAR = (
-    "meta-llama--Llama-2-7b-hf", "meta-llama--Meta-Llama-3-8B", "meta-llama--Meta-Llama-3.1-8B",
-    "meta-llama--Llama-4-Scout-17B-16E-Instruct", "mistralai--Mistral-7B-Instruct-v0.3",
-    "mistralai--Mistral-Nemo-Instruct-2407", "mistralai--Mixtral-8x7B-v0.1",
-    "mistralai--Ministral-3-3B-Instruct-2512", "Qwen--Qwen2.5-7B-Instruct", "Qwen--Qwen2.5-VL-7B-Instruct",
-    "Qwen--Qwen3-8B", "Qwen--Qwen3-30B-A3B", "Qwen--Qwen3-VL-8B-Instruct", "Qwen--Qwen3.5-27B", "google--gemma-2-9b",
-    "google--gemma-3-27b-it", "google--gemma-4-26B-A4B", "microsoft--Phi-4-mini-instruct", "microsoft--phi-4",
-    "deepseek-ai--DeepSeek-V3", "openai--gpt-oss-20b", "HuggingFaceTB--SmolLM3-3B",
-    "ibm-granite--granite-3.3-8b-instruct", "allenai--OLMo-2-1124-7B-Instruct",
-)  # fmt: skip
+    "meta-llama--Llama-2-7b-hf",
+    "meta-llama--Meta-Llama-3-8B",
+    "meta-llama--Meta-Llama-3.1-8B",
+    "meta-llama--Llama-4-Scout-17B-16E-Instruct",
+    "mistralai--Mistral-7B-Instruct-v0.3",
+    "mistralai--Mistral-Nemo-Instruct-2407",
+    "mistralai--Mixtral-8x7B-v0.1",
+    "mistralai--Ministral-3-3B-Instruct-2512",
+    "Qwen--Qwen2.5-7B-Instruct",
+    "Qwen--Qwen2.5-VL-7B-Instruct",
+    "Qwen--Qwen3-8B",
+    "Qwen--Qwen3-30B-A3B",
+    "Qwen--Qwen3-VL-8B-Instruct",
+    "Qwen--Qwen3.5-27B",
+    "google--gemma-2-9b",
+    "google--gemma-3-27b-it",
+    "google--gemma-4-26B-A4B",
+    "microsoft--Phi-4-mini-instruct",
+    "microsoft--phi-4",
+    "deepseek-ai--DeepSeek-V3",
+    "openai--gpt-oss-20b",
+    "HuggingFaceTB--SmolLM3-3B",
+    "ibm-granite--granite-3.3-8b-instruct",
+    "allenai--OLMo-2-1124-7B-Instruct",
+)
 """Models of the table of engines."""
 
 CONVERTED = {"llama4": "llama4", "qwen2_5_vl": "qwen2vl", "qwen3_vl": "qwen3vl"}
@@ -68,18 +86,24 @@ def obstacles(model: str, method: str) -> dict[str, str]:
     """
     request = extended(model, method)
     failing = [_failing(result) for result in tried(request)[0]]
-    nothing = dict.fromkeys((newest(name).title for name in ENGINES), "no encoding of the config can hold it")
+    nothing = dict.fromkeys(
+        (newest(name).title for name in ENGINES), "no encoding of the config can hold it"
+    )
     fewest = min(failing, key=len, default=nothing)
     try:
         header = GgufHeader(3, _gguf_keys(model, request.spec), {}, 32, 0, 0)
         select_gguf(request.schedule, GgufModel(header, {}, {}), Target(to="gguf"))
     except RopeconvError as problem:
-        fewest["llama.cpp"] = str(problem).partition("; ")[0].rpartition(": ")[2].replace("by keys, ", "in its keys ")
+        fewest["llama.cpp"] = (
+            str(problem).partition("; ")[0].rpartition(": ")[2].replace("by keys, ", "in its keys ")
+        )
     return {engine: reason.partition(" (")[0] for engine, reason in fewest.items()}
 
 
 def _gguf_keys(model: str, base: RopeSpec) -> dict[str, GgufValue]:
-    """Return the keys of a GGUF file of a model: ropeconv's, or those of a file that llama.cpp converted."""
+    """Return the keys of a GGUF file of a model: ropeconv's, or those of a file that llama.cpp
+    converted.
+    """
     config = configs()[model]
     family = detect(config)
     arch = CONVERTED.get(family.name)
@@ -88,10 +112,13 @@ def _gguf_keys(model: str, base: RopeSpec) -> dict[str, GgufValue]:
         return {**keys, "general.architecture": string(gguf_rules(family).arch)}
     part = text_part(config, family)
     sizes = {
-        "context_length": base.original_context, "block_count": len(base.layers),
-        "embedding_length": part["hidden_size"], "attention.head_count": part["num_attention_heads"],
-        "attention.key_length": base.head_dim, "rope.dimension_count": base.rotary_dim,
-    }  # fmt: skip
+        "context_length": base.original_context,
+        "block_count": len(base.layers),
+        "embedding_length": part["hidden_size"],
+        "attention.head_count": part["num_attention_heads"],
+        "attention.key_length": base.head_dim,
+        "rope.dimension_count": base.rotary_dim,
+    }
     keys = {f"{arch}.{name}": u32(value) for name, value in sizes.items()}
     keys[f"{arch}.rope.freq_base"] = f32(base.rope_theta)
     if base.mrope_section:
@@ -102,7 +129,11 @@ def _gguf_keys(model: str, base: RopeSpec) -> dict[str, GgufValue]:
 def _failing(result: CheckpointResult) -> dict[str, str]:
     """The reason of each engine that does not compute a checkpoint, by its name."""
     verdicts = {name: _verdict(result, name) for name in ENGINES}
-    return {newest(name).title: verdict.reason for name, verdict in verdicts.items() if verdict.status not in GOOD}
+    return {
+        newest(name).title: verdict.reason
+        for name, verdict in verdicts.items()
+        if verdict.status not in GOOD
+    }
 
 
 def _verdict(result: CheckpointResult, runtime: str) -> Verdict:
@@ -112,12 +143,20 @@ def _verdict(result: CheckpointResult, runtime: str) -> Verdict:
 def engines() -> str:
     """Return the table: a model per line, a method per column."""
     names = [method for method, _ in METHODS.values()]
-    lines = ["| model | " + " | ".join(f"`--{name} {FACTOR:g}`" for name in names) + " |", "|---" * 6 + "|"]
+    lines = [
+        "| model | " + " | ".join(f"`--{name} {FACTOR:g}`" for name in names) + " |",
+        "|---" * 6 + "|",
+    ]
     for model in POPULAR:
         cells = (", ".join(obstacles(model, name)) for name in names)
         lines.append(
             "| "
-            + " | ".join((model.replace("--", "/"), *(f"not {reason}" if reason else "yes" for reason in cells)))
+            + " | ".join(
+                (
+                    model.replace("--", "/"),
+                    *(f"not {reason}" if reason else "yes" for reason in cells),
+                )
+            )
             + " |"
         )
     return "\n".join(lines)
@@ -138,9 +177,12 @@ def reasons() -> str:
             for obstacle in obstacles(model, method).items():
                 by_reason.setdefault(obstacle, []).append(method)
         for obstacle, names in by_reason.items():
-            places.setdefault(obstacle, []).append(f"{model.partition('--')[2]} ({', '.join(names)})")
+            places.setdefault(obstacle, []).append(
+                f"{model.partition('--')[2]} ({', '.join(names)})"
+            )
     return "\n".join(
-        f"- {engine}: {reason}: {', '.join(models)}." for (engine, reason), models in sorted(places.items())
+        f"- {engine}: {reason}: {', '.join(models)}."
+        for (engine, reason), models in sorted(places.items())
     )
 
 
@@ -152,10 +194,12 @@ def share() -> str:
 
 
 def shares() -> str:
-    """Return how verdicts on published configs in the main runtimes are known: on all, and on those of the table."""
+    """Return how verdicts on published configs in the main runtimes are known: on all, and on those
+    of the table.
+    """
     text = (
-        f"{share()}; the others come from their source code or are unknown. For the {len(POPULAR)} models of the table "
-        f"below, {_grades(POPULAR)['run']:.0%} come from running them."
+        f"{share()}; the others come from their source code or are unknown. For the {len(POPULAR)}"
+        f" models of the table below, {_grades(POPULAR)['run']:.0%} come from running them."
     )
     return textwrap.fill(text, 119)
 

@@ -1,10 +1,11 @@
-"""Measures exports of tiny checkpoints in llama.cpp beside transformers, family by family and method by method.
+"""Measures exports of tiny checkpoints in llama.cpp beside transformers, family by family and
+method by method.
 
     python scripts/export_matrix.py [--write] [MODEL_TYPE ...]
 
-Every number is the mean Kullback-Leibler divergence at two to four times the trained length, of llama.cpp from
-transformers that is scaled at run time; the column "unscaled" has that of the source without any scaling (yarn).
-`--write` replaces the table in docs/tables/conversions.txt.
+Every number is the mean Kullback-Leibler divergence at two to four times the trained length, of
+llama.cpp from transformers that is scaled at run time; the column "unscaled" has that of the source
+without any scaling (yarn). `--write` replaces the table in docs/tables/conversions.txt.
 """
 
 import argparse
@@ -28,11 +29,14 @@ RECIPES = {
 
 
 def row(model_type: str, folder: Path) -> list[str]:
-    """The cells of a family: its architecture, a divergence or "-" for what llama.cpp has no form for, the control."""
+    """The cells of a family: its architecture, a divergence or "-" for what llama.cpp has no form
+    for, the control.
+    """
     source = checkpoint(model_type, folder / "source")
     rules = by_model_type()[model_type].gguf
     assert rules is not None
-    cells, control = [], ""
+    cells = []
+    control = ""
     plain = of_transformers(source, None)
     for name, recipe in RECIPES.items():
         out = folder / f"{name}.gguf"
@@ -50,7 +54,9 @@ def row(model_type: str, folder: Path) -> list[str]:
 
 def main() -> None:
     """Prints the table, or writes it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("model_types", nargs="*", default=EXPORTED)
     parser.add_argument("--write", action="store_true")
     given = parser.parse_args()

@@ -2,8 +2,9 @@
 
     python scripts/gather_pages.py build/docs
 
-They are docs/ and the pages that stand beside it. README.md is the first page of the site, and docs/README.md, the list
-of pages, is pages.md. Links are changed accordingly; other files of the repository are linked on GitHub.
+They are docs/ and the pages that stand beside it. README.md is the first page of the site, and
+docs/README.md, the list of pages, is pages.md. Links are changed accordingly; other files of the
+repository are linked on GitHub.
 """
 
 import os
@@ -16,9 +17,15 @@ ROOT = Path(__file__).parents[1]
 REPOSITORY = "https://github.com/ropeconv/ropeconv/blob/main/"
 RAW = "https://raw.githubusercontent.com/ropeconv/ropeconv/main/"
 """Where README.md links files and pictures of the repository, for package indexes."""
-BESIDE = {"README.md": "index.md", "SECURITY.md": "SECURITY.md", "CONTRIBUTING.md": "CONTRIBUTING.md"}
+BESIDE = {
+    "README.md": "index.md",
+    "SECURITY.md": "SECURITY.md",
+    "CONTRIBUTING.md": "CONTRIBUTING.md",
+}
 BESIDE |= {"CHANGELOG.md": "CHANGELOG.md", "docs/README.md": "pages.md"}
-"""Pages with another place in the site than docs/NAME has: paths in the repository and in the site."""
+"""Pages with another place in the site than docs/NAME has: paths in the repository and in the
+site.
+"""
 ASSETS = ("site.css", "worker.js")
 """Files of scripts/theme that pages load."""
 CODE = re.compile(r"^(`{3,}).*?^\1[^\n]*$|(`+)(?!`).+?(?<!`)\2(?!`)", re.DOTALL | re.MULTILINE)
@@ -28,15 +35,18 @@ LINK = re.compile(r"(\]\()([^)#\s]+)")
 def places() -> dict[str, str]:
     """Every page and picture: its path in the repository, and its path in the site."""
     files = (path for path in (ROOT / "docs").rglob("*") if path.is_file())
-    pages = {path.relative_to(ROOT).as_posix(): path.relative_to(ROOT / "docs").as_posix() for path in files}
+    pages = {
+        path.relative_to(ROOT).as_posix(): path.relative_to(ROOT / "docs").as_posix()
+        for path in files
+    }
     return pages | BESIDE
 
 
 def moved(text: str, page: str, known: dict[str, str]) -> str:
     """The text of a page with its links as the site has them.
 
-    text: Markdown. page: its path in the repository. known: as `places` gives them. Raises ValueError for a link to a
-    file that does not exist.
+    text: Markdown. page: its path in the repository. known: as `places` gives them. Raises
+    ValueError for a link to a file that does not exist.
     """
     folder = os.path.dirname(page)
 
@@ -53,7 +63,8 @@ def moved(text: str, page: str, known: dict[str, str]) -> str:
             raise ValueError(f"{page} links {target}, which does not exist")
         return match[1] + REPOSITORY + path
 
-    done, at = [], 0
+    done = []
+    at = 0
     for code in CODE.finditer(text):
         done += [LINK.sub(change, text[at : code.start()]), code[0]]
         at = code.end()
@@ -69,7 +80,9 @@ def gather(folder: Path) -> None:
         target = folder / place
         target.parent.mkdir(parents=True, exist_ok=True)
         if path.endswith(".md"):
-            target.write_text(moved((ROOT / path).read_text("utf-8"), path, known), encoding="utf-8")
+            target.write_text(
+                moved((ROOT / path).read_text("utf-8"), path, known), encoding="utf-8"
+            )
         else:
             shutil.copyfile(ROOT / path, target)
     for name in ASSETS:

@@ -1,10 +1,11 @@
-"""Writes ropeconv/keywords.py, the typed keywords of the verbs, from the options of the command line.
+"""Writes ropeconv/keywords.py, the typed keywords of the verbs, from the options of the command
+line.
 
     python scripts/keywords.py
 
-An option is declared once: in the registry of methods, or as a field of a dataclass in ropeconv/options.py. Type
-checkers and editors cannot read those, so this writes them down. tests/test_keywords.py compares the file with the
-options, and checks with mypy what it accepts.
+An option is declared once: in the registry of methods, or as a field of a dataclass in
+ropeconv/options.py. Type checkers and editors cannot read those, so this writes them down.
+tests/test_keywords.py compares the file with the options, and checks with mypy what it accepts.
 """
 
 import subprocess
@@ -32,11 +33,19 @@ Length = float | str
 """A factor (4), a number of tokens (100000), or a text with either ("4", "128k")."""
 '''
 FORMATS = ("safetensors", "gguf")
-"""Values of `to`. The command line has more: `ollama` and `overrides` print or write beside an output."""
+"""Values of `to`. The command line has more: `ollama` and `overrides` print or write beside an
+output.
+"""
 RUN = {
     "family": ("str", "Treat the model as one of this family, whatever its model_type."),
-    "draft": ("object", "A path or Hub id: also extend this draft model to the same context, as OUT-draft."),
-    "draft_original_context": ("Length", "Tokens that the draft was trained on, if it declares another length."),
+    "draft": (
+        "object",
+        "A path or Hub id: also extend this draft model to the same context, as OUT-draft.",
+    ),
+    "draft_original_context": (
+        "Length",
+        "Tokens that the draft was trained on, if it declares another length.",
+    ),
     "link": ("bool", "Hard-link unchanged files."),
     "force": ("bool", "Replace an earlier output of ropeconv."),
     "checksum": ("bool", "Also record the hashes of copied weights."),
@@ -53,7 +62,12 @@ RUN = {
 def recipe_type(option: Option) -> str:
     """Return the type of a keyword of a recipe, as source code."""
     methods = {variable(name): method.value for name, method in REGISTRY.items()}
-    by_value = {Value.SWITCH: "bool", Value.NUMBER: "float", Value.FILE: "StrPath", Value.TEXT: "str"}
+    by_value = {
+        Value.SWITCH: "bool",
+        Value.NUMBER: "float",
+        Value.FILE: "StrPath",
+        Value.TEXT: "str",
+    }
     if option.parameter in methods:
         return by_value.get(methods[option.parameter], "Length")
     settings = method_settings()
@@ -85,7 +99,11 @@ def class_text(name: str, title: str, keywords: dict[str, tuple[str, str]]) -> s
     lines = [f"class {name}(TypedDict, total=False):", f'    """{title}', "", "    Attributes:"]
     for keyword, (_, sentence) in keywords.items():
         lines += textwrap.wrap(
-            f"{keyword}: {sentence}", WIDTH, initial_indent=" " * 8, subsequent_indent=" " * 12, break_on_hyphens=False
+            f"{keyword}: {sentence}",
+            WIDTH,
+            initial_indent=" " * 8,
+            subsequent_indent=" " * 12,
+            break_on_hyphens=False,
         )
     lines += ['    """', ""]
     lines += [f"    {keyword}: {kind}" for keyword, (kind, _) in keywords.items()]
@@ -99,12 +117,22 @@ def text() -> str:
         for option in recipe_options()
         if option.parameter != "recipe"  # a parameter of its own
     }
-    target = {option.parameter: (target_type(option), option.help) for option in options(OutputPlace, TargetOptions)}
+    target = {
+        option.parameter: (target_type(option), option.help)
+        for option in options(OutputPlace, TargetOptions)
+    }
     classes = [
         class_text("RecipeKeywords", "A method, its settings, and modifiers.", recipe),
-        class_text("TargetKeywords", "The output: its place, format, and the runtimes that it is for.", target),
+        class_text(
+            "TargetKeywords",
+            "The output: its place, format, and the runtimes that it is for.",
+            target,
+        ),
         class_text("RunKeywords", "The source, and how the output is written.", RUN),
-        'class ApplyKeywords(RecipeKeywords, TargetKeywords, RunKeywords, total=False):\n    """All of `apply`."""\n',
+        (
+            "class ApplyKeywords(RecipeKeywords, TargetKeywords, RunKeywords, total=False):\n   "
+            ' """All of `apply`."""\n'
+        ),
     ]
     source = "\n\n".join([HEAD, *classes])
     formatted = subprocess.run(

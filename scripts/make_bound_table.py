@@ -1,14 +1,16 @@
-"""Makes ropeconv/rope/bound/data/R-base.json, -wide and -last: the bound's steps for heads that rotate wholly.
+"""Makes ropeconv/rope/bound/data/R-base.json, -wide and -last: the bound's steps for heads that
+rotate wholly.
 
     python scripts/make_bound_table.py 128 base 16M
     python scripts/make_bound_table.py 128 wide 1M
     python scripts/make_bound_table.py 128 last 1M
 
-The smallest base, the first wide interval and the last violating base never fall with the length, since a longer length
-only adds distances. A step ends at the first further distance that violates somewhere in the window of the step.
+The smallest base, the first wide interval and the last violating base never fall with the length,
+since a longer length only adds distances. A step ends at the first further distance that violates
+somewhere in the window of the step.
 
-Each goes on where the file ends. On one core 128 takes half a minute for base 1M, some minutes for base 16M, and half
-an hour for last 1M.
+Each goes on where the file ends. On one core 128 takes half a minute for base 1M, some minutes for
+base 16M, and half an hour for last 1M.
 """
 
 import argparse
@@ -21,7 +23,16 @@ from pathlib import Path
 import numpy as np
 
 from ropeconv.rope.bound.answer import DATA, Step
-from ropeconv.rope.bound.smallest import Sweep, Walk, exp, interval_end, settled, tail, up, wide_intervals
+from ropeconv.rope.bound.smallest import (
+    Sweep,
+    Walk,
+    exp,
+    interval_end,
+    settled,
+    tail,
+    up,
+    wide_intervals,
+)
 from ropeconv.rope.bound.sums import Sums, float64_error, scan, values
 from ropeconv.rope.lengths import parse_tokens
 
@@ -29,14 +40,17 @@ START = Step(3, 1.0, math.inf, None)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("rotary_dim", type=int)
     parser.add_argument("table", choices=["base", "wide", "last"])
     parser.add_argument("through", help="the last length, such as 1M")
     parser.add_argument("--out", type=Path, default=DATA)
     args = parser.parse_args()
     path = args.out / f"{args.rotary_dim}-{args.table}.json"
-    sums, through = Sums(args.rotary_dim), parse_tokens(args.through)
+    sums = Sums(args.rotary_dim)
+    through = parse_tokens(args.through)
     reached, rows = read(path)
     if through <= reached:
         return
@@ -78,10 +92,15 @@ def write(path: Path, through: int, rows: list[Step]) -> None:
 
 
 def base_steps(sums: Sums, through: int, last: Step = START) -> Iterator[Step]:
-    """The smallest base and the end of its window, for the lengths from `last.length` to `through`, rising."""
-    sweep, length, at = Sweep(sums, last.length), last.length, math.log(last.begin) * (1 - 1e-12)
+    """The smallest base and the end of its window, for the lengths from `last.length` to `through`,
+    rising.
+    """
+    sweep = Sweep(sums, last.length)
+    length = last.length
+    at = math.log(last.begin) * (1 - 1e-12)
     while length <= through:
-        sweep.length, sweep.error = length, float64_error(sums.rotary_dim // 2, length)
+        sweep.length = length
+        sweep.error = float64_error(sums.rotary_dim // 2, length)
         exact, distance = settled(sweep, at)
         at = float(exact)
         end = interval_end(sums, length, at)
@@ -96,8 +115,11 @@ def base_steps(sums: Sums, through: int, last: Step = START) -> Iterator[Step]:
 
 
 def wide_steps(sums: Sums, through: int, last: Step = START) -> Iterator[Step]:
-    """The first window at least 1 % wide, for the lengths from `last.length` to `through`, rising."""
-    length, at = last.length, math.log(last.begin) * (1 - 1e-12)
+    """The first window at least 1 % wide, for the lengths from `last.length` to `through`,
+    rising.
+    """
+    length = last.length
+    at = math.log(last.begin) * (1 - 1e-12)
     while length <= through:
         begin, end = next(wide_intervals(sums, length, at))
         yield Step(length, exp(begin), exp(end), None)
@@ -117,29 +139,37 @@ def last_steps(sums: Sums, through: int, down_to: int = 3) -> Iterator[Step]:
         walk.shorten(distance)
 
 
-def next_violation(sums: Sums, start: int, begin: float, end: float, through: int) -> tuple[int, float]:
-    """The smallest distance that violates somewhere in a window of bases, and the first ln b at which it does.
+def next_violation(
+    sums: Sums, start: int, begin: float, end: float, through: int
+) -> tuple[int, float]:
+    """The smallest distance that violates somewhere in a window of bases, and the first ln b at
+    which it does.
 
-    sums: of the head. start: the smallest distance to look at, in tokens. begin, end: the window, as ln b; its end may
-    be infinite. through: distances below it are looked at. Returns (through, end) where none violates.
+    sums: of the head. start: the smallest distance to look at, in tokens. begin, end: the window,
+    as ln b; its end may be infinite. through: distances below it are looked at. Returns (through,
+    end) where none violates.
     """
     size = max(1024, start // 8)
-    inv_freq, error = sums.inv_freq(begin), float64_error(sums.rotary_dim // 2, through)
+    inv_freq = sums.inv_freq(begin)
+    error = float64_error(sums.rotary_dim // 2, through)
     while start < through:
         stop = min(start + size, through)
         distances = scan(inv_freq, sums.unrotated, start, stop, 0.0)
         at_once = distances[values(inv_freq, sums.unrotated, distances) < -error]
         first, hole = (int(at_once[0]), begin) if len(at_once) else (stop, end)
         upto = max(begin, tail(sums, stop)) if math.isinf(end) else end
-        walk, at = Walk(sums, first, 1), begin
+        walk = Walk(sums, first, 1)
+        at = begin
         while at < upto and start < first:
             at, bases, zeros = walk.piece(at, upto, start)
             if len(bases):
-                first, hole = int(bases[0]), float(zeros[0])
+                first = int(bases[0])
+                hole = float(zeros[0])
                 walk.shorten(first)
         if first < stop:
             return first, hole
-        start, size = stop, size * 2
+        start = stop
+        size = size * 2
     return through, end
 
 

@@ -1,4 +1,6 @@
-"""A small Llama in the HF layout: 2 layers, trained length 64, with a byte-level tokenizer trained on this project."""
+"""A small Llama in the HF layout: 2 layers, trained length 64, with a byte-level tokenizer trained
+on this project.
+"""
 
 import json
 import sys
@@ -18,9 +20,15 @@ def tokenizer(folder: Path) -> int:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=320, special_tokens=["<s>", "</s>"], initial_alphabet=alphabet)
+    trainer = trainers.BpeTrainer(
+        vocab_size=320, special_tokens=["<s>", "</s>"], initial_alphabet=alphabet
+    )
     tokenizer.train(
-        [str(path) for path in sorted(Path(__file__).parents[1].joinpath("ropeconv").rglob("*.py"))], trainer
+        [
+            str(path)
+            for path in sorted(Path(__file__).parents[1].joinpath("ropeconv").rglob("*.py"))
+        ],
+        trainer,
     )
     tokenizer.save(str(folder / "tokenizer.json"))
     settings = {
@@ -39,10 +47,18 @@ def main(folder: Path) -> None:
     folder.mkdir(parents=True)
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=tokenizer(folder), hidden_size=128, intermediate_size=256, num_hidden_layers=2,
-        num_attention_heads=2, num_key_value_heads=1, head_dim=64, max_position_embeddings=TRAINED,
-        initializer_range=0.35, bos_token_id=0, eos_token_id=1,
-    )  # fmt: skip
+        vocab_size=tokenizer(folder),
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=64,
+        max_position_embeddings=TRAINED,
+        initializer_range=0.35,
+        bos_token_id=0,
+        eos_token_id=1,
+    )
     LlamaForCausalLM(config).save_pretrained(folder)
     print(f"made {folder}: {sum(path.stat().st_size for path in folder.iterdir()) / 1e6:.1f} MB")
 

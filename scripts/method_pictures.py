@@ -2,8 +2,9 @@
 
     python scripts/method_pictures.py
 
-Each picture has the wavelengths of the pairs and what their frequencies are divided by, as `ropeconv plot` draws them,
-with the settings of EXAMPLES or at 8 times the context. tests/docs/test_generated.py draws them again.
+Each picture has the wavelengths of the pairs and what their frequencies are divided by, as
+`ropeconv plot` draws them, with the settings of EXAMPLES or at 8 times the context.
+tests/docs/test_generated.py draws them again.
 """
 
 import sys
@@ -57,9 +58,15 @@ def drawn(name: str) -> str:
     if name == "longrope":
         schedule = Recipe(REGISTRY["as-is"]()).schedule(spec)
     else:
-        method = REGISTRY[name](*values) if values else REGISTRY[name].reaching(spec, 8 * spec.original_context)
+        method = (
+            REGISTRY[name](*values)
+            if values
+            else REGISTRY[name].reaching(spec, 8 * spec.original_context)
+        )
         if method is None:
-            raise LookupError(f"--{name} does not say how it reaches a length; give it values in EXAMPLES")
+            raise LookupError(
+                f"--{name} does not say how it reaches a length; give it values in EXAMPLES"
+            )
         schedule = Recipe(method).schedule(spec)
     curves = {f"--{name}": schedule.inv_freq}
     if schedule.short_inv_freq is not None:
@@ -72,7 +79,10 @@ def drawn(name: str) -> str:
             partial(wavelengths, before=before, curves=curves, lengths=lengths),
             partial(ramp, before=before, curves=curves),
         )
-        return svg(figure(*panels)).replace("'DejaVu Sans'", "'DejaVu Sans', Verdana, sans-serif") + "\n"
+        return (
+            svg(figure(*panels)).replace("'DejaVu Sans'", "'DejaVu Sans', Verdana, sans-serif")
+            + "\n"
+        )
 
 
 def main() -> None:

@@ -1,4 +1,6 @@
-"""Draw mutants of a package by a seed, and print those that the tests do not notice, with mutmut."""
+"""Draw mutants of a package by a seed, and print those that the tests do not notice, with
+mutmut.
+"""
 
 import argparse
 import json
@@ -20,7 +22,9 @@ CALLERS = {
     "runtimes": ("convert", "inspection", "bake", "hub"),
     "convert": ("models", "runtimes", "bake", "validate"),
 }
-"""Packages that call another one. Their tests run on the mutants that the tests of that package do not notice."""
+"""Packages that call another one. Their tests run on the mutants that the tests of that package do
+not notice.
+"""
 
 
 def copied(target: str, package: str) -> Path:
@@ -39,7 +43,9 @@ def copied(target: str, package: str) -> Path:
 def configure(place: Path, key: str, *values: str) -> None:
     """Replace a list in the settings of mutmut."""
     settings = (place / "pyproject.toml").read_text("utf-8")
-    settings = re.sub(rf"^{key} = \[.*?\]", f"{key} = {json.dumps(values)}", settings, count=1, flags=re.MULTILINE)
+    settings = re.sub(
+        rf"^{key} = \[.*?\]", f"{key} = {json.dumps(values)}", settings, count=1, flags=re.MULTILINE
+    )
     (place / "pyproject.toml").write_text(settings, "utf-8")
 
 
@@ -48,39 +54,58 @@ def mutmut(place: Path, *words: str) -> str:
     command = [sys.executable, "-m", "mutmut", *words]
     done = subprocess.run(command, cwd=place, capture_output=True, text=True, check=False)
     if done.returncode and "nothing matches" not in done.stderr:
-        raise SystemExit(f"{' '.join(words[:2])} failed in {place}:\n{(done.stdout + done.stderr)[-3000:]}")
+        raise SystemExit(
+            f"{' '.join(words[:2])} failed in {place}:\n{(done.stdout + done.stderr)[-3000:]}"
+        )
     return done.stdout
 
 
 def statuses(place: Path) -> dict[str, str]:
     """The status of every mutant by its name."""
-    return dict(re.findall(r"^ +(\S+): (.+)$", mutmut(place, "results", "--all", "true"), re.MULTILINE))
+    return dict(
+        re.findall(r"^ +(\S+): (.+)$", mutmut(place, "results", "--all", "true"), re.MULTILINE)
+    )
 
 
 def is_same(name: str, diff: str) -> bool:
     """Whether a mutant is known to compute what the source computes."""
-    old, new = ("\n".join(re.findall(rf"^{re.escape(sign)}(?!{re.escape(sign)}) *(.*)$", diff, re.M)) for sign in "-+")
+    old, new = (
+        "\n".join(re.findall(rf"^{re.escape(sign)}(?!{re.escape(sign)}) *(.*)$", diff, re.M))
+        for sign in "-+"
+    )
     rows = [row for row in SAME if row["in"] in name]
     return any(row["old"] in old and row.get("new", "") in new for row in rows)
 
 
 def run(place: Path, packages: tuple[str, ...], *names: str) -> list[str]:
-    """Run the tests of these packages on the mutants with these names, and return the names that none notices."""
-    configure(place, "pytest_add_cli_args_test_selection", *(f"tests/{package}" for package in packages))
+    """Run the tests of these packages on the mutants with these names, and return the names that
+    none notices.
+    """
+    configure(
+        place, "pytest_add_cli_args_test_selection", *(f"tests/{package}" for package in packages)
+    )
     mutmut(place, "run", "--max-children", os.environ.get("JOBS", "2"), *names)
     by_name = statuses(place)
     return [name for name in names if by_name.get(name) in ("survived", "no tests")]
 
 
 def examine(target: str, seed: int, count: int) -> None:
-    """Print the mutants of a package, or of one of its files, that no test notices, and the share of the others."""
+    """Print the mutants of a package, or of one of its files, that no test notices, and the share
+    of the others.
+    """
     package = Path(target).parts[1] if target.endswith(".py") else target
     place = copied(target if target.endswith(".py") else f"ropeconv/{package}/*", package)
-    run(place, (package,), "none")  # makes the mutants, and finds out which tests call which functions
+    run(
+        place, (package,), "none"
+    )  # makes the mutants, and finds out which tests call which functions
     names = sorted(statuses(place))
     drawn = random.Random(f"{seed} {target}").sample(names, min(count, len(names)))
     left = run(place, (package,), *drawn)
-    print(f"{target}: the tests of the package notice {len(drawn) - len(left)} of {len(drawn)} mutants", flush=True)
+    print(
+        f"{target}: the tests of the package notice {len(drawn) - len(left)} of {len(drawn)}"
+        " mutants",
+        flush=True,
+    )
     if left and package in CALLERS:
         left = run(place, CALLERS[package], *left)
     diffs = {name: mutmut(place, "show", name) for name in left}
@@ -89,14 +114,19 @@ def examine(target: str, seed: int, count: int) -> None:
         if name not in same:
             print(f"{diffs[name].strip()}\n")
     print(
-        f"{target}: {len(drawn) - len(left)} of {len(drawn) - len(same)} mutants noticed with seed {seed}; "
-        f"{len(names)} in all, {len(same)} drawn compute the same"
+        f"{target}: {len(drawn) - len(left)} of {len(drawn) - len(same)} mutants noticed with seed"
+        f" {seed}; {len(names)} in all, {len(same)} drawn compute the same"
     )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="scripts/mutants", description=__doc__)
-    parser.add_argument("what", nargs="*", default=["rope", "formats"], help="packages of ropeconv, or files of them")
+    parser.add_argument(
+        "what",
+        nargs="*",
+        default=["rope", "formats"],
+        help="packages of ropeconv, or files of them",
+    )
     parser.add_argument("--seed", type=int, default=0, help="chooses the mutants (0)")
     parser.add_argument("--count", type=int, default=40, help="mutants of each (40)")
     given = parser.parse_args()

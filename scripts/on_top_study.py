@@ -2,8 +2,8 @@
 
     python scripts/on_top_study.py [MODELS]
 
-Each model is trained with 128 tokens, then with 512 tokens and a scaling of 4, and measured at 1,024 tokens without
-further training. Three models take half an hour on one core.
+Each model is trained with 128 tokens, then with 512 tokens and a scaling of 4, and measured at
+1,024 tokens without further training. Three models take half an hour on one core.
 """
 
 import copy
@@ -24,36 +24,51 @@ from scripts.reproduction.text import Corpus, corpus, manual
 from scripts.reproduction.training import Training, optimise, train
 
 SCALINGS: dict[str, dict[str, Any]] = {
-    "llama3": {"original_max_position_embeddings": 128, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
+    "llama3": {
+        "original_max_position_embeddings": 128,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+    },
     "yarn": {"original_max_position_embeddings": 128},
     "linear": {},
 }
-INSIDE, BEYOND = slice(256, 511), slice(512, 1023)
+INSIDE = slice(256, 511)
+BEYOND = slice(512, 1023)
 DOCUMENTS = 16
 
 
 def with_rope(model: Any, parameters: dict[str, Any], length: int) -> Any:
     """A copy of a model with other RoPE parameters. length: tokens that it declares."""
     config = copy.deepcopy(model.config)
-    config.rope_parameters, config.max_position_embeddings = {"rope_theta": 1e4, **parameters}, length
+    config.rope_parameters = {
+        "rope_theta": 1e4,
+        **parameters,
+    }
+    config.max_position_embeddings = length
     changed = LlamaForCausalLM(config)
     changed.load_state_dict(model.state_dict())
     return changed
 
 
-def trained_longer(model: Any, kind: str, text: Corpus, seed: int, steps: int = 150, rate: float = 1e-3) -> Any:
+def trained_longer(
+    model: Any, kind: str, text: Corpus, seed: int, steps: int = 150, rate: float = 1e-3
+) -> Any:
     """A model that is trained on with 512 tokens and a scaling of 4. kind: of the scaling."""
     longer = with_rope(model, {"rope_type": kind, "factor": 4.0, **SCALINGS[kind]}, 512).train()
     training = Training(seed=seed, length=512, tokens=2048, steps=steps, rate=rate)
     optimizer = torch.optim.AdamW(longer.parameters(), rate, (0.9, 0.98), weight_decay=0.1)
-    optimise(longer, optimizer, training, text.train, text.vocabulary, np.random.default_rng((seed, 7)))
+    optimise(
+        longer, optimizer, training, text.train, text.vocabulary, np.random.default_rng((seed, 7))
+    )
     return longer.eval()
 
 
 def measured(longer: Any, text: Corpus) -> dict[str, tuple[float, float]]:
     """The loss inside and beyond the trained context in nats per token, by method."""
 
-    def loss(model: Any, method: str = "", factor: float = 2.0, **modifiers: Any) -> tuple[float, float]:
+    def loss(
+        model: Any, method: str = "", factor: float = 2.0, **modifiers: Any
+    ) -> tuple[float, float]:
         data = {"method": method, "parameters": {"factor": factor}, **modifiers}
         recipe = ropeconv.Recipe.from_dict(data) if method else None
         losses = predict(model, text.test[:DOCUMENTS], recipe).loss
@@ -61,7 +76,10 @@ def measured(longer: Any, text: Corpus) -> dict[str, tuple[float, float]]:
 
     unscaled = with_rope(longer, {"rope_type": "default"}, 128).eval()
     rows = {"none": loss(longer)}
-    rows |= {f"{name} 2 --on-top": loss(longer, name, on_top=True) for name in ("yarn", "llama3", "ntk", "linear")}
+    rows |= {
+        f"{name} 2 --on-top": loss(longer, name, on_top=True)
+        for name in ("yarn", "llama3", "ntk", "linear")
+    }
     return rows | {f"{name} 8 --replace": loss(unscaled, name, 8.0) for name in SCALINGS}
 
 

@@ -21,7 +21,9 @@ SHOTS = {
     "ui-runtimes": ("runtimes", {}, 1200, "light", 900),
     "ui-bake": ("", {"source": "Qwen3-8B.json", "runtimes": "vllm"}, 1200, "light", 1400),
 }
-"""Pictures by name: the page, what is typed, the width, the scheme, and the height that is shown."""
+"""Pictures by name: the page, what is typed, the width, the scheme, and the height that is
+shown.
+"""
 
 
 def main(folder: Path) -> None:

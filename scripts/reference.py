@@ -1,9 +1,10 @@
-"""Writes the pages that follow from the code, and runs scripts/tables.py and scripts/method_pictures.py --missing.
+"""Writes the pages that follow from the code, and runs scripts/tables.py and
+scripts/method_pictures.py --missing.
 
     python scripts/reference.py
 
-It writes docs/commands.md, docs/schemas/, ropeconv/keywords.py and the list of names at the end of docs/python.md.
-tests/docs/test_generated.py compares them with the code.
+It writes docs/commands.md, docs/schemas/, ropeconv/keywords.py and the list of names at the end of
+docs/python.md. tests/docs/test_generated.py compares them with the code.
 """
 
 import json
@@ -55,7 +56,10 @@ TASKS: dict[str, tuple[str, tuple[str, ...]]] = {
         ("apply", "profiles", "restore"),
     ),
     "Look at a model": (
-        "These commands read no weights, except `bound --weights`, and write nothing, except a picture of `plot`.",
+        (
+            "These commands read no weights, except `bound --weights`, and write nothing, except a"
+            " picture of `plot`."
+        ),
         ("inspect", "advise", "compare", "plot", "bound"),
     ),
     "Check and measure": (
@@ -63,37 +67,75 @@ TASKS: dict[str, tuple[str, tuple[str, ...]]] = {
         ("validate", "eval", "tune"),
     ),
     "Publish, train, run many": (
-        "See [publishing](publishing.md), [training](training.md) and [running many models](running.md).",
+        (
+            "See [publishing](publishing.md), [training](training.md) and [running many"
+            " models](running.md)."
+        ),
         ("push", "train-config", "run", "ui"),
     ),
-    "List what ropeconv knows": ("", ("list methods", "list families", "list archs", "list runtimes")),
-}  # fmt: skip
+    "List what ropeconv knows": (
+        "",
+        ("list methods", "list families", "list archs", "list runtimes"),
+    ),
+}
 """Commands by what people do, with a sentence on each task."""
 INTRODUCTION = (
-    "After this page you know what every command does, and which options it has. `ropeconv COMMAND --help` prints them "
-    "in a terminal, and `--help-all` adds expert options. `--json` prints one document ([keys](python.md#json)), `-q` "
-    "only the result, such as a path. `ropeconv --install-completion` makes bash, zsh or fish complete commands, "
-    "options, files, and the names of runtimes and families. Exit codes: 0 done, 1 a known failure, 2 wrong usage, "
-    "3 a check ran and disagreed, 130 interrupted."
+    "After this page you know what every command does, and which options it has. `ropeconv COMMAND"
+    " --help` prints them in a terminal, and `--help-all` adds expert options. `--json` prints one"
+    " document ([keys](python.md#json)), `-q` only the result, such as a path. `ropeconv"
+    " --install-completion` makes bash, zsh or fish complete commands, options, files, and the"
+    " names of runtimes and families. Exit codes: 0 done, 1 a known failure, 2 wrong usage, 3 a"
+    " check ran and disagreed, 130 interrupted."
 )
 """The beginning of docs/commands.md."""
 EVERYWHERE = ("--help", "--help-all", "--json", "--quiet")
 """Options that are described once."""
 GROUPS: dict[str, tuple[str, ...]] = {
-    "Verbs": ("apply", "plan", "validate", "inspect", "compare", "patch", "evaluate", "restore", "Output"),
+    "Verbs": (
+        "apply",
+        "plan",
+        "validate",
+        "inspect",
+        "compare",
+        "patch",
+        "evaluate",
+        "restore",
+        "Output",
+    ),
     "Sources": ("open_source", "inspect_source", "Inspection", "side_by_side", "RopeSpec"),
     "Recipes and schedules": ("METHODS", "Recipe", "Schedule", "bound", "reach", "advise"),
     "Plans and outputs": (
-        "make_plan", "Target", "Plan", "AppliedPlan", "read_receipt", "Receipt", "restore_plan",
+        "make_plan",
+        "Target",
+        "Plan",
+        "AppliedPlan",
+        "read_receipt",
+        "Receipt",
+        "restore_plan",
     ),
-    "Validating": ("Comparison", "Settings", "validate_checkpoint", "validate_gguf", "validate_server"),
+    "Validating": (
+        "Comparison",
+        "Settings",
+        "validate_checkpoint",
+        "validate_gguf",
+        "validate_server",
+    ),
     "Evaluating": ("evaluate_model", "Sizes", "Result"),
     "Tuning": ("tune_model", "SearchSettings", "TuningResult"),
     "Errors": (
-        "RopeconvError", "UsageError", "RecipeError", "BadSource", "UnknownModelType", "UnsupportedBake",
-        "Disagreement", "NotFinite", "Interruption", "ImpossibleSize", "DamagedPackage",
+        "RopeconvError",
+        "UsageError",
+        "RecipeError",
+        "BadSource",
+        "UnknownModelType",
+        "UnsupportedBake",
+        "Disagreement",
+        "NotFinite",
+        "Interruption",
+        "ImpossibleSize",
+        "DamagedPackage",
     ),
-}  # fmt: skip
+}
 """Names of the package by the sections of the API in docs/python.md."""
 
 
@@ -112,11 +154,15 @@ def _row(option: TyperOption) -> str:
 
 
 def method_options() -> dict[str, str]:
-    """Return the rows of the options that describe a method, which `apply`, `plot` and `bound` share."""
+    """Return the rows of the options that describe a method, which `apply`, `plot` and `bound`
+    share.
+    """
     others = [option_rows(name) for name in ("plot", "bound")]
     rows = option_rows("apply")
     return {
-        flag: row for flag, row in rows.items() if flag not in EVERYWHERE and all(flag in table for table in others)
+        flag: row
+        for flag, row in rows.items()
+        if flag not in EVERYWHERE and all(flag in table for table in others)
     }
 
 
@@ -132,13 +178,19 @@ def commands() -> str:
     """Return the page of commands, by what people do."""
     text = textwrap.fill(INTRODUCTION, WIDEST, break_on_hyphens=False)
     parts = [f"# Commands\n\n{WRITTEN}{text}\n"]
-    shared, common = method_options(), common_options()
+    shared = method_options()
+    common = common_options()
     for title, (sentence, names) in TASKS.items():
         parts.append(f"## {title}\n" + (f"\n{sentence}\n" if sentence else ""))
         parts += [_section(name, shared, common) for name in names]
-    sentence = "[Methods](methods.md) explains them. S is a factor such as 4, or a length such as 128k or 100000."
+    sentence = (
+        "[Methods](methods.md) explains them. S is a factor such as 4, or a length such as 128k or"
+        " 100000."
+    )
     parts.append(f"## Method options\n\n{sentence}\n\n{_table(shared.values())}\n")
-    parts.append(f"## Common options\n\nSeveral commands have these.\n\n{_table(common.values())}\n")
+    parts.append(
+        f"## Common options\n\nSeveral commands have these.\n\n{_table(common.values())}\n"
+    )
     return "\n".join(parts)
 
 
@@ -150,13 +202,21 @@ def _section(name: str, shared: Mapping[str, str], common: Mapping[str, str]) ->
     """Return the section of a command. shared, common: rows that are described once."""
     command = find(name)
     usage = " ".join(["ropeconv", name, *map(_usage, command.arguments), "[OPTIONS]"])
-    summary = textwrap.fill(" ".join((command.help or "").split("\n\n")[0].split()), WIDEST, break_on_hyphens=False)
+    summary = textwrap.fill(
+        " ".join((command.help or "").split("\n\n")[0].split()), WIDEST, break_on_hyphens=False
+    )
     lines = [line for line in command.examples if line.startswith("ropeconv ")]
     by_flag = option_rows(name)
     known = (*EVERYWHERE, *shared) if "--yarn" in by_flag else EVERYWHERE
-    others = [flag for flag, row in by_flag.items() if common.get(flag) == row and flag not in known]
+    others = [
+        flag for flag, row in by_flag.items() if common.get(flag) == row and flag not in known
+    ]
     rows = [row for flag, row in by_flag.items() if flag not in (*known, *others)]
-    parts = [f"### ropeconv {name}", summary, "```text\n" + "\n".join([usage, "", *lines]).rstrip() + "\n```"]
+    parts = [
+        f"### ropeconv {name}",
+        summary,
+        "```text\n" + "\n".join([usage, "", *lines]).rstrip() + "\n```",
+    ]
     described = [f"`{_usage(item)}`: {item.help}" for item in command.arguments if item.help]
     parts += [textwrap.fill(text, WIDEST, break_on_hyphens=False) for text in described]
     if "--yarn" in by_flag:
@@ -177,7 +237,9 @@ def _usage(argument: TyperArgument) -> str:
 
 
 def schema_text(name: str) -> str:
-    """Return a file of docs/schemas: a JSON schema (draft 2020-12), from the types that are decoded and encoded."""
+    """Return a file of docs/schemas: a JSON schema (draft 2020-12), from the types that are decoded
+    and encoded.
+    """
     return json.dumps(_plain(schema_of(SCHEMAS[name])), indent=2, ensure_ascii=False) + "\n"
 
 
@@ -185,13 +247,20 @@ def schema_of(kinds: tuple[type, ...]) -> dict[str, Any]:
     """The schema of a document that is one of some types. kinds: those types."""
     any_of, components = msgspec.json.schema_components(kinds, ref_template="#/$defs/{name}")
     schema = any_of[0] if len(kinds) == 1 else {"anyOf": list(any_of)}
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "$defs": components}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **schema,
+        "$defs": components,
+    }
 
 
 def _plain(schema: Any) -> Any:
     """A schema whose descriptions are single lines, whatever the indentation of docstrings."""
     if isinstance(schema, Mapping):
-        return {key: _line(value) if key == "description" else _plain(value) for key, value in schema.items()}
+        return {
+            key: _line(value) if key == "description" else _plain(value)
+            for key, value in schema.items()
+        }
     return [_plain(item) for item in schema] if isinstance(schema, list) else schema
 
 
@@ -232,7 +301,9 @@ def main() -> None:
         (DOCS / name).write_text(content(), encoding="utf-8")
     for script in (["keywords"], ["tables"], ["method_pictures", "--missing"]):
         subprocess.run(
-            [sys.executable, "-W", "ignore", "-m", f"scripts.{script[0]}", *script[1:]], check=True, cwd=ROOT
+            [sys.executable, "-W", "ignore", "-m", f"scripts.{script[0]}", *script[1:]],
+            check=True,
+            cwd=ROOT,
         )
 
 

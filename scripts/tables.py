@@ -1,9 +1,10 @@
-"""Writes tables in README.md and docs/ from the data of the package, and the methods and encodings that they lack.
+"""Writes tables in README.md and docs/ from the data of the package, and the methods and encodings
+that they lack.
 
     python -m scripts.tables
 
-A method or an encoding without a row or a section gets one from its docstring; those that are there stay.
-tests/docs/test_generated.py compares the pages with the data.
+A method or an encoding without a row or a section gets one from its docstring; those that are there
+stay. tests/docs/test_generated.py compares the pages with the data.
 """
 
 import dataclasses
@@ -27,18 +28,57 @@ from . import engine_tables
 ROOT = Path(__file__).parents[1]
 IN_README = ("transformers", "vllm", "sglang", "mlx-lm", "exllamav3", "llama-cpp", "tgi")
 IN_DOCS = (
-    "transformers", "exllamav3", "llama-cpp", "lmdeploy", "mistralrs", "mlc-llm", "mlx-lm", "sglang", "tensorrt-llm",
-    "tgi", "vllm",
-)  # fmt: skip
+    "transformers",
+    "exllamav3",
+    "llama-cpp",
+    "lmdeploy",
+    "mistralrs",
+    "mlc-llm",
+    "mlx-lm",
+    "sglang",
+    "tensorrt-llm",
+    "tgi",
+    "vllm",
+)
 OUTSIDE = {"unsupported", "unknown"}
 COMMON = (
-    "llama", "llama4", "mistral", "mixtral", "ministral3", "qwen2", "qwen2_moe", "qwen2_5_vl", "qwen3", "qwen3_moe",
-    "qwen3_next", "qwen3_5", "gemma", "gemma2", "gemma3", "gemma4", "deepseek_v2", "deepseek_v3", "glm4", "glm4_moe",
-    "phi", "phi3", "gpt_oss", "gpt_neox", "granite", "olmo2", "olmo3", "cohere", "falcon", "smollm3", "modernbert",
-)  # fmt: skip
+    "llama",
+    "llama4",
+    "mistral",
+    "mixtral",
+    "ministral3",
+    "qwen2",
+    "qwen2_moe",
+    "qwen2_5_vl",
+    "qwen3",
+    "qwen3_moe",
+    "qwen3_next",
+    "qwen3_5",
+    "gemma",
+    "gemma2",
+    "gemma3",
+    "gemma4",
+    "deepseek_v2",
+    "deepseek_v3",
+    "glm4",
+    "glm4_moe",
+    "phi",
+    "phi3",
+    "gpt_oss",
+    "gpt_neox",
+    "granite",
+    "olmo2",
+    "olmo3",
+    "cohere",
+    "falcon",
+    "smollm3",
+    "modernbert",
+)
 """Families in the table of docs/runtimes.md."""
 MODELS = {
-    "Llama, Code World Model, SmolLM 3, Seed, Apertus": r"llama4?|mllama|cwm|smollm3|seed_oss|apertus",
+    "Llama, Code World Model, SmolLM 3, Seed, Apertus": (
+        r"llama4?|mllama|cwm|smollm3|seed_oss|apertus"
+    ),
     "Qwen 2 to 3.6, with experts, vision and sound": r"qwen.*",
     "Mistral, Mixtral, Ministral, Voxtral": r"mistral.*|mixtral|ministral.*|voxtral.*",
     "Gemma 1 to 4, VaultGemma, T5Gemma": r"(vault|t5)?gemma.*|(diffusion|embedding)_gemma.*",
@@ -53,7 +93,9 @@ MODELS = {
         r"modernbert|nomic_bert|gte|jina.*|eurobert|ultrabert|openai_privacy_filter"
     ),
 }
-"""Rows of the table of models, each with a pattern for the names of its families; the last line counts all others."""
+"""Rows of the table of models, each with a pattern for the names of its families; the last line
+counts all others.
+"""
 
 
 @cache
@@ -67,16 +109,29 @@ def cells_by_range() -> dict[tuple[str, str], list[MatrixCell]]:
 
 def of(row: Runtime) -> list[MatrixCell]:
     """The cells of a row of the table of runtimes."""
-    return [cell for cells in cells_by_range().values() if cells[0].verdict.covers(row) for cell in cells]
+    return [
+        cell
+        for cells in cells_by_range().values()
+        if cells[0].verdict.covers(row)
+        for cell in cells
+    ]
 
 
 def newest_versions() -> str:
-    """Return the table of README.md: per runtime, the number of families that are exact by way to write RoPE."""
-    lines = ["| runtime | supported | new base, NTK | linear | Llama 3 | YaRN | any frequencies |", "|---" * 7 + "|"]
+    """Return the table of README.md: per runtime, the number of families that are exact by way to
+    write RoPE.
+    """
+    lines = [
+        "| runtime | supported | new base, NTK | linear | Llama 3 | YaRN | any frequencies |",
+        "|---" * 7 + "|",
+    ]
     for row in map(newest, IN_README):
         cells = of(row)
         supported = {cell.family for cell in cells if cell.verdict.status not in OUTSIDE}
-        exact = [sum(cell.writing == name and cell.verdict.status == "exact" for cell in cells) for name in METHODS]
+        exact = [
+            sum(cell.writing == name and cell.verdict.status == "exact" for cell in cells)
+            for name in METHODS
+        ]
         lines.append("| " + " | ".join(map(str, (row.display_name, len(supported), *exact))) + " |")
     return "\n".join(lines)
 
@@ -89,18 +144,24 @@ def ranges() -> str:
         known = counts(verdicts)
         exact = sum(cell.verdict.status == "exact" for cell in verdicts)
         lines.append(
-            f"| {row.display_name} | {exact} of {len(verdicts)} | " + " | ".join(map(str, known.values())) + " |"
+            f"| {row.display_name} | {exact} of {len(verdicts)} | "
+            + " | ".join(map(str, known.values()))
+            + " |"
         )
     return "\n".join(lines)
 
 
 def families() -> str:
-    """Return the table of all families and runtimes, as `ropeconv list runtimes --matrix` prints it."""
+    """Return the table of all families and runtimes, as `ropeconv list runtimes --matrix` prints
+    it.
+    """
     return matrix_lines(IN_DOCS, dict.fromkeys(cell.family for cell in matrix()))
 
 
 def common_families() -> str:
-    """Return the part of that table in docs/runtimes.md: runtimes and families that many people use."""
+    """Return the part of that table in docs/runtimes.md: runtimes and families that many people
+    use.
+    """
     return matrix_lines(IN_README, COMMON)
 
 
@@ -111,7 +172,10 @@ def matrix_lines(names: Iterable[str], rows: Iterable[str]) -> str:
     columns = [by_family(of(newest(name))) for name in names]
     lines += [(family, *(letters(column[family]) for column in columns)) for family in rows]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    padded = ("  ".join(f"{cell:{width}}" for cell, width in zip(line, widths, strict=True)) for line in lines)
+    padded = (
+        "  ".join(f"{cell:{width}}" for cell, width in zip(line, widths, strict=True))
+        for line in lines
+    )
     return "\n".join(line.rstrip() for line in padded)
 
 
@@ -127,8 +191,9 @@ def sentence() -> str:
     """Return how many cells there are, and how they are known."""
     known = counts(matrix())
     text = (
-        f"There are {len(matrix()):,} cells (family, way to write RoPE, range of versions): {known['run']:,} were run, "
-        f"{known['read']:,} were read in source code, and {known['unknown']:,} are unknown."
+        f"There are {len(matrix()):,} cells (family, way to write RoPE, range of versions):"
+        f" {known['run']:,} were run, {known['read']:,} were read in source code, and"
+        f" {known['unknown']:,} are unknown."
     )
     return textwrap.fill(text, 119)
 
@@ -146,17 +211,24 @@ def model_table() -> str:
     for title, pattern in MODELS.items():
         members = [family for family in left if re.fullmatch(pattern, family.name)]
         left = [family for family in left if family not in members]
-        lines.append(f"| {title} | {len(members)} | {sum(family.gguf is not None for family in members)} |")
+        lines.append(
+            f"| {title} | {len(members)} | {sum(family.gguf is not None for family in members)} |"
+        )
     lines.append(f"| others | {len(left)} | {sum(family.gguf is not None for family in left)} |")
     return "\n".join(lines)
 
 
-BASES = {"its publisher": "recommended by the publisher", "its trained scaling": "trained with this scaling"}
+BASES = {
+    "its publisher": "recommended by the publisher",
+    "its trained scaling": "trained with this scaling",
+}
 
 
 def choice_table() -> str:
     """The table of first choices in docs/methods.md: models with the same ones share a line."""
-    choices = tomllib.loads((ROOT / "tests" / "bake" / "choices.toml").read_text("utf-8"))["choices"]
+    choices = tomllib.loads((ROOT / "tests" / "bake" / "choices.toml").read_text("utf-8"))[
+        "choices"
+    ]
     models: dict[tuple[str, ...], list[str]] = {}
     for choice in choices:
         cells = [
@@ -165,20 +237,30 @@ def choice_table() -> str:
         ]
         bases = dict.fromkeys(choice["basis"])
         reasons = [BASES[basis] for basis in bases if basis in BASES]
-        if measured := [basis.removeprefix("better than ") for basis in bases if basis not in BASES]:
+        if measured := [
+            basis.removeprefix("better than ") for basis in bases if basis not in BASES
+        ]:
             reasons.append(f"measured to be better than {', then '.join(measured)} methods")
-        models.setdefault((*cells, "; then ".join(reasons)), []).append(choice["model"].partition("/")[2])
+        models.setdefault((*cells, "; then ".join(reasons)), []).append(
+            choice["model"].partition("/")[2]
+        )
     lines = ["| models | 2 times | 4 times | 8 times | why |", "|---|---|---|---|---|"]
-    return "\n".join([*lines, *(f"| {' | '.join((', '.join(names), *row))} |" for row, names in models.items())])
+    return "\n".join(
+        [*lines, *(f"| {' | '.join((', '.join(names), *row))} |" for row, names in models.items())]
+    )
 
 
 def kept(rows: Mapping[str, str], names: Iterable[str], make: Callable[[str], str]) -> str:
-    """Rows or sections in the order of `names`. rows: those that a page has. make: makes one that it lacks."""
+    """Rows or sections in the order of `names`. rows: those that a page has. make: makes one that
+    it lacks.
+    """
     return "\n".join(rows[name] if name in rows else make(name) for name in names)
 
 
 def by_flag(page: str, pattern: str) -> dict[str, str]:
-    """Rows or sections of a part of a page by the name in their first line, which `pattern` finds."""
+    """Rows or sections of a part of a page by the name in their first line, which `pattern`
+    finds.
+    """
     parts = re.split(pattern, page, flags=re.MULTILINE)[1:]
     return {re.findall(r"`(?:--)?([\w-]+)", part)[0]: part.rstrip("\n") for part in parts}
 
@@ -189,12 +271,16 @@ def method_rows(rows: str) -> str:
     def row(name: str) -> str:
         method = REGISTRY[name]
         value, *settings = dataclasses.fields(method)
-        flags = ", ".join(f"`--{item.name.replace('_', '-')}` ({item.default})" for item in settings)
+        flags = ", ".join(
+            f"`--{item.name.replace('_', '-')}` ({item.default})" for item in settings
+        )
         formula = explained(method)[0].split(". ")[0].rstrip(".")
         return f"| `--{name} {value.name.upper()}` | {formula} | {flags} | {method.paper} |"
 
     rows_by_flag = by_flag(rows, r"^(?=\| `--)")
-    return kept(rows_by_flag, [*(name for name in REGISTRY if name != "as-is"), "recipe", "as-is"], row)
+    return kept(
+        rows_by_flag, [*(name for name in REGISTRY if name != "as-is"), "recipe", "as-is"], row
+    )
 
 
 def explained(method: type[Method]) -> list[str]:
@@ -203,15 +289,25 @@ def explained(method: type[Method]) -> list[str]:
 
 
 def method_sections(text: str) -> str:
-    """Return the sections of docs/methods.md, with the pictures that they have. text: the present sections."""
+    """Return the sections of docs/methods.md, with the pictures that they have. text: the present
+    sections.
+    """
 
     def section(name: str, drawn: re.Match[str] | None) -> str:
         method = REGISTRY[name]
         note = f"Fine-tuning: {method.finetuning_note or 'not tried'}."
         paragraphs = [*explained(method), f"Source: {method.paper}", note]
-        departures = ["Differences from the paper:", *(f"- {departure}" for departure in method.departures)]
-        lines = [textwrap.fill(part, 119, subsequent_indent="  " * part.startswith("- ")) for part in departures]
-        image = f"![--{name} on Llama 2: wavelengths and divisors per pair](pictures/method-{name}.svg)"
+        departures = [
+            "Differences from the paper:",
+            *(f"- {departure}" for departure in method.departures),
+        ]
+        lines = [
+            textwrap.fill(part, 119, subsequent_indent="  " * part.startswith("- "))
+            for part in departures
+        ]
+        image = (
+            f"![--{name} on Llama 2: wavelengths and divisors per pair](pictures/method-{name}.svg)"
+        )
         picture = drawn[0] if drawn else image
         parts = [f"### `--{name}`", *(textwrap.fill(part, 119) for part in paragraphs), picture]
         parts += [lines[0], "\n".join(lines[1:])] if method.departures else []
@@ -226,7 +322,11 @@ def encoding_rows(rows: str, names: Iterable[str]) -> str:
     """A table of encodings. rows: those that are there. names: of the encodings."""
 
     def row(name: str) -> str:
-        summary = " ".join((sys.modules[f"ropeconv.convert.encodings.{name}"].__doc__ or "").split("\n\n")[0].split())
+        summary = " ".join(
+            (sys.modules[f"ropeconv.convert.encodings.{name}"].__doc__ or "")
+            .split("\n\n")[0]
+            .split()
+        )
         return f"| `{name}` | {summary.partition(': ')[2].rstrip('.')} | |"
 
     return kept(by_flag(rows, r"^(?=\| `)"), names, row)
@@ -244,7 +344,10 @@ PARTS: dict[str, tuple[tuple[str, Callable[[], str]], ...]] = {
         (r"\| runtime \| exact \|.*?(?=\n\n)", ranges),
         (r"\| model \| `--ntk 4` \|.*?(?=\n\n)", engine_tables.engines),
         (r"That holds in\s+\d+\s+of\s+\d+\s+cells\.", engine_tables.engines_counted),
-        (r"For \d+ published models in .*? the table\s+below.*?running\s+them\.", engine_tables.shares),
+        (
+            r"For \d+ published models in .*? the table\s+below.*?running\s+them\.",
+            engine_tables.shares,
+        ),
         (r"There are [\d,]+\s+cells\s[^.]*?\sunknown\.", sentence),
     ),
     "docs/families.md": ((r"\| models \| families \|.*?(?=\n\n)", model_table),),
@@ -257,17 +360,29 @@ COMPLETED: dict[str, tuple[tuple[str, Callable[[str], str]], ...]] = {
         (r"\| `--theta B` .*?(?=\n\n)", method_rows),
         (r"### `--theta`\n.*?(?=\n## )", method_sections),
     ),
-    "docs/runtimes.md": ((r"\| `native` \|.*?(?=\n\n)", lambda rows: encoding_rows(rows, ENCODINGS)),),
-    "docs/gguf.md": ((r"\| `keys` \|.*?(?=\n\n)", lambda rows: encoding_rows(rows, [*GGUF_ENCODINGS, "carrier"])),),
+    "docs/runtimes.md": (
+        (r"\| `native` \|.*?(?=\n\n)", lambda rows: encoding_rows(rows, ENCODINGS)),
+    ),
+    "docs/gguf.md": (
+        (
+            r"\| `keys` \|.*?(?=\n\n)",
+            lambda rows: encoding_rows(rows, [*GGUF_ENCODINGS, "carrier"]),
+        ),
+    ),
 }
 """What is completed in each page: a pattern that finds it, and a function from it to the whole."""
 PAGES = tuple(dict.fromkeys((*PARTS, *COMPLETED)))
 
 
 def filled(page: str, text: str) -> str:
-    """The text of a page with every part as the data have it. Raises ValueError where a part is not found once."""
+    """The text of a page with every part as the data have it. Raises ValueError where a part is not
+    found once.
+    """
     parts = [(pattern, lambda _, make=make: make()) for pattern, make in PARTS.get(page, ())]
-    parts += [(pattern, lambda match, make=whole: make(match[0])) for pattern, whole in COMPLETED.get(page, ())]
+    parts += [
+        (pattern, lambda match, make=whole: make(match[0]))
+        for pattern, whole in COMPLETED.get(page, ())
+    ]
     for pattern, part in parts:
         text, number = re.subn(pattern, part, text, flags=re.DOTALL)
         if number != 1:

@@ -1,8 +1,10 @@
-"""Trains a small Llama on the manual of Python, and writes it as a checkpoint, with texts that it has not seen.
+"""Trains a small Llama on the manual of Python, and writes it as a checkpoint, with texts that it
+has not seen.
 
     python scripts/trained_model.py FOLDER [STEPS]
 
-It is for measurements that need a model which has learned something: FOLDER/model and FOLDER/texts/*.txt.
+It is for measurements that need a model which has learned something: FOLDER/model and
+FOLDER/texts/*.txt.
 """
 
 import sys
@@ -24,7 +26,8 @@ DOCUMENTS, LONGEST = 18, 600
 def make(folder: Path, steps: int = 400, length: int = 64) -> None:
     """Trains a model and writes it.
 
-    folder: for `model` and `texts`. steps: of AdamW, of 1,024 tokens each. length: the trained context in tokens.
+    folder: for `model` and `texts`. steps: of AdamW, of 1,024 tokens each. length: the trained
+    context in tokens.
     """
     texts = {name: text for name, text in topics.items() if len(text) > 500}
     texts_read = corpus(texts, LONGEST, DOCUMENTS)
@@ -33,7 +36,10 @@ def make(folder: Path, steps: int = 400, length: int = 64) -> None:
     (folder / "texts").mkdir(parents=True)
     model.config.bos_token_id = model.config.eos_token_id = None
     model.save_pretrained(folder / "model")
-    save(tokenizer_of([texts[name] for name in texts if name not in set(texts_read.names)]), folder / "model")
+    save(
+        tokenizer_of([texts[name] for name in texts if name not in set(texts_read.names)]),
+        folder / "model",
+    )
     for number, name in enumerate(texts_read.names):
         (folder / "texts" / f"{number:02}.txt").write_text(texts[name], "utf-8")
 
@@ -41,7 +47,9 @@ def make(folder: Path, steps: int = 400, length: int = 64) -> None:
 def save(tokenizer: Tokenizer, folder: Path) -> None:
     """Writes the files of a tokenizer as transformers reads them."""
     tokenizer.save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}\n')
+    (folder / "tokenizer_config.json").write_text(
+        '{"tokenizer_class": "PreTrainedTokenizerFast"}\n'
+    )
 
 
 if __name__ == "__main__":

@@ -2,10 +2,11 @@
 
     python scripts/transcripts.py [PAGE ...]
 
-A block of code whose commands begin with `$` also has their output; it is run beside the published configs of the
-tests, each as NAME/config.json, small models, and a text. The tutorial is run beside a real model. A line `...` stands
-for any lines. This script writes the output into blocks without such a line, and prints that of the others where it
-does not fit. Commands of other blocks are run by tests/docs/test_commands.py on a small model.
+A block of code whose commands begin with `$` also has their output; it is run beside the published
+configs of the tests, each as NAME/config.json, small models, and a text. The tutorial is run beside
+a real model. A line `...` stands for any lines. This script writes the output into blocks without
+such a line, and prints that of the others where it does not fit. Commands of other blocks are run
+by tests/docs/test_commands.py on a small model.
 """
 
 import fcntl
@@ -26,22 +27,37 @@ from pydoc_data.topics import topics
 
 ROOT = Path(__file__).parents[1]
 PAGES = (
-    "../README.md", "engines.md", "methods.md", "training.md", "gguf.md", "validating.md", "evaluating.md",
-)  # fmt: skip
+    "../README.md",
+    "engines.md",
+    "methods.md",
+    "training.md",
+    "gguf.md",
+    "validating.md",
+    "evaluating.md",
+)
 """Pages whose transcripts are checked."""
 TUTORIAL = "tutorial.md"
 COLUMNS = 110
 OF_WEIGHTS = {
     "ropeconv bound ./SmolLM2-135M --weights",
-    "ropeconv eval SmolLM2-135M-Instruct --methods base,yarn:4,ntk:4,mixed:4,linear:4 --text manual.txt "
-    "--measure growth,passkey --lengths 256,768 --windows 6 --depths 2",
-    "ropeconv eval SmolLM2-135M-Instruct --methods base,linear:2,ntk:2,by-parts:2,yarn:2,mixed:2,ntk-fixed:2 "
-    "--text 'texts/*.txt' --lengths 1/4T,1T,2T --windows 12 --depths 1 --measure growth,longppl,passkey "
-    "--dtype bfloat16",
-    "ropeconv eval SmolLM2-135M-Instruct --methods base,yarn:2 --text manual.txt --lengths 12k --windows 1 "
-    "--targets 512",
+    (
+        "ropeconv eval SmolLM2-135M-Instruct --methods base,yarn:4,ntk:4,mixed:4,linear:4 --text"
+        " manual.txt --measure growth,passkey --lengths 256,768 --windows 6 --depths 2"
+    ),
+    (
+        "ropeconv eval SmolLM2-135M-Instruct --methods"
+        " base,linear:2,ntk:2,by-parts:2,yarn:2,mixed:2,ntk-fixed:2 --text 'texts/*.txt' --lengths"
+        " 1/4T,1T,2T --windows 12 --depths 1 --measure growth,longppl,passkey --dtype bfloat16"
+    ),
+    (
+        "ropeconv eval SmolLM2-135M-Instruct --methods base,yarn:2 --text manual.txt --lengths 12k"
+        " --windows 1 --targets 512"
+    ),
     "ropeconv tune ./model --text 'texts/*.txt' --context 256 -o tuned.json",
-    "ropeconv validate tiny-llama-yarn16 --against tiny-llama --server http://localhost:8000 --length 1000",
+    (
+        "ropeconv validate tiny-llama-yarn16 --against tiny-llama --server http://localhost:8000"
+        " --length 1000"
+    ),
 }
 """Commands whose output is that of a real model's weights or of a server, which are not here."""
 BLOCK = re.compile(r"^```[^\n]*\n(?P<body>\$ ropeconv .*?)^```$", re.DOTALL | re.MULTILINE)
@@ -75,7 +91,9 @@ def transcripts(body: str) -> list[Transcript]:
 
 
 def fits(shown: str, real: str) -> bool:
-    """Whether output is what a page shows, but for blank lines. shown: of the page, `...` for any lines. real: all."""
+    """Whether output is what a page shows, but for blank lines. shown: of the page, `...` for any
+    lines. real: all.
+    """
     rest = [line for line in real.splitlines() if line]
     parts: list[list[str]] = [[]]
     for line in filter(None, shown.splitlines()):
@@ -86,7 +104,10 @@ def fits(shown: str, real: str) -> bool:
     if rest[: len(parts[0])] != parts[0] or (parts[-1] and rest[-len(parts[-1]) :] != parts[-1]):
         return False
     for part in parts:
-        at = next((at for at in range(len(rest) - len(part) + 1) if rest[at : at + len(part)] == part), None)
+        at = next(
+            (at for at in range(len(rest) - len(part) + 1) if rest[at : at + len(part)] == part),
+            None,
+        )
         if at is None:
             return False
         rest = rest[at + len(part) :]
@@ -98,13 +119,21 @@ def output_of(command: str, folder: Path) -> str:
 
     command: of ropeconv, as it is typed. folder: in which it runs.
     """
-    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "TERM": "xterm", "NO_COLOR": "1", "PYTHONUTF8": "1"}
+    env = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(ROOT),
+        "TERM": "xterm",
+        "NO_COLOR": "1",
+        "PYTHONUTF8": "1",
+    }
     env |= {"HOME": str(folder), "HF_HUB_OFFLINE": "1", "COLUMNS": str(COLUMNS)}
     words = [sys.executable, "-m", "ropeconv", *shlex.split(command)[1:]]
     terminal, end = pty.openpty()
     fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 60, COLUMNS, 0, 0))
     with tempfile.TemporaryFile() as errors:
-        process = subprocess.Popen(words, stdout=end, stderr=errors, stdin=subprocess.DEVNULL, cwd=folder, env=env)
+        process = subprocess.Popen(
+            words, stdout=end, stderr=errors, stdin=subprocess.DEVNULL, cwd=folder, env=env
+        )
         os.close(end)
         parts = []
         while True:
@@ -118,13 +147,18 @@ def output_of(command: str, folder: Path) -> str:
         process.wait()
         os.close(terminal)
         errors.seek(0)
-        lines = (textwrap.fill(line, COLUMNS, break_on_hyphens=False) for line in errors.read().decode().splitlines())
+        lines = (
+            textwrap.fill(line, COLUMNS, break_on_hyphens=False)
+            for line in errors.read().decode().splitlines()
+        )
     text = "\n".join([BOLD.sub("", b"".join(parts).decode()).replace("\r\n", "\n"), *lines])
     return "\n".join(line.rstrip() for line in text.splitlines()).strip("\n")
 
 
 def published(folder: Path) -> Path:
-    """Fills a folder with published configs, small models `tiny-qwen3` and GGUF, a graph, and a text; returns it."""
+    """Fills a folder with published configs, small models `tiny-qwen3` and GGUF, a graph, and a
+    text; returns it.
+    """
     for path in sorted((ROOT / "tests" / "data" / "configs").glob("*.json")):
         name = path.stem.split("--")[1]
         if not name.endswith((".first", ".params")):
@@ -139,24 +173,41 @@ def published(folder: Path) -> Path:
 
 
 def tutorial(folder: Path) -> Path:
-    """Copies the real model of the tutorial into a folder, and writes its text. Raises Unavailable of real_model."""
+    """Copies the real model of the tutorial into a folder, and writes its text. Raises Unavailable
+    of real_model.
+    """
     from scripts.real_model import real_model
 
     checkpoint = real_model().checkpoint
-    shutil.copytree(checkpoint, folder / checkpoint.name, ignore=shutil.ignore_patterns("ropeconv.json"))
+    shutil.copytree(
+        checkpoint, folder / checkpoint.name, ignore=shutil.ignore_patterns("ropeconv.json")
+    )
     (folder / "manual.txt").write_text("\n".join(topics.values()) + "\n", encoding="utf-8")
     return folder
 
 
 def small_models(folder: Path) -> Path:
-    """Makes a new folder with `Qwen3-8B` of two layers, `Qwen3-8B-Q8_0.gguf` and `onnx`, a graph; and returns it."""
+    """Makes a new folder with `Qwen3-8B` of two layers, `Qwen3-8B-Q8_0.gguf` and `onnx`, a graph;
+    and returns it.
+    """
     from tests.support.graphs import small_graph
     from tests.support.llamacpp import checkpoint
 
     folder.mkdir()
     small_graph(folder / "onnx")
     checkpoint("qwen3", folder / "Qwen3-8B")
-    command = ["apply", "Qwen3-8B", "--as-is", "--to", "gguf", "--outtype", "q8_0", "-q", "-o", "Qwen3-8B-Q8_0.gguf"]
+    command = [
+        "apply",
+        "Qwen3-8B",
+        "--as-is",
+        "--to",
+        "gguf",
+        "--outtype",
+        "q8_0",
+        "-q",
+        "-o",
+        "Qwen3-8B-Q8_0.gguf",
+    ]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     words = [sys.executable, "-m", "ropeconv", *command]
     subprocess.run(words, cwd=folder, env=env, check=True, stdout=subprocess.DEVNULL)
@@ -178,7 +229,9 @@ def refreshed(text: str, folder: Path) -> tuple[str, list[str]]:
             real = output_of(transcript.command, folder)
             if transcript.elided and not fits(transcript.shown, real):
                 wrong.append(f"$ {transcript.command}\n{real}\n")
-            parts.append(f"$ {transcript.command}\n{transcript.shown if transcript.elided else real}\n")
+            parts.append(
+                f"$ {transcript.command}\n{transcript.shown if transcript.elided else real}\n"
+            )
         return match[0].replace(match["body"], "\n".join(parts))
 
     return BLOCK.sub(change, text), wrong
@@ -194,7 +247,11 @@ def main(pages: list[str]) -> int:
             path = ROOT / "docs" / page
             text, wrong = refreshed(path.read_text("utf-8"), folder)
             path.write_text(text, encoding="utf-8")
-            print(*(f"{page} shows something else of\n{transcript}" for transcript in wrong), sep="\n", end="")
+            print(
+                *(f"{page} shows something else of\n{transcript}" for transcript in wrong),
+                sep="\n",
+                end="",
+            )
             code = code or int(bool(wrong))
     return code
 

@@ -1,4 +1,5 @@
-"""Runs llama.cpp's convert_hf_to_gguf.py on a tokenizer it does not know, by telling it that it is like GPT-2's.
+"""Runs llama.cpp's convert_hf_to_gguf.py on a tokenizer it does not know, by telling it that it is
+like GPT-2's.
 
 With --without-vocabulary as first argument it writes no tokenizer at all.
 """

@@ -1,4 +1,6 @@
-"""Fixtures: tiny checkpoints made once, one transformers process for all frequency checks, the command line."""
+"""Fixtures: tiny checkpoints made once, one transformers process for all frequency checks, the
+command line.
+"""
 
 import gc
 import hashlib
@@ -48,7 +50,9 @@ CONFIGS = DATA / "configs"
 
 
 def freeze() -> None:
-    """Exempt what is alive from garbage collection: every walk through the objects of torch takes half a second."""
+    """Exempt what is alive from garbage collection: every walk through the objects of torch takes
+    half a second.
+    """
     gc.collect()
     gc.freeze()
 
@@ -80,9 +84,13 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 @pytest.fixture(autouse=True, scope="session")
 def shared_probe() -> Iterator[SharedProbe]:
-    """One process of transformers for all outputs that are made here; it starts with the first question."""
+    """One process of transformers for all outputs that are made here; it starts with the first
+    question.
+    """
     shared = SharedProbe()
-    probe_class = type("OneProbe", (Probe,), {"__new__": lambda cls, *given: Probe(*given) if given else shared})
+    probe_class = type(
+        "OneProbe", (Probe,), {"__new__": lambda cls, *given: Probe(*given) if given else shared}
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ropeconv.engines.probe.Probe", probe_class)
         patch.setattr("ropeconv.bake.apply.Probe", probe_class)
@@ -106,8 +114,11 @@ def llama(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True, scope="session")
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Answers and state of the tests stay among the tests; answers of transformers serve all processes of a run."""
-    cache, base = tmp_path_factory.mktemp("cache"), tmp_path_factory.getbasetemp()
+    """Answers and state of the tests stay among the tests; answers of transformers serve all
+    processes of a run.
+    """
+    cache = tmp_path_factory.mktemp("cache")
+    base = tmp_path_factory.getbasetemp()
     shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "checks"
     shared.mkdir(exist_ok=True)
     (cache / "ropeconv").mkdir()
@@ -129,15 +140,21 @@ def run(tmp_path: Path) -> Run:
 
 @pytest.fixture
 def process(tmp_path: Path) -> Run:
-    """The command line in a process of its own, where its start, its streams or its environment matter."""
+    """The command line in a process of its own, where its start, its streams or its environment
+    matter.
+    """
     return partial(run_in, tmp_path)
 
 
-def run_in(folder: Path, *arguments: object, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+def run_in(
+    folder: Path, *arguments: object, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     """The same in another folder, for fixtures that several tests share."""
     command = [sys.executable, "-m", "ropeconv", *map(str, arguments)]
     full = {**os.environ, **(env or {})}
-    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=full, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=folder, env=full, check=False
+    )
     if done.returncode:
         skip_where_advised(done.stderr)
     return done
@@ -146,4 +163,7 @@ def run_in(folder: Path, *arguments: object, env: dict[str, str] | None = None) 
 def hashes(folder: Path) -> dict[str, str]:
     """sha256 of every file below a folder."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in files
+    }

@@ -1,4 +1,6 @@
-"""Additions as CONTRIBUTING.md describes them, performed in a copy: the files of a row, one command, its tests."""
+"""Additions as CONTRIBUTING.md describes them, performed in a copy: the files of a row, one
+command, its tests.
+"""
 
 import os
 import re
@@ -74,19 +76,44 @@ other = "refused"
 names = ["llama"]
 rules = "generic"
 """
-OPTION = '    margin: int | None = option(None, "Tokens to leave unused.", "Output", metavar="TOKENS")\n\n'
+OPTION = (
+    '    margin: int | None = option(None, "Tokens to leave unused.", "Output",'
+    ' metavar="TOKENS")\n\n'
+)
 AFTER_OPTIONS = "    def published_by("
 ADDITIONS = {
     "option of an output": (
-        "margin", OPTION, f"apply {CONFIG} --yarn 4 --margin 16 --dry-run", "commands.md", "--margin",
+        "margin",
+        OPTION,
+        f"apply {CONFIG} --yarn 4 --margin 16 --dry-run",
+        "commands.md",
+        "--margin",
     ),
-    "method": ("halfway", METHOD, f"apply {CONFIG} --halfway 4 --dry-run", "methods.md", "| `--halfway FACTOR` |"),
+    "method": (
+        "halfway",
+        METHOD,
+        f"apply {CONFIG} --halfway 4 --dry-run",
+        "methods.md",
+        "| `--halfway FACTOR` |",
+    ),
     "encoding (checkpoint)": (
-        "plain", ENCODING, "apply model --linear 4 --encoding plain --validate cpu", "runtimes.md", "| `plain` |",
+        "plain",
+        ENCODING,
+        "apply model --linear 4 --encoding plain --validate cpu",
+        "runtimes.md",
+        "| `plain` |",
     ),
-    "runtime": ("nimble", RUNTIME, "list runtimes --runtime nimble", "runtimes.md", "| Nimble 1.0 |"),
-}  # fmt: skip
-"""By the row: a name, the text of its file, a command that uses it, and a page that gets a certain text."""
+    "runtime": (
+        "nimble",
+        RUNTIME,
+        "list runtimes --runtime nimble",
+        "runtimes.md",
+        "| Nimble 1.0 |",
+    ),
+}
+"""By the row: a name, the text of its file, a command that uses it, and a page that gets a certain
+text.
+"""
 
 
 @pytest.fixture
@@ -103,9 +130,13 @@ def python(copy: Path, *words: str) -> str:
     """What a program prints that runs with the copy as its ropeconv, and succeeds."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", *words], cwd=copy, env=kept | {"PYTHONPATH": str(copy)}, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
+        [sys.executable, "-W", "ignore", *words],
+        cwd=copy,
+        env=kept | {"PYTHONPATH": str(copy)},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
     assert done.returncode == 0, done.stdout
     return done.stdout
 
@@ -116,7 +147,8 @@ def test_an_addition_is_the_files_of_its_row_and_one_command(copy: Path, additio
     name, text, command, page, written = ADDITIONS[addition]
     touched, _, tests = table()[addition]
     (place,) = re.findall(r"`([^`]+)`", touched)
-    path, described = copy / place.replace("NAME", name), copy / "docs" / page
+    path = copy / place.replace("NAME", name)
+    described = copy / "docs" / page
     assert written not in described.read_text()
     before, after = path.read_text().split(AFTER_OPTIONS) if path.exists() else ("", "")
     path.write_text(before + text + AFTER_OPTIONS * bool(before) + after)
@@ -124,4 +156,15 @@ def test_an_addition_is_the_files_of_its_row_and_one_command(copy: Path, additio
     assert written in described.read_text()
     python(copy, "-m", "ropeconv", *command.split())
     files = re.findall(r"`(tests/[^`]+)`", tests)
-    python(copy, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-k", "not numbers_of_the_data", *files)
+    python(
+        copy,
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "-p",
+        "no:cacheprovider",
+        "-k",
+        "not numbers_of_the_data",
+        *files,
+    )

@@ -1,4 +1,6 @@
-"""CONTRIBUTING.md: the files that it names are there, and what is added to ropeconv is registered."""
+"""CONTRIBUTING.md: the files that it names are there, and what is added to ropeconv is
+registered.
+"""
 
 import re
 from pathlib import Path
@@ -18,16 +20,38 @@ from ropeconv.run.tasks import TASKS
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "ropeconv"
 THINGS = {
-    "option of an output", "method", "family", "runtime", "encoding (checkpoint)", "encoding (GGUF)",
-    "GGUF architecture", "version of a runtime", "server protocol", "engine", "command", "measure",
-    "trainer", "task of `run`", "executor of `run`", "file or key that limits a prompt",
-}  # fmt: skip
+    "option of an output",
+    "method",
+    "family",
+    "runtime",
+    "encoding (checkpoint)",
+    "encoding (GGUF)",
+    "GGUF architecture",
+    "version of a runtime",
+    "server protocol",
+    "engine",
+    "command",
+    "measure",
+    "trainer",
+    "task of `run`",
+    "executor of `run`",
+    "file or key that limits a prompt",
+}
 
 
 def table() -> dict[str, list[str]]:
     """Cells of the table by the thing that is added."""
-    text = (ROOT / "CONTRIBUTING.md").read_text().split("## To add X, touch these files")[1].split("\n## ")[0]
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
+    text = (
+        (ROOT / "CONTRIBUTING.md")
+        .read_text()
+        .split("## To add X, touch these files")[1]
+        .split("\n## ")[0]
+    )
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in text.splitlines()
+        if line[:1] == "|"
+    ]
     return {row[0]: row[1:] for row in rows[2:]}
 
 
@@ -36,7 +60,9 @@ def page(name: str) -> str:
 
 
 def defined(pattern: str, folder: str) -> dict[str, str]:
-    """What the files of a package define, by the first group of a pattern, with the name of its file."""
+    """What the files of a package define, by the first group of a pattern, with the name of its
+    file.
+    """
     return {
         name: path.stem
         for path in (PACKAGE / folder).glob("*.py")
@@ -58,9 +84,11 @@ REGISTERED = {
 }
 """What the files define, and where it is registered."""
 DOCUMENTED = {
-    "evaluating.md": MEASURES, "runtimes.md": ENCODINGS,
-    "gguf.md": GGUF_ENCODINGS, "running.md": TASKS,
-}  # fmt: skip
+    "evaluating.md": MEASURES,
+    "runtimes.md": ENCODINGS,
+    "gguf.md": GGUF_ENCODINGS,
+    "running.md": TASKS,
+}
 
 
 def test_every_thing_has_its_row() -> None:
@@ -75,7 +103,9 @@ def test_the_files_of_a_row_are_there(addition: str) -> None:
     named = [ROOT / path for path in re.findall(r"`(tests/[^`]+)`", tests)]
     assert named
     assert [path for path in named if not path.is_file()] == []
-    assert [path for path in paths if not (path.parent if "NAME" in path.name else path).exists()] == []
+    assert [
+        path for path in paths if not (path.parent if "NAME" in path.name else path).exists()
+    ] == []
 
 
 @pytest.mark.parametrize("kind", REGISTERED)
@@ -90,17 +120,30 @@ def test_all_that_is_registered_is_documented(name: str) -> None:
 
 
 def test_paths_in_the_pages_are_there() -> None:
-    pages = [path for folder in (ROOT, ROOT / "docs", ROOT / "tests", ROOT / "scripts") for path in folder.glob("*.md")]
+    pages = [
+        path
+        for folder in (ROOT, ROOT / "docs", ROOT / "tests", ROOT / "scripts")
+        for path in folder.glob("*.md")
+    ]
     pattern = r"`((?:ropeconv|tests|scripts|templates|docs)/[\w./-]+)`"
     named = [
-        (doc.name, path) for doc in pages if doc.name != "CHANGELOG.md" for path in re.findall(pattern, doc.read_text())
+        (doc.name, path)
+        for doc in pages
+        if doc.name != "CHANGELOG.md"
+        for path in re.findall(pattern, doc.read_text())
     ]
     assert len(named) > 100
     assert [
-        (page, path) for page, path in named if not re.search("NAME|TYPE", path) and not (ROOT / path).exists()
+        (page, path)
+        for page, path in named
+        if not re.search("NAME|TYPE", path) and not (ROOT / path).exists()
     ] == []
 
 
 def test_every_shared_helper_of_the_tests_is_in_their_table() -> None:
-    listed = re.findall(r"^\| `(\w+)` \|", (ROOT / "tests" / "README.md").read_text(), flags=re.MULTILINE)
-    assert listed == sorted(path.stem for path in (ROOT / "tests" / "support").glob("*.py") if path.stem != "__init__")
+    listed = re.findall(
+        r"^\| `(\w+)` \|", (ROOT / "tests" / "README.md").read_text(), flags=re.MULTILINE
+    )
+    assert listed == sorted(
+        path.stem for path in (ROOT / "tests" / "support").glob("*.py") if path.stem != "__init__"
+    )

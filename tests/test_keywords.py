@@ -50,7 +50,15 @@ REJECTED = (
 def mypy(script: Path) -> str:
     """The messages of mypy --strict on a script of a user."""
     done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", "--config-file", str(ROOT / "pyproject.toml"), str(script)],
+        [
+            sys.executable,
+            "-m",
+            "mypy",
+            "--strict",
+            "--config-file",
+            str(ROOT / "pyproject.toml"),
+            str(script),
+        ],
         cwd=ROOT,
         capture_output=True,
         text=True,

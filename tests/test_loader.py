@@ -1,4 +1,6 @@
-"""Code of a checkpoint needs permission wherever one is loaded: source or output, config, tokenizer or weights."""
+"""Code of a checkpoint needs permission wherever one is loaded: source or output, config, tokenizer
+or weights.
+"""
 
 import ast
 import io
@@ -19,11 +21,21 @@ from ropeconv.evaluate.texts import CheckpointTokenizer
 from .support.corruptions import edit
 
 PACKAGE = Path(ropeconv.__file__).parent
-CPU, WITH_PICKLES = DeviceSpec("cpu", "float32"), DeviceSpec("cpu", "float32", pickles=True)
+CPU = DeviceSpec("cpu", "float32")
+WITH_PICKLES = DeviceSpec("cpu", "float32", pickles=True)
 MARK = "from pathlib import Path\nPath(__import__('os').environ['MARK']).write_text('it ran')\n"
-TOKENIZER = f"{MARK}from transformers import PreTrainedTokenizerFast\nclass T(PreTrainedTokenizerFast):\n    pass\n"
+TOKENIZER = (
+    f"{MARK}from transformers import PreTrainedTokenizerFast\nclass T(PreTrainedTokenizerFast):\n  "
+    "  pass\n"
+)
 MODEL = f"{MARK}from transformers import LlamaForCausalLM\nclass X(LlamaForCausalLM):\n    pass\n"
-LOADS = ("from_pretrained", "from_config", "_from_config", "for_model", "get_class_from_dynamic_module")
+LOADS = (
+    "from_pretrained",
+    "from_config",
+    "_from_config",
+    "for_model",
+    "get_class_from_dynamic_module",
+)
 
 
 @pytest.fixture
@@ -39,10 +51,17 @@ def calls(tree: ast.AST) -> Iterator[ast.Call]:
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
             continue
-        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        name = (
+            node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        )
         owner = getattr(getattr(node.func, "value", None), "id", "")
         allows = any(word.arg == "allow_pickle" for word in node.keywords)
-        if name in LOADS or (owner, name) in (("torch", "load"), ("pickle", "load")) or owner == "joblib" or allows:
+        if (
+            name in LOADS
+            or (owner, name) in (("torch", "load"), ("pickle", "load"))
+            or owner == "joblib"
+            or allows
+        ):
             yield node
 
 
@@ -58,8 +77,14 @@ def test_one_module_loads_checkpoints() -> None:
 
 def test_no_subprocess_imports_from_the_current_folder() -> None:
     """`python -c` and `-m` put it first, and it may be the checkpoint: -P leaves it out."""
-    nodes = [node for path in PACKAGE.rglob("*.py") for node in ast.walk(ast.parse(path.read_text()))]
-    commands = [[ast.unparse(element) for element in node.elts[:2]] for node in nodes if isinstance(node, ast.List)]
+    nodes = [
+        node for path in PACKAGE.rglob("*.py") for node in ast.walk(ast.parse(path.read_text()))
+    ]
+    commands = [
+        [ast.unparse(element) for element in node.elts[:2]]
+        for node in nodes
+        if isinstance(node, ast.List)
+    ]
     options = [words[1] for words in commands if words and words[0] in ("sys.executable", "python")]
     assert len(options) >= 3
     assert set(options) == {"'-P'"}
@@ -69,8 +94,15 @@ def test_no_subprocess_imports_from_the_current_folder() -> None:
 def test_code_of_a_tokenizer_needs_permission(name: str, llama: Path, mark: Path) -> None:
     (llama / "tokenization.py").write_text(TOKENIZER)
     (llama / "tokenizer_config.json").write_text('{"tokenizer_class": "T"}')
-    edit(llama, name, lambda config: config.update(auto_map={"AutoTokenizer": [None, "tokenization.T"]}))
-    with pytest.raises(BadSource, match=f"its {name} names 'tokenization.T' in auto_map; .*pass --trust-remote-code"):
+    edit(
+        llama,
+        name,
+        lambda config: config.update(auto_map={"AutoTokenizer": [None, "tokenization.T"]}),
+    )
+    with pytest.raises(
+        BadSource,
+        match=f"its {name} names 'tokenization.T' in auto_map; .*pass --trust-remote-code",
+    ):
         CheckpointTokenizer(llama)
     assert not mark.exists()
     with pytest.raises(BadSource, match="has no tokenizer that loads"):
@@ -87,7 +119,11 @@ def test_a_tokenizer_without_files_is_not_one(tmp_path: Path) -> None:
 
 def test_a_stock_class_is_taken_in_place_of_code(llama: Path, mark: Path) -> None:
     (llama / "modeling_x.py").write_text(MODEL)
-    edit(llama, "config.json", lambda config: config.update(auto_map={"AutoModelForCausalLM": "modeling_x.X"}))
+    edit(
+        llama,
+        "config.json",
+        lambda config: config.update(auto_map={"AutoModelForCausalLM": "modeling_x.X"}),
+    )
     assert type(load_stock(llama, CPU)).__module__.startswith("transformers.models.llama")
     assert not mark.exists()
     load_stock(llama, CPU, trust=True)
@@ -130,9 +166,12 @@ def pickled(llama: Path) -> Path:
 def test_pickled_weights_need_permission(pickled: Path, tiny: Callable[[str], Path]) -> None:
     import torch
 
-    with pytest.raises(BadSource, match=r"pytorch_model.bin is a pickle, .*pass --trust-remote-code"):
+    with pytest.raises(
+        BadSource, match=r"pytorch_model.bin is a pickle, .*pass --trust-remote-code"
+    ):
         load_stock(pickled, CPU)
-    state, same = load_stock(pickled, WITH_PICKLES).state_dict(), load_stock(tiny("llama"), CPU).state_dict()
+    state = load_stock(pickled, WITH_PICKLES).state_dict()
+    same = load_stock(tiny("llama"), CPU).state_dict()
     assert all(torch.equal(state[name], same[name]) for name in same)
 
 

@@ -20,22 +20,41 @@ from .support.optional import EXTRAS as OF_TESTS
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 IMPORTED = {
-    "llama_cpp": "llama-cpp-python", "huggingface_hub": "huggingface-hub",
-    "tokenizers": "transformers", "grpc": "ray", "starlette": "gradio", "fastapi": "gradio", "uvicorn": "gradio",
-    "google": "protobuf", "yaml": "pyyaml",
-}  # fmt: skip
+    "llama_cpp": "llama-cpp-python",
+    "huggingface_hub": "huggingface-hub",
+    "tokenizers": "transformers",
+    "grpc": "ray",
+    "starlette": "gradio",
+    "fastapi": "gradio",
+    "uvicorn": "gradio",
+    "google": "protobuf",
+    "yaml": "pyyaml",
+}
 """Packages by the name of their distribution, or of one that depends on them."""
 
 
 @pytest.mark.nightly
 @pytest.mark.slow
 def test_the_wheel_has_its_data(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(ROOT)]
+    command = [
+        sys.executable,
+        "-m",
+        "build",
+        "--wheel",
+        "--no-isolation",
+        "--outdir",
+        str(tmp_path),
+        str(ROOT),
+    ]
     subprocess.run(command, check=True, capture_output=True)
     names = set(zipfile.ZipFile(next(tmp_path.glob("*.whl"))).namelist())
     shipped = {path.relative_to(ROOT).as_posix() for path in (ROOT / "ropeconv").rglob("*.toml")}
     assert len(shipped) > 50
-    assert {*shipped, "ropeconv/py.typed", "ropeconv/templates/modeling_stored_rope.py.jinja"} <= names
+    assert {
+        *shipped,
+        "ropeconv/py.typed",
+        "ropeconv/templates/modeling_stored_rope.py.jinja",
+    } <= names
     assert not [name for name in names if name.startswith("tests")]
 
 
@@ -46,7 +65,9 @@ def test_the_public_names_are_listed() -> None:
 
 
 def test_every_failure_has_one_root_and_is_exported() -> None:
-    for parts in (path.relative_to(ROOT).with_suffix("").parts for path in (ROOT / "ropeconv").rglob("*.py")):
+    for parts in (
+        path.relative_to(ROOT).with_suffix("").parts for path in (ROOT / "ropeconv").rglob("*.py")
+    ):
         if "program" not in parts and "__main__" not in parts:
             importlib.import_module(".".join(parts[:-1] if parts[-1] == "__init__" else parts))
 
@@ -56,7 +77,14 @@ def test_every_failure_has_one_root_and_is_exported() -> None:
     ours = {kind for kind in below(Exception) if kind.__module__.startswith("ropeconv")}
     assert {kind for kind in ours if not issubclass(kind, ropeconv.RopeconvError)} == set()
     # a user meets others in their place, or has no use for what the last one adds to RopeconvError
-    private = {"UnknownRopeType", "BadAnswer", "TooLarge", "Beyond", "LlamaCppError", "AlreadyExtended"}
+    private = {
+        "UnknownRopeType",
+        "BadAnswer",
+        "TooLarge",
+        "Beyond",
+        "LlamaCppError",
+        "AlreadyExtended",
+    }
     assert {kind.__name__ for kind in ours} - private <= set(ropeconv.__all__)
 
 
@@ -74,26 +102,34 @@ def third_party() -> set[str]:
     for path in (ROOT / "ropeconv").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            modules += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+            modules += (
+                [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+            )
             packages |= {module.partition(".")[0] for module in modules}
     return packages - sys.stdlib_module_names - {"ropeconv", ""}
 
 
 def test_every_import_is_a_dependency_or_named_in_an_extra() -> None:
     packages = third_party()
-    assert {IMPORTED.get(name, name) for name in packages - EXTRAS.keys()} <= names(PROJECT["dependencies"])
+    assert {IMPORTED.get(name, name) for name in packages - EXTRAS.keys()} <= names(
+        PROJECT["dependencies"]
+    )
     assert {"torch", "transformers", "matplotlib", "httpx2", "typer"} <= packages
     assert "click" not in packages
 
 
 @pytest.mark.parametrize("package", EXTRAS)
 def test_the_extra_brings_the_package(package: str) -> None:
-    assert IMPORTED.get(package, package) in names(PROJECT["optional-dependencies"][EXTRAS[package]])
+    assert IMPORTED.get(package, package) in names(
+        PROJECT["optional-dependencies"][EXTRAS[package]]
+    )
     assert OF_TESTS.get(package, EXTRAS[package]) == EXTRAS[package]
 
 
 def test_a_missing_package_is_a_sentence_with_the_extra() -> None:
-    with pytest.raises(RopeconvError, match=r"^x needs nothing_like_this, .* pip install nothing_like_this$"):
+    with pytest.raises(
+        RopeconvError, match=r"^x needs nothing_like_this, .* pip install nothing_like_this$"
+    ):
         require("nothing_like_this", "x")
     require("json", "x")
     assert (installed("json"), installed("nothing.like.this")) == (True, False)
@@ -109,5 +145,9 @@ def test_the_plain_install_has_the_packages_of_the_main_job_and_no_extra_is_left
 
 def test_the_line_for_a_machine_without_torch_has_all_other_dependencies() -> None:
     page = (ROOT / "docs" / "README.md").read_text("utf-8")
-    (line,) = re.findall(r"^pip install --no-deps ropeconv && pip install (.+)$", page, re.MULTILINE)
-    assert line.split() == [name for name in ordered(PROJECT["dependencies"]) if name not in MODEL_PACKAGES]
+    (line,) = re.findall(
+        r"^pip install --no-deps ropeconv && pip install (.+)$", page, re.MULTILINE
+    )
+    assert line.split() == [
+        name for name in ordered(PROJECT["dependencies"]) if name not in MODEL_PACKAGES
+    ]

@@ -9,10 +9,25 @@ import pytest
 
 ROOT = Path(__file__).parent.parent / "ropeconv"
 LAYERS = (
-    "cli", "ui", "run", "hub", "views", "evaluate", "bake", "validate", "engines", "convert", "inspection", "runtimes",
-    "models", "formats", "rope",
-)  # fmt: skip
-"""Packages from the highest layer down. `errors` and `version` are below all but `rope`, which imports nothing."""
+    "cli",
+    "ui",
+    "run",
+    "hub",
+    "views",
+    "evaluate",
+    "bake",
+    "validate",
+    "engines",
+    "convert",
+    "inspection",
+    "runtimes",
+    "models",
+    "formats",
+    "rope",
+)
+"""Packages from the highest layer down. `errors` and `version` are below all but `rope`, which
+imports nothing.
+"""
 
 
 def modules() -> dict[str, Path]:
@@ -29,14 +44,19 @@ MODULES = modules()
 
 def imported(name: str, lazy: bool) -> set[str]:
     """The modules of ropeconv that a module imports. lazy: inside functions and for types too."""
-    tree, targets = ast.parse(MODULES[name].read_text()), set()
+    tree = ast.parse(MODULES[name].read_text())
+    targets = set()
     package = name.split(".") if MODULES[name].name == "__init__.py" else name.split(".")[:-1]
     for node in ast.walk(tree) if lazy else tree.body:
         if isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else []
             target = ".".join([*base, *([node.module] if node.module else [])])
             inner = {f"{target}.{alias.name}" for alias in node.names}
-            targets |= {member if member in MODULES else target for member in inner if target.startswith("ropeconv")}
+            targets |= {
+                member if member in MODULES else target
+                for member in inner
+                if target.startswith("ropeconv")
+            }
     return targets - {name}
 
 
@@ -73,12 +93,19 @@ def test_a_root_module_has_a_place_above_what_it_imports(module: str) -> None:
 
 def test_no_circle() -> None:
     # a package's own `__init__` gathers what is in it, and does not count as a use of it
-    graph = {name: {t for t in imported(name, lazy=False) if not name.startswith(f"{t}.")} for name in MODULES}
+    graph = {
+        name: {t for t in imported(name, lazy=False) if not name.startswith(f"{t}.")}
+        for name in MODULES
+    }
     TopologicalSorter(graph).prepare()  # raises CycleError
 
 
 def test_no_class_name_is_used_twice() -> None:
     trees = [ast.parse(path.read_text()) for path in MODULES.values()]
-    classes = [node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
-    counts = Counter(name for name in classes if name != "Hooks")  # those of a family, by the name of its module
+    classes = [
+        node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)
+    ]
+    counts = Counter(
+        name for name in classes if name != "Hooks"
+    )  # those of a family, by the name of its module
     assert [name for name, count in counts.items() if count > 1] == []

@@ -15,7 +15,9 @@ from .support.browser import Browser, browser
 from .support.in_process import command
 
 SCREENS = [(1200, "light"), (400, "dark")]
-OTHERS = [pytest.param(*screen, marks=pytest.mark.nightly) for screen in ((1200, "dark"), (400, "light"))]
+OTHERS = [
+    pytest.param(*screen, marks=pytest.mark.nightly) for screen in ((1200, "dark"), (400, "light"))
+]
 AA = 4.5
 """The least contrast of text, of WCAG 2 level AA: https://www.w3.org/TR/WCAG22/#contrast-minimum"""
 
@@ -43,9 +45,14 @@ def of_a_run(folder: Path) -> RunTable:
     write_result(made(), folder / "result.json")
     url = f"https://huggingface.co/me/{'a-long-name-' * 5}yarn4/commit/{'0' * 40}"
     done = {"apply": ("done", "1.0 s"), "push": ("done", "2.0 s")}
-    rows = [RunRow(f"model-{number}", "yarn:4", "q8", done, {"push": {"url": url}}) for number in range(8)]
+    rows = [
+        RunRow(f"model-{number}", "yarn:4", "q8", done, {"push": {"url": url}})
+        for number in range(8)
+    ]
     reason = f"config.json of {'x' * 200} is damaged; download it again"
-    failed = RunRow("model-9", "yarn:4", "q8", {"apply": ("failed", reason), "push": ("not run", "")}, {})
+    failed = RunRow(
+        "model-9", "yarn:4", "q8", {"apply": ("failed", reason), "push": ("not run", "")}, {}
+    )
     results = {"eval": {"path": str(folder / "result.json"), "rows": {}}}
     measured = RunRow("model-1", "", "", {"eval": ("done", "9.0 s")}, results)
     return RunTable(("apply", "push", "eval"), (*rows, failed, measured))

@@ -16,7 +16,15 @@ pytest.importorskip("matplotlib")
 
 import ropeconv  # noqa: E402
 from scripts.reproduction import __main__ as command  # noqa: E402
-from scripts.reproduction import bound, factors, finetuning, methods, running, temperature, thetas  # noqa: E402
+from scripts.reproduction import (  # noqa: E402
+    bound,
+    factors,
+    finetuning,
+    methods,
+    running,
+    temperature,
+    thetas,
+)
 from scripts.reproduction.comparing import Comparison, Estimate, estimate  # noqa: E402
 from scripts.reproduction.training import Training, build, frequencies, trained_with  # noqa: E402
 
@@ -24,22 +32,37 @@ from scripts.reproduction.training import Training, build, frequencies, trained_
 def test_the_rows_are_the_formulas() -> None:
     training = Training()
     assert (training.base, training.length, training.head_dim) == (1e4, 128, 32)
-    model, pair = build(replace(training, layers=1), 300), np.arange(16)
-    plain, old = 1e4 ** (-pair / 16), 8e4 ** (-pair / 16)
-    mixed = {e: plain / np.exp(math.log(8.0) / 16**e * (pair + 1) ** e) for e in (0.25, 0.5, 0.625, 0.75)}
+    model = build(replace(training, layers=1), 300)
+    pair = np.arange(16)
+    plain = 1e4 ** (-pair / 16)
+    old = 8e4 ** (-pair / 16)
+    mixed = {
+        e: plain / np.exp(math.log(8.0) / 16**e * (pair + 1) ** e) for e in (0.25, 0.5, 0.625, 0.75)
+    }
     kept = np.clip((128 * plain / (2 * math.pi) - 1) / 31, 0, 1)
-    first, last = (32 * math.log(128 / (2 * math.pi * beta)) / (2 * math.log(1e4)) for beta in (32, 1))
-    first, last = max(0, math.floor(first)), math.ceil(last)
+    first, last = (
+        32 * math.log(128 / (2 * math.pi * beta)) / (2 * math.log(1e4)) for beta in (32, 1)
+    )
+    first = max(0, math.floor(first))
+    last = math.ceil(last)
     ramp = np.clip((pair - first) / (last - first), 0, 1)
     expected = {
-        "base": plain, "linear": plain / 8, "ntk-old": old, "ntk-fixed": old / 8 ** (1 / 16),
+        "base": plain,
+        "linear": plain / 8,
+        "ntk-old": old,
+        "ntk-fixed": old / 8 ** (1 / 16),
         **{f"mixed {exponent}": numbers for exponent, numbers in mixed.items()},
-        "by-parts": plain * (kept + (1 - kept) / 8), "yarn": plain * (1 - ramp) + plain / 8 * ramp,
-    }  # fmt: skip
-    rows, rotary, attention_factors = methods.rows(training), model.model.rotary_emb, {}
+        "by-parts": plain * (kept + (1 - kept) / 8),
+        "yarn": plain * (1 - ramp) + plain / 8 * ramp,
+    }
+    rows = methods.rows(training)
+    rotary = model.model.rotary_emb
+    attention_factors = {}
     for name, row in rows.items():
         undo = ropeconv.patch(model, row)
-        assert rotary.inv_freq.double().numpy() == pytest.approx(expected[name.partition(",")[0]], rel=1e-6), name
+        assert rotary.inv_freq.double().numpy() == pytest.approx(
+            expected[name.partition(",")[0]], rel=1e-6
+        ), name
         attention_factors[name] = rotary.attention_scaling
         undo()
     assert attention_factors.pop("yarn") == pytest.approx(0.1 * math.log(8) + 1)
@@ -53,18 +76,23 @@ def test_errors_are_those_by_hand() -> None:
     result = estimate(numbers)
     assert result.value == 3.0
     assert result.between_models == pytest.approx(1.0)  # means 2 and 4: sqrt(2) / sqrt(2)
-    assert result.between_documents == pytest.approx((2.5 / 5) ** 0.5, rel=0.06)  # variance of 1 2 3 4 5: a bootstrap
+    assert result.between_documents == pytest.approx(
+        (2.5 / 5) ** 0.5, rel=0.06
+    )  # variance of 1 2 3 4 5: a bootstrap
     assert result.error == pytest.approx((1 + result.between_documents**2) ** 0.5)
     assert estimate(numbers[:1]).between_models is None
     assert estimate(numbers[:, :1]).between_documents is None
 
 
-def difference(value: float, documents: float = 1.0, models: float | None = 1.0, count: int = 4) -> Estimate:
+def difference(
+    value: float, documents: float = 1.0, models: float | None = 1.0, count: int = 4
+) -> Estimate:
     return Estimate(value, documents, models, 24, count)
 
 
 def test_degrees_of_freedom_are_those_of_welch() -> None:
-    # (1 + 1)^2 / (1 / 23 + 1 / 3) = 10.6; an error of the models alone has those of 4 models, of documents of 24
+    # (1 + 1)^2 / (1 / 23 + 1 / 3) = 10.6; an error of the models alone has those of 4 models, of
+    # documents of 24
     assert difference(0.0).freedom == 10
     assert (difference(0.0, documents=0.0).freedom, difference(0.0, models=0.0).freedom) == (3, 23)
 
@@ -79,12 +107,24 @@ def test_degrees_of_freedom_are_those_of_welch() -> None:
         (difference(-8.2), 4, 1, "decided, not as published"),
         (difference(8.2), 4, 0, "decided, published as about 0"),
         (difference(8.2), 4, None, "decided"),
-        (difference(9.1, documents=0.0), 4, 1, "not decided"),  # 9.22 errors are needed between 4 models
+        (
+            difference(9.1, documents=0.0),
+            4,
+            1,
+            "not decided",
+        ),  # 9.22 errors are needed between 4 models
         (difference(9.3, documents=0.0), 4, 1, "decided, as published"),
-        (difference(50.0, models=None, count=1), 1, 1, "not decided"),  # a single model decides nothing
+        (
+            difference(50.0, models=None, count=1),
+            1,
+            1,
+            "not decided",
+        ),  # a single model decides nothing
     ],
 )
-def test_students_t_decides(estimate: Estimate, agreeing: int, claimed: int | None, verdict: str) -> None:
+def test_students_t_decides(
+    estimate: Estimate, agreeing: int, claimed: int | None, verdict: str
+) -> None:
     assert Comparison("", estimate, agreeing, claimed=claimed).verdict == verdict
 
 
@@ -96,22 +136,41 @@ def fabricated(training: Training) -> list[tuple[running.Job, running.Found]]:
 
     done = []
     for job in running.jobs(training, range(4), list(running.SUBJECTS)):
-        of_bound = ["loss", "loss beyond", *(f"retrieved {distance}" for distance in bound.DISTANCES)]
+        of_bound = [
+            "loss",
+            "loss beyond",
+            *(f"retrieved {distance}" for distance in bound.DISTANCES),
+        ]
         of_tuned = ["loss", "loss of the last quarter", "loss beyond"]
         of_tuned += [f"found at {distance}" for distance in finetuning.DISTANCES]
-        by_base = {f"{bound.name_of(job.training)}, {name}": numbers(8) + job.training.base for name in of_bound}
+        by_base = {
+            f"{bound.name_of(job.training)}, {name}": numbers(8) + job.training.base
+            for name in of_bound
+        }
         results = {
             "methods": {name: numbers(3, 8) for name in methods.rows(job.training)},
-            "thetas": {name: numbers(len(thetas.FACTORS), 8) for name in thetas.thetas(job.training)},
-            "temperature": {str(s): numbers(len(temperature.SWEPT) + 1, 8) for s in temperature.FACTORS},
+            "thetas": {
+                name: numbers(len(thetas.FACTORS), 8) for name in thetas.thetas(job.training)
+            },
+            "temperature": {
+                str(s): numbers(len(temperature.SWEPT) + 1, 8) for s in temperature.FACTORS
+            },
             "bound": by_base,
             "rotation": by_base,
-            "finetuning": {f"{row}, {name}": numbers(8) for row in finetuning.rows(job.training) for name in of_tuned},
-            "factors": {"base": numbers(5, 8)} | {
-                f"{name}, {factor}": numbers(2 + index, 8)
-                for index, factor in enumerate(factors.FACTORS) for name in factors.rows(job.training, factor)
+            "finetuning": {
+                f"{row}, {name}": numbers(8)
+                for row in finetuning.rows(job.training)
+                for name in of_tuned
             },
-        }  # fmt: skip
+            "factors": (
+                {"base": numbers(5, 8)}
+                | {
+                    f"{name}, {factor}": numbers(2 + index, 8)
+                    for index, factor in enumerate(factors.FACTORS)
+                    for name in factors.rows(job.training, factor)
+                }
+            ),
+        }
         done.append((job, {name: results[name] for name in job.subjects}))
     return done
 
@@ -119,8 +178,9 @@ def fabricated(training: Training) -> list[tuple[running.Job, running.Found]]:
 def test_subjects_share_models_and_a_key_belongs_to_a_training() -> None:
     jobs = running.jobs(Training(), range(4), list(running.SUBJECTS))
     assert [job.subjects for job in jobs if len(job.subjects) > 1][::4] == [
-        ("methods", "thetas", "temperature"), ("factors", "finetuning"),
-    ]  # fmt: skip
+        ("methods", "thetas", "temperature"),
+        ("factors", "finetuning"),
+    ]
     # for each seed plain, with log-n, four bases, one to fine-tune, three for the rotation
     assert len(jobs) == len({job.training for job in jobs}) == 4 * 10
 
@@ -132,13 +192,18 @@ def test_half_of_a_head_is_rotated_in_training() -> None:
     model = build(replace(training, layers=1), 300)
     assert recipe is not None
     ropeconv.patch(model, recipe)
-    assert model.model.rotary_emb.inv_freq.double().numpy() == pytest.approx(frequencies(training), rel=1e-6)
+    assert model.model.rotary_emb.inv_freq.double().numpy() == pytest.approx(
+        frequencies(training), rel=1e-6
+    )
     assert trained_with(Training()) is None
 
 
-def test_the_methods_of_men_meet_at_the_critical_pair_and_violate_the_bound_as_counted_by_hand() -> None:
+def test_the_methods_of_men_meet_at_the_critical_pair_and_violate_the_bound_as_counted_by_hand() -> (
+    None
+):
     training = finetuning.trainings(Training())[0]
-    pair, cut = np.arange(16), finetuning.split(training)
+    pair = np.arange(16)
+    cut = finetuning.split(training)
     assert cut == 7  # 16 ln(128 / 2 pi) / ln 1000 = 6.98
     first = (1000 * 4 ** (16 / 7)) ** (-pair / 16)
     second = np.where(pair < cut, first, 1000.0 ** (-pair / 16) / 4)
@@ -150,8 +215,9 @@ def test_the_methods_of_men_meet_at_the_critical_pair_and_violate_the_bound_as_c
 
 def test_a_page_keeps_the_sections_of_other_subjects() -> None:
     page = "### A\n\nold\n\n### B\n\nkept\n"
-    assert command.replaced(page, "### A\n\nnew\n\n### C\n\nmore\n") == (
-        "### A\n\nnew\n\n### B\n\nkept\n\n### C\n\nmore\n"
+    assert (
+        command.replaced(page, "### A\n\nnew\n\n### C\n\nmore\n")
+        == "### A\n\nnew\n\n### B\n\nkept\n\n### C\n\nmore\n"
     )
     assert command.replaced("", "### A\n\nnew\n") == "### A\n\nnew\n"
 
@@ -160,14 +226,18 @@ def test_a_page_keeps_the_sections_of_other_subjects() -> None:
 def test_pages_have_every_row_with_what_was_published(tmp_path: Path) -> None:
     training = Training()
     subjects = list(running.SUBJECTS)
-    page = command.written(command.reports(fabricated(training), training, subjects), {"device": "cpu"}, tmp_path)
+    page = command.written(
+        command.reports(fabricated(training), training, subjects), {"device": "cpu"}, tmp_path
+    )
     assert "| mixed 0.625, log-n trained | " in page
     assert " | 49.40 | 68.91 | 45.41 |" in page
     assert re.search(r"\| by-parts \| ([23]\.\d ± 0\.\d \| ){3}- \|", page)
     assert page.count("not decided") > 80  # all rows are equal
     data = json.loads((tmp_path / "results.json").read_text())
     for name in ("methods", "finetuning", "factors"):
-        assert {comparison["verdict"] for comparison in data[name]["comparisons"]} == {"not decided"}
+        assert {comparison["verdict"] for comparison in data[name]["comparisons"]} == {
+            "not decided"
+        }
     # base by base, although the jobs of all seeds come in another order
     bases = data["bound"]["bases"]
     assert bases == [variant.base for variant in bound.trainings(training)]

@@ -23,9 +23,15 @@ GOOD: dict[str, Callable[[Path, Any], Any]] = {
     "apply, a Path and out": lambda model, _: ropeconv.apply(model, linear=2.0, out="other"),
     "apply, a Source": lambda model, _: ropeconv.apply(ropeconv.open_source(str(model)), ntk="4"),
     "apply, a loaded model": lambda _, load: ropeconv.apply(load(), yarn=4, beta_fast=16),
-    "apply, a Plan": lambda model, _: ropeconv.apply(ropeconv.apply(model, yarn=4, dry_run=True), link=True),
-    "apply, a Recipe": lambda model, _: ropeconv.apply(model, Recipe(METHODS["yarn"](4.0)), runtime=["vllm"]),
-    "apply, lengths": lambda model, _: ropeconv.apply(model, theta_for=4096, context="4k", runtime="transformers"),
+    "apply, a Plan": lambda model, _: ropeconv.apply(
+        ropeconv.apply(model, yarn=4, dry_run=True), link=True
+    ),
+    "apply, a Recipe": lambda model, _: ropeconv.apply(
+        model, Recipe(METHODS["yarn"](4.0)), runtime=["vllm"]
+    ),
+    "apply, lengths": lambda model, _: ropeconv.apply(
+        model, theta_for=4096, context="4k", runtime="transformers"
+    ),
     "apply, only a length": lambda model, _: ropeconv.apply(
         model, context="1k", original_context=256, to="safetensors"
     ),
@@ -35,10 +41,16 @@ GOOD: dict[str, Callable[[Path, Any], Any]] = {
     "inspect, a loaded model": lambda _, load: ropeconv.inspect(load()),
     "inspect, an Output": lambda model, _: ropeconv.inspect(ropeconv.apply(model, yarn=4)),
     "compare, a Path and a model": lambda model, load: ropeconv.compare(model, load()),
-    "compare, inspections": lambda model, _: ropeconv.compare(ropeconv.inspect(model), ropeconv.inspect(model)),
+    "compare, inspections": lambda model, _: ropeconv.compare(
+        ropeconv.inspect(model), ropeconv.inspect(model)
+    ),
     "patch, a loaded model": lambda _, load: ropeconv.patch(load(), yarn=4),
-    "restore, an Output": lambda model, _: ropeconv.restore(ropeconv.apply(model, yarn=4), out="again"),
-    "validate, an Output": lambda model, _: ropeconv.validate(ropeconv.apply(model, yarn=4), device="cpu"),
+    "restore, an Output": lambda model, _: ropeconv.restore(
+        ropeconv.apply(model, yarn=4), out="again"
+    ),
+    "validate, an Output": lambda model, _: ropeconv.validate(
+        ropeconv.apply(model, yarn=4), device="cpu"
+    ),
     "validate, a dtype of torch": lambda model, _: ropeconv.validate(
         ropeconv.apply(model, yarn=4), device=torch.device("cpu"), dtype=torch.float32
     ),
@@ -48,52 +60,141 @@ GOOD: dict[str, Callable[[Path, Any], Any]] = {
 }
 WRONG: dict[str, tuple[Callable[[Path, Any], Any], str]] = {
     "apply, no method": (lambda model, _: ropeconv.apply(model), "needs a method, such as yarn=4"),
-    "apply, only a long length": (lambda m, _: ropeconv.apply(m, context="8k"), "yarn needs fine-tuning"),
-    "apply, a method by name": (lambda m, _: ropeconv.apply(m, method="yarn", factor=4), "such as yarn=4"),
-    "apply, frequencies": (lambda m, _: ropeconv.apply(m, inv_freq=[1.0]), r"inv_freq=\[1.0\] is not a path"),
-    "Recipe, a name": (lambda *_: Recipe("yarn"), "such as METHODS\\[.*and got 'yarn'"),
-    "apply, two methods": (lambda m, _: ropeconv.apply(m, yarn=4, linear=2), "two methods; choose one"),
-    "apply, a near name": (lambda m, _: ropeconv.apply(m, yarm=4), "no keyword yarm; did you mean yarn?"),
-    "apply, a far name": (lambda m, _: ropeconv.apply(m, yarn=4, q0=1), "help\\(ropeconv.apply\\) lists them"),
-    "apply, a wrong value": (lambda m, _: ropeconv.apply(m, yarn=[4]), r"yarn=\[4\] is not a number or a text"),
-    "apply, a wrong text": (lambda m, _: ropeconv.apply(m, yarn="four"), "neither"),
-    "apply, a wrong number": (lambda m, _: ropeconv.apply(m, theta="1e6"), "theta='1e6' is not a number"),
-    "apply, a wrong switch": (lambda m, _: ropeconv.apply(m, as_is=1), "as_is=1 is not True or False"),
-    "apply, a wrong context": (lambda m, _: ropeconv.apply(m, yarn=4, context={}), "context={} is not a number"),
-    "apply, a wrong recipe": (lambda m, _: ropeconv.apply(m, {"yarn": 4}), "needs a Recipe or the path of one"),
-    "apply, a recipe and more": (lambda m, _: ropeconv.apply(m, Recipe(METHODS["yarn"](4.0)), context=9), "got a rec"),
-    "apply, two formats": (lambda m, _: ropeconv.apply(m, yarn=4, to=["gguf"]), "call apply\\(\\) once for each"),
-    "apply, a wrong runtime": (lambda m, _: ropeconv.apply(m, yarn=4, runtime=7), "runtime=7 is not a text"),
-    "apply, None": (lambda *_: ropeconv.apply(None, yarn=4), "needs a path, an id on the Hub, .* and got None"),
-    "apply of a plan with a method": (
-        lambda m, _: ropeconv.apply(ropeconv.apply(m, yarn=4, dry_run=True), yarn=2), "of a plan does not accept yarn"
+    "apply, only a long length": (
+        lambda m, _: ropeconv.apply(m, context="8k"),
+        "yarn needs fine-tuning",
     ),
-    "advise, a short context": (lambda m, _: ropeconv.advise(m, 9), "--context 9 is within the trained"),
+    "apply, a method by name": (
+        lambda m, _: ropeconv.apply(m, method="yarn", factor=4),
+        "such as yarn=4",
+    ),
+    "apply, frequencies": (
+        lambda m, _: ropeconv.apply(m, inv_freq=[1.0]),
+        r"inv_freq=\[1.0\] is not a path",
+    ),
+    "Recipe, a name": (lambda *_: Recipe("yarn"), "such as METHODS\\[.*and got 'yarn'"),
+    "apply, two methods": (
+        lambda m, _: ropeconv.apply(m, yarn=4, linear=2),
+        "two methods; choose one",
+    ),
+    "apply, a near name": (
+        lambda m, _: ropeconv.apply(m, yarm=4),
+        "no keyword yarm; did you mean yarn?",
+    ),
+    "apply, a far name": (
+        lambda m, _: ropeconv.apply(m, yarn=4, q0=1),
+        "help\\(ropeconv.apply\\) lists them",
+    ),
+    "apply, a wrong value": (
+        lambda m, _: ropeconv.apply(m, yarn=[4]),
+        r"yarn=\[4\] is not a number or a text",
+    ),
+    "apply, a wrong text": (lambda m, _: ropeconv.apply(m, yarn="four"), "neither"),
+    "apply, a wrong number": (
+        lambda m, _: ropeconv.apply(m, theta="1e6"),
+        "theta='1e6' is not a number",
+    ),
+    "apply, a wrong switch": (
+        lambda m, _: ropeconv.apply(m, as_is=1),
+        "as_is=1 is not True or False",
+    ),
+    "apply, a wrong context": (
+        lambda m, _: ropeconv.apply(m, yarn=4, context={}),
+        "context={} is not a number",
+    ),
+    "apply, a wrong recipe": (
+        lambda m, _: ropeconv.apply(m, {"yarn": 4}),
+        "needs a Recipe or the path of one",
+    ),
+    "apply, a recipe and more": (
+        lambda m, _: ropeconv.apply(m, Recipe(METHODS["yarn"](4.0)), context=9),
+        "got a rec",
+    ),
+    "apply, two formats": (
+        lambda m, _: ropeconv.apply(m, yarn=4, to=["gguf"]),
+        "call apply\\(\\) once for each",
+    ),
+    "apply, a wrong runtime": (
+        lambda m, _: ropeconv.apply(m, yarn=4, runtime=7),
+        "runtime=7 is not a text",
+    ),
+    "apply, None": (
+        lambda *_: ropeconv.apply(None, yarn=4),
+        "needs a path, an id on the Hub, .* and got None",
+    ),
+    "apply of a plan with a method": (
+        lambda m, _: ropeconv.apply(ropeconv.apply(m, yarn=4, dry_run=True), yarn=2),
+        "of a plan does not accept yarn",
+    ),
+    "advise, a short context": (
+        lambda m, _: ropeconv.advise(m, 9),
+        "--context 9 is within the trained",
+    ),
     "inspect, a number": (lambda *_: ropeconv.inspect(7), "and got 7"),
-    "inspect, a plan": (lambda m, _: ropeconv.inspect(ropeconv.apply(m, yarn=4, dry_run=True)), "not written yet"),
+    "inspect, a plan": (
+        lambda m, _: ropeconv.inspect(ropeconv.apply(m, yarn=4, dry_run=True)),
+        "not written yet",
+    ),
     "compare, a list": (lambda m, _: ropeconv.compare(m, [m]), "and got a list"),
-    "patch, a path": (lambda m, _: ropeconv.patch(str(m), yarn=4), "patch\\(\\) needs a loaded model, and got '"),
+    "patch, a path": (
+        lambda m, _: ropeconv.patch(str(m), yarn=4),
+        "patch\\(\\) needs a loaded model, and got '",
+    ),
     "patch, nothing": (lambda _, load: ropeconv.patch(load()), "patch\\(\\) needs a method"),
-    "patch, an output option": (lambda _, load: ropeconv.patch(load(), yarn=4, out="x"), "no keyword out"),
+    "patch, an output option": (
+        lambda _, load: ropeconv.patch(load(), yarn=4, out="x"),
+        "no keyword out",
+    ),
     "restore, a source": (lambda m, _: ropeconv.restore(m), "ropeconv.json"),
     "validate, a source": (lambda m, _: ropeconv.validate(m), "not an output of ropeconv"),
     "validate, a local one": (
-        lambda m, _: ropeconv.validate([ropeconv.apply(m, yarn=4).path, m.rename("moved")][0]), "pass against='PATH'"
+        lambda m, _: ropeconv.validate([ropeconv.apply(m, yarn=4).path, m.rename("moved")][0]),
+        "pass against='PATH'",
     ),
-    "validate, a near name": (lambda m, _: ropeconv.validate(m, m, lenght=4), "did you mean length?"),
-    "evaluate, a wrong text": (lambda m, _: ropeconv.evaluate(m, "base", 3), "text=3 is not the path of a text"),
-    "evaluate, wrong methods": (lambda m, _: ropeconv.evaluate(m, 4, "book.txt"), "methods=4 is not a text"),
-    "evaluate, a near name": (lambda m, _: ropeconv.evaluate(m, "base", "b", length=1), "did you mean lengths?"),
-    "apply, a wrong family": (lambda m, _: ropeconv.apply(m, yarn=4, family=3), "family=3 is not a text"),
-    "apply, a wrong flag": (lambda m, _: ropeconv.apply(m, yarn=4, link="no"), "link='no' is not True or False"),
-    "apply, a wrong callback": (lambda m, _: ropeconv.apply(m, yarn=4, advance=3), "advance=3 is not a function"),
+    "validate, a near name": (
+        lambda m, _: ropeconv.validate(m, m, lenght=4),
+        "did you mean length?",
+    ),
+    "evaluate, a wrong text": (
+        lambda m, _: ropeconv.evaluate(m, "base", 3),
+        "text=3 is not the path of a text",
+    ),
+    "evaluate, wrong methods": (
+        lambda m, _: ropeconv.evaluate(m, 4, "book.txt"),
+        "methods=4 is not a text",
+    ),
+    "evaluate, a near name": (
+        lambda m, _: ropeconv.evaluate(m, "base", "b", length=1),
+        "did you mean lengths?",
+    ),
+    "apply, a wrong family": (
+        lambda m, _: ropeconv.apply(m, yarn=4, family=3),
+        "family=3 is not a text",
+    ),
+    "apply, a wrong flag": (
+        lambda m, _: ropeconv.apply(m, yarn=4, link="no"),
+        "link='no' is not True or False",
+    ),
+    "apply, a wrong callback": (
+        lambda m, _: ropeconv.apply(m, yarn=4, advance=3),
+        "advance=3 is not a function",
+    ),
     "restore, a wrong out": (lambda m, _: ropeconv.restore(m, out=3), "out=3 is not a path"),
-    "evaluate, a wrong number": (lambda m, _: ropeconv.evaluate(m, "base", "b", windows="8"), "not a whole number"),
-    "validate, a wrong number": (lambda m, _: ropeconv.validate(m, m, tokens="9"), "tokens='9' is not a whole number"),
+    "evaluate, a wrong number": (
+        lambda m, _: ropeconv.evaluate(m, "base", "b", windows="8"),
+        "not a whole number",
+    ),
+    "validate, a wrong number": (
+        lambda m, _: ropeconv.validate(m, m, tokens="9"),
+        "tokens='9' is not a whole number",
+    ),
     "apply, a wrong out": (lambda m, _: ropeconv.apply(m, yarn=4, out=3), "out=3 is not a path"),
-    "apply, push": (lambda m, _: ropeconv.apply(m, yarn=4, push="me/x"), "pass the output to `ropeconv push`"),
+    "apply, push": (
+        lambda m, _: ropeconv.apply(m, yarn=4, push="me/x"),
+        "pass the output to `ropeconv push`",
+    ),
     "evaluate, no such text": (lambda m, _: ropeconv.evaluate(m, "base", "none.txt"), "none.txt"),
-}  # fmt: skip
+}
 
 
 @pytest.fixture
@@ -124,16 +225,27 @@ def test_a_natural_call_works(call: str, model: Path, load: Callable[[], Any]) -
 def test_a_mistake_is_a_sentence(
     call: str, model: Path, load: Callable[[], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))  # other tests have copies of this model
+    monkeypatch.setenv(
+        "XDG_STATE_HOME", str(tmp_path / "state")
+    )  # other tests have copies of this model
     mistake, sentence = WRONG[call]
     with pytest.raises(RopeconvError, match=sentence):
         mistake(model, load)
 
 
 def test_the_keywords_are_those_of_the_command(model: Path) -> None:
-    given = {"runtime": "vllm", "to": "safetensors", "encoding": "factors", "out": "~/a", "all_files": True}
-    target, out = ropeconv.apply(model, mixed=4, dry_run=True, **given).target, Path.home() / "a"
-    assert target == Target(to="safetensors", encoding="factors", out=out, runtimes=("vllm",), all_files=True)
+    given = {
+        "runtime": "vllm",
+        "to": "safetensors",
+        "encoding": "factors",
+        "out": "~/a",
+        "all_files": True,
+    }
+    target = ropeconv.apply(model, mixed=4, dry_run=True, **given).target
+    out = Path.home() / "a"
+    assert target == Target(
+        to="safetensors", encoding="factors", out=out, runtimes=("vllm",), all_files=True
+    )
 
 
 @pytest.mark.parametrize(
@@ -157,7 +269,10 @@ def test_a_source_on_the_hub_is_found_by_its_commit(
 def test_a_package_does_not_take_the_place_of_a_verb() -> None:
     for name in ("validate.comparison", "validate", "evaluate.texts", "evaluate"):
         importlib.import_module(f"ropeconv.{name}")
-        assert [callable(getattr(ropeconv, verb)) for verb in ("validate", "evaluate")] == [True, True]
+        assert [callable(getattr(ropeconv, verb)) for verb in ("validate", "evaluate")] == [
+            True,
+            True,
+        ]
 
 
 def blocks() -> list[str]:
@@ -167,7 +282,9 @@ def blocks() -> list[str]:
     return re.findall(r"```python\n(.*?)```", tasks, re.DOTALL)
 
 
-def test_the_ten_tasks_of_the_docs_run(llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_ten_tasks_of_the_docs_run(
+    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     llama.rename(tmp_path / "Llama-2-7b-hf")
     (tmp_path / "Llama-2-7b-hf" / "tokenizer.json").write_text(tokenizer_json())

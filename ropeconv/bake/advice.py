@@ -1,4 +1,6 @@
-"""Compares the methods that reach a length: by what is known of them (`evidence.toml`), then by their schedules."""
+"""Compares the methods that reach a length: by what is known of them (`evidence.toml`), then by
+their schedules.
+"""
 
 import math
 from collections import Counter
@@ -40,10 +42,10 @@ from .plan import Plan
 from .start import nothing_to_extend
 
 CRITERION = (
-    "what can be written; then the recommendation of the publisher, or the scaling that the model was trained with; "
-    "then known to work without fine-tuning at this factor; then measured to be better than other methods; "
-    "then fewer dimensions outside the trained angles, then the longer effective length, "
-    "then the smaller change of the pairs that complete a period"
+    "what can be written; then the recommendation of the publisher, or the scaling that the model"
+    " was trained with; then known to work without fine-tuning at this factor; then measured to be"
+    " better than other methods; then fewer dimensions outside the trained angles, then the longer"
+    " effective length, then the smaller change of the pairs that complete a period"
 )
 
 
@@ -51,8 +53,8 @@ CRITERION = (
 class Standing:
     """How a method did beside others.
 
-    signs: by the name of each other method 1 where this one was better, -1 where worse, 0 where that is not decided,
-    averaged over studies. studies: those that count.
+    signs: by the name of each other method 1 where this one was better, -1 where worse, 0 where
+    that is not decided, averaged over studies. studies: those that count.
     """
 
     signs: dict[str, float] = field(default_factory=dict)
@@ -74,11 +76,13 @@ def standing(name: str, factor: float, fine_tuned: bool, on_top: str = "") -> St
 
     Args:
         name: The name of the method.
-        factor: The length over the trained study. For each other method, the studies nearest to it count.
-        fine_tuned: Whether the model is fine-tuned with the method. Where no study compares two methods, those
-            without fine-tuning do.
-        on_top: The kind of the scaling that the model was trained with and that the method is put on; empty for an
-            unscaled model. Where no study has that kind, those of other kinds count.
+        factor: The length over the trained study. For each other method, the studies nearest to it
+            count.
+        fine_tuned: Whether the model is fine-tuned with the method. Where no study compares two
+            methods, those without fine-tuning do.
+        on_top: The kind of the scaling that the model was trained with and that the method is put
+            on; empty for an unscaled model. Where no study has that kind, those of other kinds
+            count.
     """
     signs: dict[str, float] = {}
     used: dict[tuple[str, float, str], Study] = {}
@@ -90,7 +94,11 @@ def standing(name: str, factor: float, fine_tuned: bool, on_top: str = "") -> St
         if other == name or not pool:
             continue
         distances = [abs(math.log(study.factor / factor)) for study in pool]
-        nearest = [study for study, far in zip(pool, distances, strict=True) if far <= min(distances) + 1e-9]
+        nearest = [
+            study
+            for study, far in zip(pool, distances, strict=True)
+            if far <= min(distances) + 1e-9
+        ]
         signs[other] = mean(study.sign(name, other) for study in nearest)
         used |= {(study.source, study.factor, study.on_top): study for study in nearest}
     return Standing(signs, tuple(used.values()))
@@ -98,7 +106,9 @@ def standing(name: str, factor: float, fine_tuned: bool, on_top: str = "") -> St
 
 @dataclass(frozen=True)
 class FormatAdvice:
-    """The planned output of one format: its encoding and verdicts, or the reason why it cannot hold the schedule."""
+    """The planned output of one format: its encoding and verdicts, or the reason why it cannot hold
+    the schedule.
+    """
 
     encoding: str
     verdicts: tuple[Verdict, ...]
@@ -115,7 +125,8 @@ class Advice:
     """One method at the wanted length.
 
     Attributes:
-        recipe: The method with its parameters, and the modifiers that it needs for this model and length.
+        recipe: The method with its parameters, and the modifiers that it needs for this model and
+            length.
         schedule: The schedule of the model.
         profile: Numbers about the schedule, compared with what was trained.
         fine_tuning: The training that the method needs at this length.
@@ -123,7 +134,8 @@ class Advice:
         command: The command that bakes it.
         replace: Whether it needs `--replace`.
         out: The name of its output.
-        recommended: Why it comes before methods that were measured to be better: the source; empty for others.
+        recommended: Why it comes before methods that were measured to be better: the source; empty
+            for others.
         standing: The measurement.
     """
 
@@ -171,8 +183,15 @@ class Advice:
     def rank(self) -> tuple[Any, ...]:
         """The key by which advice is sorted, best first, as CRITERION explains it."""
         first = self.profile.reach.first_violation
-        effective = self.schedule.context if first is None else min(first - 1, self.schedule.context)
-        known = not self.writable, not self.recommended, not self.works_untuned, -self.standing.score
+        effective = (
+            self.schedule.context if first is None else min(first - 1, self.schedule.context)
+        )
+        known = (
+            not self.writable,
+            not self.recommended,
+            not self.works_untuned,
+            -self.standing.score,
+        )
         return *known, self.profile.outside, -effective, self.profile.fast_change, self.method.name
 
     def to_dict(self) -> JsonObject:
@@ -203,8 +222,8 @@ def advise(
 ) -> tuple[list[Advice], dict[str, str]]:
     """Compare every method that reaches a length.
 
-    A model that was trained with its scaling keeps it, and is judged from that training; any other scaled model is
-    judged from its unscaled RoPE.
+    A model that was trained with its scaling keeps it, and is judged from that training; any other
+    scaled model is judged from its unscaled RoPE.
 
     Args:
         source: The model.
@@ -223,11 +242,14 @@ def advise(
     training = kept_scaling(inspection)
     start = inspection.spec if training else inspection.first_spec.unscaled()
     if context <= start.context:
-        raise UsageError(f"--context {context} is within the trained {start.context} tokens; give a longer one")
+        raise UsageError(
+            f"--context {context} is within the trained {start.context} tokens; give a longer one"
+        )
     unseen = nothing_to_extend(inspection, context)
     if unseen:
         raise RopeconvError(f"{source.reference} cannot be extended: {unseen}")
-    rows, passed = [], {}
+    rows = []
+    passed = {}
     for name, kind in REGISTRY.items():
         try:
             method = _reaching(kind, start, context, on_top=bool(training))
@@ -239,7 +261,8 @@ def advise(
 
 
 def kept_scaling(inspection: Inspection) -> str:
-    """Return why methods keep the scaling of a model: how it is known to be a trained one; empty where they do not.
+    """Return why methods keep the scaling of a model: how it is known to be a trained one; empty
+    where they do not.
 
     Methods for an output of ropeconv start from its first source.
     """
@@ -247,14 +270,22 @@ def kept_scaling(inspection: Inspection) -> str:
 
 
 def _reaching(kind: type[Method], start: RopeSpec, context: int, on_top: bool) -> Method | None:
-    """The method with the parameter that reaches a context. start: what it starts from, over its whole context."""
+    """The method with the parameter that reaches a context. start: what it starts from, over its
+    whole context.
+    """
     if on_top and kind is ThetaBound:
-        raise RecipeError("--theta-bound is for training with another base; it does not go on top of a trained scaling")
+        raise RecipeError(
+            "--theta-bound is for training with another base; it does not go on top of a trained"
+            " scaling"
+        )
     if on_top:  # to the method, the declared context is the one before the scaling
-        method = kind.reaching(start.unscaled(), round(context * start.original_context / start.context))
+        method = kind.reaching(
+            start.unscaled(), round(context * start.original_context / start.context)
+        )
     else:
         method = kind.reaching(start, context)
-    factor, length = context / start.context, format_tokens(context)
+    factor = context / start.context
+    length = format_tokens(context)
     if isinstance(method, LengthMethod):
         return replace(method, target=context)
     if is_length(length) and (on_top or round(factor, 2) != factor or factor > LARGEST_FACTOR):
@@ -265,11 +296,18 @@ def _reaching(kind: type[Method], start: RopeSpec, context: int, on_top: bool) -
     return method
 
 
-def _recipe(inspection: Inspection, start: RopeSpec, method: Method, context: int, on_top: bool) -> Recipe:
-    """The recipe of a method for a length, with the modifiers that it needs. start: what it starts from."""
-    recipe, form = Recipe(method, on_top=on_top), start.form
+def _recipe(
+    inspection: Inspection, start: RopeSpec, method: Method, context: int, on_top: bool
+) -> Recipe:
+    """The recipe of a method for a length, with the modifiers that it needs. start: what it starts
+    from.
+    """
+    recipe = Recipe(method, on_top=on_top)
+    form = start.form
     if on_top and isinstance(form, LongRope):  # their runtimes derive it from the declared context
-        attention_factor = longrope_attention_factor(context / form.original_context, form.original_context)
+        attention_factor = longrope_attention_factor(
+            context / form.original_context, form.original_context
+        )
         recipe = replace(recipe, attention_factor=float(f"{attention_factor:.9g}"))
     if recipe.schedule(start).context != context or context < inspection.spec.context:
         recipe = replace(recipe, context=context)
@@ -279,8 +317,12 @@ def _recipe(inspection: Inspection, start: RopeSpec, method: Method, context: in
 def _writings(
     source: Source | GgufSource, recipe: Recipe, outputs: Sequence[Format] | None
 ) -> tuple[dict[str, FormatAdvice], Plan | None]:
-    """The planned output per format, and the first of the plans; None where no format can hold the recipe."""
-    known: tuple[Format, ...] = ("gguf",) if isinstance(source, GgufSource) else ("safetensors", "gguf")
+    """The planned output per format, and the first of the plans; None where no format can hold the
+    recipe.
+    """
+    known: tuple[Format, ...] = (
+        ("gguf",) if isinstance(source, GgufSource) else ("safetensors", "gguf")
+    )
     writings: dict[str, FormatAdvice] = {}
     first = None
     for name in known if outputs is None else outputs:
@@ -295,11 +337,18 @@ def _writings(
 
 
 def _advice(
-    source: Source | GgufSource, inspection: Inspection, start: RopeSpec, method: Method, context: int, training: str,
+    source: Source | GgufSource,
+    inspection: Inspection,
+    start: RopeSpec,
+    method: Method,
+    context: int,
+    training: str,
     outputs: Sequence[Format] | None,
-) -> Advice:  # fmt: skip
+) -> Advice:
     """Advice on a method. start: what it starts from. training: as `trained_scaling` returns it."""
-    on_top, factor, form = bool(training), context / start.context, start.form
+    on_top = bool(training)
+    factor = context / start.context
+    form = start.form
     recipe = _recipe(inspection, start, method, context, on_top)
     planned = replace(recipe, context=context)
     writings, plan = _writings(source, planned, outputs)
@@ -316,7 +365,9 @@ def _advice(
         profile=profile(schedule, start),
         fine_tuning=need,
         writings=writings,
-        command=command_line("apply", source.reference, *(flags(recipe) or ()), *["--replace"] * replaced),
+        command=command_line(
+            "apply", source.reference, *(flags(recipe) or ()), *["--replace"] * replaced
+        ),
         replace=replaced,
         out="" if plan is None else str(plan.out),
         recommended=recommended,
@@ -331,7 +382,9 @@ METHODS: dict[str, tuple[str, str]] = {
     "yarn": ("yarn", "native"),
     "factors": ("mixed", "factors"),
 }
-"""The method and the encoding that stand for each way to write RoPE; any other method is written in one of them."""
+"""The method and the encoding that stand for each way to write RoPE; any other method is written in
+one of them.
+"""
 
 
 @dataclass(frozen=True)
@@ -370,7 +423,9 @@ def matrix() -> tuple[MatrixCell, ...]:
 
 
 def counts(cells: Iterable[MatrixCell]) -> dict[str, int]:
-    """How many cells are known by execution ("run"), from the source ("read"), and not at all ("unknown")."""
+    """How many cells are known by execution ("run"), from the source ("read"), and not at all
+    ("unknown").
+    """
     grades = Counter(cell.verdict.grade or "unknown" for cell in cells)
     return {grade: grades[grade] for grade in ("run", "read", "unknown")}
 
@@ -378,8 +433,8 @@ def counts(cells: Iterable[MatrixCell]) -> dict[str, int]:
 def letters(cells: Iterable[MatrixCell]) -> str:
     """One family in one row, for display.
 
-    A letter for each way to write RoPE that is exact, a dot for one that is not; "-" for no model and
-    "?" where nothing was tested.
+    A letter for each way to write RoPE that is exact, a dot for one that is not; "-" for no model
+    and "?" where nothing was tested.
     """
     statuses = {cell.writing: cell.verdict.status for cell in cells}
     if set(statuses.values()) <= {"unsupported"}:

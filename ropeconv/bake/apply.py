@@ -56,8 +56,9 @@ Query = Callable[[Path], JsonObject]
 class OutputCheck:
     """The check of the output of a plan, called with the folder of the finished files.
 
-    query: None where transformers is not installed. record: the result, None before the check and without one. reason:
-    why there is none, or empty. uncomputed: whether it is that the installed transformers computes another RoPE.
+    query: None where transformers is not installed. record: the result, None before the check and
+    without one. reason: why there is none, or empty. uncomputed: whether it is that the installed
+    transformers computes another RoPE.
     """
 
     plan: CheckpointPlan
@@ -67,32 +68,44 @@ class OutputCheck:
     uncomputed: bool = False
 
     def __call__(self, folder: Path) -> CheckRecord | None:
-        """Return the result; None where no verdict predicts that the installed transformers computes the schedule.
+        """Return the result; None where no verdict predicts that the installed transformers
+        computes the schedule.
 
-        Raises Disagreement where one does and it computes something else, and where one predicts that it computes
-        another RoPE without an error, unless the plan is only for other runtimes.
+        Raises Disagreement where one does and it computes something else, and where one predicts
+        that it computes another RoPE without an error, unless the plan is only for other runtimes.
         """
         if self.query is None:
             self.reason = NOT_INSTALLED
             return None
-        answer, result = self.query(folder), self.plan.result
+        answer = self.query(folder)
+        result = self.plan.result
         version = answer.get("transformers", "")
         predicted = self.plan.predicted(version)
-        if predicted in SILENT and {ALL, "transformers"} & set(self.plan.target.runtimes or ("transformers",)):
+        if predicted in SILENT and {ALL, "transformers"} & set(
+            self.plan.target.runtimes or ("transformers",)
+        ):
             verdict = result.verdict_of(find(f"transformers@{version}")[0])
             raise Disagreement(
-                f"transformers {version}, which is installed here, computes another RoPE from this output "
-                f"({verdict.reason or predicted}); install a version that `ropeconv list runtimes` names, or name "
-                "another runtime for the output, as in --runtime vllm; nothing was kept"
+                f"transformers {version}, which is installed here, computes another RoPE from this"
+                f" output ({verdict.reason or predicted}); install a version that `ropeconv list"
+                " runtimes` names, or name another runtime for the output, as in --runtime vllm;"
+                " nothing was kept"
             )
         if predicted not in RUNS:
             version = version or "as installed here"
-            self.reason = f"transformers {version} is not among the versions that compute it exactly"
+            self.reason = (
+                f"transformers {version} is not among the versions that compute it exactly"
+            )
             self.uncomputed = True
             return None
-        if result.family.origin and answer.get("error", "").startswith("LookupError: it has no model type"):
+        if result.family.origin and answer.get("error", "").startswith(
+            "LookupError: it has no model type"
+        ):
             origin = result.family.origin
-            self.reason = f"transformers {version} does not have this model type, so nothing was compared with {origin}"
+            self.reason = (
+                f"transformers {version} does not have this model type, so nothing was compared"
+                f" with {origin}"
+            )
             return None
         try:
             self.record = compare(answer, result.in_config, self.plan.before, result.written_as)
@@ -102,11 +115,14 @@ class OutputCheck:
 
 
 def probe_query(plan: CheckpointPlan, probe: Probe) -> Query:
-    """Return the function that asks transformers about the config in a folder: from the cache, else by the probe.
+    """Return the function that asks transformers about the config in a folder: from the cache, else
+    by the probe.
 
     The probe is stopped where the cache has the answer to the config of the plan.
     """
-    has_code, family, context = bool(plan.result.texts), plan.result.family, plan.schedule.context
+    has_code = bool(plan.result.texts)
+    family = plan.result.family
+    context = plan.schedule.context
     stands_for = family.text_type if family.assumed else ""
     model_type = stands_for or str(plan.result.config.get("model_type", ""))
     cache = ProbeCache()
@@ -119,14 +135,18 @@ def probe_query(plan: CheckpointPlan, probe: Probe) -> Query:
     return lambda folder: cache.answer(folder, model_type, context, has_code, stands_for, probe)
 
 
-def change_in_place(source: GgufSource, edit: Edit, verify: Callable[[Path], None] = lambda path: None) -> Path:
-    """Change the first shard of a GGUF file in place. After a kill at any moment, running again undoes it first.
+def change_in_place(
+    source: GgufSource, edit: Edit, verify: Callable[[Path], None] = lambda path: None
+) -> Path:
+    """Change the first shard of a GGUF file in place. After a kill at any moment, running again
+    undoes it first.
 
-    verify: called with the changed file before the change is final; where it raises, the change is undone.
+    verify: called with the changed file before the change is final; where it raises, the change is
+    undone.
 
-    Raises RopeconvError for links into a cache, for a file with other names, for one that another process changes, or
-    has changed since it was planned, where the filesystem cannot make space and where the disk fails; the file does
-    not change then.
+    Raises RopeconvError for links into a cache, for a file with other names, for one that another
+    process changes, or has changed since it was planned, where the filesystem cannot make space and
+    where the disk fails; the file does not change then.
     """
     try:
         changing = phases(source.file, edit)
@@ -140,8 +160,8 @@ def change_in_place(source: GgufSource, edit: Edit, verify: Callable[[Path], Non
     except OSError as problem:
         place = problem.filename or source.path
         raise RopeconvError(
-            f"{source.path} cannot be changed in place ({problem.strerror}: {place}) and has not changed; write a new "
-            "file with -o"
+            f"{source.path} cannot be changed in place ({problem.strerror}: {place}) and has not"
+            " changed; write a new file with -o"
         ) from None
     return source.path
 
@@ -150,10 +170,10 @@ def change_in_place(source: GgufSource, edit: Edit, verify: Callable[[Path], Non
 class AppliedPlan(Summary):
     """An output that has been written. It can be passed wherever a path is expected.
 
-    path: a folder, or a GGUF file (of several shards the first). check: what the installed transformers computes from a
-    checkpoint, or what was read back from a GGUF file; None where neither was done. reason: why transformers, or
-    llama.cpp for a conversion, was not run, or empty. uncomputed: whether it is that the installed transformers does
-    not compute the schedule.
+    path: a folder, or a GGUF file (of several shards the first). check: what the installed
+    transformers computes from a checkpoint, or what was read back from a GGUF file; None where
+    neither was done. reason: why transformers, or llama.cpp for a conversion, was not run, or
+    empty. uncomputed: whether it is that the installed transformers does not compute the schedule.
     """
 
     path: Path
@@ -187,17 +207,20 @@ def apply(
     Args:
         plan: The output.
         link, force, checksum, staged, fsync: As in `ApplyOptions`.
-        check: Before the output gets its final name, ask the installed transformers what it computes from a checkpoint;
-            read a GGUF file back, and let the installed llama.cpp decode a few tokens with a conversion.
+        check: Before the output gets its final name, ask the installed transformers what it
+            computes from a checkpoint; read a GGUF file back, and let the installed llama.cpp
+            decode a few tokens with a conversion.
         advance: Called with the bytes done since the last call.
-        probe: One that the caller has started already; None starts one where transformers is installed.
-        remember: Note where the local source is, in the user's state, so that `validate` and `eval` find it again.
+        probe: One that the caller has started already; None starts one where transformers is
+            installed.
+        remember: Note where the local source is, in the user's state, so that `validate` and `eval`
+            find it again.
 
     Raises:
-        Disagreement: Where the installed transformers computes something else than the schedule, and where a GGUF file
-            that was read back is not as planned.
-        RopeconvError: Where llama.cpp does not run a conversion and where the output cannot be written. Nothing is
-            kept.
+        Disagreement: Where the installed transformers computes something else than the schedule,
+            and where a GGUF file that was read back is not as planned.
+        RopeconvError: Where llama.cpp does not run a conversion and where the output cannot be
+            written. Nothing is kept.
     """
     plan.check_packages()
     options = ApplyOptions(link=link, force=force, checksum=checksum, staged=staged, fsync=fsync)
@@ -213,7 +236,9 @@ def apply(
 def _apply_checkpoint(
     plan: Plan, options: ApplyOptions, check: bool, advance: Advance, probe: Probe | None
 ) -> AppliedPlan:
-    """Write a checkpoint, and ask transformers about it. Parameters and errors are those of `apply`."""
+    """Write a checkpoint, and ask transformers about it. Parameters and errors are those of
+    `apply`.
+    """
     if not isinstance(plan, CheckpointPlan) or not check:
         return AppliedPlan(execute_plan(plan, options, advance=advance))
     started = Probe() if probe is None and Probe.available() else None
@@ -224,11 +249,17 @@ def _apply_checkpoint(
     return AppliedPlan(path, checking.record, checking.reason, checking.uncomputed)
 
 
-def _apply_gguf(plan: GgufOutput, options: ApplyOptions, check: bool, advance: Advance) -> AppliedPlan:
-    """Write a GGUF file, or change one in place, and read it back. Parameters and errors are those of `apply`."""
+def _apply_gguf(
+    plan: GgufOutput, options: ApplyOptions, check: bool, advance: Advance
+) -> AppliedPlan:
+    """Write a GGUF file, or change one in place, and read it back. Parameters and errors are those
+    of `apply`.
+    """
     checking = GgufOutputCheck(plan)
     if isinstance(plan, GgufPlan) and plan.target.in_place:
-        path = change_in_place(plan.source, plan.edit, checking.read_back if check else lambda path: None)
+        path = change_in_place(
+            plan.source, plan.edit, checking.read_back if check else lambda path: None
+        )
     elif check:
         path = execute_plan(plan, options, checking, advance)
     else:
@@ -240,7 +271,8 @@ def _apply_gguf(plan: GgufOutput, options: ApplyOptions, check: bool, advance: A
 class GgufOutputCheck:
     """The check of a GGUF output, called with the folder of the finished files.
 
-    record: the result, None before the check. reason: why llama.cpp was not run on a conversion, or empty.
+    record: the result, None before the check. reason: why llama.cpp was not run on a conversion, or
+    empty.
     """
 
     plan: GgufOutput
@@ -248,7 +280,9 @@ class GgufOutputCheck:
     reason: str = ""
 
     def __call__(self, folder: Path) -> None:
-        """Read the files back, and let the installed llama.cpp decode a few tokens with a conversion."""
+        """Read the files back, and let the installed llama.cpp decode a few tokens with a
+        conversion.
+        """
         path = folder / self.plan.files[0].name
         self.read_back(path)
         if isinstance(self.plan, ExportPlan):
@@ -266,8 +300,8 @@ class GgufOutputCheck:
         problem, self.reason = why_not_run(path)
         if problem:
             raise RopeconvError(
-                f"llama.cpp cannot run the conversion: {problem}; convert it with llama.cpp and patch that, or keep "
-                "safetensors; nothing was kept"
+                f"llama.cpp cannot run the conversion: {problem}; convert it with llama.cpp and"
+                " patch that, or keep safetensors; nothing was kept"
             )
         if not self.reason:
             assert self.record is not None
@@ -280,7 +314,8 @@ def make_plan(source: Source | GgufSource, recipe: Recipe, target: Target | None
     Args:
         source: From `open_source`.
         recipe: The method and its modifiers.
-        target: Format, encoding and runtimes; by default the format of the source, for transformers (or llama.cpp).
+        target: Format, encoding and runtimes; by default the format of the source, for transformers
+            (or llama.cpp).
 
     Raises:
         UsageError: For options that do not go together.
@@ -293,10 +328,15 @@ def make_plan(source: Source | GgufSource, recipe: Recipe, target: Target | None
     if isinstance(source, GgufSource) and target.to == "safetensors":
         checkpoint = GgufCheckpoint(source, target.outtype or "auto")
         inspection = checkpoint.inspection
-        if inspection.first is not None and inspection.extended and not isinstance(recipe.method, AsIs):
+        if (
+            inspection.first is not None
+            and inspection.extended
+            and not isinstance(recipe.method, AsIs)
+        ):
             raise RopeconvError(
-                f"{source.reference} was extended by ropeconv already, and a checkpoint would not record its source; "
-                "run `ropeconv restore` on it first, or pass --as-is to keep the RoPE it has"
+                f"{source.reference} was extended by ropeconv already, and a checkpoint would not"
+                " record its source; run `ropeconv restore` on it first, or pass --as-is to keep"
+                " the RoPE it has"
             )
         source = checkpoint
     if isinstance(source, GgufSource):
@@ -310,16 +350,17 @@ def make_plan(source: Source | GgufSource, recipe: Recipe, target: Target | None
 def patch(model: PreTrainedModel, recipe_or_plan: Recipe | Plan) -> Undo:
     """Make a loaded model compute a context extension. Calling the returned function undoes it.
 
-    The config of the model does not change, so that servers and `generate` still see its own context length. Patches
-    are undone in the reverse order.
+    The config of the model does not change, so that servers and `generate` still see its own
+    context length. Patches are undone in the reverse order.
 
     Args:
-        model: A causal language model of transformers, loaded from the source of the plan, or unscaled for a recipe;
-            its RoPE is read from its config.
+        model: A causal language model of transformers, loaded from the source of the plan, or
+            unscaled for a recipe; its RoPE is read from its config.
         recipe_or_plan: The extension.
 
     Raises:
-        RopeconvError: For a recipe over a model that is scaled already (plan it with `Target(replace=True)`).
+        RopeconvError: For a recipe over a model that is scaled already (plan it with
+            `Target(replace=True)`).
         BadSource: For a model whose rotary modules are not of the known shape.
     """
     config = model.config.to_dict()
@@ -328,17 +369,21 @@ def patch(model: PreTrainedModel, recipe_or_plan: Recipe | Plan) -> Undo:
     if isinstance(recipe_or_plan, Recipe):
         if spec.scaled and recipe_or_plan.start(spec) is not spec:
             raise RopeconvError(
-                f"the model is scaled already ({describe(spec.form)}); make a plan with Target(replace=True) and patch "
-                "with that, or set on_top in the recipe"
+                f"the model is scaled already ({describe(spec.form)}); make a plan with"
+                " Target(replace=True) and patch with that, or set on_top in the recipe"
             )
         schedule = recipe_or_plan.schedule(spec)
         scale: LogN | QueryScaling | None = schedule.log_n
     else:
-        schedule, result, before = recipe_or_plan.schedule, recipe_or_plan.result, recipe_or_plan.before
-        if before.rotary_dim != spec.rotary_dim or not math.isclose(before.rope_theta, spec.rope_theta, rel_tol=1e-6):
+        schedule = recipe_or_plan.schedule
+        result = recipe_or_plan.result
+        before = recipe_or_plan.before
+        if before.rotary_dim != spec.rotary_dim or not math.isclose(
+            before.rope_theta, spec.rope_theta, rel_tol=1e-6
+        ):
             raise RopeconvError(
-                f"the plan is for {recipe_or_plan.source.reference}; the model has another RoPE, so load the source of "
-                "the plan"
+                f"the plan is for {recipe_or_plan.source.reference}; the model has another RoPE, so"
+                " load the source of the plan"
             )
         scale = effective_scaling(schedule.log_n, result.log_n_approximation, result.deviation)
     return patch_modules(model, schedule, spec, scale, family.weights.q_norm or family.weights.q)

@@ -39,24 +39,33 @@ RENAMED = "model-00001-of-00001.safetensors"
 def extra_shard(
     source: Source, tensors: Mapping[str, NDArray[np.float32]]
 ) -> tuple[list[PlannedFile], dict[str, str], dict[str, str]]:
-    """Return the files that add float32 tensors to a checkpoint: new ones, new texts, and new names by the old ones.
+    """Return the files that add float32 tensors to a checkpoint: new ones, new texts, and new names
+    by the old ones.
 
-    A checkpoint in one file gets an index, and its file another name, since readers prefer `model.safetensors` to any
-    index.
+    A checkpoint in one file gets an index, and its file another name, since readers prefer
+    `model.safetensors` to any index.
     """
-    header = header_bytes([(name, "F32", data.shape) for name, data in tensors.items()], {"format": "pt"})
+    header = header_bytes(
+        [(name, "F32", data.shape) for name, data in tensors.items()], {"format": "pt"}
+    )
     size = len(header) + sum(data.nbytes for data in tensors.values())
 
     def blocks() -> Iterator[bytes | memoryview]:
         yield header
         yield from (np.ascontiguousarray(data, "<f4").data.cast("B") for data in tensors.values())
 
-    index, renamed = source.text(INDEX), dict[str, str]()
+    index = source.text(INDEX)
+    renamed = dict[str, str]()
     if index is None:
         total = sum(tensor.stop - tensor.start for tensor in source.tensors.values())
-        index, renamed = index_text(total, dict.fromkeys(source.tensors, RENAMED)), {SINGLE: RENAMED}
+        index = index_text(total, dict.fromkeys(source.tensors, RENAMED))
+        renamed = {SINGLE: RENAMED}
     text = with_shard(index, SHARD, {name: data.nbytes for name, data in tensors.items()})
-    return [PlannedFile("write", SHARD, size, make=partial(write_blocks, blocks))], {INDEX: text}, renamed
+    return (
+        [PlannedFile("write", SHARD, size, make=partial(write_blocks, blocks))],
+        {INDEX: text},
+        renamed,
+    )
 
 
 @dataclass(frozen=True)
@@ -72,13 +81,19 @@ class CheckpointPlan(Plan):
         texts = {file.name: file.text for file in self.files if file.text is not None}
         without_text = [file for file in self.files if file.text is None and not file.origin]
         added = [file.name for file in without_text if file.action in ("write", "convert")]
-        renamed = {file.name: file.origin for file in self.files if file.origin and file.origin != file.name}
+        renamed = {
+            file.name: file.origin
+            for file in self.files
+            if file.origin and file.origin != file.name
+        }
         multiplied = fold.tensors if fold is not None else ()
         record = folder_record(source, texts, added, renamed, self.skipped, multiplied)
         return original_record(source, source_record(source), folder=record)
 
     def predicted(self, version: str) -> str:
-        """Return the status for one version of transformers; "unknown" for versions that are not in the tables."""
+        """Return the status for one version of transformers; "unknown" for versions that are not in
+        the tables.
+        """
         if not version:
             return "unknown"
         try:
@@ -88,22 +103,29 @@ class CheckpointPlan(Plan):
 
 
 def checkpoint_plan(source: Source, recipe: Recipe, target: Target) -> CheckpointPlan:
-    """Plan a checkpoint: schedule, encoding, verdicts, files. Parameters and errors are those of `make_plan`."""
+    """Plan a checkpoint: schedule, encoding, verdicts, files. Parameters and errors are those of
+    `make_plan`.
+    """
     inspection, first, source = first_inspection(source, target)
     if not source.weights() and not any(file.name.endswith(".bin") for file in source.files()):
         _tensors(source)  # raises, except for a config.json; pickled weights are copied unchanged
-    config, family = source.config(), first.family
+    config = source.config()
+    family = first.family
     chunked = [problem.message for problem in inspection.problems if problem.code == "dual-chunk"]
     if target.dual_chunk and not chunked:
         raise UsageError(
-            f"--dual-chunk {target.dual_chunk} is about {DUAL_CHUNK}, which {source.reference} does not have; leave it "
-            "out"
+            f"--dual-chunk {target.dual_chunk} is about {DUAL_CHUNK}, which {source.reference} does"
+            " not have; leave it out"
         )
     start = begin(inspection, first, recipe, target)
-    recipe, spec, schedule = start.recipe, start.spec, start.schedule
+    recipe = start.recipe
+    spec = start.spec
+    schedule = start.schedule
     result = select(EncodeRequest(schedule, spec, family, config, target, lambda: _tensors(source)))
     if target.fold_into is not None and result.fold is None:
-        raise UsageError("--fold-into goes with folded weights; add --encoding weights, or leave it out")
+        raise UsageError(
+            "--fold-into goes with folded weights; add --encoding weights, or leave it out"
+        )
     if result.family is not family:
         _check_tokenizer(source, result.family)
     if first.draft is not None:
@@ -159,38 +181,49 @@ def _notes(
 
 
 def _check_tokenizer(source: Source, family: Family) -> None:
-    """Raise BadSource for a tokenizer that transformers reads differently when the family changes to another."""
+    """Raise BadSource for a tokenizer that transformers reads differently when the family changes
+    to another.
+    """
     names = {file.name for file in source.files()}
     if "tokenizer.model" in names and "tokenizer.json" not in names:
         raise BadSource(
-            f"{source.reference} has tokenizer.model and no tokenizer.json, and transformers reads that differently "
-            f"in a {family.name} model; load the tokenizer once and save_pretrained it, which writes tokenizer.json"
+            f"{source.reference} has tokenizer.model and no tokenizer.json, and transformers reads"
+            f" that differently in a {family.name} model; load the tokenizer once and"
+            " save_pretrained it, which writes tokenizer.json"
         )
 
 
 def _tensors(source: Source) -> dict[str, Tensor]:
-    """The tensors of a checkpoint, none for a config.json or a graph. Raises BadSource without safetensors weights."""
+    """The tensors of a checkpoint, none for a config.json or a graph. Raises BadSource without
+    safetensors weights.
+    """
     if source.kind in ("config", "graph") or source.weights():
         return source.tensors
     names = [file.name for file in source.files()]
     pickled = next((name for name in names if name.endswith(".bin")), "")
     if pickled:
         raise BadSource(
-            f"{source.reference} has its weights only as pickle ({pickled}), which ropeconv copies and does not open, "
-            "and here they would change; pass --encoding native or factors, or load it once with transformers and "
-            "save_pretrained it as safetensors"
+            f"{source.reference} has its weights only as pickle ({pickled}), which ropeconv copies"
+            " and does not open, and here they would change; pass --encoding native or factors, or"
+            " load it once with transformers and save_pretrained it as safetensors"
         )
     if any(name.endswith(".safetensors") and "-of-" in name for name in names):
-        raise BadSource(f"{source.reference} has shards and no {INDEX} to say what they hold; download that file too")
+        raise BadSource(
+            f"{source.reference} has shards and no {INDEX} to say what they hold; download that"
+            " file too"
+        )
     raise BadSource(
-        f"{source.reference} has no safetensors weights; give the complete folder, or only its config.json to bake that"
+        f"{source.reference} has no safetensors weights; give the complete folder, or only its"
+        " config.json to bake that"
     )
 
 
 def _files(
     source: Source, result: CheckpointResult, context: int, target: Target
 ) -> tuple[tuple[PlannedFile, ...], tuple[str, ...], list[LengthLimit]]:
-    """The files of the output by name, the files that it leaves out, and the limits of the length that it raises."""
+    """The files of the output by name, the files that it leaves out, and the limits of the length
+    that it raises.
+    """
     copied, skipped = source.copied_files(target.all_files)
     texts = {name: source.text(name) or "" for name in source.generated_texts()}
     texts["config.json"] = jsontext.dump(result.config, like=source.text("config.json") or "")
@@ -200,24 +233,41 @@ def _files(
     files, new_texts, renamed = extra_shard(source, result.added) if result.added else ([], {}, {})
     folded = {} if result.fold is None else folded_shards(source, result.fold)
     texts |= new_texts
-    files += [PlannedFile("write", name, len(text.encode()), text=text) for name, text in texts.items()]
+    files += [
+        PlannedFile("write", name, len(text.encode()), text=text) for name, text in texts.items()
+    ]
     for file in copied:
         name = renamed.get(file.name, file.name)
         if file.name in folded:
             files.append(PlannedFile("patch", file.name, file.size, make=folded[file.name]))
         elif file.name in generated:
-            origin, estimated = file.name if file.name in renamed else "", not file.name.endswith(".safetensors")
+            origin = file.name if file.name in renamed else ""
+            estimated = not file.name.endswith(".safetensors")
             write = generated[file.name].write
-            files.append(PlannedFile("convert", name, file.size, make=write, origin=origin, estimated=estimated))
+            files.append(
+                PlannedFile(
+                    "convert", name, file.size, make=write, origin=origin, estimated=estimated
+                )
+            )
         elif file.name not in texts:
             files.append(PlannedFile("copy", name, file.size, file.sha256, origin=file.name))
     raised_limits = [limit for limit in low if not limit.declares(result.family.keys.context)]
-    return tuple(sorted(files, key=lambda file: file.name)), tuple(file.name for file in skipped), raised_limits
+    return (
+        tuple(sorted(files, key=lambda file: file.name)),
+        tuple(file.name for file in skipped),
+        raised_limits,
+    )
 
 
-def _raised(source: Source, texts: Mapping[str, str], low: list[LengthLimit], context: int) -> dict[str, str]:
+def _raised(
+    source: Source, texts: Mapping[str, str], low: list[LengthLimit], context: int
+) -> dict[str, str]:
     """The texts of files with limits raised to the context. low: limits of the source."""
-    in_config = [limit for limit in limits_in_text("config.json", texts["config.json"]) if limit.tokens < context]
+    in_config = [
+        limit
+        for limit in limits_in_text("config.json", texts["config.json"])
+        if limit.tokens < context
+    ]
     limits = in_config + [limit for limit in low if limit.file != "config.json"]
     names = dict.fromkeys(limit.file for limit in limits)
     contents = {name: (texts.get(name) or source.text(name) or "").encode() for name in names}
@@ -232,12 +282,16 @@ CARD_SIZE = 4096
 
 
 def with_readme(
-    plan: CheckpointPlan, make: Callable[[Path, Advance], None], size: int = CARD_SIZE, sha256: str | None = None
+    plan: CheckpointPlan,
+    make: Callable[[Path, Advance], None],
+    size: int = CARD_SIZE,
+    sha256: str | None = None,
 ) -> CheckpointPlan:
-    """Return a plan that also writes a README.md, and copies that of the source as README-source.md.
+    """Return a plan that also writes a README.md, and copies that of the source as
+    README-source.md.
 
-    A README.md that ropeconv wrote into the source is replaced. The plan does not change where the source has both
-    names, and for a config.json without weights.
+    A README.md that ropeconv wrote into the source is replaced. The plan does not change where the
+    source has both names, and for a config.json without weights.
 
     Args:
         plan: A plan of a folder, without the README.md.
@@ -247,10 +301,13 @@ def with_readme(
     """
     if plan.source.kind == "config":
         return plan
-    copied, receipt = {file.name: file for file in plan.files}, stated(plan.source)
+    copied = {file.name: file for file in plan.files}
+    receipt = stated(plan.source)
     sizes = {file.name: file.size for file in plan.source.files()}
     written = (CARD, "write", sizes.get(CARD))
-    if receipt is not None and any((file.name, file.action, file.size) == written for file in receipt.files):
+    if receipt is not None and any(
+        (file.name, file.action, file.size) == written for file in receipt.files
+    ):
         copied.pop(CARD, None)
     if CARD in copied:
         if SOURCE_CARD in copied:
@@ -263,8 +320,12 @@ def with_readme(
 
 
 def with_readme_of(plan: CheckpointPlan, receipt: Receipt) -> CheckpointPlan:
-    """Return the plan with a README.md, where the receipt of the output lists one that was written with it."""
-    known = next((file for file in receipt.files if (file.name, file.action) == (CARD, "write")), None)
+    """Return the plan with a README.md, where the receipt of the output lists one that was written
+    with it.
+    """
+    known = next(
+        (file for file in receipt.files if (file.name, file.action) == (CARD, "write")), None
+    )
     if known is None:
         return plan
     # an empty one: the text of a card depends on the version that wrote it

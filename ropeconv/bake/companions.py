@@ -1,15 +1,17 @@
 """Companions of an output, written beside it: its draft model, or a PEFT adapter.
 
-A draft is extended with its target: to the same context, by the same method, from its own trained length. It runs at
-the positions of its target. It was trained on fewer, often 2,048 (`max_len` in
-https://github.com/SafeAILab/EAGLE/blob/main/eagle/train/main.py), with a base of its own; so the factor is the context
-of the target over the trained length of the draft. Runtimes size its table by its config: vLLM fails beyond it
-(https://github.com/vllm-project/vllm/issues/48894), or serves only its length (vllm/config/vllm.py:3027-3051, 0.33.0),
-and SGLang refuses to start (sglang/srt/configs/model_config.py:1292-1316, 0.5.23).
+A draft is extended with its target: to the same context, by the same method, from its own trained
+length. It runs at the positions of its target. It was trained on fewer, often 2,048 (`max_len` in
+https://github.com/SafeAILab/EAGLE/blob/main/eagle/train/main.py), with a base of its own; so the
+factor is the context of the target over the trained length of the draft. Runtimes size its table by
+its config: vLLM fails beyond it (https://github.com/vllm-project/vllm/issues/48894), or serves only
+its length (vllm/config/vllm.py:3027-3051, 0.33.0), and SGLang refuses to start
+(sglang/srt/configs/model_config.py:1292-1316, 0.5.23).
 
-An adapter is copied, with the output as the base in adapter_config.json. `PeftModel.from_pretrained(base, adapter)`
-takes any base, but `AutoPeftModel` and transformers load the one that the adapter names, which has the RoPE of before
-(peft 0.21.2, peft/auto.py:114; transformers 5.23.0, models/auto/auto_factory.py:317).
+An adapter is copied, with the output as the base in adapter_config.json.
+`PeftModel.from_pretrained(base, adapter)` takes any base, but `AutoPeftModel` and transformers load
+the one that the adapter names, which has the RoPE of before (peft 0.21.2, peft/auto.py:114;
+transformers 5.23.0, models/auto/auto_factory.py:317).
 """
 
 import dataclasses
@@ -54,21 +56,27 @@ def draft_plan(reference: str, plan: Plan, trained: int | None = None) -> Plan:
         trained: Tokens that the draft was trained on; None for what it declares.
 
     Raises:
-        UsageError: Where the draft needs no change, has another format, or the method cannot be repeated for its RoPE.
+        UsageError: Where the draft needs no change, has another format, or the method cannot be
+            repeated for its RoPE.
         BadSource: Where it is for another target, or no draft that can be extended.
     """
     source = open_source(reference)
     if isinstance(source, GgufSource) != isinstance(plan.source, GgufSource):
-        raise UsageError(f"--draft {reference} and its target must both be GGUF files, or both be checkpoints")
+        raise UsageError(
+            f"--draft {reference} and its target must both be GGUF files, or both be checkpoints"
+        )
     source.as_draft = True
     inspection = inspect_source(source)
     if inspection.draft and isinstance(source, Source) and not plan.is_folder:
         raise UsageError(
-            f"{reference} is {inspection.draft.says}, which ropeconv does not write as GGUF; leave --to gguf out, and "
-            "convert it with llama.cpp's convert_hf_to_gguf.py --target-model-dir TARGET"
+            f"{reference} is {inspection.draft.says}, which ropeconv does not write as GGUF; leave"
+            " --to gguf out, and convert it with llama.cpp's convert_hf_to_gguf.py"
+            " --target-model-dir TARGET"
         )
     note = misfit(source, inspection, plan.source)
-    target = dataclasses.replace(plan.target, out=draft_out(plan.out), draft="", drafts_for=plan.out.name)
+    target = dataclasses.replace(
+        plan.target, out=draft_out(plan.out), draft="", drafts_for=plan.out.name
+    )
     notes = [note, "" if trained else declared_length(inspection, plan)]
     draft_plan = make_plan(source, draft_recipe(inspection, plan, trained), target)
     return dataclasses.replace(draft_plan, warnings=(*filter(None, notes), *draft_plan.warnings))
@@ -77,38 +85,44 @@ def draft_plan(reference: str, plan: Plan, trained: int | None = None) -> Plan:
 def declared_length(inspection: Inspection, plan: Plan) -> str:
     """Return a sentence on a head that declares the length of its target; empty for others.
 
-    Heads run at the positions of their target, so their configs often have its length, and not that of their training.
+    Heads run at the positions of their target, so their configs often have its length, and not that
+    of their training.
     """
     spec = inspection.first_spec
     declares = spec.original_context_source in ("declared", "header") and not spec.scaled
     if not (inspection.draft and declares and spec.context == plan.source_spec.context):
         return ""
     return (
-        f"{inspection.source.reference} declares the {spec.context:,} tokens of its target, and heads are often "
-        "trained on fewer, such as 2,048; give that length with --draft-original-context"
+        f"{inspection.source.reference} declares the {spec.context:,} tokens of its target, and"
+        " heads are often trained on fewer, such as 2,048; give that length with"
+        " --draft-original-context"
     )
 
 
 def draft_recipe(inspection: Inspection, plan: Plan, trained: int | None = None) -> Recipe:
-    """Return the recipe of a target for its draft, with the factor that reaches the context of the target.
+    """Return the recipe of a target for its draft, with the factor that reaches the context of the
+    target.
 
-    trained: tokens that the draft was trained on; None for what it declares. Raises UsageError where the draft covers
-    that context, and where the method has no factor and the RoPE differs.
+    trained: tokens that the draft was trained on; None for what it declares. Raises UsageError
+    where the draft covers that context, and where the method has no factor and the RoPE differs.
     """
-    recipe, context, spec = plan.recipe, plan.schedule.context, inspection.spec
+    recipe = plan.recipe
+    context = plan.schedule.context
+    spec = inspection.spec
     name, given = inspection.source.reference, trained
     if trained is not None and not 0 < trained < context:
         raise UsageError(
-            f"--draft-original-context {trained}: the draft is extended to the {context:,} tokens of its target; give "
-            "the fewer tokens that it was trained on"
+            f"--draft-original-context {trained}: the draft is extended to the {context:,} tokens"
+            " of its target; give the fewer tokens that it was trained on"
         )
     if trained is None and spec.context >= context:
         raise UsageError(
-            f"--draft {name} declares {spec.context:,} tokens already, which covers the {context:,} of its target; "
-            "leave --draft out and use it unchanged, or give the length that it was trained on with "
-            "--draft-original-context"
+            f"--draft {name} declares {spec.context:,} tokens already, which covers the {context:,}"
+            " of its target; leave --draft out and use it unchanged, or give the length that it"
+            " was trained on with --draft-original-context"
         )
-    on_top, method = recipe.on_top and spec.scaled, recipe.method
+    on_top = recipe.on_top and spec.scaled
+    method = recipe.method
     if trained is None:
         trained = spec.context if on_top else inspection.first_spec.original_context
     if isinstance(method, ScaledMethod):
@@ -121,17 +135,23 @@ def draft_recipe(inspection: Inspection, plan: Plan, trained: int | None = None)
             why = f"it was trained on {trained:,} tokens, not {plan.schedule.original_context:,}"
         if why:
             raise UsageError(
-                f"{method.flag()} cannot be repeated for --draft {name} ({why}); choose a method with a factor, such "
-                "as --yarn"
+                f"{method.flag()} cannot be repeated for --draft {name} ({why}); choose a method"
+                " with a factor, such as --yarn"
             )
     explicit = None if recipe.context is None and given is None else context
-    return dataclasses.replace(recipe, method=method, context=explicit, original_context=given, on_top=on_top)
+    return dataclasses.replace(
+        recipe, method=method, context=explicit, original_context=given, on_top=on_top
+    )
 
 
 def paired(plan: Plan) -> Plan:
-    """Return the plan of a target with a receipt that names its draft. Raises UsageError for a change in place."""
+    """Return the plan of a target with a receipt that names its draft. Raises UsageError for a
+    change in place.
+    """
     if plan.target.in_place:
-        raise UsageError("--draft makes an output beside its target, and --in-place makes none; give -o instead")
+        raise UsageError(
+            "--draft makes an output beside its target, and --in-place makes none; give -o instead"
+        )
     target = dataclasses.replace(plan.target, out=plan.out, draft=draft_out(plan.out).name)
     if plan.is_folder:
         return dataclasses.replace(plan, target=target)
@@ -142,13 +162,16 @@ def paired(plan: Plan) -> Plan:
 def misfit(draft: Source | GgufSource, inspection: Inspection, target: Origin) -> str:
     """Return a sentence on another vocabulary of a smaller model; empty where it is the same.
 
-    Raises BadSource for a head that reads other hidden states or another vocabulary. llama.cpp compares the tokens of
-    GGUF files itself: common/speculative.cpp, common_speculative_are_compatible.
+    Raises BadSource for a head that reads other hidden states or another vocabulary. llama.cpp
+    compares the tokens of GGUF files itself: common/speculative.cpp,
+    common_speculative_are_compatible.
     """
     if isinstance(draft, Source) and isinstance(target, Source):
-        sizes, other = draft_sizes(draft.config()), draft_sizes(target.config())
+        sizes = draft_sizes(draft.config())
+        other = draft_sizes(target.config())
     elif isinstance(draft, GgufSource) and isinstance(target, GgufSource) and inspection.draft:
-        sizes, other = header_sizes(draft.file), header_sizes(target.file)
+        sizes = header_sizes(draft.file)
+        other = header_sizes(target.file)
     else:
         return ""
     words = [word for word in sizes if sizes[word] and other[word] and sizes[word] != other[word]]
@@ -159,10 +182,13 @@ def misfit(draft: Source | GgufSource, inspection: Inspection, target: Origin) -
     difference = f"has {words[0]} {other[words[0]]}"
     if inspection.draft:
         raise BadSource(
-            f"--draft {draft.reference} is for a model with {words[0]} {sizes[words[0]]}, and {target.reference} "
-            f"{difference}; give the draft of this target"
+            f"--draft {draft.reference} is for a model with {words[0]} {sizes[words[0]]}, and"
+            f" {target.reference} {difference}; give the draft of this target"
         )
-    return f"{draft.reference} has {words[0]} {sizes[words[0]]}, and its target {difference}; vLLM refuses such a pair"
+    return (
+        f"{draft.reference} has {words[0]} {sizes[words[0]]}, and its target {difference}; vLLM"
+        " refuses such a pair"
+    )
 
 
 def adapter_plan(reference: str, plan: Plan) -> FilePlan:
@@ -177,19 +203,30 @@ def adapter_plan(reference: str, plan: Plan) -> FilePlan:
         BadSource: For an adapter that has no place in the source.
         RopeconvError: Where its place is taken, but for the same adapter.
     """
-    source, out = open_source(reference), plan.out.with_name(f"{plan.out.name}-adapter")
+    source = open_source(reference)
+    out = plan.out.with_name(f"{plan.out.name}-adapter")
     assert isinstance(plan, CheckpointPlan)
     adapter = read_adapter(source)
     if adapter is None:
-        raise UsageError(f"--adapter {reference} has no {ADAPTER}, so it is not a PEFT adapter; give its folder")
+        raise UsageError(
+            f"--adapter {reference} has no {ADAPTER}, so it is not a PEFT adapter; give its folder"
+        )
     if misplaced := misplaced_tensor(adapter, inspect_source(plan.source)):
         raise BadSource(f"--adapter {reference} {misplaced}; give the adapter of this model")
     if plan.result.fold is not None:
-        raise UsageError("--adapter adds to weights that --encoding weights scales; choose another encoding")
-    base = {"base_model_name_or_path": str(plan.out)} | ({"revision": None} if "revision" in adapter.config else {})
+        raise UsageError(
+            "--adapter adds to weights that --encoding weights scales; choose another encoding"
+        )
+    base = {"base_model_name_or_path": str(plan.out)} | (
+        {"revision": None} if "revision" in adapter.config else {}
+    )
     text = jsontext.dump(adapter.config | base, adapter.source.text(ADAPTER) or "")
     copies, _ = adapter.source.copied_files()
-    files = [PlannedFile("copy", file.name, file.size, file.sha256) for file in copies if file.name != ADAPTER]
+    files = [
+        PlannedFile("copy", file.name, file.size, file.sha256)
+        for file in copies
+        if file.name != ADAPTER
+    ]
     config = PlannedFile("write", ADAPTER, len(text.encode()), text=text)
     adapter_plan = FilePlan(adapter.source, out, (config, *files), ())
     if not is_written(adapter_plan):
@@ -200,19 +237,28 @@ def adapter_plan(reference: str, plan: Plan) -> FilePlan:
 
 
 def is_written(plan: FilePlan) -> bool:
-    """Whether the place of an adapter has it already, by the content of its config and samples of other files."""
+    """Whether the place of an adapter has it already, by the content of its config and samples of
+    other files.
+    """
     for file in plan.files:
-        place, origin = plan.out / file.name, plan.origin(file)
+        place = plan.out / file.name
+        origin = plan.origin(file)
         if not place.is_file():
             return False
-        same = sampled(place) == sampled(origin) if origin else place.read_bytes() == (file.text or "").encode()
+        same = (
+            sampled(place) == sampled(origin)
+            if origin
+            else place.read_bytes() == (file.text or "").encode()
+        )
         if not same:
             return False
     return True
 
 
 def write_adapter(plan: FilePlan, fsync: bool = True) -> None:
-    """Write the files of `adapter_plan`, where they are not there already. Raises what `execute_plan` raises."""
+    """Write the files of `adapter_plan`, where they are not there already. Raises what
+    `execute_plan` raises.
+    """
     if is_written(plan):
         discard(plan.out)  # a kill may have come between the last name and the end
     else:

@@ -1,4 +1,5 @@
-"""The evidence on methods and models: studies, recommendations, and scalings that belong to a training.
+"""The evidence on methods and models: studies, recommendations, and scalings that belong to a
+training.
 
 `evidence.toml` has the table. `fine_tuning.py` and `advice.py` draw conclusions from it.
 """
@@ -15,7 +16,9 @@ ERRORS = 3
 
 
 class Study(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Methods that were measured on the same model and text; `evidence.toml` explains the fields."""
+    """Methods that were measured on the same model and text; `evidence.toml` explains the
+    fields.
+    """
 
     model: str
     factor: float
@@ -31,7 +34,9 @@ class Study(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     retrieval: dict[str, float] = {}
 
     def sign(self, name: str, other: str) -> float:
-        """Return 1 where a method is better than another beyond the trained context, -1 where worse, else 0."""
+        """Return 1 where a method is better than another beyond the trained context, -1 where
+        worse, else 0.
+        """
         difference = self.beyond[name] - self.beyond[other]
         if abs(difference) <= ERRORS * self.error:
             return 0.0
@@ -39,7 +44,9 @@ class Study(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Recommendation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A method that the publisher of some families recommends, from a trained context up to a factor."""
+    """A method that the publisher of some families recommends, from a trained context up to a
+    factor.
+    """
 
     families: tuple[str, ...]
     original: int
@@ -49,7 +56,9 @@ class Recommendation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TrainedScaling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A scaling that belongs to the training of families. kind: of the form. families: all of them where empty."""
+    """A scaling that belongs to the training of families. kind: of the form. families: all of them
+    where empty.
+    """
 
     kind: str
     source: str
@@ -82,16 +91,20 @@ def recommendation_of(method: str, inspection: Inspection, trained: int, factor:
     trained: the context before any scaling, in tokens. factor: of the wanted length over it.
     """
     for recommendation in evidence().recommendations:
-        of_model = inspection.family_name in recommendation.families and trained == recommendation.original
+        of_model = (
+            inspection.family_name in recommendation.families and trained == recommendation.original
+        )
         if of_model and method == recommendation.method and factor <= recommendation.factor:
             return recommendation.source
     return ""
 
 
 def trained_scaling(inspection: Inspection) -> str:
-    """Return how it is known that a model was trained with its scaling; empty where it is not known.
+    """Return how it is known that a model was trained with its scaling; empty where it is not
+    known.
 
-    For an output of ropeconv, its first source counts: the scaling of the output is not a trained one.
+    For an output of ropeconv, its first source counts: the scaling of the output is not a trained
+    one.
     """
     first = inspection.first_spec
     if not first.scaled:

@@ -1,4 +1,5 @@
-"""Executes a plan: files are written into a hidden folder, checked, and then moved to their final names.
+"""Executes a plan: files are written into a hidden folder, checked, and then moved to their final
+names.
 
 A later run continues from the files that an interrupted one has finished.
 """
@@ -53,7 +54,8 @@ from .hidden import (
 from .plan import FilePlan, PlannedFile
 
 BOOT = Path("/proc/sys/kernel/random/boot_id")
-COPIED, COPIES = ("copy", "patch"), 2
+COPIED = ("copy", "patch")
+COPIES = 2
 GRACE = 5.0
 """Seconds that the current copies have to stop when a run is stopped."""
 
@@ -64,9 +66,9 @@ Verify = Callable[[Path], CheckRecord | None]
 class ApplyOptions:
     """How a plan is executed.
 
-    link: hard-link unchanged files. force: replace an earlier output. checksum: hash copied weights too, for the
-    receipt. staged: leave out files that are copied unchanged, for a caller that takes them from the source. fsync:
-    wait until everything is on the disk before it gets its final name.
+    link: hard-link unchanged files. force: replace an earlier output. checksum: hash copied weights
+    too, for the receipt. staged: leave out files that are copied unchanged, for a caller that takes
+    them from the source. fsync: wait until everything is on the disk before it gets its final name.
     """
 
     link: bool = False
@@ -77,16 +79,20 @@ class ApplyOptions:
 
 
 def execute_plan(
-    plan: FilePlan, options: ApplyOptions, verify: Verify = lambda folder: None, advance: Advance = lambda done: None
+    plan: FilePlan,
+    options: ApplyOptions,
+    verify: Verify = lambda folder: None,
+    advance: Advance = lambda done: None,
 ) -> Path:
     """Write the output and return its path: a folder, or a GGUF file (of several shards the first).
 
-    verify: called with the folder of the finished files before they are moved to their final names; it returns the
-    check for the receipt, or raises to stop.
+    verify: called with the folder of the finished files before they are moved to their final names;
+    it returns the check for the receipt, or raises to stop.
 
-    Raises RopeconvError for an occupied or missing place, one that another process writes to, a full or failing disk,
-    and a source that changes meanwhile. An interrupted run leaves its finished files in a hidden folder, from which the
-    same command continues; a killed replacement of an earlier output is undone at the next start.
+    Raises RopeconvError for an occupied or missing place, one that another process writes to, a
+    full or failing disk, and a source that changes meanwhile. An interrupted run leaves its
+    finished files in a hidden folder, from which the same command continues; a killed replacement
+    of an earlier output is undone at the next start.
     """
     refuse_place(plan)
     with _sentences(plan), made_folder(plan.out.parent, options.fsync), locked(plan.out) as hidden:
@@ -108,13 +114,16 @@ def execute_plan(
             raise RopeconvError(f"{problem}{_kept(plan)}") from None
         hidden.clear()
     if options.fsync:
-        with suppress(OSError):  # only of the removal of the hidden folder: the output is on the disk
+        with suppress(
+            OSError
+        ):  # only of the removal of the hidden folder: the output is on the disk
             sync_folder(plan.out.parent)
     return plan.out
 
 
 def refuse_early(plan: FilePlan, force: bool) -> None:
-    """Raise RopeconvError where `execute_plan` would refuse the place of an output, as far as this is known before it.
+    """Raise RopeconvError where `execute_plan` would refuse the place of an output, as far as this
+    is known before it.
 
     Files of an interrupted run are not judged.
     """
@@ -149,52 +158,79 @@ def _write(
     check = verify(root)
     if receipt is not None:
         files = tuple(writer.record(file) for file in whole.files)
-        write_receipt(root, msgspec.structs.replace(receipt, files=files, check=check), options.fsync)
+        write_receipt(
+            root, msgspec.structs.replace(receipt, files=files, check=check), options.fsync
+        )
     refuse_changed(writer.identities)
     if options.fsync:
         sync_tree(root)
 
 
 def _stamp(plan: FilePlan, options: ApplyOptions) -> str:
-    """A digest that an interrupted run and this one share where this one can continue from its files."""
+    """A digest that an interrupted run and this one share where this one can continue from its
+    files.
+    """
     files = [(file.action, file.name, file.size, file.sha256, file.text) for file in plan.files]
-    identities = [(str(path), msgspec.to_builtins(before)) for path, before in plan.identities.items()]
-    boot = "" if options.fsync or not BOOT.exists() else BOOT.read_text()  # a loss of power undoes unsynced files
+    identities = [
+        (str(path), msgspec.to_builtins(before)) for path, before in plan.identities.items()
+    ]
+    boot = (
+        "" if options.fsync or not BOOT.exists() else BOOT.read_text()
+    )  # a loss of power undoes unsynced files
     settings = [options.link, options.checksum, options.fsync, boot, __version__]
-    common = [plan.source.reference, plan.source.identity, plan.resume_key, settings, files, identities]
+    common = [
+        plan.source.reference,
+        plan.source.identity,
+        plan.resume_key,
+        settings,
+        files,
+        identities,
+    ]
     return hashlib.sha256(json.dumps(common).encode()).hexdigest()
 
 
 @contextmanager
 def _sentences(plan: FilePlan) -> Iterator[None]:
-    """Turn errors of the disk into RopeconvError, but not those of the network, which have no number."""
+    """Turn errors of the disk into RopeconvError, but not those of the network, which have no
+    number.
+    """
     try:
         yield
     except OSError as problem:
         if problem.errno is None or isinstance(problem, ConnectionError | TimeoutError):
             raise
         if problem.errno in FULL:
-            message = f"the disk is full; {human(plan.bytes)} are needed at {plan.out.parent}, free some or use -o"
+            message = (
+                f"the disk is full; {human(plan.bytes)} are needed at {plan.out.parent}, free some"
+                " or use -o"
+            )
         else:
             message = (
-                f"{plan.out} cannot be written ({problem.strerror}: {problem.filename or plan.out.parent}); check the "
-                "disk and its permissions, or choose another place with -o"
+                f"{plan.out} cannot be written ({problem.strerror}:"
+                f" {problem.filename or plan.out.parent}); check the disk and its permissions, or"
+                " choose another place with -o"
             )
         raise RopeconvError(message + _kept(plan)) from None
 
 
 def _kept(plan: FilePlan) -> str:
-    """A sentence on the finished files that an error leaves beside the output; empty without any."""
+    """A sentence on the finished files that an error leaves beside the output; empty without
+    any.
+    """
     root = HiddenFolder(plan.out).root
-    return f". {root} has the finished files: the same command continues; else remove it" if root.is_dir() else ""
+    return (
+        f". {root} has the finished files: the same command continues; else remove it"
+        if root.is_dir()
+        else ""
+    )
 
 
 @dataclass
 class Writer:
     """Writes the files of a plan.
 
-    root: the folder of complete files. drafts: the folder of incomplete files, since a source may have any name.
-    identities: files of the source that are read, as they were before.
+    root: the folder of complete files. drafts: the folder of incomplete files, since a source may
+    have any name. identities: files of the source that are read, as they were before.
     """
 
     plan: FilePlan
@@ -208,16 +244,32 @@ class Writer:
     _stopping: Event = field(default_factory=Event)
 
     def resume(self) -> list[PlannedFile]:
-        """Remove everything but unchanged finished files, and return the other files of the plan."""
+        """Remove everything but unchanged finished files, and return the other files of the
+        plan.
+        """
         self.root.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(self.drafts, ignore_errors=True)
         self.drafts.mkdir(exist_ok=True)
-        pending, finished = list[PlannedFile](), dict[str, int]()
+        pending = list[PlannedFile]()
+        finished = dict[str, int]()
         for file in self.plan.files:
-            path, line = self.root / file.name, self.journal.finished.get(file.name)
-            same = line is not None and identity(path) == line.identity and _right_size(file, line.identity.size)
-            origin = self.plan.origin(file) if file.action == "copy" and self.plan.source.kind != "hub" else None
-            if same and line and {sampled(path), *([sampled(origin)] if origin else [])} == {line.sample}:
+            path = self.root / file.name
+            line = self.journal.finished.get(file.name)
+            same = (
+                line is not None
+                and identity(path) == line.identity
+                and _right_size(file, line.identity.size)
+            )
+            origin = (
+                self.plan.origin(file)
+                if file.action == "copy" and self.plan.source.kind != "hub"
+                else None
+            )
+            if (
+                same
+                and line
+                and {sampled(path), *([sampled(origin)] if origin else [])} == {line.sample}
+            ):
                 finished[file.name] = file.size
             else:
                 pending.append(file)
@@ -253,8 +305,8 @@ class Writer:
     def record(self, file: PlannedFile) -> FileRecord:
         """Return the record of a file for the receipt, with its real size and sha256.
 
-        Copies have a sha256 with `checksum` or where the source lists it: hashing 100 GB would take longer than copying
-        them by the kernel. Files that are not staged are recorded as planned.
+        Copies have a sha256 with `checksum` or where the source lists it: hashing 100 GB would take
+        longer than copying them by the kernel. Files that are not staged are recorded as planned.
         """
         finished = self.journal.finished.get(file.name)
         size = file.size if finished is None else finished.identity.size
@@ -294,28 +346,43 @@ class Writer:
             copy_file(origin, draft, self._done)
 
     def _done(self, done: int) -> None:
-        """Count bytes. Raises Interruption where the run is stopped, so that its threads end too."""
+        """Count bytes. Raises Interruption where the run is stopped, so that its threads end
+        too.
+        """
         if self._stopping.is_set():
             raise Interruption("stopped with the run")
         if done:
             self.advance(done)
 
     def _checked(self, file: PlannedFile, draft: Path) -> tuple[str, str | None]:
-        """The sample and the sha256 of a file that is as planned; None for one that is not read completely."""
-        size, sample = draft.stat().st_size, sampled(draft)
+        """The sample and the sha256 of a file that is as planned; None for one that is not read
+        completely.
+        """
+        size = draft.stat().st_size
+        sample = sampled(draft)
         origin = self.plan.origin(file) if file.action == "copy" else None
         if not _right_size(file, size) or (origin is not None and sample != sampled(origin)):
-            raise BadSource(f"{file.name} changed while it was copied; leave the source unchanged and run again")
+            raise BadSource(
+                f"{file.name} changed while it was copied; leave the source unchanged and run again"
+            )
         known = file.sha256 if file.text is None else hashlib.sha256(file.text.encode()).hexdigest()
-        is_hashed = self.options.checksum if file.action in COPIED else self.plan.is_folder or known is not None
+        is_hashed = (
+            self.options.checksum
+            if file.action in COPIED
+            else self.plan.is_folder or known is not None
+        )
         if not is_hashed:  # the receipt of a GGUF file is in the file
             return sample, None
         digest = sha256(draft)
         if known is not None and digest != known:
-            raise BadSource(f"{file.name} has another content than was planned; check the disk and the source")
+            raise BadSource(
+                f"{file.name} has another content than was planned; check the disk and the source"
+            )
         return sample, digest
 
 
 def _right_size(file: PlannedFile, size: int) -> bool:
-    """Whether a file has its planned size. A size of 0 stands for one that the Hub does not tell."""
+    """Whether a file has its planned size. A size of 0 stands for one that the Hub does not
+    tell.
+    """
     return file.estimated or size == file.size or (file.size == 0 and file.text is None)

@@ -46,7 +46,8 @@ OF_CODE = ("auto_map", "architectures", "model_type")
 
 
 def json_differences(text: str, planned: str) -> list[tuple[str, str]] | None:
-    """Return the keys in which two JSON objects differ, as (key, clause); None where one of them is not a JSON object.
+    """Return the keys in which two JSON objects differ, as (key, clause); None where one of them is
+    not a JSON object.
 
     Nested keys are joined by points.
     """
@@ -60,7 +61,9 @@ def json_differences(text: str, planned: str) -> list[tuple[str, str]] | None:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> JsonObject:
-    """A JSON object. Raises ValueError for a repeated key, of which readers use the first or the last value."""
+    """A JSON object. Raises ValueError for a repeated key, of which readers use the first or the
+    last value.
+    """
     data = dict(pairs)
     if len(data) != len(pairs):
         raise ValueError("repeated key")
@@ -81,16 +84,58 @@ def _differences(ours: JsonObject, theirs: JsonObject, prefix: str) -> Iterator[
 
 
 LOADED = (
-    "*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken", "*.vocab", "*.bpe", "*.spm", "*.safetensors", "*.bin",
-    "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.pickle", "*.h5", "*.msgpack", "*.npz", "*.npy", "*.gguf", "*.onnx", "*.ot",
-    "*.onnx_data", "*.tflite", "*.yaml", "*.yml", "*.toml", "merges*", "vocab*", "tokenizer*", "chat_template*",
-    "*.jsonl", "*.j2", "*.xml",
-)  # fmt: skip
+    "*.json",
+    "*.jinja",
+    "*.txt",
+    "*.model",
+    "*.tiktoken",
+    "*.vocab",
+    "*.bpe",
+    "*.spm",
+    "*.safetensors",
+    "*.bin",
+    "*.pt",
+    "*.pth",
+    "*.ckpt",
+    "*.pkl",
+    "*.pickle",
+    "*.h5",
+    "*.msgpack",
+    "*.npz",
+    "*.npy",
+    "*.gguf",
+    "*.onnx",
+    "*.ot",
+    "*.onnx_data",
+    "*.tflite",
+    "*.yaml",
+    "*.yml",
+    "*.toml",
+    "merges*",
+    "vocab*",
+    "tokenizer*",
+    "chat_template*",
+    "*.jsonl",
+    "*.j2",
+    "*.xml",
+)
 """Names of files that some runtime loads: configs, tokenizers, templates, weights."""
 DOCUMENTS = (
-    "*.md", "*.rst", "*.html", "*.pdf", "*.png", "*.jpg", "*.jpeg", "*.gif", "*.svg", "*.webp", "requirements.txt",
-    "license*.txt", "notice*.txt", "use_policy*.txt",
-)  # fmt: skip
+    "*.md",
+    "*.rst",
+    "*.html",
+    "*.pdf",
+    "*.png",
+    "*.jpg",
+    "*.jpeg",
+    "*.gif",
+    "*.svg",
+    "*.webp",
+    "requirements.txt",
+    "license*.txt",
+    "notice*.txt",
+    "use_policy*.txt",
+)
 """Names of files for people."""
 LEGAL = ("license*", "notice*", "use_policy*")
 """Names of files for people, unless their ends are those of files that are loaded."""
@@ -98,7 +143,9 @@ LEGAL = ("license*", "notice*", "use_policy*")
 
 def is_document(name: str) -> bool:
     """Return whether a file is for people, and no runtime loads it."""
-    return _matches(name, DOCUMENTS) or (_matches(name, LEGAL) and not is_code(name) and not _matches(name, LOADED))
+    return _matches(name, DOCUMENTS) or (
+        _matches(name, LEGAL) and not is_code(name) and not _matches(name, LOADED)
+    )
 
 
 def is_code(name: str) -> bool:
@@ -117,7 +164,9 @@ def _matches(name: str, patterns: tuple[str, ...]) -> bool:
 
 
 def files_of(folder: Path) -> Iterator[str]:
-    """Yield the names of all files of a folder that are not hidden, also those behind links to folders."""
+    """Yield the names of all files of a folder that are not hidden, also those behind links to
+    folders.
+    """
     visited: set[str] = set()
     for place, subfolders, names in os.walk(folder, followlinks=True):
         real = os.path.realpath(place)
@@ -126,7 +175,11 @@ def files_of(folder: Path) -> Iterator[str]:
             continue
         visited.add(real)
         subfolders[:] = [name for name in subfolders if not name.startswith(".")]
-        yield from (Path(place, name).relative_to(folder).as_posix() for name in names if not name.startswith("."))
+        yield from (
+            Path(place, name).relative_to(folder).as_posix()
+            for name in names
+            if not name.startswith(".")
+        )
 
 
 WEIGHTS = ".safetensors"
@@ -153,45 +206,73 @@ class FolderCheck:
                 self.findings.differs(f"it has no {file.name}", harmless=is_document(file.name))
             elif file.text is not None:
                 self._text(file.name, path, file.text.encode())
-            elif file.name.endswith(WEIGHTS) or any(fnmatch(file.name, pattern) for pattern in OTHER_WEIGHTS):
+            elif file.name.endswith(WEIGHTS) or any(
+                fnmatch(file.name, pattern) for pattern in OTHER_WEIGHTS
+            ):
                 self._weights(file, path)
-            elif file.sha256 is None or path.stat().st_size != file.size or sha256(path) != file.sha256:
+            elif (
+                file.sha256 is None
+                or path.stat().st_size != file.size
+                or sha256(path) != file.sha256
+            ):
                 self._other(file, path)
-        for name in sorted(set(files_of(self.folder)) - {RECEIPT, *(file.name for file in self.plan.files)}):
+        for name in sorted(
+            set(files_of(self.folder)) - {RECEIPT, *(file.name for file in self.plan.files)}
+        ):
             harmless = not is_loaded(name) or (is_code(name) and self.findings.options.code)
-            self.findings.differs(f"{name} is not among the files that ropeconv wrote", harmless=harmless)
+            self.findings.differs(
+                f"{name} is not among the files that ropeconv wrote", harmless=harmless
+            )
 
     def _text(self, name: str, path: Path, planned: bytes | None) -> None:
-        """Compare a file with its text, None for one that is too long to be read: by keys where both are JSON."""
+        """Compare a file with its text, None for one that is too long to be read: by keys where
+        both are JSON.
+        """
         options, differences = self.findings.options, None
         if planned is not None and path.stat().st_size <= LONGEST:
             content = read_bytes(path, name)
             if content == planned:
                 return
             with suppress(UnicodeDecodeError):
-                differences = json_differences(content.decode(), planned.decode()) if name.endswith(".json") else None
+                differences = (
+                    json_differences(content.decode(), planned.decode())
+                    if name.endswith(".json")
+                    else None
+                )
         if differences is None:
             harmless = is_document(name) or (is_code(name) and options.code)
             self.findings.differs(f"{name} has other contents", harmless=harmless)
         elif not differences:
-            self.findings.differs(f"{name} has the same values in another layout", harmless=options.edited)
+            self.findings.differs(
+                f"{name} has the same values in another layout", harmless=options.edited
+            )
         for key, clause in differences or ():
             of_code = options.code and name == "config.json" and key.split(".")[0] in OF_CODE
             harmless = of_code or (options.edited and key in WITHOUT_EFFECT)
             self.findings.differs(f"{name} {clause}", harmless=harmless)
 
     def _other(self, file: PlannedFile, path: Path) -> None:
-        """Compare a file that is neither a text of the plan nor weights: a copied one, a tokenizer, the README.md."""
+        """Compare a file that is neither a text of the plan nor weights: a copied one, a tokenizer,
+        the README.md.
+        """
         with scratch() as folder:
             planned = self._planned(file, folder)
             size = planned.stat().st_size
-            if path.stat().st_size != size or first_difference(path, [CopiedRange(0, size, planned, 0)]) is not None:
-                self._text(file.name, path, read_bytes(planned, file.name) if size <= LONGEST else None)
+            if (
+                path.stat().st_size != size
+                or first_difference(path, [CopiedRange(0, size, planned, 0)]) is not None
+            ):
+                self._text(
+                    file.name, path, read_bytes(planned, file.name) if size <= LONGEST else None
+                )
 
     def _weights(self, file: PlannedFile, path: Path) -> None:
-        size, options = path.stat().st_size, self.findings.options
+        size = path.stat().st_size
+        options = self.findings.options
         if size != file.size:
-            return self.findings.differs(f"{file.name} has {size:,} bytes, and {file.size:,} belong there")
+            return self.findings.differs(
+                f"{file.name} has {size:,} bytes, and {file.size:,} belong there"
+            )
         if options.quick and file.name != SHARD:  # that of stored frequencies is small
             return self._quick(file, path)
         self.findings.bytes += 0 if options.quick else size
@@ -203,7 +284,10 @@ class FolderCheck:
         with scratch() as folder:
             if folded := self._folded(file):
                 ranges = folded
-            elif file.action != "copy" and (stream := streams.get(file.origin or file.name)) is not None:
+            elif (
+                file.action != "copy"
+                and (stream := streams.get(file.origin or file.name)) is not None
+            ):
                 ranges = [StreamedRange(0, file.size, stream)]
             else:
                 ranges = [CopiedRange(0, file.size, self._planned(file, folder), 0)]
@@ -212,18 +296,26 @@ class FolderCheck:
     def _quick(self, file: PlannedFile, path: Path) -> None:
         """Compare the header of a copied shard, and the tensors that a fold changes."""
         if folded := self._folded(file):
-            changed = [part for part in folded if isinstance(part, GeneratedRange) and part.multiplied]
+            changed = [
+                part for part in folded if isinstance(part, GeneratedRange) and part.multiplied
+            ]
             self._differs_from(file.name, path, first_difference(path, changed, whole=False))
         elif file.action == "copy" and file.name.endswith(WEIGHTS):
             planned = self.plan.source.headers.get(file.origin or file.name)
             header = read_header(path)
-            if planned is not None and (header != planned or list(header.tensors) != list(planned.tensors)):
+            if planned is not None and (
+                header != planned or list(header.tensors) != list(planned.tensors)
+            ):
                 self.findings.differs(f"{file.name} has another header")
 
     def _folded(self, file: PlannedFile) -> list[Range]:
         """The ranges of a shard with factors in its weights; none for other files."""
         fold = self.plan.result.fold
-        return folded_ranges(self.plan.source, file.name, fold) if fold and file.action == "patch" else []
+        return (
+            folded_ranges(self.plan.source, file.name, fold)
+            if fold and file.action == "patch"
+            else []
+        )
 
     def _planned(self, file: PlannedFile, folder: Path) -> Path:
         """The file that a planned one is copied from, or one that is made again in a folder."""
@@ -233,7 +325,9 @@ class FolderCheck:
         return planned
 
     def _differs_from(self, name: str, path: Path, place: int | None) -> None:
-        """Record the first byte of a file of weights that differs, and the tensor there; None for no difference."""
+        """Record the first byte of a file of weights that differs, and the tensor there; None for
+        no difference.
+        """
         if place is None:
             return
         try:
@@ -245,15 +339,23 @@ class FolderCheck:
 
 LONGEST_VALUE = 1000  # bytes of a value that a message shows
 SMALL = 1 << 16  # bytes of a tensor that is compared in any case
-QUANTISER = ("general.file_type", "general.quantization_version")  # keys that llama.cpp's quantiser writes
+QUANTISER = (
+    "general.file_type",
+    "general.quantization_version",
+)  # keys that llama.cpp's quantiser writes
 DESCRIPTIVE = "general."
 EFFECTIVE = (
-    "general.architecture", "general.alignment", "general.file_type", "general.quantization_version",
+    "general.architecture",
+    "general.alignment",
+    "general.file_type",
+    "general.quantization_version",
     "general.sampling.",
-)  # fmt: skip
-"""Beginnings of keys of the general part that something is computed with; the others describe a model to people.
+)
+"""Beginnings of keys of the general part that something is computed with; the others describe a
+model to people.
 
-llama.cpp takes its defaults of sampling from `general.sampling.*`: https://github.com/ggml-org/llama.cpp/pull/17120
+llama.cpp takes its defaults of sampling from `general.sampling.*`:
+https://github.com/ggml-org/llama.cpp/pull/17120
 """
 
 
@@ -261,8 +363,9 @@ llama.cpp takes its defaults of sampling from `general.sampling.*`: https://gith
 class GgufCheck:
     """The comparison of a GGUF model with a plan, which was made again.
 
-    elsewhere: whether the source is given from another place than when the output was made, so that descriptions may
-    differ. advance: called with the bytes of tensors that were compared since the last call.
+    elsewhere: whether the source is given from another place than when the output was made, so that
+    descriptions may differ. advance: called with the bytes of tensors that were compared since the
+    last call.
     """
 
     file: GgufFile
@@ -272,13 +375,19 @@ class GgufCheck:
     advance: Advance
 
     def run(self) -> None:
-        """Compare every shard; a conversion that llama.cpp has quantised is made again, or with `quick` in part."""
+        """Compare every shard; a conversion that llama.cpp has quantised is made again, or with
+        `quick` in part.
+        """
         plan = self.plan
         if isinstance(plan, ExportPlan):
             planned = rewrite(plan.exported.model.header, plan.edit)
             if not plan.exported.quantised:
                 return self._first(planned, 0)
-            return self._quantised(plan, planned) if self.findings.options.quick else self._remade(plan)
+            return (
+                self._quantised(plan, planned)
+                if self.findings.options.quick
+                else self._remade(plan)
+            )
         assert isinstance(plan, GgufPlan)
         source = plan.source.file
         self._first(rewrite(source.header, plan.edit), _tail(source.header))
@@ -292,18 +401,27 @@ class GgufCheck:
 
     def _remade(self, plan: ExportPlan) -> None:
         with scratch() as folder:
-            remade, write = folder / plan.out.name, plan.files[0].make
+            remade = folder / plan.out.name
+            write = plan.files[0].make
             assert write is not None
             write(remade, lambda done: None)
             header = read_gguf(remade)
-            planned = RewrittenHeader(header.values, header.tensors, header.alignment, header.data_size)
+            planned = RewrittenHeader(
+                header.values, header.tensors, header.alignment, header.data_size
+            )
             start = self.file.header.data_start
             data = CopiedRange(start, start + header.data_size, remade, header.data_start)
             self._first(planned, _tail(header), data)
 
-    def _first(self, planned: RewrittenHeader, tail: int, remade: CopiedRange | None = None) -> None:
-        """Compare a first shard. tail: bytes after the last tensor. remade: the data of one that was made again."""
-        ours, path, options = self.file.header, self.file.path, self.findings.options
+    def _first(
+        self, planned: RewrittenHeader, tail: int, remade: CopiedRange | None = None
+    ) -> None:
+        """Compare a first shard. tail: bytes after the last tensor. remade: the data of one that
+        was made again.
+        """
+        ours = self.file.header
+        path = self.file.path
+        options = self.findings.options
         self.findings.files += 1
         clauses = list(_unlike_keys(ours, planned))
         self._keys(clauses)
@@ -321,26 +439,50 @@ class GgufCheck:
         return self._compare(path, ours, [head, *data])
 
     def _quantised(self, plan: ExportPlan, planned: RewrittenHeader) -> None:
-        """Compare the fixed parts of a file that llama.cpp has quantised: keys, shapes, and tensors in F32."""
+        """Compare the fixed parts of a file that llama.cpp has quantised: keys, shapes, and tensors
+        in F32.
+        """
         ours = self.file.header
         self.findings.files += 1
-        self._keys([(key, clause) for key, clause in _unlike_keys(ours, planned) if key and key not in QUANTISER])
-        shapes, planned_shapes = ({name: info.shape for name, info in of.tensors.items()} for of in (ours, planned))
+        self._keys(
+            [
+                (key, clause)
+                for key, clause in _unlike_keys(ours, planned)
+                if key and key not in QUANTISER
+            ]
+        )
+        shapes, planned_shapes = (
+            {name: info.shape for name, info in of.tensors.items()} for of in (ours, planned)
+        )
         if shapes != planned_shapes:
-            name = next(name for name in (*planned_shapes, *shapes) if planned_shapes.get(name) != shapes.get(name))
+            name = next(
+                name
+                for name in (*planned_shapes, *shapes)
+                if planned_shapes.get(name) != shapes.get(name)
+            )
             return self.findings.differs(f"its tensor {name} is not there or has another shape")
-        same = {name: info for name, info in ours.tensors.items() if info.type == planned.tensors[name].type}
+        same = {
+            name: info
+            for name, info in ours.tensors.items()
+            if info.type == planned.tensors[name].type
+        }
         self._small(self.file.path, same, ours.data_start, 0)
         outtype = plan.exported.outtype
-        return self.findings.unverified.append(f"to compare the types of tensors, {outtype} must be made again")
+        return self.findings.unverified.append(
+            f"to compare the types of tensors, {outtype} must be made again"
+        )
 
     def _keys(self, clauses: Iterable[tuple[str, str]]) -> None:
         for key, clause in clauses:
             described = key.startswith(DESCRIPTIVE) and not key.startswith(EFFECTIVE)
-            self.findings.differs(clause, harmless=described and (self.findings.options.edited or self.elsewhere))
+            self.findings.differs(
+                clause, harmless=described and (self.findings.options.edited or self.elsewhere)
+            )
 
     def _small(self, path: Path, tensors: Mapping[str, TensorInfo], start: int, shard: int) -> None:
-        """Compare the tensors of a shard that hold the schedule, some hundred bytes each, for `quick` too."""
+        """Compare the tensors of a shard that hold the schedule, some hundred bytes each, for
+        `quick` too.
+        """
         changed = {*self.plan.edit.changes, *self.plan.edit.added}
         for name, info in tensors.items():
             if name in ROPE_TENSORS or (name in changed and info.size <= SMALL):
@@ -349,26 +491,38 @@ class GgufCheck:
                     self.findings.differs(f"{name} of {path.name} differs from byte {place:,} on")
 
     def _other(self, source: GgufFile, number: int) -> None:
-        path, before, header = self.file.paths[number], source.headers[number], self.file.headers[number]
+        path = self.file.paths[number]
+        before = source.headers[number]
+        header = self.file.headers[number]
         self.findings.files += 1
-        if (header.values, header.tensors, header.size) != (before.values, before.tensors, before.size):
+        if (header.values, header.tensors, header.size) != (
+            before.values,
+            before.tensors,
+            before.size,
+        ):
             return self.findings.differs(f"{path.name} has another header")
         if self.findings.options.quick:
             return self._small(path, header.tensors, header.data_start, number)
         head = CopiedRange(0, before.data_start, source.shards[number].path(), 0)
-        return self._compare(path, header, [head, *self._data(before.tensors, before.data_start, number)])
+        return self._compare(
+            path, header, [head, *self._data(before.tensors, before.data_start, number)]
+        )
 
     def _compare(self, path: Path, header: GgufHeader, ranges: list[Range]) -> None:
         self.findings.bytes += header.size - header.data_start
         place = first_difference(path, ranges, self.advance)
         if place is not None:
             at = place - header.data_start
-            name = next((i.name for i in header.tensors.values() if i.offset <= at < i.offset + i.size), "padding")
+            name = next(
+                (i.name for i in header.tensors.values() if i.offset <= at < i.offset + i.size),
+                "padding",
+            )
             self.findings.differs(f"{name} of {path.name} differs from byte {place:,} on")
 
     def _data(self, tensors: Mapping[str, TensorInfo], start: int, shard: int) -> list[Range]:
         """The ranges of tensors of a shard, whose data begins at `start`, in their order."""
-        plan, ranges = self.plan, list[Range]()
+        plan = self.plan
+        ranges = list[Range]()
         added = plan.edit.added if shard == 0 else {}
         for name in added.keys() & tensors.keys():
             at = start + tensors[name].offset
@@ -386,10 +540,13 @@ def _tail(header: GgufHeader) -> int:
     return header.size - header.data_start - header.data_size
 
 
-def _edited(plan: GgufPlan, tensors: Mapping[str, TensorInfo], start: int, shard: int) -> Iterator[Range]:
+def _edited(
+    plan: GgufPlan, tensors: Mapping[str, TensorInfo], start: int, shard: int
+) -> Iterator[Range]:
     """The ranges of tensors of a shard of an edited file, without added ones."""
     edit, file = plan.edit, plan.source.file
-    header, path = file.headers[shard], file.shards[shard].path()
+    header = file.headers[shard]
+    path = file.shards[shard].path()
 
     def changed(change: Change, place: int, at: int, size: int) -> bytes:
         with path.open("rb") as reader:
@@ -398,16 +555,21 @@ def _edited(plan: GgufPlan, tensors: Mapping[str, TensorInfo], start: int, shard
 
     infos = list(tensors.values())
     for info, following in zip_longest(infos, infos[1:]):
-        at, stop = start + info.offset, start + info.offset + info.size
-        old, change = header.tensors[info.name], edit.changes.get(info.name)
+        at = start + info.offset
+        stop = start + info.offset + info.size
+        old = header.tensors[info.name]
+        change = edit.changes.get(info.name)
         place = header.data_start + old.offset
         if change is None or (info.name in edit.removed and shard == 0):
             yield CopiedRange(at, stop, path, place)
         else:
             yield GeneratedRange(at, stop, partial(changed, change, place), change.unit)
         if following is not None:
-            gap, here = following.offset - info.offset - info.size, header.tensors[following.name]
-            if gap and here.offset - old.offset == following.offset - info.offset:  # copied with its padding
+            gap = following.offset - info.offset - info.size
+            here = header.tensors[following.name]
+            if (
+                gap and here.offset - old.offset == following.offset - info.offset
+            ):  # copied with its padding
                 yield CopiedRange(stop, stop + gap, path, place + info.size)
 
 
@@ -428,9 +590,12 @@ def _converted(plan: ExportPlan, tensors: Mapping[str, TensorInfo], start: int) 
 
 
 def _unlike_keys(ours: GgufHeader, planned: RewrittenHeader) -> Iterator[tuple[str, str]]:
-    """Yield (key, clause) for keys that are not those of the plan, except for the receipt and the reserve."""
+    """Yield (key, clause) for keys that are not those of the plan, except for the receipt and the
+    reserve.
+    """
     mine, theirs = (
-        {key: value for key, value in of.values.items() if key not in (RECEIPT, RESERVED)} for of in (ours, planned)
+        {key: value for key, value in of.values.items() if key not in (RECEIPT, RESERVED)}
+        for of in (ours, planned)
     )
     for key in dict.fromkeys((*theirs, *mine)):
         if key not in mine:
@@ -458,9 +623,13 @@ def _unlike_tensors(ours: Mapping[str, TensorInfo], planned: Mapping[str, Tensor
 
 def _laid_out(path: Path, ours: GgufHeader, planned: RewrittenHeader) -> bool:
     """Whether the bytes of a header are those that ropeconv writes for its keys."""
-    values = {key: ours.values[key] if key == RECEIPT else value for key, value in planned.values.items()}
+    values = {
+        key: ours.values[key] if key == RECEIPT else value for key, value in planned.values.items()
+    }
     values.pop(RESERVED, None)
-    expected = RewrittenHeader(values, planned.tensors, planned.alignment, planned.kept).layout(ours.data_start)
+    expected = RewrittenHeader(values, planned.tensors, planned.alignment, planned.kept).layout(
+        ours.data_start
+    )
     with path.open("rb") as file:
         return file.read(ours.data_start) == expected
 

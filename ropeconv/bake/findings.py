@@ -1,4 +1,6 @@
-"""Findings, the differences of an output from its plan, and the comparison of a file with ranges of expected bytes."""
+"""Findings, the differences of an output from its plan, and the comparison of a file with ranges of
+expected bytes.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +33,9 @@ THREADS = min(4, max(2, cores()))
 class Options:
     """How an output is compared.
 
-    quick: leave out the bytes of the weights. edited: accept other files where these do not change the computation, as
-    --ignore-receipt does. code: accept other modelling code, as --trust-remote-code does.
+    quick: leave out the bytes of the weights. edited: accept other files where these do not change
+    the computation, as --ignore-receipt does. code: accept other modelling code, as
+    --trust-remote-code does.
     """
 
     quick: bool = False
@@ -44,8 +47,9 @@ class Options:
 class Verification:
     """The result of a comparison without differences.
 
-    files: their number. bytes: of the weights that were compared. quick: whether the weights were left out. notes:
-    sentences on harmless differences. unverified: sentences on parts that could not be compared; empty without `quick`.
+    files: their number. bytes: of the weights that were compared. quick: whether the weights were
+    left out. notes: sentences on harmless differences. unverified: sentences on parts that could
+    not be compared; empty without `quick`.
     """
 
     files: int
@@ -61,13 +65,22 @@ class Verification:
     @property
     def sentence(self) -> str:
         """The result for people."""
-        weights = "; --quick left out the weights." if self.quick else f" ({self.bytes:,} bytes of weights)."
-        return f"{counted(self.files, 'file matches', 'files match')} the source and the recipe{weights}"
+        weights = (
+            "; --quick left out the weights."
+            if self.quick
+            else f" ({self.bytes:,} bytes of weights)."
+        )
+        return (
+            f"{counted(self.files, 'file matches', 'files match')} the source and the"
+            f" recipe{weights}"
+        )
 
 
 @dataclass
 class Findings:
-    """The differences of a comparison. wrong: clauses on what differs. The others: as in `Verification`."""
+    """The differences of a comparison. wrong: clauses on what differs. The others: as in
+    `Verification`.
+    """
 
     options: Options
     wrong: list[str] = field(default_factory=list)
@@ -86,10 +99,12 @@ class Findings:
             more = len(self.wrong) - LONGEST
             clauses = "; ".join(self.wrong[:LONGEST]) + (f"; and {more} more" if more > 0 else "")
             raise Disagreement(
-                f"{baked} is not what its recipe and source give: {clauses}; name the source it was made from, or run "
-                "apply again"
+                f"{baked} is not what its recipe and source give: {clauses}; name the source it was"
+                " made from, or run apply again"
             )
-        return Verification(self.files, self.bytes, self.options.quick, tuple(self.notes), tuple(self.unverified))
+        return Verification(
+            self.files, self.bytes, self.options.quick, tuple(self.notes), tuple(self.unverified)
+        )
 
 
 @dataclass(frozen=True)
@@ -118,8 +133,8 @@ class CopiedRange:
 class GeneratedRange:
     """A range whose bytes are made in pieces.
 
-    make(at, size): the bytes from `at` on, counted from the beginning of the range. unit: pieces are multiples of it.
-    multiplied: it is a tensor that a fold changes.
+    make(at, size): the bytes from `at` on, counted from the beginning of the range. unit: pieces
+    are multiples of it. multiplied: it is a tensor that a fold changes.
     """
 
     start: int
@@ -168,7 +183,8 @@ class RangeReader:
     """Reads a file and compares it. One for each thread."""
 
     def __init__(self, path: Path, advance: Advance) -> None:
-        self._file, self._advance = os.open(path, os.O_RDONLY), advance
+        self._file = os.open(path, os.O_RDONLY)
+        self._advance = advance
         self._buffers = bytearray(BLOCK), bytearray(BLOCK)
 
     def __enter__(self) -> RangeReader:
@@ -178,7 +194,9 @@ class RangeReader:
         os.close(self._file)
 
     def unlike_file(self, at: int, origin: Path, place: int, size: int) -> int | None:
-        """Return the first place from `at` on that differs from another file from `place` on; None for equal bytes."""
+        """Return the first place from `at` on that differs from another file from `place` on; None
+        for equal bytes.
+        """
         other = os.open(origin, os.O_RDONLY)
         try:
             expected = _read(other, self._buffers[1], place, size)
@@ -188,9 +206,14 @@ class RangeReader:
         return at + len(expected) if difference is None and len(expected) < size else difference
 
     def unlike(self, at: int, expected: bytes | memoryview) -> int | None:
-        """Return the first place from `at` on that differs from the expected bytes; None where all are equal."""
+        """Return the first place from `at` on that differs from the expected bytes; None where all
+        are equal.
+        """
         view = memoryview(expected).cast("B")
-        blocks = (self._unlike(at + done, view[done : done + BLOCK]) for done in range(0, len(view), BLOCK))
+        blocks = (
+            self._unlike(at + done, view[done : done + BLOCK])
+            for done in range(0, len(view), BLOCK)
+        )
         return next((place for place in blocks if place is not None), None)
 
     def _unlike(self, at: int, expected: bytearray | memoryview) -> int | None:
@@ -199,7 +222,8 @@ class RangeReader:
         if ours == expected:  # of a bytearray and any buffer: memcmp
             return None
         count = min(len(ours), len(expected))
-        left, right = np.frombuffer(ours, np.uint8, count), np.frombuffer(expected, np.uint8, count)
+        left = np.frombuffer(ours, np.uint8, count)
+        right = np.frombuffer(expected, np.uint8, count)
         return at + int(np.argmax(left != right)) if (left != right).any() else at + count
 
 
@@ -210,16 +234,24 @@ Task = Callable[[RangeReader], "int | None"]
 def first_difference(
     path: Path, ranges: Sequence[Range], advance: Advance = lambda done: None, whole: bool = True
 ) -> int | None:
-    """Return a place where a file differs from its ranges, given in order; None for an equal file. Raises OSError.
+    """Return a place where a file differs from its ranges, given in order; None for an equal file.
+    Raises OSError.
 
     whole: also check that all bytes outside of the ranges are zero.
     """
-    lock, places = Lock(), list[int]()
+    lock = Lock()
+    places = list[int]()
     expected: list[Range] = list(ranges)
     if whole:
-        starts, stops = [*(part.start for part in ranges), path.stat().st_size], [0, *(part.stop for part in ranges)]
+        starts = [*(part.start for part in ranges), path.stat().st_size]
+        stops = [
+            0,
+            *(part.stop for part in ranges),
+        ]
         gaps = zip(stops, starts, strict=True)
-        expected.extend(GeneratedRange(stop, start, lambda at, size: bytes(size)) for stop, start in gaps)
+        expected.extend(
+            GeneratedRange(stop, start, lambda at, size: bytes(size)) for stop, start in gaps
+        )
     tasks = chain.from_iterable(part.tasks() for part in expected)
 
     def count(done: int) -> None:
@@ -243,7 +275,9 @@ def first_difference(
 
 
 def _read(file: int, buffer: bytearray, at: int, size: int) -> bytearray:
-    """Bytes of an open file, fewer where it ends: in the buffer, or for other sizes in a new one."""
+    """Bytes of an open file, fewer where it ends: in the buffer, or for other sizes in a new
+    one.
+    """
     place = buffer if size == len(buffer) else bytearray(size)
     with memoryview(place) as view:
         done = 0
@@ -262,13 +296,18 @@ def folded_ranges(source: Source, name: str, fold: Fold) -> list[Range]:
     def unchanged(start: int, stop: int) -> Range:
         if not source.is_generated(name):
             return CopiedRange(start, stop, source.path(name), start)
-        return GeneratedRange(start, stop, lambda at, size: source.read(name, start + at, start + at + size))
+        return GeneratedRange(
+            start, stop, lambda at, size: source.read(name, start + at, start + at + size)
+        )
 
     ranges = [unchanged(0, header.data_start)]
     for tensor in sorted(header.tensors.values(), key=lambda tensor: (tensor.start, tensor.stop)):
-        start, stop = header.data_start + tensor.start, header.data_start + tensor.stop
+        start = header.data_start + tensor.start
+        stop = header.data_start + tensor.stop
         if tensor.name in scalings:
-            make = partial(_multiplied, partial(source.read, name), start, tensor.dtype, scalings[tensor.name])
+            make = partial(
+                _multiplied, partial(source.read, name), start, tensor.dtype, scalings[tensor.name]
+            )
             unit = np.dtype(STORED[tensor.dtype]).itemsize
             ranges.append(GeneratedRange(start, stop, make, unit, multiplied=True))
         else:
@@ -277,12 +316,22 @@ def folded_ranges(source: Source, name: str, fold: Fold) -> list[Range]:
 
 
 def _multiplied(
-    read: Callable[[int, int], bytes], place: int, dtype: str, scalings: list[Scaling], start: int, size: int
+    read: Callable[[int, int], bytes],
+    place: int,
+    dtype: str,
+    scalings: list[Scaling],
+    start: int,
+    size: int,
 ) -> bytes:
-    """Some bytes of a tensor that a fold changes. place: its first byte in the shard. start, size: within it."""
+    """Some bytes of a tensor that a fold changes. place: its first byte in the shard. start, size:
+    within it.
+    """
     stored = np.dtype(STORED[dtype])
-    first, count = start // stored.itemsize, size // stored.itemsize
-    numbers: NDArray[np.generic] = np.frombuffer(read(place + start, place + start + size), stored).copy()
+    first = start // stored.itemsize
+    count = size // stored.itemsize
+    numbers: NDArray[np.generic] = np.frombuffer(
+        read(place + start, place + start + size), stored
+    ).copy()
     for scaling in scalings:
         for begin, end in scaling.spans:
             part = slice(max(begin - first, 0), min(end - first, count))
@@ -292,7 +341,12 @@ def _multiplied(
 
 
 def tensor_at(path: Path, place: int) -> str:
-    """Return the tensor of a safetensors file that has the byte at a place; "its header" before the data."""
+    """Return the tensor of a safetensors file that has the byte at a place; "its header" before the
+    data.
+    """
     header = read_header(path)
     at = place - header.data_start
-    return next((name for name, tensor in header.tensors.items() if tensor.start <= at < tensor.stop), "its header")
+    return next(
+        (name for name, tensor in header.tensors.items() if tensor.start <= at < tensor.stop),
+        "its header",
+    )

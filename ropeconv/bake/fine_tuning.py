@@ -1,9 +1,10 @@
-"""The training that a method needs at a length: none, or fine-tuning. Every front that says so asks `fine_tuning_for`.
+"""The training that a method needs at a length: none, or fine-tuning. Every front that says so asks
+`fine_tuning_for`.
 
 The answer rests on the factor over the context that the weights were trained for. That is
 
-- the declared context of a model that was trained with its scaling (Llama 3.1: 131,072), where the scaling is kept or
-  becomes wider (YaRN with factor 40 replaced by one with 80);
+- the declared context of a model that was trained with its scaling (Llama 3.1: 131,072), where the
+  scaling is kept or becomes wider (YaRN with factor 40 replaced by one with 80);
 - the context before the scaling (Llama 3.1: 8,192) in every other case. `--replace` starts there.
 """
 
@@ -32,7 +33,11 @@ def fine_tuning_for(recipe: Recipe, inspection: Inspection, schedule: Schedule) 
     """
     context = schedule.context
     recorded = inspection.fine_tuning
-    if isinstance(recipe.method, AsIs) and recorded is not None and context == inspection.spec.context:
+    if (
+        isinstance(recipe.method, AsIs)
+        and recorded is not None
+        and context == inspection.spec.context
+    ):
         return recorded
 
     first = inspection.first_spec
@@ -50,7 +55,9 @@ def fine_tuning_for(recipe: Recipe, inspection: Inspection, schedule: Schedule) 
 
 
 def _is_same(schedule: Schedule, first: RopeSpec) -> bool:
-    """Whether a schedule computes what the model was trained with, as `--llama3 8 --replace` does for Llama 3.1."""
+    """Whether a schedule computes what the model was trained with, as `--llama3 8 --replace` does
+    for Llama 3.1.
+    """
     current = first.current()
     return (
         np.array_equal(schedule.inv_freq, current.inv_freq)
@@ -60,7 +67,9 @@ def _is_same(schedule: Schedule, first: RopeSpec) -> bool:
 
 
 def _is_wider(schedule: Schedule, first: RopeSpec) -> bool:
-    """Whether a schedule is the scaling of the training with a larger factor, and nothing else: what --on-top gives."""
+    """Whether a schedule is the scaling of the training with a larger factor, and nothing else:
+    what --on-top gives.
+    """
     wider, trained = schedule.form, first.form
     scalings = (InterpolatedForm, Llama3, Yarn)
     if not (isinstance(wider, scalings) and isinstance(trained, scalings)):
@@ -68,7 +77,9 @@ def _is_wider(schedule: Schedule, first: RopeSpec) -> bool:
     return wider.factor > trained.factor and replace(wider, factor=trained.factor) == trained
 
 
-def _on_trained_scaling(recipe: Recipe, first: RopeSpec, factor: float) -> tuple[FineTuningLevel, str]:
+def _on_trained_scaling(
+    recipe: Recipe, first: RopeSpec, factor: float
+) -> tuple[FineTuningLevel, str]:
     """Return the need over the context of a training that had the scaling, and the reason."""
     if factor <= 1:
         return "none", ""
@@ -81,12 +92,22 @@ def _on_trained_scaling(recipe: Recipe, first: RopeSpec, factor: float) -> tuple
         return "none", f"measured on top of {first.form.kind} scaling"
     if studies:
         longest = max(study.factor for study in studies)
-        return "needed", f"on top of a trained scaling, {name} was measured without training up to {longest:g} times"
+        return (
+            "needed",
+            (
+                f"on top of a trained scaling, {name} was measured without training up to"
+                f" {longest:g} times"
+            ),
+        )
     return "needed", f"on top of a trained scaling, {name} was not measured without training"
 
 
-def _from_unscaled(recipe: Recipe, inspection: Inspection, trained: int, factor: float) -> tuple[FineTuningLevel, str]:
-    """Return the need over a training without scaling, and the reason. trained: its context in tokens."""
+def _from_unscaled(
+    recipe: Recipe, inspection: Inspection, trained: int, factor: float
+) -> tuple[FineTuningLevel, str]:
+    """Return the need over a training without scaling, and the reason. trained: its context in
+    tokens.
+    """
     if factor <= 1:
         return "none", ""
     method = _computed(recipe, inspection.spec)
@@ -109,17 +130,24 @@ def _from_unscaled(recipe: Recipe, inspection: Inspection, trained: int, factor:
     if factor <= limit:
         return "none", method.finetuning_note
     if limit == 1:
-        return "needed", method.finetuning_note or f"{method.name} is not known to work without training"
+        return (
+            "needed",
+            method.finetuning_note or f"{method.name} is not known to work without training",
+        )
 
     reason = f"{method.name} is known to work without training up to {limit:g} times"
-    measured = [study for study in studies_of("") if method.name in study.beyond and not study.fine_tuned]
+    measured = [
+        study for study in studies_of("") if method.name in study.beyond and not study.fine_tuned
+    ]
     if _all_better([study for study in measured if study.factor >= factor], method.name):
         return "recommended", reason
     return "needed", reason
 
 
 def _computed(recipe: Recipe, spec: RopeSpec) -> type[Method] | None:
-    """The method that an output computes: that of the scaling with as-is; None for an unchanged RoPE without one."""
+    """The method that an output computes: that of the scaling with as-is; None for an unchanged
+    RoPE without one.
+    """
     method = recipe.method
     if isinstance(method, Dynamic):
         return REGISTRY[method.parts()[0]]
@@ -131,7 +159,9 @@ def _computed(recipe: Recipe, spec: RopeSpec) -> type[Method] | None:
 def _is_windowed(spec: RopeSpec, trained: int) -> bool:
     """Whether no layer that rotates sees beyond a window within the trained context."""
     pairs = list(zip(spec.layers, spec.windows, strict=False))
-    return bool(pairs) and all(kind == "none" or (window is not None and window <= trained) for kind, window in pairs)
+    return bool(pairs) and all(
+        kind == "none" or (window is not None and window <= trained) for kind, window in pairs
+    )
 
 
 def _limit_of_form(spec: RopeSpec) -> float:
@@ -141,6 +171,8 @@ def _limit_of_form(spec: RopeSpec) -> float:
 
 
 def _all_better(studies: list[Study], name: str) -> bool:
-    """Whether there are studies of a method, and it was better in all of them than the unchanged model."""
+    """Whether there are studies of a method, and it was better in all of them than the unchanged
+    model.
+    """
     compared = [study for study in studies if "base" in study.beyond]
     return bool(compared) and all(study.sign(name, "base") > 0 for study in compared)

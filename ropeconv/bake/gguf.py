@@ -1,4 +1,6 @@
-"""Plans whose output is a GGUF file: an edited one, with the rest copied, or a conversion of a checkpoint."""
+"""Plans whose output is a GGUF file: an edited one, with the rest copied, or a conversion of a
+checkpoint.
+"""
 
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -12,7 +14,16 @@ from ..convert.to_gguf.write import FTYPES, converted, quantise, quantiser, writ
 from ..environment import Requirement
 from ..errors import BadSource, UnsupportedBake, UsageError
 from ..formats.disk import Advance
-from ..formats.gguf.edit import COUNT, SHARDS, Edit, RewrittenHeader, new_size, rewrite, write_changes, write_new
+from ..formats.gguf.edit import (
+    COUNT,
+    SHARDS,
+    Edit,
+    RewrittenHeader,
+    new_size,
+    rewrite,
+    write_changes,
+    write_new,
+)
 from ..formats.gguf.file import GgufFile, shard_names
 from ..formats.safetensors import INDEX
 from ..inspection.inspection import ConfigInspection, Inspection, inspect_gguf
@@ -53,24 +64,38 @@ class GgufPlan(GgufOutput):
         return self.source.file
 
     def origin(self, file: PlannedFile) -> Path | None:
-        """Return the local path of the shard that a planned file is copied from; None where it is not copied."""
+        """Return the local path of the shard that a planned file is copied from; None where it is
+        not copied.
+        """
         if file.action != "copy":
             return None
-        return self.source.file.shards[[planned.name for planned in self.files].index(file.name)].path()
+        return self.source.file.shards[
+            [planned.name for planned in self.files].index(file.name)
+        ].path()
 
     @cached_property
     def original(self) -> OriginalRecord:
-        file, edit, replaced = self.source.file, self.result.edit, self.target.replace
+        file = self.source.file
+        edit = self.result.edit
+        replaced = self.target.replace
         receipt = gguf_stated(file, self.source_spec)
         if receipt is None or receipt.original is None or receipt.original.gguf is None:
             return OriginalRecord(source_record(self.source), gguf=record_of_file(file, edit))
-        record = record_of_output(file, receipt.original.gguf, earlier(file, receipt), edit, replaced)
-        return OriginalRecord(receipt.original.source, gguf=record, steps=() if replaced else receipt.steps)
+        record = record_of_output(
+            file, receipt.original.gguf, earlier(file, receipt), edit, replaced
+        )
+        return OriginalRecord(
+            receipt.original.source, gguf=record, steps=() if replaced else receipt.steps
+        )
 
 
 def gguf_plan(source: GgufSource, recipe: Recipe, target: Target) -> GgufPlan:
-    """Plan an edited GGUF file: schedule, encoding, header, ranges. Parameters and errors are those of `make_plan`."""
-    inspection, file, reading = inspect_gguf(source), source.file, read_file(source.file)
+    """Plan an edited GGUF file: schedule, encoding, header, ranges. Parameters and errors are those
+    of `make_plan`.
+    """
+    inspection = inspect_gguf(source)
+    file = source.file
+    reading = read_file(source.file)
     if target.assume_arch_keys and not reading.arch.assumed:
         raise UsageError(f"{reading.arch.name} is in the table; leave --assume-arch-keys out")
     vectors = rope_tensors(file)
@@ -78,11 +103,18 @@ def gguf_plan(source: GgufSource, recipe: Recipe, target: Target) -> GgufPlan:
     if refused:
         why = f"llama.cpp does not load {inspection.name} with {refused[0]}"
         raise UnsupportedBake("anything", file.name, why, "download another file")
-    model, first = GgufModel(file.header, file.tensors, vectors), inspection
+    model = GgufModel(file.header, file.tensors, vectors)
+    first = inspection
     undo = first_gguf(file, reading.spec) if target.replace else None
     if undo is not None:
         model = model.after(undo)
-        first = replace(inspection, name=str(model.get(ARCH)), spec=model.reading().spec, first=None, fine_tuning=None)
+        first = replace(
+            inspection,
+            name=str(model.get(ARCH)),
+            spec=model.reading().spec,
+            first=None,
+            fine_tuning=None,
+        )
     if not (recipe.on_top or isinstance(recipe.method, AsIs)):
         model = model.from_unscaled()
     start = begin(inspection, first, recipe, target)
@@ -106,17 +138,26 @@ def gguf_plan(source: GgufSource, recipe: Recipe, target: Target) -> GgufPlan:
         schedule=start.schedule,
         result=result,
         warnings=(*_draft_note(inspection, target), *warnings(inspection, start), *result.notes),
-        notes=(*start.notes, *list_notes(start.schedule), *modelfile_notes(source, start.schedule.context)),
+        notes=(
+            *start.notes,
+            *list_notes(start.schedule),
+            *modelfile_notes(source, start.schedule.context),
+        ),
         kv_cache=inspection.kv_cache,
         draft=inspection.draft,
         undo=undo,
         fine_tuning=start.fine_tuning,
     )
-    return replace(plan, files=tuple(shard_file(source, plan.edit, shard, name) for shard, name in enumerate(names)))
+    return replace(
+        plan,
+        files=tuple(shard_file(source, plan.edit, shard, name) for shard, name in enumerate(names)),
+    )
 
 
 def _selected(start: PlanStart, model: GgufModel, target: Target) -> GgufResult:
-    """Return the result of an encoding. Raises UnsupportedBake with the method of the source, where only that fits."""
+    """Return the result of an encoding. Raises UnsupportedBake with the method of the source, where
+    only that fits.
+    """
     try:
         return select_gguf(start.schedule, model, target)
     except UnsupportedBake as refusal:
@@ -134,7 +175,9 @@ def _selected(start: PlanStart, model: GgufModel, target: Target) -> GgufResult:
 
 
 def _widening(start: PlanStart) -> Recipe | None:
-    """The recipe of an `--on-top` by the method that the scaling has; None where that is the same, or is not one."""
+    """The recipe of an `--on-top` by the method that the scaling has; None where that is the same,
+    or is not one.
+    """
     recipe, form = start.recipe, start.spec.form
     factor = recipe.method.relative(start.spec.context, start.spec.original_context).factor_over(
         start.spec.original_context
@@ -152,15 +195,19 @@ def _draft_note(inspection: Inspection, target: Target) -> tuple[str, ...]:
     if inspection.draft is None or target.drafts_for:
         return ()
     return (
-        f"{inspection.source.reference} is {inspection.draft.says} and runs with its target: extend that to the same "
-        f"context, or both together with `ropeconv apply TARGET --draft {inspection.source.reference}`",
+        (
+            f"{inspection.source.reference} is {inspection.draft.says} and runs with its target:"
+            " extend that to the same context, or both together with `ropeconv apply TARGET"
+            f" --draft {inspection.source.reference}`"
+        ),
     )
 
 
 def shard_file(source: GgufSource, edit: Edit, shard: int, name: str) -> PlannedFile:
     """Return the planned file of one shard (the first is 0) of an edited model.
 
-    Raises BadSource for a first shard whose keys do not fit the shards, which llama.cpp would not load.
+    Raises BadSource for a first shard whose keys do not fit the shards, which llama.cpp would not
+    load.
     """
     header = source.file.headers[shard]
     if not shard:
@@ -177,20 +224,26 @@ def shard_file(source: GgufSource, edit: Edit, shard: int, name: str) -> Planned
 
 
 def _check_split(file: GgufFile, first: RewrittenHeader) -> None:
-    """Raise BadSource where the keys of a new first shard have another number of shards or tensors than there are."""
+    """Raise BadSource where the keys of a new first shard have another number of shards or tensors
+    than there are.
+    """
     count = len(file.shards)
     tensors = len(first.tensors) + sum(len(header.tensors) for header in file.headers[1:])
     numbers = [first.values[key].decode() if key in first.values else 0 for key in (SHARDS, COUNT)]
-    if numbers[0] not in ((0, 1) if count == 1 else (count,)) or (count > 1 and numbers[1] != tensors):
+    if numbers[0] not in ((0, 1) if count == 1 else (count,)) or (
+        count > 1 and numbers[1] != tensors
+    ):
         raise BadSource(
-            f"{file.name} would have {SHARDS} = {shown(numbers[0])} and {COUNT} = {shown(numbers[1])} for {count} "
-            f"shards of {tensors} tensors; fetch the file again"
+            f"{file.name} would have {SHARDS} = {shown(numbers[0])} and {COUNT} ="
+            f" {shown(numbers[1])} for {count} shards of {tensors} tensors; fetch the file again"
         )
 
 
 @dataclass(frozen=True)
 class ExportPlan(GgufOutput):
-    """A plan whose output is a GGUF file converted from safetensors. exported: the conversion without scaling."""
+    """A plan whose output is a GGUF file converted from safetensors. exported: the conversion
+    without scaling.
+    """
 
     source: Source
     exported: GgufExport
@@ -227,13 +280,16 @@ class ExportPlan(GgufOutput):
         def read(name: str) -> bytes:
             return b"".join(converted(tensors[name]))
 
-        edit, quantised = self.result.edit, bool(exported.quantised)
+        edit = self.result.edit
+        quantised = bool(exported.quantised)
         record = record_of_export(exported.unlabelled, exported.model.header, read, edit, quantised)
         return original_record(source, source_record(source), gguf=record)
 
 
 def export_plan(source: Source, recipe: Recipe, target: Target) -> ExportPlan:
-    """Plan a conversion: schedule, encoding, header, tensors. Parameters and errors are those of `make_plan`."""
+    """Plan a conversion: schedule, encoding, header, tensors. Parameters and errors are those of
+    `make_plan`.
+    """
     inspection, first, source = first_inspection(source, target)
     start = begin(inspection, first, recipe, target)
     label = "" if isinstance(recipe.method, AsIs) else recipe.method.label
@@ -262,16 +318,23 @@ def export_plan(source: Source, recipe: Recipe, target: Target) -> ExportPlan:
         exported=exported,
         fine_tuning=start.fine_tuning,
     )
-    header, estimated = rewrite(exported.model.header, plan.edit), bool(exported.quantised)
+    header = rewrite(exported.model.header, plan.edit)
+    estimated = bool(exported.quantised)
     size = max(info.offset + info.size for info in header.tensors.values())
     if exported.quantised:  # an estimate
-        size = round(sum(tensor.elements for tensor in exported.tensors) * FTYPES[exported.quantised][1] / 8)
+        size = round(
+            sum(tensor.elements for tensor in exported.tensors) * FTYPES[exported.quantised][1] / 8
+        )
     make = partial(_write_export, exported, header, plan.edit)
-    file = PlannedFile("convert", out.name, len(header.place(0)) + size, make=make, estimated=estimated)
+    file = PlannedFile(
+        "convert", out.name, len(header.place(0)) + size, make=make, estimated=estimated
+    )
     return replace(plan, files=(file,))
 
 
-def _write_export(exported: GgufExport, header: RewrittenHeader, edit: Edit, target: Path, advance: Advance) -> None:
+def _write_export(
+    exported: GgufExport, header: RewrittenHeader, edit: Edit, target: Path, advance: Advance
+) -> None:
     floats = target.with_name(f"{target.name}.floats") if exported.quantised else target
     head = header.place(0)
     try:
@@ -292,16 +355,28 @@ def _write_export(exported: GgufExport, header: RewrittenHeader, edit: Edit, tar
 
 def _notes(source: Source, inspection: ConfigInspection, exported: GgufExport) -> list[str]:
     notes = []
-    spec, arch = inspection.spec, arch_of_header(exported.model)
-    if arch.window is None and any(size is not None and size < spec.context for size in spec.windows):
-        notes.append("llama.cpp ignores the sliding window of this model: there every layer sees the whole context")
+    spec = inspection.spec
+    arch = arch_of_header(exported.model)
+    if arch.window is None and any(
+        size is not None and size < spec.context for size in spec.windows
+    ):
+        notes.append(
+            "llama.cpp ignores the sliding window of this model: there every layer sees the whole"
+            " context"
+        )
     if exported.without_prediction:
-        notes.append("layers that predict further tokens (MTP) are left out, as by llama.cpp's own converter")
+        notes.append(
+            "layers that predict further tokens (MTP) are left out, as by llama.cpp's own converter"
+        )
     if exported.composes:
         notes.append(
-            "llama.cpp does not compose characters (NFC) as tokenizer.json does: text with decomposed ones, such as e "
-            "and a combining accent, becomes other tokens; compose such text before it is sent"
+            "llama.cpp does not compose characters (NFC) as tokenizer.json does: text with"
+            " decomposed ones, such as e and a combining accent, becomes other tokens; compose such"
+            " text before it is sent"
         )
     if "vision_config" in source.config():
-        notes.append("only the language model is converted; llama.cpp loads the vision part from a separate file")
+        notes.append(
+            "only the language model is converted; llama.cpp loads the vision part from a separate"
+            " file"
+        )
     return notes

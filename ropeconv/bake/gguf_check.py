@@ -1,6 +1,8 @@
-"""check_gguf: reads a GGUF output back before it gets its final name, and compares it with its plan.
+"""check_gguf: reads a GGUF output back before it gets its final name, and compares it with its
+plan.
 
-The frequencies follow from the bytes of the written file by llama.cpp's rules, and not from the edit that was planned.
+The frequencies follow from the bytes of the written file by llama.cpp's rules, and not from the
+edit that was planned.
 """
 
 from collections.abc import Iterator
@@ -32,16 +34,19 @@ def check_gguf(plan: GgufOutput, path: Path, *, in_place: bool = False) -> GgufC
     Args:
         plan: The plan of the output.
         path: The file that was written, or the first of its shards.
-        in_place: The file is the source itself, so that its tensors have nothing to be compared with.
+        in_place: The file is the source itself, so that its tensors have nothing to be compared
+            with.
 
     Raises:
-        Disagreement: Where the file is damaged, has other keys or tensors than were planned, or gives other frequencies
-            by llama.cpp's rules.
+        Disagreement: Where the file is damaged, has other keys or tensors than were planned, or
+            gives other frequencies by llama.cpp's rules.
     """
     with assumed_keys(plan.target.assume_arch_keys):
         file, spec = _read_back(path)
 
-    schedule = plan.schedule if plan.result.ramp is None else plan.result.ramp.applied(plan.schedule)
+    schedule = (
+        plan.schedule if plan.result.ramp is None else plan.result.ramp.applied(plan.schedule)
+    )
     wrong = _unlike_schedule(schedule, plan.result.kept, spec) or next(_unlike_plan(plan, file), "")
     if wrong:
         raise _disagreement(wrong)
@@ -55,12 +60,16 @@ def check_gguf(plan: GgufOutput, path: Path, *, in_place: bool = False) -> GgufC
 def check_split(source: GgufFile, path: Path) -> GgufCheckRecord:
     """Return what was found in a file that was only written anew in shards. path: its first shard.
 
-    Raises Disagreement where it is damaged, or where its RoPE or a tensor is not that of the source.
+    Raises Disagreement where it is damaged, or where its RoPE or a tensor is not that of the
+    source.
     """
     before, (file, spec) = read_file(source).spec, _read_back(path)
     wrong = _unlike_schedule(before.current(), before, spec)
     if not wrong and file.tensors.keys() != source.tensors.keys():
-        wrong = f"the written files have {len(file.tensors)} tensors, and the source has {len(source.tensors)}"
+        wrong = (
+            f"the written files have {len(file.tensors)} tensors, and the source has"
+            f" {len(source.tensors)}"
+        )
     if wrong:
         raise _disagreement(wrong)
     return _record(before.current(), spec, file, _compare_tensors(source, Edit(), file))
@@ -82,7 +91,9 @@ def _record(schedule: Schedule, spec: RopeSpec, file: GgufFile, compared: int) -
 
 
 def _disagreement(clause: str) -> Disagreement:
-    return Disagreement(f"{clause}; check the disk, and report it if that is sound; nothing was kept")
+    return Disagreement(
+        f"{clause}; check the disk, and report it if that is sound; nothing was kept"
+    )
 
 
 def _unlike_schedule(schedule: Schedule, kept: RopeSpec | None, spec: RopeSpec) -> str:
@@ -93,7 +104,11 @@ def _unlike_schedule(schedule: Schedule, kept: RopeSpec | None, spec: RopeSpec) 
     if spec.context != schedule.context:
         return f"the written header declares {spec.context:,} tokens, not {schedule.context:,}"
     reason = difference(schedule, kept or spec, spec)
-    return f"llama.cpp would not compute the schedule from the written header: {reason}" if reason else ""
+    return (
+        f"llama.cpp would not compute the schedule from the written header: {reason}"
+        if reason
+        else ""
+    )
 
 
 def _unlike_plan(plan: GgufOutput, file: GgufFile) -> Iterator[str]:
@@ -101,7 +116,8 @@ def _unlike_plan(plan: GgufOutput, file: GgufFile) -> Iterator[str]:
     quantised = isinstance(plan, ExportPlan) and bool(plan.exported.quantised)
     ignored = {RESERVED, *(QUANTISER if quantised else ())}
     planned = rewrite(plan.unedited.header, plan.edit)
-    written, wanted = _keys(file.header.values, ignored), _keys(planned.values, ignored)
+    written = _keys(file.header.values, ignored)
+    wanted = _keys(planned.values, ignored)
     for key in (*wanted, *(key for key in written if key not in wanted)):
         if written.get(key) != wanted.get(key):
             yield f"the written header has another {key} than was planned"
@@ -126,10 +142,11 @@ def _keys(values: dict[str, GgufValue], ignored: set[str]) -> dict[str, GgufValu
 
 
 def _compare_tensors(source: GgufFile, edit: Edit, file: GgufFile) -> int:
-    """Compare both ends of each tensor that remains with the source, and return the number of these tensors.
+    """Compare both ends of each tensor that remains with the source, and return the number of these
+    tensors.
 
-    edit: from the source to the file. Raises Disagreement for the first one that differs. Reordered rows are reordered
-    again, one piece at each end.
+    edit: from the source to the file. Raises Disagreement for the first one that differs. Reordered
+    rows are reordered again, one piece at each end.
     """
     compared = 0
     for name, info in source.tensors.items():

@@ -1,4 +1,6 @@
-"""Plans for compiled graphs: constants are replaced, and config.json and the files beside it change with them."""
+"""Plans for compiled graphs: constants are replaced, and config.json and the files beside it change
+with them.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,14 @@ from ..convert.target import Target
 from ..errors import BadSource, Disagreement, UnsupportedBake, UsageError
 from ..formats.disk import Advance
 from ..formats.jsontext import JsonObject
-from ..inspection.graph import PRECISION, GraphInspection, GraphRope, ModelRope, inspect_graph, repeated
+from ..inspection.graph import (
+    PRECISION,
+    GraphInspection,
+    GraphRope,
+    ModelRope,
+    inspect_graph,
+    repeated,
+)
 from ..models.graph import Constant, Graph, GraphSource
 from ..rope.methods.vectors import AsIs
 from ..rope.recipe import Recipe
@@ -33,7 +42,9 @@ EXPORT = "run `ropeconv apply` on the checkpoint, and export its output"
 
 @dataclass(frozen=True)
 class GraphPlan(FilePlan):
-    """The files of an extended graph. checkpoint: the plan of its config.json. edits: of the graphs, by name."""
+    """The files of an extended graph. checkpoint: the plan of its config.json. edits: of the
+    graphs, by name.
+    """
 
     source: GraphSource
     checkpoint: CheckpointPlan
@@ -46,12 +57,15 @@ class GraphPlan(FilePlan):
     @property
     def warnings(self) -> tuple[str, ...]:
         """Sentences for the user."""
-        ropes = [rope for edit in self.edits.values() for rope in edit.ropes if rope.positions is None]
+        ropes = [
+            rope for edit in self.edits.values() for rope in edit.ropes if rope.positions is None
+        ]
         types = sorted({rope.constants[0].dtype for rope in ropes} & {"float16", "bfloat16"})
         context = self.checkpoint.schedule.context
         rounding = tuple(
-            f"the graph stores its frequencies in {dtype}, which rounds angles at position {context:,} by up to "
-            f"{context * PRECISION[dtype]:,.3g} radians; export the checkpoint with these constants in float32"
+            f"the graph stores its frequencies in {dtype}, which rounds angles at position"
+            f" {context:,} by up to {context * PRECISION[dtype]:,.3g} radians; export the"
+            " checkpoint with these constants in float32"
             for dtype in types
         )
         return self.checkpoint.warnings + rounding
@@ -64,19 +78,31 @@ class GraphPlan(FilePlan):
             "schedule": self.checkpoint.schedule.to_dict(),
             "ropes": [rope.to_dict() for edit in self.edits.values() for rope in edit.ropes],
             "out": str(self.out),
-            "files": [{"name": file.name, "action": file.action, "size": file.size} for file in self.files],
+            "files": [
+                {"name": file.name, "action": file.action, "size": file.size} for file in self.files
+            ],
             "warnings": list(self.warnings),
         }
 
     def check(self, folder: Path) -> None:
-        """Read the graphs that were written. Raises Disagreement where one does not hold the schedule."""
+        """Read the graphs that were written. Raises Disagreement where one does not hold the
+        schedule.
+        """
         schedule = self.checkpoint.schedule
         expected = ModelRope("", schedule.inv_freq, schedule.attention_factor)
         for name, edit in self.edits.items():
             names = {rope.name for rope in edit.ropes}
-            written = [rope for rope in inspect_graph(GraphSource(folder / name)).ropes if rope.name in names]
-            if len(written) < len(edit.ropes) or not all(rope.matches(expected) for rope in written):
-                raise Disagreement(f"{name} does not hold the schedule when it is read again; nothing was kept")
+            written = [
+                rope
+                for rope in inspect_graph(GraphSource(folder / name)).ropes
+                if rope.name in names
+            ]
+            if len(written) < len(edit.ropes) or not all(
+                rope.matches(expected) for rope in written
+            ):
+                raise Disagreement(
+                    f"{name} does not hold the schedule when it is read again; nothing was kept"
+                )
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,22 +118,33 @@ class GraphEdit:
         """The graph with the new constants."""
         for rope in self.ropes:
             if rope.positions is None:
-                constant, vector = rope.constants[0], repeated(self.schedule.inv_freq, rope.repeat)
+                constant = rope.constants[0]
+                vector = repeated(self.schedule.inv_freq, rope.repeat)
                 self.graph.set_attention_factor(rope.values[0], self.schedule.attention_factor)
-                self.graph.replace(constant, vector.reshape(constant.shape).astype(constant.array().dtype))
+                self.graph.replace(
+                    constant, vector.reshape(constant.shape).astype(constant.array().dtype)
+                )
             else:
                 for constant, function in zip(rope.constants, (np.cos, np.sin), strict=True):
-                    self.graph.replace(constant, self._table(rope, rope.positions, constant, function))
+                    self.graph.replace(
+                        constant, self._table(rope, rope.positions, constant, function)
+                    )
         return self.graph
 
-    def _table(self, rope: GraphRope, positions: int, constant: Constant, function: np.ufunc) -> NDArray[Any]:
+    def _table(
+        self, rope: GraphRope, positions: int, constant: Constant, function: np.ufunc
+    ) -> NDArray[Any]:
         """A table for the context of the schedule, no shorter than the present one."""
         rows = max(positions, self.schedule.context)
         table = np.empty((rows, constant.shape[-1]), constant.array().dtype)
         for start in range(0, rows, ROWS):
             phases = np.outer(np.arange(start, min(start + ROWS, rows)), self.schedule.inv_freq)
-            table[start : start + ROWS] = repeated(self.schedule.attention_factor * function(phases), rope.repeat)
-        return table.reshape([*(rows if size == positions else size for size in constant.shape[:-1]), -1])
+            table[start : start + ROWS] = repeated(
+                self.schedule.attention_factor * function(phases), rope.repeat
+            )
+        return table.reshape(
+            [*(rows if size == positions else size for size in constant.shape[:-1]), -1]
+        )
 
     def write(self, target: Path, advance: Advance) -> None:
         """Write one of the files of the graph: that with the ending of `target`."""
@@ -121,42 +158,59 @@ class GraphEdit:
 def graph_plan(source: GraphSource, recipe: Recipe, target: Target) -> GraphPlan:
     """Plan the extension of compiled graphs. Writes nothing.
 
-    target: `out` and `replace` count. Raises UsageError for the name of a file, BadSource for a graph without its
-    config.json or with another RoPE than that, UnsupportedBake for what its constants cannot express, and what
-    `checkpoint_plan` raises.
+    target: `out` and `replace` count. Raises UsageError for the name of a file, BadSource for a
+    graph without its config.json or with another RoPE than that, UnsupportedBake for what its
+    constants cannot express, and what `checkpoint_plan` raises.
     """
     if target.out is not None and target.out.suffix in (".onnx", ".xml", ".gguf"):
-        raise UsageError(f"-o {target.out} is not a name for a folder, which is written; choose another name")
+        raise UsageError(
+            f"-o {target.out} is not a name for a folder, which is written; choose another name"
+        )
     if not source.has_config:
         raise BadSource(
-            f"{source.reference} has no config.json beside it, which says how long the model was trained; copy that of "
-            "the checkpoint there"
+            f"{source.reference} has no config.json beside it, which says how long the model was"
+            " trained; copy that of the checkpoint there"
         )
     if recipe.log_n is not None:
-        raise UnsupportedBake("log-n", source.reference, "its operations do not scale queries by position", EXPORT)
-    inspection, checkpoint = inspect_graph(source), checkpoint_plan(source, recipe, target)
+        raise UnsupportedBake(
+            "log-n", source.reference, "its operations do not scale queries by position", EXPORT
+        )
+    inspection = inspect_graph(source)
+    checkpoint = checkpoint_plan(source, recipe, target)
     for knob, reason in _obstacles(checkpoint, source):
         raise UnsupportedBake(knob, source.reference, reason, EXPORT)
-    files, edits = {file.name: file for file in checkpoint.files}, dict[str, GraphEdit]()
+    files = {file.name: file for file in checkpoint.files}
+    edits = dict[str, GraphEdit]()
     ropes = _replaced(inspection, checkpoint)
     for name, graph in source.opened.items():
-        edit = GraphEdit(graph, tuple(rope for rope in ropes if rope.file == name), checkpoint.schedule)
+        edit = GraphEdit(
+            graph, tuple(rope for rope in ropes if rope.file == name), checkpoint.schedule
+        )
         if edit.ropes:
             edits[name] = edit
             for each in (name, *(source.data_of(name) if graph.saves_data else ())):
-                files[each] = PlannedFile("convert", each, files[each].size, make=edit.write, estimated=True)
-    return GraphPlan(source, checkpoint.out, tuple(files.values()), checkpoint.skipped, checkpoint, edits)
+                files[each] = PlannedFile(
+                    "convert", each, files[each].size, make=edit.write, estimated=True
+                )
+    return GraphPlan(
+        source, checkpoint.out, tuple(files.values()), checkpoint.skipped, checkpoint, edits
+    )
 
 
 def _obstacles(plan: CheckpointPlan, source: GraphSource) -> Iterator[tuple[str, str]]:
-    """Yield the parts of a plan that constants of cos and sin cannot express, each with the reason."""
+    """Yield the parts of a plan that constants of cos and sin cannot express, each with the
+    reason.
+    """
     schedule = plan.schedule
     if schedule.short_inv_freq is not None:
         yield "a pair of lists", "its operations do not choose between them"
     if schedule.softmax_scale != plan.source_spec.softmax_scale:
         yield "another softmax scale", "it is in other operations"
     if not ENCODINGS[plan.result.encoding].config_only:
-        yield "this schedule", f"its config.json needs the encoding {plan.result.encoding}, which changes weights"
+        yield (
+            "this schedule",
+            f"its config.json needs the encoding {plan.result.encoding}, which changes weights",
+        )
     knob = f"a context of {schedule.context:,} tokens"
     for graph in source.opened.values():
         for name, length in graph.fixed_lengths.items():
@@ -171,32 +225,37 @@ def _obstacles(plan: CheckpointPlan, source: GraphSource) -> Iterator[tuple[str,
 
 
 def _replaced(inspection: GraphInspection, plan: CheckpointPlan) -> tuple[GraphRope, ...]:
-    """The RoPEs of graphs that a plan changes: those of config.json, of layers that an extension changes.
+    """The RoPEs of graphs that a plan changes: those of config.json, of layers that an extension
+    changes.
 
-    Others stay: those of window layers, and those of another width, as of a vision tower. With as-is, a graph that was
-    exported without the scaling gets it. Raises BadSource for a graph that was exported with another config.json.
+    Others stay: those of window layers, and those of another width, as of a vision tower. With
+    as-is, a graph that was exported without the scaling gets it. Raises BadSource for a graph that
+    was exported with another config.json.
     """
-    replaced, spec = list[GraphRope](), plan.source_spec
+    replaced = list[GraphRope]()
+    spec = plan.source_spec
     unscaled = ModelRope("", spec.unscaled().current().inv_freq, 1.0)
     for rope, formula in zip(inspection.ropes, inspection.formulas, strict=True):
         part = inspection.part(rope)
         if part is None and rope.matches(unscaled):
             if not isinstance(plan.recipe.method, AsIs):
                 raise BadSource(
-                    f"{rope.file} was exported without the scaling of config.json ({describe(spec.form)}); pass "
-                    "--as-is to write that into the graph"
+                    f"{rope.file} was exported without the scaling of config.json"
+                    f" ({describe(spec.form)}); pass --as-is to write that into the graph"
                 )
             part = unscaled
         if part is None and 2 * len(rope.inv_freq) == spec.rotary_dim:
             raise BadSource(
-                f"{rope.name} in {rope.file} has {formula}, attention factor {rope.attention_factor:.6g}, and "
-                f"config.json has {describe(spec.form)}, attention factor {spec.attention_factor:.6g}; put the "
-                "config.json there that the graph was exported with"
+                f"{rope.name} in {rope.file} has {formula}, attention factor"
+                f" {rope.attention_factor:.6g}, and config.json has {describe(spec.form)},"
+                f" attention factor {spec.attention_factor:.6g}; put the config.json there that the"
+                " graph was exported with"
             )
         if part is not None and part.changes:
             replaced.append(rope)
     if not replaced:
         raise BadSource(
-            f"{inspection.source.reference} holds no RoPE of {spec.rotary_dim} dimensions; name the decoder's graph"
+            f"{inspection.source.reference} holds no RoPE of {spec.rotary_dim} dimensions; name the"
+            " decoder's graph"
         )
     return tuple(replaced)

@@ -1,4 +1,6 @@
-"""The place of an output, the hidden folder beside it in which the output is written, and the moves to final names."""
+"""The place of an output, the hidden folder beside it in which the output is written, and the moves
+to final names.
+"""
 
 from __future__ import annotations
 
@@ -43,18 +45,26 @@ NOT_EMPTY = {errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY}
 
 
 def refuse_place(plan: FilePlan) -> None:
-    """Raise RopeconvError for a place that cannot have an output: a link, the source, a folder that does not exist."""
+    """Raise RopeconvError for a place that cannot have an output: a link, the source, a folder that
+    does not exist.
+    """
     out = plan.out
     if out.name in ("", ".."):
         raise RopeconvError(f"{out} is a folder without a name of its own; name a new one with -o")
     source = Path(plan.source.reference).resolve()
     if source.exists() and plan.source.kind != "hub":
         place = out.resolve()
-        if place == source or (plan.is_folder and (source in place.parents or place in source.parents)):
-            raise RopeconvError(f"{out} and the source lie within each other; choose another place with -o")
+        if place == source or (
+            plan.is_folder and (source in place.parents or place in source.parents)
+        ):
+            raise RopeconvError(
+                f"{out} and the source lie within each other; choose another place with -o"
+            )
     for path in _places(plan):
         if path.is_symlink():
-            raise RopeconvError(f"{path} is a link to {os.readlink(path)}; give the place itself with -o")
+            raise RopeconvError(
+                f"{path} is a link to {os.readlink(path)}; give the place itself with -o"
+            )
     problem = obstacle(out.parent)
     if problem:
         raise RopeconvError(f"{problem}, so {out} cannot be written; choose another place with -o")
@@ -70,13 +80,17 @@ def refuse_occupied(plan: FilePlan, force: bool) -> None:
             continue
         refuse_foreign(path, plan.out, path)
         if not force:
-            raise RopeconvError(f"{path} exists; choose another place with -o, or replace it with --force")
+            raise RopeconvError(
+                f"{path} exists; choose another place with -o, or replace it with --force"
+            )
 
 
 def refuse_foreign(place: Path, out: Path, known_as: Path) -> None:
-    """Raise RopeconvError where `--force` does not replace a file or folder: it is foreign, or has added files.
+    """Raise RopeconvError where `--force` does not replace a file or folder: it is foreign, or has
+    added files.
 
-    place: of an earlier output, or one of its shards. out: the place of its first shard. known_as: for the message.
+    place: of an earlier output, or one of its shards. out: the place of its first shard. known_as:
+    for the message.
     """
     if place.is_dir() or not is_gguf(out if out.exists() else place):
         is_output = (place / RECEIPT).is_file()
@@ -86,8 +100,8 @@ def refuse_foreign(place: Path, out: Path, known_as: Path) -> None:
             is_output = RECEIPT in read_header(out if out.exists() else place).values
     if not is_output:
         raise RopeconvError(
-            f"{known_as} exists and has no receipt of ropeconv, so --force will not replace it; choose another place "
-            "with -o, or remove it"
+            f"{known_as} exists and has no receipt of ropeconv, so --force will not replace it;"
+            " choose another place with -o, or remove it"
         )
     if not place.is_dir():
         return
@@ -95,18 +109,26 @@ def refuse_foreign(place: Path, out: Path, known_as: Path) -> None:
     known = {file.name for file in receipt.files} | {RECEIPT}
     if has_own_card(place, receipt):
         known.discard(CARD)
-    added = sorted(name for name in _names(place) if name not in known and name.split("/")[0] not in NOT_ADDED)
+    added = sorted(
+        name for name in _names(place) if name not in known and name.split("/")[0] not in NOT_ADDED
+    )
     if added:
         more = f" and {len(added) - 1} more" if len(added) > 1 else ""
         raise RopeconvError(
-            f"{known_as} has {added[0]}{more}, which ropeconv did not write and --force would delete; move it away, or "
-            "choose another place with -o"
+            f"{known_as} has {added[0]}{more}, which ropeconv did not write and --force would"
+            " delete; move it away, or choose another place with -o"
         )
 
 
 def refuse_full(plan: FilePlan, pending: Sequence[PlannedFile], folder: Path, link: bool) -> None:
-    """Raise RopeconvError where the disk of `folder` has less space than the pending files of an output need."""
-    local = None if plan.source.kind == "hub" else next(filter(None, map(plan.origin, plan.files)), None)
+    """Raise RopeconvError where the disk of `folder` has less space than the pending files of an
+    output need.
+    """
+    local = (
+        None
+        if plan.source.kind == "hub"
+        else next(filter(None, map(plan.origin, plan.files)), None)
+    )
     shared = link or same_blocks(local, folder)
     needed = sum(file.size for file in pending if not (shared and file.action == "copy")) + MARGIN
     free = free_bytes(folder)
@@ -136,12 +158,14 @@ def _names(root: Path) -> Iterator[str]:
 class HiddenFolder:
     """The hidden folder of an output, which need not exist.
 
-    It has the files `lock` and `journal`, and the folders `drafts` (incomplete files), `new` (finished ones), and `old`
-    (files that are being replaced, where a system cannot exchange two names).
+    It has the files `lock` and `journal`, and the folders `drafts` (incomplete files), `new`
+    (finished ones), and `old` (files that are being replaced, where a system cannot exchange two
+    names).
     """
 
     def __init__(self, out: Path) -> None:
-        self.out, self.root = out, out.parent / f".{out.name}.ropeconv-partial"
+        self.out = out
+        self.root = out.parent / f".{out.name}.ropeconv-partial"
         self.journal, self.drafts, self.new, self.old = (
             self.root / name for name in ("journal", "drafts", "new", "old")
         )
@@ -153,7 +177,11 @@ class HiddenFolder:
         with suppress(OSError):
             for path in self.root.iterdir():
                 if path.name != LOCK:
-                    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+                    (
+                        shutil.rmtree(path)
+                        if path.is_dir() and not path.is_symlink()
+                        else path.unlink()
+                    )
 
 
 def discard(out: Path) -> None:
@@ -168,9 +196,11 @@ def discard(out: Path) -> None:
 
 @contextmanager
 def locked(out: Path) -> Iterator[HiddenFolder]:
-    """Make and lock the hidden folder of an output. It is removed at the end, after an error only if it is empty.
+    """Make and lock the hidden folder of an output. It is removed at the end, after an error only
+    if it is empty.
 
-    Raises RopeconvError where another process has it and where it cannot be removed, OSError where it cannot be made.
+    Raises RopeconvError where another process has it and where it cannot be removed, OSError where
+    it cannot be made.
     """
     hidden = HiddenFolder(out)
     if hidden.root.is_symlink():
@@ -187,8 +217,8 @@ def locked(out: Path) -> Iterator[HiddenFolder]:
             _remove(hidden)
         except OSError as problem:
             raise RopeconvError(
-                f"{out} is complete, and {hidden.root} cannot be removed ({problem.strerror}); check the disk, and "
-                "remove that"
+                f"{out} is complete, and {hidden.root} cannot be removed ({problem.strerror});"
+                " check the disk, and remove that"
             ) from None
     finally:
         lock.close()
@@ -197,8 +227,12 @@ def locked(out: Path) -> Iterator[HiddenFolder]:
 
 
 def _remove(hidden: HiddenFolder) -> None:
-    is_cleared = all(path.name == LOCK or path.name.startswith(".nfs") for path in hidden.root.iterdir())
-    (hidden.root / LOCK).unlink()  # the lock holds until it is closed; a waiting process sees that the file is gone
+    is_cleared = all(
+        path.name == LOCK or path.name.startswith(".nfs") for path in hidden.root.iterdir()
+    )
+    (
+        hidden.root / LOCK
+    ).unlink()  # the lock holds until it is closed; a waiting process sees that the file is gone
     try:
         hidden.root.rmdir()
     except OSError as problem:
@@ -222,7 +256,8 @@ def _lock(hidden: HiddenFolder) -> BinaryIO:
         if try_lock(file) == "busy":
             file.close()
             raise RopeconvError(
-                f"another ropeconv is writing {hidden.out}; wait for it, or choose another place with -o"
+                f"another ropeconv is writing {hidden.out}; wait for it, or choose another place"
+                " with -o"
             )
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(file.fileno()), path.stat()):
@@ -239,7 +274,8 @@ class Begun(msgspec.Struct, frozen=True, tag="plan"):
 class FinishedFile(msgspec.Struct, frozen=True, tag="file"):
     """A file that is complete, and on the disk.
 
-    name: in the output. sample: as `sampled` returns it. sha256: None where the file was not read completely.
+    name: in the output. sample: as `sampled` returns it. sha256: None where the file was not read
+    completely.
     """
 
     name: str
@@ -249,7 +285,9 @@ class FinishedFile(msgspec.Struct, frozen=True, tag="file"):
 
 
 class Move(msgspec.Struct, frozen=True):
-    """A move to a final name. new: the inode that gets the name. old: the inode that has it; None where it is free."""
+    """A move to a final name. new: the inode that gets the name. old: the inode that has it; None
+    where it is free.
+    """
 
     name: str
     new: int
@@ -276,7 +314,9 @@ class OutputJournal:
 
     @classmethod
     def read(cls, path: Path) -> OutputJournal:
-        """Read a journal without its damaged lines, which a kill or a loss of power leaves; empty without one."""
+        """Read a journal without its damaged lines, which a kill or a loss of power leaves; empty
+        without one.
+        """
         journal = cls(path)
         for text in path.read_bytes().split(b"\n") if path.is_file() else ():
             line: Line | None = decoded(text, Line)
@@ -295,21 +335,27 @@ class OutputJournal:
 
     def _apply(self, line: Line) -> None:
         if isinstance(line, Begun):
-            self.stamp, self.finished, self.moves = line.stamp, {}, ()
+            self.stamp = line.stamp
+            self.finished = {}
+            self.moves = ()
         elif isinstance(line, FinishedFile):
             self.finished[line.name] = line
         else:
             self.moves = line.moves
 
 
-def take_names(hidden: HiddenFolder, journal: OutputJournal, names: Iterable[str], force: bool, fsync: bool) -> None:
+def take_names(
+    hidden: HiddenFolder, journal: OutputJournal, names: Iterable[str], force: bool, fsync: bool
+) -> None:
     """Move files or folders to their final names; the replaced ones are kept in the hidden folder.
 
-    While several names are replaced, the last of them is free: shards of two outputs are never complete together.
+    While several names are replaced, the last of them is free: shards of two outputs are never
+    complete together.
 
-    names: in the order of the moves, the first shard last. force: replace an earlier output. fsync: wait until the
-    names are on the disk. Raises RopeconvError where a name was taken meanwhile, and where files were added to the
-    replaced output; OSError where a move fails. All moves are undone then.
+    names: in the order of the moves, the first shard last. force: replace an earlier output. fsync:
+    wait until the names are on the disk. Raises RopeconvError where a name was taken meanwhile, and
+    where files were added to the replaced output; OSError where a move fails. All moves are undone
+    then.
     """
     hidden.old.mkdir(exist_ok=True)
     moves = []
@@ -340,7 +386,8 @@ def take_names(hidden: HiddenFolder, journal: OutputJournal, names: Iterable[str
 
 
 def settle(hidden: HiddenFolder, journal: OutputJournal) -> OutputJournal:
-    """End the moves of an interrupted run, and return the journal after it: complete moves are kept, others undone.
+    """End the moves of an interrupted run, and return the journal after it: complete moves are
+    kept, others undone.
 
     Raises OSError.
     """
@@ -354,7 +401,9 @@ def settle(hidden: HiddenFolder, journal: OutputJournal) -> OutputJournal:
 
 
 def _move(hidden: HiddenFolder, move: Move) -> None:
-    new, final, old = hidden.new / move.name, hidden.out.with_name(move.name), hidden.old / move.name
+    new = hidden.new / move.name
+    final = hidden.out.with_name(move.name)
+    old = hidden.old / move.name
     if move.old is not None and _inode(old) is None:
         exchange(new, final, old)
         return
@@ -364,17 +413,21 @@ def _move(hidden: HiddenFolder, move: Move) -> None:
         if problem.errno not in TAKEN:
             raise
         raise RopeconvError(
-            f"{final} was created by another program meanwhile; move that away and run again, or choose another place "
-            "with -o"
+            f"{final} was created by another program meanwhile; move that away and run again, or"
+            " choose another place with -o"
         ) from None
 
 
 def _undo(hidden: HiddenFolder, moves: Sequence[Move]) -> None:
     """Undo moves; the name that is taken last is freed first, and restored last."""
     for move in reversed(moves):
-        new, final, old = hidden.new / move.name, hidden.out.with_name(move.name), hidden.old / move.name
+        new = hidden.new / move.name
+        final = hidden.out.with_name(move.name)
+        old = hidden.old / move.name
         if _inode(final) == move.new:
-            if _inode(new) == move.new:  # between link and unlink, where the system has no rename without replacing
+            if (
+                _inode(new) == move.new
+            ):  # between link and unlink, where the system has no rename without replacing
                 final.unlink()
             elif _inode(new) is not None:
                 exchange(new, final, old)

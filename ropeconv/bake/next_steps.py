@@ -1,4 +1,6 @@
-"""The commands that follow an output: what trains it, runs it and checks it, each true where it is printed."""
+"""The commands that follow an output: what trains it, runs it and checks it, each true where it is
+printed.
+"""
 
 from __future__ import annotations
 
@@ -43,23 +45,31 @@ class NextSteps:
         """Return the commands with what each does, in the order in which they are run."""
         train = [f"Train: {self.train}"] if self.train else []
         check = [f"Check: {self.check}"] if self.check else []
-        run = [f"{'     ' if place else 'Next:'} {command}" for place, command in enumerate(self.run)]
+        run = [
+            f"{'     ' if place else 'Next:'} {command}" for place, command in enumerate(self.run)
+        ]
         return [*train, *run, *check]
 
 
-def run_commands(plan: Plan, path: Path, modelfile: Path | None = None, draft: Plan | None = None) -> list[str]:
-    """Return the commands that run an output with its whole context; empty for a folder without weights, and a draft.
+def run_commands(
+    plan: Plan, path: Path, modelfile: Path | None = None, draft: Plan | None = None
+) -> list[str]:
+    """Return the commands that run an output with its whole context; empty for a folder without
+    weights, and a draft.
 
-    They are for the first runtime that the user named and that supports the output, else for llama.cpp or a server, and
-    for what the model is run for. modelfile: for Ollama, None where none was written. draft: the plan of its draft,
-    None without one.
+    They are for the first runtime that the user named and that supports the output, else for
+    llama.cpp or a server, and for what the model is run for. modelfile: for Ollama, None where none
+    was written. draft: the plan of its draft, None without one.
     """
     if plan.source.kind == "config" or plan.target.drafts_for or plan.draft:
         return []
-    purpose, context = plan_purpose(plan), plan.schedule.context
+    purpose = plan_purpose(plan)
+    context = plan.schedule.context
     kind = draft.draft.name if draft and draft.draft else "draft_model"
     projector = None if plan.is_folder else projector_beside(plan.source)
-    speculation = draft and json.dumps({"method": kind, "model": str(draft.out), "num_speculative_tokens": 3})
+    speculation = draft and json.dumps(
+        {"method": kind, "model": str(draft.out), "num_speculative_tokens": 3}
+    )
     text = render(
         "run.jinja",
         runtime=runtime_to_show(plan, draft),
@@ -82,16 +92,19 @@ def run_commands(plan: Plan, path: Path, modelfile: Path | None = None, draft: P
 
 
 def check_command(plan: Plan, path: Path, computed_here: bool = True, against: str = "") -> str:
-    """Return the shortest `validate` that works where it is printed; empty for an output that nothing compares.
+    """Return the shortest `validate` that works where it is printed; empty for an output that
+    nothing compares.
 
-    computed_here: whether the installed transformers computes the output; else a running server is compared. against:
-    the source, where that is not the one of the plan.
+    computed_here: whether the installed transformers computes the output; else a running server is
+    compared. against: the source, where that is not the one of the plan.
     """
     if plan.source.kind == "config" or plan.target.in_place or not has_receipt(path):
         return ""
     if plan.draft:  # a head, which nothing runs without its target
         return ""
-    if isinstance(plan, GgufOutput) and gives_no_logits(plan.unedited, arch_of_header(plan.unedited)):
+    if isinstance(plan, GgufOutput) and gives_no_logits(
+        plan.unedited, arch_of_header(plan.unedited)
+    ):
         return ""
     words = ["validate", str(path)]
     if against or not _is_found(plan, path):
@@ -114,15 +127,22 @@ def plan_purpose(plan: Plan) -> Purpose:
 
 def feature_extraction(path: str) -> str:
     """Return a program for `python -c` that embeds a text with an encoder, quoted for a shell."""
-    return shlex.quote(f"from transformers import pipeline; print(pipeline('feature-extraction', {path!r})('Hello'))")
+    return shlex.quote(
+        "from transformers import pipeline; print(pipeline('feature-extraction',"
+        f" {path!r})('Hello'))"
+    )
 
 
 def runtime_to_show(plan: Plan, draft: Plan | None = None) -> str:
-    """Return the first candidate that supports the output and its draft, in any version if the user named it."""
+    """Return the first candidate that supports the output and its draft, in any version if the user
+    named it.
+    """
     named = [canonical(name).partition("@")[0] for name in plan.target.runtimes]
     verdicts = plan.result.verdicts
     if draft is not None:
-        runs_draft = {verdict.runtime for verdict in draft.result.verdicts if verdict.status in RUNS}
+        runs_draft = {
+            verdict.runtime for verdict in draft.result.verdicts if verdict.status in RUNS
+        }
         verdicts = tuple(verdict for verdict in verdicts if verdict.runtime in runs_draft)
     accepted = (*RUNS, UNTESTED) if plan.target.allow_untested else RUNS
     statuses = []
@@ -136,13 +156,19 @@ def runtime_to_show(plan: Plan, draft: Plan | None = None) -> str:
 
 
 def _is_found(plan: Plan, path: Path) -> bool:
-    """Whether the source of a written output is found without the state of this machine, on the Hub or beside it."""
+    """Whether the source of a written output is found without the state of this machine, on the Hub
+    or beside it.
+    """
     if plan.source.commit:
         return True
     beside = find_source(path, use_state=False)
     if not beside:
         return False
-    place = plan.source.path if isinstance(plan.source, GgufSource) else Path(plan.source.reference).expanduser()
+    place = (
+        plan.source.path
+        if isinstance(plan.source, GgufSource)
+        else Path(plan.source.reference).expanduser()
+    )
     return os.path.exists(place) and os.path.samefile(beside, place)
 
 
@@ -154,5 +180,7 @@ def _schedule(plan: Plan, purpose: Purpose) -> str:
 
 
 def _ollama_name(path: Path) -> str:
-    """Return a name that Ollama accepts: up to 80 of a-z, 0-9, `-`, `_` and `.`, with no `-` or `.` in front."""
+    """Return a name that Ollama accepts: up to 80 of a-z, 0-9, `-`, `_` and `.`, with no `-` or `.`
+    in front.
+    """
     return re.sub(r"[^a-z0-9._-]+|\.{2,}", "-", path.stem.lower()).strip("-.")[:80] or "model"

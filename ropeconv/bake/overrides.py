@@ -1,9 +1,10 @@
 """Overrides: the changes of a plan to config.json as JSON for the command line of vLLM or SGLang.
 
-vLLM sets the keys of `--hf-overrides` in the config, and merges dictionaries into those of a nested config
-(vllm/config/model.py:527-569, 0.33.0). SGLang merges `rope_parameters`, and replaces those of a nested config
-(sglang/srt/utils/hf_transformers/config.py:403-421, 0.5.23). So a key of the source that the output does not have would
-stay. `rope_scaling` is left out: in transformers 5 it is another name of `rope_parameters`, where it would leave keys.
+vLLM sets the keys of `--hf-overrides` in the config, and merges dictionaries into those of a nested
+config (vllm/config/model.py:527-569, 0.33.0). SGLang merges `rope_parameters`, and replaces those
+of a nested config (sglang/srt/utils/hf_transformers/config.py:403-421, 0.5.23). So a key of the
+source that the output does not have would stay. `rope_scaling` is left out: in transformers 5 it is
+another name of `rope_parameters`, where it would leave keys.
 """
 
 import shlex
@@ -25,7 +26,9 @@ ROPE = ("rope_scaling", "rope_parameters")
 OLDER = {"mrope": "default", "su": "longrope"}
 """Types that transformers and vLLM read as other ones."""
 FLAT = ("qwen2_vl", "qwen2_5_vl")
-"""Model types whose config.json may be flat, while their config in transformers 5 has a `text_config`."""
+"""Model types whose config.json may be flat, while their config in transformers 5 has a
+`text_config`.
+"""
 
 
 def overrides(plan: Plan, before: Config) -> JsonObject:
@@ -42,16 +45,21 @@ def overrides(plan: Plan, before: Config) -> JsonObject:
     source = plan.source.reference
     if not isinstance(plan, CheckpointPlan) or plan.source.kind == "meta":
         layout = "in Meta's layout" if plan.is_folder else "a GGUF file"
-        raise UsageError(f"vLLM and SGLang override keys of config.json, and {source} is {layout}; write it with -o")
+        raise UsageError(
+            f"vLLM and SGLang override keys of config.json, and {source} is {layout}; write it"
+            " with -o"
+        )
     if not ENCODINGS[plan.result.encoding].config_only:
         raise RopeconvError(
-            f"an override changes only config.json, and --encoding {plan.result.encoding} changes more; write the "
-            "output with `ropeconv apply`, or choose a method that fits --encoding native or factors"
+            f"an override changes only config.json, and --encoding {plan.result.encoding} changes"
+            " more; write the output with `ropeconv apply`, or choose a method that fits"
+            " --encoding native or factors"
         )
     after = plan.result.config
     if stays := next(removed(before, after), ""):
         raise RopeconvError(
-            f"an override cannot remove {stays} from the config of {source}; write the output with `ropeconv apply`"
+            f"an override cannot remove {stays} from the config of {source}; write the output with"
+            " `ropeconv apply`"
         )
     changes = changed(before, after)
     if not changes:
@@ -59,13 +67,16 @@ def overrides(plan: Plan, before: Config) -> JsonObject:
     flat = before.get("model_type") in FLAT and "text_config" not in before
     if flat and any(name.startswith("sglang") for name in plan.target.runtimes):
         raise RopeconvError(
-            f"SGLang ignores an override of the RoPE of {source}; write the output with `ropeconv apply`"
+            f"SGLang ignores an override of the RoPE of {source}; write the output with `ropeconv"
+            " apply`"
         )
     return {"text_config": changes} if flat else changes
 
 
 def changed(before: Config, after: Config) -> JsonObject:
-    """Return the keys of a config that are new or have another value, those of RoPE with their whole dictionaries."""
+    """Return the keys of a config that are new or have another value, those of RoPE with their
+    whole dictionaries.
+    """
     changes: JsonObject = {}
     for key, value in after.items():
         old = before.get(key)
@@ -99,16 +110,20 @@ def _settings(rope: object) -> Iterator[tuple[str, object]]:
 
 
 def override_commands(plan: Plan, values: str) -> list[str]:
-    """Return the command of each server that the user named, by default vLLM. values: the overrides as JSON.
+    """Return the command of each server that the user named, by default vLLM. values: the overrides
+    as JSON.
 
     Raises UsageError for a runtime without an option for overrides.
     """
     given = {name: canonical(name).partition("@")[0] for name in plan.target.runtimes or ("vllm",)}
     if other := next((name for name, server in given.items() if server not in FLAGS), ""):
-        raise UsageError(f"--runtime {other} has no option for overrides; name vllm or sglang, or leave it out")
+        raise UsageError(
+            f"--runtime {other} has no option for overrides; name vllm or sglang, or leave it out"
+        )
     starts = {
-        "vllm": "vllm serve {} --max-model-len {}", "sglang": "sglang serve --model-path {} --context-length {}",
-    }  # fmt: skip
+        "vllm": "vllm serve {} --max-model-len {}",
+        "sglang": "sglang serve --model-path {} --context-length {}",
+    }
     model = "MODEL" if plan.source.kind == "config" else shlex.quote(plan.source.reference)
     text = shlex.quote(values)
     return [
@@ -118,7 +133,9 @@ def override_commands(plan: Plan, values: str) -> list[str]:
 
 
 def kept_limits(plan: Plan) -> str:
-    """Return a sentence on the limits of the length in other files, which stay; empty without any."""
+    """Return a sentence on the limits of the length in other files, which stay; empty without
+    any.
+    """
     assert isinstance(plan, CheckpointPlan)
     low = [
         limit

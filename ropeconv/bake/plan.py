@@ -1,4 +1,6 @@
-"""Plan: everything that will be written, decided before anything is written; `apply` only executes it."""
+"""Plan: everything that will be written, decided before anything is written; `apply` only executes
+it.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -45,10 +47,10 @@ def source_record(source: Origin) -> SourceRecord:
 class PlannedFile:
     """One file of the output.
 
-    action: "copy" copies it from the source, unchanged; other files are written from `text` or by make(target,
-    advance). name: relative to the output. size: in bytes, 0 where the Hub does not tell. sha256: None where it is not
-    known without hashing. origin: its name in the source, empty where that is the same. estimated: whether `size` is
-    not exact.
+    action: "copy" copies it from the source, unchanged; other files are written from `text` or by
+    make(target, advance). name: relative to the output. size: in bytes, 0 where the Hub does not
+    tell. sha256: None where it is not known without hashing. origin: its name in the source, empty
+    where that is the same. estimated: whether `size` is not exact.
     """
 
     action: Action
@@ -65,8 +67,8 @@ class PlannedFile:
 class FilePlan(Summary):
     """The files of an output.
 
-    out: a folder, or a GGUF file (of several shards the first). skipped: names of files of the source that are left
-    out. identities: files that are read, with their identities at planning.
+    out: a folder, or a GGUF file (of several shards the first). skipped: names of files of the
+    source that are left out. identities: files that are read, with their identities at planning.
     """
 
     source: Origin
@@ -90,7 +92,9 @@ class FilePlan(Summary):
 
     @property
     def resume_key(self) -> str:
-        """A text that differs between plans over the same files: an interrupted run continues only with the same."""
+        """A text that differs between plans over the same files: an interrupted run continues only
+        with the same.
+        """
         return ""
 
     @property
@@ -109,18 +113,24 @@ class FilePlan(Summary):
         return self.source.requirements if isinstance(self.source, Source) else ()
 
     def check_packages(self) -> None:
-        """Raise RopeconvError for a package that writing needs and that is not installed. Planning works without."""
+        """Raise RopeconvError for a package that writing needs and that is not installed. Planning
+        works without.
+        """
         for requirement in self.requirements:
             requirement.check()
 
     def origin(self, file: PlannedFile) -> Path | None:
-        """Return the local path of the file that a planned file is copied from; None where it is not copied."""
+        """Return the local path of the file that a planned file is copied from; None where it is
+        not copied.
+        """
         if file.action != "copy" or not isinstance(self.source, Source):
             return None
         return self.source.path(file.origin or file.name)
 
     def receipt(self) -> Receipt | None:
-        """Return the receipt of the output, without the files and the check; None where it gets none."""
+        """Return the receipt of the output, without the files and the check; None where it gets
+        none.
+        """
         return None
 
 
@@ -135,10 +145,10 @@ class FileDocument(Document, frozen=True, kw_only=True):
 class PlanDocument(Document, frozen=True, kw_only=True):
     """The work of `apply`: `Plan.to_dict`.
 
-    recipe: `method`, `parameters`, and the modifiers that are set. fold, in_config, log_n_approximation,
-    ramp_approximation: null where the encoding has none. effective_length: in tokens, null where it is the whole
-    context. out: path of the output. considered: the encodings that "auto" tried. skipped: names of files that are not
-    copied. bytes: of the output.
+    recipe: `method`, `parameters`, and the modifiers that are set. fold, in_config,
+    log_n_approximation, ramp_approximation: null where the encoding has none. effective_length: in
+    tokens, null where it is the whole context. out: path of the output. considered: the encodings
+    that "auto" tried. skipped: names of files that are not copied. bytes: of the output.
     """
 
     schema: int = SCHEMA
@@ -169,11 +179,12 @@ class PlanDocument(Document, frozen=True, kw_only=True):
 class Plan(FilePlan):
     """The work of `apply`, and what each runtime will compute from the output.
 
-    source, out, files, skipped: as in `FilePlan`. family: of the model, or its GGUF architecture. source_spec: the RoPE
-    of the source, and before: the one that the recipe starts from. schedule: to be computed. result: its encoding, with
-    the verdicts. warnings: sentences for the user. notes: how numbers of the plan are derived. kv_cache: of the output,
-    None where the source does not give the number of heads. draft: the kind of draft model that it is, None for a whole
-    model. fine_tuning: what the recipe needs at its length.
+    source, out, files, skipped: as in `FilePlan`. family: of the model, or its GGUF architecture.
+    source_spec: the RoPE of the source, and before: the one that the recipe starts from. schedule:
+    to be computed. result: its encoding, with the verdicts. warnings: sentences for the user.
+    notes: how numbers of the plan are derived. kv_cache: of the output, None where the source does
+    not give the number of heads. draft: the kind of draft model that it is, None for a whole model.
+    fine_tuning: what the recipe needs at its length.
     """
 
     target: Target
@@ -200,16 +211,27 @@ class Plan(FilePlan):
         return f"{self.schedule.digest} {self.recipe} {self.target}"
 
     def receipt(self) -> Receipt:
-        """Return the receipt of the output, without the files and the check, which are known after it is written."""
-        result, schedule, before = self.result, self.schedule, self.source_spec
-        steps, fold, in_config, log_n = result.log_n_approximation, None, None, None
+        """Return the receipt of the output, without the files and the check, which are known after
+        it is written.
+        """
+        result = self.result
+        schedule = self.schedule
+        before = self.source_spec
+        steps = result.log_n_approximation
+        fold = None
+        in_config = None
+        log_n = None
         if steps is not None:
             log_n = records.LogNRecord(steps.beta, steps.length, steps.gain, result.deviation)
         if isinstance(result, CheckpointResult):
             scales = result.in_config
-            in_config = records.ConfigRecord(result.written_as, scales.attention_factor, scales.softmax_scale)
+            in_config = records.ConfigRecord(
+                result.written_as, scales.attention_factor, scales.softmax_scale
+            )
             if result.fold is not None:
-                fold = records.FoldRecord(result.fold.fold_into, result.fold.tensors, result.fold.expected_kl)
+                fold = records.FoldRecord(
+                    result.fold.fold_into, result.fold.tensors, result.fold.expected_kl
+                )
         return Receipt(
             ropeconv=__version__,
             source=source_record(self.source),
@@ -231,16 +253,22 @@ class Plan(FilePlan):
             ramp_approximation=result.ramp,
             schedule=records.ScheduleRecord(**schedule.to_dict()),
             effective_length=effective_length(schedule, before),
-            runtimes=tuple(records.RuntimeRecord(**verdict.to_dict()) for verdict in result.verdicts),
+            runtimes=tuple(
+                records.RuntimeRecord(**verdict.to_dict()) for verdict in result.verdicts
+            ),
             fine_tuning=self.fine_tuning,
             original=self.original,
-            target=copied(records.TargetRecord, self.target, to="safetensors" if self.is_folder else "gguf"),
+            target=copied(
+                records.TargetRecord, self.target, to="safetensors" if self.is_folder else "gguf"
+            ),
         )
 
     def summary(self) -> dict[str, str]:
         """The values that are shown, by name."""
         return super().summary() | {
-            "method": described_flags(self.recipe, self.source_spec.original_context, self.source_spec.context),
+            "method": described_flags(
+                self.recipe, self.source_spec.original_context, self.source_spec.context
+            ),
             "context": f"{self.source_spec.context:,} -> {self.schedule.context:,} tokens",
             "encoding": self.result.encoding,
             "runtimes": self.result.exact_share,
@@ -249,11 +277,21 @@ class Plan(FilePlan):
 
     def to_dict(self) -> JsonObject:
         """Return the plan as JSON-ready data, as `--json` prints it; keys stay within a schema."""
-        receipt, cache = self.receipt(), self.kv_cache
+        receipt = self.receipt()
+        cache = self.kv_cache
         names = (
-            "family", "recipe", "before", "encoding", "fold", "in_config", "log_n_approximation", "ramp_approximation",
-            "effective_length", "schedule", "runtimes",
-        )  # fmt: skip
+            "family",
+            "recipe",
+            "before",
+            "encoding",
+            "fold",
+            "in_config",
+            "log_n_approximation",
+            "ramp_approximation",
+            "effective_length",
+            "schedule",
+            "runtimes",
+        )
         fields = {name: getattr(receipt, name) for name in names} | {
             "source": self.source.to_dict(),
             "out": str(self.out),
@@ -262,7 +300,9 @@ class Plan(FilePlan):
             "skipped": self.skipped,
             "bytes": self.bytes,
             "warnings": self.warnings,
-            "kv_cache": cache.document(self.schedule.context, self.source_spec.context) if cache else None,
+            "kv_cache": (
+                cache.document(self.schedule.context, self.source_spec.context) if cache else None
+            ),
             "fine_tuning": self.fine_tuning,
             "notes": self.notes,
         }
@@ -273,7 +313,8 @@ class Plan(FilePlan):
 class GgufOutput(Plan):
     """A plan whose output is a GGUF file, or several shards beside each other.
 
-    undo: the edit of an output to its first source, with which the plan then begins; None for other sources.
+    undo: the edit of an output to its first source, with which the plan then begins; None for other
+    sources.
     """
 
     result: GgufResult
@@ -290,12 +331,16 @@ class GgufOutput(Plan):
 
     @property
     def file_type(self) -> int | None:
-        """The `general.file_type` of the output, which its name on the Hub shows; None without one."""
+        """The `general.file_type` of the output, which its name on the Hub shows; None without
+        one.
+        """
         value = self.unedited.get("general.file_type")
         return value if isinstance(value, int) else None
 
     @cached_property
     def edit(self) -> Edit:
-        """The edit from the source, or its conversion without scaling, to the output, with the receipt as a key."""
+        """The edit from the source, or its conversion without scaling, to the output, with the
+        receipt as a key.
+        """
         edit = self.result.edit.merged(Edit({RECEIPT: string(embedded(self.receipt()))}))
         return edit if self.undo is None else self.undo.then(edit)

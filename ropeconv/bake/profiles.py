@@ -1,11 +1,12 @@
 """Profiles: one model for several contexts, as folders that share its weights.
 
-The weights of a checkpoint are hard links, which loaders and `hf upload` see as files. Other files are small copies, so
-that an edit of one profile changes neither the others nor the source.
+The weights of a checkpoint are hard links, which loaders and `hf upload` see as files. Other files
+are small copies, so that an edit of one profile changes neither the others nor the source.
 
-llama.cpp reads the keys of a model from its first shard. So the tensors of a GGUF file are put into further shards
-once, as `llama-gguf-split --no-tensor-first-split` does, and each profile has a first shard of its own, with the rope
-tensors, beside links to the others (src/llama-model-loader.cpp:599-660, 0c1e570).
+llama.cpp reads the keys of a model from its first shard. So the tensors of a GGUF file are put into
+further shards once, as `llama-gguf-split --no-tensor-first-split` does, and each profile has a
+first shard of its own, with the rope tensors, beside links to the others
+(src/llama-model-loader.cpp:599-660, 0c1e570).
 """
 
 import struct
@@ -50,9 +51,10 @@ BASE = "base"
 class ProfilesPlan(FilePlan):
     """A folder with one output per profile, written as a whole or not at all.
 
-    plans: of the profiles, by name; their outputs are `out/NAME`, and for GGUF the first shards in it. copied: whether
-    the weights are a copy that the profiles share, and not links to the source as well. For GGUF, `files` are those of
-    `out/base`, the source in shards, which the profiles are made from.
+    plans: of the profiles, by name; their outputs are `out/NAME`, and for GGUF the first shards in
+    it. copied: whether the weights are a copy that the profiles share, and not links to the source
+    as well. For GGUF, `files` are those of `out/base`, the source in shards, which the profiles are
+    made from.
     """
 
     plans: Mapping[str, Plan]
@@ -66,19 +68,29 @@ class ProfilesPlan(FilePlan):
     @property
     def shared(self) -> list[PlannedFile]:
         """The files of weights, which all profiles have."""
-        return list(self.files[1:]) if isinstance(self.source, GgufSource) else list(filter(is_shared, self.files))
+        return (
+            list(self.files[1:])
+            if isinstance(self.source, GgufSource)
+            else list(filter(is_shared, self.files))
+        )
 
     def own_bytes(self, name: str) -> int:
         """The size in bytes of what a profile has for itself."""
         plan = self.plans[name]
         if isinstance(plan, GgufPlan):
             file = plan.source.file
-            return self.files[0].size if name == BASE else new_size(file.header, first_shard(file, plan.edit))
+            return (
+                self.files[0].size
+                if name == BASE
+                else new_size(file.header, first_shard(file, plan.edit))
+            )
         return sum(file.size for file in plan.files if not is_shared(file))
 
     def origin(self, file: PlannedFile) -> Path | None:
         if file.action == "copy" and isinstance(self.source, GgufSource):
-            return next(shard.path() for shard in self.source.file.shards if shard.name == file.origin)
+            return next(
+                shard.path() for shard in self.source.file.shards if shard.name == file.origin
+            )
         return super().origin(file)
 
 
@@ -88,7 +100,9 @@ def is_shared(file: PlannedFile) -> bool:
     return file.action == "copy" and any(fnmatch(file.name, pattern) for pattern in names)
 
 
-def profile_plans(source: Source | GgufSource, recipes: Sequence[Recipe], target: Target) -> dict[str, Plan]:
+def profile_plans(
+    source: Source | GgufSource, recipes: Sequence[Recipe], target: Target
+) -> dict[str, Plan]:
     """Plan the output of each profile, by name: `base` for `AsIs`, else the label of its method.
 
     Args:
@@ -101,36 +115,52 @@ def profile_plans(source: Source | GgufSource, recipes: Sequence[Recipe], target
 
     Raises:
         UsageError: For two profiles of one name, and where only `base` of a GGUF file is left.
-        RopeconvError: For a place that is taken, and a profile that changes weights; else as `make_plan`.
+        RopeconvError: For a place that is taken, and a profile that changes weights; else as
+            `make_plan`.
     """
-    out, gguf = target.out or Path(source.name), isinstance(source, GgufSource)
+    out = target.out or Path(source.name)
+    gguf = isinstance(source, GgufSource)
     if target.out and out.exists() and not is_empty(out):
         adding = command_line("apply", source.reference, "METHOD", "--link", "-o", f"{out}/NAME")
         repair = "remove it" if gguf else f"add one profile to it with `{adding}`"
         raise RopeconvError(f"{out} exists; choose another place with -o, or {repair}")
     if isinstance(source, Source) and (source.kind == "config" or source.generated_files()):
         raise UsageError(
-            f"{source.reference} has no weights in the format of its profiles; make a checkpoint of it first, with "
-            "`ropeconv apply SOURCE --as-is -o FOLDER`"
+            f"{source.reference} has no weights in the format of its profiles; make a checkpoint of"
+            " it first, with `ropeconv apply SOURCE --as-is -o FOLDER`"
         )
     plans: dict[str, Plan] = {}
     if gguf:
-        recipes = [Recipe(AsIs()), *(recipe for recipe in recipes if not isinstance(recipe.method, AsIs))]
+        recipes = [
+            Recipe(AsIs()),
+            *(recipe for recipe in recipes if not isinstance(recipe.method, AsIs)),
+        ]
     for recipe in recipes:
         name = BASE if isinstance(recipe.method, AsIs) else recipe.method.label
         if name in plans:
-            raise UsageError(f"two profiles would be named {name}; leave one out, or write it with `ropeconv apply`")
+            raise UsageError(
+                f"two profiles would be named {name}; leave one out, or write it with `ropeconv"
+                " apply`"
+            )
         plans[name] = _profile_plan(source, recipe, replace(target, out=out / name), name)
     if gguf and len(plans) == 1:
-        raise UsageError("base of a GGUF file is always written; name a profile beside it, such as yarn:4")
+        raise UsageError(
+            "base of a GGUF file is always written; name a profile beside it, such as yarn:4"
+        )
     return plans
 
 
 def _profile_plan(source: Source | GgufSource, recipe: Recipe, target: Target, name: str) -> Plan:
-    """The plan of one profile, where `target` has its folder. Raises RopeconvError where it changes weights."""
+    """The plan of one profile, where `target` has its folder. Raises RopeconvError where it changes
+    weights.
+    """
     if target.out and isinstance(source, GgufSource):
         stem = source.name if name == BASE else f"{source.name}-{name}"
-        target = replace(target, out=target.out / f"{stem}.gguf", encoding="auto" if name == BASE else target.encoding)
+        target = replace(
+            target,
+            out=target.out / f"{stem}.gguf",
+            encoding="auto" if name == BASE else target.encoding,
+        )
     keeps = name == BASE or recipe.on_top
     try:
         plan = make_plan(source, recipe, replace(target, replace=target.replace and not keeps))
@@ -138,21 +168,25 @@ def _profile_plan(source: Source | GgufSource, recipe: Recipe, target: Target, n
         raise RopeconvError(f"{problem.short}, which leaves base unchanged") from None
     if change := changed_weights(plan):
         raise RopeconvError(
-            f"the profile {name} cannot share weights, since {change}; choose another method or --runtime, or write it "
-            "with `ropeconv apply`"
+            f"the profile {name} cannot share weights, since {change}; choose another method or"
+            " --runtime, or write it with `ropeconv apply`"
         )
     return plan
 
 
 def changed_weights(plan: Plan) -> str:
     """Return in words how a plan changes weights; empty where it leaves them unchanged."""
-    if isinstance(plan, GgufPlan) and (plan.edit.changes.keys() | plan.edit.removed) - {*ROPE_TENSORS}:
+    if isinstance(plan, GgufPlan) and (plan.edit.changes.keys() | plan.edit.removed) - {
+        *ROPE_TENSORS
+    }:
         return f"its encoding in GGUF, {plan.result.encoding}, changes tensors"
     folded = isinstance(plan, CheckpointPlan) and plan.result.fold is not None
     return "its factor is multiplied into weights" if folded else ""
 
 
-def profiles_plan(source: Source | GgufSource, plans: Mapping[str, Plan], out: Path, copied: bool) -> ProfilesPlan:
+def profiles_plan(
+    source: Source | GgufSource, plans: Mapping[str, Plan], out: Path, copied: bool
+) -> ProfilesPlan:
     """Plan the folder of several profiles.
 
     Args:
@@ -166,7 +200,8 @@ def profiles_plan(source: Source | GgufSource, plans: Mapping[str, Plan], out: P
     files = []
     for number, (name, plan) in enumerate(plans.items()):
         for file in plan.files:
-            origin, make = file.origin or file.name, file.make
+            origin = file.origin or file.name
+            make = file.make
             if file.action == "copy" and not is_shared(file):
                 make = partial(source.copy, origin)
             if not (number and is_shared(file)):
@@ -176,9 +211,13 @@ def profiles_plan(source: Source | GgufSource, plans: Mapping[str, Plan], out: P
 
 
 def first_shard(file: GgufFile, edit: Edit | None = None) -> Edit:
-    """Return the edit to a first shard that has the keys, those of another edit too, and only the rope tensors."""
+    """Return the edit to a first shard that has the keys, those of another edit too, and only the
+    rope tensors.
+    """
     edit = edit or Edit()
-    elsewhere = [name for name in file.tensors if name in ROPE_TENSORS and name not in file.header.tensors]
+    elsewhere = [
+        name for name in file.tensors if name in ROPE_TENSORS and name not in file.header.tensors
+    ]
     return replace(
         edit,
         values={**edit.values, **split_keys(file, 0, len(file.tensors) - len(elsewhere))},
@@ -188,9 +227,15 @@ def first_shard(file: GgufFile, edit: Edit | None = None) -> Edit:
 
 
 def split_keys(file: GgufFile, number: int, tensors: int) -> dict[str, GgufValue]:
-    """Return the keys of one shard, from 0, of a model in shards. tensors: of all shards, before any are added."""
+    """Return the keys of one shard, from 0, of a model in shards. tensors: of all shards, before
+    any are added.
+    """
     count = len(file.shards) + (not is_split(file))
-    return {"split.no": _number(UINT16, number), "split.count": _number(UINT16, count), COUNT: _number(INT32, tensors)}
+    return {
+        "split.no": _number(UINT16, number),
+        "split.count": _number(UINT16, count),
+        COUNT: _number(INT32, tensors),
+    }
 
 
 def _number(kind: int, value: int) -> GgufValue:
@@ -200,18 +245,33 @@ def _number(kind: int, value: int) -> GgufValue:
 def is_split(file: GgufFile) -> bool:
     """Return whether the first shard of a source has all rope tensors, and no others."""
     return len(file.shards) > 1 and all(
-        (name in ROPE_TENSORS) == (number == 0) for number, header in enumerate(file.headers) for name in header.tensors
+        (name in ROPE_TENSORS) == (number == 0)
+        for number, header in enumerate(file.headers)
+        for name in header.tensors
     )
 
 
 def split_files(source: GgufSource) -> list[PlannedFile]:
-    """Return the files of `base`: the source in shards, of which the first has the keys and the rope tensors."""
-    file, edit = source.file, first_shard(source.file)
-    names = [f"{BASE}/{name}" for name in shard_names(f"{source.name}.gguf", edit.values["split.count"].decode())]
-    files = [PlannedFile("patch", names[0], new_size(file.header, edit), make=partial(write_new, file, 0, edit))]
+    """Return the files of `base`: the source in shards, of which the first has the keys and the
+    rope tensors.
+    """
+    file = source.file
+    edit = first_shard(source.file)
+    names = [
+        f"{BASE}/{name}"
+        for name in shard_names(f"{source.name}.gguf", edit.values["split.count"].decode())
+    ]
+    files = [
+        PlannedFile(
+            "patch", names[0], new_size(file.header, edit), make=partial(write_new, file, 0, edit)
+        )
+    ]
     if is_split(file):
         parts = [*zip(names, file.headers, file.shards, strict=True)][1:]
-        return files + [PlannedFile("copy", name, header.size, origin=shard.name) for name, header, shard in parts]
+        return files + [
+            PlannedFile("copy", name, header.size, origin=shard.name)
+            for name, header, shard in parts
+        ]
     for number, (shard, header) in enumerate(zip(file.shards, file.headers, strict=True), 1):
         kept = {key: value for key, value in header.values.items() if key == ALIGNMENT}
         removed = frozenset(header.tensors.keys() & {*ROPE_TENSORS})
@@ -221,16 +281,27 @@ def split_files(source: GgufSource) -> list[PlannedFile]:
     return files
 
 
-def write_profiles(plan: ProfilesPlan, advance: Advance = lambda done: None) -> dict[str, AppliedPlan]:
+def write_profiles(
+    plan: ProfilesPlan, advance: Advance = lambda done: None
+) -> dict[str, AppliedPlan]:
     """Write all profiles, or none, and return their outputs by name.
 
-    Raises Disagreement where the installed transformers computes something else from one than its schedule,
-    RopeconvError where links are impossible, and what `execute_plan` raises.
+    Raises Disagreement where the installed transformers computes something else from one than its
+    schedule, RopeconvError where links are impossible, and what `execute_plan` raises.
     """
     outputs: dict[str, AppliedPlan] = {}
     finish = _finish_gguf if isinstance(plan.source, GgufSource) else _finish_checkpoints
-    execute_plan(plan, ApplyOptions(link=not plan.copied), lambda folder: outputs.update(finish(plan, folder)), advance)
-    source = GgufSource(plan.out / plan.files[0].name) if isinstance(plan.source, GgufSource) else plan.source
+    execute_plan(
+        plan,
+        ApplyOptions(link=not plan.copied),
+        lambda folder: outputs.update(finish(plan, folder)),
+        advance,
+    )
+    source = (
+        GgufSource(plan.out / plan.files[0].name)
+        if isinstance(plan.source, GgufSource)
+        else plan.source
+    )
     for name, done in outputs.items():
         if name != BASE or not isinstance(source, GgufSource):  # that is the source of the others
             remember_source(done.path, source)
@@ -238,7 +309,9 @@ def write_profiles(plan: ProfilesPlan, advance: Advance = lambda done: None) -> 
 
 
 def _finish_checkpoints(plan: ProfilesPlan, folder: Path) -> Iterator[tuple[str, AppliedPlan]]:
-    """Yield the outputs by name, after the links, the check and the receipt of each. folder: the hidden one."""
+    """Yield the outputs by name, after the links, the check and the receipt of each. folder: the
+    hidden one.
+    """
     probe = SharedProbe() if Probe.available() else None
     places = {file.origin: folder / file.name for file in plan.shared}
     try:
@@ -249,7 +322,9 @@ def _finish_checkpoints(plan: ProfilesPlan, folder: Path) -> Iterator[tuple[str,
             check = OutputCheck(profile, probe_query(profile, probe) if probe else None)
             record = check(folder / name)
             files = tuple(_record(file, folder / name) for file in profile.files)
-            write_receipt(folder / name, msgspec.structs.replace(profile.receipt(), files=files, check=record))
+            write_receipt(
+                folder / name, msgspec.structs.replace(profile.receipt(), files=files, check=record)
+            )
             yield name, AppliedPlan(profile.out, record, check.reason)
     finally:
         if probe is not None:
@@ -257,12 +332,19 @@ def _finish_checkpoints(plan: ProfilesPlan, folder: Path) -> Iterator[tuple[str,
 
 
 def _finish_gguf(plan: ProfilesPlan, folder: Path) -> Iterator[tuple[str, AppliedPlan]]:
-    """Yield the outputs by name, after their first shards and links to the others. folder: the hidden one."""
+    """Yield the outputs by name, after their first shards and links to the others. folder: the
+    hidden one.
+    """
     assert isinstance(plan.source, GgufSource)
     base = GgufSource(folder / plan.files[0].name)
     for name, profile in plan.plans.items():
         if name == BASE:
-            yield name, AppliedPlan(plan.out / plan.files[0].name, check_split(plan.source.file, base.file.path))
+            yield (
+                name,
+                AppliedPlan(
+                    plan.out / plan.files[0].name, check_split(plan.source.file, base.file.path)
+                ),
+            )
             continue
         place = folder / name / profile.out.name
         place.parent.mkdir(exist_ok=True)  # from an interrupted run
@@ -281,7 +363,8 @@ def _finish_gguf(plan: ProfilesPlan, folder: Path) -> Iterator[tuple[str, Applie
 def _link(shared: Path, place: Path, out: Path) -> None:
     if not (place.exists() or link_file(shared, place)):
         raise RopeconvError(
-            f"profiles share weights by hard links, which the disk of {out} does not have; choose another place with -o"
+            f"profiles share weights by hard links, which the disk of {out} does not have; choose"
+            " another place with -o"
         )
 
 

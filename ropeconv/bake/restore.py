@@ -1,4 +1,6 @@
-"""Restores the first source of an output from its receipt: RoPE, context, tokenizer length, names of files."""
+"""Restores the first source of an output from its receipt: RoPE, context, tokenizer length, names
+of files.
+"""
 
 import hashlib
 from collections.abc import Callable
@@ -34,8 +36,8 @@ LONGEST = 200  # bytes of a file name without its ending; filesystems have 255
 class RestorePlan(FilePlan):
     """The files of the first source of an output.
 
-    skipped: files that are not from the first source. first: that source. absent: names of its files that the output
-    never had. in_place: whether `source` itself is changed.
+    skipped: files that are not from the first source. first: that source. absent: names of its
+    files that the output never had. in_place: whether `source` itself is changed.
     """
 
     source: OriginalSource | GgufSource
@@ -64,14 +66,18 @@ class RestorePlan(FilePlan):
             "first": msgspec.to_builtins(self.first),
             "out": str(self.out),
             "in_place": self.in_place,
-            "files": [{"name": file.name, "action": file.action, "size": file.size} for file in self.files],
+            "files": [
+                {"name": file.name, "action": file.action, "size": file.size} for file in self.files
+            ],
             "skipped": list(self.skipped),
             "absent": list(self.absent),
             "bytes": self.bytes,
         }
 
 
-def restore_plan(source: Source | GgufSource, out: Path | None = None, in_place: bool = False) -> RestorePlan:
+def restore_plan(
+    source: Source | GgufSource, out: Path | None = None, in_place: bool = False
+) -> RestorePlan:
     """Plan to restore the first source of an output. Writes nothing.
 
     Args:
@@ -80,25 +86,32 @@ def restore_plan(source: Source | GgufSource, out: Path | None = None, in_place:
         in_place: Change the GGUF file itself.
 
     Raises:
-        BadSource: Where the receipt does not record the source, files were changed since, or weights were rounded.
+        BadSource: Where the receipt does not record the source, files were changed since, or
+            weights were rounded.
         UsageError: For a name of another format.
     """
     if isinstance(source, GgufSource):
         return _of_gguf(source, out, in_place)
     if in_place:
-        raise UsageError("--in-place changes a GGUF file itself, and a folder is written anew; leave it out")
+        raise UsageError(
+            "--in-place changes a GGUF file itself, and a folder is written anew; leave it out"
+        )
     if out is not None and is_gguf(out):
         raise UsageError(f"-o {out} is not a name for a folder; choose another name")
     return _of_folder(source, out)
 
 
 def restore(
-    plan: RestorePlan, *, force: bool = False, fsync: bool = True, advance: Advance = lambda done: None
+    plan: RestorePlan,
+    *,
+    force: bool = False,
+    fsync: bool = True,
+    advance: Advance = lambda done: None,
 ) -> Path:
     """Write the restored source of a plan, and return its path.
 
-    force, fsync: as in `ApplyOptions`. Raises RopeconvError where it cannot be written, BadSource where a file was
-    changed; nothing is kept then.
+    force, fsync: as in `ApplyOptions`. Raises RopeconvError where it cannot be written, BadSource
+    where a file was changed; nothing is kept then.
     """
     if plan.in_place and isinstance(plan.source, GgufSource) and plan.edit is not None:
         return change_in_place(plan.source, plan.edit)
@@ -108,29 +121,41 @@ def restore(
 def _of_folder(source: Source, out: Path | None) -> RestorePlan:
     first = original_source(source)
     sizes = {file.name: file.size for file in source.files()}
-    record, receipt, source_name = first.record, first.receipt, first.first
-    texts, files, absent = set(first.generated_texts()), list[PlannedFile](), list(record.skipped)
+    record = first.record
+    receipt = first.receipt
+    source_name = first.first
+    texts = set(first.generated_texts())
+    files = list[PlannedFile]()
+    absent = list(record.skipped)
     written = {file.name: file.size for file in receipt.files}
     if len(written) != len(receipt.files):
-        raise BadSource(f"the receipt of {source.reference} lists a file twice; use the original source, {source_name}")
+        raise BadSource(
+            f"the receipt of {source.reference} lists a file twice; use the original source,"
+            f" {source_name}"
+        )
     for known in receipt.files:
         name = record.renamed.get(known.name, known.name)
         if known.name in record.added or name in texts:
             continue
         if known.name in (CARD, SOURCE_CARD) and sizes.get(known.name) != known.size:
-            absent.append(name)  # as in a repository, which has a card of its own, and that of the source nowhere
+            absent.append(
+                name
+            )  # as in a repository, which has a card of its own, and that of the source nowhere
             continue
         if sizes.get(known.name) != known.size or not safe_name(known.name):
             raise BadSource(
-                f"{known.name} of {source.reference} is not as ropeconv wrote it; use the original source, "
-                f"{source_name}"
+                f"{known.name} of {source.reference} is not as ropeconv wrote it; use the original"
+                f" source, {source_name}"
             )
         make = partial(_checked_copy, first, name, known.sha256) if known.sha256 else None
         files.append(PlannedFile("copy", name, known.size, known.sha256, make=make))
     for name in texts:
         text = first.text(name) or ""
         files.append(PlannedFile("write", name, len(text.encode()), text=text))
-    known_names = {RECEIPT, *(name for name, size in written.items() if name != CARD or size == sizes.get(CARD))}
+    known_names = {
+        RECEIPT,
+        *(name for name, size in written.items() if name != CARD or size == sizes.get(CARD)),
+    }
     return RestorePlan(
         source=first,
         out=out or _default_out(receipt.first, "-restored"),
@@ -143,8 +168,16 @@ def _of_folder(source: Source, out: Path | None) -> RestorePlan:
 
 def _default_out(first: SourceRecord, ending: str) -> Path:
     name = Path(first.name).name
-    if name in ("", ".", "..") or "\\" in name or not name.isprintable() or len(name.encode()) > LONGEST:
-        raise BadSource(f"the receipt names its source {shown(name)}, which is not a file name; choose one with -o")
+    if (
+        name in ("", ".", "..")
+        or "\\" in name
+        or not name.isprintable()
+        or len(name.encode()) > LONGEST
+    ):
+        raise BadSource(
+            f"the receipt names its source {shown(name)}, which is not a file name; choose one"
+            " with -o"
+        )
     return Path(f"{name}{ending}")
 
 
@@ -153,9 +186,12 @@ def _of_gguf(source: GgufSource, out: Path | None, in_place: bool) -> RestorePla
         raise UsageError("--in-place changes the GGUF file itself; leave -o out")
     if out is not None and not is_gguf(out):
         raise UsageError(f"-o {out} is not a name for GGUF; end its name in .gguf")
-    file, text = source.file, source.file.get(RECEIPT)
+    file = source.file
+    text = source.file.get(RECEIPT)
     if not isinstance(text, str):
-        raise BadSource(f"{source.reference} has no receipt among its keys, so it is not an output of ropeconv")
+        raise BadSource(
+            f"{source.reference} has no receipt among its keys, so it is not an output of ropeconv"
+        )
     receipt = parse_receipt(text, source.reference)
     edit = earlier(file, receipt, whole=True).edit
     assert receipt.original is not None
@@ -165,10 +201,14 @@ def _of_gguf(source: GgufSource, out: Path | None, in_place: bool) -> RestorePla
     if written or not in_place:
         layout = layout_of(record, file.header, edit)
         edit = replace(edit, layout=layout)
-        if written and record.sha256 not in ("", hashlib.sha256(rewrite(file.header, edit).exact(layout)).hexdigest()):
+        if written and record.sha256 not in (
+            "",
+            hashlib.sha256(rewrite(file.header, edit).exact(layout)).hexdigest(),
+        ):
             raise BadSource(
-                f"keys of {file.name} were changed after ropeconv wrote it, or its receipt was, so that its source "
-                f"would not be what it was; take the source again, {receipt.first.described}"
+                f"keys of {file.name} were changed after ropeconv wrote it, or its receipt was, so"
+                " that its source would not be what it was; take the source again,"
+                f" {receipt.first.described}"
             )
     first = receipt.original.source
     place = source.place_to_change() if in_place else out or _default_out(first, "-restored.gguf")
@@ -184,10 +224,13 @@ def _of_gguf(source: GgufSource, out: Path | None, in_place: bool) -> RestorePla
     )
 
 
-def _checked_copy(first: OriginalSource, name: str, digest: str, target: Path, advance: Callable[[int], None]) -> None:
+def _checked_copy(
+    first: OriginalSource, name: str, digest: str, target: Path, advance: Callable[[int], None]
+) -> None:
     """Copy a file whose sha256 is in the receipt. Raises BadSource where it was changed."""
     copy_file(first.path(name), target, advance)
     if sha256(target) != digest:
         raise BadSource(
-            f"{name} of {first.reference} was changed after ropeconv wrote it; use the original source, {first.first}"
+            f"{name} of {first.reference} was changed after ropeconv wrote it; use the original"
+            f" source, {first.first}"
         )

@@ -25,8 +25,19 @@ from .file_checks import FolderCheck, GgufCheck
 from .findings import Findings, Options, Verification
 from .plan import GgufOutput, Plan, PlannedFile
 
-NOT_COMPARED = ("ropeconv", "runtimes", "source", "files", "check", "validation", "servers", "evaluations")
-"""Keys of a receipt that are of the version and its tables, of the place, or only known after the files are written."""
+NOT_COMPARED = (
+    "ropeconv",
+    "runtimes",
+    "source",
+    "files",
+    "check",
+    "validation",
+    "servers",
+    "evaluations",
+)
+"""Keys of a receipt that are of the version and its tables, of the place, or only known after the
+files are written.
+"""
 CONVERTED = ("meta", "gguf")
 """Kinds of sources whose files are converted."""
 
@@ -34,30 +45,43 @@ CONVERTED = ("meta", "gguf")
 def plan_again(comparison: Comparison) -> Plan:
     """Return the plan of an output.
 
-    Raises BadSource where recipe and source give no plan with the schedule and the encoding of the receipt.
+    Raises BadSource where recipe and source give no plan with the schedule and the encoding of the
+    receipt.
     """
     receipt, source = comparison.receipt, comparison.source
-    recipe, recorded = Recipe.from_dict(receipt.recipe), receipt.target
-    target = copied(Target, recorded, to=None if isinstance(source, GgufSource) else recorded.to, out=comparison.baked)
-    name, source.name = source.name, receipt.source.name  # names of models are made of it
+    recipe = Recipe.from_dict(receipt.recipe)
+    recorded = receipt.target
+    target = copied(
+        Target,
+        recorded,
+        to=None if isinstance(source, GgufSource) else recorded.to,
+        out=comparison.baked,
+    )
+    # names of models are made of it
+    name = source.name
+    source.name = receipt.source.name
     problem = "it has another encoding"
     try:
         plan = make_plan(source, recipe, target)
-        if plan.result.encoding == receipt.encoding and plan.schedule.digest == receipt.schedule.digest:
+        if (
+            plan.result.encoding == receipt.encoding
+            and plan.schedule.digest == receipt.schedule.digest
+        ):
             return with_readme_of(plan, receipt) if isinstance(plan, CheckpointPlan) else plan
     except RopeconvError as refused:
         problem = str(refused)
     finally:
         source.name = name
     raise BadSource(
-        f"{source.reference} and the recipe of {comparison.baked} do not give this output ({problem}); name the source "
-        "it was made from"
+        f"{source.reference} and the recipe of {comparison.baked} do not give this output"
+        f" ({problem}); name the source it was made from"
     )
 
 
 def unlike_plan(plan: Plan, receipt: Receipt) -> list[str]:
     """Return the keys of a receipt that differ from its plan, except for paths."""
-    planned, recorded = _plain(parse_receipt(embedded(plan.receipt()), "the plan")), _plain(receipt)
+    planned = _plain(parse_receipt(embedded(plan.receipt()), "the plan"))
+    recorded = _plain(receipt)
     unlike = [key for key in planned if key not in NOT_COMPARED and planned[key] != recorded[key]]
     # of another kind, it copies what was converted, or converts what was copied
     same = (receipt.source.kind in CONVERTED) == (plan.source.kind in CONVERTED)
@@ -68,7 +92,9 @@ def unlike_plan(plan: Plan, receipt: Receipt) -> list[str]:
 
 def _files(files: Iterable[PlannedFile | FileRecord], actions: bool) -> list[tuple[str, str, str]]:
     """Names and origins of files, and with `actions` how they were made."""
-    return sorted((file.name, file.origin or file.name, file.action if actions else "") for file in files)
+    return sorted(
+        (file.name, file.origin or file.name, file.action if actions else "") for file in files
+    )
 
 
 def _plain(receipt: Receipt) -> JsonObject:
@@ -81,14 +107,17 @@ def _plain(receipt: Receipt) -> JsonObject:
 def verify_output(
     comparison: Comparison, options: Options | None = None, advance: Advance = lambda done: None
 ) -> Verification:
-    """Compare every file of an output with the one that its recipe and its source give. Nothing in the output is run.
+    """Compare every file of an output with the one that its recipe and its source give. Nothing in
+    the output is run.
 
     advance: called with the bytes of weights that were compared since the last call.
 
-    Raises BadSource where files are not those of the receipt, where the output brings foreign code, and where recipe
-    and source do not give this output; Disagreement where a file differs, or cannot be compared.
+    Raises BadSource where files are not those of the receipt, where the output brings foreign code,
+    and where recipe and source do not give this output; Disagreement where a file differs, or
+    cannot be compared.
     """
-    options, baked = options or Options(), comparison.baked
+    options = options or Options()
+    baked = comparison.baked
     findings = Findings(options)
     if not is_gguf(baked):
         if not options.edited:
@@ -98,8 +127,12 @@ def verify_output(
     for key in unlike_plan(plan, comparison.receipt):
         findings.differs(f"its receipt has another {key}")
     if isinstance(plan, GgufOutput):
-        written, actual = comparison.receipt.source, comparison.source
-        elsewhere = (written.kind, written.reference) != (actual.kind, actual.reference if written.reference else None)
+        written = comparison.receipt.source
+        actual = comparison.source
+        elsewhere = (written.kind, written.reference) != (
+            actual.kind,
+            actual.reference if written.reference else None,
+        )
         GgufCheck(GgufSource(baked).file, plan, findings, elsewhere, advance).run()
     elif isinstance(plan, CheckpointPlan):
         FolderCheck(baked, plan, findings, advance).run()
@@ -107,7 +140,9 @@ def verify_output(
 
 
 def earlier_output(plan: Plan) -> Comparison | None:
-    """Return the existing output at the place of a plan, if its receipt is that of the plan; no files are compared."""
+    """Return the existing output at the place of a plan, if its receipt is that of the plan; no
+    files are compared.
+    """
     try:
         receipt = read_receipt(plan.out) if plan.out.exists() else None
     except BadSource:
@@ -118,6 +153,10 @@ def earlier_output(plan: Plan) -> Comparison | None:
 
 
 def made_from(receipt: Receipt) -> bytes:
-    """Return the source of an output and how it was made, as JSON, without later measurements and its adapter."""
+    """Return the source of an output and how it was made, as JSON, without later measurements and
+    its adapter.
+    """
     target = replace(receipt.target, adapter="")
-    return msgspec.json.encode([receipt.source, receipt.recipe, target, receipt.schedule, receipt.encoding])
+    return msgspec.json.encode(
+        [receipt.source, receipt.recipe, target, receipt.schedule, receipt.encoding]
+    )

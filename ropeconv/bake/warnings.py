@@ -47,14 +47,22 @@ def warnings(inspection: Inspection, start: PlanStart) -> Iterator[str]:
     yield from uncovered(recipe, inspection, start.spec)
     if not start.fine_tuning.works_untuned:
         yield start.fine_tuning.sentence
-    spec, changes = inspection.spec, not isinstance(recipe.method, AsIs)
+    spec = inspection.spec
+    changes = not isinstance(recipe.method, AsIs)
     if changes and (useless := cannot_gain(spec, schedule.context)):
         yield useless
     if worse := worse_than_source(schedule, spec):
         yield worse
     if not schedule.inv_freq.any():
-        yield f"no pair rotates: only the causal mask gives the order of tokens, which needs training {DROPE}"
-    if schedule.context == spec.context and recipe.method.name == "theta" and recipe.context is None:
+        yield (
+            "no pair rotates: only the causal mask gives the order of tokens, which needs training"
+            f" {DROPE}"
+        )
+    if (
+        schedule.context == spec.context
+        and recipe.method.name == "theta"
+        and recipe.context is None
+    ):
         yield f"the context stays {schedule.context:,}; pass --context to declare a longer one"
     carried = [problem for problem in inspection.problems if problem.code in CARRIED_OVER]
     for problem in sorted(carried, key=lambda problem: CARRIED_OVER.index(problem.code)):
@@ -64,7 +72,8 @@ def warnings(inspection: Inspection, start: PlanStart) -> Iterator[str]:
 
 
 def cannot_gain(spec: RopeSpec, context: int) -> str:
-    """Return why an extension of RoPE does not extend what a model sees, and what would; empty if it does.
+    """Return why an extension of RoPE does not extend what a model sees, and what would; empty if
+    it does.
 
     context: the tokens that the output declares.
     """
@@ -72,12 +81,16 @@ def cannot_gain(spec: RopeSpec, context: int) -> str:
     if window is None or window >= context:
         return ""
     words = f"{window:,} tokens ({spec.window_kind})"
-    rotating, unrotated = spec.count("global"), spec.count("none")
+    rotating = spec.count("global")
+    unrotated = spec.count("none")
     if unrotated:
+        seeing = counted(rotating, "layer that rotates sees", "layers that rotate see")
+        others = counted(
+            unrotated, "that sees the whole context has", "that see the whole context have"
+        )
         return (
-            f"the {counted(rotating, 'layer that rotates sees', 'layers that rotate see')} {words}, and the "
-            f"{counted(unrotated, 'that sees the whole context has', 'that see the whole context have')} no RoPE: "
-            f"the extension changes only the former; `--as-is --context {context}` raises the context without it"
+            f"the {seeing} {words}, and the {others} no RoPE: the extension changes only the"
+            f" former; `--as-is --context {context}` raises the context without it"
         )
     return (
         f"every layer that rotates sees only {words}, so the extension adds nothing beyond them; "
@@ -91,32 +104,44 @@ def list_notes(schedule: Schedule) -> tuple[str, ...]:
         return ()
     length = schedule.original_context
     return (
-        f"llama.cpp uses the short list when it is started with a window of up to {length:,} tokens and the long one "
-        "with a larger one, for every prompt, so that no cache ever holds both",
+        (
+            f"llama.cpp uses the short list when it is started with a window of up to {length:,}"
+            " tokens and the long one with a larger one, for every prompt, so that no cache ever"
+            " holds both"
+        ),
     )
 
 
 IN_DOUBT = {"schemas", "flat", "ignored-key", "attn-factor", "original"}
-"""Codes of problems in which transformers may read something else than what the weights were trained with."""
+"""Codes of problems in which transformers may read something else than what the weights were
+trained with.
+"""
 
 
 def repairs(source: Source | GgufSource, inspection: Inspection) -> Iterator[Problem]:
-    """Yield a problem for the newest row of each runtime that is wrong, if another config would help; none for GGUF.
+    """Yield a problem for the newest row of each runtime that is wrong, if another config would
+    help; none for GGUF.
 
     Weights are not read.
     """
-    if inspection.refuse or not (isinstance(source, Source) and isinstance(inspection, ConfigInspection)):
+    if inspection.refuse or not (
+        isinstance(source, Source) and isinstance(inspection, ConfigInspection)
+    ):
         return
     config = source.config()
     spec = inspection.spec
-    # recipes for the same context, with their flags: the same RoPE in both schemas, else only a new base
+    # recipes for the same context, with their flags: the same RoPE in both schemas, else only a new
+    # base
     candidates: list[tuple[str, Recipe, DualChunk | None]] = []
-    doubtful = {problem.code for problem in inspection.problems if problem.repair is None} & IN_DOUBT
+    doubtful = {
+        problem.code for problem in inspection.problems if problem.repair is None
+    } & IN_DOUBT
     if not doubtful:
         candidates.append(("--as-is", Recipe(AsIs()), None))
         if any(problem.code == "dual-chunk" for problem in inspection.problems):
             candidates.append(("--as-is --dual-chunk drop", Recipe(AsIs()), "drop"))
-    # a scaling is replaced by another one only where a receipt says that the weights were trained without it
+    # a scaling is replaced by another one only where a receipt says that the weights were trained
+    # without it
     untrained = inspection.first is not None and not inspection.first.scaled
     if untrained and spec.scaled and spec.context > spec.original_context:
         factor = spec.context / spec.original_context
@@ -127,7 +152,11 @@ def repairs(source: Source | GgufSource, inspection: Inspection) -> Iterator[Pro
         verdict = next(verdict for verdict in reversed(inspection.verdicts) if verdict.covers(row))
         if verdict.status not in WRONG:
             continue
-        helping = (flags for flags, recipe, chunks in candidates if _helps(config, inspection, row, recipe, chunks))
+        helping = (
+            flags
+            for flags, recipe, chunks in candidates
+            if _helps(config, inspection, row, recipe, chunks)
+        )
         flags = next(helping, "")
         if flags:
             message = f"{verdict.display_name}: {verdict.status}, {verdict.reason}"
@@ -135,25 +164,37 @@ def repairs(source: Source | GgufSource, inspection: Inspection) -> Iterator[Pro
 
 
 def _helps(
-    config: Config, inspection: ConfigInspection, runtime: Runtime, recipe: Recipe, dual_chunk: DualChunk | None
+    config: Config,
+    inspection: ConfigInspection,
+    runtime: Runtime,
+    recipe: Recipe,
+    dual_chunk: DualChunk | None,
 ) -> bool:
     spec = inspection.spec if isinstance(recipe.method, AsIs) else inspection.spec.unscaled()
     target = Target(runtimes=(runtime.key,), dual_chunk=dual_chunk)
     try:
-        result = select(EncodeRequest(recipe.schedule(spec), spec, inspection.family, config, target))
+        result = select(
+            EncodeRequest(recipe.schedule(spec), spec, inspection.family, config, target)
+        )
     except (RopeconvError, RecipeError):
         return False
     return result.verdict_of(runtime).status in GOOD
 
 
 def modelfile_of(plan: Plan) -> Path:
-    """Return the path of the Modelfile of an output. Raises UsageError for folders, RopeconvError if another exists."""
+    """Return the path of the Modelfile of an output. Raises UsageError for folders, RopeconvError
+    if another exists.
+    """
     if plan.is_folder:
         raise UsageError("Ollama runs GGUF files, and the output is a folder; add --to gguf")
     path = plan.out.with_name(f"{plan.out.stem}.Modelfile")
     context = re.compile(r"num_ctx \d+")  # in which the one of an earlier output differs
-    if path.exists() and context.sub("", path.read_text(errors="replace")) != context.sub("", _text(plan)):
-        raise RopeconvError(f"{path} exists and has other contents; move it away, or leave --ollama out")
+    if path.exists() and context.sub("", path.read_text(errors="replace")) != context.sub(
+        "", _text(plan)
+    ):
+        raise RopeconvError(
+            f"{path} exists and has other contents; move it away, or leave --ollama out"
+        )
     return path
 
 
@@ -165,20 +206,28 @@ def write_modelfile(plan: Plan) -> Path:
 
 
 def modelfile_notes(source: GgufSource, context: int) -> tuple[str, ...]:
-    """Return sentences on values in the Modelfile of a source that are below the context of an output."""
+    """Return sentences on values in the Modelfile of a source that are below the context of an
+    output.
+    """
     if source.modelfile is None:
         return ()
     low = [limit for limit in modelfile_limits(source) if limit.tokens < context]
-    name, writes = source.modelfile.name, f"--ollama writes a Modelfile with {context} for the output"
+    name = source.modelfile.name
+    writes = f"--ollama writes a Modelfile with {context} for the output"
     return tuple(f"{name} has {limit.key} {limit.tokens}; {writes}" for limit in low)
 
 
-OTHER_FILE = re.compile(r"^(?P<word>\s*(?:FROM|ADAPTER)\s+)(?P<path>\S+)\s*$", re.IGNORECASE | re.MULTILINE)
-"""A line of a Modelfile that names a file: https://docs.ollama.com/modelfile. A second FROM names a projector."""
+OTHER_FILE = re.compile(
+    r"^(?P<word>\s*(?:FROM|ADAPTER)\s+)(?P<path>\S+)\s*$", re.IGNORECASE | re.MULTILINE
+)
+"""A line of a Modelfile that names a file: https://docs.ollama.com/modelfile. A second FROM names a
+projector.
+"""
 
 
 def _text(plan: Plan) -> str:
-    path, context = f"./{plan.out.name}", plan.schedule.context
+    path = f"./{plan.out.name}"
+    context = plan.schedule.context
     projector = projector_beside(plan.source)
     beside = "" if projector is None else _from(plan.out.parent, projector)
     if plan.source.modelfile is None:
@@ -196,7 +245,8 @@ def _text(plan: Plan) -> str:
 
 
 def _moved(text: str, before: Path, after: Path, model: str) -> str:
-    """The text of a Modelfile in another folder: with another model, and its other files where they are.
+    """The text of a Modelfile in another folder: with another model, and its other files where they
+    are.
 
     before, after: the folders. model: for the first FROM.
     """

@@ -4,7 +4,10 @@ import gc
 import os
 import sys
 
-WINDOWS = "ropeconv: Windows is not supported; run ropeconv in WSL (`wsl --install`), or on Linux or macOS"
+WINDOWS = (
+    "ropeconv: Windows is not supported; run ropeconv in WSL (`wsl --install`), or on Linux or"
+    " macOS"
+)
 
 
 def main() -> None:
@@ -19,12 +22,15 @@ def main() -> None:
     from .process import run
 
     code = run(app)
-    gc.freeze()  # else the exit walks through every object once more: 0.19 of the 0.87 s of CPU of `inspect`
+    # else the exit walks through every object once more: 0.19 of the 0.87 s of CPU of `inspect`
+    gc.freeze()
     sys.exit(code)
 
 
 def _silence_libraries() -> None:
-    """Suppresses warnings of libraries, unless ROPECONV_DEBUG or an option of Python asks for them."""
+    """Suppresses warnings of libraries, unless ROPECONV_DEBUG or an option of Python asks for
+    them.
+    """
     import warnings
 
     if os.environ.get("ROPECONV_DEBUG") == "1":

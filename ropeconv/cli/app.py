@@ -11,22 +11,37 @@ from ..version import __version__
 from .typer_classes import Command, LazyGroup, Stub
 
 COMMANDS = {
-    "inspect": ("inspect", "Show the RoPE of a model, the runtimes that support it, and problems with their fixes."),
-    "advise": ("inspect", "Compare the methods that reach a context length, with the command for each."),
+    "inspect": (
+        "inspect",
+        "Show the RoPE of a model, the runtimes that support it, and problems with their fixes.",
+    ),
+    "advise": (
+        "inspect",
+        "Compare the methods that reach a context length, with the command for each.",
+    ),
     "apply": ("apply", "Write a checkpoint or GGUF file with a longer context."),
     "profiles": ("profiles", "Write one model for several contexts, with its weights stored once."),
     "validate": (
         "validate",
-        "Check that a runtime computes the method: compare logits with the source, scaled at run time.",
+        (
+            "Check that a runtime computes the method: compare logits with the source, scaled at"
+            " run time."
+        ),
     ),
     "compare": (
         "inspect",
-        "Show how the RoPE of two models differs, or whether models can be merged and adapters applied.",
+        (
+            "Show how the RoPE of two models differs, or whether models can be merged and adapters"
+            " applied."
+        ),
     ),
     "restore": ("restore", "Undo: recreate the original model from an output."),
     "push": (
         "push",
-        "Publish an output on the Hub; files that the source repository has are copied there, not uploaded.",
+        (
+            "Publish an output on the Hub; files that the source repository has are copied there,"
+            " not uploaded."
+        ),
     ),
     "train-config": (
         "push",
@@ -38,24 +53,55 @@ COMMANDS = {
     ),
     "tune": (
         "tune",
-        "Search for frequencies that beat the built-in methods on your text, and write them as a recipe.",
+        (
+            "Search for frequencies that beat the built-in methods on your text, and write them as"
+            " a recipe."
+        ),
     ),
-    "run": ("run", "Run apply, validate, eval and push for many models, as a plan file says (docs/running.md)."),
-    "ui": ("ui", "Open the browser page, to inspect, extend and publish models without a command line."),
-    "plot": ("plot", "Show the frequencies of one or several methods: a table, or a picture or a CSV file with -o."),
+    "run": (
+        "run",
+        (
+            "Run apply, validate, eval and push for many models, as a plan file says"
+            " (docs/running.md)."
+        ),
+    ),
+    "ui": (
+        "ui",
+        "Open the browser page, to inspect, extend and publish models without a command line.",
+    ),
+    "plot": (
+        "plot",
+        (
+            "Show the frequencies of one or several methods: a table, or a picture or a CSV file"
+            " with -o."
+        ),
+    ),
     "bound": (
         "bound",
-        "Find the smallest rope_theta for a context length, or the longest distance that a model supports.",
+        (
+            "Find the smallest rope_theta for a context length, or the longest distance that a"
+            " model supports."
+        ),
     ),
     "list methods": ("list", "List the methods, or show one with its formula, settings and paper."),
-    "list families": ("list", "List the model families, with their rope types and GGUF architectures."),
+    "list families": (
+        "list",
+        "List the model families, with their rope types and GGUF architectures.",
+    ),
     "list archs": (
         "list",
-        "List the GGUF architectures, with the rope tensors and keys that llama.cpp supports for each.",
+        (
+            "List the GGUF architectures, with the rope tensors and keys that llama.cpp supports"
+            " for each."
+        ),
     ),
-    "list runtimes": ("list", "List the runtimes, and how many model families each was tested with."),
+    "list runtimes": (
+        "list",
+        "List the runtimes, and how many model families each was tested with.",
+    ),
 }
-"""The module in `commands` of each command, and the first line of its docstring, in the order of the help.
+"""The module in `commands` of each command, and the first line of its docstring, in the order of
+the help.
 
 The lines are here too, so that `ropeconv --help` does not import every command.
 """
@@ -104,7 +150,13 @@ def _print_version(value: bool) -> None:
 def ropeconv(
     version: Annotated[
         bool,
-        typer.Option("--version", "-V", help="Print the version and exit.", is_eager=True, callback=_print_version),
+        typer.Option(
+            "--version",
+            "-V",
+            help="Print the version and exit.",
+            is_eager=True,
+            callback=_print_version,
+        ),
     ] = False,
 ) -> None:
     """Extend the context of models with RoPE, and verify that runtimes compute the extension."""

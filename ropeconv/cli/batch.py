@@ -1,4 +1,6 @@
-"""Batch: makes the outputs of one `apply` one after another; where one of several fails, the others are still made."""
+"""Batch: makes the outputs of one `apply` one after another; where one of several fails, the others
+are still made.
+"""
 
 from __future__ import annotations
 
@@ -47,14 +49,16 @@ DISAGREES = 3
 class Batch:
     """The outputs of one `apply`.
 
-    plans: with their units, once `plan` was called. short: whether each output is shown in a few lines, and what they
-    have in common once. failed, refused: units with their message and exit code; `refused` are those of `failed` that
-    could not be planned. A failure of a single unit is raised, and so is one of a target and
-    its draft.
+    plans: with their units, once `plan` was called. short: whether each output is shown in a few
+    lines, and what they have in common once. failed, refused: units with their message and exit
+    code; `refused` are those of `failed` that could not be planned. A failure of a single unit is
+    raised, and so is one of a target and its draft.
     """
 
     def __init__(self, units: list[OutputUnit], flags: Flags, screen: Screen) -> None:
-        self.units, self.flags, self.screen = units, flags, screen
+        self.units = units
+        self.flags = flags
+        self.screen = screen
         self.several = len(units) > 1
         self.pair = any(unit.is_draft for unit in units)
         self.short = self.several and not (self.pair or flags.explain)
@@ -69,12 +73,15 @@ class Batch:
         codes = [code for _, _, code in self.failed]
         if DISAGREES in codes:
             return DISAGREES
-        return codes[0] if len(codes) == len(self.units) and len(set(codes)) == 1 else int(bool(codes))
+        return (
+            codes[0] if len(codes) == len(self.units) and len(set(codes)) == 1 else int(bool(codes))
+        )
 
     def plan(self, recipe: Recipe) -> None:
         """Plans all outputs, and leaves out those that are refused.
 
-        Raises UsageError for options that do not go together, and for outputs that would have one place.
+        Raises UsageError for options that do not go together, and for outputs that would have one
+        place.
         """
         targets = []
         owner = self.flags.publication.repo_id.partition("/")[0] if self.flags.publication else None
@@ -84,9 +91,13 @@ class Batch:
                 if not unit.is_draft:
                     targets[-1].check(recipe, unit.from_gguf)  # before anything is read or fetched
             except UsageError as problem:
-                raise UsageError(f"{unit.label}: {problem}" if self.several else str(problem)) from None
+                raise UsageError(
+                    f"{unit.label}: {problem}" if self.several else str(problem)
+                ) from None
         self.screen.note(recipe.method.slow_note)
-        for note in dict.fromkeys(program_note(name) for target in targets for name in target.runtimes):
+        for note in dict.fromkeys(
+            program_note(name) for target in targets for name in target.runtimes
+        ):
             self.screen.note(note)
         plans: list[tuple[OutputUnit, Plan]] = []
         opened: dict[str, Source | GgufSource] = {}
@@ -119,7 +130,12 @@ class Batch:
         if self.flags.adapter:
             unit, plan = plans[0]
             self.adapter = adapter_plan(self.flags.adapter, plan)
-            plans[0] = unit, replace(plan, target=replace(plan.target, out=plan.out, adapter=self.adapter.out.name))
+            plans[0] = (
+                unit,
+                replace(
+                    plan, target=replace(plan.target, out=plan.out, adapter=self.adapter.out.name)
+                ),
+            )
         self.plans = [(unit, plan) for unit, plan in plans if self._has_place(unit, plan)]
         self.refused = list(self.failed)
 
@@ -130,12 +146,15 @@ class Batch:
         if self.flags.validate == "off":
             return
         if any(plan.source.kind == "config" for _, plan in plans):
-            raise UsageError("--validate runs a model, and this source has no weights; leave it out")
+            raise UsageError(
+                "--validate runs a model, and this source has no weights; leave it out"
+            )
         if self.flags.validate != "auto":
             Settings(device=self.flags.validate).place()
 
     def _has_place(self, unit: OutputUnit, plan: Plan) -> bool:
-        """Whether the place of an output is free, or has what the same command wrote; reports the rest.
+        """Whether the place of an output is free, or has what the same command wrote; reports the
+        rest.
 
         A single output refuses its place when it is written, so that here only a dry run does.
         """
@@ -169,7 +188,9 @@ class Batch:
                 self._gap(unit)
                 show_plan(plan, screen, flags.explain)
                 if not self._publication_alone(plan):
-                    screen.copyable(f"Would {'change' if plan.target.in_place else 'write'} {plan.out}")
+                    screen.copyable(
+                        f"Would {'change' if plan.target.in_place else 'write'} {plan.out}"
+                    )
                 if self.adapter:
                     screen.copyable(f"Would write {self.adapter.out}")
         if self.short:
@@ -178,7 +199,9 @@ class Batch:
         if flags.publication and self.plans and len(self.plans) == len(self.units):
             shown = screen.as_json or not screen.quiet
             sets = merged([planned(plan) for _, plan in self.plans])
-            publication = {"publication": show_preview(sets, flags.publication, screen) if shown else {}}
+            publication = {
+                "publication": show_preview(sets, flags.publication, screen) if shown else {}
+            }
         self._data((plan.to_dict() for _, plan in self.plans), publication)
 
     def run(self, probe: Probe | None) -> None:
@@ -204,9 +227,14 @@ class Batch:
                 self._finish(unit, plan, done)
         if self.several and not self.pair:
             by_plan = {id(plan): unit for unit, plan in self.plans}
-            self._show_end([BatchEntry(by_plan[id(plan)].label, plan, done) for plan, done in outcomes], planned=False)
+            self._show_end(
+                [BatchEntry(by_plan[id(plan)].label, plan, done) for plan, done in outcomes],
+                planned=False,
+            )
         published = self._publish(outcomes) if self.several else ""
-        self._data((plan.to_dict() | done.to_dict() for plan, done in outcomes), {"published": published})
+        self._data(
+            (plan.to_dict() | done.to_dict() for plan, done in outcomes), {"published": published}
+        )
         if published and not self.screen.as_json:
             self.screen.copyable(published)
 
@@ -222,8 +250,9 @@ class Batch:
     def _execute(self, plan: Plan, probe: Probe | None, title: str) -> Outcome:
         """Writes the output of a plan, and validates it where that is asked for.
 
-        An output that an earlier run of the same command has written is taken where there are several, or where it is
-        published. Where it is published without -o, a folder is written to a temporary one and published from there.
+        An output that an earlier run of the same command has written is taken where there are
+        several, or where it is published. Where it is published without -o, a folder is written to
+        a temporary one and published from there.
         """
         flags, screen = self.flags, self.screen
         if publication := self._publication_alone(plan):
@@ -242,7 +271,9 @@ class Batch:
         return done
 
     def _written_before(self, plan: Plan) -> bool:
-        """Whether a run that was stopped has written the output. Raises BadSource where files were changed since."""
+        """Whether a run that was stopped has written the output. Raises BadSource where files were
+        changed since.
+        """
         earlier = earlier_output(plan)
         if earlier is None:
             return False
@@ -258,28 +289,39 @@ class Batch:
         try:
             with self.screen.progress(title, plan.bytes) as advance:
                 done = apply(
-                    plan, link=flags.link and plan.is_folder, force=flags.force,
-                    checksum=flags.checksum and plan.is_folder, fsync=not flags.no_fsync, advance=advance, probe=probe,
-                )  # fmt: skip
+                    plan,
+                    link=flags.link and plan.is_folder,
+                    force=flags.force,
+                    checksum=flags.checksum and plan.is_folder,
+                    fsync=not flags.no_fsync,
+                    advance=advance,
+                    probe=probe,
+                )
         except KeyboardInterrupt:
             if plan.target.in_place:
-                left = f"in a change of {plan.out}; the same command undoes it first, and then starts again"
+                left = (
+                    f"in a change of {plan.out}; the same command undoes it first, and then starts"
+                    " again"
+                )
                 raise Interruption(f"interrupted {left}") from None
             raise Interruption(
-                f"interrupted; {plan.out} does not exist yet, and finished files are in a hidden folder beside it: the "
-                "same command continues with them"
+                f"interrupted; {plan.out} does not exist yet, and finished files are in a hidden"
+                " folder beside it: the same command continues with them"
             ) from None
         if not self.short:
             self.screen.note(done.reason and f"Not checked: {done.reason}.")
         return Outcome(done.path, done.check, unchecked=done.reason, uncomputed=done.uncomputed)
 
     def _validate(self, plan: Plan, path: Path) -> Validation | None:
-        """Validates an output. Returns None, after a note, where `auto` finds no GPU with enough memory."""
+        """Validates an output. Returns None, after a note, where `auto` finds no GPU with enough
+        memory.
+        """
         from ..engines.transformers.load import placed, stored_dtype
         from ..engines.transformers.memory import gpu_bytes
         from ..validate.comparison import Comparison, Settings
 
-        automatic, reference = self.flags.validate == "auto", plan.source.reference
+        automatic = self.flags.validate == "auto"
+        reference = plan.source.reference
         settings = Settings(device="cuda" if automatic else self.flags.validate)
         again = f"`{command_line('validate', path, '--against', reference)}` does it on the CPU"
         if automatic and not gpu_bytes():
@@ -294,7 +336,9 @@ class Batch:
         return run_validation(comparison, settings, "", "", Options(), self.screen)[0]
 
     def _finish(self, unit: OutputUnit, plan: Plan, done: Outcome) -> None:
-        """Prints what was written, with the commands that run it, and writes its Modelfile and the adapter."""
+        """Prints what was written, with the commands that run it, and writes its Modelfile and the
+        adapter.
+        """
         screen, flags = self.screen, self.flags
         if done.path is not None:
             modelfile = write_modelfile(plan) if flags.ollama and not plan.is_folder else None
@@ -322,10 +366,19 @@ class Batch:
     def _publish(self, outcomes: list[tuple[Plan, Outcome]]) -> str:
         """Publishes outputs in one commit and returns its URL; nothing where one of them failed."""
         plan, done = outcomes[0] if outcomes else (None, None)
-        if self.flags.publication is None or plan is None or done is None or done.published or done.path is None:
+        if (
+            self.flags.publication is None
+            or plan is None
+            or done is None
+            or done.published
+            or done.path is None
+        ):
             return ""
         if self.failed:
-            self.screen.note("Nothing was published, because not all outputs were made; the same command continues.")
+            self.screen.note(
+                "Nothing was published, because not all outputs were made; the same command"
+                " continues."
+            )
             return ""
         if plan.is_folder:
             upload = from_plan(plan, done.path)
@@ -337,7 +390,9 @@ class Batch:
         return url
 
     def _data(self, documents: Iterable[dict[str, Any]], more: dict[str, Any]) -> None:
-        """Prints the JSON document: that of a single output, or a list of outputs and one of failures."""
+        """Prints the JSON document: that of a single output, or a list of outputs and one of
+        failures.
+        """
         if not self.screen.as_json:
             return
         more = {name: value for name, value in more.items() if value != ""}
@@ -345,23 +400,36 @@ class Batch:
         if not self.several:
             self.screen.data(next(iter(documents)) | more)
             return
-        failed = [unit.to_dict() | {"error": message, "exit_code": code} for unit, message, code in self.failed]
+        failed = [
+            unit.to_dict() | {"error": message, "exit_code": code}
+            for unit, message, code in self.failed
+        ]
         self.screen.data({"outputs": list(documents), "failed": failed} | more)
 
     @contextmanager
     def _failing(self, unit: OutputUnit, finished: int = 0) -> Iterator[None]:
-        """Reports a failure of one of several outputs, and continues. finished: number of outputs."""
+        """Reports a failure of one of several outputs, and continues. finished: number of
+        outputs.
+        """
         try:
             yield
         except (Interruption, KeyboardInterrupt) as problem:
             if not finished:
                 raise
-            message = str(problem) or f"interrupted in {unit.label}; the same command starts it again"
+            message = (
+                str(problem) or f"interrupted in {unit.label}; the same command starts it again"
+            )
             raise Interruption(f"{message} ({finished} of {len(self.units)} are written)") from None
         except Exception as problem:
-            if not self.several or self.pair or (isinstance(problem, BrokenPipeError) and reader_gone()):
+            if (
+                not self.several
+                or self.pair
+                or (isinstance(problem, BrokenPipeError) and reader_gone())
+            ):
                 raise
             message, code = explained(problem)
             self.failed.append((unit, message, code))
             if not traced(problem):
-                complain(message if message.startswith(f"{unit.label} ") else f"{unit.label}: {message}")
+                complain(
+                    message if message.startswith(f"{unit.label} ") else f"{unit.label}: {message}"
+                )

@@ -1,7 +1,7 @@
 """Panels of the help, and options that are fields of dataclasses, which every command shares.
 
-`expand_options` is the first thing to read: it lets a function have one parameter for many options. All else about a
-command is Typer's: its parameters are `Annotated[kind, typer.Option(...)]`.
+`expand_options` is the first thing to read: it lets a function have one parameter for many options.
+All else about a command is Typer's: its parameters are `Annotated[kind, typer.Option(...)]`.
 """
 
 import inspect
@@ -34,7 +34,9 @@ PANELS = (METHOD, LENGTH, MODEL, RUNNING, OUTPUT, RUNTIMES, HUB, GENERAL, EXPERT
 
 @dataclass(frozen=True)
 class OptionGroup:
-    """Several options in the place of one parameter, in its annotation. build: makes its value from theirs, by name."""
+    """Several options in the place of one parameter, in its annotation. build: makes its value from
+    theirs, by name.
+    """
 
     options: Callable[[], list[Option]]
     build: Callable[[dict[str, Any]], Any] = dict
@@ -43,10 +45,10 @@ class OptionGroup:
 def expand_options(function: Callable[..., None]) -> Callable[..., None]:
     """Decorator: the function gets options for its parameters that stand for several of them.
 
-    Such a parameter is annotated with a dataclass, whose fields are made with `ropeconv.options.option`, or with
-    `Annotated[kind, OptionGroup(...)]`. Typer reads `__signature__` and `__annotations__` of the returned function,
-    which are those of all options one by one. It calls this with their values, and the function with those of its own
-    parameters.
+    Such a parameter is annotated with a dataclass, whose fields are made with
+    `ropeconv.options.option`, or with `Annotated[kind, OptionGroup(...)]`. Typer reads
+    `__signature__` and `__annotations__` of the returned function, which are those of all options
+    one by one. It calls this with their values, and the function with those of its own parameters.
     """
     groups: dict[str, tuple[list[Option], Callable[[dict[str, Any]], Any]]] = {}
     parameters: list[inspect.Parameter] = []
@@ -66,7 +68,9 @@ def expand_options(function: Callable[..., None]) -> Callable[..., None]:
     def with_groups(**values: Any) -> None:
         values.pop("help_all", None)
         for name, (members, build) in groups.items():
-            values[name] = build({option.parameter: values.pop(option.parameter) for option in members})
+            values[name] = build(
+                {option.parameter: values.pop(option.parameter) for option in members}
+            )
         function(**values)
 
     with_groups.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -127,7 +131,9 @@ def _as_parameter(option: Option) -> inspect.Parameter:
 
 
 def _choose(choices: tuple[str, ...], value: str) -> str:
-    """Return a value that is one of some choices. Raises ValueError for another one, in the words of Typer."""
+    """Return a value that is one of some choices. Raises ValueError for another one, in the words
+    of Typer.
+    """
     if value not in choices:
         raise ValueError(f"{value!r} is not one of {', '.join(map(repr, choices))}.")
     return value
@@ -141,7 +147,9 @@ def _panel(parameter: inspect.Parameter) -> str | None:
 
 
 def _place(parameter: inspect.Parameter) -> tuple[int, bool]:
-    """The place in the help: arguments, then options by panel, in each of which those of the screen come last."""
+    """The place in the help: arguments, then options by panel, in each of which those of the screen
+    come last.
+    """
     panel = _panel(parameter)
     return PANELS.index(panel) + 1 if panel else 0, parameter.name in ("json", "quiet", "help_all")
 
@@ -173,7 +181,9 @@ def _show_all(ctx: typer.Context, value: bool) -> None:
 
 
 def typed_options(ctx: typer.Context) -> set[str]:
-    """Return the options that are on the command line, such as `--seed`, also where they have their default values."""
+    """Return the options that are on the command line, such as `--seed`, also where they have their
+    default values.
+    """
     flags = set()
     for param in ctx.command.params:
         source = ctx.get_parameter_source(param.name)

@@ -1,6 +1,7 @@
 """The names that TAB completes, from registries and data, without importing torch.
 
-A value that has no names here is completed with files and folders, which the scripts of Typer leave to the shell.
+A value that has no names here is completed with files and folders, which the scripts of Typer leave
+to the shell.
 """
 
 from collections.abc import Callable
@@ -39,7 +40,9 @@ def runtime_names() -> list[str]:
 
 
 def format_names() -> list[str]:
-    """Return the values of `--to`, an option that can be repeated, whose choices Typer does not complete."""
+    """Return the values of `--to`, an option that can be repeated, whose choices Typer does not
+    complete.
+    """
     return ["safetensors", "gguf", "ollama", "overrides"]
 
 

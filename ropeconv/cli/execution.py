@@ -1,4 +1,6 @@
-"""Runs a validation with progress, notes and Ctrl-C, and gathers the commands that follow an output."""
+"""Runs a validation with progress, notes and Ctrl-C, and gathers the commands that follow an
+output.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,8 @@ def steps_after(
 ) -> NextSteps:
     """The commands that follow an output that was written.
 
-    done: of the output at `path`. modelfile, draft: as in `run_commands`. against: as in `check_command`.
+    done: of the output at `path`. modelfile, draft: as in `run_commands`. against: as in
+    `check_command`.
     """
     from ..bake.next_steps import NextSteps, check_command, run_commands
     from ..hub.training import train_command
@@ -51,12 +54,18 @@ def steps_after(
 
 
 def run_validation(
-    comparison: Comparison, settings: Settings, server: str, model: str, options: Options, screen: Screen
+    comparison: Comparison,
+    settings: Settings,
+    server: str,
+    model: str,
+    options: Options,
+    screen: Screen,
 ) -> tuple[Validation, Verification]:
-    """Compares the files of an output, then runs it in transformers, llama.cpp or a server, and records the result.
+    """Compares the files of an output, then runs it in transformers, llama.cpp or a server, and
+    records the result.
 
-    server: its URL, or empty. model: which of its models, empty for the only one. Raises what `verify_output`,
-    `validate_checkpoint`, `validate_gguf` and `validate_server` raise.
+    server: its URL, or empty. model: which of its models, empty for the only one. Raises what
+    `verify_output`, `validate_checkpoint`, `validate_gguf` and `validate_server` raise.
     """
     from ..engines.engine import Progress
     from ..engines.transformers.load import out_of_memory
@@ -75,7 +84,9 @@ def run_validation(
         check = check_frequencies(comparison, settings.trust_remote_code)
         read_as = f", read as {check.read_as}," if check.read_as else ""
         screen.note(f"The frequencies{read_as} are right (within {check.max_ulp} ulp of float32).")
-    long = bool(settings.length) and not (gguf or server)  # a part of a short run is not worth a comparison
+    long = bool(settings.length) and not (
+        gguf or server
+    )  # a part of a short run is not worth a comparison
 
     def run(progress: Progress) -> Validation:
         if server:
@@ -89,11 +100,13 @@ def run_validation(
             result: Validation = out_of_memory(lambda: run(progress))
     except KeyboardInterrupt:
         raise Interruption(
-            f"interrupted; nothing was compared or recorded, and {comparison.baked} is unchanged: run the same command "
-            "again"
+            f"interrupted; nothing was compared or recorded, and {comparison.baked} is unchanged:"
+            " run the same command again"
         ) from None
     try:
-        comparison.record(result.to_dict() | {"files": files.to_dict()}, result.runtime if server else "")
+        comparison.record(
+            result.to_dict() | {"files": files.to_dict()}, result.runtime if server else ""
+        )
     except OSError as problem:
         screen.note(f"The result is not stored beside {comparison.baked}: {problem.strerror}.")
     return result, files
@@ -114,7 +127,9 @@ def compare_files(comparison: Comparison, options: Options, screen: Screen) -> V
 def stopping(
     screen: Screen, afterwards: str = "what has been run so far will be compared"
 ) -> Iterator[Callable[[], bool]]:
-    """While it is entered, Ctrl-C makes the yielded function return True; a second Ctrl-C raises KeyboardInterrupt."""
+    """While it is entered, Ctrl-C makes the yielded function return True; a second Ctrl-C raises
+    KeyboardInterrupt.
+    """
     pressed: list[int] = []
     pending: list[int] = []
 

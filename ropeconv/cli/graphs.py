@@ -1,4 +1,6 @@
-"""Compiled graphs on the command line: `inspect`, `compare` and `apply` where a graph is the source."""
+"""Compiled graphs on the command line: `inspect`, `compare` and `apply` where a graph is the
+source.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -23,7 +25,9 @@ ALLOWED = ("dry_run", "no_fsync", "by_length", "family", "out", "replace")
 
 
 def inspect_graphs(reference: str, family: str, explain: bool, screen: Screen) -> None:
-    """Prints the RoPE in compiled graphs. family: of their config.json, empty to go by that. explain: every number."""
+    """Prints the RoPE in compiled graphs. family: of their config.json, empty to go by that.
+    explain: every number.
+    """
     source = open_graph(reference)
     source.treat_as = family
     inspection = inspect_graph(source)
@@ -31,12 +35,16 @@ def inspect_graphs(reference: str, family: str, explain: bool, screen: Screen) -
         screen.data(inspection.to_dict())
         return
     for rope, formula in zip(inspection.ropes, inspection.formulas, strict=True):
-        part, factor = inspection.part(rope), rope.attention_factor
+        part = inspection.part(rope)
+        factor = rope.attention_factor
         rows = [
             ("constants", f"{rope.name}: {rope.layout}"),
             ("RoPE", formula if factor == 1 else f"{formula}; attention factor {factor:.6g}"),
             ("rotates", f"{2 * len(rope.inv_freq)} dimensions"),
-            ("positions", f"{rope.positions:,}, as the tables have rows" if rope.positions else "any"),
+            (
+                "positions",
+                f"{rope.positions:,}, as the tables have rows" if rope.positions else "any",
+            ),
         ]
         if inspection.spec:
             rows.append(("config.json", part.words if part else "another RoPE"))
@@ -50,7 +58,9 @@ def inspect_graphs(reference: str, family: str, explain: bool, screen: Screen) -
         screen.copyable(f"Next: {command_line('apply', reference, '--yarn', 4)}")
 
 
-def compare_graphs(models: Sequence[str], family: str, others: dict[str, bool], screen: Screen) -> bool:
+def compare_graphs(
+    models: Sequence[str], family: str, others: dict[str, bool], screen: Screen
+) -> bool:
     """Prints whether a compiled graph and another model have the same RoPE, and returns it."""
     others = others | {"--family": bool(family) and all(map(is_graph, models))}
     given = next((name for name, value in others.items() if value), "")
@@ -60,25 +70,35 @@ def compare_graphs(models: Sequence[str], family: str, others: dict[str, bool], 
         raise UsageError("a compiled graph is compared with one other model; give two")
     graph, other = models if is_graph(models[0]) else reversed(models)
     source = open_graph(other) if is_graph(other) else open_source(other, family)
-    inspection = inspect_graph(source) if isinstance(source, GraphSource) else inspect_source(source)
+    inspection = (
+        inspect_graph(source) if isinstance(source, GraphSource) else inspect_source(source)
+    )
     comparison = compare_graph(inspect_graph(open_graph(graph)), inspection)
     if screen.as_json:
         screen.data(comparison.to_dict())
         return comparison.same
     screen.table("", (graph, other), comparison.rows)
-    screen.say(f"They differ: {'; '.join(comparison.problems)}." if comparison.problems else "They have the same RoPE.")
+    screen.say(
+        f"They differ: {'; '.join(comparison.problems)}."
+        if comparison.problems
+        else "They have the same RoPE."
+    )
     return comparison.same
 
 
 def apply_graphs(
     sources: Sequence[str], recipe: Recipe, target: dict[str, Any], options: Flags, screen: Screen
 ) -> None:
-    """Writes a folder with extended graphs. Raises UsageError for several sources and options without an effect."""
+    """Writes a folder with extended graphs. Raises UsageError for several sources and options
+    without an effect.
+    """
     from ..bake.execution import ApplyOptions, execute_plan
     from ..bake.graph import graph_plan
 
     if len(sources) > 1:
-        raise UsageError("a compiled graph is one SOURCE, and there are several; run apply once for each")
+        raise UsageError(
+            "a compiled graph is one SOURCE, and there are several; run apply once for each"
+        )
     if given := other_option(options, target, ALLOWED):
         raise UsageError(f"{given} does not go with a compiled graph; leave it out")
     source = open_graph(sources[0])
@@ -92,12 +112,15 @@ def apply_graphs(
     if screen.as_json:
         screen.data(plan.to_dict())
         return
-    checkpoint, schedule = plan.checkpoint, plan.checkpoint.schedule
+    checkpoint = plan.checkpoint
+    schedule = plan.checkpoint.schedule
     if not screen.quiet:
         factor = schedule.attention_factor
         words = frequencies(schedule) + ("" if factor == 1 else f"; attention factor {factor:.6g}")
         ropes = [rope for edit in plan.edits.values() for rope in edit.ropes]
-        screen.table(title(checkpoint), ("", ""), [(f"{rope.file}, {rope.name}", words) for rope in ropes])
+        screen.table(
+            title(checkpoint), ("", ""), [(f"{rope.file}, {rope.name}", words) for rope in ropes]
+        )
         for warning in plan.warnings:
             screen.note(f"Note: {sentence(warning)}")
         if not options.dry_run:

@@ -1,4 +1,6 @@
-"""ModelArgs: the model of `bound` and `plot`, on disk or given by numbers, and the recipes for it."""
+"""ModelArgs: the model of `bound` and `plot`, on disk or given by numbers, and the recipes for
+it.
+"""
 
 from __future__ import annotations
 
@@ -33,11 +35,20 @@ HeadDimOption = Annotated[
 RotaryDimOption = Annotated[
     int | None,
     typer.Option(
-        "--rotary-dim", metavar="N", help="How many of its dimensions rotate (default: all).", rich_help_panel=MODEL
+        "--rotary-dim",
+        metavar="N",
+        help="How many of its dimensions rotate (default: all).",
+        rich_help_panel=MODEL,
     ),
 ]
 
-NOT_FREQUENCIES = ("attention_factor", "temperature_slope", "temperature_intercept", "log_n", "log_n_length")
+NOT_FREQUENCIES = (
+    "attention_factor",
+    "temperature_slope",
+    "temperature_intercept",
+    "log_n",
+    "log_n_length",
+)
 """Modifiers that change queries, cos and sin."""
 
 
@@ -45,8 +56,8 @@ NOT_FREQUENCIES = ("attention_factor", "temperature_slope", "temperature_interce
 class ModelArgs:
     """A model and the recipes for it.
 
-    name: for display. spec: its RoPE, unscaled where there are recipes. recipes: for it. source: its RoPE unchanged.
-    inspection: of a SOURCE, None for a model given by numbers.
+    name: for display. spec: its RoPE, unscaled where there are recipes. recipes: for it. source:
+    its RoPE unchanged. inspection: of a SOURCE, None for a model given by numbers.
     """
 
     name: str
@@ -56,7 +67,9 @@ class ModelArgs:
     inspection: Inspection | None = None
 
     def schedules(self) -> dict[str, Schedule]:
-        """The schedule of each recipe, in their order, by its label; without any the schedule that the model has."""
+        """The schedule of each recipe, in their order, by its label; without any the schedule that
+        the model has.
+        """
         schedules: dict[str, Schedule] = {} if self.recipes else {self.name: self.spec.current()}
         for recipe in self.recipes:
             label = recipe.method.label
@@ -69,13 +82,17 @@ class ModelArgs:
 def in_numbers(values: dict[str, Any], head_dim: int | None, rotary_dim: int | None) -> ModelArgs:
     """A model that is given by numbers.
 
-    `--theta` is the model's base (default 10000), unless it is the only method; `--original-context` its trained length
-    (default 4096).
+    `--theta` is the model's base (default 10000), unless it is the only method;
+    `--original-context` its trained length (default 4096).
     """
     theta = values.get("theta")
     others = {**values, "theta": None}
-    if not chosen_methods(others):  # then --theta is the method; without it lengths are those of the model
-        others = values if theta is not None else {**values, "context": None, "original_context": None}
+    if not chosen_methods(
+        others
+    ):  # then --theta is the method; without it lengths are those of the model
+        others = (
+            values if theta is not None else {**values, "context": None, "original_context": None}
+        )
     trained = parse_tokens(values.get("original_context") or "4096")
     declared = trained if values.get("context") is None else parse_tokens(values["context"])
     recipes = build_recipes(others)
@@ -88,20 +105,28 @@ def in_numbers(values: dict[str, Any], head_dim: int | None, rotary_dim: int | N
 
 
 def head_size(head_dim: int | None, rotary_dim: int | None) -> tuple[int, int]:
-    """head_dim and rotary_dim, by default 128 and all of it. Raises UsageError where they do not fit together."""
+    """head_dim and rotary_dim, by default 128 and all of it. Raises UsageError where they do not
+    fit together.
+    """
     width = 128 if head_dim is None else head_dim
     rotary = width if rotary_dim is None else rotary_dim
     if width > WIDEST_HEAD:
         raise UsageError(
-            f"--head-dim {width} must be at most {WIDEST_HEAD}: published models have heads of up to 576 dimensions"
+            f"--head-dim {width} must be at most {WIDEST_HEAD}: published models have heads of up"
+            " to 576 dimensions"
         )
     if rotary < 2 or rotary % 2 or rotary > width:
-        raise UsageError(f"--rotary-dim {rotary} must be even, at least 2, and not above --head-dim {width}")
+        raise UsageError(
+            f"--rotary-dim {rotary} must be even, at least 2, and not above --head-dim {width}"
+        )
     return width, rotary
 
 
-def find(argument: str | None, values: dict[str, Any], head_dim: int | None, rotary_dim: int | None) -> ModelArgs:
-    """The model that a command line names; recipes for one on disk or on the Hub start from its unscaled RoPE.
+def find(
+    argument: str | None, values: dict[str, Any], head_dim: int | None, rotary_dim: int | None
+) -> ModelArgs:
+    """The model that a command line names; recipes for one on disk or on the Hub start from its
+    unscaled RoPE.
 
     Raises UsageError for options that have no effect, BadSource as `inspect_source` does.
     """
@@ -111,7 +136,9 @@ def find(argument: str | None, values: dict[str, Any], head_dim: int | None, rot
     if argument is None:
         return in_numbers(values, head_dim, rotary_dim)
     if head_dim is not None or rotary_dim is not None:
-        raise UsageError("--head-dim and --rotary-dim are for models in numbers; a SOURCE has its own")
+        raise UsageError(
+            "--head-dim and --rotary-dim are for models in numbers; a SOURCE has its own"
+        )
     inspection = inspect_source(open_source(argument))
     recipes = tuple(build_recipes(values))
     first = inspection.first_spec
@@ -120,11 +147,15 @@ def find(argument: str | None, values: dict[str, Any], head_dim: int | None, rot
 
 
 def frequencies_only(values: Mapping[str, Any]) -> None:
-    """Raises UsageError for options of a recipe that change no frequency. values: of options, by name."""
+    """Raises UsageError for options of a recipe that change no frequency. values: of options, by
+    name.
+    """
     for name in NOT_FREQUENCIES:
         if values.get(name) is not None:
             flag = name.replace("_", "-")
-            raise UsageError(f"--{flag} does not change the frequencies, and nothing else is shown; leave it out")
+            raise UsageError(
+                f"--{flag} does not change the frequencies, and nothing else is shown; leave it out"
+            )
 
 
 def is_length(text: str) -> bool:

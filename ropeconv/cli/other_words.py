@@ -1,4 +1,6 @@
-"""Commands and options by the names that other tools give them, for the sentences about unknown ones."""
+"""Commands and options by the names that other tools give them, for the sentences about unknown
+ones.
+"""
 
 OTHER_COMMANDS = {
     "archs": "list archs",
@@ -61,7 +63,9 @@ OTHER_OPTIONS = {
     "--rope-type": "--yarn",
     "--original-max-position-embeddings": "--original-context",
 }
-"""Options that people type by other names, such as those of runtimes. Commands without the second one ignore it."""
+"""Options that people type by other names, such as those of runtimes. Commands without the second
+one ignore it.
+"""
 
 PUSH_ONLY = (
     "--public",

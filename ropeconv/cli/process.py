@@ -21,10 +21,11 @@ _received: list[int] = []
 
 
 def prepare() -> None:
-    """Makes standard streams safe to write to, and lets SIGTERM and SIGHUP end a run as Ctrl-C does.
+    """Makes standard streams safe to write to, and lets SIGTERM and SIGHUP end a run as Ctrl-C
+    does.
 
-    A stream that is closed is opened on /dev/null, so that no file of the run takes its number. Characters that an
-    encoding lacks are written as escapes.
+    A stream that is closed is opened on /dev/null, so that no file of the run takes its number.
+    Characters that an encoding lacks are written as escapes.
     """
     for number in (0, 1, 2):
         try:
@@ -45,12 +46,16 @@ def prepare() -> None:
 
 
 def interrupted(ctrl_c: int) -> int:
-    """The exit code of an interrupted run: 128 and the signal. ctrl_c: the one where no signal came."""
+    """The exit code of an interrupted run: 128 and the signal. ctrl_c: the one where no signal
+    came.
+    """
     return 128 + _received[0] if _received else ctrl_c
 
 
 def reader_gone() -> bool:
-    """Whether the reader of stdout or stderr has gone. False for streams that are not files of the system."""
+    """Whether the reader of stdout or stderr has gone. False for streams that are not files of the
+    system.
+    """
     watch = select.poll()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
@@ -81,13 +86,16 @@ READER_GONE = 141
 """128 and SIGPIPE: the exit code of a program whose reader has gone, such as before `head`."""
 LONGEST = 1200
 """Characters of a message."""
-INTERRUPTED = "interrupted; nothing took its final name or was recorded: the same command starts again"
+INTERRUPTED = (
+    "interrupted; nothing took its final name or was recorded: the same command starts again"
+)
 
 
 def run(app: Callable[..., object]) -> int:
     """Runs the app and returns its exit code.
 
-    0 done, 1 a known failure, 2 usage, 3 a check failed, 130 interrupted (143 by SIGTERM), 141 the reader has gone.
+    0 done, 1 a known failure, 2 usage, 3 a check failed, 130 interrupted (143 by SIGTERM), 141 the
+    reader has gone.
     """
     try:
         app()
@@ -113,7 +121,8 @@ def _report(problem: BaseException) -> int:
     if isinstance(problem, KeyboardInterrupt):
         message, code = INTERRUPTED, CTRL_C
     elif isinstance(problem, typer.TyperException):
-        message, code = _with_help(problem), 2
+        message = _with_help(problem)
+        code = 2
     else:
         message, code = explained(problem)
     complain(message)
@@ -121,7 +130,9 @@ def _report(problem: BaseException) -> int:
 
 
 def traced(problem: BaseException) -> bool:
-    """Prints the traceback of a failure where ROPECONV_DEBUG=1 asks for it, and returns whether it does."""
+    """Prints the traceback of a failure where ROPECONV_DEBUG=1 asks for it, and returns whether it
+    does.
+    """
     if os.environ.get("ROPECONV_DEBUG") != "1":
         return False
     print(printable("".join(traceback.format_exception(problem))), file=sys.stderr, end="")
@@ -137,17 +148,24 @@ def explained(problem: BaseException) -> tuple[str, int]:
 
 
 def _with_help(problem: typer.TyperException) -> str:
-    """A usage error with the help of the option or argument that is missing; choices are in the message already."""
+    """A usage error with the help of the option or argument that is missing; choices are in the
+    message already.
+    """
     message = problem.format_message()
     errors = getattr(problem.__cause__, "errors", None)
     if errors is not None:
-        # of pydantic: "Input should be greater than or equal to 1", or "Value error, 'onnx' is not one of ..."
+        # of pydantic: "Input should be greater than or equal to 1", or "Value error, 'onnx' is not
+        # one of ..."
         typed = errors()[0]["input"]
         message = message.replace("Input should", f"{typed!r} should").replace("Value error, ", "")
     if message.startswith("Got unexpected") and (context := getattr(problem, "ctx", None)):
         return f"{message}; `{context.command_path} --help` shows what it accepts"
     help = getattr(getattr(problem, "param", None), "help", None)
-    return f"{message[:-1]}: {help}" if help and re.fullmatch(r"Missing \w+ '[^']+'\.", message) else message
+    return (
+        f"{message[:-1]}: {help}"
+        if help and re.fullmatch(r"Missing \w+ '[^']+'\.", message)
+        else message
+    )
 
 
 def complain(message: str) -> None:

@@ -1,4 +1,6 @@
-"""Output: all that commands print, data on stdout and everything else on stderr, without control characters."""
+"""Output: all that commands print, data on stdout and everything else on stderr, without control
+characters.
+"""
 
 from __future__ import annotations
 
@@ -25,20 +27,27 @@ if TYPE_CHECKING:
 
 TRAILING = re.compile(r"(?: |\x1b\[[0-9;]*m)+$")
 """Blanks and codes of colours at the end of a line."""
-UNSAFE = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Control characters but for tab and newline, those that change the direction of text, and halves of surrogate pairs.
+UNSAFE = re.compile(
+    "[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+"""Control characters but for tab and newline, those that change the direction of text, and halves
+of surrogate pairs.
 
 https://www.unicode.org/reports/tr36/#Bidirectional_Text_Spoofing
 """
 
 
 def printable(text: str) -> str:
-    """The text with unsafe characters as escapes, `\\x1b` or `\\u202e`, and without tokens, keys and passwords."""
+    """The text with unsafe characters as escapes, `\\x1b` or `\\u202e`, and without tokens, keys
+    and passwords.
+    """
     return UNSAFE.sub(lambda match: repr(match[0])[1:-1], redacted(text))
 
 
 def printable_json(text: str) -> str:
-    """A JSON document with unsafe characters as escapes of JSON, which leave it the same document."""
+    """A JSON document with unsafe characters as escapes of JSON, which leave it the same
+    document.
+    """
     return UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", redacted(text))
 
 
@@ -54,9 +63,13 @@ UNLIMITED = 10_000
 
 @dataclass
 class Screen:
-    """Prints tables and sentences, or one JSON document with `as_json`. quiet: print neither notes nor progress."""
+    """Prints tables and sentences, or one JSON document with `as_json`. quiet: print neither notes
+    nor progress.
+    """
 
-    as_json: bool = option(False, "Print one JSON document instead of tables.", "General", flag="--json")
+    as_json: bool = option(
+        False, "Print one JSON document instead of tables.", "General", flag="--json"
+    )
     quiet: bool = False
 
     def __post_init__(self) -> None:
@@ -77,18 +90,27 @@ class Screen:
         right: Sequence[str] = (),
         styles: Mapping[tuple[int, int], str] = {},
     ) -> tuple[str, ...]:
-        """As in `Sheet`. Where the terminal is too narrow for all columns, `optional` ones are left out."""
+        """As in `Sheet`. Where the terminal is too narrow for all columns, `optional` ones are left
+        out.
+        """
         from rich.table import Table
         from rich.text import Text
 
-        console, body = self._console(), [tuple(map(printable, row)) for row in rows]
+        console = self._console()
+        body = [tuple(map(printable, row)) for row in rows]
         indices = _fitting(columns, body, optional, console.width)
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=any(columns))
         for index in indices:
-            table.add_column(columns[index], overflow="fold", justify="right" if columns[index] in right else "left")
+            table.add_column(
+                columns[index],
+                overflow="fold",
+                justify="right" if columns[index] in right else "left",
+            )
         for number, row in enumerate(body):
             defaults = {index: STYLES.get(MARKS.get(row[index], ""), "") for index in indices}
-            table.add_row(*(Text(row[i], styles.get((number, i), style)) for i, style in defaults.items()))
+            table.add_row(
+                *(Text(row[i], styles.get((number, i), style)) for i, style in defaults.items())
+            )
         # the title is not that of the table, which is no wider than its columns
         _print(console, *([Text(printable(title), "bold")] if title else []), table)
         sys.stdout.write("\n")
@@ -117,7 +139,9 @@ class Screen:
             (sys.stderr if aside else sys.stdout).write(f"{printable(text)}\n")
 
     def note(self, message: str) -> None:
-        """Prints a note on stderr, wrapped between words; nothing for an empty one and with `quiet`."""
+        """Prints a note on stderr, wrapped between words; nothing for an empty one and with
+        `quiet`.
+        """
         if message and self._live is not None:  # above the bar
             self._live.print(printable(message))
         elif message and not self.quiet:
@@ -125,14 +149,20 @@ class Screen:
 
     @contextmanager
     def progress(self, title: str, total: int) -> Iterator[Advance]:
-        """A progress bar over bytes on stderr; none with `quiet` and where stderr is not a terminal."""
+        """A progress bar over bytes on stderr; none with `quiet` and where stderr is not a
+        terminal.
+        """
         with self.counting(title, "bytes") as (set_total, advance):
             set_total(total)
             yield advance
 
     @contextmanager
-    def counting(self, title: str, unit: str = "tokens") -> Iterator[tuple[Callable[[int], None], Advance]]:
-        """A progress bar on stderr, as (set the total, advance); none without `progress`. unit: in the plural."""
+    def counting(
+        self, title: str, unit: str = "tokens"
+    ) -> Iterator[tuple[Callable[[int], None], Advance]]:
+        """A progress bar on stderr, as (set the total, advance); none without `progress`. unit: in
+        the plural.
+        """
         if self.quiet or not sys.stderr.isatty():
             yield (lambda total: None), (lambda done: None)
             return
@@ -145,14 +175,18 @@ class Screen:
 
     @contextmanager
     def watching(self) -> Iterator[Callable[[str], None]]:
-        """A status line on stderr, as a function that sets its text; none where `progress` has none."""
+        """A status line on stderr, as a function that sets its text; none where `progress` has
+        none.
+        """
         if self.quiet or not sys.stderr.isatty():
             yield lambda message: None
             return
         from rich.text import Text
 
         with self._console(stderr=True).status("") as status:
-            yield lambda message: status.update(Text(printable(message)))  # a spinner reads markup in a string
+            yield lambda message: status.update(
+                Text(printable(message))
+            )  # a spinner reads markup in a string
 
     def _console(self, stderr: bool = False) -> Console:
         from rich.console import Console
@@ -177,8 +211,12 @@ def _print(console: Console, *lines: Any) -> None:
     console.file.write("".join(f"{trimmed(line)}\n" for line in captured.get().splitlines()))
 
 
-def _fitting(columns: Sequence[str], rows: list[tuple[str, ...]], optional: Sequence[str], width: int) -> list[int]:
-    """Indices of the columns that fit into `width`, after leaving out `optional` ones in their order."""
+def _fitting(
+    columns: Sequence[str], rows: list[tuple[str, ...]], optional: Sequence[str], width: int
+) -> list[int]:
+    """Indices of the columns that fit into `width`, after leaving out `optional` ones in their
+    order.
+    """
     indices = list(range(len(columns)))
     for name in optional:
         if _width(columns, rows, indices) <= width:
@@ -197,16 +235,19 @@ Clock = Callable[[], float]
 SETTLED = 1.0
 """Seconds before which a rate says little."""
 SHARE = 1 / 200
-"""The part of the work before which a rate says little: the first files of a model have some kilobytes."""
+"""The part of the work before which a rate says little: the first files of a model have some
+kilobytes.
+"""
 PATIENCE = 60.0
 """Seconds after which the rate of any part is shown, since that part is a step of a long run."""
 
 
 def pace(unit: str, done: float, total: float | None, seconds: float) -> tuple[str, str]:
-    """The rate since the start, `12.3 MB/s` or `1,234 tokens/s`, and the time left, `0:01:30 left`; empty at first.
+    """The rate since the start, `12.3 MB/s` or `1,234 tokens/s`, and the time left, `0:01:30 left`;
+    empty at first.
 
-    Not the rate of the last steps, as rich has it: that needs two of them, which are minutes apart where a step is a
-    chunk of a large model.
+    Not the rate of the last steps, as rich has it: that needs two of them, which are minutes apart
+    where a step is a chunk of a large model.
     """
     if seconds < SETTLED or not done:
         return "", ""
@@ -228,7 +269,9 @@ def pace(unit: str, done: float, total: float | None, seconds: float) -> tuple[s
 def bar(
     title: str, unit: str, console: Console, clock: Clock = time.monotonic
 ) -> Iterator[tuple[Callable[[int], None], Advance]]:
-    """A progress bar, as (set the total, advance). Time runs from the first total, which is known when work begins."""
+    """A progress bar, as (set the total, advance). Time runs from the first total, which is known
+    when work begins.
+    """
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
     words = (TextColumn("{task.fields[speed]}"), TextColumn("{task.fields[left]}"))

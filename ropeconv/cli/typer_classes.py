@@ -3,10 +3,13 @@
 Typer has public settings for everything else. These four have none, and `typer.Typer(cls=...)` and
 `app.command(cls=...)` are the places for them:
 
-- commands are imported when they are called (`LazyGroup`), since all of them together take a second;
-- the help is plain text where stdout is not a terminal, with the same panels, so that it can be searched;
+- commands are imported when they are called (`LazyGroup`), since all of them together take a
+  second;
+- the help is plain text where stdout is not a terminal, with the same panels, so that it can be
+  searched;
 - examples are not wrapped, so that they can be copied (`Command.format_help`);
-- an unknown command or option is answered with the one that was meant, also where that has another name.
+- an unknown command or option is answered with the one that was meant, also where that has another
+  name.
 
 Parameters of type Any are contexts and formatters of Typer, whose classes it does not export.
 """
@@ -25,11 +28,15 @@ from .command import GENERAL
 from .other_words import OTHER_COMMANDS, OTHER_OPTIONS, PUSH_ONLY
 
 COMPLETE = "_ROPECONV_COMPLETE"
-"""The variable with which a shell asks for completions; `--show-completion` prints the script that sets it."""
+"""The variable with which a shell asks for completions; `--show-completion` prints the script that
+sets it.
+"""
 
 
 class Command(TyperCommand):
-    """A command with examples below its help. They are the `epilog` of `app.command`, one a line."""
+    """A command with examples below its help. They are the `epilog` of `app.command`, one a
+    line.
+    """
 
     def __init__(self, *, epilog: str | None = None, **settings: Any) -> None:
         super().__init__(**settings)
@@ -46,7 +53,9 @@ class Command(TyperCommand):
         return [param for param in self.params if isinstance(param, TyperOption)]
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Return all parameters with `--help`, which is a general option. Switches have no type in the help."""
+        """Return all parameters with `--help`, which is a general option. Switches have no type in
+        the help.
+        """
         params = super().get_params(ctx)
         for param in params:
             if isinstance(param, TyperOption):
@@ -55,7 +64,9 @@ class Command(TyperCommand):
         return params
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help: panels of rich in a terminal, and plain text elsewhere. Examples are never wrapped."""
+        """Write the help: panels of rich in a terminal, and plain text elsewhere. Examples are
+        never wrapped.
+        """
         if not sys.stdout.isatty():
             self.rich_markup_mode = None
         super().format_help(ctx, formatter)
@@ -65,7 +76,9 @@ class Command(TyperCommand):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the panels of the plain help, which Typer has only in that of rich."""
-        arguments = [(argument.metavar or argument.name, argument.help or "") for argument in self.arguments]
+        arguments = [
+            (argument.metavar or argument.name, argument.help or "") for argument in self.arguments
+        ]
         panels = {"Arguments": arguments} if arguments else {}
         for option in self.get_params(ctx)[len(arguments) :]:
             record = option.get_help_record(ctx)
@@ -76,13 +89,15 @@ class Command(TyperCommand):
                 formatter.write_dl(records)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the command line. Raises UsageError for an unknown option, with the one that was meant."""
+        """Parse the command line. Raises UsageError for an unknown option, with the one that was
+        meant.
+        """
         words = [word for word in args if not word.startswith("-")]
         try:
             return super().parse_args(ctx, args)
         except typer.BadParameter as problem:
-            # `push OUT`: Typer gives OUT to the last argument, and misses the first one, of which there may be many.
-            # An error without a message is about a missing value.
+            # `push OUT`: Typer gives OUT to the last argument, and misses the first one, of which
+            # there may be many. An error without a message is about a missing value.
             if words and not problem.message and problem.param in self.arguments:
                 problem.param = self.arguments[-1]
             raise
@@ -96,11 +111,16 @@ class Command(TyperCommand):
         name = problem.option_name
         known = {flag for option in self.options for flag in option.opts}
         if self.name == "apply" and name in PUSH_ONLY:
-            return f"{name} is an option of `ropeconv push`; write the output with -o, and publish it with that"
+            return (
+                f"{name} is an option of `ropeconv push`; write the output with -o, and publish it"
+                " with that"
+            )
         other = OTHER_OPTIONS.get(name.replace("quantise", "quantize"), "")
         if other.partition(" ")[0] in known:
             return f"there is no option {name}; use {other}"
-        if name == "--model" and "--family" in known:  # these commands have the model as an argument
+        if (
+            name == "--model" and "--family" in known
+        ):  # these commands have the model as an argument
             return f"there is no option {name}; use `{ctx.command_path} MODEL`"
         for close in problem.possibilities or ():
             if close in known:
@@ -109,21 +129,29 @@ class Command(TyperCommand):
 
 
 def is_unknown_option(problem: typer.TyperException) -> bool:
-    """Whether Typer found an option that a command does not have: it does not export the class of this error."""
+    """Whether Typer found an option that a command does not have: it does not export the class of
+    this error.
+    """
     return hasattr(problem, "possibilities")
 
 
 class Stub(TyperCommand):
-    """A command in the list of a group, before it is imported. Its function imports the command and returns it."""
+    """A command in the list of a group, before it is imported. Its function imports the command and
+    returns it.
+    """
 
 
 class LazyGroup(TyperGroup):
-    """`ropeconv` or `ropeconv list`: stubs with names and summaries, each imported when it is called."""
+    """`ropeconv` or `ropeconv list`: stubs with names and summaries, each imported when it is
+    called.
+    """
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """Find and import the command that is typed. Raises UsageError for an unknown one, with the one that is meant.
+        """Find and import the command that is typed. Raises UsageError for an unknown one, with the
+        one that is meant.
 
-        `ctx.resilient_parsing` is set while a shell asks for completions, where a wrong word is none of our business.
+        `ctx.resilient_parsing` is set while a shell asks for completions, where a wrong word is
+        none of our business.
         """
         word = args[0]
         if word not in self.commands and not word.startswith("-") and not ctx.resilient_parsing:
@@ -148,7 +176,9 @@ class LazyGroup(TyperGroup):
         return f"use `{ctx.command_path} {meant}`"
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the command line, and print the help for an empty one. Raises UsageError for an unknown option."""
+        """Parse the command line, and print the help for an empty one. Raises UsageError for an
+        unknown option.
+        """
         if not args and not ctx.resilient_parsing:
             typer.echo(ctx.get_help())
             ctx.exit(2)
@@ -168,7 +198,9 @@ class LazyGroup(TyperGroup):
         super().format_help(ctx, formatter)
 
     def main(self, args: Any = None, *_: Any, **__: Any) -> Any:
-        """Run a command line. Unlike in Typer, errors reach the caller, which prints each as one sentence."""
+        """Run a command line. Unlike in Typer, errors reach the caller, which prints each as one
+        sentence.
+        """
         if COMPLETE in os.environ:
             return super().main(args, "ropeconv", COMPLETE)
         with self.make_context("ropeconv", list(sys.argv[1:] if args is None else args)) as ctx:

@@ -1,4 +1,6 @@
-"""The outputs of one `apply`: one per source, format and outtype, and the rules about making several at once."""
+"""The outputs of one `apply`: one per source, format and outtype, and the rules about making
+several at once.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +31,10 @@ if TYPE_CHECKING:
 class OutputUnit:
     """One output to make.
 
-    source: the model, for a Modelfile that of its FROM line. given: options of its target, by name. folder: that it is
-    put into, None for the place that its target names. label: tells it from the others in messages. named: as the user
-    named the source; empty for `source`. is_draft: whether it is the draft of the unit before it, which gives it its
-    place and method.
+    source: the model, for a Modelfile that of its FROM line. given: options of its target, by name.
+    folder: that it is put into, None for the place that its target names. label: tells it from the
+    others in messages. named: as the user named the source; empty for `source`. is_draft: whether
+    it is the draft of the unit before it, which gives it its place and method.
     """
 
     source: str
@@ -73,19 +75,35 @@ def units_of(sources: Sequence[str], options: dict[str, Any]) -> list[OutputUnit
     for named in sources:
         source = named if modelfile_in(named) is None else resolved(named)
         parts.append((source, split(options, names_gguf(source)), named))
-    folder = options["out"] if sum(len(targets) for _, targets, _ in parts) > 1 and not options["in_place"] else None
+    folder = (
+        options["out"]
+        if sum(len(targets) for _, targets, _ in parts) > 1 and not options["in_place"]
+        else None
+    )
     if folder is not None and (is_gguf(folder) or folder.is_file()):
-        raise UsageError(f"-o {folder} is one file, and there are several outputs; give a folder for them")
+        raise UsageError(
+            f"-o {folder} is one file, and there are several outputs; give a folder for them"
+        )
     units = []
     for source, targets, named in parts:
         for target in targets:
-            output = " ".join(filter(None, (target["to"], target["outtype"]))) if len(targets) > 1 else ""
+            output = (
+                " ".join(filter(None, (target["to"], target["outtype"])))
+                if len(targets) > 1
+                else ""
+            )
             given = target if folder is None else target | {"out": None}
-            units.append(OutputUnit(source, given, folder, f"{source} ({output})" if output else source, named))
+            units.append(
+                OutputUnit(
+                    source, given, folder, f"{source} ({output})" if output else source, named
+                )
+            )
     return units
 
 
-def refuse_collisions(plans: Sequence[tuple[OutputUnit, Plan]], units: Sequence[OutputUnit]) -> None:
+def refuse_collisions(
+    plans: Sequence[tuple[OutputUnit, Plan]], units: Sequence[OutputUnit]
+) -> None:
     """Raises UsageError where an output would have the place of another one or of a source."""
     places: dict[str, OutputUnit] = {}
     sources = {os.path.realpath(unit.source): unit for unit in units if Path(unit.source).exists()}
@@ -96,18 +114,20 @@ def refuse_collisions(plans: Sequence[tuple[OutputUnit, Plan]], units: Sequence[
             other = places.setdefault(real, unit)
             if other is not unit:
                 raise UsageError(
-                    f"{other.label} and {unit.label} would both be written to {place}; run them one by one, each with "
-                    "its own -o"
+                    f"{other.label} and {unit.label} would both be written to {place}; run them one"
+                    " by one, each with its own -o"
                 )
             if real in sources and sources[real].source != unit.source:
                 raise UsageError(
-                    f"the output of {unit.label} would be written to {place}, which is another SOURCE; choose another "
-                    "place with -o"
+                    f"the output of {unit.label} would be written to {place}, which is another"
+                    " SOURCE; choose another place with -o"
                 )
 
 
 def refuse_untrained(plan: Plan, source: str) -> None:
-    """Raises UsageError where the method that --context chose would need training at the length of a plan."""
+    """Raises UsageError where the method that --context chose would need training at the length of
+    a plan.
+    """
     need = plan.fine_tuning
     if need.works_untuned:
         return
@@ -120,14 +140,16 @@ def refuse_untrained(plan: Plan, source: str) -> None:
     if plan.target.replace:
         words.append("--replace")
     raise UsageError(
-        f"--context {length} is {need.times}, where {plan.recipe.method.name} {need.need}, and --context chooses only "
-        f"what works without training; to train the model, pass {shlex.join(words)}, or compare methods with "
-        f"`{command_line('advise', source, '--context', length)}`"
+        f"--context {length} is {need.times}, where {plan.recipe.method.name} {need.need}, and"
+        " --context chooses only what works without training; to train the model, pass"
+        f" {shlex.join(words)}, or compare methods with"
+        f" `{command_line('advise', source, '--context', length)}`"
     )
 
 
 def check_folder(units: Sequence[OutputUnit]) -> None:
-    """Raises RopeconvError where the folder of several outputs cannot be made, or lies within a source.
+    """Raises RopeconvError where the folder of several outputs cannot be made, or lies within a
+    source.
 
     The first output that is written makes it.
     """
@@ -140,7 +162,9 @@ def check_folder(units: Sequence[OutputUnit]) -> None:
             raise RopeconvError(f"-o {folder} lies within {unit.source}; choose another place")
     problem = obstacle(folder)
     if problem:
-        raise RopeconvError(f"{problem}, so nothing can be written into {folder}; choose another place with -o")
+        raise RopeconvError(
+            f"{problem}, so nothing can be written into {folder}; choose another place with -o"
+        )
 
 
 @dataclass(frozen=True)
@@ -154,80 +178,142 @@ class Flags(WriteOptions):
     by_length: bool = False
     family: str = option("", FAMILY, GENERAL, metavar="NAME")
     link: bool = option(
-        False, "Hard-link unchanged files; programs that write into them also change the source.", OUTPUT
+        False,
+        "Hard-link unchanged files; programs that write into them also change the source.",
+        OUTPUT,
     )
     checksum: bool = option(False, "Also record the hashes of copied weights.", EXPERT)
     explain: bool = option(False, "Show all numbers and all runtimes.", GENERAL, short="-v")
     push: str = option(
-        "", "Publish the output on the Hub; without -o, weights stay on the Hub.", HUB, metavar="OWNER/NAME"
+        "",
+        "Publish the output on the Hub; without -o, weights stay on the Hub.",
+        HUB,
+        metavar="OWNER/NAME",
     )
     private: bool = option(False, "Make the repository private.", HUB)
     create_pr: bool = option(False, "Open a pull request instead of committing.", HUB)
-    validate: Device = option("off", "Compare logits after writing; auto: if a GPU is large enough.", RUNNING)
+    validate: Device = option(
+        "off", "Compare logits after writing; auto: if a GPU is large enough.", RUNNING
+    )
     ollama: bool = option(False, "Write a Modelfile beside the GGUF file.", OUTPUT)
     draft: str = option(
-        "", "Also extend a draft model (an EAGLE head, or a smaller model) to the same context, as OUT-draft.", OUTPUT,
+        "",
+        "Also extend a draft model (an EAGLE head, or a smaller model) to the same context, as"
+        " OUT-draft.",
+        OUTPUT,
         metavar="SOURCE",
-    )  # fmt: skip
+    )
     draft_original_context: str = option(
-        "", "Tokens that the draft was trained on, if it declares another length.", EXPERT, metavar="TOKENS"
+        "",
+        "Tokens that the draft was trained on, if it declares another length.",
+        EXPERT,
+        metavar="TOKENS",
     )
     adapter: str = option(
-        "", "Also write this PEFT adapter with the output as its base, as OUT-adapter.", EXPERT, metavar="SOURCE"
+        "",
+        "Also write this PEFT adapter with the output as its base, as OUT-adapter.",
+        EXPERT,
+        metavar="SOURCE",
     )
 
 
 def other_option(flags: Flags, target: dict[str, Any], allowed: Collection[str]) -> str:
-    """The first option that was given and is not among the allowed ones; empty without any. target: by name."""
+    """The first option that was given and is not among the allowed ones; empty without any. target:
+    by name.
+    """
     defaults = vars(Flags()) | {"encoding": "auto"}
-    given = (name for name, value in (vars(flags) | target).items() if value and value != defaults.get(name))
+    given = (
+        name
+        for name, value in (vars(flags) | target).items()
+        if value and value != defaults.get(name)
+    )
     name = next((name for name in given if name not in allowed), "")
     return "-o" if name == "out" else name and f"--{name.replace('_', '-')}"
 
 
 def check_flags(units: Sequence[OutputUnit], flags: Flags) -> None:
-    """Raises UsageError for options that have no effect on any of the outputs, or do not go together."""
+    """Raises UsageError for options that have no effect on any of the outputs, or do not go
+    together.
+    """
     to_gguf = [unit.to_gguf for unit in units]
-    folder, gguf = not all(to_gguf), any(to_gguf)
-    in_place, several = units[0].given["in_place"], len(units) > 1 + bool(flags.draft)
+    folder = not all(to_gguf)
+    gguf = any(to_gguf)
+    in_place = units[0].given["in_place"]
+    several = len(units) > 1 + bool(flags.draft)
     validating = flags.validate != "off"
-    typed = {"--link": flags.link, "--push": flags.push, "--force": flags.force, "--no-fsync": flags.no_fsync}
+    typed = {
+        "--link": flags.link,
+        "--push": flags.push,
+        "--force": flags.force,
+        "--no-fsync": flags.no_fsync,
+    }
     flag = next(compress(typed, typed.values()), "")
     if flags.draft_original_context and not flags.draft:
-        raise UsageError("--draft-original-context is of the model of --draft; name that, or leave it out")
+        raise UsageError(
+            "--draft-original-context is of the model of --draft; name that, or leave it out"
+        )
     refuse(
-        (flags.draft and several, "--draft goes with one SOURCE and one output; run apply once for each"),
+        (
+            flags.draft and several,
+            "--draft goes with one SOURCE and one output; run apply once for each",
+        ),
         (
             flags.draft and flags.push,
-            "--push publishes one repository, and --draft makes two outputs; leave it out, and run `ropeconv push OUT "
-            f"{flags.push}` and `ropeconv push OUT-draft {flags.push}-draft` afterwards",
+            (
+                "--push publishes one repository, and --draft makes two outputs; leave it out, and"
+                f" run `ropeconv push OUT {flags.push}` and `ropeconv push OUT-draft"
+                f" {flags.push}-draft` afterwards"
+            ),
         ),
-        (flags.draft and validating, "--validate compares one model; run `ropeconv validate` on the output afterwards"),
+        (
+            flags.draft and validating,
+            "--validate compares one model; run `ropeconv validate` on the output afterwards",
+        ),
         (
             flags.push and len({unit.source for unit in units}) > 1,
-            "--push publishes the output of one SOURCE, and there are several; run it once for each",
+            (
+                "--push publishes the output of one SOURCE, and there are several; run it once for"
+                " each"
+            ),
         ),
         (
             flags.push and several and folder,
-            "--push publishes one folder, or GGUF files of one repository; leave it out, and publish each output with "
-            "`ropeconv push`",
+            (
+                "--push publishes one folder, or GGUF files of one repository; leave it out, and"
+                " publish each output with `ropeconv push`"
+            ),
         ),
         (
             validating and not folder,
             "--validate is for checkpoints; run `ropeconv validate` on the GGUF file afterwards",
         ),
-        (flags.checksum and not folder, "--checksum is for folders, whose receipt lists files; leave it out"),
+        (
+            flags.checksum and not folder,
+            "--checksum is for folders, whose receipt lists files; leave it out",
+        ),
         (in_place and flag, f"{flag} does not go with --in-place; leave one out"),
         (
             flags.adapter and gguf,
-            "--adapter goes with checkpoints; leave it out, and convert it with llama.cpp's convert_lora_to_gguf.py",
+            (
+                "--adapter goes with checkpoints; leave it out, and convert it with llama.cpp's"
+                " convert_lora_to_gguf.py"
+            ),
         ),
         (
             flags.adapter and (several or in_place or flags.push),
-            "--adapter goes with one SOURCE and one output on this disk; run apply once for each with -o",
+            (
+                "--adapter goes with one SOURCE and one output on this disk; run apply once for"
+                " each with -o"
+            ),
         ),
-        (flags.link and not folder, "--link is for folders, whose unchanged files it links; leave it out"),
-        (flags.ollama and not gguf, "Ollama runs GGUF files, and the output is a folder; add --to gguf"),
+        (
+            flags.link and not folder,
+            "--link is for folders, whose unchanged files it links; leave it out",
+        ),
+        (
+            flags.ollama and not gguf,
+            "Ollama runs GGUF files, and the output is a folder; add --to gguf",
+        ),
         (
             flags.push and validating and units[0].given["out"] is None,
             "--push with --validate needs -o, the folder to validate; add it",

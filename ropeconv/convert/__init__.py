@@ -1,1 +1,3 @@
-"""A schedule as edits of a checkpoint or GGUF file: encodings, folds, and conversion to and from GGUF."""
+"""A schedule as edits of a checkpoint or GGUF file: encodings, folds, and conversion to and from
+GGUF.
+"""

@@ -1,7 +1,8 @@
 """Writes a RoPE setting into a config.json, in both schemas, without changing other keys.
 
-transformers 4 reads `rope_theta` and `rope_scaling`, transformers 5 prefers `rope_scaling` to `rope_parameters`,
-llama.cpp's converter prefers the reverse, and some readers only know one: so all keys get the same values.
+transformers 4 reads `rope_theta` and `rope_scaling`, transformers 5 prefers `rope_scaling` to
+`rope_parameters`, llama.cpp's converter prefers the reverse, and some readers only know one: so all
+keys get the same values.
 """
 
 import copy
@@ -22,9 +23,9 @@ from ..runtimes.read_config import QUERY_SCALE, rope_dict
 class RopeSetting:
     """A RoPE setting for a config.
 
-    rope: the dictionary, with `rope_type` and without `rope_theta`. context: in tokens, for max_position_embeddings.
-    top_original: original_max_position_embeddings at the top level, None where it is not needed. notes: sentences for
-    the user.
+    rope: the dictionary, with `rope_type` and without `rope_theta`. context: in tokens, for
+    max_position_embeddings. top_original: original_max_position_embeddings at the top level, None
+    where it is not needed. notes: sentences for the user.
     """
 
     rope: JsonObject
@@ -35,11 +36,13 @@ class RopeSetting:
 
 
 def bake_config(config: Config, family: Family, spec: RopeSpec, written: RopeSetting) -> Config:
-    """Return a copy of a config.json with one RoPE setting in every schema; key order and unknown keys do not change.
+    """Return a copy of a config.json with one RoPE setting in every schema; key order and unknown
+    keys do not change.
 
     spec: the RoPE of the source.
     """
-    baked, keys = copy.deepcopy(config), family.keys
+    baked = copy.deepcopy(config)
+    keys = family.keys
     for part in text_parts(baked, family):
         rope = _with_kept_keys(part, family, spec, written.rope)
         _put_context(part, family, written.context)
@@ -54,7 +57,12 @@ def bake_config(config: Config, family: Family, spec: RopeSpec, written: RopeSet
         beta = rope.get(keys.query_beta)
         if beta:  # a second time, where vLLM reads it (vllm#48621)
             length = rope["original_max_position_embeddings"]
-            put(part, QUERY_SCALE, {"original_max_position_embeddings": length, "beta": beta}, after="rope_parameters")
+            put(
+                part,
+                QUERY_SCALE,
+                {"original_max_position_embeddings": length, "beta": beta},
+                after="rope_parameters",
+            )
         if keys.partial and first_present(part, keys.partial) is None:
             share = _share(part, family, spec)
             if share != family.defaults.partial_rotary_factor:
@@ -62,8 +70,15 @@ def bake_config(config: Config, family: Family, spec: RopeSpec, written: RopeSet
         if family.writing.rope_scaling:
             put(part, "rope_scaling", _legacy(rope, family), after="rope_theta")
         else:
-            part.pop("rope_scaling", None)  # transformers takes even a null there for the whole of rope_parameters
-        put(part, "rope_parameters", _modern(part, rope, written.theta, family, spec), after="rope_scaling")
+            part.pop(
+                "rope_scaling", None
+            )  # transformers takes even a null there for the whole of rope_parameters
+        put(
+            part,
+            "rope_parameters",
+            _modern(part, rope, written.theta, family, spec),
+            after="rope_scaling",
+        )
     return baked
 
 
@@ -77,22 +92,32 @@ def _put_context(part: Config, family: Family, context: int) -> None:
 
 
 def _put_bases(part: Config, family: Family, spec: RopeSpec, theta: float) -> None:
-    """Set the base of global layers to `theta`, and that of local layers to the one of the source."""
+    """Set the base of global layers to `theta`, and that of local layers to the one of the
+    source.
+    """
     keys = family.keys
-    listed = part.get(keys.layer_theta) if keys.layer_theta else None  # Step 3.5 has it under rope_theta
+    listed = (
+        part.get(keys.layer_theta) if keys.layer_theta else None
+    )  # Step 3.5 has it under rope_theta
     for key in dict.fromkeys((*keys.theta, "rope_theta")):
         if key in part or key in (*keys.theta[:1], "rope_theta"):
             put(part, key, theta, after=keys.context[0])
     if isinstance(listed, list) and listed:  # of which the global layers that rotate get the base
         kinds = kinds_of(part, family, layer_names(part, family, len(listed)))
         bases = zip(listed, kinds, strict=False)
-        put(part, keys.layer_theta, [theta if base and kind == "global" else base for base, kind in bases])
+        put(
+            part,
+            keys.layer_theta,
+            [theta if base and kind == "global" else base for base, kind in bases],
+        )
     if spec.local_form is not None and keys.local_theta:
         put(part, keys.local_theta[0], spec.local_form.theta, after="rope_theta")
 
 
 def put(part: Config, key: str, value: object, after: str = "") -> None:
-    """Set a key of a config in place; a new key is inserted behind the key `after`, or last where that is absent."""
+    """Set a key of a config in place; a new key is inserted behind the key `after`, or last where
+    that is absent.
+    """
     items = [] if key in part or after not in part else list(part.items())
     part[key] = value
     where = next((index for index, (name, _) in enumerate(items) if name == after), len(items))
@@ -101,7 +126,9 @@ def put(part: Config, key: str, value: object, after: str = "") -> None:
 
 
 def _with_kept_keys(part: Config, family: Family, spec: RopeSpec, rope: JsonObject) -> JsonObject:
-    """The RoPE dictionary with the keys of the source that the architecture needs; lengths as int, others as float."""
+    """The RoPE dictionary with the keys of the source that the architecture needs; lengths as int,
+    others as float.
+    """
     before, _ = rope_dict(part, family)
     kept = {key: before[key] for key in family.writing.keep if key in before}
     sizes = {key: size for key in family.writing.share_of if (size := positive_int(part, (key,)))}
@@ -125,16 +152,30 @@ def _number(key: str, value: object) -> object:
 
 def _legacy(rope: JsonObject, family: Family) -> JsonObject | None:
     kind = rope["rope_type"]
-    if kind == "default" and family.defaults.scaling is None and not set(rope) & set(family.writing.keep):
+    if (
+        kind == "default"
+        and family.defaults.scaling is None
+        and not set(rope) & set(family.writing.keep)
+    ):
         return None
-    full = {"rope_type": kind, "type": kind, **{key: value for key, value in rope.items() if key != "rope_type"}}
+    full = {
+        "rope_type": kind,
+        "type": kind,
+        **{key: value for key, value in rope.items() if key != "rope_type"},
+    }
     allowed = family.writing.legacy_keys.get(kind)
     return full if allowed is None else {key: full[key] for key in allowed}
 
 
-def _modern(part: Config, rope: JsonObject, theta: float, family: Family, spec: RopeSpec) -> JsonObject:
+def _modern(
+    part: Config, rope: JsonObject, theta: float, family: Family, spec: RopeSpec
+) -> JsonObject:
     allowed = family.writing.legacy_keys.get(rope["rope_type"])
-    modern = {key: value for key, value in rope.items() if allowed is None or key in (*allowed, "rope_type")}
+    modern = {
+        key: value
+        for key, value in rope.items()
+        if allowed is None or key in (*allowed, "rope_type")
+    }
     modern["rope_theta"] = theta
     if family.keys.partial:
         modern["partial_rotary_factor"] = _share(part, family, spec)
@@ -158,4 +199,8 @@ def _modern(part: Config, rope: JsonObject, theta: float, family: Family, spec: 
 
 def _share(part: Config, family: Family, spec: RopeSpec) -> float:
     share = rotary_share(part, family)
-    return float(share) if int(spec.head_dim * share) == spec.rotary_dim else spec.rotary_dim / spec.head_dim
+    return (
+        float(share)
+        if int(spec.head_dim * share) == spec.rotary_dim
+        else spec.rotary_dim / spec.head_dim
+    )

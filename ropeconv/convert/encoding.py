@@ -1,4 +1,6 @@
-"""Encodings: the ways to write a schedule into a checkpoint, and the selection of one for the named runtimes."""
+"""Encodings: the ways to write a schedule into a checkpoint, and the selection of one for the named
+runtimes.
+"""
 
 import copy
 import math
@@ -20,7 +22,18 @@ from ..rope.methods.interpolation import Ntk
 from ..rope.registry import Registry
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
-from ..runtimes.runtime import ALL, GOOD, LLAMA_CPP, RUNS, SILENT, UNTESTED, Runtime, find, newest, runtimes
+from ..runtimes.runtime import (
+    ALL,
+    GOOD,
+    LLAMA_CPP,
+    RUNS,
+    SILENT,
+    UNTESTED,
+    Runtime,
+    find,
+    newest,
+    runtimes,
+)
 from ..runtimes.verdict import judge_all, quantised, without_config
 from .config_edit import RopeSetting, bake_config
 from .fold import Fold
@@ -43,9 +56,9 @@ DEFAULT_RUNTIMES = ("transformers", "vllm", "sglang", "mlx-lm")
 class EncodeRequest:
     """A schedule to write, and the runtimes that must support the result.
 
-    spec: the RoPE of the source. config: its whole config.json, without dual_chunk_attention_config where the target
-    drops that. tensors: returns the tensors of the source by name, empty for only a config.json; it may have to fetch
-    headers, so only encodings that change weights call it.
+    spec: the RoPE of the source. config: its whole config.json, without dual_chunk_attention_config
+    where the target drops that. tensors: returns the tensors of the source by name, empty for only
+    a config.json; it may have to fetch headers, so only encodings that change weights call it.
     """
 
     schedule: Schedule
@@ -63,16 +76,21 @@ class EncodeRequest:
 
     @cached_property
     def versions(self) -> list[tuple[Runtime, ...]]:
-        """The current versions, the newest last, of each runtime that must compute the output exactly.
+        """The current versions, the newest last, of each runtime that must compute the output
+        exactly.
 
-        "all" means the runtimes that support the family and were tested. Where none is named, it is the first of
-        DEFAULT_RUNTIMES that loads the weights.
+        "all" means the runtimes that support the family and were tested. Where none is named, it is
+        the first of DEFAULT_RUNTIMES that loads the weights.
         """
-        loading = (name for name in DEFAULT_RUNTIMES if quantised(self.config, newest(name)) is None)
+        loading = (
+            name for name in DEFAULT_RUNTIMES if quantised(self.config, newest(name)) is None
+        )
         names = list(self.target.runtimes or [next(loading, "transformers")])
         if ALL in names:
             at = names.index(ALL)
-            names[at : at + 1] = [row.name for row in runtimes() if without_config(row, self.family) is None]
+            names[at : at + 1] = [
+                row.name for row in runtimes() if without_config(row, self.family) is None
+            ]
         return [find(name) for name in dict.fromkeys(names)]
 
     @property
@@ -85,10 +103,10 @@ class EncodeRequest:
 class CheckpointResult(EncodeResult):
     """A schedule as an encoding writes it into a checkpoint.
 
-    config: the whole new config.json. family: of the output. in_config: the schedule of the config (with stored
-    buffers), without factors that are folded into weights. written_as: the encoding of the config itself. context: the
-    tokens that it declares. fold: factors in weights. texts: text files to add, by name. added: tensors to add, by
-    name.
+    config: the whole new config.json. family: of the output. in_config: the schedule of the config
+    (with stored buffers), without factors that are folded into weights. written_as: the encoding of
+    the config itself. context: the tokens that it declares. fold: factors in weights. texts: text
+    files to add, by name. added: tensors to add, by name.
     """
 
     config: Config = field(kw_only=True)
@@ -112,9 +130,9 @@ Encode = Callable[[EncodeRequest], CheckpointResult]
 class Encoding:
     """A way to write a schedule into a checkpoint.
 
-    encode: raises UnsupportedBake for schedules that it cannot hold. max_ulp: by how many ulp of float32 the
-    frequencies of a correct runtime may differ from the schedule. config_only: it only changes config.json. model_type:
-    from the `model_type` of a source to that of its output.
+    encode: raises UnsupportedBake for schedules that it cannot hold. max_ulp: by how many ulp of
+    float32 the frequencies of a correct runtime may differ from the schedule. config_only: it only
+    changes config.json. model_type: from the `model_type` of a source to that of its output.
     """
 
     encode: Encode
@@ -135,10 +153,14 @@ def encoding(
     config_only: bool = False,
     model_type: Callable[[str], str] = lambda name: name,
 ) -> Callable[[Encode], Encode]:
-    """Decorator: registers a function as an encoding. order: in which "auto" tries them; others as in `Encoding`."""
+    """Decorator: registers a function as an encoding. order: in which "auto" tries them; others as
+    in `Encoding`.
+    """
 
     def register(encode: Encode) -> Encode:
-        ENCODINGS.add(name, Encoding(encode, max_ulp, config_only, model_type), encode.__module__, order)
+        ENCODINGS.add(
+            name, Encoding(encode, max_ulp, config_only, model_type), encode.__module__, order
+        )
         return encode
 
     return register
@@ -148,20 +170,30 @@ Setting = Callable[[Schedule, RopeSpec, Family], RopeSetting]
 
 
 def config_encoding(name: str, *, order: int, max_ulp: int) -> Callable[[Setting], Setting]:
-    """Decorator: registers a function from a schedule to a RopeSetting as an encoding that only changes config.json."""
+    """Decorator: registers a function from a schedule to a RopeSetting as an encoding that only
+    changes config.json.
+    """
 
     def register(setting: Setting) -> Setting:
         @encoding(name, order=order, max_ulp=max_ulp, config_only=True)
         def encode(request: EncodeRequest) -> CheckpointResult:
             refuse_log_n(request)
-            schedule, spec, family = request.schedule, request.spec, request.family
+            schedule = request.schedule
+            spec = request.spec
+            family = request.family
             written = setting(schedule, spec, family)
             baked = bake_config(request.config, family, spec, written)
             verdicts = judge_all(baked, family, schedule, spec)
             return CheckpointResult(
-                name, verdicts, config=baked, family=family, in_config=schedule, written_as=name,
-                context=written.context, notes=written.notes,
-            )  # fmt: skip
+                name,
+                verdicts,
+                config=baked,
+                family=family,
+                in_config=schedule,
+                written_as=name,
+                context=written.context,
+                notes=written.notes,
+            )
 
         return setting
 
@@ -169,44 +201,63 @@ def config_encoding(name: str, *, order: int, max_ulp: int) -> Callable[[Setting
 
 
 def refuse_log_n(request: EncodeRequest) -> None:
-    """Raise UnsupportedBake for a schedule with log-n, for which the stock classes have no config key."""
+    """Raise UnsupportedBake for a schedule with log-n, for which the stock classes have no config
+    key.
+    """
     if request.schedule.log_n is not None:
         raise UnsupportedBake(
-            f"--log-n {request.schedule.log_n.kind}", f"the keys of {request.family.name}",
+            f"--log-n {request.schedule.log_n.kind}",
+            f"the keys of {request.family.name}",
             "its stock class does not scale queries by position",
-            "use --encoding buffers or --encoding ministral3, where the family has them, or leave --log-n out",
-        )  # fmt: skip
+            "use --encoding buffers or --encoding ministral3, where the family has them, or leave"
+            " --log-n out",
+        )
 
 
 def tried(request: EncodeRequest) -> tuple[list[CheckpointResult], Refusals]:
     """Try every encoding of only config.json. Returns what `attempts` does."""
-    return attempts({name: partial(known.encode, request) for name, known in ENCODINGS.items() if known.config_only})
+    return attempts(
+        {
+            name: partial(known.encode, request)
+            for name, known in ENCODINGS.items()
+            if known.config_only
+        }
+    )
 
 
 def select(request: EncodeRequest) -> CheckpointResult:
     """Return the result of the encoding that the target names.
 
-    "auto" selects, of the encodings of only a config that every named runtime computes exactly in its newest version,
-    the one that most of its other current versions compute exactly too; where there is none, the first of the others
-    that fits, and with `target.allow_untested` at last one that a named runtime was not tested with. Raises
-    UnsupportedBake when nothing fits, UsageError for an unknown name.
+    "auto" selects, of the encodings of only a config that every named runtime computes exactly in
+    its newest version, the one that most of its other current versions compute exactly too; where
+    there is none, the first of the others that fits, and with `target.allow_untested` at last one
+    that a named runtime was not tested with. Raises UnsupportedBake when nothing fits, UsageError
+    for an unknown name.
     """
     result = _selected(request)
-    return say_untested(result, request.target, [result.verdict_of(row) for row in request.runtimes])
+    return say_untested(
+        result, request.target, [result.verdict_of(row) for row in request.runtimes]
+    )
 
 
 def _selected(request: EncodeRequest) -> CheckpointResult:
     family, target = request.family, request.target
     reason = why_no_attention_factor(request.config, family)
     if reason:
-        refuse_attention_factor(request.schedule, request.spec.attention_factor, family.name, reason)
+        refuse_attention_factor(
+            request.schedule, request.spec.attention_factor, family.name, reason
+        )
     if target.encoding == "auto":
         return _first_fitting(request)
     if target.encoding not in ENCODINGS:
         if target.encoding in encoding_names():
-            raise UsageError(f"--encoding {target.encoding} goes with GGUF; add --to gguf, or leave it out")
+            raise UsageError(
+                f"--encoding {target.encoding} goes with GGUF; add --to gguf, or leave it out"
+            )
         *names, last = ENCODINGS
-        raise UsageError(f"--encoding {target.encoding} is not known; choose auto, {', '.join(names)} or {last}")
+        raise UsageError(
+            f"--encoding {target.encoding} is not known; choose auto, {', '.join(names)} or {last}"
+        )
     result = ENCODINGS[target.encoding].encode(request)
     result.refuse_approximate(request.schedule, target, "use --encoding buffers")
     silent = any(result.verdict_of(row).status in SILENT for row in request.runtimes)
@@ -217,7 +268,8 @@ def _selected(request: EncodeRequest) -> CheckpointResult:
 
 
 def _untested(results: list[CheckpointResult], request: EncodeRequest) -> CheckpointResult | None:
-    """Return the result that no named runtime is known to compute otherwise, the one with most exact verdicts.
+    """Return the result that no named runtime is known to compute otherwise, the one with most
+    exact verdicts.
 
     None where every result is known to be wrong in a named runtime.
     """
@@ -235,7 +287,11 @@ def why_no_attention_factor(config: Config, family: Family) -> str:
 
 def _exact_versions(request: EncodeRequest, result: CheckpointResult) -> int:
     """The number of current versions of the named runtimes that compute a result exactly."""
-    return sum(result.verdict_of(row).status == "exact" for versions in request.versions for row in versions)
+    return sum(
+        result.verdict_of(row).status == "exact"
+        for versions in request.versions
+        for row in versions
+    )
 
 
 def _first_fitting(request: EncodeRequest) -> CheckpointResult:
@@ -245,10 +301,15 @@ def _first_fitting(request: EncodeRequest) -> CheckpointResult:
     for name, encoding in ENCODINGS.items():
         if selected is None and not encoding.config_only:
             further, refused = attempts({name: partial(encoding.encode, request)})
-            selected = next((result for result in further if result.suits(request.runtimes, GOOD)), None)
-            results, refusals = [*results, *further], refusals | refused
+            selected = next(
+                (result for result in further if result.suits(request.runtimes, GOOD)), None
+            )
+            results = [*results, *further]
+            refusals = refusals | refused
     if selected is None:
-        selected = next((result for result in results if result.suits(request.runtimes, RUNS)), None)
+        selected = next(
+            (result for result in results if result.suits(request.runtimes, RUNS)), None
+        )
         if selected is None and request.target.allow_untested:
             selected = _untested(results, request)
         if selected is None:
@@ -259,12 +320,17 @@ def _first_fitting(request: EncodeRequest) -> CheckpointResult:
 
 
 def _considered(
-    selected: CheckpointResult, results: list[CheckpointResult], refusals: Refusals, request: EncodeRequest
+    selected: CheckpointResult,
+    results: list[CheckpointResult],
+    refusals: Refusals,
+    request: EncodeRequest,
 ) -> tuple[ConsideredEncoding, ...]:
     """Every encoding with the reason why "auto" selected it or not."""
     named = " and ".join(row.display_name for row in request.runtimes)
     enough = ENCODINGS[selected.encoding].config_only
-    reasons = dict.fromkeys(ENCODINGS, "not needed, config.json is enough" if enough else "not needed")
+    reasons = dict.fromkeys(
+        ENCODINGS, "not needed, config.json is enough" if enough else "not needed"
+    )
     reasons |= {name: refusal.reason for name, refusal in refusals.items()}
     for result in results:
         verdicts = [result.verdict_of(row) for row in request.runtimes]
@@ -276,14 +342,17 @@ def _considered(
         elif wrong is not None:
             reason = f"{wrong.display_name}: {wrong.reason or wrong.status}"
         reasons[result.encoding] = reason
-    return tuple(ConsideredEncoding(name, name == selected.encoding, reasons[name]) for name in ENCODINGS)
+    return tuple(
+        ConsideredEncoding(name, name == selected.encoding, reasons[name]) for name in ENCODINGS
+    )
 
 
 def furthest(request: EncodeRequest) -> CheckpointResult:
-    """Return the result of only config.json with the most exact verdicts, if all named runtimes compute it exactly.
+    """Return the result of only config.json with the most exact verdicts, if all named runtimes
+    compute it exactly.
 
-    With `target.allow_untested`, it may be one that they were not tested with. Raises UnsupportedBake where there is
-    none.
+    With `target.allow_untested`, it may be one that they were not tested with. Raises
+    UnsupportedBake where there is none.
     """
     results, refusals = tried(request)
     fitting = [result for result in results if result.suits(request.runtimes)]
@@ -295,30 +364,48 @@ def furthest(request: EncodeRequest) -> CheckpointResult:
     return max(fitting, key=CheckpointResult.exact_count)
 
 
-def nothing_fits(results: list[CheckpointResult], refusals: Refusals, request: EncodeRequest) -> UnsupportedBake:
+def nothing_fits(
+    results: list[CheckpointResult], refusals: Refusals, request: EncodeRequest
+) -> UnsupportedBake:
     """Return the error where no encoding fits, with the reason for each encoding.
 
-    results: those that the named runtimes do not compute exactly. refusals: errors of encodings that cannot hold the
-    schedule.
+    results: those that the named runtimes do not compute exactly. refusals: errors of encodings
+    that cannot hold the schedule.
     """
-    rows, conflict = request.runtimes, list[str]()
-    alone = {row.display_name: [result.encoding for result in results if result.suits((row,))] for row in rows}
+    rows = request.runtimes
+    conflict = list[str]()
+    alone = {
+        row.display_name: [result.encoding for result in results if result.suits((row,))]
+        for row in rows
+    }
     if len(rows) > 1 and all(alone.values()):  # nothing fits only for all of them
-        named = (f"{name} on its own would get {' or '.join(encodings)}" for name, encodings in alone.items())
+        named = (
+            f"{name} on its own would get {' or '.join(encodings)}"
+            for name, encodings in alone.items()
+        )
         conflict = [f"they conflict: {', '.join(named)}"]
     reasons = [
-        f"{verdict.display_name if len(rows) > 1 else ''} with {result.encoding}: {verdict.reason or verdict.status}"
+        f"{verdict.display_name if len(rows) > 1 else ''} with {result.encoding}:"
+        f" {verdict.reason or verdict.status}"
         for result in results
         for verdict in map(result.verdict_of, rows)
         if verdict.status != "exact"
     ]
-    reasons = list(map(str.strip, reasons)) or [f"with {name}: {refusal.reason}" for name, refusal in refusals.items()]
+    reasons = list(map(str.strip, reasons)) or [
+        f"with {name}: {refusal.reason}" for name, refusal in refusals.items()
+    ]
     native = refusals.get("native")  # the only encoding with two factor lists
-    one_list = native.alternatives if native is not None and request.schedule.short_inv_freq is not None else ""
+    one_list = (
+        native.alternatives
+        if native is not None and request.schedule.short_inv_freq is not None
+        else ""
+    )
     repairs = [one_list or _dropped_key(request) or _way_out(results, request)]
     untested = _untested(results, request)
     if untested is not None:
-        repairs.insert(0, f"pass --allow-untested, which writes it with {untested.encoding} all the same")
+        repairs.insert(
+            0, f"pass --allow-untested, which writes it with {untested.encoding} all the same"
+        )
     return UnsupportedBake(
         "this schedule",
         " and ".join(row.display_name for row in rows),
@@ -340,12 +427,15 @@ def _dropped_key(request: EncodeRequest) -> str:
 def _way_out(results: list[CheckpointResult], request: EncodeRequest) -> str:
     if any(row.name == LLAMA_CPP for row in request.runtimes):
         return "convert it here, which llama.cpp then reads exactly: --to gguf"
-    statuses = [(row.name, {result.verdict_of(row).status for result in results}) for row in request.runtimes]
+    statuses = [
+        (row.name, {result.verdict_of(row).status for result in results})
+        for row in request.runtimes
+    ]
     unknown = [name for name, each in statuses if "unknown" in each and "unsupported" not in each]
     if unknown:
         return (
-            f"leave {unknown[0]} out, and measure what it computes with `ropeconv validate OUTPUT --server URL` "
-            "or record it with scripts/lab"
+            f"leave {unknown[0]} out, and measure what it computes with `ropeconv validate OUTPUT"
+            " --server URL` or record it with scripts/lab"
         )
     base = _base_instead(request)
     if len(request.runtimes) > 1:
@@ -357,7 +447,9 @@ def _way_out(results: list[CheckpointResult], request: EncodeRequest) -> str:
 
 
 def _base_instead(request: EncodeRequest) -> str:
-    """The flag of a base for the same context, where the named runtimes compute a base exactly; else empty."""
+    """The flag of a base for the same context, where the named runtimes compute a base exactly;
+    else empty.
+    """
     schedule, spec = request.schedule, request.spec
     factor = schedule.context / schedule.original_context
     if factor <= 1 or spec.scaled or isinstance(schedule.form, Plain):
@@ -369,7 +461,11 @@ def _base_instead(request: EncodeRequest) -> str:
         result = ENCODINGS["native"].encode(replace(request, schedule=schedule_of_base))
     except UnsupportedBake:
         return ""
-    return f"take a base, which is read exactly (--ntk {factor:.6g}), or " if result.suits(request.runtimes) else ""
+    return (
+        f"take a base, which is read exactly (--ntk {factor:.6g}), or "
+        if result.suits(request.runtimes)
+        else ""
+    )
 
 
 TOLERANCE = 1e-7
@@ -377,10 +473,12 @@ REACH = 4096
 
 
 def original_for(context: int, attention_factor: float) -> tuple[int, int, tuple[str, ...]]:
-    """Return lengths (M, O), M a little above `context`, with `sqrt(1 + ln(M/O) / ln O)` = A, and a note on them.
+    """Return lengths (M, O), M a little above `context`, with `sqrt(1 + ln(M/O) / ln O)` = A, and a
+    note on them.
 
-    The equation is `ln M / ln O = A^2`. O is too coarse, so M grows by up to 4096 tokens until the formula gives A
-    within 1e-7, and 1e-6 is accepted. Raises UnsupportedBake for A < 1, and where no pair fits.
+    The equation is `ln M / ln O = A^2`. O is too coarse, so M grows by up to 4096 tokens until the
+    formula gives A within 1e-7, and 1e-6 is accepted. Raises UnsupportedBake for A < 1, and where
+    no pair fits.
     """
     if abs(attention_factor - 1) < TOLERANCE:
         return context, context, ()
@@ -394,9 +492,9 @@ def original_for(context: int, attention_factor: float) -> tuple[int, int, tuple
                 break
     if best[1]:
         note = (
-            f"declares {best[1]} tokens (for {context}) and an original length of {best[2]}, from which this "
-            "architecture derives its attention factor; servers with that length as their default window need the "
-            "window as an option"
+            f"declares {best[1]} tokens (for {context}) and an original length of {best[2]}, from"
+            " which this architecture derives its attention factor; servers with that length as"
+            " their default window need the window as an option"
         )
         return best[1], best[2], (note,)
     raise UnsupportedBake(

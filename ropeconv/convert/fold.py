@@ -1,10 +1,12 @@
-"""Folds the attention factor and the softmax scale into weights: which elements are multiplied, and by what.
+"""Folds the attention factor and the softmax scale into weights: which elements are multiplied, and
+by what.
 
-cos and sin times A scale queries and keys by A, and their product by A^2, over the dimensions that rotate. So the rows
-of those dimensions are multiplied instead: of keys by A^2, of queries by A^2, or of both by A. A norm between the
-projection and the rotation would cancel that, so its weight is multiplied instead. Multi-head latent attention also has
-a softmax scale, which goes into every row of its queries. An indexer, which chooses the keys that attention sees by
-products of its own queries and keys, rotates these as attention does: the norm of its keys is multiplied by A^2.
+cos and sin times A scale queries and keys by A, and their product by A^2, over the dimensions that
+rotate. So the rows of those dimensions are multiplied instead: of keys by A^2, of queries by A^2,
+or of both by A. A norm between the projection and the rotation would cancel that, so its weight is
+multiplied instead. Multi-head latent attention also has a softmax scale, which goes into every row
+of its queries. An indexer, which chooses the keys that attention sees by products of its own
+queries and keys, rotates these as attention does: the norm of its keys is multiplied by A^2.
 """
 
 import os
@@ -37,7 +39,9 @@ CLIP = "clip_qkv"
 
 
 def per_head(heads: int, width: int, rotary_dim: int, start: int = 0) -> tuple[Span, ...]:
-    """Return spans of the first `rotary_dim` of every `width` rows, from row `start` on; one span where all rotate."""
+    """Return spans of the first `rotary_dim` of every `width` rows, from row `start` on; one span
+    where all rotate.
+    """
     if rotary_dim == width:
         return ((start, start + heads * width),)
     return tuple((start + head * width, start + head * width + rotary_dim) for head in range(heads))
@@ -56,8 +60,8 @@ NEGLIGIBLE = 1e-9
 class Scaling:
     """Elements of a tensor to multiply.
 
-    spans: [start, stop) in the flat tensor. plus_one: the tensor stores w - 1, so that the result is factor (1 + w) -
-    1.
+    spans: [start, stop) in the flat tensor. plus_one: the tensor stores w - 1, so that the result
+    is factor (1 + w) - 1.
     """
 
     tensor: str
@@ -70,8 +74,8 @@ class Scaling:
 class Fold:
     """The factors that are multiplied into weights.
 
-    fold_into: rows of queries, of keys, or both. expected_kl: KL in nats that rounding costs, by the dtype of the
-    weights; 0 for F32 and for powers of two.
+    fold_into: rows of queries, of keys, or both. expected_kl: KL in nats that rounding costs, by
+    the dtype of the weights; 0 for F32 and for powers of two.
     """
 
     fold_into: FoldInto
@@ -92,10 +96,12 @@ def fold(
     tensors: Mapping[str, Tensor],
     fold_into: FoldInto = "k",
 ) -> Fold:
-    """Return the fold of the attention factor and softmax scale of a schedule into the weights of a checkpoint.
+    """Return the fold of the attention factor and softmax scale of a schedule into the weights of a
+    checkpoint.
 
-    spec, config: of the checkpoint. fold_into: "q" multiplies queries by A^2, "k" keys by A^2, "qk" both by A. Raises
-    UnsupportedBake for families and dtypes that cannot hold the factors, BadSource where a tensor is missing.
+    spec, config: of the checkpoint. fold_into: "q" multiplies queries by A^2, "k" keys by A^2, "qk"
+    both by A. Raises UnsupportedBake for families and dtypes that cannot hold the factors,
+    BadSource where a tensor is missing.
     """
     if not (family.weights.q or family.weights.fused):
         raise _refused(family.display_name, "its projections are not known")
@@ -110,21 +116,31 @@ def fold(
         if kind == "global":
             sides: tuple[Which, ...] = ("q", "k") if makers[layer] == layer else ("q",)
             of_layer = _Layer(_prefix(layer, family, tensors), spec, family, part, tensors)
-            scalings += of_layer.scalings(schedule, [side for side in sides if side in fold_into], len(fold_into))
+            scalings += of_layer.scalings(
+                schedule, [side for side in sides if side in fold_into], len(fold_into)
+            )
     if not scalings and abs(schedule.attention_factor - 1) > NEGLIGIBLE:
         raise _refused(family.display_name, "no layer is extended")
     return Fold(fold_into, tuple(scalings), _expected_kl(scalings, tensors))
 
 
 def _expected_kl(scalings: list[Scaling], tensors: Mapping[str, Tensor]) -> float:
-    """The KL in nats that rounding costs. Raises UnsupportedBake for dtypes that cannot be scaled."""
+    """The KL in nats that rounding costs. Raises UnsupportedBake for dtypes that cannot be
+    scaled.
+    """
     dtypes = {tensors[scaling.tensor].dtype for scaling in scalings}
     strange = dtypes - FLOATS.keys()
     if strange:
-        name = next(scaling.tensor for scaling in scalings if tensors[scaling.tensor].dtype in strange)
+        name = next(
+            scaling.tensor for scaling in scalings if tensors[scaling.tensor].dtype in strange
+        )
         repair = "dequantise the checkpoint first, or use --encoding native"
-        raise _refused(f"{name} in {min(strange)}", "only floats of 16 bits and more can be scaled", repair)
-    rounds = any(scaling.plus_one or abs(frexp(scaling.factor)[0] - 0.5) > NEGLIGIBLE for scaling in scalings)
+        raise _refused(
+            f"{name} in {min(strange)}", "only floats of 16 bits and more can be scaled", repair
+        )
+    rounds = any(
+        scaling.plus_one or abs(frexp(scaling.factor)[0] - 0.5) > NEGLIGIBLE for scaling in scalings
+    )
     return max(FLOATS[dtype] for dtype in dtypes) if rounds else 0.0
 
 
@@ -132,8 +148,11 @@ def _refused(target: str, reason: str, repair: str = "use --encoding native") ->
     return UnsupportedBake("an attention factor in the weights", target, reason, repair)
 
 
-def times_queries(gain: float, spec: RopeSpec, family: Family, tensors: Mapping[str, Tensor]) -> tuple[Scaling, ...]:
-    """Return the scalings that multiply all queries by a power of two, `gain`, which only changes exponents.
+def times_queries(
+    gain: float, spec: RopeSpec, family: Family, tensors: Mapping[str, Tensor]
+) -> tuple[Scaling, ...]:
+    """Return the scalings that multiply all queries by a power of two, `gain`, which only changes
+    exponents.
 
     Raises UnsupportedBake for dtypes other than F32 and BF16, whose exponents may overflow.
     """
@@ -142,9 +161,11 @@ def times_queries(gain: float, spec: RopeSpec, family: Family, tensors: Mapping[
         name = _Layer(_prefix(layer, family, tensors), spec, family, {}, tensors).queries
         if tensors[name].dtype not in ("F32", "BF16"):
             raise UnsupportedBake(
-                f"a factor of {gain:g} in the queries", f"{name} in {tensors[name].dtype}", "bits would be lost",
+                f"a factor of {gain:g} in the queries",
+                f"{name} in {tensors[name].dtype}",
+                "bits would be lost",
                 "save the checkpoint as bfloat16 first, or use --encoding buffers",
-            )  # fmt: skip
+            )
         scalings.append(Scaling(name, ((0, prod(tensors[name].shape)),), gain))
     return tuple(scalings)
 
@@ -157,12 +178,16 @@ def _prefix(layer: int, family: Family, tensors: Mapping[str, Tensor]) -> str:
     quantised = next((name for name in tensors if f"{probe}.q" in name), None)
     if quantised:
         raise _refused(f"{quantised} in {tensors[quantised].dtype}", "it is quantised to integers")
-    raise BadSource(f"the checkpoint has no {layer_prefixes(layer, family)[0]}{probe}.weight; download it again")
+    raise BadSource(
+        f"the checkpoint has no {layer_prefixes(layer, family)[0]}{probe}.weight; download it again"
+    )
 
 
 @dataclass(frozen=True)
 class _Layer:
-    """A layer of a checkpoint, whose tensors begin with `prefix`. part: the text part of its config."""
+    """A layer of a checkpoint, whose tensors begin with `prefix`. part: the text part of its
+    config.
+    """
 
     prefix: str
     spec: RopeSpec
@@ -172,13 +197,17 @@ class _Layer:
 
     @property
     def queries(self) -> str:
-        """The name of the projection of queries: q_b_proj, or q_proj for DeepSeek models without low-rank queries."""
+        """The name of the projection of queries: q_b_proj, or q_proj for DeepSeek models without
+        low-rank queries.
+        """
         name = f"{self.prefix}{self.family.weights.q}.weight"
         return name if name in self.tensors else name.replace("q_b_proj", "q_proj")
 
     @property
     def gate(self) -> int:
-        """The rows of an output gate behind the queries of each head. Raises BadSource where it is not known."""
+        """The rows of an output gate behind the queries of each head. Raises BadSource where it is
+        not known.
+        """
         key = self.family.weights.q_gate
         gate = positive_int(self.part, (key,)) if key else 0
         if gate is None:
@@ -186,7 +215,9 @@ class _Layer:
         return gate
 
     def scalings(self, schedule: Schedule, sides: Iterable[Which], count: int) -> Iterator[Scaling]:
-        """Yield the scalings of the layer. sides: those that are multiplied here, of `count` that share the factor."""
+        """Yield the scalings of the layer. sides: those that are multiplied here, of `count` that
+        share the factor.
+        """
         squared = schedule.attention_factor**2
         factor = schedule.attention_factor if count == 2 else squared
         for which in sides:
@@ -201,7 +232,10 @@ class _Layer:
             yield Scaling(self.queries, _elements(spans, prod(columns)), schedule.softmax_scale)
 
     def _side(self, which: Which, factor: float) -> Iterator[Scaling]:
-        spec, family, tensors, weights = self.spec, self.family, self.tensors, self.family.weights
+        spec = self.spec
+        family = self.family
+        tensors = self.tensors
+        weights = self.family.weights
         norms = self._norms(f"{self.prefix}{weights.q_norm if which == 'q' else weights.k_norm}")
         if norms:
             for name in norms:
@@ -212,7 +246,9 @@ class _Layer:
             return
         if weights.fused:
             name = f"{self.prefix}{weights.fused}.weight"
-            starts = fused_heads(which, tensors[name].shape[0], head_count(self.part, family), spec.head_dim, family)
+            starts = fused_heads(
+                which, tensors[name].shape[0], head_count(self.part, family), spec.head_dim, family
+            )
             blocks = tuple((start, start + spec.rotary_dim) for start in starts)
             if weights.fused_order.endswith("blocks"):
                 blocks = per_head(len(starts), spec.head_dim, spec.rotary_dim, starts[0])
@@ -220,7 +256,9 @@ class _Layer:
             name = self.queries if which == "q" else f"{self.prefix}{weights.k}.weight"
             if name not in tensors:
                 raise BadSource(f"the checkpoint has no {name}; download it again")
-            rows = prod(tensors[name].shape[:-1]) // (2 if which == "k" and weights.keys_and_values else 1)
+            rows = prod(tensors[name].shape[:-1]) // (
+                2 if which == "k" and weights.keys_and_values else 1
+            )
             heads, gate = (1, 0) if which == "k" else (head_count(self.part, family), self.gate)
             ends = [(head + 1) * (rows // heads) - gate for head in range(heads)]
             blocks = tuple((end - spec.rotary_dim, end) for end in ends)
@@ -231,14 +269,22 @@ class _Layer:
         if bias in tensors:
             yield Scaling(bias, blocks, factor)
 
-    def _further_norms(self, side: Literal["q", "k", "product"], factor: float) -> Iterator[Scaling]:
-        """The scalings of the norms of further queries and keys of a layer, such as those of an indexer."""
+    def _further_norms(
+        self, side: Literal["q", "k", "product"], factor: float
+    ) -> Iterator[Scaling]:
+        """The scalings of the norms of further queries and keys of a layer, such as those of an
+        indexer.
+        """
         for norm in self.family.weights.further_norms:
             for name in (f"{self.prefix}{norm.name}.weight", f"{self.prefix}{norm.name}.bias"):
                 if norm.side == side and name in self.tensors:
                     rotary_dim = self.spec.rotary_dim
-                    start = prod(self.tensors[name].shape) - rotary_dim if norm.rows == "last" else 0
-                    yield Scaling(name, ((start, start + rotary_dim),), factor, norm.kind == "rms-plus-one")
+                    start = (
+                        prod(self.tensors[name].shape) - rotary_dim if norm.rows == "last" else 0
+                    )
+                    yield Scaling(
+                        name, ((start, start + rotary_dim),), factor, norm.kind == "rms-plus-one"
+                    )
 
     def _norms(self, norm: str) -> list[str]:
         kind = self.family.weights.norm
@@ -254,7 +300,8 @@ PIECE = 1 << 17  # elements: what is read, scaled and written stays in the cache
 
 
 def scale_ranges(path: Path, scalings: Iterable[Scaling]) -> None:
-    """Scale elements of tensors in a safetensors file, in place: read, scaled, rounded and written in pieces.
+    """Scale elements of tensors in a safetensors file, in place: read, scaled, rounded and written
+    in pieces.
 
     Scalings of the same element are applied in their order, each rounded.
     """
@@ -265,23 +312,36 @@ def scale_ranges(path: Path, scalings: Iterable[Scaling]) -> None:
         dtype = np.dtype(STORED[tensor.dtype])
         place = header.data_start + tensor.start + start * dtype.itemsize
         old = np.frombuffer(os.pread(file, (stop - start) * dtype.itemsize, place), dtype)
-        write_at(file, np.ascontiguousarray(scaled(old, tensor.dtype, scaling.factor, scaling.plus_one)).data, place)
+        write_at(
+            file,
+            np.ascontiguousarray(scaled(old, tensor.dtype, scaling.factor, scaling.plus_one)).data,
+            place,
+        )
 
     try:
         with ThreadPoolExecutor(threads()) as pool:
             for scaling in scalings:
                 starts = [at for start, stop in scaling.spans for at in range(start, stop, PIECE)]
-                stops = [min(at + PIECE, stop) for start, stop in scaling.spans for at in range(start, stop, PIECE)]
-                list(pool.map(partial(scale, header.tensors[scaling.tensor], scaling), starts, stops))
+                stops = [
+                    min(at + PIECE, stop)
+                    for start, stop in scaling.spans
+                    for at in range(start, stop, PIECE)
+                ]
+                list(
+                    pool.map(partial(scale, header.tensors[scaling.tensor], scaling), starts, stops)
+                )
     finally:
         os.close(file)
 
 
-def scaled(old: NDArray[np.generic], dtype: str, factor: float, plus_one: bool = False) -> NDArray[np.generic]:
-    """Return stored numbers times a factor, rounded to nearest, ties to even, in the shape and type of `old`.
+def scaled(
+    old: NDArray[np.generic], dtype: str, factor: float, plus_one: bool = False
+) -> NDArray[np.generic]:
+    """Return stored numbers times a factor, rounded to nearest, ties to even, in the shape and type
+    of `old`.
 
-    They are multiplied in float32, F64 in float64. old: as numpy reads them, BF16 as uint16. dtype: "F64", "F32", "F16"
-    or "BF16". plus_one: compute factor (1 + w) - 1.
+    They are multiplied in float32, F64 in float64. old: as numpy reads them, BF16 as uint16. dtype:
+    "F64", "F32", "F16" or "BF16". plus_one: compute factor (1 + w) - 1.
     """
     values: NDArray[Any] = old.astype(np.float64) if dtype == "F64" else widened(old, dtype)
     if plus_one:

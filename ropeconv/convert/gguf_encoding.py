@@ -1,7 +1,9 @@
-"""GGUF encodings: the ways to write a schedule into a GGUF file, the edits that they share, and their verdicts.
+"""GGUF encodings: the ways to write a schedule into a GGUF file, the edits that they share, and
+their verdicts.
 
-In Gemma 3's graph rope.scaling.attn_factor also applies to the layers with a sliding window. Logits scale by a^2, a the
-attention factor, and linearly by the query norm before the rotation, so `take_back` multiplies that norm by `1 / a^2`.
+In Gemma 3's graph rope.scaling.attn_factor also applies to the layers with a sliding window. Logits
+scale by a^2, a the attention factor, and linearly by the query norm before the rotation, so
+`take_back` multiplies that norm by `1 / a^2`.
 """
 
 from __future__ import annotations
@@ -28,7 +30,16 @@ from ..runtimes.evidence import Evidence, records
 from ..runtimes.gguf_readers import Feature, Reader, judge_reader, judge_readers
 from ..runtimes.llamacpp.archs import Arch, arch_of_header, arch_table
 from ..runtimes.llamacpp.layers import window_theta
-from ..runtimes.llamacpp.read_header import FREQS, LONG, ROPE_TENSORS, SHORT, WINDOW_NORM, Reading, read, rope_tensors
+from ..runtimes.llamacpp.read_header import (
+    FREQS,
+    LONG,
+    ROPE_TENSORS,
+    SHORT,
+    WINDOW_NORM,
+    Reading,
+    read,
+    rope_tensors,
+)
 from ..runtimes.llamacpp.scaling import ArchKeys
 from ..runtimes.runtime import GOOD, LLAMA_CPP, RUNS, UNTESTED, Status
 from ..runtimes.verdict import TOLERANCE, Verdict, difference
@@ -39,8 +50,9 @@ from .target import EncodeResult, Refusals, with_deviation, with_ramp
 class GgufModel:
     """A GGUF model on disk or planned.
 
-    header: of the first shard, with the keys. tensors: of all shards. vectors: the rope tensors, float64 [rotary_dim /
-    2]. kept: the reading whose window layers and rotating layers an edit must not change; None for its own.
+    header: of the first shard, with the keys. tensors: of all shards. vectors: the rope tensors,
+    float64 [rotary_dim / 2]. kept: the reading whose window layers and rotating layers an edit must
+    not change; None for its own.
     """
 
     header: GgufHeader
@@ -53,11 +65,15 @@ class GgufModel:
         return self.header.get(key, default)
 
     def reading(self) -> Reading:
-        """Return the RoPE that llama.cpp computes from the model. Raises BadSource where it would refuse it."""
+        """Return the RoPE that llama.cpp computes from the model. Raises BadSource where it would
+        refuse it.
+        """
         return read(self, self.vectors, arch_of_header(self))
 
     def from_unscaled(self) -> GgufModel:
-        """Return the model for methods that start from its unscaled RoPE, without attention factor in the windows."""
+        """Return the model for methods that start from its unscaled RoPE, without attention factor
+        in the windows.
+        """
         unscaled = self.after(without_scaling(self)).reading()
         return replace(self, kept=replace(unscaled, local_attention_factor=1.0))
 
@@ -65,11 +81,17 @@ class GgufModel:
         """Return the model after an edit, without writing anything."""
         edited = rewrite(self.header, edit)
         header = GgufHeader(3, edited.values, edited.tensors, edited.alignment, 0, 0)
-        vectors = {name: vector for name, vector in self.vectors.items() if name not in edit.removed}
+        vectors = {
+            name: vector for name, vector in self.vectors.items() if name not in edit.removed
+        }
         for name in ROPE_TENSORS:
             if name in edit.changes and name in vectors:
-                vectors[name] = _floats(edit.changes[name].apply(vectors[name].astype("<f4").tobytes()))
-        vectors |= {name: _floats(data) for name, data in edit.added.items() if name in ROPE_TENSORS}
+                vectors[name] = _floats(
+                    edit.changes[name].apply(vectors[name].astype("<f4").tobytes())
+                )
+        vectors |= {
+            name: _floats(data) for name, data in edit.added.items() if name in ROPE_TENSORS
+        }
         remaining = {name: info for name, info in self.tensors.items() if name not in edit.removed}
         return GgufModel(header, {**remaining, **edited.tensors}, vectors, self.kept)
 
@@ -97,20 +119,31 @@ CLOSE = 1e-6
 
 
 def gguf_features(model: GgufModel) -> frozenset[Feature]:
-    """Return the features of RoPE that a model uses. Raises BadSource where llama.cpp would refuse it."""
+    """Return the features of RoPE that a model uses. Raises BadSource where llama.cpp would refuse
+    it.
+    """
     reading = model.reading()
     file = ArchKeys(model, reading.arch)
-    uses: dict[Feature, bool] = {"theta": True, **_scaling_features(file, reading), **_tensor_features(file, model)}
+    uses: dict[Feature, bool] = {
+        "theta": True,
+        **_scaling_features(file, reading),
+        **_tensor_features(file, model),
+    }
     return frozenset(feature for feature, is_used in uses.items() if is_used)
 
 
 def _scaling_features(file: ArchKeys, reading: Reading) -> dict[Feature, bool]:
-    arch, kind = file.arch, file.text("rope.scaling.type", "linear")
+    arch = file.arch
+    kind = file.text("rope.scaling.type", "linear")
     factor = 1.0 if kind == "none" else file.number("rope.scaling.factor", 1.0) or 1.0
-    linear, yarn = factor != 1 and kind == "linear", factor != 1 and kind == "yarn"
+    linear = factor != 1 and kind == "linear"
+    yarn = factor != 1 and kind == "yarn"
     has_factor = abs(file.number("rope.scaling.attn_factor", 1.0) - 1) > CLOSE
     undone = yarn and has_factor and abs(reading.spec.attention_factor - 1) < CLOSE
-    betas = (file.number("rope.scaling.yarn_beta_fast", 32.0), file.number("rope.scaling.yarn_beta_slow", 1.0))
+    betas = (
+        file.number("rope.scaling.yarn_beta_fast", 32.0),
+        file.number("rope.scaling.yarn_beta_slow", 1.0),
+    )
     unscaled = file.get("rope.scaling.type") is None and file.get("rope.scaling.factor") is None
     plain_gemma3 = arch.name == "gemma3" and not (linear and factor == 8)
     return {
@@ -127,17 +160,28 @@ def _scaling_features(file: ArchKeys, reading: Reading) -> dict[Feature, bool]:
 
 
 def _tensor_features(file: ArchKeys, model: GgufModel) -> dict[Feature, bool]:
-    """The features of rope tensors whose divisors are not all 1, of window layers, and of query and softmax scales."""
-    arch, window, freqs = file.arch, file.arch.window, model.vectors.get(FREQS)
-    theta, heads = file.number("rope.freq_base", 10000.0), file.get("attention.head_count")
+    """The features of rope tensors whose divisors are not all 1, of window layers, and of query and
+    softmax scales.
+    """
+    arch = file.arch
+    window = file.arch.window
+    freqs = model.vectors.get(FREQS)
+    theta = file.number("rope.freq_base", 10000.0)
+    heads = file.get("attention.head_count")
     in_use = {name for name, vector in model.vectors.items() if not np.all(vector == 1)}
     width = 2 * len(freqs) * heads if freqs is not None and isinstance(heads, int) else 0
     return {
-        "log_multiplier": arch.log_multiplier and file.number("rope.scaling.yarn_log_multiplier", 0.0) != 0,
-        "temperature_scale": arch.query_length != "" and file.number("attention.temperature_scale", 0.0) != 0,
+        "log_multiplier": (
+            arch.log_multiplier and file.number("rope.scaling.yarn_log_multiplier", 0.0) != 0
+        ),
+        "temperature_scale": (
+            arch.query_length != "" and file.number("attention.temperature_scale", 0.0) != 0
+        ),
         "rope_freqs": FREQS in in_use,
         "factors": not in_use.isdisjoint((LONG, SHORT)),
-        "window_theta": window is not None and window_theta(file, window, theta) != (window.theta or theta),
+        "window_theta": (
+            window is not None and window_theta(file, window, theta) != (window.theta or theta)
+        ),
         "window_norms": abs(file.number(WINDOW_NORM, 1.0, prefix="") - 1) > CLOSE,
         "rope_freqs_shape": freqs is not None and width != file.whole("embedding_length"),
     }
@@ -147,8 +191,8 @@ def _tensor_features(file: ArchKeys, model: GgufModel) -> dict[Feature, bool]:
 class GgufResult(EncodeResult):
     """A schedule as an encoding writes it into a GGUF file.
 
-    arch: general.architecture after the edit. features: of RoPE that the file then uses. kept: the RoPE whose window
-    layers the edit does not change.
+    arch: general.architecture after the edit. features: of RoPE that the file then uses. kept: the
+    RoPE whose window layers the edit does not change.
     """
 
     edit: Edit = field(kw_only=True)
@@ -158,7 +202,9 @@ class GgufResult(EncodeResult):
 
     def judged_by(self, reader: Reader) -> Verdict:
         """Return the verdict of a reader, which may be cut to one version."""
-        names = {each.runtime.partition("@")[0].removesuffix("-gguf"): each for each in self.verdicts}
+        names = {
+            each.runtime.partition("@")[0].removesuffix("-gguf"): each for each in self.verdicts
+        }
         llamacpp = names.get(LLAMA_CPP)
         verdict = judge_reader(reader, self.features, self.arch, llamacpp)
         return with_ramp(with_deviation(verdict, self.deviation), self.ramp)
@@ -169,7 +215,8 @@ class GgufResult(EncodeResult):
         return replace(self, verdicts=verdicts, ramp=ramp)
 
     def suits(self, readers: Sequence[Reader], untested: bool = False) -> bool:
-        """Return whether every one of `readers` computes the schedule, or its ramp where that is approximated.
+        """Return whether every one of `readers` computes the schedule, or its ramp where that is
+        approximated.
 
         untested: whether those that were not tested with it count too.
         """
@@ -188,85 +235,133 @@ def judged(
     deviation: float = 0.0,
     **more: Any,
 ) -> GgufResult:
-    """Return the result of an edit after `take_back`, with the verdict of llama.cpp before those of the other readers.
+    """Return the result of an edit after `take_back`, with the verdict of llama.cpp before those of
+    the other readers.
 
-    title: of the encoding for messages, by default its name. deviation: of a log-n approximation. more: other fields of
-    the result. Raises as `judge_edit`.
+    title: of the encoding for messages, by default its name. deviation: of a log-n approximation.
+    more: other fields of the result. Raises as `judge_edit`.
     """
     edit = take_back(model, edit)
     llamacpp = judge_edit(schedule, model, edit, title or encoding, encoding)
     after = model.after(edit)
-    arch, features = str(after.get("general.architecture")), gguf_features(after)
+    arch = str(after.get("general.architecture"))
+    features = gguf_features(after)
     verdicts = tuple(
-        with_deviation(verdict, deviation) for verdict in (llamacpp, *judge_readers(features, arch, llamacpp))
+        with_deviation(verdict, deviation)
+        for verdict in (llamacpp, *judge_readers(features, arch, llamacpp))
     )
     kept = (model.kept or model.reading()).spec
     return GgufResult(
-        encoding, verdicts, edit=edit, arch=arch, features=features, kept=kept, deviation=deviation, **more
+        encoding,
+        verdicts,
+        edit=edit,
+        arch=arch,
+        features=features,
+        kept=kept,
+        deviation=deviation,
+        **more,
     )
 
 
 def judge_file(file: GgufFile) -> tuple[Verdict, ...]:
-    """Return the verdicts of llama.cpp and the other readers on a GGUF file. Raises BadSource where they refuse it."""
-    model, table = GgufModel(file.header, file.tensors, rope_tensors(file)), arch_table()
+    """Return the verdicts of llama.cpp and the other readers on a GGUF file. Raises BadSource where
+    they refuse it.
+    """
+    model = GgufModel(file.header, file.tensors, rope_tensors(file))
+    table = arch_table()
     arch = model.reading().arch
-    fails = refused_tensors(model.reading(), model.vectors, file.get(f"{arch.name}.rope.scaling.type"))
+    fails = refused_tensors(
+        model.reading(), model.vectors, file.get(f"{arch.name}.rope.scaling.type")
+    )
     status: Status = "refused" if fails else "unknown" if arch.assumed else "exact"
-    llamacpp = Verdict(table.key, table.display_name, status, "", table.source, table.version, Evidence("read"))
+    llamacpp = Verdict(
+        table.key, table.display_name, status, "", table.source, table.version, Evidence("read")
+    )
     return (llamacpp, *judge_readers(gguf_features(model), arch.name, llamacpp))
 
 
-def judge_edit(schedule: Schedule, model: GgufModel, edit: Edit, name: str, encoding: str = "") -> Verdict:
+def judge_edit(
+    schedule: Schedule, model: GgufModel, edit: Edit, name: str, encoding: str = ""
+) -> Verdict:
     """Return the verdict of llama.cpp on an edit, from reading the edited header by its rules.
 
-    name: of the encoding or carrier, for the message. encoding: its name in the records of executed files. Raises
-    UnsupportedBake where llama.cpp would not load the file, or not compute the schedule.
+    name: of the encoding or carrier, for the message. encoding: its name in the records of executed
+    files. Raises UnsupportedBake where llama.cpp would not load the file, or not compute the
+    schedule.
     """
-    table, planned = arch_table(), model.after(edit)
-    before, after = model.kept or model.reading(), planned.reading()
-    refused = refused_tensors(after, planned.vectors, planned.get(f"{after.arch.name}.rope.scaling.type"))
+    table = arch_table()
+    planned = model.after(edit)
+    before = model.kept or model.reading()
+    after = planned.reading()
+    refused = refused_tensors(
+        after, planned.vectors, planned.get(f"{after.arch.name}.rope.scaling.type")
+    )
     reason_against = f"it does not load {after.arch.name} with {refused[0]}" if refused else ""
     reason_against = reason_against or difference(schedule, before.spec, after.spec)
     if not reason_against and after.spec.layers != before.spec.layers:
         reason_against = "other layers would rotate"
     window_factors = (after.local_attention_factor, before.local_attention_factor)
-    if not reason_against and "local" in after.spec.layers and not math.isclose(*window_factors, rel_tol=TOLERANCE):
+    if (
+        not reason_against
+        and "local" in after.spec.layers
+        and not math.isclose(*window_factors, rel_tol=TOLERANCE)
+    ):
         reason_against = "it scales the window layers by {:.4f}, not {:.4f}".format(*window_factors)
     if reason_against:
-        raise UnsupportedBake("this schedule", f"{table.display_name} with {name}", reason_against, ANOTHER)
+        raise UnsupportedBake(
+            "this schedule", f"{table.display_name} with {name}", reason_against, ANOTHER
+        )
     if before.arch.assumed:
-        reason = f"{before.arch.name} is not in the table; llama.cpp reads these keys alike for those that are"
-        return Verdict(table.key, table.display_name, "unknown", reason, table.source, table.version)
+        reason = (
+            f"{before.arch.name} is not in the table; llama.cpp reads these keys alike for those"
+            " that are"
+        )
+        return Verdict(
+            table.key, table.display_name, "unknown", reason, table.source, table.version
+        )
     known = _evidence(before.arch.family, encoding)
     return Verdict(table.key, table.display_name, "exact", "", table.source, table.version, known)
 
 
 def _evidence(family: str, encoding: str) -> Evidence:
-    """The evidence for llama.cpp and an encoding in a family: its record names encodings as `rope_types`."""
+    """The evidence for llama.cpp and an encoding in a family: its record names encodings as
+    `rope_types`.
+    """
     name, _, version = arch_table().key.partition("@")
     for record in records():
-        cell = record.models.get(family) if (record.runtime, record.version) == (name, version) else None
+        cell = (
+            record.models.get(family)
+            if (record.runtime, record.version) == (name, version)
+            else None
+        )
         if cell is not None and encoding in cell.rope_types and cell.most == "exact":
             return Evidence("run", f"{record.version}, {record.date}")
     return Evidence("read")
 
 
-def nothing_suits(results: list[GgufResult], refusals: Refusals, readers: tuple[Reader, ...]) -> UnsupportedBake:
+def nothing_suits(
+    results: list[GgufResult], refusals: Refusals, readers: tuple[Reader, ...]
+) -> UnsupportedBake:
     """Return the error, with the result of every encoding in every reader, and a repair.
 
-    results: those that llama.cpp computes exactly, the wanted one first. refusals: errors of the other encodings.
+    results: those that llama.cpp computes exactly, the wanted one first. refusals: errors of the
+    other encodings.
     """
     reasons = []
     for result in results:
         verdicts = [result.judged_by(reader) for reader in readers]
-        wrong = [_words(verdict, len(readers) > 1) for verdict in verdicts if verdict.status not in GOOD]
+        wrong = [
+            _words(verdict, len(readers) > 1) for verdict in verdicts if verdict.status not in GOOD
+        ]
         reasons.append(f"with {result.encoding}: {' and '.join(wrong) or 'exact'}")
     reasons += [f"with {name}: {refusal.reason}" for name, refusal in refusals.items()]
     names = " and ".join(reader.display_name for reader in readers)
     repairs = [_way_out(results, readers)]
     untested = next((result for result in results if result.suits(readers, untested=True)), None)
     if untested is not None and not untested.suits(readers):
-        repairs.insert(0, f"pass --allow-untested, which writes it with {untested.encoding} all the same")
+        repairs.insert(
+            0, f"pass --allow-untested, which writes it with {untested.encoding} all the same"
+        )
     return UnsupportedBake("this schedule", names, "; ".join(reasons), ", or ".join(repairs))
 
 
@@ -289,25 +384,38 @@ def _way_out(results: list[GgufResult], readers: tuple[Reader, ...]) -> str:
 
 
 SCALING = (
-    "type", "factor", "attn_factor", "original_context_length", "yarn_ext_factor", "yarn_attn_factor",
-    "yarn_beta_fast", "yarn_beta_slow", "alpha",
-)  # fmt: skip
+    "type",
+    "factor",
+    "attn_factor",
+    "original_context_length",
+    "yarn_ext_factor",
+    "yarn_attn_factor",
+    "yarn_beta_fast",
+    "yarn_beta_slow",
+    "alpha",
+)
 MULTIPLIER = "yarn_log_multiplier"
 NEGLIGIBLE = 1e-7
 
 
 def fitting_keys(arch: Arch) -> str:
     """A sentence on the methods that the keys of an architecture can hold, for a refusal."""
-    if arch.window is not None and arch.window.rotates == "window" and arch.window.scaling == "base":
+    if (
+        arch.window is not None
+        and arch.window.rotates == "window"
+        and arch.window.scaling == "base"
+    ):
         return "only another base fits into its keys, such as --theta or --ntk give"
     return "theta, linear and yarn fit into its keys"
 
 
 def start(model: GgufModel, schedule: Schedule) -> Edit:
-    """Return the edit that declares the context and removes an earlier scaling: its keys, and divisors other than 1.
+    """Return the edit that declares the context and removes an earlier scaling: its keys, and
+    divisors other than 1.
 
-    Where the context is not the trained one, that is kept under rope.scaling.original_context_length. llama.cpp reads
-    the key under every type and uses it only for yarn, for two factor lists, and for query scaling (`pinned_original`)
+    Where the context is not the trained one, that is kept under
+    rope.scaling.original_context_length. llama.cpp reads the key under every type and uses it only
+    for yarn, for two factor lists, and for query scaling (`pinned_original`)
     (src/llama-model.cpp:1410, ggml_rope_yarn).
     """
     prefix = model.get("general.architecture")
@@ -323,15 +431,24 @@ def without_scaling(model: GgufModel) -> Edit:
     stale = {f"{prefix}.rope.scale_linear", *(f"{prefix}.rope.scaling.{key}" for key in SCALING)}
     if pinned_original(model):
         stale.remove(f"{prefix}.rope.scaling.original_context_length")
-    if arch_of_header(model).softmax:  # elsewhere the multiplier only has a part in the attention factor
+    if arch_of_header(
+        model
+    ).softmax:  # elsewhere the multiplier only has a part in the attention factor
         stale.add(f"{prefix}.rope.scaling.{MULTIPLIER}")
-    ones = {name: overwrite(np.ones(len(vector))) for name, vector in model.vectors.items() if name in ROPE_TENSORS}
+    ones = {
+        name: overwrite(np.ones(len(vector)))
+        for name, vector in model.vectors.items()
+        if name in ROPE_TENSORS
+    }
     return Edit(dropped=frozenset(stale), changes=ones)
 
 
 def pinned_original(model: GgufModel) -> int:
-    """Return the original context in tokens, where query scaling uses the same key (Ministral 3); else 0."""
-    prefix, arch = model.get("general.architecture"), arch_of_header(model)
+    """Return the original context in tokens, where query scaling uses the same key (Ministral 3);
+    else 0.
+    """
+    prefix = model.get("general.architecture")
+    arch = arch_of_header(model)
     shared = arch.query_length == "rope.scaling.original_context_length"
     if not shared or not model.get(f"{prefix}.attention.temperature_scale"):
         return 0
@@ -339,7 +456,9 @@ def pinned_original(model: GgufModel) -> int:
 
 
 def with_attention_factor(model: GgufModel, schedule: Schedule, edit: Edit) -> Edit:
-    """Return the edit with rope.scaling.attn_factor, which multiplies the attention factor of the other keys."""
+    """Return the edit with rope.scaling.attn_factor, which multiplies the attention factor of the
+    other keys.
+    """
     present = model.after(edit).reading().spec.attention_factor
     missing = schedule.attention_factor / present
     if abs(missing - 1) < NEGLIGIBLE:
@@ -349,13 +468,17 @@ def with_attention_factor(model: GgufModel, schedule: Schedule, edit: Edit) -> E
 
 
 def overwrite(vector: Vector) -> Change:
-    """Return the change that replaces a whole tensor of 32-bit floats by a vector of the same length."""
+    """Return the change that replaces a whole tensor of 32-bit floats by a vector of the same
+    length.
+    """
     data = np.asarray(vector, "<f4").tobytes()
     return Change(len(data), lambda old: data)
 
 
 def put_vector(model: GgufModel, name: str, vector: Vector) -> Edit:
-    """Return the edit that sets a rope tensor: overwritten where the model has it, else appended."""
+    """Return the edit that sets a rope tensor: overwritten where the model has it, else
+    appended.
+    """
     if name in model.vectors:
         return Edit(changes={name: overwrite(vector)})
     return Edit(added={name: np.asarray(vector, "<f4").tobytes()})
@@ -366,7 +489,8 @@ def take_back(model: GgufModel, edit: Edit) -> Edit:
 
     Raises UnsupportedBake where window layers have no F32 query norm.
     """
-    reading, kept = model.after(edit).reading(), model.kept or model.reading()
+    reading = model.after(edit).reading()
+    kept = model.kept or model.reading()
     excess = reading.local_attention_factor / kept.local_attention_factor
     if "local" not in reading.spec.layers or abs(excess - 1) < NEGLIGIBLE:
         return edit
@@ -382,7 +506,8 @@ def take_back(model: GgufModel, edit: Edit) -> Edit:
             raise UnsupportedBake(
                 "this attention factor",
                 f"the GGUF architecture {reading.arch.name}",
-                "its key would change the window layers too, and they have no F32 query norm that could undo that",
+                "its key would change the window layers too, and they have no F32 query norm that"
+                " could undo that",
                 "choose an --attention-factor that does not change the key (for yarn its default)",
             )
         changes[name] = scaled_floats(info.size, excess**-2)
@@ -391,11 +516,14 @@ def take_back(model: GgufModel, edit: Edit) -> Edit:
 
 def scaled_floats(size: int, factor: float) -> Change:
     """Return the change that multiplies 32-bit floats."""
-    return Change(size, lambda old: (np.frombuffer(old, "<f4") * np.float32(factor)).astype("<f4").tobytes())
+    return Change(
+        size, lambda old: (np.frombuffer(old, "<f4") * np.float32(factor)).astype("<f4").tobytes()
+    )
 
 
 NOTE = (
-    "the file becomes the GGUF architecture {to}: tools show that name, and a later llama.cpp may treat it differently"
+    "the file becomes the GGUF architecture {to}: tools show that name, and a later llama.cpp may"
+    " treat it differently"
 )
 
 
@@ -414,18 +542,28 @@ def carry(model: GgufModel, to: str) -> Edit:
             f"take {known}" if known else fitting_keys(arch),
         )
     changes = {} if arch.pairs == arch_table().arch[to].pairs else _interleaved(model)
-    return Edit({f"{to}.rope.dimension_count": u32(model.reading().spec.rotary_dim)}, arch=to, changes=changes)
+    return Edit(
+        {f"{to}.rope.dimension_count": u32(model.reading().spec.rotary_dim)},
+        arch=to,
+        changes=changes,
+    )
 
 
 def _interleaved(model: GgufModel) -> dict[str, Change]:
-    """The changes that reorder whole rows of queries and keys from pairs (i, i + d/2) to (2i, 2i + 1), by tensor."""
+    """The changes that reorder whole rows of queries and keys from pairs (i, i + d/2) to (2i, 2i +
+    1), by tensor.
+    """
     prefix = model.get("general.architecture")
     heads = model.get(f"{prefix}.attention.head_count")
     kv = model.get(f"{prefix}.attention.head_count_kv", heads)
     if not isinstance(heads, int) or not isinstance(kv, int):
-        raise UnsupportedBake("this schedule", "a carrier", "its layers have different heads", "choose another method")
+        raise UnsupportedBake(
+            "this schedule", "a carrier", "its layers have different heads", "choose another method"
+        )
     if any(".attn_qkv." in name for name in model.tensors):
-        raise UnsupportedBake("this schedule", "a carrier", "its projections are fused", "choose another method")
+        raise UnsupportedBake(
+            "this schedule", "a carrier", "its projections are fused", "choose another method"
+        )
     head_dim = model.reading().spec.head_dim
     return {
         name: interleave(info, head_dim)

@@ -1,10 +1,11 @@
-"""Selects how a schedule is written into a GGUF file: a named encoding, or the first that the named readers compute
-exactly.
+"""Selects how a schedule is written into a GGUF file: a named encoding, or the first that the named
+readers compute exactly.
 
-Log-n becomes the architecture mistral3, which multiplies queries by `1 + beta ln(1 + floor(p / O))`, O its original
-context: the log-n approximation. With O the length of log-n it follows the clamped formula roughly; with O = 1 and a
-large beta it is the full formula but for the 1 in front. `attn_q.scale`, which llama.cpp applies to every type of
-weights, undoes beta.
+Log-n becomes the architecture mistral3, which multiplies queries by
+`1 + beta ln(1 + floor(p / O))`, O its original context: the log-n approximation. With O the length
+of log-n it follows the clamped formula roughly; with O = 1 and a large beta it is the full formula
+but for the 1 in front. `attn_q.scale`, which llama.cpp applies to every type of weights, undoes
+beta.
 """
 
 import struct
@@ -53,19 +54,24 @@ EXPONENT = 20  # the factor is applied in float32
 def with_log_n(schedule: Schedule, model: GgufModel, carrier: str) -> GgufResult:
     """Return a schedule with log-n, written as the architecture mistral3.
 
-    carrier: "mistral3" for files of another architecture, else empty. Raises UnsupportedBake for architectures that
-    cannot be written as mistral3, and files that scale queries already.
+    carrier: "mistral3" for files of another architecture, else empty. Raises UnsupportedBake for
+    architectures that cannot be written as mistral3, and files that scale queries already.
     """
     assert schedule.log_n is not None
     name = model.get("general.architecture")
     if name != TO and carrier != TO:
         raise UnsupportedBake(
-            f"--log-n {schedule.log_n.kind}", f"the GGUF architecture {name}", "it does not scale queries by position",
+            f"--log-n {schedule.log_n.kind}",
+            f"the GGUF architecture {name}",
+            "it does not scale queries by position",
             f"take --carrier {TO}, which llama and qwen2 can become, or leave --log-n out",
-        )  # fmt: skip
+        )
     if model.reading().spec.query_scaling is not None:
         raise UnsupportedBake(
-            f"--log-n {schedule.log_n.kind}", "this file", "it scales queries by position already", "leave --log-n out"
+            f"--log-n {schedule.log_n.kind}",
+            "this file",
+            "it scales queries by position already",
+            "leave --log-n out",
         )
     steps = approximate_log_n(schedule.log_n, EXPONENT)
     edit = carry(model, TO) if name != TO else Edit()
@@ -81,57 +87,88 @@ def with_log_n(schedule: Schedule, model: GgufModel, carrier: str) -> GgufResult
     if name != TO:
         notes = (NOTE.format(to=TO), *notes)
     encoding = "carrier" if name != TO else "tensor"
-    return judged(encoding, scaled, model, edit, f"the architecture {TO}", off, notes=notes, log_n_approximation=steps)
+    return judged(
+        encoding,
+        scaled,
+        model,
+        edit,
+        f"the architecture {TO}",
+        off,
+        notes=notes,
+        log_n_approximation=steps,
+    )
 
 
 def _gain(gain: float, model: GgufModel, edit: Edit) -> Edit:
-    """The edit that multiplies all queries by `gain`: a scale tensor per projection, and the biases themselves."""
+    """The edit that multiplies all queries by `gain`: a scale tensor per projection, and the biases
+    themselves.
+    """
     if gain == 1:
         return Edit()
-    added, changes = {}, {}
+    added = {}
+    changes = {}
     for layer in range(len(model.reading().spec.layers)):
         name = f"blk.{layer}.attn_q"
         bias = model.tensors.get(f"{name}.bias")
         if f"{name}.weight" not in model.tensors or f"{name}.scale" in model.tensors:
             raise UnsupportedBake(
-                "full log-n", "this file", f"{name} is fused, or has a scale of its own", "choose --log-n clamped"
+                "full log-n",
+                "this file",
+                f"{name} is fused, or has a scale of its own",
+                "choose --log-n clamped",
             )
         added[f"{name}.scale"] = struct.pack("<f", gain)
         if bias is not None:
             if bias.type != F32:
-                raise UnsupportedBake("full log-n", f"{bias.name}", "it is not F32", "choose --log-n clamped")
+                raise UnsupportedBake(
+                    "full log-n", f"{bias.name}", "it is not F32", "choose --log-n clamped"
+                )
             scaled = scaled_floats(bias.size, gain)
-            changes[bias.name] = edit.changes[bias.name].then(scaled) if bias.name in edit.changes else scaled
+            changes[bias.name] = (
+                edit.changes[bias.name].then(scaled) if bias.name in edit.changes else scaled
+            )
     return Edit(changes=changes, added=added)
 
 
 def _note(steps: QueryScaling, off: float, context: int) -> str:
     if steps.gain == 1:
-        return f"log-n comes in steps of {steps.length} tokens, up to {off:.1%} above the formula over {context} tokens"
-    return f"log-n is within {off:.0e} of the formula; llama.cpp from 2026 on reads the attn_q.scale that this needs"
+        return (
+            f"log-n comes in steps of {steps.length} tokens, up to {off:.1%} above the formula over"
+            f" {context} tokens"
+        )
+    return (
+        f"log-n is within {off:.0e} of the formula; llama.cpp from 2026 on reads the attn_q.scale"
+        " that this needs"
+    )
 
 
 DEFAULT_CARRIERS = {"qwen2": "llama"}
 """Carriers that "auto" uses without --carrier, by the architecture of the file."""
 Tries = dict[str, Callable[[], GgufResult]]
-"""Functions that write a schedule, by the name of their encoding; they raise UnsupportedBake where they cannot."""
+"""Functions that write a schedule, by the name of their encoding; they raise UnsupportedBake where
+they cannot.
+"""
 
 
 def select_gguf(schedule: Schedule, model: GgufModel, target: Target) -> GgufResult:
     """Return the result of the encoding that the target names.
 
-    "auto" selects, of keys and a rope tensor where llama.cpp and the named readers compute them exactly, the one that
-    most readers compute exactly; where there is none, qwen2 as llama. Other carriers are used only where the target
-    names them. With `target.allow_untested`, it is at last one that a named reader was not tested with. Raises
-    UnsupportedBake where nothing fits, UsageError for an unknown name.
+    "auto" selects, of keys and a rope tensor where llama.cpp and the named readers compute them
+    exactly, the one that most readers compute exactly; where there is none, qwen2 as llama. Other
+    carriers are used only where the target names them. With `target.allow_untested`, it is at last
+    one that a named reader was not tested with. Raises UnsupportedBake where nothing fits,
+    UsageError for an unknown name.
     """
     readers = tuple(rows[-1] for rows in map(find_readers, target.runtimes) if rows)
     result = _selected(schedule, model, target, readers)
     return say_untested(result, target, [result.judged_by(reader) for reader in readers])
 
 
-def _selected(schedule: Schedule, model: GgufModel, target: Target, readers: tuple[Reader, ...]) -> GgufResult:
-    arch, present = arch_of_header(model), model.reading().spec
+def _selected(
+    schedule: Schedule, model: GgufModel, target: Target, readers: tuple[Reader, ...]
+) -> GgufResult:
+    arch = arch_of_header(model)
+    present = model.reading().spec
     if arch.fixed:
         return _fixed(schedule, model)
     if arch.norm_after_rope:
@@ -139,10 +176,13 @@ def _selected(schedule: Schedule, model: GgufModel, target: Target, readers: tup
     if arch.no_attention_factor:
         reason = "llama.cpp computes it without one"
         refuse_attention_factor(schedule, present.attention_factor, arch.name, reason)
-    encoding, carrier = target.encoding, target.carrier or ""
+    encoding = target.encoding
+    carrier = target.carrier or ""
     untested = target.allow_untested
     if schedule.log_n is not None:
-        result = with_log_n(schedule, model, TO if encoding == "carrier" and not carrier else carrier)
+        result = with_log_n(
+            schedule, model, TO if encoding == "carrier" and not carrier else carrier
+        )
         result.refuse_approximate(schedule, target, "take --log-n full")
         return _suited(result, {}, readers, untested)
     tries = _tries(schedule, model, carrier)
@@ -161,16 +201,23 @@ def _selected(schedule: Schedule, model: GgufModel, target: Target, readers: tup
     return _suited(tries[name](), others, readers, untested)
 
 
-def _exact(encoding: str, tries: Tries, arch: str, readers: tuple[Reader, ...], untested: bool) -> GgufResult:
-    """The result of "auto", or of "keys", that holds a schedule exactly. untested: as in `GgufResult.suits`."""
+def _exact(
+    encoding: str, tries: Tries, arch: str, readers: tuple[Reader, ...], untested: bool
+) -> GgufResult:
+    """The result of "auto", or of "keys", that holds a schedule exactly. untested: as in
+    `GgufResult.suits`.
+    """
     if encoding == "auto":
         return _plainest(tries, arch, readers, untested)
     others = {name: make for name, make in tries.items() if name != encoding}
     return _suited(tries[encoding](), others, readers, untested)
 
 
-def _other_ramp(schedule: Schedule, model: GgufModel, target: Target, refusal: UnsupportedBake) -> GgufResult:
-    """The result with the ramp that llama.cpp computes in place of YaRN's own, where the target allows that.
+def _other_ramp(
+    schedule: Schedule, model: GgufModel, target: Target, refusal: UnsupportedBake
+) -> GgufResult:
+    """The result with the ramp that llama.cpp computes in place of YaRN's own, where the target
+    allows that.
 
     refusal: of the exact encodings, raised where the ramp is not the reason for it.
     """
@@ -198,12 +245,16 @@ def _other_ramp(schedule: Schedule, model: GgufModel, target: Target, refusal: U
 
 
 def _fixed(schedule: Schedule, model: GgufModel) -> GgufResult:
-    """The result for an architecture that reads no key: its own RoPE, for which no key changes but the context."""
+    """The result for an architecture that reads no key: its own RoPE, for which no key changes but
+    the context.
+    """
     name = arch_of_header(model).name
     edit = Edit({f"{name}.context_length": u32(schedule.context)})
     if difference(schedule, model.reading().spec, model.after(edit).reading().spec):
         why = "llama.cpp rotates it with the base 10000 whatever the file has"
-        raise UnsupportedBake("a schedule", f"the GGUF architecture {name}", why, "extend the checkpoint instead")
+        raise UnsupportedBake(
+            "a schedule", f"the GGUF architecture {name}", why, "extend the checkpoint instead"
+        )
     return judged("keys", schedule, model, edit)
 
 
@@ -219,10 +270,13 @@ def _tries(schedule: Schedule, model: GgufModel, carrier: str) -> Tries:
 
 def _plainest(tries: Tries, arch: str, readers: tuple[Reader, ...], untested: bool) -> GgufResult:
     """The result that most readers compute exactly, of those that the named readers compute."""
-    results, refusals = attempts({name: encode for name, encode in tries.items() if name != "carrier"})
+    results, refusals = attempts(
+        {name: encode for name, encode in tries.items() if name != "carrier"}
+    )
     if arch in DEFAULT_CARRIERS and not any(result.suits(readers) for result in results):
         carried, refused = attempts({"carrier": tries["carrier"]})
-        results, refusals = [*results, *carried], refusals | refused
+        results = [*results, *carried]
+        refusals = refusals | refused
     fitting = [result for result in results if result.suits(readers)]
     if not fitting:
         fitting = [result for result in results if result.suits(readers, untested)]
@@ -233,12 +287,16 @@ def _plainest(tries: Tries, arch: str, readers: tuple[Reader, ...], untested: bo
             raise refusals["carrier"]
         why = "; ".join(f"by {name}, {refusal.reason}" for name, refusal in refusals.items())
         repairs = [refusal.alternatives for refusal in refusals.values()]
-        repair = next((words for words in repairs if words not in (OTHERWISE, ANOTHER)), repairs[-1])
+        repair = next(
+            (words for words in repairs if words not in (OTHERWISE, ANOTHER)), repairs[-1]
+        )
         raise UnsupportedBake("this schedule", f"the GGUF architecture {arch}", why, repair)
     selected = max(fitting, key=GgufResult.exact_count)
     reasons = _reasons(selected, results, refusals, readers)
     tried = (name for name in tries if name in reasons)
-    considered = (ConsideredEncoding(name, name == selected.encoding, reasons[name]) for name in tried)
+    considered = (
+        ConsideredEncoding(name, name == selected.encoding, reasons[name]) for name in tried
+    )
     return replace(selected, considered=tuple(considered))
 
 
@@ -248,7 +306,10 @@ def _reasons(
     """Why "auto" selected each encoding that it tried, or not."""
     reasons = {name: refusal.reason for name, refusal in refusals.items()}
     for result in results:
-        wrong = next((verdict for verdict in map(result.judged_by, readers) if verdict.status not in GOOD), None)
+        wrong = next(
+            (verdict for verdict in map(result.judged_by, readers) if verdict.status not in GOOD),
+            None,
+        )
         reason = f"no more readers read it exactly; {result.exact_share}"
         if result is selected:
             reason = f"llama.cpp reads it exactly; {result.exact_share}"
@@ -258,7 +319,9 @@ def _reasons(
     return reasons
 
 
-def _suited(result: GgufResult, others: Tries, readers: tuple[Reader, ...], untested: bool) -> GgufResult:
+def _suited(
+    result: GgufResult, others: Tries, readers: tuple[Reader, ...], untested: bool
+) -> GgufResult:
     """The result of an encoding that was named. others: the other encodings, for the error."""
     if result.suits(readers, untested):
         return result
@@ -274,4 +337,6 @@ def _encoded(name: str, schedule: Schedule, model: GgufModel) -> GgufResult:
 def _carried(schedule: Schedule, model: GgufModel, carrier: str) -> GgufResult:
     start = carry(model, carrier)
     edit = start.merged(tensor(schedule, model.after(start)))
-    return judged("carrier", schedule, model, edit, f"the carrier {carrier}", notes=(NOTE.format(to=carrier),))
+    return judged(
+        "carrier", schedule, model, edit, f"the carrier {carrier}", notes=(NOTE.format(to=carrier),)
+    )

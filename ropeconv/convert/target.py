@@ -1,4 +1,6 @@
-"""Target: format, encoding and runtimes of an output, and the rules about combinations of options."""
+"""Target: format, encoding and runtimes of an output, and the rules about combinations of
+options.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,12 +21,14 @@ from ..runtimes.verdict import Verdict
 
 @dataclass(frozen=True)
 class Target(TargetOptions, OutputPlace):
-    """How, where and for which runtimes an output is written, with every rule about combinations of options.
+    """How, where and for which runtimes an output is written, with every rule about combinations of
+    options.
 
-    The other fields are the options of `apply`: see `OutputPlace` and `TargetOptions` in ropeconv/options.py.
+    The other fields are the options of `apply`: see `OutputPlace` and `TargetOptions` in
+    ropeconv/options.py.
 
-    draft, adapter: the names of outputs beside it, with its draft model and with a PEFT adapter. drafts_for: for a
-    draft, that of its target.
+    draft, adapter: the names of outputs beside it, with its draft model and with a PEFT adapter.
+    drafts_for: for a draft, that of its target.
     """
 
     draft: str = ""
@@ -36,22 +40,34 @@ class Target(TargetOptions, OutputPlace):
             object.__setattr__(self, "out", expanded(self.out))
 
     def check(self, recipe: Recipe, from_gguf: bool) -> None:
-        """Raise UsageError for options that contradict each other, or have no effect with the others."""
+        """Raise UsageError for options that contradict each other, or have no effect with the
+        others.
+        """
         to_gguf = (from_gguf and self.to is None) or self.to == "gguf"
         self._check_values()
         kept = "--as-is" if isinstance(recipe.method, AsIs) else "--on-top" * recipe.on_top
         if self.replace and kept:
-            raise UsageError(f"{kept} keeps the scaling that --replace would take away; give one of them")
+            raise UsageError(
+                f"{kept} keeps the scaling that --replace would take away; give one of them"
+            )
         if self.allow_approximate and recipe.log_n is None and not to_gguf:
             raise UsageError("--allow-approximate needs --log-n or GGUF output; leave it out")
         if self.assume_arch_keys and not from_gguf:
             raise UsageError("--assume-arch-keys goes with a GGUF file as SOURCE; leave it out")
         if self.in_place and (not from_gguf or not to_gguf or self.out is not None):
-            raise UsageError("--in-place changes a GGUF file itself; give one as SOURCE, and leave -o out")
+            raise UsageError(
+                "--in-place changes a GGUF file itself; give one as SOURCE, and leave -o out"
+            )
         if self.out is not None and to_gguf != is_gguf(self.out):
             to_folder = ", or add --to safetensors" if from_gguf else ""
-            repair = f"end its name in .gguf{to_folder}" if to_gguf else "add --to gguf, or choose another name"
-            raise UsageError(f"-o {self.out} is not a name for {'GGUF' if to_gguf else 'a folder'}; {repair}")
+            repair = (
+                f"end its name in .gguf{to_folder}"
+                if to_gguf
+                else "add --to gguf, or choose another name"
+            )
+            raise UsageError(
+                f"-o {self.out} is not a name for {'GGUF' if to_gguf else 'a folder'}; {repair}"
+            )
         if to_gguf:
             self._check_gguf(recipe, from_gguf)
         else:
@@ -60,8 +76,15 @@ class Target(TargetOptions, OutputPlace):
     def _check_values(self) -> None:
         for option in options(Target):
             value = getattr(self, option.name)
-            if option.choices and option.name != "encoding" and value is not None and value not in option.choices:
-                raise UsageError(f"{option.flag} {value} is not known; choose {', '.join(option.choices)}")
+            if (
+                option.choices
+                and option.name != "encoding"
+                and value is not None
+                and value not in option.choices
+            ):
+                raise UsageError(
+                    f"{option.flag} {value} is not known; choose {', '.join(option.choices)}"
+                )
         if self.to not in (None, *get_args(Format)):
             raise UsageError(f"--to {self.to} is for the command line; choose safetensors or gguf")
         if isinstance(self.runtimes, str):
@@ -73,29 +96,41 @@ class Target(TargetOptions, OutputPlace):
         for flag in self._given("gguf"):
             if not (flag == "--outtype" and from_gguf):
                 raise UsageError(f"{flag} goes with GGUF; add --to gguf, or leave it out")
-        readers = [name for name in self.runtimes if canonical(name).partition("@")[0] in reader_names()]
+        readers = [
+            name for name in self.runtimes if canonical(name).partition("@")[0] in reader_names()
+        ]
         if readers:
             raise UsageError(f"--runtime {readers[0]} reads GGUF; add --to gguf, or leave it out")
 
     def _check_gguf(self, recipe: Recipe, from_gguf: bool) -> None:
-        for flag, value in (("--outtype", self.outtype), ("--pre", self.pre), ("--quantized-by", self.quantized_by)):
+        for flag, value in (
+            ("--outtype", self.outtype),
+            ("--pre", self.pre),
+            ("--quantized-by", self.quantized_by),
+        ):
             if from_gguf and value is not None:
-                raise UsageError(f"a GGUF file keeps its quantisation, so {flag} has no effect; leave it out")
+                raise UsageError(
+                    f"a GGUF file keeps its quantisation, so {flag} has no effect; leave it out"
+                )
         known = (LLAMA_CPP, *reader_names())
         others = [name for name in self.runtimes if canonical(name).partition("@")[0] not in known]
         if others:
             raise UsageError(
-                f"--runtime {others[0]} does not read GGUF the way llama.cpp does; leave it out, or take one of "
-                f"{', '.join(known)}"
+                f"--runtime {others[0]} does not read GGUF the way llama.cpp does; leave it out, or"
+                f" take one of {', '.join(known)}"
             )
         for flag in self._given("folder"):
             raise UsageError(f"{flag} goes with a folder as output, and this is GGUF; leave it out")
         if self.carrier and self.encoding not in ("auto", "carrier"):
             raise UsageError(
-                f"--carrier is an encoding of its own, so --encoding {self.encoding} does not go with it; leave one out"
+                f"--carrier is an encoding of its own, so --encoding {self.encoding} does not go"
+                " with it; leave one out"
             )
         if recipe.log_n is not None and self.encoding == "keys":
-            raise UsageError("log-n needs a rope tensor, so --encoding keys does not go with it; leave --encoding out")
+            raise UsageError(
+                "log-n needs a rope tensor, so --encoding keys does not go with it; leave"
+                " --encoding out"
+            )
 
     def _given(self, only: str) -> list[str]:
         """The flags that were given, of those for one format of output."""
@@ -123,10 +158,11 @@ class ConsideredEncoding:
 class EncodeResult:
     """A schedule as an encoding writes it.
 
-    verdicts: one per runtime. considered: the encodings that "auto" tried. notes: sentences for the user.
-    log_n_approximation: the query scaling written for the schedule's log-n, None where the formula itself is written or
-    there is no log-n. deviation: of that approximation from the formula, relative. ramp: the ramp of YaRN that is
-    written in place of the schedule's, None where the schedule itself is written.
+    verdicts: one per runtime. considered: the encodings that "auto" tried. notes: sentences for the
+    user. log_n_approximation: the query scaling written for the schedule's log-n, None where the
+    formula itself is written or there is no log-n. deviation: of that approximation from the
+    formula, relative. ramp: the ramp of YaRN that is written in place of the schedule's, None where
+    the schedule itself is written.
     """
 
     encoding: str
@@ -147,12 +183,16 @@ class EncodeResult:
 
     @property
     def exact_share(self) -> str:
-        """The share of runtimes in which it is exact, of those that support the model and were tested."""
+        """The share of runtimes in which it is exact, of those that support the model and were
+        tested.
+        """
         known = sum(verdict.status not in ("unsupported", "unknown") for verdict in self.verdicts)
         return f"exact in {self.exact_count()} of {known} runtime versions"
 
     def refuse_approximate(self, schedule: Schedule, target: Target, otherwise: str) -> None:
-        """Raise UnsupportedBake for a deviation from log-n that the target does not allow. otherwise: another way."""
+        """Raise UnsupportedBake for a deviation from log-n that the target does not allow.
+        otherwise: another way.
+        """
         if self.deviation > EXACT and not target.allow_approximate:
             raise UnsupportedBake(
                 f"--log-n {schedule.log_n.kind if schedule.log_n else ''}",
@@ -166,7 +206,8 @@ R = TypeVar("R", bound=EncodeResult)
 
 
 def say_untested(result: R, target: Target, verdicts: Sequence[Verdict]) -> R:
-    """Return the result with a note on what --allow-untested has accepted, or that it was not needed.
+    """Return the result with a note on what --allow-untested has accepted, or that it was not
+    needed.
 
     verdicts: on the runtimes for which the output is written.
     """
@@ -174,8 +215,9 @@ def say_untested(result: R, target: Target, verdicts: Sequence[Verdict]) -> R:
         return result
     untested = [verdict for verdict in verdicts if verdict.status == UNTESTED]
     notes = [
-        f"it is not known what {verdict.display_name} computes ({verdict.reason or 'untested'}), and --allow-untested "
-        "accepts that; measure it with `ropeconv validate OUTPUT --server URL`"
+        f"it is not known what {verdict.display_name} computes ({verdict.reason or 'untested'}),"
+        " and --allow-untested accepts that; measure it with `ropeconv validate OUTPUT --server"
+        " URL`"
         for verdict in untested
     ]
     if not untested:
@@ -185,8 +227,11 @@ def say_untested(result: R, target: Target, verdicts: Sequence[Verdict]) -> R:
 
 
 def attempts(encoders: Mapping[str, Callable[[], R]]) -> tuple[list[R], Refusals]:
-    """Encode a schedule in several ways. Returns the results in order, and the errors of the others by name."""
-    results, refusals = list[R](), Refusals()
+    """Encode a schedule in several ways. Returns the results in order, and the errors of the others
+    by name.
+    """
+    results = list[R]()
+    refusals = Refusals()
     for name, encode in encoders.items():
         try:
             results.append(encode())
@@ -196,7 +241,9 @@ def attempts(encoders: Mapping[str, Callable[[], R]]) -> tuple[list[R], Refusals
 
 
 def with_deviation(verdict: Verdict, deviation: float) -> Verdict:
-    """Return the verdict on a log-n approximation: "approximate" for a good one if the deviation exceeds 1e-3."""
+    """Return the verdict on a log-n approximation: "approximate" for a good one if the deviation
+    exceeds 1e-3.
+    """
     if deviation <= EXACT:
         return verdict
     return _approximate(verdict, f"log-n in steps, up to {deviation:.1%} off")
@@ -218,9 +265,11 @@ CANCELLED = "it normalises queries and keys after the rotation, which cancels an
 
 
 def refuse_attention_factor(schedule: Schedule, present: float, name: str, reason: str) -> None:
-    """Raise UnsupportedBake for a new attention factor in a family or architecture that cannot have one.
+    """Raise UnsupportedBake for a new attention factor in a family or architecture that cannot have
+    one.
 
-    present: the attention factor that the model states already, which has no effect either. reason: why it has none.
+    present: the attention factor that the model states already, which has no effect either. reason:
+    why it has none.
     """
     if schedule.attention_factor not in (1, present):
         given = f"attention_factor {schedule.attention_factor:g}"

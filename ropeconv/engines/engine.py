@@ -20,8 +20,9 @@ LogProbs = dict[int, float]
 class Progress:
     """Callbacks of a long run.
 
-    note: sentences to the user. total: the number of tokens to read. advance: the tokens read since the last call.
-    stopped: called between chunks; True ends the run early, with the tokens read so far.
+    note: sentences to the user. total: the number of tokens to read. advance: the tokens read since
+    the last call. stopped: called between chunks; True ends the run early, with the tokens read so
+    far.
     """
 
     note: Callable[[str], None] = lambda message: None
@@ -34,8 +35,8 @@ class Progress:
 class TokenLosses:
     """The losses of some tokens of a text.
 
-    loss: minus the natural log-probability of each, float64 [tokens]. right: whether each was the likeliest, bool
-    [tokens].
+    loss: minus the natural log-probability of each, float64 [tokens]. right: whether each was the
+    likeliest, bool [tokens].
     """
 
     loss: NDArray[np.float64]
@@ -52,17 +53,23 @@ class Engine(ABC):
         return ""
 
     @abstractmethod
-    def token_losses(self, ids: Sequence[int], targets: Sequence[int], progress: Progress | None = None) -> TokenLosses:
+    def token_losses(
+        self, ids: Sequence[int], targets: Sequence[int], progress: Progress | None = None
+    ) -> TokenLosses:
         """The losses of some tokens of a text, each given those before it.
 
-        ids: all tokens, from position 0 on. targets: rising indices into `ids`, from 1 on. progress: callbacks. Raises
-        RopeconvError where the engine lacks them.
+        ids: all tokens, from position 0 on. targets: rising indices into `ids`, from 1 on.
+        progress: callbacks. Raises RopeconvError where the engine lacks them.
         """
 
     @abstractmethod
     def generate(self, ids: Sequence[int], count: int) -> list[int]:
-        """The next `count` tokens of greedy decoding after `ids`; fewer where the engine stops at an end of text."""
+        """The next `count` tokens of greedy decoding after `ids`; fewer where the engine stops at
+        an end of text.
+        """
 
     def not_finite_in(self, ids: Sequence[int]) -> str:
-        """The first module whose output is not finite when the model reads `ids`; empty where that is not known."""
+        """The first module whose output is not finite when the model reads `ids`; empty where that
+        is not known.
+        """
         return ""

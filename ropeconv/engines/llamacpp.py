@@ -1,6 +1,8 @@
-"""GGUF files in llama.cpp, which runs in processes of its own, also with a schedule as overrides of metadata keys.
+"""GGUF files in llama.cpp, which runs in processes of its own, also with a schedule as overrides of
+metadata keys.
 
-The overrides follow from the schedule and not from an encoding, so that the reference shares no code with the output.
+The overrides follow from the schedule and not from an encoding, so that the reference shares no
+code with the output.
 """
 
 from __future__ import annotations
@@ -41,7 +43,9 @@ COMMAND = [sys.executable, "-P", "-m", "ropeconv.engines.llamacpp_program"]
 
 
 class LlamaCppError(RopeconvError):
-    """llama.cpp cannot run a file. words: why, as it says it; empty where it did not answer in time."""
+    """llama.cpp cannot run a file. words: why, as it says it; empty where it did not answer in
+    time.
+    """
 
     def __init__(self, message: str, words: str = "") -> None:
         super().__init__(message)
@@ -51,7 +55,8 @@ class LlamaCppError(RopeconvError):
 class LlamaCppProcess(ProgramProcess):
     """llama.cpp with one model in a process, from when it is entered.
 
-    load: the model. patience: as PATIENCE. Raises LlamaCppError where llama.cpp cannot run the file.
+    load: the model. patience: as PATIENCE. Raises LlamaCppError where llama.cpp cannot run the
+    file.
     """
 
     loaded: LoadedModel
@@ -59,7 +64,9 @@ class LlamaCppProcess(ProgramProcess):
     def __init__(self, load: Load, patience: float = PATIENCE) -> None:
         # without a debugger at its end
         super().__init__(COMMAND, {**without_secrets(), "GGML_NO_BACKTRACE": "1"})
-        self.load, self.name, self.patience = load, Path(load.path).name, patience
+        self.load = load
+        self.name = Path(load.path).name
+        self.patience = patience
 
     def start(self) -> None:
         """Start llama.cpp and load the model."""
@@ -67,13 +74,19 @@ class LlamaCppProcess(ProgramProcess):
         super().start()
         self.loaded = self._answer(LoadedModel, self.load)
 
-    def ask(self, kind: type[T], method: str, *arguments: object, progress: Progress | None = None) -> T:
-        """Return the result of a method of `LlamaModel`. kind: its type. progress: called with the tokens read.
+    def ask(
+        self, kind: type[T], method: str, *arguments: object, progress: Progress | None = None
+    ) -> T:
+        """Return the result of a method of `LlamaModel`. kind: its type. progress: called with the
+        tokens read.
 
-        Raises LlamaCppError, and ends the process, where llama.cpp fails or does not answer in time.
+        Raises LlamaCppError, and ends the process, where llama.cpp fails or does not answer in
+        time.
         """
         if self.process.returncode is not None:
-            raise RopeconvError(f"llama.cpp has ended after a failure with {self.name}; load it again")
+            raise RopeconvError(
+                f"llama.cpp has ended after a failure with {self.name}; load it again"
+            )
         return self._answer(kind, [method, *arguments], (progress or Progress()).advance)
 
     @property
@@ -89,7 +102,9 @@ class LlamaCppProcess(ProgramProcess):
         """The text of tokens."""
         return self.ask(str, "decode", list(ids))
 
-    def _answer(self, kind: type[T], question: object, advance: Callable[[int], None] = lambda count: None) -> T:
+    def _answer(
+        self, kind: type[T], question: object, advance: Callable[[int], None] = lambda count: None
+    ) -> T:
         try:
             self.send(msgspec.json.encode(question))
             while line := self.receive(self.patience):
@@ -103,8 +118,8 @@ class LlamaCppProcess(ProgramProcess):
         except TimeoutError:
             self.stop()
             raise LlamaCppError(
-                f"llama.cpp did not read a batch of {self.name} within {self.patience:,.0f} seconds; give shorter "
-                "sequences, or use a faster machine"
+                f"llama.cpp did not read a batch of {self.name} within {self.patience:,.0f}"
+                " seconds; give shorter sequences, or use a faster machine"
             ) from None
         except BaseException:
             self.stop()
@@ -113,14 +128,30 @@ class LlamaCppProcess(ProgramProcess):
 
 FOLDERS = re.compile(r"^/\S*/(?=\S+:\d+: )")
 """The folder in which llama.cpp was compiled, before the name of a source file."""
-TELLING = ("ASSERT", "error loading model", "missing", "wrong", "invalid", "unknown", "RuntimeError", "error")
-"""Words in the lines that name a failure, the surest first; keys of the file and warnings have some of them too."""
+TELLING = (
+    "ASSERT",
+    "error loading model",
+    "missing",
+    "wrong",
+    "invalid",
+    "unknown",
+    "RuntimeError",
+    "error",
+)
+"""Words in the lines that name a failure, the surest first; keys of the file and warnings have some
+of them too.
+"""
 NO_TOKEN = re.compile(r"error loading model vocabulary: .*::at")
-PHI3 = " (the vocabulary lacks a token: llama.cpp needs <unk>, <s>, </s> and <|endoftext|> where general.name has phi3)"
+PHI3 = (
+    " (the vocabulary lacks a token: llama.cpp needs <unk>, <s>, </s> and <|endoftext|> where"
+    " general.name has phi3)"
+)
 
 
 def last_words(stderr: str, code: int) -> str:
-    """The line of stderr that names the failure, with the signal that ended the process. code: its return code."""
+    """The line of stderr that names the failure, with the signal that ended the process. code: its
+    return code.
+    """
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     telling = [line for word in TELLING for line in lines if word in line]
     ended = f" (ended by signal {-code})" if code < 0 else ""
@@ -129,25 +160,35 @@ def last_words(stderr: str, code: int) -> str:
 
 
 class LlamaCppEngine(Engine):
-    """A GGUF file as llama.cpp runs it, in a new process for every call, or in one process while it is `opened`.
+    """A GGUF file as llama.cpp runs it, in a new process for every call, or in one process while it
+    is `opened`.
 
-    path: the file, or the first of several shards. overrides: (type, value) of metadata keys that replace those of the
-    file. options: other fields of `Load`; by default it computes on the CPU, as exactly as llama.cpp can.
+    path: the file, or the first of several shards. overrides: (type, value) of metadata keys that
+    replace those of the file. options: other fields of `Load`; by default it computes on the CPU,
+    as exactly as llama.cpp can.
     """
 
-    def __init__(self, path: Path, overrides: Mapping[str, Override] | None = None, **options: Any) -> None:
-        self.path, self.overrides, self.options = path, dict(overrides or {}), options
+    def __init__(
+        self, path: Path, overrides: Mapping[str, Override] | None = None, **options: Any
+    ) -> None:
+        self.path = path
+        self.overrides = dict(overrides or {})
+        self.options = options
         self.process: LlamaCppProcess | None = None
         self.runtime = runtime()
 
     @property
     def load(self) -> Load:
         """The first line for the program."""
-        return Load(path=str(self.path), overrides=self.overrides, **{"threads": threads(), **self.options})
+        return Load(
+            path=str(self.path), overrides=self.overrides, **{"threads": threads(), **self.options}
+        )
 
     @contextmanager
     def opened(self) -> Iterator[LlamaCppEngine]:
-        """One process for all calls, while it is entered. Raises RopeconvError where llama.cpp cannot load the file."""
+        """One process for all calls, while it is entered. Raises RopeconvError where llama.cpp
+        cannot load the file.
+        """
         with LlamaCppProcess(self.load) as self.process:
             try:
                 yield self
@@ -163,8 +204,8 @@ class LlamaCppEngine(Engine):
     ) -> Tensor:
         """Logits after some tokens, float32 [len(kept), vocabulary].
 
-        ids: all tokens. kept: rising indices into `ids`. progress: callbacks. positions: of all tokens, rising, in
-        blocks without gaps; by default from 0 on.
+        ids: all tokens. kept: rising indices into `ids`. progress: callbacks. positions: of all
+        tokens, rising, in blocks without gaps; by default from 0 on.
         """
         import torch
 
@@ -177,14 +218,20 @@ class LlamaCppEngine(Engine):
                 self._ask(NoneType, "spread_logits", *asked, progress=progress)
             return torch.from_numpy(np.load(out))
 
-    def token_losses(self, ids: Sequence[int], targets: Sequence[int], progress: Progress | None = None) -> TokenLosses:
-        loss, right = self._ask(tuple[bytes, bytes], "losses", list(ids), list(targets), progress=progress)
+    def token_losses(
+        self, ids: Sequence[int], targets: Sequence[int], progress: Progress | None = None
+    ) -> TokenLosses:
+        loss, right = self._ask(
+            tuple[bytes, bytes], "losses", list(ids), list(targets), progress=progress
+        )
         return TokenLosses(np.frombuffer(loss), np.frombuffer(right, bool))
 
     def generate(self, ids: Sequence[int], count: int) -> list[int]:
         return self._ask(list[int], "generate", list(ids), count)
 
-    def _ask(self, kind: type[T], method: str, *arguments: object, progress: Progress | None = None) -> T:
+    def _ask(
+        self, kind: type[T], method: str, *arguments: object, progress: Progress | None = None
+    ) -> T:
         if self.process is not None:
             return self.process.ask(kind, method, *arguments, progress=progress)
         with LlamaCppProcess(self.load) as process:
@@ -192,7 +239,9 @@ class LlamaCppEngine(Engine):
 
 
 def threads() -> int:
-    """The threads of the CPU: OMP_NUM_THREADS where it is set, otherwise one for each core of this process."""
+    """The threads of the CPU: OMP_NUM_THREADS where it is set, otherwise one for each core of this
+    process.
+    """
     number = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
     return int(number) if number.isdecimal() and int(number) else cores()
 
@@ -206,7 +255,9 @@ def runtime() -> str:
 
 
 LONGEST = 300.0
-"""Seconds without an answer until a file is given up; 100 GB load in some seconds, from a network disk in tens."""
+"""Seconds without an answer until a file is given up; 100 GB load in some seconds, from a network
+disk in tens.
+"""
 
 
 DECODED = 5
@@ -219,11 +270,12 @@ def available() -> bool:
 
 
 def why_not_run(path: Path) -> tuple[str, str]:
-    """Why llama.cpp cannot run a file, and why that is not known; both are empty where it decodes five tokens.
+    """Why llama.cpp cannot run a file, and why that is not known; both are empty where it decodes
+    five tokens.
 
-    It decodes four and one, which it may compute in different ways. Weights are mapped, and all are read twice. A file
-    larger than the memory is only loaded, without its weights. Without an answer for `LONGEST` seconds, a file that was
-    not loaded counts as failed, another one as not tested.
+    It decodes four and one, which it may compute in different ways. Weights are mapped, and all are
+    read twice. A file larger than the memory is only loaded, without its weights. Without an answer
+    for `LONGEST` seconds, a file that was not loaded counts as failed, another one as not tested.
     """
     size = path.stat().st_size
     load = Load(path=str(path), threads=threads(), batch=4, cache="f16", plain=False, repack=False)
@@ -231,14 +283,23 @@ def why_not_run(path: Path) -> tuple[str, str]:
     try:
         with process:
             if size > _memory():
-                return "", f"the file ({human(size)}) is larger than the memory, so llama.cpp only loaded it"
+                return (
+                    "",
+                    (
+                        f"the file ({human(size)}) is larger than the memory, so llama.cpp only"
+                        " loaded it"
+                    ),
+                )
             tokens = [token % process.loaded.vocabulary for token in range(1, 7)]
             losses, _ = process.ask(tuple[bytes, bytes], "losses", tokens, [4, 5])
     except LlamaCppError as problem:
         if problem.words:
             return problem.words, ""
         if "loaded" in vars(process):
-            return "", f"llama.cpp loaded the file and decoded no five tokens within {LONGEST:g} seconds"
+            return (
+                "",
+                f"llama.cpp loaded the file and decoded no five tokens within {LONGEST:g} seconds",
+            )
         return f"it did not load within {LONGEST:g} seconds", ""
     if np.isnan(np.frombuffer(losses)).any():
         return "it computes NaN, as it does from weights that are too large for f16", ""
@@ -251,15 +312,20 @@ def _memory() -> int:
 
 
 def overrides(schedule: Schedule, arch: str) -> dict[str, Override] | None:
-    """The key overrides with which llama.cpp computes a schedule; None where keys cannot express it.
+    """The key overrides with which llama.cpp computes a schedule; None where keys cannot express
+    it.
 
     arch: the GGUF architecture, with which the keys begin.
     """
-    form, attention_factor = schedule.form, schedule.attention_factor
+    form = schedule.form
+    attention_factor = schedule.attention_factor
     row = find_arch(arch, assumed=True)
     if not isinstance(form, (Plain, InterpolatedForm, Yarn)):
         return None
-    values: dict[str, Override] = {row.theta_key: ("float", form.theta), "context_length": ("int", schedule.context)}
+    values: dict[str, Override] = {
+        row.theta_key: ("float", form.theta),
+        "context_length": ("int", schedule.context),
+    }
     log = 0.0
     if isinstance(form, Plain):
         values["rope.scaling.type"] = ("str", "none")
@@ -285,10 +351,11 @@ def overrides(schedule: Schedule, arch: str) -> dict[str, Override] | None:
 
 
 def _mscale_all_dim(schedule: Schedule, arch: Arch, log: float) -> float:
-    """The mscale_all_dim with which llama.cpp has the softmax scale of a schedule; 0 where it has none.
+    """The mscale_all_dim with which llama.cpp has the softmax scale of a schedule; 0 where it has
+    none.
 
-    log: 0.1 ln s. It multiplies all logits by the square of attention factor times 1 + mscale_all_dim log, and without
-    yarn by that of 1 + log as well (src/models/deepseek2.cpp).
+    log: 0.1 ln s. It multiplies all logits by the square of attention factor times 1 +
+    mscale_all_dim log, and without yarn by that of 1 + log as well (src/models/deepseek2.cpp).
     """
     if not (arch.softmax and arch.log_multiplier) or not log:
         return 0.0

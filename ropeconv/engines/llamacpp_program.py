@@ -1,7 +1,9 @@
-"""A program with one model in llama.cpp: `Load` on stdin, then calls of methods of `LlamaModel`, a line of JSON each.
+"""A program with one model in llama.cpp: `Load` on stdin, then calls of methods of `LlamaModel`, a
+line of JSON each.
 
-It answers each line by one `Message` with an answer, after some that say how much was read, until stdin ends. Output of
-libraries goes to stderr. The process ends with its caller, also in the middle of a call.
+It answers each line by one `Message` with an answer, after some that say how much was read, until
+stdin ends. Output of libraries goes to stderr. The process ends with its caller, also in the middle
+of a call.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ if TYPE_CHECKING:
 TAGS = {"int": 0, "float": 1, "bool": 2, "str": 3}
 TYPES = {"f32": 0, "f16": 1, "bf16": 30}
 """Numbers of ggml."""
-ROWS, NUMBERS = 256, 1 << 24
+ROWS = 256
+NUMBERS = 1 << 24
 """Logits that exist at a time: so many positions, and so many numbers (64 MiB)."""
 ALL_LAYERS = 999
 Override = tuple[Literal["int", "float", "bool", "str"], int | float | str]
@@ -34,10 +37,11 @@ Override = tuple[Literal["int", "float", "bool", "str"], int | float | str]
 class Load(msgspec.Struct, frozen=True, kw_only=True):
     """A model, and how it runs.
 
-    path: of the file, or of the first of several shards. overrides: metadata keys that replace those of the file.
-    threads: of the CPU. batch: tokens read at a time. cache: type of the cached keys and values. plain: without flash
-    attention, and with the whole context in window layers. gpu: all layers on the GPU. vocabulary_only: no weights, for
-    `encode` and `decode`. repack: copies of weights in a layout that is faster, where llama.cpp has one.
+    path: of the file, or of the first of several shards. overrides: metadata keys that replace
+    those of the file. threads: of the CPU. batch: tokens read at a time. cache: type of the cached
+    keys and values. plain: without flash attention, and with the whole context in window layers.
+    gpu: all layers on the GPU. vocabulary_only: no weights, for `encode` and `decode`. repack:
+    copies of weights in a layout that is faster, where llama.cpp has one.
     """
 
     path: str
@@ -54,8 +58,8 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 class LoadedModel(msgspec.Struct, frozen=True):
     """The answer to `Load`.
 
-    vocabulary: number of tokens. prefix: tokens before every text. offloads: whether this build of llama.cpp can use a
-    GPU.
+    vocabulary: number of tokens. prefix: tokens before every text. offloads: whether this build of
+    llama.cpp can use a GPU.
     """
 
     vocabulary: int
@@ -64,17 +68,22 @@ class LoadedModel(msgspec.Struct, frozen=True):
 
 
 class Message(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A line of the program. read: tokens since the last line. answer: of a call; empty before its end."""
+    """A line of the program. read: tokens since the last line. answer: of a call; empty before its
+    end.
+    """
 
     read: int = 0
     answer: msgspec.Raw = msgspec.Raw()
 
 
 def overrides(llama: Any, values: Mapping[str, Override]) -> Any:
-    """A ctypes array of llama_model_kv_override that ends with an empty key. values: (type, value) by key."""
+    """A ctypes array of llama_model_kv_override that ends with an empty key. values: (type, value)
+    by key.
+    """
     array = (llama.llama_model_kv_override * (len(values) + 1))()
     for entry, (key, (kind, value)) in zip(array, values.items(), strict=False):
-        entry.tag, entry.key = TAGS[kind], key.encode()
+        entry.tag = TAGS[kind]
+        entry.key = key.encode()
         union = entry.value
         if kind == "int":
             union.val_i64 = int(value)
@@ -92,18 +101,21 @@ def overrides(llama: Any, values: Mapping[str, Override]) -> Any:
 class LlamaModel:
     """A loaded model. Its methods raise RuntimeError where llama.cpp refuses.
 
-    advance: called with the tokens read since the last call. width: size of the vocabulary. rows: positions whose
-    logits exist at a time.
+    advance: called with the tokens read since the last call. width: size of the vocabulary. rows:
+    positions whose logits exist at a time.
     """
 
     def __init__(self, load: Load, advance: Callable[[int], None]) -> None:
         import llama_cpp as llama
 
-        self.llama, self.load, self.advance = llama, load, advance
+        self.llama = llama
+        self.load = load
+        self.advance = advance
         llama.llama_backend_init()
         settings = llama.llama_model_default_params()
         settings.n_gpu_layers = ALL_LAYERS if load.gpu else 0
-        settings.vocab_only, settings.use_extra_bufts = load.vocabulary_only, load.repack
+        settings.vocab_only = load.vocabulary_only
+        settings.use_extra_bufts = load.repack
         kept = overrides(llama, load.overrides)
         if load.overrides:
             settings.kv_overrides = ctypes.cast(kept, type(settings.kv_overrides))
@@ -127,8 +139,8 @@ class LlamaModel:
     def _begin(self, length: int, sequences: int = 1) -> None:
         """Make a context for a sequence, and forget the one before. length: in tokens.
 
-        The context is as short as possible, since llama.cpp uses LongRoPE's long list where the context is longer than
-        the trained one.
+        The context is as short as possible, since llama.cpp uses LongRoPE's long list where the
+        context is longer than the trained one.
 
         sequences: how many share the cells of the cache.
         """
@@ -141,7 +153,8 @@ class LlamaModel:
         self.size, self.context = (size, sequences), self._context(size, sequences)
 
     def _context(self, size: int, sequences: int) -> Any:
-        load, settings = self.load, self.llama.llama_context_default_params()
+        load = self.load
+        settings = self.llama.llama_context_default_params()
         settings.n_ctx = size
         settings.n_batch = settings.n_ubatch = min(load.batch, size)
         settings.n_outputs_max = min(self.rows, settings.n_batch)
@@ -160,14 +173,17 @@ class LlamaModel:
     def _read(
         self, tokens: list[int], first: int, positions: set[int], sequence: int = 0
     ) -> Iterator[NDArray[np.float32]]:
-        """Read tokens, and yield the logits at the wanted positions, float32 [vocabulary], in rising order.
+        """Read tokens, and yield the logits at the wanted positions, float32 [vocabulary], in
+        rising order.
 
-        first: the position of the first token. sequence: to which the tokens belong. A row is valid until the next one
-        is requested.
+        first: the position of the first token. sequence: to which the tokens belong. A row is valid
+        until the next one is requested.
         """
         start = 0
         while start < len(tokens):
-            batch, count, rows = self.batch, 0, list[int]()
+            batch = self.batch
+            count = 0
+            rows = list[int]()
             while start + count < len(tokens) and count < min(self.load.batch, self.size[0]):
                 position = first + start + count
                 if position in positions:
@@ -182,24 +198,32 @@ class LlamaModel:
             if self.llama.llama_decode(self.context, batch) != 0:
                 raise RuntimeError("llama.cpp does not decode the sequence")
             for row in rows:
-                yield np.ctypeslib.as_array(self.llama.llama_get_logits_ith(self.context, row), (self.width,))
+                yield np.ctypeslib.as_array(
+                    self.llama.llama_get_logits_ith(self.context, row), (self.width,)
+                )
             start += count
             self.advance(count)
 
     def logits(self, tokens: list[int], positions: list[int], out: str) -> None:
-        """Write the logits after some tokens, float32 [positions, vocabulary]. positions: rising indices. out: .npy."""
+        """Write the logits after some tokens, float32 [positions, vocabulary]. positions: rising
+        indices. out: .npy.
+        """
         rows = np.empty((len(positions), self.width), np.float32)
         self._begin(len(tokens))
         for index, row in enumerate(self._read(tokens, 0, set(positions))):
             rows[index] = row
         np.save(out, rows)
 
-    def spread_logits(self, tokens: list[int], places: list[int], wanted: list[int], out: str) -> None:
-        """Write the logits after some tokens whose positions have gaps, float32 [wanted, vocabulary].
+    def spread_logits(
+        self, tokens: list[int], places: list[int], wanted: list[int], out: str
+    ) -> None:
+        """Write the logits after some tokens whose positions have gaps, float32 [wanted,
+        vocabulary].
 
-        llama.cpp reads only tokens that follow each other in a sequence, and a sequence may begin anywhere. So the
-        first token after a gap begins a sequence, which then gets the cached keys and values of all blocks before it,
-        as `llama_memory_seq_cp` shares a prefix. That token sees only itself; those after it see every block.
+        llama.cpp reads only tokens that follow each other in a sequence, and a sequence may begin
+        anywhere. So the first token after a gap begins a sequence, which then gets the cached keys
+        and values of all blocks before it, as `llama_memory_seq_cp` shares a prefix. That token
+        sees only itself; those after it see every block.
 
         Args:
             tokens: All of them.
@@ -207,16 +231,23 @@ class LlamaModel:
             wanted: Rising indices into `tokens`.
             out: The .npy file.
         """
-        starts = [0, *(index for index in range(1, len(tokens)) if places[index] != places[index - 1] + 1)]
+        starts = [
+            0,
+            *(index for index in range(1, len(tokens)) if places[index] != places[index - 1] + 1),
+        ]
         rows = np.empty((len(wanted), self.width), np.float32)
         kept = {places[index] for index in wanted}
         row = 0
         self._begin(len(tokens), len(starts))
         memory = self.llama.llama_get_memory(self.context)
 
-        for sequence, (start, stop) in enumerate(zip(starts, [*starts[1:], len(tokens)], strict=True)):
+        for sequence, (start, stop) in enumerate(
+            zip(starts, [*starts[1:], len(tokens)], strict=True)
+        ):
             for first, last in ((start, start + 1), (start + 1, stop)):
-                for logits in self._read(tokens[first:last], places[start] + first - start, kept, sequence):
+                for logits in self._read(
+                    tokens[first:last], places[start] + first - start, kept, sequence
+                ):
                     rows[row] = logits
                     row += 1
                 if first == start and sequence:
@@ -224,16 +255,19 @@ class LlamaModel:
         np.save(out, rows)
 
     def losses(self, tokens: list[int], targets: list[int]) -> tuple[bytes, bytes]:
-        """The losses of some tokens in nats, float64, and whether each was the likeliest, one byte each.
+        """The losses of some tokens in nats, float64, and whether each was the likeliest, one byte
+        each.
 
         targets: rising indices, from 1 on.
         """
-        loss, right = np.empty(len(targets)), np.zeros(len(targets), bool)
+        loss = np.empty(len(targets))
+        right = np.zeros(len(targets), bool)
         needed = tokens[: targets[-1]]  # later tokens have no effect
         self._begin(len(tokens))
         rows = self._read(needed, 0, {target - 1 for target in targets})
         for index, (target, row) in enumerate(zip(targets, rows, strict=True)):
-            token, likeliest = tokens[target], int(row.argmax())
+            token = tokens[target]
+            likeliest = int(row.argmax())
             most = float(row[likeliest])
             with np.errstate(all="ignore"):
                 total = np.exp(row - row[likeliest]).sum(dtype=np.float64)
@@ -243,7 +277,9 @@ class LlamaModel:
 
     def generate(self, tokens: list[int], count: int) -> list[int]:
         """The next tokens of greedy decoding."""
-        batch, first, generated = tokens, 0, list[int]()
+        batch = tokens
+        first = 0
+        generated = list[int]()
         self._begin(len(batch) + count)
         while len(generated) < count:
             last = first + len(batch) - 1
@@ -251,7 +287,8 @@ class LlamaModel:
             generated.append(int(row.argmax()))
             if self.llama.llama_vocab_is_eog(self.vocabulary, generated[-1]):
                 break
-            batch, first = generated[-1:], last + 1
+            batch = generated[-1:]
+            first = last + 1
         return generated
 
     def encode(self, text: str) -> list[int]:
@@ -259,7 +296,9 @@ class LlamaModel:
         data = text.encode()
         room = len(data) + 8
         tokens = (self.llama.llama_token * room)()
-        count = self.llama.llama_tokenize(self.vocabulary, data, len(data), tokens, room, False, False)
+        count = self.llama.llama_tokenize(
+            self.vocabulary, data, len(data), tokens, room, False, False
+        )
         if count < 0:
             raise RuntimeError("llama.cpp does not tokenize the text")
         return list(tokens[:count])
@@ -270,7 +309,9 @@ class LlamaModel:
         room = 64 * len(tokens) + 64
         while True:
             data = ctypes.create_string_buffer(room)
-            count = self.llama.llama_detokenize(self.vocabulary, given, len(tokens), data, room, False, True)
+            count = self.llama.llama_detokenize(
+                self.vocabulary, given, len(tokens), data, room, False, True
+            )
             if count >= 0:
                 return data.raw[:count].decode("utf-8", "replace")
             room = -count

@@ -1,7 +1,9 @@
-"""Probe, which asks transformers in another process what it computes from a config, and a cache of its answers.
+"""Probe, which asks transformers in another process what it computes from a config, and a cache of
+its answers.
 
-The key of the cache covers the config and the code that loads it: the versions of transformers and torch, the files of
-transformers with the model's RoPE, and the probe. The module is fast to import, since the probe has to start first.
+The key of the cache covers the config and the code that loads it: the versions of transformers and
+torch, the files of transformers with the model's RoPE, and the probe. The module is fast to import,
+since the probe has to start first.
 """
 
 import hashlib
@@ -26,7 +28,8 @@ from .process import ProgramProcess
 class Probe(ProgramProcess):
     """`probe_program.py`, which imports torch and transformers while its caller plans and copies.
 
-    It starts when it is entered, or with the first question, and has the environment of its caller without secrets.
+    It starts when it is entered, or with the first question, and has the environment of its caller
+    without secrets.
     """
 
     def __init__(self, python: str = sys.executable) -> None:
@@ -42,22 +45,34 @@ class Probe(ProgramProcess):
         """Start the import of the code of a model, before `ask`."""
         self.send(json.dumps({"model_type": model_type}).encode())
 
-    def ask(self, folder: Path, context: int, own_code: bool = False, stands_for: str = "") -> JsonObject:
-        """The frequencies that transformers computes from a config: {"modules": ...}, or {"error": message}.
+    def ask(
+        self, folder: Path, context: int, own_code: bool = False, stands_for: str = ""
+    ) -> JsonObject:
+        """The frequencies that transformers computes from a config: {"modules": ...}, or {"error":
+        message}.
 
-        A process that has ended is started again. folder: with config.json. context: in tokens; the frequencies are
-        those at its last position. own_code: run the modelling file in the folder, which the caller trusts.
-        stands_for: replaces a model type that transformers does not have.
+        A process that has ended is started again. folder: with config.json. context: in tokens; the
+        frequencies are those at its last position. own_code: run the modelling file in the folder,
+        which the caller trusts. stands_for: replaces a model type that transformers does not have.
         """
         if not self.is_running:
             self.start()
-        question = {"path": str(folder.resolve()), "context": context, "own": own_code, "as": stands_for}
+        question = {
+            "path": str(folder.resolve()),
+            "context": context,
+            "own": own_code,
+            "as": stands_for,
+        }
         self.send(json.dumps(question).encode())
-        return parsed(self.receive()) or {"error": "transformers ended without an answer that can be read"}
+        return parsed(self.receive()) or {
+            "error": "transformers ended without an answer that can be read"
+        }
 
 
 class SharedProbe(Probe):
-    """A probe that starts with the first question, stays for the next output, and ends with its caller."""
+    """A probe that starts with the first question, stays for the next output, and ends with its
+    caller.
+    """
 
     def prefetch(self, model_type: str) -> None:
         """Start nothing, since the process may run already."""
@@ -70,7 +85,9 @@ class SharedProbe(Probe):
 
 
 class Module(msgspec.Struct, frozen=True):
-    """A set of frequencies. inv_freq, short: radians per token, at the end of the context and at its beginning."""
+    """A set of frequencies. inv_freq, short: radians per token, at the end of the context and at
+    its beginning.
+    """
 
     inv_freq: tuple[float, ...]
     short: tuple[float, ...]
@@ -100,7 +117,9 @@ def parsed(text: str | bytes) -> JsonObject | None:
 
 
 class ProbeCache:
-    """Answers by key, as files of a folder: `ropeconv/checks` in the user's cache. It can be deleted at any time."""
+    """Answers by key, as files of a folder: `ropeconv/checks` in the user's cache. It can be
+    deleted at any time.
+    """
 
     def __init__(self) -> None:
         base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
@@ -108,13 +127,17 @@ class ProbeCache:
 
     @staticmethod
     def key(config_text: str, model_type: str, context: int, stands_for: str = "") -> str:
-        """The key of the answer to a config; empty, so that nothing is cached, where transformers has no files on disk.
+        """The key of the answer to a config; empty, so that nothing is cached, where transformers
+        has no files on disk.
 
-        config_text: the whole config.json. model_type: of the model whose code reads it. context: in tokens.
-        stands_for: as for `Probe.ask`.
+        config_text: the whole config.json. model_type: of the model whose code reads it. context:
+        in tokens. stands_for: as for `Probe.ask`.
         """
         digest = hashlib.sha256(f"{context}\n{stands_for}\n{config_text}".encode())
-        for path in (Path(__file__).with_name("probe_program.py"), Path(__file__).parents[1] / "loader.py"):
+        for path in (
+            Path(__file__).with_name("probe_program.py"),
+            Path(__file__).parents[1] / "loader.py",
+        ):
             digest.update(path.read_bytes())
         try:
             for package in ("transformers", "torch"):
@@ -130,13 +153,19 @@ class ProbeCache:
         return digest.hexdigest()
 
     def answer(
-        self, folder: Path, model_type: str, context: int, own_code: bool = False, stands_for: str = "",
+        self,
+        folder: Path,
+        model_type: str,
+        context: int,
+        own_code: bool = False,
+        stands_for: str = "",
         probe: Probe | None = None,
-    ) -> JsonObject:  # fmt: skip
-        """The answer of `Probe.ask`, which may be cached; not that of a modelling file of the folder.
+    ) -> JsonObject:
+        """The answer of `Probe.ask`, which may be cached; not that of a modelling file of the
+        folder.
 
-        model_type: as for `key`. probe: a running one; None to start one. folder, context, own, stands_for: as for
-        `Probe.ask`.
+        model_type: as for `key`. probe: a running one; None to start one. folder, context, own,
+        stands_for: as for `Probe.ask`.
         """
         text = (folder / "config.json").read_bytes().decode(errors="replace")
         key = "" if own_code else self.key(text, model_type, context, stands_for)
@@ -156,7 +185,9 @@ class ProbeCache:
         return answer if answer is not None and "modules" in answer else None
 
     def put(self, key: str, answer: JsonObject) -> None:
-        """Cache an answer, unless it is an error or the key is empty. A cache that cannot be written is ignored."""
+        """Cache an answer, unless it is an error or the key is empty. A cache that cannot be
+        written is ignored.
+        """
         if not key or "error" in answer:
             return
         path = self.folder / f"{key}.json"

@@ -1,20 +1,22 @@
 """A program that asks a transformers installation what it computes from a config.
 
-It runs as `python probe_program.py`, so that any version on PYTHONPATH can be asked. It imports transformers at once,
-while its caller plans and copies, and answers a line of JSON on stdin, {"path": folder, "context": n, "own": false,
-"as": ""}, by a line on stdout. own: run the modelling file in the folder, which the caller has written or trusts. as:
-the model type with which a config is read whose own model type this installation does not have.
-A line {"model_type": name} starts the import of the code of that model, and gets no answer.
-The answer holds, per rotary module of the text model, the frequencies and attention factor that it applies at the last
-position of the context and at the first ones, taken from its buffers after a forward pass. A model with an encoder and
-a decoder is asked as a whole, and both have to compute the same.
+It runs as `python probe_program.py`, so that any version on PYTHONPATH can be asked. It imports
+transformers at once, while its caller plans and copies, and answers a line of JSON on stdin,
+{"path": folder, "context": n, "own": false, "as": ""}, by a line on stdout. own: run the modelling
+file in the folder, which the caller has written or trusts. as: the model type with which a config
+is read whose own model type this installation does not have. A line {"model_type": name} starts the
+import of the code of that model, and gets no answer. The answer holds, per rotary module of the
+text model, the frequencies and attention factor that it applies at the last position of the context
+and at the first ones, taken from its buffers after a forward pass. A model with an encoder and a
+decoder is asked as a whole, and both have to compute the same.
 """
 
 from __future__ import annotations
 
 import gc
 
-gc.disable()  # a quarter of the imports: 4.1 in place of 5.5 s of CPU for the Llama of transformers 5.23
+# a quarter of the imports: 4.1 in place of 5.5 s of CPU for the Llama of transformers 5.23
+gc.disable()
 
 import contextlib
 import copy
@@ -77,12 +79,17 @@ def version() -> str:
 
 
 def ask(path: str, context: int, stands_for: str) -> dict[str, object]:
-    """The answer for a folder: frequencies and attention factor per rotary module of the text model of its config.
+    """The answer for a folder: frequencies and attention factor per rotary module of the text model
+    of its config.
 
     stands_for: the model type of a config whose own is not known here; empty to read it unchanged.
     """
     config, read_as = read(Path(path), stands_for)
-    text = config.get_text_config() if hasattr(config, "get_text_config") else getattr(config, "text_config", config)
+    text = (
+        config.get_text_config()
+        if hasattr(config, "get_text_config")
+        else getattr(config, "text_config", config)
+    )
     halves = getattr(config, "is_encoder_decoder", False)
     if halves:
         text = config
@@ -94,9 +101,13 @@ def ask(path: str, context: int, stands_for: str) -> dict[str, object]:
     for name, module in model.named_modules():
         if "RotaryEmbedding" in type(module).__name__:
             answers = dict(look(module, name, context))
-            differ = [label for label in answers if modules.get(label, answers[label]) != answers[label]]
+            differ = [
+                label for label in answers if modules.get(label, answers[label]) != answers[label]
+            ]
             if differ and halves:
-                raise ValueError(f"its encoder and its decoder compute different {differ[0]} frequencies")
+                raise ValueError(
+                    f"its encoder and its decoder compute different {differ[0]} frequencies"
+                )
             modules.update(answers)
     if not modules:
         raise ValueError(f"{type(model).__name__} has no rotary module")
@@ -104,14 +115,18 @@ def ask(path: str, context: int, stands_for: str) -> dict[str, object]:
 
 
 def read(folder: Path, stands_for: str) -> tuple[PretrainedConfig, str]:
-    """The config in a folder, and the model type that was put in the place of its own. stands_for: as for `ask`."""
+    """The config in a folder, and the model type that was put in the place of its own. stands_for:
+    as for `ask`.
+    """
     from transformers import CONFIG_MAPPING
 
     whole = json.loads((folder / "config.json").read_bytes())
     if stands_for:
         holder = whole["thinker_config"] if isinstance(whole.get("thinker_config"), dict) else whole
         part = holder["text_config"] if isinstance(holder.get("text_config"), dict) else whole
-        unknown = [config for config in (part, whole) if config.get("model_type") not in CONFIG_MAPPING]
+        unknown = [
+            config for config in (part, whole) if config.get("model_type") not in CONFIG_MAPPING
+        ]
         if unknown:
             return make_config(part, stands_for), stands_for
     try:
@@ -123,7 +138,9 @@ def read(folder: Path, stands_for: str) -> tuple[PretrainedConfig, str]:
 
 
 def ask_own(path: str, context: int) -> dict[str, object]:
-    """The answer for a folder whose frequencies are stored in a tensor and read by its own modelling file."""
+    """The answer for a folder whose frequencies are stored in a tensor and read by its own
+    modelling file.
+    """
     from safetensors.torch import load_file
 
     config = load_config(Path(path), trust=True)
@@ -136,7 +153,9 @@ def ask_own(path: str, context: int) -> dict[str, object]:
 
 
 def build(text: PretrainedConfig) -> Module:
-    """The text model of a config on the meta device, without weights, but with its rotary modules on the CPU."""
+    """The text model of a config on the meta device, without weights, but with its rotary modules
+    on the CPU.
+    """
     import torch
     from transformers import PreTrainedModel
 
@@ -153,11 +172,15 @@ def build(text: PretrainedConfig) -> Module:
 
 
 def class_of(text: PretrainedConfig) -> type[Module]:
-    """The class of the text model of a config: of AutoModel, or the one in its modelling file that takes the config."""
+    """The class of the text model of a config: of AutoModel, or the one in its modelling file that
+    takes the config.
+    """
     from transformers import AutoModel, AutoModelForCausalLM, PreTrainedModel
 
     for auto in (AutoModel, AutoModelForCausalLM):
-        with contextlib.suppress(KeyError, ValueError):  # it names classes that are not there (Voxtral Realtime)
+        with contextlib.suppress(
+            KeyError, ValueError
+        ):  # it names classes that are not there (Voxtral Realtime)
             known = auto._model_mapping[type(text)]
             first: type[Module] = known[0] if isinstance(known, (tuple, list)) else known
             return first
@@ -165,9 +188,12 @@ def class_of(text: PretrainedConfig) -> type[Module]:
     return next(
         member
         for name, member in vars(code).items()
-        if name.endswith("Model") and isinstance(member, type) and issubclass(member, PreTrainedModel)
-        and getattr(member, "config_class", None) is type(text) and not name.endswith("PreTrainedModel")
-    )  # fmt: skip
+        if name.endswith("Model")
+        and isinstance(member, type)
+        and issubclass(member, PreTrainedModel)
+        and getattr(member, "config_class", None) is type(text)
+        and not name.endswith("PreTrainedModel")
+    )
 
 
 def on_cpu(rotary: type[Module]) -> None:
@@ -187,26 +213,42 @@ def on_cpu(rotary: type[Module]) -> None:
 
 
 def shrunk(text: PretrainedConfig) -> PretrainedConfig:
-    """A copy of a text config, or of one with an encoder and a decoder, with as few layers as show every kind."""
+    """A copy of a text config, or of one with an encoder and a decoder, with as few layers as show
+    every kind.
+    """
     text = copy.deepcopy(text)
     halves = getattr(text, "is_encoder_decoder", False) and hasattr(text, "encoder")
-    for part in [half.get_text_config() for half in (text.encoder, text.decoder)] if halves else [text]:
-        kinds, count = getattr(part, "layer_types", None), getattr(part, "num_hidden_layers", 1)
-        keep = min(count, 1 + max((kinds.index(kind) for kind in set(kinds)), default=0)) if kinds else min(count, 1)
+    for part in (
+        [half.get_text_config() for half in (text.encoder, text.decoder)] if halves else [text]
+    ):
+        kinds = getattr(part, "layer_types", None)
+        count = getattr(part, "num_hidden_layers", 1)
+        keep = (
+            min(count, 1 + max((kinds.index(kind) for kind in set(kinds)), default=0))
+            if kinds
+            else min(count, 1)
+        )
         part.num_hidden_layers = keep
         for name in ("layer_types", "no_rope_layers", "mlp_layer_types"):
             if isinstance(getattr(part, name, None), list):
-                with contextlib.suppress(AttributeError):  # a property that follows the number of layers
+                with contextlib.suppress(
+                    AttributeError
+                ):  # a property that follows the number of layers
                     setattr(part, name, getattr(part, name)[:keep])
     return text
 
 
 def look(module: Module, name: str, context: int) -> Iterator[tuple[str, dict[str, object]]]:
-    """Yields (label, answer) per set of frequencies in a rotary module; the label is "global" or "local".
+    """Yields (label, answer) per set of frequencies in a rotary module; the label is "global" or
+    "local".
 
     name: of the module in its model, which shows whether it is local. context: in tokens.
     """
-    kinds = [key[: -len("_inv_freq")] for key in dict(module.named_buffers()) if key.endswith("_inv_freq")]
+    kinds = [
+        key[: -len("_inv_freq")]
+        for key in dict(module.named_buffers())
+        if key.endswith("_inv_freq")
+    ]
     kinds = [kind for kind in kinds if not kind.endswith("original")]
     if not kinds:
         local = name.endswith(("_local", "_unscaled")) or "sliding_attention" in name
@@ -217,7 +259,8 @@ def look(module: Module, name: str, context: int) -> Iterator[tuple[str, dict[st
 
 
 def run(module: Module, kind: str | None, context: int) -> dict[str, object]:
-    """The answer for one set of frequencies: at the end of the context, at position 1, and the attention factor.
+    """The answer for one set of frequencies: at the end of the context, at position 1, and the
+    attention factor.
 
     kind: the layer type of the set, None for a module with one set. context: in tokens.
     """
@@ -230,7 +273,9 @@ def run(module: Module, kind: str | None, context: int) -> dict[str, object]:
 
 
 def forward(module: Module, kind: str | None, positions: list[int]) -> float:
-    """Runs a rotary module at positions from 0 on, and returns its attention factor, which is cos at position 0."""
+    """Runs a rotary module at positions from 0 on, and returns its attention factor, which is cos
+    at position 0.
+    """
     import torch
 
     states = torch.zeros(1, len(positions), 2)
@@ -240,7 +285,9 @@ def forward(module: Module, kind: str | None, positions: list[int]) -> float:
         result = module(states, ids, **extra)
     except (IndexError, RuntimeError):
         try:
-            result = module(states, ids[None].expand(3, 1, -1), **extra)  # sections of positions (Qwen VL)
+            result = module(
+                states, ids[None].expand(3, 1, -1), **extra
+            )  # sections of positions (Qwen VL)
         except RuntimeError:
             result = module(states, seq_len=positions[-1] + 1)  # before 4.48, in some families
     first = result[0] if isinstance(result, tuple) else result.abs()

@@ -13,10 +13,11 @@ TAIL = 1 << 20
 
 
 class ProgramProcess:
-    """A program that reads questions from stdin, one line of JSON each, and writes its answers to stdout.
+    """A program that reads questions from stdin, one line of JSON each, and writes its answers to
+    stdout.
 
-    It starts when it is entered and is killed at the end of the block. It also ends when its stdin closes with the
-    caller.
+    It starts when it is entered and is killed at the end of the block. It also ends when its stdin
+    closes with the caller.
     """
 
     process: subprocess.Popen[bytes]
@@ -33,7 +34,11 @@ class ProgramProcess:
         """Starts the program."""
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  a pipe would have to be read all the time
         self.process = subprocess.Popen(
-            self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr, env=self.env
+            self.command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._stderr,
+            env=self.env,
         )
         self._lines: queue.Queue[bytes] = queue.Queue()
         assert self.process.stdout is not None
@@ -83,7 +88,10 @@ class ProgramProcess:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.stop()
 

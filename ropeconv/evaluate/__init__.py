@@ -1,1 +1,3 @@
-"""The effect of an extension on a model: losses and retrieval beyond the trained context, measured in an engine."""
+"""The effect of an extension on a model: losses and retrieval beyond the trained context, measured
+in an engine.
+"""

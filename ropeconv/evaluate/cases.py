@@ -1,4 +1,6 @@
-"""Cases, the sequences that a model reads; observations, the numbers measured with them; and the lines of a journal."""
+"""Cases, the sequences that a model reads; observations, the numbers measured with them; and the
+lines of a journal.
+"""
 
 import hashlib
 from dataclasses import dataclass, field
@@ -16,12 +18,13 @@ from ..rope.lengths import format_tokens, parse_tokens
 class Case:
     """A sequence of tokens that every row reads, and the tokens of it that are predicted.
 
-    measure: its name. column: the length in tokens, or another number that heads a column. document: number of the
-    text. window: number of the place or sample in it; cases of different columns with the same document, window and
-    depth have the same targets. ids: int32 [tokens]. targets: rising indices into `ids`, from 1 on. depth: place of a
-    fact, from 0 (the beginning) to 1; None for measures without one. answer: the text of the targets, for measures that
-    can generate; otherwise empty. generate: tokens to generate before the first target, instead of one pass over all; 0
-    for the pass.
+    measure: its name. column: the length in tokens, or another number that heads a column.
+    document: number of the text. window: number of the place or sample in it; cases of different
+    columns with the same document, window and depth have the same targets. ids: int32 [tokens].
+    targets: rising indices into `ids`, from 1 on. depth: place of a fact, from 0 (the beginning) to
+    1; None for measures without one. answer: the text of the targets, for measures that can
+    generate; otherwise empty. generate: tokens to generate before the first target, instead of one
+    pass over all; 0 for the pass.
     """
 
     measure: str
@@ -37,18 +40,24 @@ class Case:
     @cached_property
     def digest(self) -> str:
         """sha256 over the tokens, the targets, and how many tokens are generated."""
-        parts = (str(self.generate).encode(), self.ids.astype("<i4").tobytes(), self.targets.astype("<i4").tobytes())
-        return hashlib.sha256(b"".join(len(part).to_bytes(8, "little") + part for part in parts)).hexdigest()
+        parts = (
+            str(self.generate).encode(),
+            self.ids.astype("<i4").tobytes(),
+            self.targets.astype("<i4").tobytes(),
+        )
+        return hashlib.sha256(
+            b"".join(len(part).to_bytes(8, "little") + part for part in parts)
+        ).hexdigest()
 
 
 @dataclass(frozen=True)
 class Observation:
     """A number measured in one case for one row.
 
-    measure: its name. metric: what was measured: "loss" in nats per token, "accuracy" as a share of tokens, "log_prob"
-    in nats per token. column, document, window, depth: as in Case; a case may give several columns. value: the number.
-    weight: how many tokens it is a mean over, where cases of one column differ in that. values: by target, for a
-    measure that chooses among them later.
+    measure: its name. metric: what was measured: "loss" in nats per token, "accuracy" as a share of
+    tokens, "log_prob" in nats per token. column, document, window, depth: as in Case; a case may
+    give several columns. value: the number. weight: how many tokens it is a mean over, where cases
+    of one column differ in that. values: by target, for a measure that chooses among them later.
     """
 
     measure: str
@@ -70,7 +79,8 @@ class Observation:
 class EvalLine(Line, frozen=True):
     """One case for one row, in the journal. seconds: the time of the pass.
 
-    Document and window of an observation are numbers of the run that wrote it; another run with more texts has others.
+    Document and window of an observation are numbers of the run that wrote it; another run with
+    more texts has others.
     """
 
     seconds: float
@@ -84,8 +94,9 @@ EVAL = JournalKind("eval", 4, EvalLine)
 class Metric:
     """A kind of number.
 
-    title: in tables and plots. decimals: shown. factor: multiplies a number for display. unit: after a number in
-    sentences. share: whether it is a share of answers, with Wilson's interval. rising: whether more is better.
+    title: in tables and plots. decimals: shown. factor: multiplies a number for display. unit:
+    after a number in sentences. share: whether it is a share of answers, with Wilson's interval.
+    rising: whether more is better.
     """
 
     title: str
@@ -126,9 +137,9 @@ def metric_of(name: str) -> Metric:
 class EvaluationSizes:
     """The sizes of an evaluation.
 
-    lengths: of the sequences, in tokens, rising. trained: the trained context in tokens. windows: sequences of each
-    length. targets: tokens predicted at the end of each. depths: places of a fact in a text. seed: of random choices.
-    generate: generate answers instead of comparing tokens.
+    lengths: of the sequences, in tokens, rising. trained: the trained context in tokens. windows:
+    sequences of each length. targets: tokens predicted at the end of each. depths: places of a fact
+    in a text. seed: of random choices. generate: generate answers instead of comparing tokens.
     """
 
     lengths: tuple[int, ...]
@@ -153,7 +164,8 @@ class EvaluationSizes:
 
 
 def parse_lengths(text: str, trained: int) -> tuple[int, ...]:
-    """`"1/4T,1T,2T"` or `"8k,32k"` as lengths in tokens, rising and each once; T is the trained context.
+    """`"1/4T,1T,2T"` or `"8k,32k"` as lengths in tokens, rising and each once; T is the trained
+    context.
 
     Raises UsageError and RecipeError for other texts.
     """
@@ -164,18 +176,27 @@ def parse_lengths(text: str, trained: int) -> tuple[int, ...]:
             continue
         over, _, under = part[:-1].partition("/")
         try:
-            length = round((float(over) if over else 1.0) / (float(under) if under else 1.0) * trained)
+            length = round(
+                (float(over) if over else 1.0) / (float(under) if under else 1.0) * trained
+            )
         except (ValueError, ZeroDivisionError, OverflowError):
             raise UsageError(
-                f"{part!r} is not a length; write it like 1/4T, 2T (T is the trained context) or 32k"
+                f"{part!r} is not a length; write it like 1/4T, 2T (T is the trained context)"
+                " or 32k"
             ) from None
         lengths.add(parse_tokens(str(length)))
     return tuple(sorted(lengths))
 
 
 def in_trained(length: int, trained: int) -> str:
-    """A length in trained contexts, such as `"2T"`, otherwise as `format_tokens` writes it. Both in tokens."""
+    """A length in trained contexts, such as `"2T"`, otherwise as `format_tokens` writes it. Both in
+    tokens.
+    """
     whole, rest = divmod(length, trained)
     if not rest:
         return f"{whole}T"
-    return f"1/{trained // length}T" if trained % length == 0 and trained <= 64 * length else format_tokens(length)
+    return (
+        f"1/{trained // length}T"
+        if trained % length == 0 and trained <= 64 * length
+        else format_tokens(length)
+    )

@@ -24,15 +24,27 @@ from ..rope.schedule import Schedule
 from .cases import EvaluationSizes, in_trained, metric_of, parse_lengths
 from .measures.lm_eval import LM_EVAL
 from .measures.measure import REGISTRY
-from .result import FEWEST, GROWTH, POSITION, Cell, Result, RowResult, derived, headline, margin, read_result
+from .result import (
+    FEWEST,
+    GROWTH,
+    POSITION,
+    Cell,
+    Result,
+    RowResult,
+    derived,
+    headline,
+    margin,
+    read_result,
+)
 
 
 @dataclass(frozen=True)
 class Ranking:
     """Advice sorted by measured loss.
 
-    methods: those that were measured, by their loss, then the others in their own order. measured: the row of the
-    result, and its loss, by the name of the method. column: the length whose loss counts. result: of the evaluation.
+    methods: those that were measured, by their loss, then the others in their own order. measured:
+    the row of the result, and its loss, by the name of the method. column: the length whose loss
+    counts. result: of the evaluation.
     """
 
     methods: list[Advice]
@@ -53,25 +65,33 @@ class Ranking:
         if row is None or cell is None:
             return None
         return {
-            "row": row.name, "length": cell.column, "loss": cell.value, "error": cell.error,
-            "difference": cell.difference, "difference_error": cell.difference_error, "price": row.price,
-            "price_error": row.price_error, "holds_to": row.holds_to,
-        }  # fmt: skip
+            "row": row.name,
+            "length": cell.column,
+            "loss": cell.value,
+            "error": cell.error,
+            "difference": cell.difference,
+            "difference_error": cell.difference_error,
+            "price": row.price,
+            "price_error": row.price_error,
+            "holds_to": row.holds_to,
+        }
 
 
-def ranked(methods: Sequence[Advice], result: Result, inspection: Inspection, context: int) -> Ranking:
+def ranked(
+    methods: Sequence[Advice], result: Result, inspection: Inspection, context: int
+) -> Ranking:
     """Advice sorted by what was measured.
 
-    methods: advice in its own order. result: of an evaluation of the same model. inspection: the model. context: in
-    tokens; the longest measured length within it counts. Raises UsageError for a result of a model with another trained
-    context, and for one without growth.
+    methods: advice in its own order. result: of an evaluation of the same model. inspection: the
+    model. context: in tokens; the longest measured length within it counts. Raises UsageError for a
+    result of a model with another trained context, and for one without growth.
     """
     spec = inspection.first_spec
     trained = (spec.unscaled() if spec.scaled else spec).original_context
     if result.trained != trained:
         raise UsageError(
-            f"the evaluation is of a model trained for {result.trained:,} tokens, and this one was for {trained:,}; "
-            "run `ropeconv eval` on it"
+            f"the evaluation is of a model trained for {result.trained:,} tokens, and this one was"
+            f" for {trained:,}; run `ropeconv eval` on it"
         )
     columns = sorted({cell.column for cell in result.cells if cell.measure == GROWTH})
     if not columns:
@@ -79,9 +99,14 @@ def ranked(methods: Sequence[Advice], result: Result, inspection: Inspection, co
     column = max((length for length in columns if length <= context), default=columns[0])
     measured: dict[str, tuple[RowResult, Cell]] = {}
     for row in result.rows:
-        schedule, cell = _schedule(row, inspection), result.cell(row.name, GROWTH, "loss", column)
+        schedule = _schedule(row, inspection)
+        cell = result.cell(row.name, GROWTH, "loss", column)
         if schedule is not None and cell is not None:
-            measured |= {advice.method.name: (row, cell) for advice in methods if _alike(schedule, advice.schedule)}
+            measured |= {
+                advice.method.name: (row, cell)
+                for advice in methods
+                if _alike(schedule, advice.schedule)
+            }
 
     def place(advice: Advice) -> tuple[bool, float]:
         _, cell = measured.get(advice.method.name, (None, None))
@@ -91,7 +116,9 @@ def ranked(methods: Sequence[Advice], result: Result, inspection: Inspection, co
 
 
 def _schedule(row: RowResult, inspection: Inspection) -> Schedule | None:
-    """Return the recipe of a row; None for the unchanged model, and for a recipe that this model cannot have."""
+    """Return the recipe of a row; None for the unchanged model, and for a recipe that this model
+    cannot have.
+    """
     if row.recipe is None:
         return None
     try:
@@ -117,9 +144,10 @@ def _alike(schedule: Schedule, other: Schedule) -> bool:
 class RankedMethods:
     """Advice on a model.
 
-    inspection: the model. context: the wanted length in tokens. methods: advice, the best first. passed: the reason
-    per method that does not fit. criterion: by which it is sorted, in words. ranking: by what was measured; None
-    without an evaluation. note: about that evaluation, or empty.
+    inspection: the model. context: the wanted length in tokens. methods: advice, the best first.
+    passed: the reason per method that does not fit. criterion: by which it is sorted, in words.
+    ranking: by what was measured; None without an evaluation. note: about that evaluation, or
+    empty.
     """
 
     inspection: Inspection
@@ -147,48 +175,69 @@ class RankedMethods:
 
     @property
     def training(self) -> str:
-        """A sentence about a model that was trained with its scaling, or for dual chunk attention; empty for others."""
-        spec, trained = self.inspection.spec, kept_scaling(self.inspection)
+        """A sentence about a model that was trained with its scaling, or for dual chunk attention;
+        empty for others.
+        """
+        spec = self.inspection.spec
+        trained = kept_scaling(self.inspection)
         if trained:
             return f"{trained}, so the methods keep the scaling (--on-top)."
         if any(problem.code == "dual-chunk" for problem in self.inspection.problems):
             return (
-                f"the model reaches {spec.context:,} tokens by dual chunk attention over {spec.original_context:,} "
-                "trained ones, for which no method was measured. Runtimes use it in place of a method, ignore it "
-                "or fail: see `ropeconv inspect`."
+                f"the model reaches {spec.context:,} tokens by dual chunk attention over"
+                f" {spec.original_context:,} trained ones, for which no method was measured."
+                " Runtimes use it in place of a method, ignore it or fail: see `ropeconv inspect`."
             )
         return ""
 
     def to_dict(self) -> JsonObject:
         """The fields as JSON-ready data."""
-        cache, ranking = self.inspection.kv_cache, self.ranking
+        cache = self.inspection.kv_cache
+        ranking = self.ranking
         return {
             "source": self.source,
             "sorted_by": self.criterion,
-            "advice": [row.to_dict() | ({"measured": ranking.to_dict(row)} if ranking else {}) for row in self.methods],
+            "advice": [
+                row.to_dict() | ({"measured": ranking.to_dict(row)} if ranking else {})
+                for row in self.methods
+            ],
             "passed_over": self.passed,
-            "kv_cache": cache.document(self.context, self.inspection.spec.context).to_dict() if cache else None,
+            "kv_cache": (
+                cache.document(self.context, self.inspection.spec.context).to_dict()
+                if cache
+                else None
+            ),
             "warnings": [note for note in (self.useless, self.training) if note],
         }
 
 
 def advised(
-    source: Source | GgufSource, context: int, measured: Path | None = None, outputs: Sequence[Format] | None = None
+    source: Source | GgufSource,
+    context: int,
+    measured: Path | None = None,
+    outputs: Sequence[Format] | None = None,
 ) -> RankedMethods:
     """Advice on a model.
 
-    source: the model. context: in tokens. measured: a result of `ropeconv eval` to sort by, None without one.
-    outputs: formats that are planned, as for `advise`. Raises as that, `read_result` and `ranked` do.
+    source: the model. context: in tokens. measured: a result of `ropeconv eval` to sort by, None
+    without one. outputs: formats that are planned, as for `advise`. Raises as that, `read_result`
+    and `ranked` do.
     """
     inspection = inspect_source(source)
     methods, passed = advise(source, context, outputs, inspection)
     if measured is None:
         return RankedMethods(inspection, context, methods, passed)
-    result, reference = read_result(measured), source.reference
+    result = read_result(measured)
+    reference = source.reference
     ranking = ranked(methods, result, inspection, context)
-    criterion = f"the loss at {ranking.column:,} tokens in {measured}, then methods without one: {CRITERION}"
+    criterion = (
+        f"the loss at {ranking.column:,} tokens in {measured}, then methods without one:"
+        f" {CRITERION}"
+    )
     other = Path(result.source).name != Path(reference).name
-    note = f"{measured} is an evaluation of {result.source}, and this is {reference}." if other else ""
+    note = (
+        f"{measured} is an evaluation of {result.source}, and this is {reference}." if other else ""
+    )
     return RankedMethods(inspection, context, ranking.methods, passed, criterion, ranking, note)
 
 
@@ -200,8 +249,9 @@ EXAMPLE = "write it like 'yarn:4 > base @2T' or 'passkey yarn:4 < 0.9 @2T'"
 class Condition:
     """A comparison of a row with another one, or with a number.
 
-    text: as the user wrote it. measure: of which the headline is compared. left: name of a row. above: whether it must
-    be more, else less. right: name of a row, or a number. length: as for --lengths.
+    text: as the user wrote it. measure: of which the headline is compared. left: name of a row.
+    above: whether it must be more, else less. right: name of a row, or a number. length: as for
+    --lengths.
     """
 
     text: str
@@ -211,7 +261,9 @@ class Condition:
     right: str | float
     length: str
 
-    def check(self, rows: Collection[str], measures: Collection[str], sizes: EvaluationSizes) -> None:
+    def check(
+        self, rows: Collection[str], measures: Collection[str], sizes: EvaluationSizes
+    ) -> None:
         """Raises UsageError where an evaluation will not have the numbers.
 
         rows, measures: names of those that run. sizes: of the evaluation.
@@ -220,30 +272,41 @@ class Condition:
             raise UsageError(f"--fail-if {self.text!r} needs {self.measure}; add it to --measure")
         for name in (self.left, self.right):
             if isinstance(name, str) and name not in rows:
-                raise UsageError(f"--fail-if {self.text!r} names {name!r}; the rows are {', '.join(rows)}")
+                raise UsageError(
+                    f"--fail-if {self.text!r} names {name!r}; the rows are {', '.join(rows)}"
+                )
         column = self.column(sizes.trained)
         if self.measure != POSITION and column not in sizes.lengths:
-            raise UsageError(f"--fail-if {self.text!r} needs {column:,} tokens; add them to --lengths")
+            raise UsageError(
+                f"--fail-if {self.text!r} needs {column:,} tokens; add them to --lengths"
+            )
 
     def column(self, trained: int) -> int:
-        """The length in tokens. trained: the trained context. Raises UsageError where it is none."""
+        """The length in tokens. trained: the trained context. Raises UsageError where it is
+        none.
+        """
         try:
             columns = parse_lengths(self.length, trained)
         except (UsageError, RecipeError) as problem:
             raise UsageError(f"--fail-if {self.text!r}: {problem}") from None
         if len(columns) != 1:
-            raise UsageError(f"--fail-if {self.text!r} has several lengths; give --fail-if once for each")
+            raise UsageError(
+                f"--fail-if {self.text!r} has several lengths; give --fail-if once for each"
+            )
         return columns[0]
 
     def judge(self, result: Result) -> tuple[bool, str]:
         """Whether it is significantly true, and the numbers in a sentence.
 
-        Rows of which neither is the first are compared by their differences to it, with the sum of both margins, which
-        the margin of a paired difference never exceeds. Raises RopeconvError where numbers that it needs are missing.
+        Rows of which neither is the first are compared by their differences to it, with the sum of
+        both margins, which the margin of a paired difference never exceeds. Raises RopeconvError
+        where numbers that it needs are missing.
         """
         left = self._cell(self.left, result)
         if isinstance(self.right, float):
-            apart, error, limit = left.value - self.right, left.error, margin(left.error, left.clusters)
+            apart = left.value - self.right
+            error = left.error
+            limit = margin(left.error, left.clusters)
         else:
             right = self._cell(self.right, result)
             apart = (left.difference or 0.0) - (right.difference or 0.0)
@@ -253,35 +316,50 @@ class Condition:
             limit = None if None in limits else sum(limit for limit in limits if limit is not None)
         if error is None or limit is None:
             raise self._unknown(f"a test needs at least {FEWEST} windows; increase --windows")
-        met, metric = (apart > 0) == self.above and abs(apart) > limit, metric_of(left.metric)
+        met = (apart > 0) == self.above and abs(apart) > limit
+        metric = metric_of(left.metric)
         unit = f" {metric.unit}" if metric.unit else ""
         place = f"{self.measure} at {in_trained(left.column, result.trained)}"
-        return met, (
-            f"{self.text} is {'true' if met else 'not shown'}: {place}, the difference is "
-            f"{metric.difference(apart)} ± {metric.error(error)}{unit}."
+        return (
+            met,
+            (
+                f"{self.text} is {'true' if met else 'not shown'}: {place}, the difference is "
+                f"{metric.difference(apart)} ± {metric.error(error)}{unit}."
+            ),
         )
 
     def _cell(self, row: str, result: Result) -> Cell:
         column = self.column(result.trained)
         measured = any(cell.measure == self.measure for cell in result.cells)
-        cell = result.cell(row, self.measure, headline(result, self.measure), column) if measured else None
+        cell = (
+            result.cell(row, self.measure, headline(result, self.measure), column)
+            if measured
+            else None
+        )
         if cell is None:
             raise self._unknown(f"{row} has no {self.measure} at {column:,} tokens")
         return cell
 
     def _unknown(self, reason: str) -> RopeconvError:
-        return RopeconvError(f"--fail-if {self.text!r} cannot be judged: {reason}; see the table for what did run")
+        return RopeconvError(
+            f"--fail-if {self.text!r} cannot be judged: {reason}; see the table for what did run"
+        )
 
 
 def parse_condition(text: str) -> Condition:
-    """`[MEASURE] ROW < ROW @LENGTH`, or with > and with a number, as a condition. Raises UsageError for other text."""
+    """`[MEASURE] ROW < ROW @LENGTH`, or with > and with a number, as a condition. Raises UsageError
+    for other text.
+    """
     match = PATTERN.fullmatch(text.strip())
     if match is None:
         raise UsageError(f"--fail-if {text!r} is not a condition; {EXAMPLE}")
-    left, right, measure = match["left"].strip(), match["right"].strip(), GROWTH
+    left = match["left"].strip()
+    right = match["right"].strip()
+    measure = GROWTH
     first, _, rest = left.partition(" ")
     if rest and (first in REGISTRY or first.startswith(LM_EVAL)):
-        left, measure = rest.strip(), first
+        left = rest.strip()
+        measure = first
     compared: str | float = right
     with suppress(ValueError):
         compared = float(right) if math.isfinite(float(right)) else right

@@ -1,4 +1,6 @@
-"""Result, with every cell of the tables of an evaluation and how they were measured; its file, and its tables."""
+"""Result, with every cell of the tables of an evaluation and how they were measured; its file, and
+its tables.
+"""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -33,16 +35,20 @@ FEWEST = 4
 FEWEST_DOCUMENTS = 5
 """Documents from which errors are between documents, otherwise between windows."""
 ALPHA = math.erfc(3 / math.sqrt(2))
-"""The level of a test: the two-sided probability of more than three standard errors in a normal distribution."""
+"""The level of a test: the two-sided probability of more than three standard errors in a normal
+distribution.
+"""
 
 
 def tail(t: float, freedom: int) -> float:
-    """The two-sided tail probability of Student's t, by the finite series for a whole number of degrees of freedom.
+    """The two-sided tail probability of Student's t, by the finite series for a whole number of
+    degrees of freedom.
 
     Abramowitz and Stegun 1964, 26.7.3 and 26.7.4. t: at least 0. freedom: at least 1.
     """
     angle = math.atan(t / math.sqrt(freedom))
-    odd, square = freedom % 2, math.cos(angle) ** 2
+    odd = freedom % 2
+    square = math.cos(angle) ** 2
     term = math.cos(angle) if odd else 1.0
     total = term if freedom > 1 else 0.0
     for k in range(2 + odd, freedom, 2):
@@ -63,7 +69,8 @@ def critical(freedom: int, alpha: float = ALPHA) -> float:
 
 
 def margin(error: float | None, clusters: int) -> float | None:
-    """How far from 0 a difference must be to be significant; None without an error, and below four clusters.
+    """How far from 0 a difference must be to be significant; None without an error, and below four
+    clusters.
 
     error: its standard error. clusters: independent windows or texts that the error is from.
     """
@@ -73,7 +80,8 @@ def margin(error: float | None, clusters: int) -> float | None:
 class Cell(MeasuredRecord, frozen=True, kw_only=True):
     """A number of the table.
 
-    depth: None for the mean over depths, and for measures without. windows, documents: how many it is from.
+    depth: None for the mean over depths, and for measures without. windows, documents: how many it
+    is from.
     """
 
     row: str
@@ -85,10 +93,11 @@ class Cell(MeasuredRecord, frozen=True, kw_only=True):
 class RowResult(msgspec.Struct, frozen=True, kw_only=True):
     """A row, and what follows from its cells.
 
-    recipe: of the method; None for the unchanged model. refused: why it was not run; empty where it was. price: loss at
-    the trained length minus the first row's, in nats per token, and price_error: its standard error; None in the first
-    row, and where that length was not measured. holds_to: the longest length at which the loss is not significantly
-    above the row's best; None where growth was not measured at the trained length, or in fewer than four windows.
+    recipe: of the method; None for the unchanged model. refused: why it was not run; empty where it
+    was. price: loss at the trained length minus the first row's, in nats per token, and
+    price_error: its standard error; None in the first row, and where that length was not measured.
+    holds_to: the longest length at which the loss is not significantly above the row's best; None
+    where growth was not measured at the trained length, or in fewer than four windows.
     """
 
     name: str
@@ -102,9 +111,10 @@ class RowResult(msgspec.Struct, frozen=True, kw_only=True):
 class Result(Summary, msgspec.Struct, frozen=True, kw_only=True):
     """An evaluation.
 
-    source: the model as the user named it. identity: a digest of it. trained: the trained context in tokens. lengths:
-    in tokens. measures: names. texts: names of the documents. tokens_sha256: over the tokens of all of them. seed: of
-    random choices. seconds: of all cases. notes: sentences below the tables.
+    source: the model as the user named it. identity: a digest of it. trained: the trained context
+    in tokens. lengths: in tokens. measures: names. texts: names of the documents. tokens_sha256:
+    over the tokens of all of them. seed: of random choices. seconds: of all cases. notes: sentences
+    below the tables.
     """
 
     source: str
@@ -128,7 +138,9 @@ class Result(Summary, msgspec.Struct, frozen=True, kw_only=True):
     def cell(self, row: str, measure: str, metric: str, column: int) -> Cell | None:
         """The cell over all depths; None where it was not measured."""
         key = (row, measure, metric, column, None)
-        return next((c for c in self.cells if (c.row, c.measure, c.metric, c.column, c.depth) == key), None)
+        return next(
+            (c for c in self.cells if (c.row, c.measure, c.metric, c.column, c.depth) == key), None
+        )
 
     def summary(self) -> dict[str, str]:
         """The facts to print: of each row its cells over all depths."""
@@ -153,7 +165,8 @@ def write_result(result: Result, path: Path) -> None:
 def read_result(path: Path) -> Result:
     """The result in a file that `write_result` wrote.
 
-    Raises UsageError for a missing file, and BadSource for one that is not a result, or of a later version.
+    Raises UsageError for a missing file, and BadSource for one that is not a result, or of a later
+    version.
     """
     try:
         text = read_text(path, str(path))
@@ -166,11 +179,18 @@ def read_result(path: Path) -> Result:
     if isinstance(schema, int) and schema > SCHEMA:
         raise BadSource(f"{path} is of a later ropeconv than {__version__}; upgrade ropeconv")
     if "cells" not in data or "rows" not in data:
-        raise BadSource(f"{path} is not the result of an evaluation; give a file that `ropeconv eval -o` wrote")
+        raise BadSource(
+            f"{path} is not the result of an evaluation; give a file that `ropeconv eval -o` wrote"
+        )
     result = typed(data, Result, str(path))
     names = {row.name for row in result.rows}
     for cell in result.cells:
-        numbers = (cell.value, cell.error or 0.0, cell.difference or 0.0, cell.difference_error or 0.0)
+        numbers = (
+            cell.value,
+            cell.error or 0.0,
+            cell.difference or 0.0,
+            cell.difference_error or 0.0,
+        )
         if cell.row not in names or not all(map(math.isfinite, numbers)):
             raise BadSource(f"{path} has a wrong cell of {cell.row}; run `ropeconv eval` again")
     return result
@@ -178,7 +198,9 @@ def read_result(path: Path) -> Result:
 
 @dataclass(frozen=True)
 class Entry:
-    """A number for display. text: the number, or "-". error: its standard error or interval. decided: as in Cell."""
+    """A number for display. text: the number, or "-". error: its standard error or interval.
+    decided: as in Cell.
+    """
 
     text: str
     error: str = ""
@@ -187,7 +209,9 @@ class Entry:
 
 @dataclass(frozen=True)
 class Table:
-    """The numbers of one measure. title: what they are. columns: headings. lines: name and entries of each row."""
+    """The numbers of one measure. title: what they are. columns: headings. lines: name and entries
+    of each row.
+    """
 
     title: str
     columns: tuple[str, ...]
@@ -200,7 +224,8 @@ NOTHING = Entry("-")
 def tables(result: Result, most: int = 10_000) -> list[Table]:
     """The tables of a result: of each measure its headline, and other shares.
 
-    most: columns of the loss by position; of more, some at even distances are kept. Lengths are all kept.
+    most: columns of the loss by position; of more, some at even distances are kept. Lengths are all
+    kept.
     """
     return [
         _table(result, measure, metric, most)
@@ -238,17 +263,26 @@ def _table(result: Result, measure: str, name: str, most: int) -> Table:
     columns = columns_of(result, measure)
     if measure == POSITION:
         columns = _thinned(columns, most, result.trained)
-    metric, growth = metric_of(name), measure == GROWTH
+    metric = metric_of(name)
+    growth = measure == GROWTH
     key = (measure, name, None)
-    cells = {(cell.row, cell.column): cell for cell in result.cells if (cell.measure, cell.metric, cell.depth) == key}
+    cells = {
+        (cell.row, cell.column): cell
+        for cell in result.cells
+        if (cell.measure, cell.metric, cell.depth) == key
+    }
     rows = [row for row in result.rows if any((row.name, column) in cells for column in columns)]
     lines = []
     for row in rows:
         entries = [
-            _entry(cells[row.name, column], metric) if (row.name, column) in cells else NOTHING for column in columns
+            _entry(cells[row.name, column], metric) if (row.name, column) in cells else NOTHING
+            for column in columns
         ]
         lines.append((row.name, (*entries, *(derived(row, result) if growth else ()))))
-    headings = [f"{column:,}" if measure == POSITION else in_trained(column, result.trained) for column in columns]
+    headings = [
+        f"{column:,}" if measure == POSITION else in_trained(column, result.trained)
+        for column in columns
+    ]
     minus = f", then minus {rows[0].name}" if len(rows) > 1 else ""
     minus = ", 95 % interval" if metric.share else minus
     more = ("price", "holds to") if growth else ()
@@ -257,13 +291,17 @@ def _table(result: Result, measure: str, name: str, most: int) -> Table:
 
 
 def sample_size(cells: Iterable[MeasuredRecord]) -> str:
-    """How many independent windows or texts numbers are from, such as `"n = 8"` or `"n = 6 to 8"`."""
+    """How many independent windows or texts numbers are from, such as `"n = 8"` or
+    `"n = 6 to 8"`.
+    """
     counts = sorted({cell.clusters for cell in cells})
     return f"n = {counts[0]}" if len(counts) == 1 else f"n = {counts[0]} to {counts[-1]}"
 
 
 def _thinned(columns: Sequence[int], most: int, trained: int) -> list[int]:
-    """At most that many columns at even distances, with the last, and the last within the trained context."""
+    """At most that many columns at even distances, with the last, and the last within the trained
+    context.
+    """
     if len(columns) <= most:
         return list(columns)
     kept = [columns[(number + 1) * len(columns) // most - 1] for number in range(most)]
@@ -276,19 +314,32 @@ def _thinned(columns: Sequence[int], most: int, trained: int) -> list[int]:
 
 def _entry(cell: Cell, metric: Metric) -> Entry:
     if cell.low is not None and cell.high is not None:
-        return Entry(metric.value(cell.value), f"{metric.value(cell.low)}-{metric.value(cell.high)}", cell.decided)
-    number, error = (cell.value, cell.error) if cell.difference is None else (cell.difference, cell.difference_error)
+        return Entry(
+            metric.value(cell.value),
+            f"{metric.value(cell.low)}-{metric.value(cell.high)}",
+            cell.decided,
+        )
+    number, error = (
+        (cell.value, cell.error)
+        if cell.difference is None
+        else (cell.difference, cell.difference_error)
+    )
     text = metric.value(number) if cell.difference is None else metric.difference(number)
     return Entry(text, "" if error is None else f"±{metric.error(error)}", cell.decided)
 
 
 def derived(row: RowResult, result: Result) -> tuple[Entry, Entry]:
-    """The price at the trained length, and the length to which the row holds, with a plus for the longest."""
-    held, cell = NOTHING, result.cell(row.name, GROWTH, "loss", result.trained)
+    """The price at the trained length, and the length to which the row holds, with a plus for the
+    longest.
+    """
+    held = NOTHING
+    cell = result.cell(row.name, GROWTH, "loss", result.trained)
     if row.holds_to is not None:
         longest = row.holds_to == columns_of(result, GROWTH)[-1]
         held = Entry(in_trained(row.holds_to, result.trained) + ("+" if longest else ""))
-    return NOTHING if cell is None or cell.difference is None else _entry(cell, metric_of("loss")), held
+    return (
+        NOTHING if cell is None or cell.difference is None else _entry(cell, metric_of("loss"))
+    ), held
 
 
 def record(result: Result, rows: Sequence[Row]) -> list[Path]:
@@ -322,8 +373,16 @@ def recorded(result: Result, name: str) -> EvaluationRecord:
     compared = any(cell.difference is not None for cell in cells)
     first = next((cell.row for cell in result.cells if cell.difference is None), "")
     return EvaluationRecord(
-        against=first if compared else "", runtime=result.runtime, device=result.device, dtype=result.dtype,
-        trained=result.trained, texts=tuple(Path(text).name for text in result.texts),
-        tokens_sha256=result.tokens_sha256, price=row.price, price_error=row.price_error, holds_to=row.holds_to,
-        measured=measured, ropeconv=__version__,
-    )  # fmt: skip
+        against=first if compared else "",
+        runtime=result.runtime,
+        device=result.device,
+        dtype=result.dtype,
+        trained=result.trained,
+        texts=tuple(Path(text).name for text in result.texts),
+        tokens_sha256=result.tokens_sha256,
+        price=row.price,
+        price_error=row.price_error,
+        holds_to=row.holds_to,
+        measured=measured,
+        ropeconv=__version__,
+    )

@@ -16,7 +16,9 @@ from .texts import Texts
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a row was not measured. reason: a sentence. measure: empty for all. column: of its table; None for all."""
+    """Why a row was not measured. reason: a sentence. measure: empty for all. column: of its table;
+    None for all.
+    """
 
     row: str
     reason: str
@@ -28,8 +30,8 @@ class Refusal:
 class RunOutcome:
     """The observations of a run.
 
-    observations: by the name of the row. seconds: of all cases, also in earlier runs. stopped: whether it was stopped
-    before the end.
+    observations: by the name of the row. seconds: of all cases, also in earlier runs. stopped:
+    whether it was stopped before the end.
     """
 
     observations: dict[str, list[Observation]]
@@ -43,19 +45,28 @@ class RunOutcome:
         A refusal of the whole row is also one of its measures.
         """
         for refusal in self.refusals:
-            if refusal.row == row and refusal.measure in ("", measure) and refusal.column in (None, column):
+            if (
+                refusal.row == row
+                and refusal.measure in ("", measure)
+                and refusal.column in (None, column)
+            ):
                 return refusal.reason
         return ""
 
     def sentences(self, trained: int, rows: Sequence[str] = ()) -> list[str]:
-        """The refusals, once for each reason, without those of whole `rows`. trained: context in tokens."""
+        """The refusals, once for each reason, without those of whole `rows`. trained: context in
+        tokens.
+        """
         places: dict[tuple[str, str, str], list[str]] = {}
         for refusal in self.refusals:
             if refusal.measure or refusal.row not in rows:
-                lengths = places.setdefault((refusal.row, refusal.measure, refusal.reason.rstrip(".")), [])
+                lengths = places.setdefault(
+                    (refusal.row, refusal.measure, refusal.reason.rstrip(".")), []
+                )
                 lengths += [] if refusal.column is None else [in_trained(refusal.column, trained)]
         return [
-            f"{row}{measure and f', {measure}'}{' at ' * bool(lengths)}{', '.join(lengths)}: {reason}."
+            f"{row}{measure and f', {measure}'}{' at ' * bool(lengths)}{', '.join(lengths)}:"
+            f" {reason}."
             for (row, measure, reason), lengths in places.items()
         ]
 
@@ -70,7 +81,9 @@ class EvaluationUnit:
     key: str
 
 
-def all_cases(measures: Sequence[Measure], texts: Texts, sizes: EvaluationSizes) -> list[tuple[Measure, Case]]:
+def all_cases(
+    measures: Sequence[Measure], texts: Texts, sizes: EvaluationSizes
+) -> list[tuple[Measure, Case]]:
     """The cases of all measures, in turn, so that a run that is stopped early has some of each."""
     streams = [(measure, list(measure.cases(texts, sizes))) for measure in measures]
     longest = max(len(cases) for _, cases in streams)
@@ -83,7 +96,9 @@ def all_cases(measures: Sequence[Measure], texts: Texts, sizes: EvaluationSizes)
 
 
 UnitResult = tuple[int, EvalLine | Refusal | None]
-"""The index of a unit and its result; None where it was left out after another one of its column had failed."""
+"""The index of a unit and its result; None where it was left out after another one of its column
+had failed.
+"""
 Measurer = Callable[[Sequence[EvaluationUnit]], Generator[UnitResult, None, None]]
 """Runs units, one or several at a time. Closing the generator drops those that have not started."""
 
@@ -97,7 +112,9 @@ class UnitRunner:
         self._loaded: tuple[Row, Engine] | None = None
 
     def run(self, unit: EvaluationUnit) -> EvalLine | Refusal:
-        """Run a unit; a refusal is of its whole row where that has no engine, otherwise of its column."""
+        """Run a unit; a refusal is of its whole row where that has no engine, otherwise of its
+        column.
+        """
         name = unit.row.name
         try:
             if self._loaded is None or self._loaded[0] is not unit.row:

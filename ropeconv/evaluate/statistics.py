@@ -24,8 +24,8 @@ Pairs = Mapping[tuple[object, ...], Observation]
 class Sample:
     """Numbers that are averaged.
 
-    values, weights: float64 [n]. documents, windows: codes from 0 on of the text, and of the window in it, int [n].
-    seed: of the bootstrap.
+    values, weights: float64 [n]. documents, windows: codes from 0 on of the text, and of the window
+    in it, int [n]. seed: of the bootstrap.
     """
 
     values: NDArray[np.float64]
@@ -46,7 +46,9 @@ class Sample:
 
     @property
     def clusters(self) -> NDArray[np.int64]:
-        """Codes of what is taken as independent: documents where there are enough, otherwise windows."""
+        """Codes of what is taken as independent: documents where there are enough, otherwise
+        windows.
+        """
         return self.documents if self.by_document else self.windows
 
     @cached_property
@@ -58,15 +60,17 @@ class Sample:
     def error(self) -> float | None:
         """The standard error of the mean; None for a single cluster.
 
-        Between documents by bootstrap, otherwise from the squared deviations. Both have the factor n / (n - 1) on the
-        variance, without which few clusters give an error that is too small.
+        Between documents by bootstrap, otherwise from the squared deviations. Both have the factor
+        n / (n - 1) on the variance, without which few clusters give an error that is too small.
         """
         if self.count < 2:
             return None
         total = np.bincount(self.clusters, self.weights)
         if self.by_document:
             drawn = resamples(self.count, self.seed)
-            means = (drawn @ np.bincount(self.clusters, self.weights * self.values)) / (drawn @ total)
+            means = (drawn @ np.bincount(self.clusters, self.weights * self.values)) / (
+                drawn @ total
+            )
             spread = float(means.std())
         else:
             deviations = np.bincount(self.clusters, self.weights * (self.values - self.mean))
@@ -86,12 +90,16 @@ class Sample:
 
 @cache
 def resamples(count: int, seed: int) -> NDArray[np.float64]:
-    """How often each of `count` clusters is in each draw with replacement, float64 [RESAMPLES, count]."""
+    """How often each of `count` clusters is in each draw with replacement, float64 [RESAMPLES,
+    count].
+    """
     random = np.random.default_rng((seed, count))
     return random.multinomial(count, np.full(count, 1 / count), RESAMPLES).astype(np.float64)
 
 
-def sample_of(observations: Sequence[Observation], seed: int, values: Iterable[float] | None = None) -> Sample:
+def sample_of(
+    observations: Sequence[Observation], seed: int, values: Iterable[float] | None = None
+) -> Sample:
     """A sample of observations, at least one. values: replace the values of the observations."""
     return Sample(
         np.array([o.value for o in observations] if values is None else list(values), np.float64),
@@ -107,7 +115,9 @@ def differences(of: Pairs, to: Pairs, seed: int) -> Sample | None:
     common = [key for key in of if key in to]
     if not common:
         return None
-    return sample_of([of[key] for key in common], seed, (of[key].value - to[key].value for key in common))
+    return sample_of(
+        [of[key] for key in common], seed, (of[key].value - to[key].value for key in common)
+    )
 
 
 def codes(names: Iterable[Hashable]) -> NDArray[np.int64]:
@@ -131,18 +141,22 @@ def wilson(share: float, count: float, errors: float = NORMAL_95) -> tuple[float
 
 
 def effective_count(sample: Sample) -> float:
-    """How many independent answers a sample is worth: fewer than it has where those of one document are alike."""
-    share, answers = sample.mean, len(sample.values)
+    """How many independent answers a sample is worth: fewer than it has where those of one document
+    are alike.
+    """
+    share = sample.mean
+    answers = len(sample.values)
     if not sample.by_document or not sample.error:
         return answers
     return max(1.0, min(answers, share * (1 - share) / sample.error**2))
 
 
 def mcnemar_error(sample: Sample) -> float:
-    """The standard error of a paired difference of shares if there is no difference, as in McNemar's test.
+    """The standard error of a paired difference of shares if there is no difference, as in
+    McNemar's test.
 
-    Ten answers that are all lost are three errors, as in an exact test; the spread of their differences is 0. At least
-    one answer is taken to differ.
+    Ten answers that are all lost are three errors, as in an exact test; the spread of their
+    differences is 0. At least one answer is taken to differ.
     """
     share = sample.weights / sample.weights.sum()
     squares = float(((share * sample.values) ** 2).sum())
@@ -152,37 +166,52 @@ def mcnemar_error(sample: Sample) -> float:
 def difference_error(sample: Sample, share: bool) -> tuple[float | None, float | None]:
     """The standard error of a paired difference, and the margin beyond which it is significant.
 
-    share: whether the values are differences of shares. These have to pass McNemar's test at three errors too, since
-    the spread between clusters is 0 where all answers change in the same way.
+    share: whether the values are differences of shares. These have to pass McNemar's test at three
+    errors too, since the spread between clusters is 0 where all answers change in the same way.
     """
     if not share:
         return sample.error, sample.margin
     least = mcnemar_error(sample)
-    return max(least, sample.error or 0.0), None if sample.margin is None else max(3 * least, sample.margin)
+    return max(least, sample.error or 0.0), (
+        None if sample.margin is None else max(3 * least, sample.margin)
+    )
 
 
 def cells_of(
     row: str, observations: Sequence[Observation], first: Sequence[Observation] | None, seed: int
 ) -> list[Cell]:
-    """The cells of a row, over all depths and for each. first: observations of the first row; None in that row."""
+    """The cells of a row, over all depths and for each. first: observations of the first row; None
+    in that row.
+    """
     theirs = _by_key(first or [])
-    return [_cell(row, key, pairs, theirs.get(key, {}), seed) for key, pairs in _by_key(observations).items()]
+    return [
+        _cell(row, key, pairs, theirs.get(key, {}), seed)
+        for key, pairs in _by_key(observations).items()
+    ]
 
 
-def _by_key(observations: Sequence[Observation]) -> dict[Key, dict[tuple[object, ...], Observation]]:
+def _by_key(
+    observations: Sequence[Observation],
+) -> dict[Key, dict[tuple[object, ...], Observation]]:
     """Observations by the cells that they belong to, in the order of columns."""
     cells: dict[Key, dict[tuple[object, ...], Observation]] = {}
     for o in observations:
         for depth in dict.fromkeys((None, o.depth)):
             cells.setdefault((o.measure, o.metric, o.column, depth), {})[o.pair] = o
     order = list(dict.fromkeys(key[:2] for key in cells))
-    return dict(sorted(cells.items(), key=lambda item: (order.index(item[0][:2]), item[0][2], item[0][3] or -1.0)))
+    return dict(
+        sorted(
+            cells.items(),
+            key=lambda item: (order.index(item[0][:2]), item[0][2], item[0][3] or -1.0),
+        )
+    )
 
 
 def _cell(row: str, key: Key, pairs: Pairs, first: Pairs, seed: int) -> Cell:
     measure, metric, column, depth = key
     share = metric_of(metric).share
-    sample, paired = sample_of(list(pairs.values()), seed), differences(pairs, first, seed)
+    sample = sample_of(list(pairs.values()), seed)
+    paired = differences(pairs, first, seed)
     low, high, standard_error = None, None, sample.error
     if share:
         count = effective_count(sample)
@@ -191,20 +220,30 @@ def _cell(row: str, key: Key, pairs: Pairs, first: Pairs, seed: int) -> Cell:
         standard_error = (upper - lower) / 2  # half of Wilson's interval of one error to each side
     error, limit = difference_error(paired, share) if paired else (None, None)
     return Cell(
-        row=row, measure=measure, metric=metric, column=column, depth=depth, value=sample.mean,
-        error=standard_error, low=low, high=high,
-        windows=len(set(sample.windows.tolist())), documents=len(set(sample.documents.tolist())),
-        clusters=(paired or sample).count, difference=paired.mean if paired else None, difference_error=error,
+        row=row,
+        measure=measure,
+        metric=metric,
+        column=column,
+        depth=depth,
+        value=sample.mean,
+        error=standard_error,
+        low=low,
+        high=high,
+        windows=len(set(sample.windows.tolist())),
+        documents=len(set(sample.documents.tolist())),
+        clusters=(paired or sample).count,
+        difference=paired.mean if paired else None,
+        difference_error=error,
         margin=limit,
-    )  # fmt: skip
+    )
 
 
 def holds_to(observations: Sequence[Observation], trained: int, seed: int) -> int | None:
     """The longest length at which the loss of a row is not significantly above the row's best.
 
-    Lengths are paired by window, since growth has the same targets at all of them. A longer length behind one that is
-    significantly worse does not count. None where the trained length was not measured, and with fewer than four
-    clusters.
+    Lengths are paired by window, since growth has the same targets at all of them. A longer length
+    behind one that is significantly worse does not count. None where the trained length was not
+    measured, and with fewer than four clusters.
     """
     lengths: dict[int, dict[tuple[object, ...], Observation]] = {}
     for o in observations:
@@ -215,7 +254,10 @@ def holds_to(observations: Sequence[Observation], trained: int, seed: int) -> in
     whole = set.intersection(*(set(windows) for windows in lengths.values()))
     if not whole:
         return None
-    mean = {length: float(np.mean([windows[key].value for key in whole])) for length, windows in lengths.items()}
+    mean = {
+        length: float(np.mean([windows[key].value for key in whole]))
+        for length, windows in lengths.items()
+    }
     best = held = min(mean, key=lambda length: mean[length])
     if sample_of(list(lengths[best].values()), seed).count < FEWEST:
         return None
@@ -236,15 +278,15 @@ def notes(cells: Sequence[Cell]) -> list[str]:
         if cell.documents < FEWEST_DOCUMENTS and cell.windows > cell.documents:
             measures.setdefault(cell.documents, {})[cell.measure] = None
     sentences = [
-        f"{', '.join(names)}: the errors are between windows of {counted(count, 'text')} and do not cover the "
-        f"difference between texts; give at least {FEWEST_DOCUMENTS} texts for that."
+        f"{', '.join(names)}: the errors are between windows of {counted(count, 'text')} and do not"
+        f" cover the difference between texts; give at least {FEWEST_DOCUMENTS} texts for that."
         for count, names in sorted(measures.items())
     ]
     if few:
         sizes = "--windows and --targets" if "longppl" in few else "--windows"
         sentences.append(
-            f"{', '.join(few)}: fewer than {FEWEST} windows, so no difference is tested; increase {sizes}, or give "
-            "longer texts."
+            f"{', '.join(few)}: fewer than {FEWEST} windows, so no difference is tested; increase"
+            f" {sizes}, or give longer texts."
         )
     tested = sum(cell.margin is not None for cell in whole)
     if tested:
@@ -257,14 +299,18 @@ def notes(cells: Sequence[Cell]) -> list[str]:
 
 @dataclass(frozen=True)
 class EvaluationSummary:
-    """The numbers for a `Result`: rows in the order of the table, cells, and sentences for below the table."""
+    """The numbers for a `Result`: rows in the order of the table, cells, and sentences for below
+    the table.
+    """
 
     rows: list[RowResult]
     cells: list[Cell]
     notes: list[str]
 
 
-def summarise(outcome: RunOutcome, rows: Sequence[Row], sizes: EvaluationSizes) -> EvaluationSummary:
+def summarise(
+    outcome: RunOutcome, rows: Sequence[Row], sizes: EvaluationSizes
+) -> EvaluationSummary:
     """Means, errors, differences to the first row that ran, and what follows from them.
 
     outcome: of the run, which may have been stopped.
@@ -276,12 +322,17 @@ def summarise(outcome: RunOutcome, rows: Sequence[Row], sizes: EvaluationSizes) 
         against = observations[first] if first is not None and row.name != first else None
         cells += cells_of(row.name, observations.get(row.name, []), against, sizes.seed)
     results = [_row(row, outcome, cells, sizes) for row in rows]
-    return EvaluationSummary(results, cells, [*_run_notes(outcome, rows, first, sizes.trained), *notes(cells)])
+    return EvaluationSummary(
+        results, cells, [*_run_notes(outcome, rows, first, sizes.trained), *notes(cells)]
+    )
 
 
 def _row(row: Row, outcome: RunOutcome, cells: Sequence[Cell], sizes: EvaluationSizes) -> RowResult:
     at_trained = (row.name, GROWTH, sizes.trained, None)
-    price = next((cell for cell in cells if (cell.row, cell.measure, cell.column, cell.depth) == at_trained), None)
+    price = next(
+        (cell for cell in cells if (cell.row, cell.measure, cell.column, cell.depth) == at_trained),
+        None,
+    )
     return RowResult(
         name=row.name,
         recipe=row.recipe.to_dict() if row.recipe else None,
@@ -292,11 +343,15 @@ def _row(row: Row, outcome: RunOutcome, cells: Sequence[Cell], sizes: Evaluation
     )
 
 
-def _run_notes(outcome: RunOutcome, rows: Sequence[Row], first: str | None, trained: int) -> list[str]:
+def _run_notes(
+    outcome: RunOutcome, rows: Sequence[Row], first: str | None, trained: int
+) -> list[str]:
     """Sentences on what did not run."""
     sentences = outcome.sentences(trained, [row.name for row in rows])
     if first is not None and first != rows[0].name:
         sentences.append(f"{rows[0].name} did not run, so differences are to {first}.")
     if outcome.stopped:
-        sentences.append("Stopped before the end: the tables have the sequences that were finished.")
+        sentences.append(
+            "Stopped before the end: the tables have the sequences that were finished."
+        )
     return sentences

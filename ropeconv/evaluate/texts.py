@@ -40,7 +40,9 @@ class Tokenizer(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class TextDocument:
-    """A text. name: of its file, or a number in a dataset. ids: its tokens, without a prefix, int32."""
+    """A text. name: of its file, or a number in a dataset. ids: its tokens, without a prefix,
+    int32.
+    """
 
     name: str
     ids: NDArray[np.int32]
@@ -60,7 +62,9 @@ class Texts:
         return self.tokenizer.prefix
 
     def window(self, document: int, end: int, length: int) -> NDArray[np.int32]:
-        """A sequence of `length` tokens: the prefix, and the tokens of a document that end before index `end`."""
+        """A sequence of `length` tokens: the prefix, and the tokens of a document that end before
+        index `end`.
+        """
         tokens = self.documents[document].ids[end - (length - len(self.prefix)) : end]
         return np.concatenate([np.array(self.prefix, np.int32), tokens])
 
@@ -69,7 +73,9 @@ class Texts:
         """sha256 over the tokens of all documents."""
         digest = hashlib.sha256()
         for document in self.documents:
-            digest.update(len(document.ids).to_bytes(8, "little") + document.ids.astype("<i4").tobytes())
+            digest.update(
+                len(document.ids).to_bytes(8, "little") + document.ids.astype("<i4").tobytes()
+            )
         return digest.hexdigest()
 
 
@@ -81,29 +87,43 @@ TRUST = "HF_DATASETS_TRUST_REMOTE_CODE"
 def read_dataset(name: str, field: str) -> list[tuple[str, str]]:
     """Names and contents of the first rows of a dataset, which are streamed.
 
-    name: owner/name, owner/name:SPLIT (by default test), or owner/name:CONFIG:SPLIT. field: the column with the text.
-    Raises BadSource where the dataset does not load or does not have the column.
+    name: owner/name, owner/name:SPLIT (by default test), or owner/name:CONFIG:SPLIT. field: the
+    column with the text. Raises BadSource where the dataset does not load or does not have the
+    column.
     """
     require("datasets", "--dataset")
     import datasets
 
     repository, *parts = name.split(":")
     if len(parts) > 2:
-        raise UsageError(f"--dataset {name} is not understood; write it like owner/name:CONFIG:SPLIT")
+        raise UsageError(
+            f"--dataset {name} is not understood; write it like owner/name:CONFIG:SPLIT"
+        )
     split = parts[-1] if parts else "test"
-    if getattr(datasets.config, TRUST, None) is not True:  # datasets 3 asks on stdin, unless the environment says yes
+    if (
+        getattr(datasets.config, TRUST, None) is not True
+    ):  # datasets 3 asks on stdin, unless the environment says yes
         setattr(datasets.config, TRUST, False)
     try:
-        rows = datasets.load_dataset(repository, parts[0] if len(parts) == 2 else None, split=split, streaming=True)
+        rows = datasets.load_dataset(
+            repository, parts[0] if len(parts) == 2 else None, split=split, streaming=True
+        )
         texts = [row[field] for row in rows.take(MOST)]
     except KeyError:
-        raise BadSource(f"{name} has no column {field!r}; name the one with the text with --field") from None
+        raise BadSource(
+            f"{name} has no column {field!r}; name the one with the text with --field"
+        ) from None
     except (OSError, ValueError, RuntimeError) as problem:
         lines = str(problem).splitlines() or [type(problem).__name__]
         raise BadSource(
-            f"--dataset {name} does not load ({lines[0]}); write it as owner/name:CONFIG:SPLIT, or give --text"
+            f"--dataset {name} does not load ({lines[0]}); write it as owner/name:CONFIG:SPLIT, or"
+            " give --text"
         ) from None
-    pairs = [(f"{repository} {n}", text) for n, text in enumerate(texts) if isinstance(text, str) and text.strip()]
+    pairs = [
+        (f"{repository} {n}", text)
+        for n, text in enumerate(texts)
+        if isinstance(text, str) and text.strip()
+    ]
     if not pairs:
         raise BadSource(f"{name} has no text in {field!r}; name another column with --field")
     return pairs
@@ -112,7 +132,9 @@ def read_dataset(name: str, field: str) -> list[tuple[str, str]]:
 SEEN = 1 << 20
 """Characters that are tested."""
 REPETITIVE = 0.12
-"""Share of its size to which zlib compresses a text that repeats itself; prose has 0.35 to 0.45, source code 0.25."""
+"""Share of its size to which zlib compresses a text that repeats itself; prose has 0.35 to 0.45,
+source code 0.25.
+"""
 ENCODED = re.compile(r"[A-Za-z0-9+/=_-]{60,}")
 CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
 LEAST = 2000
@@ -120,20 +142,25 @@ LEAST = 2000
 
 
 def remark(name: str, text: str) -> str:
-    """A warning about the losses of a text; empty for an ordinary one. Raises BadSource for a binary file."""
+    """A warning about the losses of a text; empty for an ordinary one. Raises BadSource for a
+    binary file.
+    """
     part = text[:SEEN]
     if len(CONTROL.findall(part)) > len(part) / 100:
         raise BadSource(f"{name} is a binary file; give another --text")
     if len(part) < LEAST:
         return ""
     if sum(map(len, ENCODED.findall(part))) > len(part) / 2:
-        return f"{name} looks encoded (base64 or hexadecimal), so its losses are not those of language."
+        return (
+            f"{name} looks encoded (base64 or hexadecimal), so its losses are not those of"
+            " language."
+        )
     data = part.encode("utf-8", "surrogatepass")
     ratio = len(zlib.compress(data)) / len(data)
     if ratio < REPETITIVE:
         return (
-            f"{name} repeats itself (zlib compresses it to {100 * ratio:.0f} %), so losses beyond the trained context "
-            "are lower than on other texts."
+            f"{name} repeats itself (zlib compresses it to {100 * ratio:.0f} %), so losses beyond"
+            " the trained context are lower than on other texts."
         )
     return ""
 
@@ -145,26 +172,33 @@ MOST_BYTES = 256 << 20
 def read_files(names: Sequence[str]) -> list[tuple[str, str]]:
     """Names and contents of text files.
 
-    names: paths, patterns such as essays/*.txt, or - for standard input. Raises BadSource for a file that is not UTF-8,
-    and UsageError where no name is given or a pattern matches no file.
+    names: paths, patterns such as essays/*.txt, or - for standard input. Raises BadSource for a
+    file that is not UTF-8, and UsageError where no name is given or a pattern matches no file.
     """
     contents: list[tuple[str, bytes]] = []
     for name in names:
         if name == "-":
             contents.append(("standard input", sys.stdin.buffer.read(MOST_BYTES + 1)))
             continue
-        paths = [Path(name)] if Path(name).is_file() else sorted(map(Path, glob.glob(name, recursive=True)))
+        paths = (
+            [Path(name)]
+            if Path(name).is_file()
+            else sorted(map(Path, glob.glob(name, recursive=True)))
+        )
         files = [path for path in paths if path.is_file()]
         if not files:
             raise UsageError(
-                f"--text {name} names no file; give a text file, or a pattern in quotes such as 'essays/*.txt'"
+                f"--text {name} names no file; give a text file, or a pattern in quotes such as"
+                " 'essays/*.txt'"
             )
         for path in files:
             try:
                 with path.open("rb") as file:
                     contents.append((str(path), file.read(MOST_BYTES + 1)))
             except OSError as problem:
-                raise BadSource(f"{path} cannot be read ({problem.strerror}); give another --text") from None
+                raise BadSource(
+                    f"{path} cannot be read ({problem.strerror}); give another --text"
+                ) from None
     if not contents:
         raise UsageError("no text is given; name a file with --text (a book, or several essays)")
     return [(name, _decoded(data, name)) for name, data in contents]
@@ -172,7 +206,8 @@ def read_files(names: Sequence[str]) -> list[tuple[str, str]]:
 
 def tokenized(files: Sequence[tuple[str, str]], tokenizer: Tokenizer) -> Texts:
     """Texts as tokens. files: names and contents. Raises BadSource for a binary or empty one."""
-    documents, notes = [], []
+    documents = []
+    notes = []
     for name, text in files:
         notes.append(remark(name, text))
         ids = np.array(tokenizer.encode(text), np.int32)
@@ -188,27 +223,32 @@ def _decoded(data: bytes, name: str) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:
-        raise BadSource(f"{name} is not text in UTF-8; convert it, or give another --text") from None
+        raise BadSource(
+            f"{name} is not text in UTF-8; convert it, or give another --text"
+        ) from None
 
 
 def long_enough(texts: Texts, length: int) -> list[int]:
-    """Numbers of the documents that fill a sequence of `length` tokens. Raises BadSource where there is none."""
+    """Numbers of the documents that fill a sequence of `length` tokens. Raises BadSource where
+    there is none.
+    """
     sizes = [len(document.ids) + len(texts.prefix) for document in texts.documents]
     numbers = [number for number, size in enumerate(sizes) if size >= length]
     if not numbers:
         most = max(sizes)
         raise BadSource(
-            f"the longest text has {most:,} tokens, and sequences of {length:,} are asked for; give a longer --text, "
-            f"or --lengths up to {format_tokens(most)}"
+            f"the longest text has {most:,} tokens, and sequences of {length:,} are asked for; give"
+            f" a longer --text, or --lengths up to {format_tokens(most)}"
         )
     return numbers
 
 
 def window_ends(texts: Texts, sizes: EvaluationSizes, apart: int) -> list[tuple[int, int]]:
-    """(document, end) of windows of the longest length, in turn from all documents that are long enough.
+    """(document, end) of windows of the longest length, in turn from all documents that are long
+    enough.
 
-    In each document they are spread evenly, and end at least `apart` tokens from each other; so there are fewer than
-    `sizes.windows` where the texts are short.
+    In each document they are spread evenly, and end at least `apart` tokens from each other; so
+    there are fewer than `sizes.windows` where the texts are short.
     """
     room = sizes.longest - len(texts.prefix)
     documents = long_enough(texts, sizes.longest)
@@ -220,24 +260,38 @@ def window_ends(texts: Texts, sizes: EvaluationSizes, apart: int) -> list[tuple[
         step = (size - room) / max(count - 1, 1)
         ends[number] = [size - int(index * step) for index in reversed(range(count))]
     most = max(map(len, ends.values()))
-    return [(number, places[turn]) for turn in range(most) for number, places in ends.items() if turn < len(places)]
+    return [
+        (number, places[turn])
+        for turn in range(most)
+        for number, places in ends.items()
+        if turn < len(places)
+    ]
 
 
 class CheckpointTokenizer:
-    """The tokenizer of a checkpoint. trust: run its tokenization file. Raises BadSource as `load_tokenizer` does."""
+    """The tokenizer of a checkpoint. trust: run its tokenization file. Raises BadSource as
+    `load_tokenizer` does.
+    """
 
     def __init__(self, folder: Path, trust: bool = False) -> None:
         self.tokenizer = load_tokenizer(folder, trust)
-        with_special, plain = (self.tokenizer("a", add_special_tokens=added).input_ids for added in (True, False))
+        with_special, plain = (
+            self.tokenizer("a", add_special_tokens=added).input_ids for added in (True, False)
+        )
         self.prefix = prefix_of(with_special, plain)
 
     def encode(self, text: str) -> list[int]:
-        return [int(token) for token in self.tokenizer(text, add_special_tokens=False, verbose=False).input_ids]
+        return [
+            int(token)
+            for token in self.tokenizer(text, add_special_tokens=False, verbose=False).input_ids
+        ]
 
     def decode(self, ids: Sequence[int]) -> str:
         return str(self.tokenizer.decode(list(ids)))
 
 
 def gguf_tokenizer(path: Path) -> LlamaCppProcess:
-    """The tokenizer of a file, when it is entered. Raises RopeconvError where llama.cpp cannot load it."""
+    """The tokenizer of a file, when it is entered. Raises RopeconvError where llama.cpp cannot load
+    it.
+    """
     return LlamaCppProcess(Load(path=str(path), vocabulary_only=True))

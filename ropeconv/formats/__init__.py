@@ -1,1 +1,3 @@
-"""File formats as bytes: safetensors, shard indices, GGUF, JSON, lists of numbers; and copies of files."""
+"""File formats as bytes: safetensors, shard indices, GGUF, JSON, lists of numbers; and copies of
+files.
+"""

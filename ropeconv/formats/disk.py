@@ -1,7 +1,7 @@
 """Bytes on the disk: copies by the kernel, renames, fsync, and the identities and digests of files.
 
-A copy is a reflink where the filesystem shares blocks, else copy_file_range. Holes of sparse files stay holes:
-https://man7.org/linux/man-pages/man2/lseek.2.html (`SEEK_DATA`, `SEEK_HOLE`).
+A copy is a reflink where the filesystem shares blocks, else copy_file_range. Holes of sparse files
+stay holes: https://man7.org/linux/man-pages/man2/lseek.2.html (`SEEK_DATA`, `SEEK_HOLE`).
 """
 
 import ctypes
@@ -25,7 +25,15 @@ RANGE = 64 << 20  # per call of the kernel, after which progress is shown and Ct
 BLOCK = 8 << 20  # where bytes pass through Python
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """Errors of a full disk, or of a used-up quota."""
-UNSUPPORTED = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTTY, errno.EPERM, errno.EBADF}
+UNSUPPORTED = {
+    errno.EXDEV,
+    errno.EINVAL,
+    errno.ENOSYS,
+    errno.EOPNOTSUPP,
+    errno.ENOTTY,
+    errno.EPERM,
+    errno.EBADF,
+}
 
 Advance = Callable[[int], None]
 """Called with the bytes done since the last call."""
@@ -42,9 +50,15 @@ def copy_file(source: Path, target: Path, advance: Advance = lambda done: None) 
 
 
 def copy_part(
-    reader: BinaryIO, origin: int, writer: BinaryIO, goal: int, size: int, advance: Advance = lambda done: None
+    reader: BinaryIO,
+    origin: int,
+    writer: BinaryIO,
+    goal: int,
+    size: int,
+    advance: Advance = lambda done: None,
 ) -> None:
-    """Copy `size` bytes from `origin` in one open file to `goal` in another, and flush the writer. Raises OSError.
+    """Copy `size` bytes from `origin` in one open file to `goal` in another, and flush the writer.
+    Raises OSError.
 
     The writer has only zeros at `goal`, so that holes are skipped.
     """
@@ -64,12 +78,16 @@ def copy_part(
         advance(hole)
 
 
-def _copy(reader: BinaryIO, origin: int, writer: BinaryIO, goal: int, size: int, advance: Advance) -> None:
+def _copy(
+    reader: BinaryIO, origin: int, writer: BinaryIO, goal: int, size: int, advance: Advance
+) -> None:
     done = 0
     while hasattr(os, "copy_file_range") and done < size:
         length = min(RANGE, size - done)
         try:
-            count = os.copy_file_range(reader.fileno(), writer.fileno(), length, origin + done, goal + done)
+            count = os.copy_file_range(
+                reader.fileno(), writer.fileno(), length, origin + done, goal + done
+            )
         except OSError as problem:
             if problem.errno not in UNSUPPORTED:
                 raise
@@ -93,13 +111,16 @@ def _data(file: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
     if not hasattr(os, "SEEK_DATA") or status.st_blocks * 512 >= status.st_size:
         yield start, stop
         return
-    position, at = os.lseek(file, 0, os.SEEK_CUR), start
+    position = os.lseek(file, 0, os.SEEK_CUR)
+    at = start
     while at < stop:
         try:
             begin = os.lseek(file, at, os.SEEK_DATA)
             end = min(os.lseek(file, begin, os.SEEK_HOLE), stop)
         except OSError as problem:
-            begin = stop if problem.errno == errno.ENXIO else at  # no more data, or a filesystem that does not tell
+            begin = (
+                stop if problem.errno == errno.ENXIO else at
+            )  # no more data, or a filesystem that does not tell
             end = stop
         finally:
             os.lseek(file, position, os.SEEK_SET)
@@ -109,8 +130,11 @@ def _data(file: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
 
 
 def write_at(file: int, data: bytes | memoryview, place: int) -> int:
-    """Write all of the data (pwrite(2) may write a part), and return the number of bytes. Raises OSError."""
-    view, done = memoryview(data).cast("B"), 0
+    """Write all of the data (pwrite(2) may write a part), and return the number of bytes. Raises
+    OSError.
+    """
+    view = memoryview(data).cast("B")
+    done = 0
     while done < len(view):
         done += os.pwrite(file, view[done:], place + done)
     return done
@@ -158,7 +182,8 @@ def obstacle(folder: Path) -> str:
 
 @contextmanager
 def made_folder(folder: Path, fsync: bool = True) -> Iterator[None]:
-    """Make a folder, and those above it that are missing. Those that are empty at the end are removed again.
+    """Make a folder, and those above it that are missing. Those that are empty at the end are
+    removed again.
 
     fsync: wait until the names of those that stay are on the disk. Raises OSError.
     """
@@ -194,7 +219,9 @@ def _reflink(reader: int, writer: int) -> bool:
 
 
 def same_blocks(source: Path | None, folder: Path) -> bool:
-    """Return whether a copy of `source` into `folder` would share its blocks, from a test with a temporary file."""
+    """Return whether a copy of `source` into `folder` would share its blocks, from a test with a
+    temporary file.
+    """
     if source is None:
         return False
     probe = folder / ".reflink-probe"
@@ -209,14 +236,17 @@ def same_blocks(source: Path | None, folder: Path) -> bool:
 
 def human(size: int) -> str:
     """Format a number of bytes in decimal units: `7.3 GB`."""
-    value, units = float(size), ["B", "kB", "MB", "GB", "TB"]
+    value = float(size)
+    units = ["B", "kB", "MB", "GB", "TB"]
     while value >= 1000 and len(units) > 1:
         value /= 1000
         units.pop(0)
     return f"{value:.1f} {units[0]}"
 
 
-def write_blocks(blocks: Callable[[], Iterable[bytes | memoryview]], target: Path, advance: Advance) -> None:
+def write_blocks(
+    blocks: Callable[[], Iterable[bytes | memoryview]], target: Path, advance: Advance
+) -> None:
     """Write a file from the pieces of its content."""
     with target.open("wb") as file:
         for block in blocks():
@@ -229,7 +259,9 @@ MOST_THREADS = 8
 
 
 def cores() -> int:
-    """Return the number of cores that this process may use; a batch system may grant only some of a machine."""
+    """Return the number of cores that this process may use; a batch system may grant only some of a
+    machine.
+    """
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -257,7 +289,9 @@ def sync_file(path: Path) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Wait until the names in a folder are on the disk; do nothing where the system cannot. Raises OSError."""
+    """Wait until the names in a folder are on the disk; do nothing where the system cannot. Raises
+    OSError.
+    """
     try:
         sync_file(path)
     except OSError as problem:
@@ -273,7 +307,8 @@ def sync_tree(root: Path) -> None:
 
 @contextmanager
 def writing_back(path: Path) -> Iterator[None]:
-    """Let the system write a growing file to the disk all the time, so that an fsync at its end waits less.
+    """Let the system write a growing file to the disk all the time, so that an fsync at its end
+    waits less.
 
     The file need not exist yet. Does nothing where the system cannot.
     """
@@ -341,10 +376,11 @@ def rename_new(source: Path, target: Path) -> None:
 
 
 def exchange(path: Path, other: Path, spare: Path) -> None:
-    """Exchange the names of two files or folders: in one step where the system can, else by way of a third name.
+    """Exchange the names of two files or folders: in one step where the system can, else by way of
+    a third name.
 
-    `spare` is a free name on the same filesystem, which `other` has in between. Raises OSError; both names are as
-    before then, unless putting them back fails too.
+    `spare` is a free name on the same filesystem, which `other` has in between. Raises OSError;
+    both names are as before then, unless putting them back fails too.
     """
     if _renameat2(path, other, EXCHANGE):
         return
@@ -358,8 +394,12 @@ def exchange(path: Path, other: Path, spare: Path) -> None:
 
 
 def _renameat2(source: Path, target: Path, flags: int) -> bool:
-    """Call renameat2(2). Returns False where the system or the filesystem lacks it. Raises OSError."""
-    call = libc("renameat2", ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
+    """Call renameat2(2). Returns False where the system or the filesystem lacks it. Raises
+    OSError.
+    """
+    call = libc(
+        "renameat2", ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint
+    )
     if call is None:
         return False
     if call(CURRENT_FOLDER, os.fsencode(source), CURRENT_FOLDER, os.fsencode(target), flags) == 0:
@@ -370,7 +410,8 @@ def _renameat2(source: Path, target: Path, flags: int) -> bool:
     raise OSError(number, os.strerror(number), str(source), None, str(target))
 
 
-SAMPLE, SAMPLES = 1 << 16, 64
+SAMPLE = 1 << 16
+SAMPLES = 64
 TENSOR_SAMPLE = 1 << 12
 
 
@@ -386,7 +427,8 @@ def sha256(path: Path) -> str:
 
 
 def sampled(path: Path) -> str:
-    """Return the sha256 of the size of a file, its first and last 64 kB, and 62 evenly spaced pieces of 64 kB.
+    """Return the sha256 of the size of a file, its first and last 64 kB, and 62 evenly spaced
+    pieces of 64 kB.
 
     It takes the same time for every size, and covers files up to 4 MB completely.
     """
@@ -403,8 +445,9 @@ def sampled(path: Path) -> str:
 def weights_digest(path: Path, data_start: int, tensors: Iterable[tuple[int, int]]) -> str:
     """Return a digest that tells a file of weights from others, in constant time per tensor.
 
-    It covers the size, the time of the last change, the whole header (the first `data_start` bytes), 4 kB from the
-    middle of each tensor (start and length in bytes), and what `sampled` covers.
+    It covers the size, the time of the last change, the whole header (the first `data_start`
+    bytes), 4 kB from the middle of each tensor (start and length in bytes), and what `sampled`
+    covers.
     """
     status = path.stat()
     digest = hashlib.sha256(f"{status.st_size} {status.st_mtime_ns} {sampled(path)}".encode())
@@ -420,7 +463,9 @@ def weights_digest(path: Path, data_start: int, tensors: Iterable[tuple[int, int
 
 @dataclass(frozen=True)
 class FileIdentity:
-    """Properties of a file that change when it is replaced or written to. mtime_ns: in nanoseconds."""
+    """Properties of a file that change when it is replaced or written to. mtime_ns: in
+    nanoseconds.
+    """
 
     inode: int
     size: int
@@ -428,7 +473,9 @@ class FileIdentity:
 
 
 def identity(path: Path) -> FileIdentity | None:
-    """Return the identity of a file or folder, for a link that of its target; None where there is none."""
+    """Return the identity of a file or folder, for a link that of its target; None where there is
+    none.
+    """
     try:
         status = os.stat(path)
     except OSError:
@@ -440,4 +487,6 @@ def refuse_changed(identities: Mapping[Path, FileIdentity | None]) -> None:
     """Raise BadSource where a file no longer has the identity that was seen before."""
     for path, before in identities.items():
         if identity(path) != before:
-            raise BadSource(f"{path.name} changed while it was read; leave the source unchanged and run again")
+            raise BadSource(
+                f"{path.name} changed while it was read; leave the source unchanged and run again"
+            )

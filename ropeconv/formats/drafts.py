@@ -1,8 +1,8 @@
 """The way in which a single file gets its name: complete and on the disk, or not at all.
 
-Read `write_file` first. It writes results, reports, pictures, recipes and Modelfiles. An output of many files is
-written by `bake/execution.py`, and a GGUF file changed in place by `formats/gguf/inplace.py`. No other module gives a
-file its final name.
+Read `write_file` first. It writes results, reports, pictures, recipes and Modelfiles. An output of
+many files is written by `bake/execution.py`, and a GGUF file changed in place by
+`formats/gguf/inplace.py`. No other module gives a file its final name.
 """
 
 import os
@@ -24,8 +24,8 @@ def write_file(path: Path, content: str | bytes) -> None:
     """Write a file, in place of one that is there.
 
     Args:
-        path: The final name. A link is followed, so that its target is replaced. A device or a FIFO, such as
-            /dev/stdout, is written to directly.
+        path: The final name. A link is followed, so that its target is replaced. A device or a
+            FIFO, such as /dev/stdout, is written to directly.
         content: All of it; text is written as UTF-8.
 
     Raises:
@@ -39,10 +39,11 @@ def write_file(path: Path, content: str | bytes) -> None:
 
 @contextmanager
 def draft_of(path: Path, draft: Path | None = None, fsync: bool = True) -> Iterator[Path]:
-    """Yield the hidden file that gets the name `path` at the end of the block. Missing folders above it are made.
+    """Yield the hidden file that gets the name `path` at the end of the block. Missing folders
+    above it are made.
 
-    A draft that a killed process left is written over. After an error the draft is removed. Where two processes write
-    the same file, the second waits.
+    A draft that a killed process left is written over. After an error the draft is removed. Where
+    two processes write the same file, the second waits.
 
     Args:
         path: As for `write_file`, and so are the errors.
@@ -72,7 +73,9 @@ def draft_of(path: Path, draft: Path | None = None, fsync: bool = True) -> Itera
 
 
 def _is_stream(path: Path) -> bool:
-    """Return whether a path is a device or a FIFO. /dev/stdout may be a file, which must not be replaced either."""
+    """Return whether a path is a device or a FIFO. /dev/stdout may be a file, which must not be
+    replaced either.
+    """
     if path.is_relative_to("/dev") or path.is_relative_to("/proc"):
         return True
     return path.exists() and not path.is_file() and not path.is_dir()

@@ -1,4 +1,6 @@
-"""Open files of a source. Only regular files are opened: a FIFO never ends and a device has no size."""
+"""Open files of a source. Only regular files are opened: a FIFO never ends and a device has no
+size.
+"""
 
 import errno
 import fcntl
@@ -16,9 +18,12 @@ from ..errors import BadSource
 LONGEST = 64 << 20
 """Bytes of a text file; the longest published tokenizer.json has 37 million."""
 KINDS = {
-    stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
     stat.S_IFDIR: "a folder",
-}  # fmt: skip
+}
 
 
 def expanded(path: str | os.PathLike[str]) -> Path:
@@ -26,18 +31,25 @@ def expanded(path: str | os.PathLike[str]) -> Path:
     try:
         return Path(path).expanduser()
     except RuntimeError:
-        raise BadSource(f"{str(path)!r} is in the home of an unknown user; write the whole path") from None
+        raise BadSource(
+            f"{str(path)!r} is in the home of an unknown user; write the whole path"
+        ) from None
 
 
 def check_regular(mode: int, path: Path) -> None:
     """Raise BadSource for anything but a regular file. mode: as `os.stat` gives it."""
     if not stat.S_ISREG(mode):
         kind = KINDS.get(stat.S_IFMT(mode), "not a file")
-        raise BadSource(f"{path} is {kind}, and a regular file is needed there; remove it or give another source")
+        raise BadSource(
+            f"{path} is {kind}, and a regular file is needed there; remove it or give another"
+            " source"
+        )
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a file for reading. Raises BadSource where it is not a regular file, and OSError where it does not exist."""
+    """Open a file for reading. Raises BadSource where it is not a regular file, and OSError where
+    it does not exist.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         check_regular(os.fstat(descriptor).st_mode, path)
@@ -52,12 +64,16 @@ def read_bytes(path: Path, name: str) -> bytes:
     with open_regular(path) as file:
         content = file.read(LONGEST + 1)
     if len(content) > LONGEST:
-        raise BadSource(f"{name} is longer than {LONGEST:,} bytes, the limit for such a file; download it again")
+        raise BadSource(
+            f"{name} is longer than {LONGEST:,} bytes, the limit for such a file; download it again"
+        )
     return content
 
 
 def read_text(path: Path, name: str) -> str:
-    """Return the text of a small file with its line ends. Raises BadSource as `read_bytes`, and for non-UTF-8."""
+    """Return the text of a small file with its line ends. Raises BadSource as `read_bytes`, and for
+    non-UTF-8.
+    """
     try:
         return read_bytes(path, name).decode()
     except UnicodeDecodeError:
@@ -65,11 +81,15 @@ def read_text(path: Path, name: str) -> str:
 
 
 GRAPHS = (".onnx", ".xml")
-"""Ends of the names of compiled graphs that can be read and changed: ONNX, and OpenVINO with a .bin file."""
+"""Ends of the names of compiled graphs that can be read and changed: ONNX, and OpenVINO with a .bin
+file.
+"""
 FROZEN = {
-    ".pte": "an ExecuTorch program", ".tflite": "a LiteRT model", ".engine": "a TensorRT engine",
+    ".pte": "an ExecuTorch program",
+    ".tflite": "a LiteRT model",
+    ".engine": "a TensorRT engine",
     ".mlpackage": "a Core ML model",
-}  # fmt: skip
+}
 """Compiled graphs that cannot be changed, by the ends of their names."""
 CHECKPOINTS = (".safetensors", ".safetensors.index.json", ".gguf")
 
@@ -80,11 +100,17 @@ def graph_names(folder: Path) -> list[str]:
     if any(name.endswith(CHECKPOINTS) or name.startswith("pytorch_model") for name in names):
         return []
     models = (name for name in names if name.endswith(GRAPHS) and "tokenizer" not in name)
-    return sorted(name for name in models if name.endswith(".onnx") or f"{name.removesuffix('.xml')}.bin" in names)
+    return sorted(
+        name
+        for name in models
+        if name.endswith(".onnx") or f"{name.removesuffix('.xml')}.bin" in names
+    )
 
 
 def journal_of(path: Path) -> Path:
-    """Return the path of the journal of a GGUF file, which exists while the file is being changed in place."""
+    """Return the path of the journal of a GGUF file, which exists while the file is being changed
+    in place.
+    """
     return path.with_name(f".{path.name}.ropeconv-journal")
 
 
@@ -95,8 +121,8 @@ NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
 def try_lock(file: int | BinaryIO, shared: bool = False) -> Literal["taken", "busy", "none"]:
     """Lock an open file (flock(2)) without waiting. Raises OSError.
 
-    An exclusive lock needs a file that is open for writing, since NFS refuses others. Returns "busy" where another
-    process has the lock, "none" where the filesystem has no locks.
+    An exclusive lock needs a file that is open for writing, since NFS refuses others. Returns
+    "busy" where another process has the lock, "none" where the filesystem has no locks.
     """
     try:
         fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
@@ -115,7 +141,9 @@ LOCK, FILES = "lock", "files"
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """Yield a new, empty temporary folder. A lock beside it tells that this process lives. Raises OSError."""
+    """Yield a new, empty temporary folder. A lock beside it tells that this process lives. Raises
+    OSError.
+    """
     clear()
     folder, lock = _new_folder()
     try:
@@ -126,7 +154,8 @@ def scratch() -> Iterator[Path]:
 
 
 def clear() -> None:
-    """Remove the temporary folders of this user that no living process has locked. Links are never followed.
+    """Remove the temporary folders of this user that no living process has locked. Links are never
+    followed.
 
     Nothing is removed on systems without locks.
     """
@@ -158,7 +187,9 @@ def _locked(folder: Path) -> tuple[int, bool]:
     try:
         if os.fstat(place).st_uid != os.getuid():
             raise PermissionError(f"{folder} is another user's")
-        lock = os.open(LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=place)
+        lock = os.open(
+            LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=place
+        )
         try:
             status = try_lock(lock)
             there = os.stat(LOCK, dir_fd=place, follow_symlinks=False)
@@ -176,4 +207,5 @@ def _remove(folder: Path, lock: int) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     os.close(lock)
     with suppress(OSError):
-        folder.rmdir()  # NFS keeps a removed file in it under another name for as long as that is open
+        # NFS keeps a removed file in it under another name for as long as that is open
+        folder.rmdir()

@@ -1,4 +1,6 @@
-"""Journal: a file of JSON lines with checksums that only grows, from which a killed run continues."""
+"""Journal: a file of JSON lines with checksums that only grows, from which a killed run
+continues.
+"""
 
 import itertools
 import os
@@ -32,7 +34,9 @@ L = TypeVar("L", bound=Line)
 
 
 class Head(msgspec.Struct, frozen=True):
-    """The first line. journal: the command that writes it. source: identity of the model, or empty."""
+    """The first line. journal: the command that writes it. source: identity of the model, or
+    empty.
+    """
 
     journal: str
     format: int
@@ -41,7 +45,9 @@ class Head(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class JournalKind(Generic[L]):
-    """A kind of journal. format: others are not read. elsewhere: the repair that names another place."""
+    """A kind of journal. format: others are not read. elsewhere: the repair that names another
+    place.
+    """
 
     command: str
     format: int
@@ -50,7 +56,9 @@ class JournalKind(Generic[L]):
 
 
 def encoded(line: msgspec.Struct, seed: int = 0) -> bytes:
-    """Return a line with its checksum. seed: of the checksum: `crc32` of the first line, 0 for the first line."""
+    """Return a line with its checksum. seed: of the checksum: `crc32` of the first line, 0 for the
+    first line.
+    """
     body = msgspec.json.encode(line)[:-1]
     return body + CHECKSUM % zlib.crc32(body, seed) + b"\n"
 
@@ -69,16 +77,22 @@ def decoded(text: bytes, kind: Any, seed: int = 0) -> Any:
 class Journal(Generic[L]):
     """A journal that is open for appending, with a lock.
 
-    lines: by key. notes: sentences for the user on damaged lines, and on the file that `fresh` moved.
+    lines: by key. notes: sentences for the user on damaged lines, and on the file that `fresh`
+    moved.
     """
 
-    def __init__(self, path: Path, kind: JournalKind[L], source: str = "", fresh: bool = False) -> None:
+    def __init__(
+        self, path: Path, kind: JournalKind[L], source: str = "", fresh: bool = False
+    ) -> None:
         """Open a journal. fresh: begin a new one, and rename the existing one.
 
-        Raises BadSource for another file, for a journal of another model or version, and while another run writes to
-        it; such a file does not change. OSError where it cannot be written.
+        Raises BadSource for another file, for a journal of another model or version, and while
+        another run writes to it; such a file does not change. OSError where it cannot be written.
         """
-        self.path, self.kind, self.lines, self.notes = path, kind, dict[str, L](), list[str]()
+        self.path = path
+        self.kind = kind
+        self.lines = dict[str, L]()
+        self.notes = list[str]()
         self._head = Head(f"ropeconv {kind.command}", kind.format, source)
         self._seed = zlib.crc32(msgspec.json.encode(self._head)[:-1])
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -110,7 +124,9 @@ class Journal(Generic[L]):
             file = self.path.open("a+b")
             if try_lock(file) == "busy":
                 file.close()
-                raise BadSource(f"another run writes to {self.path}; wait for its end, or {self.kind.elsewhere}")
+                raise BadSource(
+                    f"another run writes to {self.path}; wait for its end, or {self.kind.elsewhere}"
+                )
             with suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(file.fileno()), self.path.stat()):
                     return file
@@ -119,7 +135,8 @@ class Journal(Generic[L]):
     def _read(self, fresh: bool) -> int:
         """Read the lines, and return the length of the complete ones in bytes."""
         self._file.seek(0)
-        data, first_line = self._file.read(FIRST), encoded(self._head)
+        data = self._file.read(FIRST)
+        first_line = encoded(self._head)
         if first_line.startswith(data):  # only a first line, or a part of it
             return len(first_line) if data == first_line and not fresh else 0
         if CHECKSUM[:10] not in data:
@@ -128,7 +145,9 @@ class Journal(Generic[L]):
         complete = data.rfind(b"\n") + 1
         first, *others = data[:complete].split(b"\n")[:-1] or [b""]
         head = decoded(first, Head)
-        if head is not None and (head.journal, head.format, head.source) != msgspec.structs.astuple(self._head):
+        if head is not None and (head.journal, head.format, head.source) != msgspec.structs.astuple(
+            self._head
+        ):
             self._refuse(head, fresh)
             return complete
         lines = [decoded(text, self.kind.line, self._seed) for text in others]
@@ -138,13 +157,17 @@ class Journal(Generic[L]):
         damaged = lines.count(None) + (head is None) + (complete < len(data))
         if damaged and not fresh:
             be = "is" if damaged == 1 else "are"
-            self.notes.append(f"{counted(damaged, 'line')} of {self.path} {be} damaged and skipped.")
+            self.notes.append(
+                f"{counted(damaged, 'line')} of {self.path} {be} damaged and skipped."
+            )
         return complete
 
     def _begin(self, complete: int, fresh: bool) -> None:
         """Make the file ready for more lines behind the complete ones."""
         if fresh and complete:
-            earlier, self.lines, complete = self._file, {}, 0
+            earlier = self._file
+            self.lines = {}
+            complete = 0
             self.notes.append(f"The earlier journal is now {self._set_aside()}.")
             self._file = self._locked()
             earlier.close()
@@ -166,7 +189,9 @@ class Journal(Generic[L]):
         return aside
 
     def _foreign(self) -> BadSource:
-        return BadSource(f"{self.path} is not a journal of `ropeconv {self.kind.command}`; {self.kind.elsewhere}")
+        return BadSource(
+            f"{self.path} is not a journal of `ropeconv {self.kind.command}`; {self.kind.elsewhere}"
+        )
 
     def _refuse(self, head: Head, fresh: bool) -> None:
         """Raise BadSource for a journal with another first line, unless it may be renamed."""
@@ -175,8 +200,8 @@ class Journal(Generic[L]):
         if not fresh:
             of = "model" if head.format == self.kind.format else "version of ropeconv"
             raise BadSource(
-                f"{self.path} is the journal of another {of}; {self.kind.elsewhere}, or --fresh, which gives this one "
-                "another name"
+                f"{self.path} is the journal of another {of}; {self.kind.elsewhere}, or --fresh,"
+                " which gives this one another name"
             )
 
     def _write(self, data: bytes) -> None:
@@ -186,6 +211,8 @@ class Journal(Generic[L]):
 
 
 def default_path(source: str, command: str = "eval") -> Path:
-    """Return the path of the journal of a model in the user's cache. source: identity of the model."""
+    """Return the path of the journal of a model in the user's cache. source: identity of the
+    model.
+    """
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return cache / "ropeconv" / command / f"{source[:16]}.jsonl"

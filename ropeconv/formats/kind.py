@@ -1,4 +1,6 @@
-"""Kinds of files, known by their first bytes. Begin with `kind_of`; a name decides only where there is no file yet."""
+"""Kinds of files, known by their first bytes. Begin with `kind_of`; a name decides only where there
+is no file yet.
+"""
 
 import os
 import stat
@@ -75,7 +77,10 @@ REPAIRS: dict[Kind, str] = {
     "zip": "unpack it, and give what is inside",
     "lfs": "run `git lfs pull` in its repository, or download the file",
     "html": "download the file itself, with a token where the repository is gated",
-    "ggml": "convert it with an older llama.cpp (convert-llama-ggml-to-gguf.py), or download the GGUF file",
+    "ggml": (
+        "convert it with an older llama.cpp (convert-llama-ggml-to-gguf.py), or download the GGUF"
+        " file"
+    ),
     "hdf5": "give a checkpoint with safetensors",
     "tflite": "run `ropeconv apply` on the checkpoint, and export its output",
     "executorch": "run `ropeconv apply` on the checkpoint, and export its output",
@@ -112,7 +117,9 @@ MAGIC: tuple[tuple[int, bytes, Kind], ...] = (
 """A place in the file, the bytes there, and the kind that has them."""
 PICKLES = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))
 ONNX_FIELDS = b"\x12\x1a\x22\x28\x32\x3a\x42\x72"
-"""Tags of the fields of ModelProto that can follow `ir_version`, the first one (onnx/onnx.proto)."""
+"""Tags of the fields of ModelProto that can follow `ir_version`, the first one
+(onnx/onnx.proto).
+"""
 ENTRY = struct.Struct("<26xHH")
 """The header of an entry of a ZIP archive, with the lengths of its name and of what follows."""
 
@@ -120,7 +127,8 @@ ENTRY = struct.Struct("<26xHH")
 def kind_of(path: str | os.PathLike[str]) -> Kind:
     """Return what is at a path, from the first bytes of the file there. Its name does not count.
 
-    path: may begin with `~`. Never raises OSError: a missing, special or unreadable file has a kind of its own.
+    path: may begin with `~`. Never raises OSError: a missing, special or unreadable file has a kind
+    of its own.
     """
     place = expanded(path)
     try:
@@ -141,7 +149,9 @@ def kind_of(path: str | os.PathLike[str]) -> Kind:
 
 
 def kind_of_bytes(head: bytes) -> Kind:
-    """Return the kind of a file that begins with some bytes. head: the first 4,096 of them, or the whole file."""
+    """Return the kind of a file that begins with some bytes. head: the first 4,096 of them, or the
+    whole file.
+    """
     if not head:
         return "empty"
     for place, magic, kind in MAGIC:
@@ -151,7 +161,11 @@ def kind_of_bytes(head: bytes) -> Kind:
         return _archive(head)
     if head.startswith(PICKLES):
         return "pickle"
-    if len(head) > 8 and head[8:9] == b"{" and 2 <= int.from_bytes(head[:8], "little") < MOST_HEADER:
+    if (
+        len(head) > 8
+        and head[8:9] == b"{"
+        and 2 <= int.from_bytes(head[:8], "little") < MOST_HEADER
+    ):
         return "safetensors"
     if len(head) > 2 and head[0] == 0x08 and 1 <= head[1] < 64 and head[2] in ONNX_FIELDS:
         return "onnx"
@@ -178,7 +192,9 @@ def _text(head: bytes) -> Kind:
     try:
         text = head.decode("utf-8-sig")
     except UnicodeDecodeError as problem:
-        if problem.start < len(head) - 4 or len(head) < HEAD:  # else a character is cut off at the end
+        if (
+            problem.start < len(head) - 4 or len(head) < HEAD
+        ):  # else a character is cut off at the end
             return "unknown"
         text = head[: problem.start].decode("utf-8-sig")
     start = text.lstrip()
@@ -193,19 +209,25 @@ def _text(head: bytes) -> Kind:
 
 
 def first_text(path: Path) -> str:
-    """Return the first characters of a text file, with marks in the place of bytes that are none."""
+    """Return the first characters of a text file, with marks in the place of bytes that are
+    none.
+    """
     with open_regular(path) as file:
         return file.read(HEAD).decode("utf-8", "replace")
 
 
-UNTOLD: frozenset[Kind] = frozenset({"missing", "special", "unreadable", "empty", "lfs", "html", "text", "unknown"})
+UNTOLD: frozenset[Kind] = frozenset(
+    {"missing", "special", "unreadable", "empty", "lfs", "html", "text", "unknown"}
+)
 """Kinds that say nothing on what a file was meant to be, so that its name does."""
 
 
 def is_gguf(path: str | os.PathLike[str]) -> bool:
-    """Whether a file is GGUF by its first bytes; one that is missing, empty or damaged counts by its name.
+    """Whether a file is GGUF by its first bytes; one that is missing, empty or damaged counts by
+    its name.
 
-    A file that an interrupted change in place has left has a journal, and may begin with other bytes.
+    A file that an interrupted change in place has left has a journal, and may begin with other
+    bytes.
     """
     kind = kind_of(path)
     if kind in UNTOLD:
@@ -214,12 +236,16 @@ def is_gguf(path: str | os.PathLike[str]) -> bool:
 
 
 def named_gguf(path: str | os.PathLike[str]) -> bool:
-    """Whether a name is that of a GGUF file: of an output that does not exist yet, or of a file on the Hub."""
+    """Whether a name is that of a GGUF file: of an output that does not exist yet, or of a file on
+    the Hub.
+    """
     return os.fspath(path).lower().endswith(".gguf")
 
 
 def refusal(path: str | os.PathLike[str], needed: str) -> str:
-    """Return a sentence on a file that a command cannot use. needed: what it does use, such as "a GGUF file"."""
+    """Return a sentence on a file that a command cannot use. needed: what it does use, such as "a
+    GGUF file".
+    """
     kind = kind_of(path)
     if kind == "missing":
         return f"{path} does not exist; give {needed}"
@@ -237,14 +263,18 @@ FROZEN_KINDS: dict[Kind, str] = {
 
 
 def frozen_words(path: Path) -> str:
-    """Return what a compiled graph that cannot be changed is, such as "a LiteRT model"; empty for other files."""
+    """Return what a compiled graph that cannot be changed is, such as "a LiteRT model"; empty for
+    other files.
+    """
     kind = kind_of(path)
     by_name = kind in UNTOLD or kind == "folder"  # Core ML has folders
     return FROZEN_KINDS.get(kind) or (FROZEN.get(path.suffix, "") if by_name else "")
 
 
 def is_graph(reference: str) -> bool:
-    """Whether a path is that of a compiled graph, or of a folder that holds graphs and no other weights."""
+    """Whether a path is that of a compiled graph, or of a folder that holds graphs and no other
+    weights.
+    """
     path = expanded(reference)
     kind = kind_of(path)
     if frozen_words(path) or kind in ("onnx", "openvino"):

@@ -1,4 +1,6 @@
-"""Check the types of decoded JSON and TOML, read the data files of the package, and render its templates."""
+"""Check the types of decoded JSON and TOML, read the data files of the package, and render its
+templates.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,17 @@ T = TypeVar("T")
 
 
 def typed(data: object, kind: type[T], name: str) -> T:
-    """Return decoded data as a type that msgspec knows, without conversion between strings, numbers and bools.
+    """Return decoded data as a type that msgspec knows, without conversion between strings, numbers
+    and bools.
 
     Raises BadSource, with the `name` of the file, where the data has other types.
     """
     try:
         return msgspec.convert(data, kind)
     except (msgspec.ValidationError, RecursionError, UnicodeError) as problem:
-        raise BadSource(f"{name} has the wrong form ({problem}); correct it or download it again") from None
+        raise BadSource(
+            f"{name} has the wrong form ({problem}); correct it or download it again"
+        ) from None
 
 
 def package_files(folder: str, suffix: str) -> list[Path]:
@@ -37,7 +42,9 @@ def package_files(folder: str, suffix: str) -> list[Path]:
 
 
 def package_data(place: str | Path, kind: type[T]) -> T:
-    """Return the content of a TOML or JSON file of the package, such as models/refused.toml. Raises DamagedPackage."""
+    """Return the content of a TOML or JSON file of the package, such as models/refused.toml. Raises
+    DamagedPackage.
+    """
     path = PACKAGE / place
     with described(path):
         data = path.read_bytes()
@@ -48,13 +55,16 @@ def package_data(place: str | Path, kind: type[T]) -> T:
 
 @contextmanager
 def described(entry: Path) -> Iterator[None]:
-    """Turn errors about a data file of the package into DamagedPackage, with the file and the field."""
+    """Turn errors about a data file of the package into DamagedPackage, with the file and the
+    field.
+    """
     try:
         yield
     except (OSError, ValueError, KeyError) as problem:
         reason = f"it has no {problem}" if isinstance(problem, KeyError) else problem
         raise DamagedPackage(
-            f"{entry} belongs to ropeconv and is damaged ({reason}); install ropeconv again, or correct it"
+            f"{entry} belongs to ropeconv and is damaged ({reason}); install ropeconv again, or"
+            " correct it"
         ) from None
 
 

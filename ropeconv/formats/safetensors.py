@@ -1,4 +1,5 @@
-"""safetensors headers: read by range and checked, or made for new files; and the index of a sharded checkpoint.
+"""safetensors headers: read by range and checked, or made for new files; and the index of a sharded
+checkpoint.
 
 A file is `u64 n | n bytes of JSON | data`. https://github.com/huggingface/safetensors#format
 """
@@ -23,20 +24,42 @@ from .files import open_regular
 from .jsontext import JsonObject
 
 MAX_HEADER = 16 << 20
-"""Bytes of a header. The reference implementation accepts 100 MB, which take a gigabyte of memory; published headers
-have some million."""
+"""Bytes of a header. The reference implementation accepts 100 MB, which take a gigabyte of memory;
+published headers have some million.
+"""
 BITS = {
-    "BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8,
-    "I16": 16, "U16": 16, "F16": 16, "BF16": 16, "I32": 32, "U32": 32, "F32": 32, "C64": 64, "F64": 64, "I64": 64,
-    "U64": 64, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
-}  # fmt: skip
+    "BOOL": 8,
+    "U8": 8,
+    "I8": 8,
+    "F8_E4M3": 8,
+    "F8_E5M2": 8,
+    "F8_E8M0": 8,
+    "F8_E4M3FNUZ": 8,
+    "F8_E5M2FNUZ": 8,
+    "I16": 16,
+    "U16": 16,
+    "F16": 16,
+    "BF16": 16,
+    "I32": 32,
+    "U32": 32,
+    "F32": 32,
+    "C64": 64,
+    "F64": 64,
+    "I64": 64,
+    "U64": 64,
+    "F4": 4,
+    "F6_E2M3": 6,
+    "F6_E3M2": 6,
+}
 MAX_SIDES = 64
 """Dimensions of a tensor; a reader multiplies them all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """One tensor of a file. dtype: as safetensors names it. start, stop: bytes from the beginning of the data."""
+    """One tensor of a file. dtype: as safetensors names it. start, stop: bytes from the beginning
+    of the data.
+    """
 
     name: str
     dtype: str
@@ -70,17 +93,23 @@ def read_header(path: Path) -> Header:
 
 
 def parse_header(file: BinaryIO, size: int, name: str) -> Header:
-    """Return the header at the beginning of an open file of `size` bytes. Raises BadSource as `read_header`."""
+    """Return the header at the beginning of an open file of `size` bytes. Raises BadSource as
+    `read_header`.
+    """
     start = file.read(8)
     if len(start) < 8:
         raise BadSource(f"{name} is {size} bytes, too short for safetensors; download it again")
     length: int = struct.unpack("<Q", start)[0]
     if 8 + length > size:
         raise BadSource(
-            f"{name} claims a header of {length} bytes and has {size} in all; it is damaged, download it again"
+            f"{name} claims a header of {length} bytes and has {size} in all; it is damaged,"
+            " download it again"
         )
     if length > MAX_HEADER:
-        raise BadSource(f"{name} has a header of {length:,} bytes, and the limit is {MAX_HEADER:,}; split the file")
+        raise BadSource(
+            f"{name} has a header of {length:,} bytes, and the limit is {MAX_HEADER:,}; split the"
+            " file"
+        )
     try:
         entries = msgspec.json.decode(file.read(length), type=dict[str, msgspec.Raw])
         raw = entries.pop("__metadata__", None)
@@ -88,18 +117,26 @@ def parse_header(file: BinaryIO, size: int, name: str) -> Header:
         decoder = msgspec.json.Decoder(_Entry)
         tensors = {key: _tensor(key, decoder.decode(entry)) for key, entry in entries.items()}
     except (msgspec.DecodeError, ValueError, RecursionError) as problem:
-        raise BadSource(f"{name} has no readable safetensors header ({problem}); download it again") from None
-    at, data = 0, size - 8 - length
+        raise BadSource(
+            f"{name} has no readable safetensors header ({problem}); download it again"
+        ) from None
+    at = 0
+    data = size - 8 - length
     for tensor in sorted(tensors.values(), key=lambda t: (t.start, t.stop)):
         if tensor.start != at:
             raise BadSource(
-                f"{name} has a hole or an overlap before {shown(tensor.name)}; it is damaged, download it again"
+                f"{name} has a hole or an overlap before {shown(tensor.name)}; it is damaged,"
+                " download it again"
             )
         at = tensor.stop
     if at > data:
-        raise BadSource(f"{name} is truncated: its tensors need {at} bytes and it has {data}; download it again")
+        raise BadSource(
+            f"{name} is truncated: its tensors need {at} bytes and it has {data}; download it again"
+        )
     if at < data:
-        raise BadSource(f"{name} has {data - at} bytes behind its last tensor; it is damaged, download it again")
+        raise BadSource(
+            f"{name} has {data - at} bytes behind its last tensor; it is damaged, download it again"
+        )
     return Header(tensors, metadata, 8 + length)
 
 
@@ -107,13 +144,21 @@ def _tensor(name: str, entry: _Entry) -> Tensor:
     start, stop = entry.data_offsets
     if entry.dtype not in BITS:
         raise ValueError(f"{shown(name)} has the dtype {shown(entry.dtype)}, which is not known")
-    if len(entry.shape) > MAX_SIDES or stop - start != -(-math.prod(entry.shape) * BITS[entry.dtype] // 8):
-        raise ValueError(f"{shown(name)} is {entry.dtype} {shown(list(entry.shape))} in {stop - start} bytes")
+    if len(entry.shape) > MAX_SIDES or stop - start != -(
+        -math.prod(entry.shape) * BITS[entry.dtype] // 8
+    ):
+        raise ValueError(
+            f"{shown(name)} is {entry.dtype} {shown(list(entry.shape))} in {stop - start} bytes"
+        )
     return Tensor(name, entry.dtype, entry.shape, start, stop)
 
 
-def header_bytes(tensors: Iterable[tuple[str, str, tuple[int, ...]]], metadata: dict[str, str]) -> bytes:
-    """Return a header for tensors (name, dtype, shape) whose data follows without gaps, padded to 8 bytes."""
+def header_bytes(
+    tensors: Iterable[tuple[str, str, tuple[int, ...]]], metadata: dict[str, str]
+) -> bytes:
+    """Return a header for tensors (name, dtype, shape) whose data follows without gaps, padded to 8
+    bytes.
+    """
     entries: JsonObject = {"__metadata__": metadata}
     at = 0
     for name, dtype, shape in tensors:
@@ -130,11 +175,18 @@ def tensor_bytes(dtype: str, shape: tuple[int, ...]) -> int:
     return math.prod(shape) * BITS[dtype] // 8
 
 
-STORED = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}  # dtype: what numpy reads; it has no bfloat16
+STORED = {
+    "F64": "<f8",
+    "F32": "<f4",
+    "F16": "<f2",
+    "BF16": "<u2",
+}  # dtype: what numpy reads; it has no bfloat16
 
 
 def widened(stored: NDArray[np.generic], dtype: str) -> NDArray[np.float32]:
-    """Return a new array of 32-bit floats. stored: as numpy reads them. dtype: "F64", "F32", "F16" or "BF16"."""
+    """Return a new array of 32-bit floats. stored: as numpy reads them. dtype: "F64", "F32", "F16"
+    or "BF16".
+    """
     if dtype == "BF16":
         wide = stored.astype(np.uint32)
         wide <<= 16
@@ -143,9 +195,12 @@ def widened(stored: NDArray[np.generic], dtype: str) -> NDArray[np.float32]:
 
 
 INDEX = "model.safetensors.index.json"
-LONGEST, MOST_TENSORS, LONGEST_REST = 64 << 20, 600_000, 1 << 20
-"""Characters of an index, its tensors, and the characters of everything but `weight_map`. A Kimi K2 in GPTQ has 276,480
-tensors of experts, in 25 to 30 million characters."""
+LONGEST = 64 << 20
+MOST_TENSORS = 600_000
+LONGEST_REST = 1 << 20
+"""Characters of an index, its tensors, and the characters of everything but `weight_map`. A Kimi K2
+in GPTQ has 276,480 tensors of experts, in 25 to 30 million characters.
+"""
 
 
 def shards(text: str) -> tuple[str, ...]:
@@ -157,7 +212,8 @@ def shards(text: str) -> tuple[str, ...]:
     unsafe = next((name for name in names if not safe_name(name)), None)
     if unsafe is not None:
         raise BadSource(
-            f"{INDEX} names the shard {shown(unsafe)}, which is not inside the folder; do not trust this checkpoint"
+            f"{INDEX} names the shard {shown(unsafe)}, which is not inside the folder; do not trust"
+            " this checkpoint"
         )
     return names
 
@@ -180,28 +236,36 @@ def with_shard(text: str, shard: str, added: Mapping[str, int]) -> str:
 
 def _weight_map(text: str) -> dict[str, str]:
     if len(text) > LONGEST:
-        raise BadSource(f"{INDEX} has {len(text):,} characters, and the limit is {LONGEST:,}; {TOO_MANY}")
+        raise BadSource(
+            f"{INDEX} has {len(text):,} characters, and the limit is {LONGEST:,}; {TOO_MANY}"
+        )
     try:
         entries = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
         weight_map = msgspec.json.decode(entries.pop("weight_map", b"null"), type=dict[str, str])
     except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
-        raise BadSource(f"{INDEX} has no readable weight_map ({problem}); download it again") from None
+        raise BadSource(
+            f"{INDEX} has no readable weight_map ({problem}); download it again"
+        ) from None
     rest = sum(len(bytes(raw)) for raw in entries.values())
     if len(weight_map) > MOST_TENSORS or rest > LONGEST_REST:
         raise BadSource(
-            f"{INDEX} names {len(weight_map):,} tensors and has {rest:,} bytes beside them, and at most "
-            f"{MOST_TENSORS:,} and {LONGEST_REST:,} are read; {TOO_MANY}"
+            f"{INDEX} names {len(weight_map):,} tensors and has {rest:,} bytes beside them, and at"
+            f" most {MOST_TENSORS:,} and {LONGEST_REST:,} are read; {TOO_MANY}"
         )
     return weight_map
 
 
 def safe_name(name: str) -> bool:
-    """Return whether a name stays inside its folder: relative, and without `..`, backslashes or drive letters."""
+    """Return whether a name stays inside its folder: relative, and without `..`, backslashes or
+    drive letters.
+    """
     path = PurePosixPath(name)
     inside = name not in ("", ".") and not path.is_absolute() and ".." not in path.parts
     return inside and "\\" not in name and ":" not in name and "\0" not in name
 
 
 def index_text(total: int, weight_map: dict[str, str]) -> str:
-    """Return the text of model.safetensors.index.json. total: bytes of all tensors. weight_map: their files."""
+    """Return the text of model.safetensors.index.json. total: bytes of all tensors. weight_map:
+    their files.
+    """
     return jsontext.dump({"metadata": {"total_size": total}, "weight_map": weight_map})

@@ -1,4 +1,5 @@
-"""The model card: metadata inherited from the base model, and how the output was made and measured, from its receipt.
+"""The model card: metadata inherited from the base model, and how the output was made and measured,
+from its receipt.
 
 https://huggingface.co/docs/hub/model-cards (base_model, base_model_relation),
 https://github.com/huggingface/hub-docs/blob/main/modelcard.md?plain=1 (model-index)
@@ -47,7 +48,9 @@ if TYPE_CHECKING:
 
 
 class Term(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Conditions of a licence. license: a pattern of its names. says: what follows its name. forbids: derivatives."""
+    """Conditions of a licence. license: a pattern of its names. says: what follows its name.
+    forbids: derivatives.
+    """
 
     license: str
     says: str
@@ -56,7 +59,8 @@ class Term(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def terms_of(license: str) -> tuple[str, bool]:
-    """A sentence about the terms of a licence, empty for unknown ones, and whether it forbids derivatives.
+    """A sentence about the terms of a licence, empty for unknown ones, and whether it forbids
+    derivatives.
 
     license: its name in the metadata of a model card.
     """
@@ -78,7 +82,9 @@ def eval_results(records: Sequence[EvaluationRecord]) -> Iterator[EvalResult]:
                 dataset_name=record.described_texts,
                 dataset_args={"tokens_sha256": record.tokens_sha256},
                 metric_type=number.metric,
-                metric_name=f"{number.measure} at {number.column:,} tokens, {metric_of(number.metric).unit}",
+                metric_name=(
+                    f"{number.measure} at {number.column:,} tokens, {metric_of(number.metric).unit}"
+                ),
                 metric_value=round(number.value, 4),
             )
 
@@ -87,29 +93,38 @@ def finding(record: EvaluationRecord) -> str:
     """Return what the picture of an evaluation shows, in a sentence."""
     last = _growth(record)[-1]
     compared = (
-        "" if last.difference is None else f", {abs(last.difference):.2f} {'less' if last.difference < 0 else 'more'}"
+        ""
+        if last.difference is None
+        else f", {abs(last.difference):.2f} {'less' if last.difference < 0 else 'more'}"
     )
     against = f"{compared} than {record.against}" if compared else ""
     return f"Loss by length: {last.value:.2f} nats per token at {last.column:,} tokens{against}"
 
 
 def _growth(record: EvaluationRecord) -> list[MeasuredRecord]:
-    return sorted((cell for cell in record.measured if cell.measure == GROWTH), key=lambda cell: cell.column)
+    return sorted(
+        (cell for cell in record.measured if cell.measure == GROWTH), key=lambda cell: cell.column
+    )
 
 
 def draw(record: EvaluationRecord, path: Path) -> None:
-    """Write the picture of an evaluation: losses of the output and of the other model, and their difference.
+    """Write the picture of an evaluation: losses of the output and of the other model, and their
+    difference.
 
     Raises:
         RopeconvError: matplotlib is not installed.
     """
-    cells, style = _growth(record), dict[str, Any](trained=record.trained, unit="nats per token")
+    cells = _growth(record)
+    style = dict[str, Any](trained=record.trained, unit="nats per token")
     here = curve((cell.column, cell.value, cell.error) for cell in cells)
     apart = curve((cell.column, cell.difference, cell.margin) for cell in cells)
-    curves, title = {"this model": here}, f"Loss by length, {record.described_texts}"
+    curves = {"this model": here}
+    title = f"Loss by length, {record.described_texts}"
     panels: list[Panel] = []
     if record.against and not np.isnan(apart.y).any():
-        curves = {record.against: Curve(here.x, here.y - apart.y, np.full(len(here.x), np.nan))} | curves
+        curves = {
+            record.against: Curve(here.x, here.y - apart.y, np.full(len(here.x), np.nan))
+        } | curves
         compared = f"Loss by length, compared with {record.against}"
         panels = [partial(differences, curves={"this model": apart}, title=compared, **style)]
     write(figure(partial(losses, curves=curves, title=title, **style), *panels), path)
@@ -132,9 +147,10 @@ COMMANDS = ("vllm", "sglang", "tgi", "mlx-lm")
 class BaseModel:
     """The base model of an output.
 
-    name: `owner/name`, empty where none is known. known: metadata of its card that also holds for its derivatives.
-    closed: whether it is gated or private. terms: names of its licence files. licence: a sentence about its terms,
-    empty for unknown ones. forbids: whether they forbid derivatives. commit: the one read, empty for the newest.
+    name: `owner/name`, empty where none is known. known: metadata of its card that also holds for
+    its derivatives. closed: whether it is gated or private. terms: names of its licence files.
+    licence: a sentence about its terms, empty for unknown ones. forbids: whether they forbid
+    derivatives. commit: the one read, empty for the newest.
     """
 
     name: str = ""
@@ -157,14 +173,18 @@ class BaseModel:
         """Raises RopeconvError where the licence forbids derivatives."""
         if self.forbids:
             name = self.name or "it"
-            raise RopeconvError(f"{self.licence}, so nothing made from {name} may be published; keep it to yourself")
+            raise RopeconvError(
+                f"{self.licence}, so nothing made from {name} may be published; keep it to yourself"
+            )
 
 
 def name_of(upload: UploadSet, options: PublishOptions) -> tuple[str, str]:
-    """The repository of the base model and the commit that was read, both empty where they are not known.
+    """The repository of the base model and the commit that was read, both empty where they are not
+    known.
 
-    upload: the files; their receipt names the source, or the first source of several bakes, their card or the keys of a
-    GGUF file the model that a local source was made from. options: `base_model` counts before all of these.
+    upload: the files; their receipt names the source, or the first source of several bakes, their
+    card or the keys of a GGUF file the model that a local source was made from. options:
+    `base_model` counts before all of these.
     """
     if options.base_model:
         return options.base_model, ""
@@ -179,39 +199,58 @@ def name_of(upload: UploadSet, options: PublishOptions) -> tuple[str, str]:
 
 
 def base_model(api: HfApi, upload: UploadSet, options: PublishOptions) -> tuple[BaseModel, str]:
-    """The base model of an output, and a sentence on what could not be seen of it, empty where all was."""
+    """The base model of an output, and a sentence on what could not be seen of it, empty where all
+    was.
+    """
     from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
 
     name, commit = name_of(upload, options)
-    text, closed, terms, problem = "", False, (), ""
+    text = ""
+    closed = False
+    terms = ()
+    problem = ""
     if name:
         try:
             info = api.model_info(name, revision=commit or None)
             closed = bool(info.private or info.gated)
             names = [sibling.rfilename for sibling in info.siblings or []]
-            terms = tuple(file_name for file_name in names if any(fnmatch(file_name.upper(), known) for known in TERMS))
+            terms = tuple(
+                file_name
+                for file_name in names
+                if any(fnmatch(file_name.upper(), known) for known in TERMS)
+            )
             path = Path(api.hf_hub_download(name, CARD, revision=commit or None))
             text = path.read_text("utf-8", errors="replace")
         except EntryNotFoundError:
             pass
         except HfHubHTTPError as error:
-            problem = f"{name} cannot be read ({error.response.status_code}); its licence and card are left out."
+            problem = (
+                f"{name} cannot be read ({error.response.status_code}); its licence and card are"
+                " left out."
+            )
     known = {**upload.known, **inherited(upload.card), **inherited(text)}
     licence, forbids = terms_of(str(known.get("license") or ""))
     return BaseModel(name, known, closed, terms, licence, forbids, commit), problem
 
 
 def inherited(text: str) -> JsonObject:
-    """The metadata of a model's card that also holds for its derivatives. text: of the card, may be empty."""
+    """The metadata of a model's card that also holds for its derivatives. text: of the card, may be
+    empty.
+    """
     data = _metadata(text)
     tags = data.get("tags")
-    of_card = {"tags": [tag for tag in tags if isinstance(tag, str)] if isinstance(tags, list) else []} if data else {}
+    of_card = (
+        {"tags": [tag for tag in tags if isinstance(tag, str)] if isinstance(tags, list) else []}
+        if data
+        else {}
+    )
     return texts({key: data.get(key) for key in INHERITED}) | of_card
 
 
 def _metadata(text: str) -> JsonObject:
     """The metadata of a card; empty for a text without any, and for text that is not YAML."""
-    import yaml  # huggingface_hub's ModelCard brings its whole client, which takes a second to import
+    # huggingface_hub's ModelCard brings its whole client, which takes a second to import
+    import yaml
 
     block = FRONT_MATTER.match(text)
     try:
@@ -227,9 +266,13 @@ EVALUATION_PICTURE = "evaluation.png"
 
 
 def card(
-    upload: UploadSet, repo_id: str, base: BaseModel, ggufs: Sequence[str] = (), pictures: Collection[str] = (),
+    upload: UploadSet,
+    repo_id: str,
+    base: BaseModel,
+    ggufs: Sequence[str] = (),
+    pictures: Collection[str] = (),
     options: PublishOptions = PublishOptions(),
-) -> str:  # fmt: skip
+) -> str:
     """Return the text of the card.
 
     Args:
@@ -238,16 +281,23 @@ def card(
         base: The base model.
         ggufs: Names of GGUF files in the repository.
         pictures: File names of those to show.
-        options: The options of publishing: `revision`, the branch that the card is on, and `branches`.
+        options: The options of publishing: `revision`, the branch that the card is on, and
+            `branches`.
 
     Raises:
         BadSource: The receipt names an unknown method.
     """
-    receipt, weights, branch = upload.receipt, upload.quantised, options.revision
-    step, title = receipt.extension, repo_id.split("/")[-1]
+    receipt = upload.receipt
+    weights = upload.quantised
+    branch = options.revision
+    step = receipt.extension
+    title = repo_id.split("/")[-1]
     method = REGISTRY.get(step.method)
     if method is None:
-        raise BadSource(f"the receipt names the method {shown(step.method)}, which is unknown here; run apply again")
+        raise BadSource(
+            f"the receipt names the method {shown(step.method)}, which is unknown here; run apply"
+            " again"
+        )
     evaluation = drawable(receipt.evaluations)
     authors = re.sub(r",? https?://[^\s;,]+", "", method.paper).strip("- ")
     return render(
@@ -276,7 +326,9 @@ def card(
         schedule=upload.schedule,
         branches=options.branches,
         commands_of_runtimes={
-            name: _run_command(name, repo_id, upload, branch) for name in COMMANDS if not (branch and name == "mlx-lm")
+            name: _run_command(name, repo_id, upload, branch)
+            for name in COMMANDS
+            if not (branch and name == "mlx-lm")
         },
         runs={row.runtime.split("@")[0] for row in receipt.runtimes if row.status in RUNS},
         ggufs=ggufs,
@@ -309,17 +361,23 @@ def _run_command(runtime: str, repo_id: str, upload: UploadSet, branch: str | No
 
 
 def _head(upload: UploadSet, title: str, base: BaseModel, is_gguf: bool) -> str:
-    """The YAML at the head of a card: what is known of the base model, and what the output adds. title: its name."""
+    """The YAML at the head of a card: what is known of the base model, and what the output adds.
+    title: its name.
+    """
     from huggingface_hub.repocard_data import ModelCardData
 
-    known, weights = {**base.known}, upload.quantised
+    known = {**base.known}
+    weights = upload.quantised
     measured = list(eval_results(upload.receipt.evaluations))
-    tags = dict.fromkeys([*known.pop("tags", []), "ropeconv", upload.receipt.extension.method, "long-context"])
+    tags = dict.fromkeys(
+        [*known.pop("tags", []), "ropeconv", upload.receipt.extension.method, "long-context"]
+    )
     known.pop("base_model", None)
     data = ModelCardData(
         **known,
         base_model=base.name or None,
-        # the Hub has no word for the weights of the base model: "finetune" would say that they were trained
+        # the Hub has no word for the weights of the base model: "finetune" would say that they were
+        # trained
         base_model_relation="quantized" if base.name and (is_gguf or weights) else None,
         library_name="gguf" if is_gguf else "mlx" if weights == "mlx" else "transformers",
         tags=list(tags),
@@ -331,7 +389,8 @@ def _head(upload: UploadSet, title: str, base: BaseModel, is_gguf: bool) -> str:
 def companion(receipt: Receipt, repo_id: str) -> str:
     """The draft of a target, or the target of a draft, as a link in Markdown; empty without one.
 
-    repo_id: owner/name, or the name of a local folder. On the Hub the draft of owner/NAME is owner/NAME-draft.
+    repo_id: owner/name, or the name of a local folder. On the Hub the draft of owner/NAME is
+    owner/NAME-draft.
     """
     name = receipt.target.draft or receipt.target.drafts_for
     if not name or "/" not in repo_id:
@@ -341,7 +400,9 @@ def companion(receipt: Receipt, repo_id: str) -> str:
 
 
 def _accepted(receipt: Receipt) -> str:
-    """Return the untested runtimes for which an output was written with --allow-untested; empty without any."""
+    """Return the untested runtimes for which an output was written with --allow-untested; empty
+    without any.
+    """
     target = receipt.extension.target
     if not target.allow_untested:
         return ""
@@ -355,7 +416,11 @@ def _settings(method: type[Method], step: StepRecord) -> str:
     """The parameters of the recipe of a bake that are not those by default, for display."""
     defaults = {item.name: item.default for item in dataclasses.fields(method)}
     parameters = step.recipe.get("parameters", {})
-    changed = {name: value for name, value in parameters.items() if value != defaults.get(name, value is None)}
+    changed = {
+        name: value
+        for name, value in parameters.items()
+        if value != defaults.get(name, value is None)
+    }
     recipe: JsonObject = {"method": step.method, "parameters": changed}
     for name in ("on_top", "original_context"):  # over which length a factor is
         if name in step.recipe:
@@ -364,7 +429,9 @@ def _settings(method: type[Method], step: StepRecord) -> str:
 
 
 def drawn(receipt: Receipt) -> dict[str, bytes]:
-    """The pictures of validation and evaluation for the card, as PNG by file name; none of them without matplotlib."""
+    """The pictures of validation and evaluation for the card, as PNG by file name; none of them
+    without matplotlib.
+    """
     evaluation = drawable(receipt.evaluations)
     if importlib.util.find_spec("matplotlib") is None or not (receipt.validation or evaluation):
         return {}
@@ -374,7 +441,9 @@ def drawn(receipt: Receipt) -> dict[str, bytes]:
             from ..views.plot_style import write_pictures
             from ..views.validation_plots import validation_pictures
 
-            write_pictures(validation_pictures(Validation.from_dict(receipt.validation)), folder / PICTURE)
+            write_pictures(
+                validation_pictures(Validation.from_dict(receipt.validation)), folder / PICTURE
+            )
         if evaluation is not None:
             draw(evaluation, folder / EVALUATION_PICTURE)
         return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}

@@ -14,13 +14,17 @@ class PushOptions:
     """How an output is published. create_pr, revision, exist_ok: as in huggingface_hub."""
 
     private: bool = option(False, "Make the repository private.", "Hub")
-    public: bool = option(False, "Publish openly even though the source is gated or private.", EXPERT)
+    public: bool = option(
+        False, "Publish openly even though the source is gated or private.", EXPERT
+    )
     create_pr: bool = option(False, "Open a pull request instead of committing.", "Hub")
     revision: str | None = option(None, "Commit to this branch.", EXPERT)
     message: str = option("", "The commit message.", EXPERT, flag="--commit-message")
     exist_ok: bool = option(False, "Commit to an existing repository.", EXPERT)
     overwrite_card: bool = option(False, "Replace a README.md that ropeconv did not write.", EXPERT)
-    base_model: str = option("", "The base model for the card, if the source is not on the Hub.", EXPERT)
+    base_model: str = option(
+        "", "The base model for the card, if the source is not on the Hub.", EXPERT
+    )
 
     def __post_init__(self) -> None:
         if self.private and self.public:
@@ -29,15 +33,21 @@ class PushOptions:
 
 @dataclass(frozen=True)
 class PublishOptions(PushOptions):
-    """How and where an output is published. repo_id: owner/name. branches: for its card, (name, tokens) of profiles."""
+    """How and where an output is published. repo_id: owner/name. branches: for its card, (name,
+    tokens) of profiles.
+    """
 
-    token: str | None = option(None, "Use this token instead of HF_TOKEN and the stored login.", EXPERT)
+    token: str | None = option(
+        None, "Use this token instead of HF_TOKEN and the stored login.", EXPERT
+    )
     repo_id: str = ""
     branches: tuple[tuple[str, int], ...] = ()
 
 
 def repository(text: str) -> str:
-    """A repository as a user names it, without `hf://`. Raises UsageError where it is not owner/name."""
+    """A repository as a user names it, without `hf://`. Raises UsageError where it is not
+    owner/name.
+    """
     repo_id = text.removeprefix("hf://")
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", repo_id):
         raise UsageError(f"{repo_id} is not a repository; write owner/name")

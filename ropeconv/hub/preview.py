@@ -17,10 +17,11 @@ from .upload_set import UploadSet
 class Preview:
     """The effects of a publication.
 
-    exists: whether the repository exists. private: whether it would be private; None for an existing one, which does
-    not change. blocked: why it would be refused, or empty. uploads: names and sizes in bytes, 0 for sizes that are not
-    known yet. copies: names of files that the Hub copies from `source`. note: what could not be seen of the base
-    model, or empty. card: the text of the model card; empty where one stays.
+    exists: whether the repository exists. private: whether it would be private; None for an
+    existing one, which does not change. blocked: why it would be refused, or empty. uploads: names
+    and sizes in bytes, 0 for sizes that are not known yet. copies: names of files that the Hub
+    copies from `source`. note: what could not be seen of the base model, or empty. card: the text
+    of the model card; empty where one stays.
     """
 
     repo_id: str
@@ -42,8 +43,12 @@ class Preview:
             "exists": self.exists,
             "private": self.private,
             "blocked": self.blocked or None,
-            "uploads": [{"name": name, "bytes": size or None} for name, size in self.uploads.items()],
-            "copies": [{"name": name, "from": self.source, "commit": self.commit} for name in self.copies],
+            "uploads": [
+                {"name": name, "bytes": size or None} for name, size in self.uploads.items()
+            ],
+            "copies": [
+                {"name": name, "from": self.source, "commit": self.commit} for name in self.copies
+            ],
             "base_model": self.base.name or None,
             "license": self.base.known.get("license"),
             "licence_terms": self.base.licence or None,
@@ -54,9 +59,12 @@ class Preview:
 def preview(upload: UploadSet, options: PublishOptions) -> Preview:
     """Return what `publish` would do with files, without writing anything.
 
-    Raises RopeconvError where the licence of the base model forbids it, and what huggingface_hub raises.
+    Raises RopeconvError where the licence of the base model forbids it, and what huggingface_hub
+    raises.
     """
-    repository, exists, blocked = Repository(upload, options), False, ""
+    repository = Repository(upload, options)
+    exists = False
+    blocked = ""
     try:
         with answers(options.repo_id):
             base, note = repository.base
@@ -66,27 +74,42 @@ def preview(upload: UploadSet, options: PublishOptions) -> Preview:
     except Exception as problem:
         if not unreachable(problem):
             raise
-        base, exists = BaseModel(name_of(upload, options)[0], {**upload.known, **inherited(upload.card)}), False
+        base = BaseModel(name_of(upload, options)[0], {**upload.known, **inherited(upload.card)})
+        exists = False
         generated = {} if repository.kept_card(exists) else repository.card_files(base, exists)
-        note = f"The Hub cannot be reached: {options.repo_id} is shown as new, and the base model was not checked."
+        note = (
+            f"The Hub cannot be reached: {options.repo_id} is shown as new, and the base model was"
+            " not checked."
+        )
     licences = base.missing_terms(upload)
     copied, fetched = (licences, ()) if base.name == upload.source else ((), licences)
     sizes = {name: upload.size(name) for name in (*upload.adds, *fetched)}
     return Preview(
-        repo_id=options.repo_id, exists=exists, private=None if exists else base.hides(options), blocked=blocked,
+        repo_id=options.repo_id,
+        exists=exists,
+        private=None if exists else base.hides(options),
+        blocked=blocked,
         uploads=sizes | {name: len(data) for name, data in generated.items()},
-        copies=tuple(sorted({*upload.copies, *copied})), source=upload.source, commit=upload.commit, base=base,
-        note=note, card=generated.get(CARD, b"").decode(),
-    )  # fmt: skip
+        copies=tuple(sorted({*upload.copies, *copied})),
+        source=upload.source,
+        commit=upload.commit,
+        base=base,
+        note=note,
+        card=generated.get(CARD, b"").decode(),
+    )
 
 
 def show_publication(preview: Preview, sheet: Sheet) -> None:
     """Shows a preview: every file, base model and licence, and the card."""
     place = f"from {preview.source} at {preview.commit[:7]}"
-    rows = [(name, "upload", f"{size:,}" if size else "?") for name, size in preview.uploads.items()]
+    rows = [
+        (name, "upload", f"{size:,}" if size else "?") for name, size in preview.uploads.items()
+    ]
     rows += [(name, f"copied {place}", "") for name in preview.copies]
     state = "exists" if preview.exists else f"new, {'private' if preview.private else 'public'}"
-    sheet.table(f"Repository {preview.repo_id} ({state})", ("file", "", "bytes"), rows, right=("bytes",))
+    sheet.table(
+        f"Repository {preview.repo_id} ({state})", ("file", "", "bytes"), rows, right=("bytes",)
+    )
     base = preview.base.name or "none known; `ropeconv push --base-model` names one"
     licence = preview.base.known.get("license")
     terms = f" ({preview.base.licence})" if preview.base.licence else ""

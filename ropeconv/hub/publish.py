@@ -1,6 +1,8 @@
-"""Publishes in one commit: new files are uploaded, unchanged ones are copied by the Hub from the source's commit.
+"""Publishes in one commit: new files are uploaded, unchanged ones are copied by the Hub from the
+source's commit.
 
-https://huggingface.co/docs/huggingface_hub/package_reference/hf_api (`create_commit`, `CommitOperationCopy`).
+https://huggingface.co/docs/huggingface_hub/package_reference/hf_api (`create_commit`,
+`CommitOperationCopy`).
 """
 
 import time
@@ -25,10 +27,19 @@ from .upload_set import UploadSet, from_gguf, from_plan
 
 Note = Callable[[str], None]
 WAITS = (1.0, 3.0)  # seconds between attempts to commit
-LOGIN = "cannot be written with this login; log in with `hf auth login`, or set HF_TOKEN to a token that may write"
+LOGIN = (
+    "cannot be written with this login; log in with `hf auth login`, or set HF_TOKEN to a token"
+    " that may write"
+)
 CHANGED = 412
-"""The status of a commit after another one: that of another user, or ours if its answer was lost."""
-REFUSED = {401: LOGIN, 403: LOGIN, CHANGED: "has changed while this was prepared; check the new commit and run again"}
+"""The status of a commit after another one: that of another user, or ours if its answer was
+lost.
+"""
+REFUSED = {
+    401: LOGIN,
+    403: LOGIN,
+    CHANGED: "has changed while this was prepared; check the new commit and run again",
+}
 
 
 @contextmanager
@@ -40,9 +51,9 @@ def staged(
 ) -> Iterator[tuple[AppliedPlan, UploadSet]]:
     """The output of a plan in a temporary folder, and the upload set of it, while it is entered.
 
-    probe: a running one; None starts one where transformers is installed. checksum: hash copied files too. writing:
-    gives the function that is called with the bytes written since the last call, and ends before the output is
-    yielded. Raises as `apply` does.
+    probe: a running one; None starts one where transformers is installed. checksum: hash copied
+    files too. writing: gives the function that is called with the bytes written since the last
+    call, and ends before the output is yielded. Raises as `apply` does.
     """
     with scratch() as folder:
         plan = replace(plan, out=folder / plan.out.name)
@@ -64,9 +75,10 @@ def staged(
 def publish(upload: UploadSet, options: PublishOptions, note: Note = lambda message: None) -> str:
     """Publishes files with a model card, and returns the URL of the commit or pull request.
 
-    Raises RopeconvError where the repository has other content and there is no `exist_ok`, where it changes meanwhile,
-    or the licence of the source forbids it; and what huggingface_hub raises. A repository that was made for it is
-    removed again then. After a kill the same publication completes what is there.
+    Raises RopeconvError where the repository has other content and there is no `exist_ok`, where it
+    changes meanwhile, or the licence of the source forbids it; and what huggingface_hub raises. A
+    repository that was made for it is removed again then. After a kill the same publication
+    completes what is there.
     """
     repository = Repository(upload, options)
     try:
@@ -81,7 +93,8 @@ def publish(upload: UploadSet, options: PublishOptions, note: Note = lambda mess
         if not unreachable(problem):
             raise
         raise RopeconvError(
-            "cannot reach the Hub; check your connection, HF_HUB_OFFLINE and HF_ENDPOINT, and try again"
+            "cannot reach the Hub; check your connection, HF_HUB_OFFLINE and HF_ENDPOINT, and try"
+            " again"
         ) from problem
 
 
@@ -111,7 +124,11 @@ def _publish(repository: Repository, note: Note) -> str:
             note(_transfers(repository.upload, generated))
             return _commit(repository, head, generated, note)
         except HfHubHTTPError as failure:
-            if failure.response.status_code != CHANGED or options.create_pr or not repository.holds():
+            if (
+                failure.response.status_code != CHANGED
+                or options.create_pr
+                or not repository.holds()
+            ):
                 raise
             commit = api.model_info(options.repo_id, revision=options.revision).sha
             return f"{api.endpoint}/{options.repo_id}/commit/{commit}"
@@ -122,26 +139,42 @@ def _publish(repository: Repository, note: Note) -> str:
 
 
 def _transfers(upload: UploadSet, generated: Collection[str]) -> str:
-    """Return how many files are sent, and how many the Hub copies. generated: names of the card and its pictures."""
+    """Return how many files are sent, and how many the Hub copies. generated: names of the card and
+    its pictures.
+    """
     sent = counted(len({*upload.adds, *generated}), "file")
-    copied = f", {len(upload.copies)} to copy on the Hub from {upload.source}" if upload.copies else ""
+    copied = (
+        f", {len(upload.copies)} to copy on the Hub from {upload.source}" if upload.copies else ""
+    )
     return f"{sent} to upload{copied}."
 
 
 def _add_licences(repository: Repository) -> None:
     """Adds the licence files of the base model that the upload set lacks."""
-    upload, api, base = repository.upload, repository.api, repository.base[0]
+    upload = repository.upload
+    api = repository.api
+    base = repository.base[0]
     missing = base.missing_terms(upload)
     if base.name == upload.source:
         repository.upload = replace(upload, copies=upload.copies | {name: name for name in missing})
         return
-    fetched = {name: Path(api.hf_hub_download(base.name, name, revision=base.commit or None)) for name in missing}
+    fetched = {
+        name: Path(api.hf_hub_download(base.name, name, revision=base.commit or None))
+        for name in missing
+    }
     repository.upload = replace(upload, adds={**upload.adds, **fetched})
 
 
-def _commit(repository: Repository, head: str | None, generated: dict[str, bytes], note: Note) -> str:
-    upload, options, api = repository.upload, repository.options, repository.api
-    message = options.message or f"Bake {upload.receipt.method} into {upload.source or 'the model'} with ropeconv"
+def _commit(
+    repository: Repository, head: str | None, generated: dict[str, bytes], note: Note
+) -> str:
+    upload = repository.upload
+    options = repository.options
+    api = repository.api
+    message = (
+        options.message
+        or f"Bake {upload.receipt.method} into {upload.source or 'the model'} with ropeconv"
+    )
 
     def adds() -> list[CommitOperationAdd]:
         files = {name: str(path) for name, path in upload.adds.items()} | generated
@@ -151,14 +184,22 @@ def _commit(repository: Repository, head: str | None, generated: dict[str, bytes
         for wait in (*WAITS, None):
             try:
                 done = api.create_commit(
-                    options.repo_id, operations, commit_message=message, parent_commit=head, revision=options.revision,
+                    options.repo_id,
+                    operations,
+                    commit_message=message,
+                    parent_commit=head,
+                    revision=options.revision,
                     create_pr=options.create_pr or None,
-                )  # fmt: skip
+                )
                 return str(done.pr_url or done.commit_url)
             except Exception as problem:
                 response = getattr(problem, "response", None)
-                temporary = unreachable(problem) if response is None else response.status_code >= 500
-                if wait is None or not temporary:  # a commit that did arrive is found by `holds` at the next attempt
+                temporary = (
+                    unreachable(problem) if response is None else response.status_code >= 500
+                )
+                if (
+                    wait is None or not temporary
+                ):  # a commit that did arrive is found by `holds` at the next attempt
                     raise
             time.sleep(wait)
         raise AssertionError("the last attempt returns or raises")
@@ -168,7 +209,11 @@ def _commit(repository: Repository, head: str | None, generated: dict[str, bytes
     try:
         copies = [
             CommitOperationCopy(
-                origin, name, src_revision=upload.commit, src_repo_id=upload.source, src_repo_type="model"
+                origin,
+                name,
+                src_revision=upload.commit,
+                src_repo_id=upload.source,
+                src_repo_type="model",
             )
             for name, origin in upload.copies.items()
         ]
@@ -186,7 +231,9 @@ def _commit(repository: Repository, head: str | None, generated: dict[str, bytes
 
 
 def _no_copy(problem: Exception) -> bool:
-    """Whether the Hub cannot copy between these repositories: no Xet hash, another region, an old server or client."""
+    """Whether the Hub cannot copy between these repositories: no Xet hash, another region, an old
+    server or client.
+    """
     if isinstance(problem, TypeError):  # huggingface_hub before 1.17
         return "src_repo_id" in str(problem)
     has_no_hash = isinstance(problem, ValueError) and "no xet hash" in str(problem)

@@ -23,18 +23,23 @@ OWN_FILES = {".gitattributes"}
 
 
 class Repository:
-    """A repository that is published to: a new one, or one that an earlier run left, which is completed.
+    """A repository that is published to: a new one, or one that an earlier run left, which is
+    completed.
 
     upload: the files that it shall have. options: its name, and the options of publishing.
     """
 
     def __init__(self, upload: UploadSet, options: PublishOptions) -> None:
-        self.upload, self.options, self.name = upload, options, options.repo_id
+        self.upload = upload
+        self.options = options
+        self.name = options.repo_id
         self.api = HfApi(token=options.token, library_name="ropeconv", library_version=__version__)
 
     @cached_property
     def base(self) -> tuple[BaseModel, str]:
-        """The base model, and what could not be seen of it. Raises RopeconvError where its terms forbid publishing."""
+        """The base model, and what could not be seen of it. Raises RopeconvError where its terms
+        forbid publishing.
+        """
         base, problem = base_model(self.api, self.upload, self.options)
         base.refuse_forbidden()
         return base, problem
@@ -42,8 +47,9 @@ class Repository:
     def create(self, private: bool) -> bool:
         """Makes the repository, and returns whether it is new.
 
-        An existing repository is accepted with `exist_ok`, where it is empty, and where it holds what is published: a
-        run that was killed leaves one of these. Raises RopeconvError for any other.
+        An existing repository is accepted with `exist_ok`, where it is empty, and where it holds
+        what is published: a run that was killed leaves one of these. Raises RopeconvError for any
+        other.
         """
         if self.options.create_pr and self.api.repo_exists(self.name):
             return False
@@ -56,7 +62,12 @@ class Repository:
             return True
         if blocked := self.blocked():
             raise RopeconvError(blocked)
-        if not self.options.exist_ok and self.is_empty() and private and not self.api.model_info(self.name).private:
+        if (
+            not self.options.exist_ok
+            and self.is_empty()
+            and private
+            and not self.api.model_info(self.name).private
+        ):
             self.api.update_repo_settings(self.name, private=True)
         return False
 
@@ -65,25 +76,33 @@ class Repository:
         if self.options.create_pr or self.options.exist_ok or self.is_empty() or self.holds():
             return ""
         return (
-            f"{self.name} exists; choose another name, or run `ropeconv push OUTPUT {self.name}` with --create-pr or "
-            "--exist-ok"
+            f"{self.name} exists; choose another name, or run `ropeconv push OUTPUT {self.name}`"
+            " with --create-pr or --exist-ok"
         )
 
     def remove(self, note: Callable[[str], None]) -> None:
-        """Removes the repository, which is new, after a failed publication, unless it has commits."""
+        """Removes the repository, which is new, after a failed publication, unless it has
+        commits.
+        """
         try:
             if self.is_empty():
                 self.api.delete_repo(self.name, missing_ok=True)
         except Exception:
-            note(f"{self.name} was made and could not be removed again; the same command completes it.")
+            note(
+                f"{self.name} was made and could not be removed again; the same command"
+                " completes it."
+            )
 
     def is_empty(self) -> bool:
         """Whether there is no commit, on the default branch and on that of the options."""
         return all(self._names(revision) <= OWN_FILES for revision in {None, self.options.revision})
 
     def holds(self) -> bool:
-        """Whether the repository holds what is published: the receipt of the same plan, or the same GGUF files."""
-        adds, revision = self.upload.adds, self.options.revision
+        """Whether the repository holds what is published: the receipt of the same plan, or the same
+        GGUF files.
+        """
+        adds = self.upload.adds
+        revision = self.options.revision
         if not self._names(revision) >= {*adds, *self.upload.copies}:
             return False
         if RECEIPT not in adds:
@@ -92,7 +111,9 @@ class Repository:
             return all(hashes.get(name) == sha256(path) for name, path in adds.items())
         path = Path(self.api.hf_hub_download(self.name, RECEIPT, revision=revision))
         try:
-            return _plan_of(parse_receipt(path.read_text("utf-8"), RECEIPT)) == _plan_of(self.upload.receipt)
+            return _plan_of(parse_receipt(path.read_text("utf-8"), RECEIPT)) == _plan_of(
+                self.upload.receipt
+            )
         except (BadSource, UnicodeDecodeError):
             return False
 
@@ -101,7 +122,10 @@ class Repository:
         if self.options.overwrite_card:
             return ""
         if self.upload.own_card:
-            return "README.md is your own and is published unchanged; `ropeconv push --overwrite-card` replaces it."
+            return (
+                "README.md is your own and is published unchanged; `ropeconv push --overwrite-card`"
+                " replaces it."
+            )
         if exists and self.api.file_exists(self.name, CARD, revision=self.options.revision):
             path = Path(self.api.hf_hub_download(self.name, CARD, revision=self.options.revision))
             if MARK not in path.read_text("utf-8", errors="replace"):
@@ -110,8 +134,11 @@ class Repository:
         return ""
 
     def card_files(self, base: BaseModel, exists: bool = True) -> dict[str, bytes]:
-        """The card and its pictures, by name. base: of the output. exists: whether the repository can be asked."""
-        ggufs, pictures = set(self.upload.gguf), drawn(self.upload.receipt)
+        """The card and its pictures, by name. base: of the output. exists: whether the repository
+        can be asked.
+        """
+        ggufs = set(self.upload.gguf)
+        pictures = drawn(self.upload.receipt)
         if ggufs and exists:
             ggufs |= {name for name in self._names(self.options.revision) if name.endswith(".gguf")}
         text = card(self.upload, self.name, base, sorted(ggufs), pictures, self.options)

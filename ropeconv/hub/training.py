@@ -1,4 +1,6 @@
-"""Facts about an output of `apply` for trainers, from its receipt, and the config that trains it."""
+"""Facts about an output of `apply` for trainers, from its receipt, and the config that trains
+it.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -31,11 +33,12 @@ from ..runtimes.runtime import RUNS, runtimes
 class TrainingFacts:
     """A baked checkpoint, for a trainer.
 
-    path: what the trainer loads, a folder or a Hub id. method: the name of the method. context, trained: tokens that
-    it declares, and that its source was trained with. model_type, spec: of config.json. two_lists: whether short
-    sequences have other frequencies. own_code: whether it needs `trust_remote_code`. encoder: whether it has no logits
-    of the next token. verdicts: by the keys of the rows of transformers, status and reason. declared: the tokens that
-    it declares, where `context` is less; else 0.
+    path: what the trainer loads, a folder or a Hub id. method: the name of the method. context,
+    trained: tokens that it declares, and that its source was trained with. model_type, spec: of
+    config.json. two_lists: whether short sequences have other frequencies. own_code: whether it
+    needs `trust_remote_code`. encoder: whether it has no logits of the next token. verdicts: by the
+    keys of the rows of transformers, status and reason. declared: the tokens that it declares,
+    where `context` is less; else 0.
     """
 
     path: str
@@ -55,44 +58,60 @@ class TrainingFacts:
     def shortened(self, context: int) -> "TrainingFacts":
         """The same output, trained on shorter sequences than it declares.
 
-        context: their length in tokens. Raises UsageError for one that is longer than the output declares.
+        context: their length in tokens. Raises UsageError for one that is longer than the output
+        declares.
         """
         if context > self.context:
             raise UsageError(
-                f"--context {context} is more than the {self.context:,} tokens that {self.path} declares; bake that "
-                "length first, with `ropeconv apply`"
+                f"--context {context} is more than the {self.context:,} tokens that {self.path}"
+                " declares; bake that length first, with `ropeconv apply`"
             )
         return replace(self, context=context, declared=self.context)
 
     def verdict(self, version: str) -> tuple[str, str]:
-        """Status and reason of a version of transformers. version: empty for the newest known one."""
+        """Status and reason of a version of transformers. version: empty for the newest known
+        one.
+        """
         rows = [row for row in runtimes() if row.name == "transformers"]
-        row = next((row for row in rows if version and row.covers(version)), None) if version else rows[-1]
+        row = (
+            next((row for row in rows if version and row.covers(version)), None)
+            if version
+            else rows[-1]
+        )
         return self.verdicts.get(row.key if row else "", ("unknown", "not tested"))
 
 
 def baked_output(source: Source | GgufSource, path: str = "") -> TrainingFacts:
     """An output of `ropeconv apply`, from its receipt.
 
-    path: what the trainer loads, where that is another place. Raises UsageError for a GGUF file, and where there is no
-    receipt of these files, BadSource for an unknown family.
+    path: what the trainer loads, where that is another place. Raises UsageError for a GGUF file,
+    and where there is no receipt of these files, BadSource for an unknown family.
     """
     if isinstance(source, GgufSource):
-        raise UsageError("trainers do not load GGUF files; apply the method to the checkpoint and give that output")
+        raise UsageError(
+            "trainers do not load GGUF files; apply the method to the checkpoint and give that"
+            " output"
+        )
     receipt = stated(source)
     if receipt is None:
         raise UsageError(
-            f"{source.reference} is not an output of ropeconv, or was changed since; run `ropeconv apply` first, and "
-            "give the folder that it wrote"
+            f"{source.reference} is not an output of ropeconv, or was changed since; run `ropeconv"
+            " apply` first, and give the folder that it wrote"
         )
     family = by_name().get(receipt.family)
     if family is None:
-        raise BadSource(f"the receipt names the unknown family {shown(receipt.family)}; run `ropeconv apply` again")
+        raise BadSource(
+            f"the receipt names the unknown family {shown(receipt.family)}; run `ropeconv apply`"
+            " again"
+        )
     # its `model_type` may be one of ropeconv, of which there is no family
     config = parse(source.text("config.json") or "{}", "config.json")
     draft = draft_kind(config, source.tensor_names() or (), source.name)
     if draft:
-        raise UsageError(f"{source.reference} is {draft.says} for speculative decoding; give the output of its target")
+        raise UsageError(
+            f"{source.reference} is {draft.says} for speculative decoding; give the output of its"
+            " target"
+        )
     name = source.reference.partition("@")[0] if source.kind == "hub" else source.reference
     return TrainingFacts(
         path=path or name,
@@ -112,7 +131,8 @@ def baked_output(source: Source | GgufSource, path: str = "") -> TrainingFacts:
 class Fact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A statement on a trainer.
 
-    says: the statement. source: file and line in the release, or what was executed. run: whether it was executed.
+    says: the statement. source: file and line in the release, or what was executed. run: whether it
+    was executed.
     """
 
     says: str
@@ -123,8 +143,8 @@ class Fact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Rotary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Rotary code of a trainer, which replaces that of transformers.
 
-    model_types: of config.json, for which it does. rope_types: those that it computes, with one list of factors.
-    source: file and line in the release.
+    model_types: of config.json, for which it does. rope_types: those that it computes, with one
+    list of factors. source: file and line in the release.
     """
 
     model_types: tuple[str, ...]
@@ -135,8 +155,8 @@ class Rotary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Formula(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A formula that a trainer's own options express.
 
-    kind: as in `Form`. fixed: numbers of the form that no option sets. whole: those whose options take whole numbers.
-    partial: whether it can rotate a part of each head.
+    kind: as in `Form`. fixed: numbers of the form that no option sets. whole: those whose options
+    take whole numbers. partial: whether it can rotate a part of each head.
     """
 
     kind: str
@@ -148,12 +168,13 @@ class Formula(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Trainer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A release of a trainer.
 
-    name: the value of `--for`. title: for people. version: the release that was read. transformers: the newest version
-    that it allows, empty for any. file: the name to save its snippet under; `templates/training/FILE.jinja` makes it.
-    command: what runs it. length: its option for the length of sequences. untouched: its options that would scale RoPE
-    again. no_code: why checkpoints with a modelling file of their own are refused, empty where they are trained.
-    rotary: its own rotary code. formulas: of its options, for a trainer that does not take RoPE from config.json.
-    facts: what it does with RoPE and lengths.
+    name: the value of `--for`. title: for people. version: the release that was read. transformers:
+    the newest version that it allows, empty for any. file: the name to save its snippet under;
+    `templates/training/FILE.jinja` makes it. command: what runs it. length: its option for the
+    length of sequences. untouched: its options that would scale RoPE again. no_code: why
+    checkpoints with a modelling file of their own are refused, empty where they are trained.
+    rotary: its own rotary code. formulas: of its options, for a trainer that does not take RoPE
+    from config.json. facts: what it does with RoPE and lengths.
     """
 
     name: str
@@ -172,7 +193,9 @@ class Trainer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     @property
     def library(self) -> str:
         """The version of transformers that it runs."""
-        return f"transformers {self.transformers}" if self.transformers else "the newest transformers"
+        return (
+            f"transformers {self.transformers}" if self.transformers else "the newest transformers"
+        )
 
 
 @cache
@@ -186,8 +209,8 @@ def trainers() -> dict[str, Trainer]:
 class Snippet:
     """The file of a trainer.
 
-    trainer: that it is for. baked: the checkpoint. text: of the file. status: what the trainer's transformers computes
-    from the checkpoint. notes: sentences for the user.
+    trainer: that it is for. baked: the checkpoint. text: of the file. status: what the trainer's
+    transformers computes from the checkpoint. notes: sentences for the user.
     """
 
     trainer: Trainer
@@ -200,50 +223,81 @@ class Snippet:
         """The snippet as JSON-ready data, with the values that it was made from."""
         baked, trainer = self.baked, self.trainer
         return {
-            "trainer": trainer.name, "version": trainer.version, "transformers": trainer.transformers or None,
-            "status": self.status, "model": baked.path, "method": baked.method, "context": baked.context,
-            "trained": baked.trained, "rope_type": baked.spec.form.kind, "trust_remote_code": baked.own_code,
-            "length": trainer.length, "untouched": list(trainer.untouched), "file": trainer.file,
-            "command": trainer.command, "text": self.text, "notes": list(self.notes),
+            "trainer": trainer.name,
+            "version": trainer.version,
+            "transformers": trainer.transformers or None,
+            "status": self.status,
+            "model": baked.path,
+            "method": baked.method,
+            "context": baked.context,
+            "trained": baked.trained,
+            "rope_type": baked.spec.form.kind,
+            "trust_remote_code": baked.own_code,
+            "length": trainer.length,
+            "untouched": list(trainer.untouched),
+            "file": trainer.file,
+            "command": trainer.command,
+            "text": self.text,
+            "notes": list(self.notes),
             "fine_tuning": msgspec.to_builtins(baked.fine_tuning),
-        }  # fmt: skip
+        }
 
 
 def make_snippet(trainer: Trainer, baked: TrainingFacts) -> Snippet:
     """The file that trains a checkpoint at its whole context, with the baked RoPE.
 
-    Raises RopeconvError where the trainer would compute another RoPE than the baked one, where it fails on the
-    checkpoint, and for encoders.
+    Raises RopeconvError where the trainer would compute another RoPE than the baked one, where it
+    fails on the checkpoint, and for encoders.
     """
     name = f"{trainer.title} {trainer.version}"
     if reason := _refusal(trainer, baked):
-        others = [other.name for other in trainers().values() if other is not trainer and not _refusal(other, baked)]
+        others = [
+            other.name
+            for other in trainers().values()
+            if other is not trainer and not _refusal(other, baked)
+        ]
         ways = " or ".join(f"--for {name}" for name in others)
-        repair = f"use {ways}" if ways else "write it another way (`ropeconv apply --explain` lists the support)"
-        raise RopeconvError(f"{name} cannot train this checkpoint with its RoPE: {reason}; {repair}")
+        repair = (
+            f"use {ways}"
+            if ways
+            else "write it another way (`ropeconv apply --explain` lists the support)"
+        )
+        raise RopeconvError(
+            f"{name} cannot train this checkpoint with its RoPE: {reason}; {repair}"
+        )
     status = "exact" if trainer.formulas else baked.verdict(trainer.transformers)[0]
     growth = temperature_attention_factor(getattr(baked.spec.form, "factor", 1.0)) - 1
     text = render(
-        f"training/{trainer.file}.jinja", trainer=name, command=trainer.command, model=baked.path,
-        output=f"{baked.path.rstrip('/').rpartition('/')[2]}-trained", method=baked.method, context=baked.context,
-        declared=baked.declared or baked.context, own_code=baked.own_code, spec=baked.spec,
+        f"training/{trainer.file}.jinja",
+        trainer=name,
+        command=trainer.command,
+        model=baked.path,
+        output=f"{baked.path.rstrip('/').rpartition('/')[2]}-trained",
+        method=baked.method,
+        context=baked.context,
+        declared=baked.declared or baked.context,
+        own_code=baked.own_code,
+        spec=baked.spec,
         mscale=(baked.spec.attention_factor - 1) / (growth or 1),
-    )  # fmt: skip
+    )
     notes = []
     if baked.declared > baked.context:
         notes.append(
-            f"the output declares {baked.declared:,} tokens, and positions from {baked.context:,} on are not trained"
+            f"the output declares {baked.declared:,} tokens, and positions from {baked.context:,}"
+            " on are not trained"
         )
     need = baked.fine_tuning
     if need is not None and need.factor > 1:
         optional = f"Training is optional at this length ({need.times}): {need.reason}."
         notes.append(need.sentence or optional)
     if status == "unknown":
-        notes.append(f"{trainer.library}, which {trainer.title} runs, was not tested with this checkpoint")
+        notes.append(
+            f"{trainer.library}, which {trainer.title} runs, was not tested with this checkpoint"
+        )
     if baked.two_lists:
         notes.append(
-            f"sequences within {baked.trained:,} tokens train the short list of frequencies; use longer ones to train "
-            "the extension"
+            f"sequences within {baked.trained:,} tokens train the short list of frequencies; use"
+            " longer ones to train the extension"
         )
     return Snippet(trainer, baked, text, status, tuple(notes))
 
@@ -260,7 +314,11 @@ def train_command(plan: Plan, path: Path) -> str:
         return command_line("train-config", path, "--for", trainer) if trainer else ""
     checkpoint = f"{plan.source.name}-{plan.recipe.method.label}"
     options = flags(plan.recipe)
-    if options is None or not isinstance(plan.source, Source) or checkpoint_purpose(plan.source) != "text":
+    if (
+        options is None
+        or not isinstance(plan.source, Source)
+        or checkpoint_purpose(plan.source) != "text"
+    ):
         return ""
     words = [plan.source.reference, *options]
     if plan.target.replace:
@@ -272,7 +330,8 @@ def train_command(plan: Plan, path: Path) -> str:
 
 
 def trainer_for(source: Source | GgufSource) -> str:
-    """Return the name of a trainer that trains an output with its RoPE, Axolotl before others; empty for none.
+    """Return the name of a trainer that trains an output with its RoPE, Axolotl before others;
+    empty for none.
 
     source: the output.
     """
@@ -301,25 +360,51 @@ def _refusal(trainer: Trainer, baked: TrainingFacts) -> str:
             continue
         kind = baked.spec.form.kind
         if kind not in rotary.rope_types:
-            return f"its code for {baked.model_type} does not support the rope type {kind} ({rotary.source})"
+            return (
+                f"its code for {baked.model_type} does not support the rope type {kind}"
+                f" ({rotary.source})"
+            )
         if baked.two_lists:
-            return f"its code for {baked.model_type} uses the short list for every length ({rotary.source})"
+            return (
+                f"its code for {baked.model_type} uses the short list for every length"
+                f" ({rotary.source})"
+            )
     return ""
 
 
 def _missing_option(trainer: Trainer, spec: RopeSpec) -> str:
     """Why the options of a trainer cannot express a spec; empty where they can."""
-    alike = not (spec.mla or spec.local_form or spec.mrope_section or spec.query_scaling or spec.nope_query_scaling)
+    alike = not (
+        spec.mla
+        or spec.local_form
+        or spec.mrope_section
+        or spec.query_scaling
+        or spec.nope_query_scaling
+    )
     if not alike or "none" in spec.layers or spec.layout != "half":
-        return "its options set one RoPE for all layers, in two halves of each head, and this model rotates otherwise"
-    formula = next((formula for formula in trainer.formulas if formula.kind == spec.form.kind), None)
+        return (
+            "its options set one RoPE for all layers, in two halves of each head, and this model"
+            " rotates otherwise"
+        )
+    formula = next(
+        (formula for formula in trainer.formulas if formula.kind == spec.form.kind), None
+    )
     if formula is None:
-        return f"it has options for {', '.join(formula.kind for formula in trainer.formulas)}, not for {spec.form.kind}"
+        return (
+            f"it has options for {', '.join(formula.kind for formula in trainer.formulas)}, not for"
+            f" {spec.form.kind}"
+        )
     if spec.rotary_dim < spec.head_dim and not formula.partial:
-        return f"its {formula.kind} rotates whole heads, and this model {spec.rotary_dim} of {spec.head_dim} dimensions"
+        return (
+            f"its {formula.kind} rotates whole heads, and this model {spec.rotary_dim} of"
+            f" {spec.head_dim} dimensions"
+        )
     for name, number in formula.fixed.items():
         if getattr(spec.form, name) != number:
-            return f"its {formula.kind} has {name} = {number:g}, and this checkpoint {getattr(spec.form, name):g}"
+            return (
+                f"its {formula.kind} has {name} = {number:g}, and this checkpoint"
+                f" {getattr(spec.form, name):g}"
+            )
     for name in formula.whole:
         number = getattr(spec.form, name)
         if number != int(number):

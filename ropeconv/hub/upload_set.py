@@ -1,4 +1,6 @@
-"""UploadSet: the files of a repository to publish, local ones and ones that the Hub copies from another repository."""
+"""UploadSet: the files of a repository to publish, local ones and ones that the Hub copies from
+another repository.
+"""
 
 import re
 from dataclasses import dataclass, field, replace
@@ -40,12 +42,13 @@ CONFIG = "config.json"
 class UploadSet:
     """The files of a repository to publish.
 
-    adds: local files, by their name in the repository. receipt: of the output. context: tokens that it declares.
-    copies: names of files in the repository `source` at `commit`, by their name in the new repository. card: the text
-    of a README.md that the output has, or empty. own_card: whether the user has written that. known: metadata for the
-    card that the keys of a GGUF file state. quantised: how the weights of a checkpoint are quantised, such as "awq" or
-    "mlx"; empty for others. sizes: in bytes, of files in `adds` that are not written yet.
-    kv_cache: a sentence on the size of the key-value cache, or empty. purpose: what the model is run for. schedule: the
+    adds: local files, by their name in the repository. receipt: of the output. context: tokens that
+    it declares. copies: names of files in the repository `source` at `commit`, by their name in the
+    new repository. card: the text of a README.md that the output has, or empty. own_card: whether
+    the user has written that. known: metadata for the card that the keys of a GGUF file state.
+    quantised: how the weights of a checkpoint are quantised, such as "awq" or "mlx"; empty for
+    others. sizes: in bytes, of files in `adds` that are not written yet. kv_cache: a sentence on
+    the size of the key-value cache, or empty. purpose: what the model is run for. schedule: the
     options of llama-diffusion-cli for it, empty for other models.
     """
 
@@ -73,9 +76,13 @@ class UploadSet:
         return self.receipt.source.commit or ""
 
     def size(self, name: str) -> int:
-        """The size of a file in bytes, 0 where it is not known. name: of the file in the repository."""
+        """The size of a file in bytes, 0 where it is not known. name: of the file in the
+        repository.
+        """
         path = self.adds.get(name)
-        return self.sizes.get(name) or (path.stat().st_size if path is not None and path.is_file() else 0)
+        return self.sizes.get(name) or (
+            path.stat().st_size if path is not None and path.is_file() else 0
+        )
 
     @property
     def gguf(self) -> list[str]:
@@ -84,11 +91,13 @@ class UploadSet:
 
 
 def from_plan(plan: Plan, staged: Path) -> UploadSet:
-    """The upload set of a plan. Files that the plan copies from a Hub repository are copied by the Hub.
+    """The upload set of a plan. Files that the plan copies from a Hub repository are copied by the
+    Hub.
 
     staged: the folder with its output, in which files that are copied unchanged may be missing.
     """
-    adds, copies = {RECEIPT: staged / RECEIPT}, {}
+    adds = {RECEIPT: staged / RECEIPT}
+    copies = {}
     for file in plan.files:
         if plan.source.kind == "hub" and file.action == "copy":
             copies[file.name] = file.origin or file.name
@@ -107,9 +116,13 @@ def planned(plan: Plan) -> UploadSet:
     if isinstance(plan, GgufPlan | ExportPlan):
         return _planned_gguf(plan)
     sizes = {file.name: file.size for file in plan.files}
-    copied = {file.name for file in plan.files if plan.source.kind == "hub" and file.action == "copy"}
+    copied = {
+        file.name for file in plan.files if plan.source.kind == "hub" and file.action == "copy"
+    }
     adds = {name: plan.out / name for name in (*sizes, RECEIPT) if name not in copied}
-    records = tuple(FileRecord(f.name, f.action, f.size, f.sha256, f.origin or None) for f in plan.files)
+    records = tuple(
+        FileRecord(f.name, f.action, f.size, f.sha256, f.origin or None) for f in plan.files
+    )
     receipt = msgspec.structs.replace(plan.receipt(), files=records)
     files = _without_base_card(adds, {name: name for name in copied}, receipt, plan.kv_cache)
     config = next((file.text for file in plan.files if file.name == CONFIG), None)
@@ -117,7 +130,9 @@ def planned(plan: Plan) -> UploadSet:
 
 
 def _planned_gguf(plan: GgufPlan | ExportPlan) -> UploadSet:
-    """The upload set that a plan of GGUF files will have, under the names that they get on the Hub."""
+    """The upload set that a plan of GGUF files will have, under the names that they get on the
+    Hub.
+    """
     names = {file.name: conventional(file.name, plan.file_type) for file in plan.files}
     adds = {names[file.name]: plan.out.with_name(file.name) for file in plan.files}
     sizes = {names[file.name]: file.size for file in plan.files}
@@ -128,12 +143,21 @@ def _planned_gguf(plan: GgufPlan | ExportPlan) -> UploadSet:
     purpose = plan_purpose(plan)
     schedule = diffusion_schedule(plan.family, context) if purpose == "diffusion" else ""
     return UploadSet(
-        adds, plan.receipt(), context, known=known, sizes=sizes, kv_cache=words, purpose=purpose, schedule=schedule
+        adds,
+        plan.receipt(),
+        context,
+        known=known,
+        sizes=sizes,
+        kv_cache=words,
+        purpose=purpose,
+        schedule=schedule,
     )
 
 
 def quantised_as(text: str | None) -> str:
-    """How weights are quantised by a config.json: such as "awq", "mlx" for those of mlx-lm; empty for others."""
+    """How weights are quantised by a config.json: such as "awq", "mlx" for those of mlx-lm; empty
+    for others.
+    """
     config = parse(text, CONFIG) if text else {}
     if config.get("quantization"):
         return "mlx"
@@ -142,11 +166,14 @@ def quantised_as(text: str | None) -> str:
 
 
 def from_folder(folder: Path) -> UploadSet:
-    """The upload set of a folder that `apply` wrote; unchanged files of a source on the Hub are copied by the Hub.
+    """The upload set of a folder that `apply` wrote; unchanged files of a source on the Hub are
+    copied by the Hub.
 
-    Hidden files are left out. Raises BadSource for links that lead outside the folder, and for FIFOs and devices.
+    Hidden files are left out. Raises BadSource for links that lead outside the folder, and for
+    FIFOs and devices.
     """
-    receipt, copies = read_receipt(folder), {}
+    receipt = read_receipt(folder)
+    copies = {}
     known = {file.name: file for file in receipt.files}
     adds = {file.name: folder / file.name for file in FolderSource(folder).files()}
     for name in list(adds):
@@ -157,11 +184,15 @@ def from_folder(folder: Path) -> UploadSet:
     written = CARD in adds and has_own_card(folder, receipt)
     output = open_source(str(folder), receipt.source.family or "")
     files = _without_base_card(adds, copies, receipt, _cache_of(output), own_card=written)
-    return replace(files, purpose=checkpoint_purpose(output) if isinstance(output, Source) else "text")
+    return replace(
+        files, purpose=checkpoint_purpose(output) if isinstance(output, Source) else "text"
+    )
 
 
 def from_gguf(path: Path) -> UploadSet:
-    """The upload set of a GGUF file that ropeconv wrote, with its other shards. Raises BadSource for a missing one."""
+    """The upload set of a GGUF file that ropeconv wrote, with its other shards. Raises BadSource
+    for a missing one.
+    """
     match = SHARD.match(path.name)
     names = shard_names(path.name, int(match["count"]) if match else 1)
     missing = [name for name in names if not path.with_name(name).is_file()]
@@ -169,7 +200,10 @@ def from_gguf(path: Path) -> UploadSet:
         raise BadSource(f"{missing[0]} is missing beside {path}; download it, or run apply again")
     source = GgufSource(path.with_name(names[0]))
     kind = source.file.get("general.file_type")
-    adds = {conventional(name, kind if isinstance(kind, int) else None): path.with_name(name) for name in names}
+    adds = {
+        conventional(name, kind if isinstance(kind, int) else None): path.with_name(name)
+        for name in names
+    }
     context = read_file(source.file).spec.context
     cache = _cache_of(source)
     words = cache.short(context) if cache else ""
@@ -196,14 +230,19 @@ def _cache_of(source: Source | GgufSource) -> KvCache | None:
 
 
 def stated_metadata(file: GgufFile | GgufModel) -> JsonObject:
-    """Return the metadata for a card from the general.* keys of a GGUF file: licence, languages, tags, base model.
+    """Return the metadata for a card from the general.* keys of a GGUF file: licence, languages,
+    tags, base model.
 
     https://github.com/ggml-org/ggml/blob/master/docs/gguf.md#general-metadata
     """
     keys = {
-        "license": "license", "license_name": "license.name", "license_link": "license.link",
-        "language": "languages", "datasets": "datasets", "tags": "tags",
-    }  # fmt: skip
+        "license": "license",
+        "license_name": "license.name",
+        "license_link": "license.link",
+        "language": "languages",
+        "datasets": "datasets",
+        "tags": "tags",
+    }
     metadata = {name: file.get(f"general.{key}") for name, key in keys.items()}
     url = file.get("general.base_model.0.repo_url")
     if isinstance(url, str):
@@ -212,19 +251,32 @@ def stated_metadata(file: GgufFile | GgufModel) -> JsonObject:
 
 
 def texts(metadata: JsonObject) -> JsonObject:
-    """The entries of metadata that are texts or lists of texts; the Hub refuses a card with another licence or tag."""
-    lists = {name: value if isinstance(value, list) else [value] for name, value in metadata.items() if value}
-    return {name: metadata[name] for name, items in lists.items() if all(isinstance(item, str) for item in items)}
+    """The entries of metadata that are texts or lists of texts; the Hub refuses a card with another
+    licence or tag.
+    """
+    lists = {
+        name: value if isinstance(value, list) else [value]
+        for name, value in metadata.items()
+        if value
+    }
+    return {
+        name: metadata[name]
+        for name, items in lists.items()
+        if all(isinstance(item, str) for item in items)
+    }
 
 
 def conventional(name: str, file_type: int | None) -> str:
-    """The name of a GGUF file with its quantisation at the end, where runtimes and the Hub look for it.
+    """The name of a GGUF file with its quantisation at the end, where runtimes and the Hub look for
+    it.
 
     https://github.com/ggml-org/ggml/blob/master/docs/gguf.md#gguf-naming-convention
     """
     from gguf import LlamaFileType
 
-    known = {kind.value: kind.name.removeprefix("MOSTLY_").removeprefix("ALL_") for kind in LlamaFileType}
+    known = {
+        kind.value: kind.name.removeprefix("MOSTLY_").removeprefix("ALL_") for kind in LlamaFileType
+    }
     encoding = known.get(-1 if file_type is None else file_type, "")
     match = SHARD.match(name)
     if match:
@@ -234,26 +286,44 @@ def conventional(name: str, file_type: int | None) -> str:
     else:
         stem = name
     if encoding and not re.search(rf"[-.]{encoding}$", stem, re.IGNORECASE):
-        stem = re.sub(rf"[-.]{encoding}(?=[-.])", "", stem, count=1, flags=re.IGNORECASE) + f"-{encoding}"
+        stem = (
+            re.sub(rf"[-.]{encoding}(?=[-.])", "", stem, count=1, flags=re.IGNORECASE)
+            + f"-{encoding}"
+        )
     return stem + (name[len(match["stem"]) :] if match else ".gguf")
 
 
 def merged(parts: list[UploadSet]) -> UploadSet:
-    """The upload set of several quantisations of one model. Raises BadSource where recipe or schedule differ."""
+    """The upload set of several quantisations of one model. Raises BadSource where recipe or
+    schedule differ.
+    """
     first = parts[0]
     for part in parts[1:]:
         receipt, expected = part.receipt, first.receipt
         if (receipt.recipe, receipt.schedule.digest) != (expected.recipe, expected.schedule.digest):
-            raise BadSource(f"{part.gguf[0]} and {first.gguf[0]} are not of one recipe; push them to two repositories")
+            raise BadSource(
+                f"{part.gguf[0]} and {first.gguf[0]} are not of one recipe; push them to two"
+                " repositories"
+            )
     adds = {name: path for part in parts for name, path in part.adds.items()}
-    return replace(first, adds=adds, sizes={name: size for part in parts for name, size in part.sizes.items()})
+    return replace(
+        first, adds=adds, sizes={name: size for part in parts for name, size in part.sizes.items()}
+    )
 
 
 def _without_base_card(
-    adds: dict[str, Path], copies: dict[str, str], receipt: Receipt, cache: KvCache | None, own_card: bool = False
+    adds: dict[str, Path],
+    copies: dict[str, str],
+    receipt: Receipt,
+    cache: KvCache | None,
+    own_card: bool = False,
 ) -> UploadSet:
-    """The upload set without the source's own card, which is about another model; it is linked, not copied."""
-    readme = next((adds[name] for name in (SOURCE_CARD, CARD) if name in adds and adds[name].is_file()), None)
+    """The upload set without the source's own card, which is about another model; it is linked, not
+    copied.
+    """
+    readme = next(
+        (adds[name] for name in (SOURCE_CARD, CARD) if name in adds and adds[name].is_file()), None
+    )
     text = readme.read_text("utf-8", errors="replace") if readme else ""
     for name in (SOURCE_CARD, *([] if own_card else [CARD])):
         adds.pop(name, None)
@@ -262,25 +332,39 @@ def _without_base_card(
     quantised = quantised_as(read_text(config, CONFIG)) if config and config.is_file() else ""
     context = receipt.schedule.context
     words = cache.short(context) if cache else ""
-    return UploadSet(adds, receipt, context, copies, text, own_card, quantised=quantised, kv_cache=words)
+    return UploadSet(
+        adds, receipt, context, copies, text, own_card, quantised=quantised, kv_cache=words
+    )
 
 
 def with_card(plan: Plan) -> Plan:
-    """Return a plan whose folder gets a model card as README.md; plans of GGUF files stay unchanged."""
-    if not isinstance(plan, CheckpointPlan) or any((file.name, file.action) == (CARD, "write") for file in plan.files):
+    """Return a plan whose folder gets a model card as README.md; plans of GGUF files stay
+    unchanged.
+    """
+    if not isinstance(plan, CheckpointPlan) or any(
+        (file.name, file.action) == (CARD, "write") for file in plan.files
+    ):
         return plan
     return with_readme(plan, partial(_write, plan))
 
 
 def _write(plan: CheckpointPlan, target: Path, advance: Advance) -> None:
-    """Write the card, which is made only now, since the metadata of the source's own card may need fetching."""
+    """Write the card, which is made only now, since the metadata of the source's own card may need
+    fetching.
+    """
     from .card import BaseModel, card, inherited, name_of, terms_of
 
     text = plan.source.text(SOURCE_CARD) or plan.source.text(CARD) or ""
-    stated = stated_metadata(plan.source.inner.file) if isinstance(plan.source, GgufCheckpoint) else {}
+    stated = (
+        stated_metadata(plan.source.inner.file) if isinstance(plan.source, GgufCheckpoint) else {}
+    )
     upload = replace(planned(plan), card=text, known=stated)
     known = stated | inherited(text)
     licence, forbids = terms_of(str(known.get("license") or ""))
     name, commit = name_of(upload, PublishOptions())
     base = BaseModel(name, known, licence=licence, forbids=forbids, commit=commit)
-    advance(target.write_bytes(card(upload, f"{plan.source.name}-{plan.recipe.method.label}", base).encode()))
+    advance(
+        target.write_bytes(
+            card(upload, f"{plan.source.name}-{plan.recipe.method.label}", base).encode()
+        )
+    )

@@ -1,7 +1,8 @@
 """PEFT adapters: the model that they were trained on, its RoPE, and whether they fit another model.
 
-An adapter is a folder with adapter_config.json and adapter_model.safetensors. PEFT loads it over any model with tensors
-of the same names and shapes, and says nothing where RoPE differs (`PeftModel.from_pretrained` reads no config.json).
+An adapter is a folder with adapter_config.json and adapter_model.safetensors. PEFT loads it over
+any model with tensors of the same names and shapes, and says nothing where RoPE differs
+(`PeftModel.from_pretrained` reads no config.json).
 """
 
 from dataclasses import dataclass
@@ -30,26 +31,38 @@ class Adapter:
     @property
     def kind(self) -> str:
         """The method of PEFT, such as LoRA, with its rank."""
-        kind, rank = str(self.config.get("peft_type", "PEFT")), self.config.get("r")
-        return f"{'LoRA' if kind == 'LORA' else kind} adapter{f' of rank {rank}' if isinstance(rank, int) else ''}"
+        kind = str(self.config.get("peft_type", "PEFT"))
+        rank = self.config.get("r")
+        return (
+            f"{'LoRA' if kind == 'LORA' else kind}"
+            f" adapter{f' of rank {rank}' if isinstance(rank, int) else ''}"
+        )
 
     @property
     def base(self) -> str:
-        """The path or Hub id of the model that it was trained on, with the revision; empty where it names none."""
-        name, revision = self.config.get("base_model_name_or_path"), self.config.get("revision")
+        """The path or Hub id of the model that it was trained on, with the revision; empty where it
+        names none.
+        """
+        name = self.config.get("base_model_name_or_path")
+        revision = self.config.get("revision")
         return f"{name}{f'@{revision}' if revision and revision != 'main' else ''}" if name else ""
 
     @property
     def modules(self) -> str:
         """The names of the modules that it changes, for display."""
         targets = self.config.get("target_modules")
-        return ", ".join(sorted(map(str, targets))) if isinstance(targets, list) else str(targets or "unknown")
+        return (
+            ", ".join(sorted(map(str, targets)))
+            if isinstance(targets, list)
+            else str(targets or "unknown")
+        )
 
     @cached_property
     def trained_on(self) -> Inspection | None:
         """The model that it was trained on; None where that cannot be read.
 
-        A config.json beside the adapter, which Axolotl writes, has the RoPE of the training, and counts first.
+        A config.json beside the adapter, which Axolotl writes, has the RoPE of the training, and
+        counts first.
         """
         try:
             if self.source.text("config.json") is not None:
@@ -65,7 +78,9 @@ class Adapter:
         """Rows (0) and columns (-1) of each matrix of the base that LoRA changes, by its name."""
         names = {file.name for file in self.source.files()}
         sizes: dict[str, dict[int, int]] = {}
-        for name, tensor in (self.source.header(WEIGHTS).tensors if WEIGHTS in names else {}).items():
+        for name, tensor in (
+            self.source.header(WEIGHTS).tensors if WEIGHTS in names else {}
+        ).items():
             for end, axis in MATRICES.items():
                 if name.endswith(end) and tensor.shape:
                     changed = name.removeprefix(PREFIX).removesuffix(end) + ".weight"
@@ -75,9 +90,12 @@ class Adapter:
     def to_dict(self) -> JsonObject:
         """Return the adapter as JSON-ready data."""
         return {
-            "source": self.source.to_dict(), "adapter": self.kind, "base": self.base or None, "modules": self.modules,
+            "source": self.source.to_dict(),
+            "adapter": self.kind,
+            "base": self.base or None,
+            "modules": self.modules,
             "trained_on": self.trained_on.to_dict() if self.trained_on else None,
-        }  # fmt: skip
+        }
 
 
 def read_adapter(source: Source | GgufSource) -> Adapter | None:
@@ -92,8 +110,14 @@ def read_adapter(source: Source | GgufSource) -> Adapter | None:
 
 
 def misplaced_tensor(adapter: Adapter, base: Inspection) -> str:
-    """Return a sentence on the first matrix that a base has no place for; empty where all fit or that is unknown."""
-    if not isinstance(base.source, Source) or base.source.kind != "folder" or not base.source.weights():
+    """Return a sentence on the first matrix that a base has no place for; empty where all fit or
+    that is unknown.
+    """
+    if (
+        not isinstance(base.source, Source)
+        or base.source.kind != "folder"
+        or not base.source.weights()
+    ):
         return ""
     tensors = base.source.tensors
     for name, sizes in adapter.sizes.items():
@@ -102,5 +126,8 @@ def misplaced_tensor(adapter: Adapter, base: Inspection) -> str:
         shape = tensors[name].shape
         if any(shape[axis] != size for axis, size in sizes.items()):
             sides = " x ".join(f"{size:,}" for _, size in sorted(sizes.items(), reverse=True))
-            return f"is for a {name} of {sides}, and that of {base.source.reference} is {shape[0]:,} x {shape[-1]:,}"
+            return (
+                f"is for a {name} of {sides}, and that of {base.source.reference} is {shape[0]:,} x"
+                f" {shape[-1]:,}"
+            )
     return ""

@@ -1,4 +1,6 @@
-"""Types of the JSON document of an inspection and of its parts, which plans have too. docs/python.md describes them."""
+"""Types of the JSON document of an inspection and of its parts, which plans have too.
+docs/python.md describes them.
+"""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -21,7 +23,8 @@ from .receipts.receipt import RuntimeRecord, ScheduleRecord
 class LayerGroup:
     """Layers with the same rotation and attention window.
 
-    kind: as in RopeSpec. window: tokens that they see, None for the whole context. count: number of layers.
+    kind: as in RopeSpec. window: tokens that they see, None for the whole context. count: number of
+    layers.
     """
 
     kind: LayerKind
@@ -30,16 +33,22 @@ class LayerGroup:
 
 
 def layer_groups(spec: RopeSpec) -> tuple[LayerGroup, ...]:
-    """Return the groups of a model's layers. A window as long as the declared context counts as none."""
+    """Return the groups of a model's layers. A window as long as the declared context counts as
+    none.
+    """
     pairs = zip_longest(spec.layers, spec.windows[: len(spec.layers)])
-    counts = Counter((kind, window if window and window < spec.context else None) for kind, window in pairs)
+    counts = Counter(
+        (kind, window if window and window < spec.context else None) for kind, window in pairs
+    )
     order = {"global": 0, "local": 1, "none": 2}
     groups = (LayerGroup(kind, window, count) for (kind, window), count in counts.items())
     return tuple(sorted(groups, key=lambda group: (order[group.kind], group.window or 0)))
 
 
 def describe_layers(spec: RopeSpec) -> str:
-    """Return the groups in words, such as `24 rotate and see 4,096 tokens (sliding window); 8 do not rotate ...`."""
+    """Return the groups in words, such as
+    `24 rotate and see 4,096 tokens (sliding window); 8 do not rotate ...`.
+    """
     groups = layer_groups(spec)
     has_window = any(group.window for group in groups)
     return "; ".join(_words(group, spec, has_window) for group in groups)
@@ -47,8 +56,13 @@ def describe_layers(spec: RopeSpec) -> str:
 
 def _words(group: LayerGroup, spec: RopeSpec, has_window: bool) -> str:
     form = f" with {describe(spec.local_form)}" if group.kind == "local" and spec.local_form else ""
-    words = ("does not rotate", "do not rotate") if group.kind == "none" else (f"rotates{form}", f"rotate{form}")
-    rotate, see = counted(group.count, *words), "sees" if group.count == 1 else "see"
+    words = (
+        ("does not rotate", "do not rotate")
+        if group.kind == "none"
+        else (f"rotates{form}", f"rotate{form}")
+    )
+    rotate = counted(group.count, *words)
+    see = "sees" if group.count == 1 else "see"
     if group.window:
         return f"{rotate} and {see} {group.window:,} tokens ({spec.window_kind})"
     return rotate + (f" and {see} the whole context" if has_window else "")
@@ -64,7 +78,9 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SourceDocument(Document, frozen=True, kw_only=True):
-    """A source. reference: as the user named it. kind: folder, hub, meta, config or gguf. commit: on the Hub."""
+    """A source. reference: as the user named it. kind: folder, hub, meta, config or gguf. commit:
+    on the Hub.
+    """
 
     reference: str
     kind: str
@@ -81,8 +97,8 @@ class SizeDocument(Document, frozen=True, kw_only=True):
 class KvCacheDocument(Document, frozen=True, kw_only=True):
     """The key-value cache of one sequence.
 
-    bytes: by dtype. layers: in groups that keep the same. states: layers with a state of fixed size, not counted.
-    source: of a plan, the cache at the length that the source declares.
+    bytes: by dtype. layers: in groups that keep the same. states: layers with a state of fixed
+    size, not counted. source: of a plan, the cache at the length that the source declares.
     """
 
     tokens: int
@@ -95,7 +111,8 @@ class KvCacheDocument(Document, frozen=True, kw_only=True):
 class Problem(msgspec.Struct, frozen=True):
     """A problem in the settings of a model.
 
-    code: a stable name. message: a sentence. repair: flags of `ropeconv apply` that fix it, or None.
+    code: a stable name. message: a sentence. repair: flags of `ropeconv apply` that fix it, or
+    None.
     """
 
     code: str
@@ -106,8 +123,9 @@ class Problem(msgspec.Struct, frozen=True):
 class InspectionDocument(Document, frozen=True, kw_only=True):
     """The RoPE of a checkpoint or GGUF file: `Inspection.to_dict`.
 
-    rope: the numbers of its rope_type. original_context, context: trained and declared tokens. layers: how many are
-    "global", "local" and "none". repairs: of the command, for runtimes that do not compute it.
+    rope: the numbers of its rope_type. original_context, context: trained and declared tokens.
+    layers: how many are "global", "local" and "none". repairs: of the command, for runtimes that do
+    not compute it.
     """
 
     schema: int = SCHEMA

@@ -1,4 +1,6 @@
-"""The RoPE in a compiled graph: frequencies from its constants, the method that gives them, and comparisons."""
+"""The RoPE in a compiled graph: frequencies from its constants, the method that gives them, and
+comparisons.
+"""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -54,8 +56,9 @@ def repeated(values: NDArray[Any], repeat: Repeat) -> NDArray[Any]:
 class ModelRope:
     """A RoPE of a model. name: empty for that of the layers that an extension changes.
 
-    inv_freq: radians per token, float64 [rotary_dim / 2]. attention_factor: multiplies cos and sin. formula: that gives
-    the frequencies, empty where it is not known. changes: whether an extension changes it.
+    inv_freq: radians per token, float64 [rotary_dim / 2]. attention_factor: multiplies cos and sin.
+    formula: that gives the frequencies, empty where it is not known. changes: whether an extension
+    changes it.
     """
 
     name: str
@@ -71,13 +74,28 @@ class ModelRope:
 
 
 def parts_of(spec: RopeSpec) -> list[ModelRope]:
-    """Every RoPE of a model: first that of the layers that an extension changes, then other lists and layers."""
-    current, formula = spec.current(), describe(spec.form)
+    """Every RoPE of a model: first that of the layers that an extension changes, then other lists
+    and layers.
+    """
+    current = spec.current()
+    formula = describe(spec.form)
     parts = [ModelRope("", current.inv_freq, current.attention_factor, formula)]
     if current.short_inv_freq is not None:
-        parts.append(ModelRope("as its short list", current.short_inv_freq, current.attention_factor, formula))
+        parts.append(
+            ModelRope(
+                "as its short list", current.short_inv_freq, current.attention_factor, formula
+            )
+        )
     if spec.local_inv_freq is not None:
-        parts.append(ModelRope("in window layers", spec.local_inv_freq, 1.0, describe(spec.local_form), changes=False))
+        parts.append(
+            ModelRope(
+                "in window layers",
+                spec.local_inv_freq,
+                1.0,
+                describe(spec.local_form),
+                changes=False,
+            )
+        )
     return parts
 
 
@@ -85,9 +103,9 @@ def parts_of(spec: RopeSpec) -> list[ModelRope]:
 class GraphRope(ModelRope):
     """A RoPE in a graph. name: of its constants.
 
-    file: name of the graph. values: names in the graph, of a vector of frequencies or a table of cosines and one of
-    sines. repeat: of the columns. error: by what each frequency may be off, since the graph rounds. positions: rows of
-    a table, None where they are computed.
+    file: name of the graph. values: names in the graph, of a vector of frequencies or a table of
+    cosines and one of sines. repeat: of the columns. error: by what each frequency may be off,
+    since the graph rounds. positions: rows of a table, None where they are computed.
     """
 
     file: str = field(kw_only=True)
@@ -109,20 +127,26 @@ class GraphRope(ModelRope):
 
     def holds(self, inv_freq: Vector) -> bool:
         """Whether it has these frequencies, to within what the graph rounds."""
-        return inv_freq.shape == self.inv_freq.shape and bool(np.all(np.abs(inv_freq - self.inv_freq) <= self.error))
+        return inv_freq.shape == self.inv_freq.shape and bool(
+            np.all(np.abs(inv_freq - self.inv_freq) <= self.error)
+        )
 
     def matches(self, part: ModelRope) -> bool:
         """Whether it computes the same, to within what the graph rounds."""
-        precision = max(4 * PRECISION[self.constants[0].dtype] if self.positions else 0.0, TOLERANCE)
+        precision = max(
+            4 * PRECISION[self.constants[0].dtype] if self.positions else 0.0, TOLERANCE
+        )
         off = abs(part.attention_factor - self.attention_factor)
         return self.holds(part.inv_freq) and off <= precision * self.attention_factor
 
     def recognised(self, thetas: Iterable[float] = (), lengths: Iterable[int] = ()) -> str:
         """The formula that gives these frequencies, or "custom inv_freq" where no method does.
 
-        thetas, lengths: bases and trained lengths that are tried before those that the vector itself suggests.
+        thetas, lengths: bases and trained lengths that are tried before those that the vector
+        itself suggests.
         """
-        vector, known = self.inv_freq, tuple(thetas)
+        vector = self.inv_freq
+        known = tuple(thetas)
         slowest = int(np.flatnonzero(vector).max())
         for theta in (*known, *_bases(vector, slowest)):
             base = base_inv_freq(theta, 2 * len(vector))
@@ -133,17 +157,23 @@ class GraphRope(ModelRope):
                 if factor > LEAST_FACTOR and self.holds(base / factor):
                     return describe(InterpolatedForm(theta, factor))
             if theta in known or np.all(np.abs(base[:2] - vector[:2]) <= self.error[:2]):
-                formula = self._scaled(theta, rounded(base[slowest] / vector[slowest]), (*lengths, *TRAINED))
+                formula = self._scaled(
+                    theta, rounded(base[slowest] / vector[slowest]), (*lengths, *TRAINED)
+                )
                 if formula:
                     return formula
         return "custom inv_freq"
 
     def _scaled(self, theta: float, factors: Iterable[float], lengths: Iterable[int]) -> str:
-        """The formula of a method with a factor, over a base; empty where none gives these frequencies."""
+        """The formula of a method with a factor, over a base; empty where none gives these
+        frequencies.
+        """
         kinds = [kind for kind in REGISTRY.values() if issubclass(kind, ScaledMethod)]
         larger = [factor for factor in factors if factor > LEAST_FACTOR]
         for length, kind, factor in product(dict.fromkeys(lengths), kinds, larger):
-            spec = RopeSpec(2 * len(self.inv_freq), 2 * len(self.inv_freq), Plain(theta), length, length)
+            spec = RopeSpec(
+                2 * len(self.inv_freq), 2 * len(self.inv_freq), Plain(theta), length, length
+            )
             with suppress(RopeconvError, ArithmeticError, ValueError):
                 schedule = kind(factor).schedule(spec)
                 if self.holds(schedule.inv_freq):
@@ -154,15 +184,22 @@ class GraphRope(ModelRope):
     def to_dict(self) -> JsonObject:
         """The fields as JSON-ready data."""
         return {
-            "file": self.file, "format": self.graph.described, "constants": [c.name for c in self.constants],
-            "dtype": self.constants[0].dtype, "shape": list(self.constants[0].shape), "positions": self.positions,
-            "attention_factor": self.attention_factor, "inv_freq": self.inv_freq.tolist(),
+            "file": self.file,
+            "format": self.graph.described,
+            "constants": [c.name for c in self.constants],
+            "dtype": self.constants[0].dtype,
+            "shape": list(self.constants[0].shape),
+            "positions": self.positions,
+            "attention_factor": self.attention_factor,
+            "inv_freq": self.inv_freq.tolist(),
             "error": self.error.tolist(),
-        }  # fmt: skip
+        }
 
 
 def _bases(vector: Vector, slowest: int) -> Iterator[float]:
-    """Bases that a vector suggests by its slowest pair and by its second one, the roundest first."""
+    """Bases that a vector suggests by its slowest pair and by its second one, the roundest
+    first.
+    """
     for index in (slowest, 1):
         if 0 < index <= slowest and vector[index] < vector[0]:
             with suppress(OverflowError):
@@ -170,20 +207,31 @@ def _bases(vector: Vector, slowest: int) -> Iterator[float]:
 
 
 def rounded(value: float) -> list[float]:
-    """A number with 1 to 8 digits and with all of them, the roundest first; nothing for one that is not finite."""
+    """A number with 1 to 8 digits and with all of them, the roundest first; nothing for one that is
+    not finite.
+    """
     if not math.isfinite(value):
         return []
-    return list(dict.fromkeys([*(float(f"{value:.{digits}g}") for digits in range(1, 9)), float(value)]))
+    return list(
+        dict.fromkeys([*(float(f"{value:.{digits}g}") for digits in range(1, 9)), float(value)])
+    )
 
 
 def ropes_of(graph: Graph, file: str) -> list[GraphRope]:
     """Every RoPE in a graph: vectors that reach a Cos and a Sin, and pairs of tables."""
-    ropes, cosines, sines = list[GraphRope](), list[str](), list[str]()
+    ropes = list[GraphRope]()
+    cosines = list[str]()
+    sines = list[str]()
     first_values = {id(constant): value for value, constant in reversed(graph.constants.items())}
     for value in reversed(first_values.values()):  # the others are conversions to another type
         constant = graph.constants[value]
         sizes = [size for size in constant.shape if size != 1]
-        if constant.dtype == "bool" or not all(constant.shape) or not sizes or sizes[-1] > WIDEST_HEAD:
+        if (
+            constant.dtype == "bool"
+            or not all(constant.shape)
+            or not sizes
+            or sizes[-1] > WIDEST_HEAD
+        ):
             continue
         if len(sizes) == 1 and sizes[0] > 1:
             ropes += _of_vector(graph, file, value)
@@ -192,7 +240,9 @@ def ropes_of(graph: Graph, file: str) -> list[GraphRope]:
             sines += [value] if function == "sin" else []
             cosines += [value] if function == "cos" else []
     for cosine in cosines:
-        same = [sine for sine in sines if graph.constants[sine][1:3] == graph.constants[cosine][1:3]]
+        same = [
+            sine for sine in sines if graph.constants[sine][1:3] == graph.constants[cosine][1:3]
+        ]
         for sine in sorted(same, key=lambda sine: sine != cosine.replace("cos", "sin"))[:1]:
             sines.remove(sine)
             ropes += _of_tables(graph, file, cosine, sine)
@@ -200,11 +250,18 @@ def ropes_of(graph: Graph, file: str) -> list[GraphRope]:
 
 
 def _function_of(constant: Constant) -> str:
-    """Return cos or sin, by the first rows of a table of positions and pairs; empty for another one."""
+    """Return cos or sin, by the first rows of a table of positions and pairs; empty for another
+    one.
+    """
     first, second = _rows(constant, (0, 1))
     if not first.any():
         return "sin" if second.any() else ""
-    is_cosine = first[0] > 0 and (first == first[0]).all() and (second <= first).all() and (second != first).any()
+    is_cosine = (
+        first[0] > 0
+        and (first == first[0]).all()
+        and (second <= first).all()
+        and (second != first).any()
+    )
     return "cos" if is_cosine else ""
 
 
@@ -219,43 +276,68 @@ def _of_vector(graph: Graph, file: str, value: str) -> Iterator[GraphRope]:
     constant = graph.constants[value]
     vector, repeat = single(np.asarray(constant.array(), dtype=np.float64).ravel())
     if np.isfinite(vector).all() and (vector >= 0).all() and vector[0] > 0:
-        error = max(TOLERANCE, 2 * PRECISION[constant.dtype]) * vector + SMALLEST.get(constant.dtype, 0.0)
+        error = max(TOLERANCE, 2 * PRECISION[constant.dtype]) * vector + SMALLEST.get(
+            constant.dtype, 0.0
+        )
         yield GraphRope(
-            constant.name, vector, graph.attention_factor(value), file=file, graph=graph, values=(value,),
-            repeat=repeat, error=error,
-        )  # fmt: skip
+            constant.name,
+            vector,
+            graph.attention_factor(value),
+            file=file,
+            graph=graph,
+            values=(value,),
+            repeat=repeat,
+            error=error,
+        )
 
 
 def _of_tables(graph: Graph, file: str, cosine: str, sine: str) -> Iterator[GraphRope]:
-    """The RoPE of two tables, whose row p has A cos(p w) and A sin(p w); nothing where they are something else.
+    """The RoPE of two tables, whose row p has A cos(p w) and A sin(p w); nothing where they are
+    something else.
 
-    The frequency w is the angle of row 1. Rows 2, 4, 8 and so on up to the last make it more accurate: the angle there
-    is known up to whole turns, and the present w tells how many.
+    The frequency w is the angle of row 1. Rows 2, 4, 8 and so on up to the last make it more
+    accurate: the angle there is known up to whole turns, and the present w tells how many.
     """
     table = graph.constants[cosine]
     positions = math.prod(table.shape[:-1])
-    rows = [*(1 << power for power in range(positions.bit_length()) if 1 << power < positions - 1), positions - 1]
+    rows = [
+        *(1 << power for power in range(positions.bit_length()) if 1 << power < positions - 1),
+        positions - 1,
+    ]
     (cos, repeat), (sin, _) = single(_rows(table, rows)), single(_rows(graph.constants[sine], rows))
     if cos.shape != sin.shape:
         return
-    factor, precision = float(_rows(table, [0])[0, 0]), PRECISION[table.dtype]
-    angles, inv_freq = np.arctan2(sin, cos), np.zeros(cos.shape[1])
+    factor = float(_rows(table, [0])[0, 0])
+    precision = PRECISION[table.dtype]
+    angles = np.arctan2(sin, cos)
+    inv_freq = np.zeros(cos.shape[1])
     for row, angle in zip(rows, angles, strict=True):
-        inv_freq = inv_freq + (np.remainder(angle - row * inv_freq + math.pi, math.tau) - math.pi) / row
+        inv_freq = (
+            inv_freq + (np.remainder(angle - row * inv_freq + math.pi, math.tau) - math.pi) / row
+        )
     phases = np.outer(rows, inv_freq)
     off = np.maximum(np.abs(cos - factor * np.cos(phases)), np.abs(sin - factor * np.sin(phases)))
     if np.all(off <= factor * (8 * precision + 4 * PRECISION["float32"] * np.abs(phases))):
         error = TOLERANCE * np.abs(inv_freq) + 4 * precision / rows[-1]
         names = f"{table.name} and {graph.constants[sine].name}"
         yield GraphRope(
-            names, np.maximum(inv_freq, 0.0), factor, file=file, graph=graph, values=(cosine, sine), repeat=repeat,
-            error=error, positions=positions,
-        )  # fmt: skip
+            names,
+            np.maximum(inv_freq, 0.0),
+            factor,
+            file=file,
+            graph=graph,
+            values=(cosine, sine),
+            repeat=repeat,
+            error=error,
+            positions=positions,
+        )
 
 
 @dataclass(frozen=True)
 class GraphInspection:
-    """The RoPE in compiled graphs. spec: of the config.json beside them, None without one, for the reason in `note`."""
+    """The RoPE in compiled graphs. spec: of the config.json beside them, None without one, for the
+    reason in `note`.
+    """
 
     source: GraphSource
     ropes: tuple[GraphRope, ...]
@@ -268,37 +350,56 @@ class GraphInspection:
         return parts_of(self.spec) if self.spec else []
 
     def part(self, rope: GraphRope) -> ModelRope | None:
-        """The part of the RoPE in config.json that a graph holds; None where it holds another RoPE."""
+        """The part of the RoPE in config.json that a graph holds; None where it holds another
+        RoPE.
+        """
         return next((part for part in self.parts if rope.matches(part)), None)
 
     @cached_property
     def formulas(self) -> tuple[str, ...]:
         """The formula of each RoPE, by config.json where it is the one there."""
         known = ((self.spec.rope_theta,), (self.spec.original_context,)) if self.spec else ((), ())
-        parts = (next((part for part in self.parts if rope.holds(part.inv_freq)), None) for rope in self.ropes)
+        parts = (
+            next((part for part in self.parts if rope.holds(part.inv_freq)), None)
+            for rope in self.ropes
+        )
         return tuple(
-            part.formula if part else rope.recognised(*known) for rope, part in zip(self.ropes, parts, strict=True)
+            part.formula if part else rope.recognised(*known)
+            for rope, part in zip(self.ropes, parts, strict=True)
         )
 
     def to_dict(self) -> JsonObject:
         """Return the inspection as JSON-ready data; keys stay within a schema."""
         ropes = [
-            rope.to_dict() | {"formula": formula, "config": part.words if (part := self.part(rope)) else None}
+            rope.to_dict()
+            | {
+                "formula": formula,
+                "config": part.words if (part := self.part(rope)) else None,
+            }
             for rope, formula in zip(self.ropes, self.formulas, strict=True)
         ]
-        return {"source": self.source.to_dict(), "graphs": list(self.source.graphs), "ropes": ropes, "note": self.note}
+        return {
+            "source": self.source.to_dict(),
+            "graphs": list(self.source.graphs),
+            "ropes": ropes,
+            "note": self.note,
+        }
 
 
 def inspect_graph(source: GraphSource) -> GraphInspection:
-    """Inspect compiled graphs. Raises BadSource for a damaged graph, and where none holds a RoPE."""
+    """Inspect compiled graphs. Raises BadSource for a damaged graph, and where none holds a
+    RoPE.
+    """
     ropes = [rope for name, graph in source.opened.items() for rope in ropes_of(graph, name)]
     if not ropes:
         raise BadSource(
-            f"{source.reference} has no constants from which cos and sin are made; export the checkpoint again, or "
-            "name the graph of the decoder"
+            f"{source.reference} has no constants from which cos and sin are made; export the"
+            " checkpoint again, or name the graph of the decoder"
         )
     if not source.has_config:
-        return GraphInspection(source, tuple(ropes), None, "there is no config.json beside the graph")
+        return GraphInspection(
+            source, tuple(ropes), None, "there is no config.json beside the graph"
+        )
     try:
         return GraphInspection(source, tuple(ropes), inspect_source(source).spec)
     except BadSource as problem:
@@ -307,7 +408,9 @@ def inspect_graph(source: GraphSource) -> GraphInspection:
 
 @dataclass(frozen=True)
 class GraphComparison:
-    """A graph and another model. rows: each RoPE of the graph, and what the other one has for it, in words."""
+    """A graph and another model. rows: each RoPE of the graph, and what the other one has for it,
+    in words.
+    """
 
     graph: str
     other: str
@@ -316,7 +419,9 @@ class GraphComparison:
 
     @property
     def same(self) -> bool:
-        """Whether the other model computes every RoPE of the graph, and the graph reaches its context."""
+        """Whether the other model computes every RoPE of the graph, and the graph reaches its
+        context.
+        """
         return not self.problems
 
     def to_dict(self) -> JsonObject:
@@ -326,19 +431,28 @@ class GraphComparison:
 
 def compare_graph(graph: GraphInspection, other: GraphInspection | Inspection) -> GraphComparison:
     """Compare compiled graphs with a checkpoint, a GGUF file or other graphs."""
-    parts = list[ModelRope](other.ropes) if isinstance(other, GraphInspection) else parts_of(other.spec)
+    parts = (
+        list[ModelRope](other.ropes) if isinstance(other, GraphInspection) else parts_of(other.spec)
+    )
     context = 0 if isinstance(other, GraphInspection) else other.spec.context
-    rows, problems = list[tuple[str, str]](), list[str]()
+    rows = list[tuple[str, str]]()
+    problems = list[str]()
     for rope in graph.ropes:
-        reverse = (each for each in parts if isinstance(each, GraphRope) and each.matches(rope))  # it may round more
+        reverse = (
+            each for each in parts if isinstance(each, GraphRope) and each.matches(rope)
+        )  # it may round more
         part = next((each for each in parts if rope.matches(each)), next(reverse, None))
         rows.append((rope.name, part.words if part else _differs(rope, parts[0])))
         problems += [f"{rope.name} has {rows[-1][1]}"] if part is None else []
         if rope.positions is not None and rope.positions < context:
-            problems.append(f"{rope.name} have {rope.positions:,} rows, and the context is {context:,}")
+            problems.append(
+                f"{rope.name} have {rope.positions:,} rows, and the context is {context:,}"
+            )
     if not (problems or any(row[1] == parts[0].words for row in rows)):
         problems.append("the graph has only the RoPE of other layers")
-    return GraphComparison(graph.source.reference, other.source.reference, tuple(rows), tuple(problems))
+    return GraphComparison(
+        graph.source.reference, other.source.reference, tuple(rows), tuple(problems)
+    )
 
 
 def _differs(rope: GraphRope, part: ModelRope) -> str:

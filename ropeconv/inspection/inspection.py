@@ -1,4 +1,6 @@
-"""Inspection: the family and RoPE of a checkpoint or GGUF file, and the problems in its settings."""
+"""Inspection: the family and RoPE of a checkpoint or GGUF file, and the problems in its
+settings.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -53,35 +55,48 @@ SAME = {
 
 
 def check_halves(config: Config, family: Family, spec: RopeSpec) -> None:
-    """Raise BadSource if another half of a model has another RoPE. spec: the RoPE of its first half."""
+    """Raise BadSource if another half of a model has another RoPE. spec: the RoPE of its first
+    half.
+    """
     for path, half_config in halves(config, family):
         half = read_spec(half_config, family)
         pairs = ((getattr(spec, name), getattr(half, name), words) for name, words in SAME.items())
         why = next(
-            (f"{words} is {other:,} there, not {first:,}" for first, other, words in pairs if first != other), ""
+            (
+                f"{words} is {other:,} there, not {first:,}"
+                for first, other, words in pairs
+                if first != other
+            ),
+            "",
         )
         why = why or difference(spec.current(), spec, half)
         if why:
             raise BadSource(
-                f"config.json has another RoPE in {path} than in {family.halves[0]} ({why}), and a recipe changes both "
-                "alike; give both the same RoPE first"
+                f"config.json has another RoPE in {path} than in {family.halves[0]} ({why}), and a"
+                " recipe changes both alike; give both the same RoPE first"
             )
 
 
-CUSTOM_CODE = "its auto_map names code in the checkpoint, which replaces the stock class with trust_remote_code"
+CUSTOM_CODE = (
+    "its auto_map names code in the checkpoint, which replaces the stock class with"
+    " trust_remote_code"
+)
 PLANNED = ("context", "original", "schemas", "ignored-key")
-"""Codes of problems that do not count in settings that ropeconv wrote: its plan showed what every runtime reads."""
+"""Codes of problems that do not count in settings that ropeconv wrote: its plan showed what every
+runtime reads.
+"""
 
 
 @dataclass(frozen=True)
 class Inspection(Summary):
     """The RoPE of a checkpoint or GGUF file, and the problems in its settings.
 
-    name: of the model family or GGUF architecture. display_name: for people. refuse: why nothing can be baked for it,
-    or empty. verdicts: the support of each runtime. kv_cache: its key-value cache, None if the number of heads is not
-    given. custom_code: a sentence about code in the checkpoint, or empty. first: the RoPE of the first source of an
-    output of ropeconv, else None. encoder: whether it reads in both directions and has no logits of the next token.
-    draft: the kind of draft model that it is, None for a whole model.
+    name: of the model family or GGUF architecture. display_name: for people. refuse: why nothing
+    can be baked for it, or empty. verdicts: the support of each runtime. kv_cache: its key-value
+    cache, None if the number of heads is not given. custom_code: a sentence about code in the
+    checkpoint, or empty. first: the RoPE of the first source of an output of ropeconv, else None.
+    encoder: whether it reads in both directions and has no logits of the next token. draft: the
+    kind of draft model that it is, None for a whole model.
     """
 
     source: Origin
@@ -114,7 +129,9 @@ class Inspection(Summary):
 
     @property
     def family_name(self) -> str:
-        """The name of the model family, also of a GGUF file, whose `name` is that of its architecture."""
+        """The name of the model family, also of a GGUF file, whose `name` is that of its
+        architecture.
+        """
         arch = arch_table().arch.get(self.name)
         return arch.family if arch is not None and arch.family else self.name
 
@@ -124,7 +141,9 @@ class Inspection(Summary):
         return self.first or self.spec
 
     def basis(self, recipe: Recipe) -> RopeSpec:
-        """Return the RoPE that a recipe changes: its own with as-is and `on_top`, else that before any bake."""
+        """Return the RoPE that a recipe changes: its own with as-is and `on_top`, else that before
+        any bake.
+        """
         return self.spec if recipe.on_top or isinstance(recipe.method, AsIs) else self.first_spec
 
     @property
@@ -134,7 +153,9 @@ class Inspection(Summary):
 
     @property
     def assumption(self) -> str:
-        """The assumption about a model that is treated as another family than that of its model_type; else empty."""
+        """The assumption about a model that is treated as another family than that of its
+        model_type; else empty.
+        """
         return ""
 
     def to_dict(self, repairs: Sequence[Problem] | None = None) -> JsonObject:
@@ -144,10 +165,21 @@ class Inspection(Summary):
         """
         spec, form = self.spec, self.spec.form
         of_rope = (
-            "head_dim", "rotary_dim", "layout", "mla", "rope_theta", "attention_factor", "softmax_scale",
-            "original_context", "original_context_source", "context", "scaled", "mrope_section", "nope_query_scaling",
+            "head_dim",
+            "rotary_dim",
+            "layout",
+            "mla",
+            "rope_theta",
+            "attention_factor",
+            "softmax_scale",
+            "original_context",
+            "original_context_source",
+            "context",
+            "scaled",
+            "mrope_section",
+            "nope_query_scaling",
             "notes",
-        )  # fmt: skip
+        )
         fields = {name: getattr(spec, name) for name in of_rope} | {
             "source": self.source.to_dict(),
             "family": self.name,
@@ -169,7 +201,9 @@ class Inspection(Summary):
             "kv_cache": self.kv_cache.document(spec.context) if self.kv_cache else None,
             "schedule": spec.current().to_dict(),
         }
-        return msgspec.convert(fields | ({} if repairs is None else {"repairs": repairs}), InspectionDocument).to_dict()
+        return msgspec.convert(
+            fields | ({} if repairs is None else {"repairs": repairs}), InspectionDocument
+        ).to_dict()
 
 
 @dataclass(frozen=True)
@@ -188,12 +222,16 @@ class ConfigInspection(Inspection):
 
 
 def inspect_source(source: Source | GgufSource) -> Inspection:
-    """Inspect a checkpoint or GGUF file. Raises BadSource if it has no RoPE, is not known, or is damaged."""
+    """Inspect a checkpoint or GGUF file. Raises BadSource if it has no RoPE, is not known, or is
+    damaged.
+    """
     return inspect_gguf(source) if isinstance(source, GgufSource) else inspect_config(source)
 
 
 def inspect_gguf(source: GgufSource) -> Inspection:
-    """Inspect a GGUF file: its RoPE is what llama.cpp computes. Raises BadSource if llama.cpp would refuse it."""
+    """Inspect a GGUF file: its RoPE is what llama.cpp computes. Raises BadSource if llama.cpp would
+    refuse it.
+    """
     reading = read_file(source.file)
     display_name = f"GGUF, {source.file.get('general.name', 'unnamed')}"
     spec, first = reading.spec, None
@@ -207,21 +245,29 @@ def inspect_gguf(source: GgufSource) -> Inspection:
         *limit_problems(modelfile_limits(source), spec, (), "--as-is --ollama"),
     ]
     return Inspection(
-        source, reading.arch.name, display_name, spec, _unplanned(problems, spec, receipt),
-        kv_cache=gguf_cache(source.file, reading.arch), first=first,
+        source,
+        reading.arch.name,
+        display_name,
+        spec,
+        _unplanned(problems, spec, receipt),
+        kv_cache=gguf_cache(source.file, reading.arch),
+        first=first,
         fine_tuning=receipt.fine_tuning if receipt else None,
         draft=kind_named(reading.arch.draft) if reading.arch.draft else None,
         encoder=gives_no_logits(source.file, reading.arch),
-    )  # fmt: skip
+    )
 
 
 def inspect_config(source: Source) -> ConfigInspection:
-    """Inspect a checkpoint: its RoPE is what the newest transformers computes. Raises BadSource as `detect` does.
+    """Inspect a checkpoint: its RoPE is what the newest transformers computes. Raises BadSource as
+    `detect` does.
 
     An output of ropeconv has the family that its source was treated as.
     """
     adapter = source.text(ADAPTER)
-    if adapter is not None and not source.weights():  # Axolotl writes the config.json of the base beside it
+    if (
+        adapter is not None and not source.weights()
+    ):  # Axolotl writes the config.json of the base beside it
         raise without_config(source.reference, (), adapter)
     receipt = stated(source)
     source.treat_as = source.treat_as or (receipt.source.family if receipt else "")
@@ -232,7 +278,9 @@ def inspect_config(source: Source) -> ConfigInspection:
         spec = read_spec(config, family)
         check_halves(config, family, spec)
     except UnknownRopeType as kind:
-        raise BadSource(f"config.json has the rope_type {kind}, unknown to transformers; correct it") from None
+        raise BadSource(
+            f"config.json has the rope_type {kind}, unknown to transformers; correct it"
+        ) from None
     if draft is None:
         check_weights(source, family, len(spec.layers))
     first = None
@@ -261,14 +309,26 @@ def inspect_config(source: Source) -> ConfigInspection:
     if source.kind == "folder" and not source.weights():
         problems.append(Problem("weights", "there are no safetensors weights here"))
     return ConfigInspection(
-        source, family.name, family.display_name, spec, _unplanned(problems, spec, receipt), family.refuse,
-        verdicts, config_cache(config, family), CUSTOM_CODE if config.get("auto_map") else "", first=first,
-        encoder=family.encoder, family=family, draft=draft,
+        source,
+        family.name,
+        family.display_name,
+        spec,
+        _unplanned(problems, spec, receipt),
+        family.refuse,
+        verdicts,
+        config_cache(config, family),
+        CUSTOM_CODE if config.get("auto_map") else "",
+        first=first,
+        encoder=family.encoder,
+        family=family,
+        draft=draft,
         fine_tuning=receipt.fine_tuning if receipt else None,
-    )  # fmt: skip
+    )
 
 
-def _unplanned(problems: Iterable[Problem], spec: RopeSpec, receipt: Receipt | None) -> tuple[Problem, ...]:
+def _unplanned(
+    problems: Iterable[Problem], spec: RopeSpec, receipt: Receipt | None
+) -> tuple[Problem, ...]:
     """Return the problems without those that the user asked for in the bake of a receipt."""
     if receipt is None:
         return tuple(problems)
@@ -277,9 +337,18 @@ def _unplanned(problems: Iterable[Problem], spec: RopeSpec, receipt: Receipt | N
 
 
 def _trained(spec: RopeSpec, receipt: Receipt, first: RopeSpec | None) -> RopeSpec:
-    """Return the RoPE of an output with the trained context of its receipt, unless it never had one that long."""
+    """Return the RoPE of an output with the trained context of its receipt, unless it never had one
+    that long.
+    """
     trained = receipt.schedule.original_context
-    longest = max(tokens for rope in (spec, first) if rope for tokens in (rope.context, rope.original_context))
+    longest = max(
+        tokens for rope in (spec, first) if rope for tokens in (rope.context, rope.original_context)
+    )
     if not 0 < trained <= longest:
         return spec
-    return replace(spec, original_context=trained, original_context_source="receipt", original_context_reference="")
+    return replace(
+        spec,
+        original_context=trained,
+        original_context_source="receipt",
+        original_context_reference="",
+    )

@@ -26,9 +26,10 @@ from .receipts.storage import parse_receipt
 class FrequencyDifference:
     """Two vectors of frequencies of the same length.
 
-    pairs: number of frequencies. differing: those that differ by more than 1e-6, relatively. largest_ratio: the largest
-    of first / second and its inverse, None if one of them is 0. largest_ratio_at: the index of that pair. first,
-    second: its frequencies, in radians per token. max_ulp: the largest distance of any pair in ulp of float32.
+    pairs: number of frequencies. differing: those that differ by more than 1e-6, relatively.
+    largest_ratio: the largest of first / second and its inverse, None if one of them is 0.
+    largest_ratio_at: the index of that pair. first, second: its frequencies, in radians per token.
+    max_ulp: the largest distance of any pair in ulp of float32.
     """
 
     pairs: int
@@ -46,14 +47,19 @@ class FrequencyDifference:
 
 
 def compare_frequencies(first: Vector, second: Vector) -> FrequencyDifference | None:
-    """Compare two vectors, float64 [rotary_dim / 2] in radians per token; None if their lengths differ."""
+    """Compare two vectors, float64 [rotary_dim / 2] in radians per token; None if their lengths
+    differ.
+    """
     if first.shape != second.shape:
         return None
-    larger, smaller = np.maximum(first, second), np.minimum(first, second)
+    larger = np.maximum(first, second)
+    smaller = np.minimum(first, second)
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where(larger == smaller, 1.0, larger / smaller)
     at = int(ratio.argmax())
-    left, right = (vector.astype(np.float32).view(np.int32).astype(np.int64) for vector in (first, second))
+    left, right = (
+        vector.astype(np.float32).view(np.int32).astype(np.int64) for vector in (first, second)
+    )
     return FrequencyDifference(
         pairs=len(first),
         differing=int((larger - smaller > TOLERANCE * smaller).sum()),
@@ -87,9 +93,10 @@ WORDS = {
 class Side:
     """One of the two models.
 
-    spec: its RoPE, with the factors that its receipt says are folded into weights. folded: whether there are any.
-    window_attention_factor: of sliding-window layers with their own frequencies. layout: of the pairs in the original
-    checkpoints of the family; a converter may have permuted the rows of queries and keys for another one.
+    spec: its RoPE, with the factors that its receipt says are folded into weights. folded: whether
+    there are any. window_attention_factor: of sliding-window layers with their own frequencies.
+    layout: of the pairs in the original checkpoints of the family; a converter may have permuted
+    the rows of queries and keys for another one.
     """
 
     inspection: Inspection
@@ -102,9 +109,20 @@ class Side:
         """Return the inspection as JSON-ready data, without verdicts and problems."""
         data = self.inspection.to_dict()
         keys = (
-            "source", "family", "head_dim", "rotary_dim", "layout", "mla", "rope_type", "rope", "rope_theta",
-            "original_context", "context", "layers", "local_theta",
-        )  # fmt: skip
+            "source",
+            "family",
+            "head_dim",
+            "rotary_dim",
+            "layout",
+            "mla",
+            "rope_type",
+            "rope",
+            "rope_theta",
+            "original_context",
+            "context",
+            "layers",
+            "local_theta",
+        )
         scaling = self.spec.query_scaling
         return {
             **{key: data[key] for key in keys},
@@ -118,7 +136,8 @@ class Side:
 
 @dataclass(frozen=True)
 class RuntimePair:
-    """The status of both models in the newest version of a runtime; None for a model in the other format.
+    """The status of both models in the newest version of a runtime; None for a model in the other
+    format.
 
     runtime: `name@version`. reasons: of both, or empty.
     """
@@ -133,9 +152,10 @@ class RuntimePair:
 class RopeDifference(Summary):
     """The RoPE of two models, compared.
 
-    frequencies: of layers that see the whole context, None if the numbers of pairs differ. short_frequencies: within
-    the trained context, None if neither model has others there. window_frequencies: of sliding-window layers, None
-    unless both models have them. differs: names from WORDS. runtimes: both models in each runtime.
+    frequencies: of layers that see the whole context, None if the numbers of pairs differ.
+    short_frequencies: within the trained context, None if neither model has others there.
+    window_frequencies: of sliding-window layers, None unless both models have them. differs: names
+    from WORDS. runtimes: both models in each runtime.
     """
 
     first: Side
@@ -164,13 +184,18 @@ class RopeDifference(Summary):
             return f"They differ in {self.differences}."
         first, second = self.first.spec, self.second.spec
         if first.context != second.context:
-            return f"They compute the same RoPE, but declare {first.context:,} and {second.context:,} tokens."
+            return (
+                f"They compute the same RoPE, but declare {first.context:,} and {second.context:,}"
+                " tokens."
+            )
         return "They compute the same RoPE."
 
     def summary(self) -> dict[str, str]:
         """Return what is shown, by name."""
         sides = {"A": self.first, "B": self.second}
-        return {name: side.inspection.source.reference for name, side in sides.items()} | {"result": self.sentence}
+        return {name: side.inspection.source.reference for name, side in sides.items()} | {
+            "result": self.sentence
+        }
 
     def _phrase(self, name: str) -> str:
         vector = getattr(self, name, None)
@@ -181,19 +206,28 @@ class RopeDifference(Summary):
 
     @property
     def remarks(self) -> list[str]:
-        """Sentences on equal things that look different, and on factors that are not in the settings."""
-        first, second, remarks = self.first, self.second, []
+        """Sentences on equal things that look different, and on factors that are not in the
+        settings.
+        """
+        first = self.first
+        second = self.second
+        remarks = []
         if first.spec.layout != second.spec.layout and first.layout == second.layout:
             remarks.append(
-                "Pairs are (i, i + r/2) in one and (2i, 2i + 1) in the other. The converter permuted the rows of "
-                "queries and keys accordingly, so the rotation is the same."
+                "Pairs are (i, i + r/2) in one and (2i, 2i + 1) in the other. The converter"
+                " permuted the rows of queries and keys accordingly, so the rotation is the same."
             )
-        if self.frequencies and self.frequencies.same and describe(first.spec.form) != describe(second.spec.form):
+        if (
+            self.frequencies
+            and self.frequencies.same
+            and describe(first.spec.form) != describe(second.spec.form)
+        ):
             remarks.append("The frequencies are the same, written in two ways.")
         for name, side in (("A", first), ("B", second)):
             if side.folded:
                 remarks.append(
-                    f"By its receipt, {name} has a part of its attention factor or query scale in the weights."
+                    f"By its receipt, {name} has a part of its attention factor or query scale in"
+                    " the weights."
                 )
         return remarks
 
@@ -207,27 +241,42 @@ class RopeDifference(Summary):
             "remarks": self.remarks,
             "first": self.first.to_dict(),
             "second": self.second.to_dict(),
-            **{name: asdict(vector) if (vector := getattr(self, name)) else None for name in vectors},
+            **{
+                name: asdict(vector) if (vector := getattr(self, name)) else None
+                for name in vectors
+            },
             "runtimes": [asdict(pair) for pair in self.runtimes],
         }
 
 
 def side_by_side(first: Inspection, second: Inspection) -> RopeDifference:
-    """Compare the RoPE of two models, each of which may be a checkpoint, a config.json or a GGUF file."""
-    left, right = _side(first), _side(second)
-    a, b = left.spec.current(), right.spec.current()
+    """Compare the RoPE of two models, each of which may be a checkpoint, a config.json or a GGUF
+    file.
+    """
+    left = _side(first)
+    right = _side(second)
+    a = left.spec.current()
+    b = right.spec.current()
     whole = compare_frequencies(a.inv_freq, b.inv_freq)
     has_short = a.short_inv_freq is not None or b.short_inv_freq is not None
     short = compare_frequencies(_short(a), _short(b)) if has_short else None
     window = None
     if left.spec.local_form and right.spec.local_form:
-        vectors = (vector for side in (left, right) if (vector := side.spec.local_inv_freq) is not None)
+        vectors = (
+            vector for side in (left, right) if (vector := side.spec.local_inv_freq) is not None
+        )
         window = compare_frequencies(*vectors)
-    differs = _differs(left, right, {"frequencies": whole, "short_frequencies": short, "window_frequencies": window})
+    differs = _differs(
+        left,
+        right,
+        {"frequencies": whole, "short_frequencies": short, "window_frequencies": window},
+    )
     return RopeDifference(left, right, whole, short, window, differs, _runtimes(first, second))
 
 
-def _differs(first: Side, second: Side, vectors: dict[str, FrequencyDifference | None]) -> tuple[str, ...]:
+def _differs(
+    first: Side, second: Side, vectors: dict[str, FrequencyDifference | None]
+) -> tuple[str, ...]:
     a, b = first.spec, second.spec
     left, right = a.query_scaling, b.query_scaling
     dynamic = [spec.form if isinstance(spec.form, DynamicNtk) else None for spec in (a, b)]
@@ -235,17 +284,23 @@ def _differs(first: Side, second: Side, vectors: dict[str, FrequencyDifference |
         "rotary_dim": a.rotary_dim != b.rotary_dim,
         "mla": a.mla != b.mla,
         "layout": first.layout != second.layout,
-        "layers": a.layers != b.layers if len(a.layers) == len(b.layers) else {*a.layers} != {*b.layers},
+        "layers": (
+            a.layers != b.layers if len(a.layers) == len(b.layers) else {*a.layers} != {*b.layers}
+        ),
         **{name: vector is not None and not vector.same for name, vector in vectors.items()},
         "dynamic": dynamic[0] != dynamic[1],
         "attention_factor": not _close(a.attention_factor, b.attention_factor),
-        "window_attention_factor": bool(a.local_form and b.local_form)
-        and not _close(first.window_attention_factor, second.window_attention_factor),
+        "window_attention_factor": (
+            bool(a.local_form and b.local_form)
+            and not _close(first.window_attention_factor, second.window_attention_factor)
+        ),
         "softmax_scale": not _close(a.softmax_scale, b.softmax_scale),
         "query_scaling": not (
             left is right
             if left is None or right is None
-            else left.length == right.length and _close(left.beta, right.beta) and _close(left.gain, right.gain)
+            else left.length == right.length
+            and _close(left.beta, right.beta)
+            and _close(left.gain, right.gain)
         ),
     }
     switches = (_switch(a), _switch(b))
@@ -262,13 +317,22 @@ def _short(schedule: Schedule) -> Vector:
 
 
 def _switch(spec: RopeSpec) -> int | None:
-    """Return the length in tokens at which a model changes to its long list of factors; None without two lists."""
+    """Return the length in tokens at which a model changes to its long list of factors; None
+    without two lists.
+    """
     form = spec.form
-    return form.original_context if isinstance(form, LongRope) and form.short_factor != form.long_factor else None
+    return (
+        form.original_context
+        if isinstance(form, LongRope) and form.short_factor != form.long_factor
+        else None
+    )
 
 
 def _side(inspection: Inspection) -> Side:
-    source, spec, window, layout = inspection.source, inspection.spec, 1.0, str(inspection.spec.layout)
+    source = inspection.source
+    spec = inspection.spec
+    window = 1.0
+    layout = str(inspection.spec.layout)
     if isinstance(source, GgufSource):
         family = by_name().get(find_arch(inspection.name).family)
         layout = family.layout if family else layout
@@ -278,7 +342,9 @@ def _side(inspection: Inspection) -> Side:
         text = source.text(RECEIPT) if isinstance(source, Source) else None
         receipt = parse_receipt(text, RECEIPT) if text else None
     if receipt is not None and receipt.fold is not None:
-        if receipt.in_config is not None and _close(receipt.in_config.attention_factor, spec.attention_factor):
+        if receipt.in_config is not None and _close(
+            receipt.in_config.attention_factor, spec.attention_factor
+        ):
             folded = replace(folded, attention_factor=receipt.schedule.attention_factor)
         steps = receipt.log_n_approximation
         if steps is not None and spec.query_scaling is not None:
@@ -290,19 +356,27 @@ def _runtimes(first: Inspection, second: Inspection) -> tuple[RuntimePair, ...]:
     pairs = []
     for row in (newest(name) for name in dict.fromkeys(row.name for row in runtimes())):
         verdicts = [
-            next((verdict for verdict in reversed(inspection.verdicts) if verdict.covers(row)), None)
+            next(
+                (verdict for verdict in reversed(inspection.verdicts) if verdict.covers(row)), None
+            )
             for inspection in (first, second)
         ]
         if any(verdicts):
-            a, b = ((verdict.status, verdict.reason) if verdict else (None, "") for verdict in verdicts)
+            a, b = (
+                (verdict.status, verdict.reason) if verdict else (None, "") for verdict in verdicts
+            )
             pairs.append(RuntimePair(row.key, row.display_name, (a[0], b[0]), (a[1], b[1])))
     refused = (
-        any(problem.code == "refused-tensor" for problem in inspection.problems) for inspection in (first, second)
+        any(problem.code == "refused-tensor" for problem in inspection.problems)
+        for inspection in (first, second)
     )
     of_gguf = (
         isinstance(inspection.source, GgufSource) for inspection in (first, second)
     )  # whose inspection is llama.cpp's
-    left, right = ("refused" if no else "exact" if gguf else None for no, gguf in zip(refused, of_gguf, strict=True))
+    left, right = (
+        "refused" if no else "exact" if gguf else None
+        for no, gguf in zip(refused, of_gguf, strict=True)
+    )
     if left or right:
         table = arch_table()
         pairs.append(RuntimePair(table.key, f"{table.display_name}, GGUF", (left, right), ("", "")))

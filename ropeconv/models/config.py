@@ -1,4 +1,5 @@
-"""Reads a config.json by the rules of its family: the family, the text part, widths, and which layers rotate.
+"""Reads a config.json by the rules of its family: the family, the text part, widths, and which
+layers rotate.
 
 `part` is the text part of a config throughout.
 """
@@ -15,9 +16,25 @@ from ..rope.errors import counted, shown
 from ..rope.forms import Plain
 from ..rope.spec import WIDEST_HEAD, RopeSpec
 from .family import Family, Kind
-from .layers import key_layers, kinds_of, layer_kinds, layer_names, layer_windows, own_settings, settings_name
+from .layers import (
+    key_layers,
+    kinds_of,
+    layer_kinds,
+    layer_names,
+    layer_windows,
+    own_settings,
+    settings_name,
+)
 from .registry import Shapes, assumed_family, assumption, by_model_type, refused, suggestion
-from .schema import DIFFUSION, LAYER_SHARES, Config, check_config, first_present, positive_int, text_config
+from .schema import (
+    DIFFUSION,
+    LAYER_SHARES,
+    Config,
+    check_config,
+    first_present,
+    positive_int,
+    text_config,
+)
 
 STORED_ROPE = "_stored_rope"  # ends the model types of checkpoints that bring their rotary code
 
@@ -27,12 +44,12 @@ def detect(config: Config, assumed: str = "", shapes: Callable[[], Shapes] = dic
 
     Every config from outside comes by here, before any of its keys is read.
 
-    assumed: the name of the family that the user says it is of; empty to go by its `model_type`. shapes: of the tensors
-    of the model by name, for a suggestion where that is not known.
+    assumed: the name of the family that the user says it is of; empty to go by its `model_type`.
+    shapes: of the tensors of the model by name, for a suggestion where that is not known.
 
-    Raises UnknownModelType where no family has its `model_type`, BadSource where that is absent or cannot be extended,
-    and where a key that is read has another type or a number out of range, UsageError for an assumed family that is not
-    known.
+    Raises UnknownModelType where no family has its `model_type`, BadSource where that is absent or
+    cannot be extended, and where a key that is read has another type or a number out of range,
+    UsageError for an assumed family that is not known.
     """
     family = assumed_family(config, assumed) if assumed else _by_model_type(config, shapes)
     check_config(config, text_parts(config, family), family)
@@ -51,46 +68,60 @@ def _by_model_type(config: Config, shapes: Callable[[], Shapes]) -> Family:
             value = first_present(config if text is None else text, (need.key,), need.default)
             if value != need.value:
                 raise BadSource(
-                    f"this {family.name} config has {need.key} = {shown(value)}, so it does not use rotary "
-                    "position embeddings and cannot be extended"
+                    f"this {family.name} config has {need.key} = {shown(value)}, so it does not use"
+                    " rotary position embeddings and cannot be extended"
                 )
         return family
     name = names[-1]
     if "_class_name" in config:  # beside a model_type such as t2v in the repositories of Wan
-        raise BadSource(f"config.json is of {shown(config['_class_name'])} in diffusers; {DIFFUSION}")
+        raise BadSource(
+            f"config.json is of {shown(config['_class_name'])} in diffusers; {DIFFUSION}"
+        )
     if name is None:
-        raise BadSource("config.json has no model_type, so its architecture is unknown; add model_type")
+        raise BadSource(
+            "config.json has no model_type, so its architecture is unknown; add model_type"
+        )
     if isinstance(name, str) and name.endswith(STORED_ROPE):
         raise BadSource(
-            f"model_type {shown(name)} is an output of ropeconv that stores its RoPE in tensors and custom code; "
-            "recreate its source with `ropeconv restore`, or bake another method with `apply --replace`"
+            f"model_type {shown(name)} is an output of ropeconv that stores its RoPE in tensors and"
+            " custom code; recreate its source with `ropeconv restore`, or bake another method"
+            " with `apply --replace`"
         )
     for type_name in names:
         if isinstance(type_name, str) and type_name in refused():
             raise BadSource(f"model_type {shown(type_name)} {refused()[type_name]}")
-    raise UnknownModelType(f"model_type {shown(name)} is not supported; " + suggestion(config, shapes()))
+    raise UnknownModelType(
+        f"model_type {shown(name)} is not supported; " + suggestion(config, shapes())
+    )
 
 
 def text_part(config: Config, family: Family) -> Config:
-    """The dictionary with the language model's keys: the config itself, its `text_config`, or that of its decoder."""
+    """The dictionary with the language model's keys: the config itself, its `text_config`, or that
+    of its decoder.
+    """
     return text_parts(config, family)[0]
 
 
 def text_parts(config: Config, family: Family) -> list[Config]:
     """The dictionaries with a language model's keys: one, or one for each of `Family.halves`.
 
-    A `text_config` of this family counts whatever the model around it is (LLaVA over Llama, Mistral 3 over Mistral).
-    Raises BadSource where a half is absent.
+    A `text_config` of this family counts whatever the model around it is (LLaVA over Llama, Mistral
+    3 over Mistral). Raises BadSource where a half is absent.
     """
     if family.halves:
         return [_half(config, path) for path in family.halves]
     inner = text_config(config)
-    matches = inner is not None and inner.get("model_type", config.get("model_type")) in family.model_types
+    matches = (
+        inner is not None
+        and inner.get("model_type", config.get("model_type")) in family.model_types
+    )
     return [inner if inner is not None and matches else config]
 
 
 def halves(config: Config, family: Family) -> Iterator[tuple[str, Config]]:
-    """Yield each further half of a model with an encoder and a decoder, by its key, as a config that starts with it."""
+    """Yield each further half of a model with an encoder and a decoder, by its key, as a config
+    that starts with it.
+    """
     for path in family.halves[1:]:
         whole = copy.deepcopy(config)
         text_part(whole, family).update(_half(config, path))
@@ -105,11 +136,14 @@ def _half(config: Config, path: str) -> Config:
 
 
 def geometry(config: Config, family: Family) -> RopeSpec:
-    """The RoPE of a model before its RoPE settings are read: sizes, layers and windows, and the base of its class.
+    """The RoPE of a model before its RoPE settings are read: sizes, layers and windows, and the
+    base of its class.
 
     Raises BadSource when a needed key is absent or not a number, ImpossibleSize as RopeSpec.
     """
-    part, keys, defaults = text_part(config, family), family.keys, family.defaults
+    part = text_part(config, family)
+    keys = family.keys
+    defaults = family.defaults
     notes = [assumption(family)] if family.assumed else []
     count = (positive_int(part, keys.layers, defaults.layers) or 0) * family.layers.blocks
     kinds = layer_kinds(part, family, count)
@@ -145,31 +179,39 @@ def geometry(config: Config, family: Family) -> RopeSpec:
 
 def local_head_dim(part: Config, family: Family, head_dim: int) -> int:
     """The width of a head in local layers. head_dim: in the others."""
-    return positive_int(part, family.keys.local_head_dim, family.defaults.local_head_dim) or head_dim
+    return (
+        positive_int(part, family.keys.local_head_dim, family.defaults.local_head_dim) or head_dim
+    )
 
 
 def _head_dim(part: Config, family: Family) -> int:
     keys, defaults = family.keys, family.defaults
     if defaults.head_dim is not None:
         return defaults.head_dim
-    hidden, heads = positive_int(part, keys.hidden, defaults.hidden), positive_int(part, keys.heads, defaults.heads)
+    hidden = positive_int(part, keys.hidden, defaults.hidden)
+    heads = positive_int(part, keys.heads, defaults.heads)
     if hidden is None or heads is None:
-        raise BadSource(f"config.json needs head_dim, or {keys.hidden[0]} and {keys.heads[0]}; add them")
+        raise BadSource(
+            f"config.json needs head_dim, or {keys.hidden[0]} and {keys.heads[0]}; add them"
+        )
     if hidden < heads:
         raise BadSource(
-            f"config.json has {keys.hidden[0]} = {hidden}, less than its {counted(heads, 'head')}; correct it"
+            f"config.json has {keys.hidden[0]} = {hidden}, less than its {counted(heads, 'head')};"
+            " correct it"
         )
     width = family.hooks.head_dim(hidden, heads)
     if width > WIDEST_HEAD:
         raise BadSource(
-            f"config.json has {keys.hidden[0]} = {hidden} for {counted(heads, 'head')}, which makes heads of "
-            f"{width:,} dimensions, and published models have up to 576; correct it"
+            f"config.json has {keys.hidden[0]} = {hidden} for {counted(heads, 'head')}, which makes"
+            f" heads of {width:,} dimensions, and published models have up to 576; correct it"
         )
     return width
 
 
 def rotary_share(part: Config, family: Family, kind: Kind = "global") -> Any:
-    """The share of a head that rotates: from rope_parameters, the top level, or the class default, in this order."""
+    """The share of a head that rotates: from rope_parameters, the top level, or the class default,
+    in this order.
+    """
     defaults = family.defaults
     local = kind == "local" and defaults.local_partial is not None
     default = defaults.local_partial if local else defaults.partial_rotary_factor
@@ -181,7 +223,10 @@ def rotary_share(part: Config, family: Family, kind: Kind = "global") -> Any:
     shares = part.get(LAYER_SHARES)
     if shares and family.keys.partial:
         kinds = kinds_of(part, family, layer_names(part, family, len(shares)))
-        return next((share for share, layer_kind in zip(shares, kinds, strict=False) if layer_kind == kind), default)
+        return next(
+            (share for share, layer_kind in zip(shares, kinds, strict=False) if layer_kind == kind),
+            default,
+        )
     return first_present(part, family.keys.partial, default)
 
 
@@ -199,15 +244,24 @@ def _rotary_dim(part: Config, family: Family, head_dim: int, kind: Kind = "globa
         share = rotary_share(part, family, kind)
         if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
             raise BadSource(
-                f"config.json has a partial rotary factor of {shown(share)}; write a number above 0 and up to 1"
+                f"config.json has a partial rotary factor of {shown(share)}; write a number above 0"
+                " and up to 1"
             )
         rotary_dim = int(head_dim * share)
         if rotary_dim < 2:
-            raise BadSource(f"config.json rotates {rotary_dim} of {head_dim} dimensions; nothing can be extended")
+            raise BadSource(
+                f"config.json rotates {rotary_dim} of {head_dim} dimensions; nothing can be"
+                " extended"
+            )
     if rotary_dim % 2:
-        raise BadSource(f"config.json rotates {rotary_dim} of {head_dim} dimensions, which rotate in pairs; correct it")
+        raise BadSource(
+            f"config.json rotates {rotary_dim} of {head_dim} dimensions, which rotate in pairs;"
+            " correct it"
+        )
     if rotary_dim > head_dim:
-        raise BadSource(f"config.json rotates {rotary_dim} dimensions of heads that have {head_dim}; correct it")
+        raise BadSource(
+            f"config.json rotates {rotary_dim} dimensions of heads that have {head_dim}; correct it"
+        )
     return rotary_dim
 
 
@@ -216,16 +270,27 @@ TOWER = re.compile(r"(vision|visual|image|video|audio|speech)\w*_config")
 
 
 def modality_note(config: Config, sections: Sequence[int]) -> str:
-    """A sentence on the parts of a multimodal model that no method changes, and on M-RoPE; empty for a text model.
+    """A sentence on the parts of a multimodal model that no method changes, and on M-RoPE; empty
+    for a text model.
 
-    Towers have position embeddings of their own, over patches or frames (the two-dimensional RoPE of Qwen2.5-VL:
-    transformers models/qwen2_5_vl/modeling_qwen2_5_vl.py, Qwen2_5_VisionRotaryEmbedding). sections: the mrope_section.
+    Towers have position embeddings of their own, over patches or frames (the two-dimensional RoPE
+    of Qwen2.5-VL: transformers models/qwen2_5_vl/modeling_qwen2_5_vl.py,
+    Qwen2_5_VisionRotaryEmbedding). sections: the mrope_section.
     """
     thinker = config.get("thinker_config")
     whole = thinker if isinstance(thinker, dict) else config
-    towers = [key for key, value in whole.items() if isinstance(value, dict) and TOWER.fullmatch(key)]
-    kept = f"methods leave {' and '.join(towers)} as {'they are' if len(towers) > 1 else 'it is'}" if towers else ""
-    shared = f"time, height and width (mrope_section {', '.join(map(str, sections))}) share the scaled frequencies"
+    towers = [
+        key for key, value in whole.items() if isinstance(value, dict) and TOWER.fullmatch(key)
+    ]
+    kept = (
+        f"methods leave {' and '.join(towers)} as {'they are' if len(towers) > 1 else 'it is'}"
+        if towers
+        else ""
+    )
+    shared = (
+        f"time, height and width (mrope_section {', '.join(map(str, sections))}) share the scaled"
+        " frequencies"
+    )
     return "; ".join(filter(None, (kept, shared if sections else "")))
 
 
@@ -241,8 +306,8 @@ INDEX_WIDTH = 128
 class CachedLayers:
     """Layers that keep the same in the key-value cache.
 
-    count: how many layers. keys, values: numbers that one of them keeps per token. window: in tokens, how many it keeps
-    at most; None for the whole context.
+    count: how many layers. keys, values: numbers that one of them keeps per token. window: in
+    tokens, how many it keeps at most; None for the whole context.
     """
 
     count: int
@@ -252,11 +317,13 @@ class CachedLayers:
 
 
 def cached_layers(config: Config, family: Family) -> tuple[tuple[CachedLayers, ...], int] | None:
-    """The cached layers of a config.json in groups, and the number of layers with a state of fixed size instead.
+    """The cached layers of a config.json in groups, and the number of layers with a state of fixed
+    size instead.
 
     None where no layer is cached by the token, or no number of heads is stated.
     """
-    part, sizes = text_part(config, family), geometry(config, family)
+    part = text_part(config, family)
+    sizes = geometry(config, family)
     heads = positive_int(part, family.keys.heads, family.defaults.heads)
     if heads is None or family.encoder or not family.cache.per_token:
         return None
@@ -268,15 +335,22 @@ def cached_layers(config: Config, family: Family) -> tuple[tuple[CachedLayers, .
         kept = {kind: _kept(part, family, sizes, kind, heads) for kind in ("global", "local")}
     names = layer_names(part, family, len(sizes.layers))
     # 0 for a layer without keys and values
-    windows = [0 if name in STATES else size for name, size in zip(names, sizes.windows, strict=False)]
-    makers, indexed = key_layers(part, family, len(sizes.layers)), _indexed(part, family, len(sizes.layers))
+    windows = [
+        0 if name in STATES else size for name, size in zip(names, sizes.windows, strict=False)
+    ]
+    makers = key_layers(part, family, len(sizes.layers))
+    indexed = _indexed(part, family, len(sizes.layers))
     sides = [kept.get(kind, kept["global"]) for kind in sizes.layers]
     counted: Counter[tuple[int | None, tuple[int, int]]] = Counter()
     for layer, (keys, values) in enumerate(sides):
         if windows[layer] != 0 and makers[layer] == layer:
-            counted[windows[layer], (keys + indexed[layer], values)] += family.hooks.runs(part, layer)
+            counted[windows[layer], (keys + indexed[layer], values)] += family.hooks.runs(
+                part, layer
+            )
     groups = sorted(counted.items(), key=lambda item: (item[0][0] is not None, item[0][0] or 0))
-    return tuple(CachedLayers(count, *sides, window) for (window, sides), count in groups), windows.count(0)
+    return tuple(
+        CachedLayers(count, *sides, window) for (window, sides), count in groups
+    ), windows.count(0)
 
 
 def kv_heads(part: Config, family: Family, heads: int, kind: Kind = "global") -> int:
@@ -289,10 +363,14 @@ def kv_heads(part: Config, family: Family, heads: int, kind: Kind = "global") ->
 
 
 def _kept(part: Config, family: Family, sizes: RopeSpec, kind: Kind, heads: int) -> tuple[int, int]:
-    """Numbers that a layer of a kind keeps of the keys and of the values of a token. heads: of queries."""
+    """Numbers that a layer of a kind keeps of the keys and of the values of a token. heads: of
+    queries.
+    """
     local = kind == "local"
     settings = (
-        own_settings(part).get(sizes.layers.index("global"), {}) if not local and "global" in sizes.layers else {}
+        own_settings(part).get(sizes.layers.index("global"), {})
+        if not local and "global" in sizes.layers
+        else {}
     )
     count = positive_int(settings, ("num_key_value_heads",)) or kv_heads(part, family, heads, kind)
     width = local_head_dim(part, family, sizes.head_dim) if local else sizes.head_dim
@@ -313,9 +391,15 @@ HEADS, HEAD_DIM, CONTEXT = 8, 128, 4096
 
 
 def sample_config(family: Family) -> Config:
-    """The config of a model of a family, in the schema that publishers use: as few keys as its RoPE needs."""
+    """The config of a model of a family, in the schema that publishers use: as few keys as its RoPE
+    needs.
+    """
     keys = family.keys
-    config: Config = {"model_type": family.model_types[0], keys.hidden[0]: HEADS * HEAD_DIM, keys.heads[0]: HEADS}
+    config: Config = {
+        "model_type": family.model_types[0],
+        keys.hidden[0]: HEADS * HEAD_DIM,
+        keys.heads[0]: HEADS,
+    }
     config[keys.layers[0]] = family.defaults.layers or 2
     config[keys.context[0]] = CONTEXT
     config[keys.theta[0]] = config["rope_theta"] = family.defaults.theta

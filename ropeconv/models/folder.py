@@ -16,7 +16,15 @@ from ..errors import BadSource
 from ..formats.disk import FileIdentity, identity, write_blocks
 from ..formats.files import check_regular
 from ..formats.kind import REPAIRS, UNTOLD, WORDS, kind_of, refusal
-from ..formats.safetensors import Header, header_bytes, index_text, parse_header, read_header, safe_name, tensor_bytes
+from ..formats.safetensors import (
+    Header,
+    header_bytes,
+    index_text,
+    parse_header,
+    read_header,
+    safe_name,
+    tensor_bytes,
+)
 from ..rope.errors import shown
 from .schema import DIFFUSION
 from .source import MOST_FILES, GeneratedFile, Source, SourceFile
@@ -26,7 +34,9 @@ DENOISER = re.compile(
     r"(model\.diffusion_model\.)?((double|single)_(stream_)?blocks|transformer_blocks|joint_blocks|input_blocks)\.0\."
     r"|(model\.diffusion_model\.)?(patch_embedding|img_in|patch_embed)\."
 )
-"""Tensors of Flux, HunyuanVideo, Wan, CogVideoX and Stable Diffusion in single files, as ComfyUI loads them."""
+"""Tensors of Flux, HunyuanVideo, Wan, CogVideoX and Stable Diffusion in single files, as ComfyUI
+loads them.
+"""
 
 
 WEIGHTS_ALONE = ("safetensors", "torch", "pickle")
@@ -34,36 +44,43 @@ WEIGHTS_ALONE = ("safetensors", "torch", "pickle")
 
 
 def check_link(path: Path, root: Path) -> None:
-    """Raises BadSource for a file that is somewhere else: an output would hold a copy, and may be published.
+    """Raises BadSource for a file that is somewhere else: an output would hold a copy, and may be
+    published.
 
-    The Hub's cache keeps `models--owner--name/snapshots/COMMIT/file` as a link into `models--owner--name/blobs`. path:
-    of the file. root: the folder of the checkpoint, which may be a link itself.
+    The Hub's cache keeps `models--owner--name/snapshots/COMMIT/file` as a link into
+    `models--owner--name/blobs`. path: of the file. root: the folder of the checkpoint, which may be
+    a link itself.
     """
     if os.environ.get(FOLLOW) == "1":
         return
-    folder, target = root.resolve(), path.resolve()
-    snapshots = [parent for parent in (folder, *folder.parents) if parent.parent.name == "snapshots"]
+    folder = root.resolve()
+    target = path.resolve()
+    snapshots = [
+        parent for parent in (folder, *folder.parents) if parent.parent.name == "snapshots"
+    ]
     models = [snapshot.parent.parent for snapshot in snapshots]
     blobs = [model / "blobs" for model in models if model.name.startswith("models--")]
     if not {folder, *blobs} & {*target.parents}:
         raise BadSource(
-            f"{path} leads to {target}, outside the checkpoint; replace the link with the file, or set {FOLLOW}=1 "
-            "if you made that link"
+            f"{path} leads to {target}, outside the checkpoint; replace the link with the file, or"
+            f" set {FOLLOW}=1 if you made that link"
         )
 
 
 class FolderSource(Source):
     """A folder with config.json and safetensors; hidden files and folders in it are ignored.
 
-    root: the folder. reference: how messages name it, by default its path. follow: links may lead outside, as they do
-    in a folder that ropeconv made of the files of a source.
+    root: the folder. reference: how messages name it, by default its path. follow: links may lead
+    outside, as they do in a folder that ropeconv made of the files of a source.
     """
 
     def __init__(self, root: Path, reference: str | None = None, follow: bool = False) -> None:
         self.root, self.follow = root, follow
         self.reference = reference or str(root)
         folder = root.resolve()
-        model = folder.parent.parent.name if folder.parent.name == "snapshots" else ""  # in the cache of the Hub
+        model = (
+            folder.parent.parent.name if folder.parent.name == "snapshots" else ""
+        )  # in the cache of the Hub
         self.name = model.rpartition("--")[2] if model.startswith("models--") else folder.name
         self._seen: dict[str, FileIdentity | None] = {}
 
@@ -82,7 +99,8 @@ class FolderSource(Source):
             self._seen[name] = identity(path)
             if len(files) > MOST_FILES:
                 raise BadSource(
-                    f"{self.reference} has more than {MOST_FILES:,} files; give the folder of one checkpoint"
+                    f"{self.reference} has more than {MOST_FILES:,} files; give the folder of one"
+                    " checkpoint"
                 )
         return tuple(sorted(files, key=lambda file: file.name))
 
@@ -95,14 +113,19 @@ class FolderSource(Source):
                     yield Path(folder, name).relative_to(self.root).as_posix()
 
     def files(self) -> tuple[SourceFile, ...]:
-        """All files, sorted by name. Raises BadSource for links that lead outside, and for FIFOs and devices."""
+        """All files, sorted by name. Raises BadSource for links that lead outside, and for FIFOs
+        and devices.
+        """
         return self._files
 
     def path(self, name: str) -> Path:
-        """The local path of a file. Raises BadSource for a name or a link that leads outside the folder."""
+        """The local path of a file. Raises BadSource for a name or a link that leads outside the
+        folder.
+        """
         if not safe_name(name):
             raise BadSource(
-                f"{self.reference} has no file {shown(name)}, outside its folder; do not trust this checkpoint"
+                f"{self.reference} has no file {shown(name)}, outside its folder; do not trust this"
+                " checkpoint"
             )
         path = self.root / name
         if not self.follow:
@@ -111,7 +134,11 @@ class FolderSource(Source):
 
     def identities(self, unread: Collection[str] = ()) -> Mapping[Path, FileIdentity | None]:
         left_out = set(unread)
-        return {self.root / file.name: self._seen[file.name] for file in self._files if file.name not in left_out}
+        return {
+            self.root / file.name: self._seen[file.name]
+            for file in self._files
+            if file.name not in left_out
+        }
 
     def tensor_names(self) -> tuple[str, ...] | None:
         """Names of all tensors, from the headers of all shards, which are checked."""
@@ -182,7 +209,9 @@ class ConvertedShard(Generic[T]):
     @cached_property
     def head(self) -> bytes:
         """The bytes of its header, which depend only on names, dtypes and shapes."""
-        return header_bytes(((tensor.name, tensor.dtype, tensor.shape) for tensor in self.tensors), {"format": "pt"})
+        return header_bytes(
+            ((tensor.name, tensor.dtype, tensor.shape) for tensor in self.tensors), {"format": "pt"}
+        )
 
     @property
     def data_size(self) -> int:
@@ -201,7 +230,8 @@ SHARD_BYTES = 5_000_000_000
 
 def in_shards(tensors: Iterable[T], limit: int = SHARD_BYTES) -> tuple[ConvertedShard[T], ...]:
     """Tensors in order, in files of at most `limit` bytes of data each, or of one tensor."""
-    groups, filled = [list[T]()], 0
+    groups = [list[T]()]
+    filled = 0
     for tensor in tensors:
         size = tensor_bytes(tensor.dtype, tensor.shape)
         if groups[-1] and filled + size > limit:
@@ -209,15 +239,21 @@ def in_shards(tensors: Iterable[T], limit: int = SHARD_BYTES) -> tuple[Converted
             filled = 0
         groups[-1].append(tensor)
         filled += size
-    names = [f"model-{number:05d}-of-{len(groups):05d}.safetensors" for number in range(1, len(groups) + 1)]
+    names = [
+        f"model-{number:05d}-of-{len(groups):05d}.safetensors"
+        for number in range(1, len(groups) + 1)
+    ]
     names = names if len(groups) > 1 else ["model.safetensors"]
-    return tuple(ConvertedShard(name, tuple(group)) for name, group in zip(names, groups, strict=True))
+    return tuple(
+        ConvertedShard(name, tuple(group)) for name, group in zip(names, groups, strict=True)
+    )
 
 
 class ConvertedSource(Source, Generic[T]):
     """A checkpoint whose config, index, tokenizer and shards are made from files in another format.
 
-    Headers follow from shapes, so that a plan converts nothing, and `read` converts only the requested range.
+    Headers follow from shapes, so that a plan converts nothing, and `read` converts only the
+    requested range.
     """
 
     @property
@@ -248,7 +284,8 @@ class ConvertedSource(Source, Generic[T]):
         return None
 
     def in_dtype(self, dtype: str) -> ConvertedSource[T]:
-        """The checkpoint in the dtype in which a model computes, or itself where its weights are not encoded.
+        """The checkpoint in the dtype in which a model computes, or itself where its weights are
+        not encoded.
 
         dtype: as torch names it, or auto for its own.
         """
@@ -259,7 +296,11 @@ class ConvertedSource(Source, Generic[T]):
         if len(self.shards) == 1:
             return {}
         files = {tensor.name: shard.name for shard in self.shards for tensor in shard.tensors}
-        return {"model.safetensors.index.json": index_text(sum(shard.data_size for shard in self.shards), files)}
+        return {
+            "model.safetensors.index.json": index_text(
+                sum(shard.data_size for shard in self.shards), files
+            )
+        }
 
     def kept_files(self) -> list[SourceFile]:
         """The files that are not made."""
@@ -282,21 +323,27 @@ class ConvertedSource(Source, Generic[T]):
         return parse_header(BytesIO(shard.head), shard.size, name)
 
     def read(self, name: str, start: int, stop: int) -> bytes:
-        """Bytes start .. stop - 1 of a file, of which no more than these is converted. name: as in `files`."""
+        """Bytes start .. stop - 1 of a file, of which no more than these is converted. name: as in
+        `files`.
+        """
         if name in self.texts:
             return self.texts[name].encode()[start:stop]
         if all(shard.name != name for shard in self.shards):
             return super().read(name, start, stop)
         shard = self._shard(name)
-        at, parts = len(shard.head), [shard.head[start:stop]]
+        at = len(shard.head)
+        parts = [shard.head[start:stop]]
         for tensor in shard.tensors:
             size = tensor_bytes(tensor.dtype, tensor.shape)
-            first, last = max(start - at, 0), min(stop - at, size)
+            first = max(start - at, 0)
+            last = min(stop - at, size)
             if first < last:
                 parts.append(self.part(tensor, first, last))
             at += size
         if stop > at:
-            raise BadSource(f"{name} of {self.reference} ends before byte {stop}; download it again")
+            raise BadSource(
+                f"{name} of {self.reference} ends before byte {stop}; download it again"
+            )
         return b"".join(parts)
 
     def tensor_names(self) -> tuple[str, ...] | None:
@@ -308,7 +355,8 @@ class ConvertedSource(Source, Generic[T]):
     def generated_files(self) -> tuple[GeneratedFile, ...]:
         streams = [(shard, partial(self._stream, shard)) for shard in self.shards]
         files = [
-            GeneratedFile(shard.name, shard.size, partial(write_blocks, stream), stream) for shard, stream in streams
+            GeneratedFile(shard.name, shard.size, partial(write_blocks, stream), stream)
+            for shard, stream in streams
         ]
         tokenizer = self.tokenizer()
         return tuple(files) if tokenizer is None else (*files, tokenizer)

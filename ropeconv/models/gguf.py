@@ -17,14 +17,21 @@ from . import ollama
 from .hub import LARGEST, READ, BadAnswer, answers, cached_file
 from .source import Origin
 
-FIRST, AHEAD = 1 << 18, 1 << 22
-"""Bytes of a header that are asked for first, and at most more than three times as many as are there."""
+FIRST = 1 << 18
+AHEAD = 1 << 22
+"""Bytes of a header that are asked for first, and at most more than three times as many as are
+there.
+"""
 KEPT = 1 << 24
-"""Bytes of ranges behind the header that are kept, since a plan reads its few small tensors several times."""
+"""Bytes of ranges behind the header that are kept, since a plan reads its few small tensors several
+times.
+"""
 MOST_RANGES = 1000
 """Ranges behind the header until the file is fetched, which is quicker then."""
 ENDINGS = (".gguf", ".bin", ".ggml", ".model", ".safetensors", ".part", ".download")
-"""Ends of the names of files that are not a part of the name of the model; `.1-8B` of `Llama-3.1-8B` is one."""
+"""Ends of the names of files that are not a part of the name of the model; `.1-8B` of
+`Llama-3.1-8B` is one.
+"""
 READABLE = ("gguf", "unknown", "text")
 """Kinds of files of which the reader of the header says what is wrong."""
 RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})")
@@ -33,13 +40,17 @@ RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})")
 class HubShard(Shard):
     """A file of a repository at one commit; what is in the Hub's cache is read there.
 
-    repo_id: owner/name. place: of the file in the repository. commit: of the repository. revision: by which the user
-    named the commit, None for the default branch.
+    repo_id: owner/name. place: of the file in the repository. commit: of the repository. revision:
+    by which the user named the commit, None for the default branch.
     """
 
     def __init__(self, repo_id: str, place: str, commit: str, revision: str | None) -> None:
-        self.repo_id, self.place, self.commit, self.revision = repo_id, place, commit, revision
-        self.reference, self.name = f"{repo_id}/{place}", PurePosixPath(place).name
+        self.repo_id = repo_id
+        self.place = place
+        self.commit = commit
+        self.revision = revision
+        self.reference = f"{repo_id}/{place}"
+        self.name = PurePosixPath(place).name
         cached = cached_file(repo_id, place, commit)
         self._local = None if cached is None else Shard(cached)
         self._header: GgufHeader | None = None
@@ -51,8 +62,8 @@ class HubShard(Shard):
     def find(cls, repo_id: str, place: str, revision: str | None) -> HubShard:
         """Return the current file, or the cached one if the Hub does not answer.
 
-        repo_id, place: as in the class. revision: branch, tag or commit, None for the default branch. Raises BadSource
-        where the repository has no such file.
+        repo_id, place: as in the class. revision: branch, tag or commit, None for the default
+        branch. Raises BadSource where the repository has no such file.
         """
         from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url
         from huggingface_hub.errors import EntryNotFoundError, OfflineModeIsEnabled
@@ -60,9 +71,13 @@ class HubShard(Shard):
         cached = cached_file(repo_id, place, revision)
         with answers(repo_id):
             try:
-                commit = get_hf_file_metadata(hf_hub_url(repo_id, place, revision=revision)).commit_hash
+                commit = get_hf_file_metadata(
+                    hf_hub_url(repo_id, place, revision=revision)
+                ).commit_hash
             except OfflineModeIsEnabled:
-                cached = Path(hf_hub_download(repo_id, place, revision=revision, library_name="ropeconv"))
+                cached = Path(
+                    hf_hub_download(repo_id, place, revision=revision, library_name="ropeconv")
+                )
                 commit = _commit(cached)
             except EntryNotFoundError:
                 raise _missing(repo_id, place) from None
@@ -72,7 +87,8 @@ class HubShard(Shard):
                 commit = _commit(cached)
         if commit is None:
             raise BadSource(
-                f"the Hub does not give a commit for {repo_id}/{place}; check HF_ENDPOINT, or give a local file"
+                f"the Hub does not give a commit for {repo_id}/{place}; check HF_ENDPOINT, or give"
+                " a local file"
             )
         return cls(repo_id, place, commit, revision)
 
@@ -86,7 +102,9 @@ class HubShard(Shard):
                 self._header = parse_header(self._head, self._size, self.name)
             except Beyond as more:
                 have = len(self._head)
-                stop = max(more.stop, min(have + max(min(3 * have, AHEAD), have), self._size, MAX_HEADER))
+                stop = max(
+                    more.stop, min(have + max(min(3 * have, AHEAD), have), self._size, MAX_HEADER)
+                )
         return self._header
 
     def read(self, start: int, stop: int) -> bytes:
@@ -107,30 +125,41 @@ class HubShard(Shard):
         return cached + self._ranges[interval]
 
     def path(self) -> Path:
-        """Its path in the cache. Raises BadSource where it arrives with another header than was read by range."""
+        """Its path in the cache. Raises BadSource where it arrives with another header than was
+        read by range.
+        """
         if self._local is None:
             shard = Shard(self._fetched())
             if self._header is not None and shard.header() != self._header:
-                raise BadSource(f"{self.reference} changed during the download; run the command again")
+                raise BadSource(
+                    f"{self.reference} changed during the download; run the command again"
+                )
             self._local, self._head = shard, b""
             self._ranges.clear()
         return self._local.path()
 
     def beside(self, name: str) -> HubShard:
-        return HubShard(self.repo_id, str(PurePosixPath(self.place).with_name(name)), self.commit, self.revision)
+        return HubShard(
+            self.repo_id, str(PurePosixPath(self.place).with_name(name)), self.commit, self.revision
+        )
 
     def refuse_changed(self) -> None:
         if self._local is not None:
             self._local.refuse_changed()
 
     def _range(self, start: int, stop: int) -> bytes:
-        """Bytes start .. stop - 1 from the Hub, or fewer at the end of the file. Raises BadSource for other answers."""
+        """Bytes start .. stop - 1 from the Hub, or fewer at the end of the file. Raises BadSource
+        for other answers.
+        """
         from huggingface_hub import hf_hub_url
         from huggingface_hub.errors import EntryNotFoundError
         from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, http_backoff
 
         url = hf_hub_url(self.repo_id, self.place, revision=self.commit)
-        headers = {**build_hf_headers(library_name="ropeconv"), "Range": f"bytes={start}-{stop - 1}"}
+        headers = {
+            **build_hf_headers(library_name="ropeconv"),
+            "Range": f"bytes={start}-{stop - 1}",
+        }
         with answers(self.reference):
             response = http_backoff("GET", url, headers=headers, timeout=READ)
             try:
@@ -140,21 +169,32 @@ class HubShard(Shard):
             content_range = RANGE.fullmatch(response.headers.get("content-range", ""))
             first, last, size = map(int, content_range.groups()) if content_range else (0, -1, 0)
             right = (start, min(stop, size) - 1, self._size or size) == (first, last, size)
-            if response.status_code != 206 or size > LARGEST or not right or len(response.content) != last + 1 - first:
+            if (
+                response.status_code != 206
+                or size > LARGEST
+                or not right
+                or len(response.content) != last + 1 - first
+            ):
                 raise BadAnswer("is not the requested part of the file")
         self._size = size
         return bytes(response.content)
 
     def _fetched(self) -> Path:
-        """Its path in the cache, by its branch where that is at its commit, so that it is found offline too."""
+        """Its path in the cache, by its branch where that is at its commit, so that it is found
+        offline too.
+        """
         from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url
 
         with answers(self.reference, self._size):
             by: str | None = self.commit
             if self.revision != self.commit:
-                now = get_hf_file_metadata(hf_hub_url(self.repo_id, self.place, revision=self.revision)).commit_hash
+                now = get_hf_file_metadata(
+                    hf_hub_url(self.repo_id, self.place, revision=self.revision)
+                ).commit_hash
                 by = self.revision if now == self.commit else self.commit
-            return Path(hf_hub_download(self.repo_id, self.place, revision=by, library_name="ropeconv"))
+            return Path(
+                hf_hub_download(self.repo_id, self.place, revision=by, library_name="ropeconv")
+            )
 
 
 def _commit(cached: Path) -> str:
@@ -172,7 +212,8 @@ class GgufSource(Origin):
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self.reference, self.name = str(path), _model_name(path)
+        self.reference = str(path)
+        self.name = _model_name(path)
 
     @property
     def path(self) -> Path:
@@ -181,14 +222,18 @@ class GgufSource(Origin):
 
     @cached_property
     def file(self) -> GgufFile:
-        """The file with its headers. Raises BadSource for damaged files, and for those that are changed in place."""
+        """The file with its headers. Raises BadSource for damaged files, and for those that are
+        changed in place.
+        """
         if kind_of(self._path) not in READABLE:
             raise BadSource(refusal(self._path, "the path of a GGUF file"))
         refuse_changing(self._path)
         try:
             file = GgufFile.open(self._path)
         finally:
-            refuse_changing(self._path)  # rather than what is wrong with a header that was read meanwhile
+            refuse_changing(
+                self._path
+            )  # rather than what is wrong with a header that was read meanwhile
         file.refuse_changed()
         return file
 
@@ -196,12 +241,16 @@ class GgufSource(Origin):
     def identity(self) -> str:
         parts = []
         for shard, header in zip(self.file.shards, self.file.headers, strict=True):
-            ranges = ((header.data_start + tensor.offset, tensor.size) for tensor in header.tensors.values())
+            ranges = (
+                (header.data_start + tensor.offset, tensor.size)
+                for tensor in header.tensors.values()
+            )
             parts.append(f"{shard.name} {weights_digest(shard.path(), header.data_start, ranges)}")
         return text_digest(*parts)
 
     def place_to_change(self) -> Path:
-        """The path of the file, for a change in place. Raises BadSource where it is not to be changed.
+        """The path of the file, for a change in place. Raises BadSource where it is not to be
+        changed.
 
         A file in a cache is named by the digest of its content, or by that of its first version.
         """
@@ -223,18 +272,21 @@ class OllamaGguf(GgufSource):
 
     def __init__(self, stored: ollama.StoredModel) -> None:
         super().__init__(stored.path)
-        self.reference, self.name = stored.name.typed, stored.name.stem
+        self.reference = stored.name.typed
+        self.name = stored.name.stem
 
 
 class HubGguf(GgufSource):
-    """A model in GGUF on the Hub. Its headers are read by range; its `path` and its tensors are fetched into the cache.
+    """A model in GGUF on the Hub. Its headers are read by range; its `path` and its tensors are
+    fetched into the cache.
 
     first: the file, or its first shard.
     """
 
     def __init__(self, first: HubShard) -> None:
         self.first, self.commit = first, first.commit
-        self.reference, self.name = first.reference, _model_name(Path(first.name))
+        self.reference = first.reference
+        self.name = _model_name(Path(first.name))
 
     @property
     def path(self) -> Path:
@@ -242,7 +294,9 @@ class HubGguf(GgufSource):
 
     @cached_property
     def file(self) -> GgufFile:
-        """The file with its headers. Raises BadSource for damaged files, and for what a Hub should not answer."""
+        """The file with its headers. Raises BadSource for damaged files, and for what a Hub should
+        not answer.
+        """
         return GgufFile.of(self.first)
 
     @cached_property
@@ -250,7 +304,10 @@ class HubGguf(GgufSource):
         return text_digest(self.first.repo_id, self.first.commit, self.first.place)
 
     def place_to_change(self) -> Path:
-        raise BadSource(f"{self.reference} is on the Hub, and --in-place needs a local file; write a new file with -o")
+        raise BadSource(
+            f"{self.reference} is on the Hub, and --in-place needs a local file; write a new file"
+            " with -o"
+        )
 
     def identities(self, unread: Collection[str] = ()) -> Mapping[Path, FileIdentity | None]:
         return {}

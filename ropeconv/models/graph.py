@@ -1,4 +1,6 @@
-"""Compiled graphs, ONNX and OpenVINO: their constants, the operations that make cos and sin, and changes of both."""
+"""Compiled graphs, ONNX and OpenVINO: their constants, the operations that make cos and sin, and
+changes of both.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
@@ -17,21 +19,27 @@ from .folder import FolderSource
 
 CONFIG = "config.json"
 COMPANIONS = (".json", ".jsonl", ".txt", ".model", ".jinja", ".md")
-"""Ends of the names of files that belong to a graph, beside it: its config, its tokenizer, its card."""
+"""Ends of the names of files that belong to a graph, beside it: its config, its tokenizer, its
+card.
+"""
 MOVES = frozenset(
-    "Broadcast Cast Concat Convert Einsum Expand Flatten Gather Gemm Identity MatMul Mul Multiply Reshape Slice Split "
-    "Squeeze StridedSlice Tile Transpose Unsqueeze VariadicSplit".split()
+    "Broadcast Cast Concat Convert Einsum Expand Flatten Gather Gemm Identity MatMul Mul Multiply"
+    " Reshape Slice Split Squeeze StridedSlice Tile Transpose Unsqueeze VariadicSplit".split()
 )
 """Operations of both formats that only multiply, repeat or move values."""
 LARGEST = (1 << 31) - 1
 """Bytes of an ONNX file, by protobuf."""
 TOO_LARGE = "larger than 2 GB, the limit of ONNX; export it with its weights in a file of their own"
 LEAST_OPSET = 15
-"""The first opset of ONNX with CastLike, which gives a new factor the type of what it multiplies."""
+"""The first opset of ONNX with CastLike, which gives a new factor the type of what it
+multiplies.
+"""
 
 
 class Constant(NamedTuple):
-    """Floating point numbers or booleans in a graph. array: reads or maps them. handle: what the library calls it."""
+    """Floating point numbers or booleans in a graph. array: reads or maps them. handle: what the
+    library calls it.
+    """
 
     name: str
     dtype: str
@@ -52,10 +60,10 @@ class Operation(NamedTuple):
 class Graph(ABC):
     """A graph that a file describes.
 
-    path: of the file. described: its format. data_files: names of the files beside it that have its weights. constants:
-    by the names of their values. readers: the operations that read a value, by its name. fixed_lengths: inputs, [batch,
-    length] or [batch, length, width], whose length is fixed, with that length. saves_data: whether the files with its
-    weights are written with it.
+    path: of the file. described: its format. data_files: names of the files beside it that have its
+    weights. constants: by the names of their values. readers: the operations that read a value, by
+    its name. fixed_lengths: inputs, [batch, length] or [batch, length, width], whose length is
+    fixed, with that length. saves_data: whether the files with its weights are written with it.
     """
 
     saves_data: ClassVar[bool] = False
@@ -73,7 +81,9 @@ class Graph(ABC):
 
     @abstractmethod
     def _multiply(self, rotation: Operation, scaling: Operation | None, factor: float) -> None:
-        """Multiply what a Cos or Sin computes. scaling: the operation that does so with a constant already."""
+        """Multiply what a Cos or Sin computes. scaling: the operation that does so with a constant
+        already.
+        """
 
     @abstractmethod
     def save(self, target: Path) -> None:
@@ -83,12 +93,16 @@ class Graph(ABC):
         """Add an operation; a constant that it converts to another type counts as the same one."""
         for name in operation.inputs:
             self.readers.setdefault(name, []).append(operation)
-        if operation.kind in ("Cast", "CastLike", "Convert", "Identity") and operation.inputs[0] in self.constants:
+        if (
+            operation.kind in ("Cast", "CastLike", "Convert", "Identity")
+            and operation.inputs[0] in self.constants
+        ):
             self.constants[operation.outputs[0]] = self.constants[operation.inputs[0]]
 
     def rotations(self, value: str) -> list[Operation]:
         """The Cos and Sin operations of products of a value; none unless there are both."""
-        rotations, pending = dict[str, Operation](), [value]
+        rotations = dict[str, Operation]()
+        pending = [value]
         met = {value}
         while pending:
             for reader in self.readers.get(pending.pop(), ()):
@@ -101,7 +115,9 @@ class Graph(ABC):
         return list(rotations.values()) if both else []
 
     def _scaling(self, rotation: Operation) -> tuple[Operation | None, Constant | None]:
-        """The operation that multiplies a Cos or Sin by a constant number, with that constant; None without one."""
+        """The operation that multiplies a Cos or Sin by a constant number, with that constant; None
+        without one.
+        """
         for reader in self.readers.get(rotation.outputs[0], ()):
             known = [self.constants[name] for name in reader.inputs if name in self.constants]
             if reader.kind in ("Mul", "Multiply") and known and np.prod(known[0].shape) == 1:
@@ -109,10 +125,14 @@ class Graph(ABC):
         return None, None
 
     def attention_factor(self, value: str) -> float:
-        """The number by which cos and sin of a value are multiplied. Raises BadSource where these differ."""
+        """The number by which cos and sin of a value are multiplied. Raises BadSource where these
+        differ.
+        """
         factors = {_number(self._scaling(rotation)[1]) for rotation in self.rotations(value)}
         if len(factors) != 1:
-            raise BadSource(f"{self.path} multiplies cos and sin by different numbers; export it again")
+            raise BadSource(
+                f"{self.path} multiplies cos and sin by different numbers; export it again"
+            )
         return factors.pop()
 
     def set_attention_factor(self, value: str, factor: float) -> None:
@@ -140,7 +160,9 @@ def _number(constant: Constant | None) -> float:
 
 
 class OnnxGraph(Graph):
-    """An ONNX model. Files with its weights are mapped where a constant is read, and never written."""
+    """An ONNX model. Files with its weights are mapped where a constant is read, and never
+    written.
+    """
 
     def __init__(self, path: Path) -> None:
         require("onnx", path.name)
@@ -159,16 +181,21 @@ class OnnxGraph(Graph):
             self.model = onnx.ModelProto()
         if not self.model.graph.node:
             raise BadSource(f"{path} is not an ONNX model, or it is damaged; export it again")
-        versions = (each.version for each in self.model.opset_import if each.domain in ("", "ai.onnx"))
+        versions = (
+            each.version for each in self.model.opset_import if each.domain in ("", "ai.onnx")
+        )
         self.opset = max(versions, default=0)
         self.described = f"ONNX, opset {self.opset}"
         shapes = {value.name: value.type.tensor_type.shape.dim for value in self.model.graph.input}
         self.fixed_lengths = {
-            name: dims[1].dim_value for name, dims in shapes.items() if len(dims) in (2, 3) and dims[1].dim_value > 1
+            name: dims[1].dim_value
+            for name, dims in shapes.items()
+            if len(dims) in (2, 3) and dims[1].dim_value > 1
         }
 
     def _read(self, scope: Any, around: Mapping[str, str]) -> None:
-        """Add the operations of a graph, and of graphs inside them: two branches may have values of the same name.
+        """Add the operations of a graph, and of graphs inside them: two branches may have values of
+        the same name.
 
         around: the names here of the values around it, by their names in the file.
         """
@@ -177,7 +204,9 @@ class OnnxGraph(Graph):
             self._add_constant(self._new(names, tensor.name), tensor.name, tensor)
         for node in scope.node:
             for attribute in node.attribute:
-                for inner in ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs):
+                for inner in ([attribute.g] if attribute.HasField("g") else []) + list(
+                    attribute.graphs
+                ):
                     self._read(inner, names)
             inputs = tuple(names.get(name, name) for name in node.input)
             outputs = tuple(self._new(names, name) for name in node.output)
@@ -204,8 +233,12 @@ class OnnxGraph(Graph):
             location = str(ExternalDataInfo(tensor).location)
             self.data_files += (location,) if location not in self.data_files else ()
         if tensor.data_type in (
-            TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE, TensorProto.BOOL
-        ):  # fmt: skip
+            TensorProto.FLOAT,
+            TensorProto.FLOAT16,
+            TensorProto.BFLOAT16,
+            TensorProto.DOUBLE,
+            TensorProto.BOOL,
+        ):
             dtype = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.data_type))
             array = partial(self._array, tensor, dtype)
             self.constants[value] = Constant(name, dtype.name, tuple(tensor.dims), array, tensor)
@@ -221,7 +254,9 @@ class OnnxGraph(Graph):
             path = FolderSource(self.path.parent).path(info.location)
             return np.memmap(path, dtype, "r", int(info.offset or 0), tuple(tensor.dims))
         except (OSError, ValueError, TypeError) as problem:
-            raise BadSource(f"{tensor.name} of {self.path} cannot be read ({problem}); export it again") from None
+            raise BadSource(
+                f"{tensor.name} of {self.path} cannot be read ({problem}); export it again"
+            ) from None
 
     def replace(self, constant: Constant, array: NDArray[Any]) -> None:
         from onnx.numpy_helper import from_array
@@ -234,8 +269,8 @@ class OnnxGraph(Graph):
 
         if self.opset < LEAST_OPSET:
             raise BadSource(
-                f"{self.path} has opset {self.opset}, and a factor on cos and sin needs opset {LEAST_OPSET}; export it "
-                "again with that opset or a newer one"
+                f"{self.path} has opset {self.opset}, and a factor on cos and sin needs opset"
+                f" {LEAST_OPSET}; export it again with that opset or a newer one"
             )
         scope, cosine = rotation.handle
         name = cosine.output[0]
@@ -287,13 +322,25 @@ class OpenVinoGraph(Graph):
             outputs = tuple(self._name(value) for value in node.outputs())
             kind = node.get_type_name()
             self._add(Operation(kind, inputs, outputs, node))
-            dtype = OPENVINO_TYPES.get(node.get_output_element_type(0).get_type_name()) if kind == "Constant" else None
+            dtype = (
+                OPENVINO_TYPES.get(node.get_output_element_type(0).get_type_name())
+                if kind == "Constant"
+                else None
+            )
             if dtype:
-                shape, array = tuple(node.get_output_shape(0)), partial(getattr, node, "data")
-                self.constants[outputs[0]] = Constant(node.get_friendly_name(), dtype, shape, array, node)
+                shape = tuple(node.get_output_shape(0))
+                array = partial(getattr, node, "data")
+                self.constants[outputs[0]] = Constant(
+                    node.get_friendly_name(), dtype, shape, array, node
+                )
         for value in self.model.inputs:
             shape = value.get_partial_shape()
-            if shape.rank.is_static and len(shape) in (2, 3) and shape[1].is_static and shape[1].get_length() > 1:
+            if (
+                shape.rank.is_static
+                and len(shape) in (2, 3)
+                and shape[1].is_static
+                and shape[1].get_length() > 1
+            ):
                 self.fixed_lengths[value.get_any_name()] = shape[1].get_length()
 
     @staticmethod
@@ -314,7 +361,9 @@ class OpenVinoGraph(Graph):
         value = rotation.handle.output(0)
         number = opset13.constant(factor, dtype=value.get_element_type())
         if scaling:
-            scaling.handle.input(1 - scaling.inputs.index(rotation.outputs[0])).replace_source_output(number.output(0))
+            scaling.handle.input(
+                1 - scaling.inputs.index(rotation.outputs[0])
+            ).replace_source_output(number.output(0))
             return
         targets = value.get_target_inputs()
         product = opset13.multiply(value, number)
@@ -329,27 +378,32 @@ class OpenVinoGraph(Graph):
 
 
 class GraphSource(FolderSource):
-    """Compiled graphs with the files beside them: all files of a folder, or one graph with those that belong to it.
+    """Compiled graphs with the files beside them: all files of a folder, or one graph with those
+    that belong to it.
 
-    path: of the folder, or of a graph, whose config.json may also be one folder above, as that of onnx/model.onnx.
-    graphs: their names, relative to `root`.
+    path: of the folder, or of a graph, whose config.json may also be one folder above, as that of
+    onnx/model.onnx. graphs: their names, relative to `root`.
     """
 
     kind = "graph"
 
     def __init__(self, path: Path) -> None:
-        self.whole, root = path.is_dir(), path if path.is_dir() else path.parent
+        self.whole = path.is_dir()
+        root = path if path.is_dir() else path.parent
         if not self.whole and not (root / CONFIG).is_file() and (root.parent / CONFIG).is_file():
             root = root.parent
         super().__init__(root, str(path))
         self.name = self.name if self.whole else path.stem
-        self.graphs = tuple(graph_names(path)) if self.whole else (path.relative_to(root).as_posix(),)
+        self.graphs = (
+            tuple(graph_names(path)) if self.whole else (path.relative_to(root).as_posix(),)
+        )
 
     @cached_property
     def opened(self) -> dict[str, Graph]:
         """The graphs by name.
 
-        Raises BadSource for damaged ones, and where a file with weights is missing, RopeconvError without a library.
+        Raises BadSource for damaged ones, and where a file with weights is missing, RopeconvError
+        without a library.
         """
         graphs: dict[str, Graph] = {}
         for name in self.graphs:
@@ -358,7 +412,9 @@ class GraphSource(FolderSource):
             graphs[name] = _open_file(path)
             for each in graphs[name].data_files:
                 if not self.path((Path(name).parent / each).as_posix()).is_file():
-                    raise BadSource(f"{path} needs {each}, which is missing; give the folder of the export")
+                    raise BadSource(
+                        f"{path} needs {each}, which is missing; give the folder of the export"
+                    )
         return graphs
 
     def data_of(self, graph: str) -> list[str]:
@@ -382,7 +438,9 @@ class GraphSource(FolderSource):
 
 
 def _open_file(path: Path) -> Graph:
-    """A graph by its first bytes; by its name where they are damaged, for the message about that."""
+    """A graph by its first bytes; by its name where they are damaged, for the message about
+    that.
+    """
     kind = kind_of(path)
     if kind == "onnx" or (kind != "openvino" and path.suffix == ".onnx"):
         return OnnxGraph(path)
@@ -390,14 +448,18 @@ def _open_file(path: Path) -> Graph:
 
 
 def open_graph(reference: str) -> GraphSource:
-    """The graphs that a path names: a graph, or a folder with graphs. Raises BadSource for formats that are final."""
+    """The graphs that a path names: a graph, or a folder with graphs. Raises BadSource for formats
+    that are final.
+    """
     path = expanded(reference)
     frozen = frozen_words(path)
     if frozen:
         raise BadSource(
-            f"{reference} is {frozen}, whose tables of cos and sin were compiled at export and cannot be "
-            "replaced; run `ropeconv apply` on the checkpoint, and export its output"
+            f"{reference} is {frozen}, whose tables of cos and sin were compiled at export and"
+            " cannot be replaced; run `ropeconv apply` on the checkpoint, and export its output"
         )
     if not path.exists():
-        raise BadSource(f"{reference} does not exist; give the path of a graph, or of the folder of an export")
+        raise BadSource(
+            f"{reference} does not exist; give the path of a graph, or of the folder of an export"
+        )
     return GraphSource(path)

@@ -1,9 +1,11 @@
-"""HubSource, a checkpoint on the Hub: planning reads its small files, applying fetches the others into the cache.
+"""HubSource, a checkpoint on the Hub: planning reads its small files, applying fetches the others
+into the cache.
 
 Limits on what a Hub, or a mirror of it, answers: checked before huggingface_hub uses an answer.
 
-huggingface_hub takes file names in its cache from headers, waits for as long as an answer asks it to, and reads bodies
-without an end. https://huggingface.co/docs/huggingface_hub/package_reference/utilities (`set_client_factory`).
+huggingface_hub takes file names in its cache from headers, waits for as long as an answer asks it
+to, and reads bodies without an end.
+https://huggingface.co/docs/huggingface_hub/package_reference/utilities (`set_client_factory`).
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ if TYPE_CHECKING:
 
 CONNECT, READ = 10.0, 60.0
 """Seconds until a connection is there, and until the next bytes come."""
-ANSWER_BYTES, ANSWER_SECONDS = 16 << 20, 60.0
+ANSWER_BYTES = 16 << 20
+ANSWER_SECONDS = 60.0
 """Limits of an answer about a repository, and of any answer without a length."""
 SLOWEST, PATIENCE = 1024, 60.0
 """Bytes per second at least that a download has after so many seconds."""
@@ -51,19 +54,24 @@ WAITS = ("retry-after", "ratelimit")
 TOO_MANY = 429
 """The status of an answer to one request too many."""
 patience = 0
-"""How often a request that the Hub is too busy for is sent again: in runs of many units, which would fail otherwise."""
+"""How often a request that the Hub is too busy for is sent again: in runs of many units, which
+would fail otherwise.
+"""
 
 _largest = ContextVar("_largest", default=ANSWER_BYTES)
 """Bytes of a file whose length an answer does not give."""
 
 
 class BadAnswer(RopeconvError):
-    """An answer that is larger, slower or of another form than it may be. The message begins with the verb."""
+    """An answer that is larger, slower or of another form than it may be. The message begins with
+    the verb.
+    """
 
 
 @contextmanager
 def answers(reference: str, size: int = 0) -> Iterator[None]:
-    """Around calls to huggingface_hub: sets the limits, and raises BadSource for answers that it does not understand.
+    """Around calls to huggingface_hub: sets the limits, and raises BadSource for answers that it
+    does not understand.
 
     reference: the repository, for the message. size: of the file, from the listing.
     """
@@ -75,15 +83,25 @@ def answers(reference: str, size: int = 0) -> Iterator[None]:
         raise BadSource(
             f"the Hub's answer about {reference} {problem}; try again later, or check HF_ENDPOINT"
         ) from None
-    except (AssertionError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError) as problem:
-        of_system = isinstance(problem, OSError) and problem.errno is not None  # such as a full disk
+    except (
+        AssertionError,
+        AttributeError,
+        LookupError,
+        OSError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ) as problem:
+        of_system = (
+            isinstance(problem, OSError) and problem.errno is not None
+        )  # such as a full disk
         frames = (frame for frame, _ in traceback.walk_tb(problem.__traceback__))
         inside = any(_of_library(str(frame.f_globals.get("__name__"))) for frame in frames)
         if of_system or _of_library(type(problem).__module__) or not inside:
             raise
         raise BadSource(
-            f"the Hub's answer about {reference} is malformed ({type(problem).__name__}); check HF_ENDPOINT, "
-            "or try again later"
+            f"the Hub's answer about {reference} is malformed ({type(problem).__name__}); check"
+            " HF_ENDPOINT, or try again later"
         ) from None
     finally:
         _largest.reset(previous)
@@ -94,9 +112,11 @@ def _of_library(module: str) -> bool:
 
 
 def limit() -> None:
-    """Sets the limits for all requests of huggingface_hub in this process, which it allows since its version 1.0.
+    """Sets the limits for all requests of huggingface_hub in this process, which it allows since
+    its version 1.0.
 
-    They are added to the clients that the program around this package makes with a factory of its own.
+    They are added to the clients that the program around this package makes with a factory of its
+    own.
     """
     import huggingface_hub
     from huggingface_hub.utils import _http
@@ -117,7 +137,9 @@ class LimitedClients:
         client = self.make()
         httpx = importlib.import_module(type(client.timeout).__module__.partition(".")[0])
         client.timeout = httpx.Timeout(READ, connect=CONNECT, pool=None)
-        client.headers["Accept-Encoding"] = "identity"  # so that what arrives is as large as it is said to be
+        client.headers["Accept-Encoding"] = (
+            "identity"  # so that what arrives is as large as it is said to be
+        )
         hooks = client.event_hooks
         client.event_hooks = {**hooks, "response": [*hooks["response"], _hook(httpx)]}
         client.send = _patient(client.send, httpx.ByteStream)
@@ -125,7 +147,9 @@ class LimitedClients:
 
 
 def _patient(send: Callable[..., Response], whole: type) -> Callable[..., Response]:
-    """A client's `send` that waits as long as a busy Hub asks to. whole: of bodies that can be sent again."""
+    """A client's `send` that waits as long as a busy Hub asks to. whole: of bodies that can be sent
+    again.
+    """
 
     def again(request: Request, **options: object) -> Response:
         for number in range(patience):
@@ -135,7 +159,9 @@ def _patient(send: Callable[..., Response], whole: type) -> Callable[..., Respon
             response.close()
             after = re.fullmatch(r"\d{1,6}", response.headers.get("retry-after", ""))
             reset = re.search(r"\bt=(\d{1,6})", response.headers.get("ratelimit", ""))
-            seconds = after[0] if after else reset[1] if reset else 2**number  # where it does not say
+            seconds = (
+                after[0] if after else reset[1] if reset else 2**number
+            )  # where it does not say
             time.sleep(min(float(seconds), LONGEST_WAIT))
         return send(request, **options)
 
@@ -144,13 +170,18 @@ def _patient(send: Callable[..., Response], whole: type) -> Callable[..., Respon
 
 def _hook(httpx: Any) -> Callable[[Response], None]:
     class LimitedStream(httpx.SyncByteStream):  # type: ignore[misc]
-        """A body that ends. stream: the body. most: its bytes. download: a file, and no answer about a repository."""
+        """A body that ends. stream: the body. most: its bytes. download: a file, and no answer
+        about a repository.
+        """
 
         def __init__(self, stream: Any, most: int | None, download: bool) -> None:
-            self.stream, self.most, self.download = stream, most, download
+            self.stream = stream
+            self.most = most
+            self.download = download
 
         def __iter__(self) -> Iterator[bytes]:
-            begun, received = time.monotonic(), 0
+            begun = time.monotonic()
+            received = 0
             for part in self.stream:
                 received += len(part)
                 seconds = time.monotonic() - begun
@@ -169,9 +200,14 @@ def _hook(httpx: Any) -> Callable[[Response], None]:
         for name, pattern in HEADERS.items() if "/resolve" in response.url.path else ():
             value = response.headers.get(name)
             if value and not pattern.fullmatch(value):
-                raise BadAnswer(f"has {shown(value)} in its header {name}, which is not a hash or a commit")
+                raise BadAnswer(
+                    f"has {shown(value)} in its header {name}, which is not a hash or a commit"
+                )
         for name in WAITS:
-            if any(int(number) > LONGEST_WAIT for number in re.findall(r"\d+", response.headers.get(name, ""))):
+            if any(
+                int(number) > LONGEST_WAIT
+                for number in re.findall(r"\d+", response.headers.get(name, ""))
+            ):
                 del response.headers[name]
         if response.headers.get("content-encoding", "identity") != "identity":
             raise BadAnswer("is compressed, although the request forbids it")
@@ -195,7 +231,9 @@ Sha256 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 
 
 class ListedFile(msgspec.Struct, frozen=True):
-    """A file of a repository. size: in bytes, None where the Hub does not say. sha256: of large files."""
+    """A file of a repository. size: in bytes, None where the Hub does not say. sha256: of large
+    files.
+    """
 
     name: Annotated[str, msgspec.Meta(max_length=4096)]
     size: Size | None = None
@@ -212,8 +250,9 @@ class Listing(msgspec.Struct, frozen=True):
 def read_listing(info: ModelInfo, reference: str) -> Listing:
     """The listing in an answer of the Hub.
 
-    info: a ModelInfo of huggingface_hub, whose fields have whatever types the answer had. reference: for messages.
-    Raises BadSource for wrong types, impossible sizes, and names that are not inside the repository or there twice.
+    info: a ModelInfo of huggingface_hub, whose fields have whatever types the answer had.
+    reference: for messages. Raises BadSource for wrong types, impossible sizes, and names that are
+    not inside the repository or there twice.
     """
     try:
         files = [
@@ -223,13 +262,16 @@ def read_listing(info: ModelInfo, reference: str) -> Listing:
         listing = msgspec.convert({"commit": info.sha, "files": files}, Listing)
     except (msgspec.ValidationError, AttributeError, KeyError, TypeError) as problem:
         raise BadSource(
-            f"the Hub's list of the files of {reference} is malformed ({problem}); check HF_ENDPOINT, or try "
-            "again later"
+            f"the Hub's list of the files of {reference} is malformed ({problem}); check"
+            " HF_ENDPOINT, or try again later"
         ) from None
     names: set[str] = set()
     for file in listing.files:
         if not safe_name(file.name) or not file.name.isprintable():
-            raise BadSource(f"{reference} has a file named {shown(file.name)}, outside its folder; do not trust it")
+            raise BadSource(
+                f"{reference} has a file named {shown(file.name)}, outside its folder; do not"
+                " trust it"
+            )
         if file.name in names:
             raise BadSource(f"{reference} lists {file.name} twice; do not trust it")
         names.add(file.name)
@@ -251,7 +293,8 @@ def cached_file(repo_id: str, name: str, revision: str | None) -> Path | None:
 
 
 class HubSource(Source):
-    """A repository, read through huggingface_hub and its cache; the first use fixes the commit for all later ones.
+    """A repository, read through huggingface_hub and its cache; the first use fixes the commit for
+    all later ones.
 
     repo_id: owner/name. revision: branch, tag or commit, None for the default branch.
     """
@@ -271,26 +314,35 @@ class HubSource(Source):
         api = HfApi(library_name="ropeconv")
         try:
             with answers(self.reference):
-                info = api.model_info(self.repo_id, revision=self.revision, files_metadata=True, timeout=READ)
+                info = api.model_info(
+                    self.repo_id, revision=self.revision, files_metadata=True, timeout=READ
+                )
         except OfflineModeIsEnabled:
             return self._cached()
         listing = read_listing(info, self.reference)
         self.commit = listing.commit
         sizes = self._sizes([file.name for file in listing.files if file.size is None])
-        files = [SourceFile(file.name, sizes.get(file.name, file.size or 0), file.sha256) for file in listing.files]
+        files = [
+            SourceFile(file.name, sizes.get(file.name, file.size or 0), file.sha256)
+            for file in listing.files
+        ]
         return tuple(sorted(files, key=lambda file: file.name))
 
     def _sizes(self, names: list[str]) -> dict[str, int]:
-        """The sizes of files that a listing does not give, each from its own request. Raises BadSource without one."""
+        """The sizes of files that a listing does not give, each from its own request. Raises
+        BadSource without one.
+        """
         from huggingface_hub import get_hf_file_metadata, hf_hub_url
 
         def size(name: str) -> int:
             with answers(self.reference):
-                length = get_hf_file_metadata(hf_hub_url(self.repo_id, name, revision=self.commit), timeout=READ).size
+                length = get_hf_file_metadata(
+                    hf_hub_url(self.repo_id, name, revision=self.commit), timeout=READ
+                ).size
             if length is None or not 0 <= length <= LARGEST:
                 raise BadSource(
-                    f"the Hub does not give the size of {name} of {self.reference}; unset HF_ENDPOINT, or run "
-                    "`hf download` and pass the folder"
+                    f"the Hub does not give the size of {name} of {self.reference}; unset"
+                    " HF_ENDPOINT, or run `hf download` and pass the folder"
                 )
             return int(length)
 
@@ -298,10 +350,13 @@ class HubSource(Source):
             return dict(zip(names, pool.map(size, names), strict=True))
 
     def _cached(self) -> tuple[SourceFile, ...]:
-        config = next(filter(None, (cached_file(self.repo_id, name, self.revision) for name in CONFIGS)), None)
+        config = next(
+            filter(None, (cached_file(self.repo_id, name, self.revision) for name in CONFIGS)), None
+        )
         if config is None:
             raise BadSource(
-                f"{self.reference} is not in the cache and HF_HUB_OFFLINE is set; unset it, or download it once"
+                f"{self.reference} is not in the cache and HF_HUB_OFFLINE is set; unset it, or"
+                " download it once"
             )
         self.commit = config.parent.name
         return FolderSource(config.parent).files()
@@ -312,7 +367,9 @@ class HubSource(Source):
         return text_digest(self.repo_id, self.commit or "")
 
     def header(self, name: str) -> Header:
-        """The header of a safetensors file: from the cache, else from its first bytes. name: as in `files`."""
+        """The header of a safetensors file: from the cache, else from its first bytes. name: as in
+        `files`.
+        """
         from huggingface_hub import HfFileSystem
 
         cached = self._local(name)
@@ -321,13 +378,17 @@ class HubSource(Source):
         size = self._listed(name).size
         with (
             answers(self.reference, size),
-            HfFileSystem().open(self._place(name), "rb", block_size=BLOCK, cache_type="readahead") as file,
+            HfFileSystem().open(
+                self._place(name), "rb", block_size=BLOCK, cache_type="readahead"
+            ) as file,
         ):
             return parse_header(file, size, name)
 
     def _each_header(self, names: Sequence[str]) -> Iterator[tuple[str, Header]]:
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            for first in range(0, len(names), AT_ONCE):  # not all at once: what comes may be too large
+            for first in range(
+                0, len(names), AT_ONCE
+            ):  # not all at once: what comes may be too large
                 some = names[first : first + AT_ONCE]
                 yield from zip(some, pool.map(self.header, some), strict=True)
 
@@ -355,25 +416,35 @@ class HubSource(Source):
         return self._listing
 
     def path(self, name: str) -> Path:
-        """The path of a file in the cache. Raises BadSource where it arrives with another content than is listed."""
+        """The path of a file in the cache. Raises BadSource where it arrives with another content
+        than is listed.
+        """
         from huggingface_hub import hf_hub_download
 
         entry = self._listed(name)
         if name in CONFIGS and self.revision != self.commit:
-            # by its branch once, so that the cache knows where the branch is when it is used offline
+            # by its branch once, so that the cache knows where the branch is when it is used
+            # offline
             with answers(self.reference, entry.size):
-                path = Path(hf_hub_download(self.repo_id, name, revision=self.revision, library_name="ropeconv"))
+                path = Path(
+                    hf_hub_download(
+                        self.repo_id, name, revision=self.revision, library_name="ropeconv"
+                    )
+                )
             if path.parent.name == self.commit:
                 return path
         cached = self._local(name)
         if cached is not None:
             return cached
         with answers(self.reference, entry.size):
-            path = Path(hf_hub_download(self.repo_id, name, revision=self.commit, library_name="ropeconv"))
+            path = Path(
+                hf_hub_download(self.repo_id, name, revision=self.commit, library_name="ropeconv")
+            )
         if entry.sha256 is not None and sha256(path) != entry.sha256:
             path.resolve().unlink()
             path.unlink(missing_ok=True)
             raise BadSource(
-                f"{name} of {self.reference} does not match the sha256 that the Hub lists; run the command again"
+                f"{name} of {self.reference} does not match the sha256 that the Hub lists; run the"
+                " command again"
             )
         return path

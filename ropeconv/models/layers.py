@@ -1,4 +1,5 @@
-"""Which layers of a config.json rotate, by which frequencies, how many tokens each sees, and where its projections are.
+"""Which layers of a config.json rotate, by which frequencies, how many tokens each sees, and where
+its projections are.
 
 `part` is the text part of a config throughout.
 """
@@ -19,12 +20,16 @@ WINDOWED = ("sliding_attention", "chunked_attention", "hybrid_sliding")
 def layer_types(part: Config, family: Family) -> dict[str, Kind]:
     """The kind of the layers of each layer type.
 
-    Where null settings say that layers of a type do not rotate, those of another are extended, whatever their window.
+    Where null settings say that layers of a type do not rotate, those of another are extended,
+    whatever their window.
     """
-    types, settings = family.layers.types, part.get("rope_parameters")
+    types = family.layers.types
+    settings = part.get("rope_parameters")
     if not family.layers.null_is_none or not isinstance(settings, dict):
         return types
-    kinds: dict[str, Kind] = {name: "none" if settings.get(name, {}) is None else kind for name, kind in types.items()}
+    kinds: dict[str, Kind] = {
+        name: "none" if settings.get(name, {}) is None else kind for name, kind in types.items()
+    }
     if "global" in kinds.values():
         return kinds
     return {name: "global" if kind == "local" else kind for name, kind in kinds.items()}
@@ -37,18 +42,27 @@ def kinds_of(part: Config, family: Family, names: Iterable[str]) -> tuple[Kind, 
 
 
 def settings_name(part: Config, family: Family, kind: Kind) -> str:
-    """The layer type under which a nested `rope_parameters` has the RoPE of a kind of layers, or empty."""
-    return next((name for name, type_kind in layer_types(part, family).items() if type_kind == kind), "")
+    """The layer type under which a nested `rope_parameters` has the RoPE of a kind of layers, or
+    empty.
+    """
+    return next(
+        (name for name, type_kind in layer_types(part, family).items() if type_kind == kind), ""
+    )
 
 
 def own_settings(part: Config) -> dict[int, Config]:
     """Settings of single layers by their numbers: `per_layer_config` of transformers."""
     layers = part.get("per_layer_config") or {}
-    return {int(number): settings for number, settings in layers.items() if LAYER_NUMBER.fullmatch(number)}
+    return {
+        int(number): settings
+        for number, settings in layers.items()
+        if LAYER_NUMBER.fullmatch(number)
+    }
 
 
 def layer_names(part: Config, family: Family, count: int) -> tuple[str, ...]:
-    """The layer type of each of `count` layers: those that the config lists, else as the stock class derives them.
+    """The layer type of each of `count` layers: those that the config lists, else as the stock
+    class derives them.
 
     Raises BadSource where it lists fewer.
     """
@@ -56,7 +70,10 @@ def layer_names(part: Config, family: Family, count: int) -> tuple[str, ...]:
     types = part.get(key)
     if isinstance(types, list) and all(isinstance(name, str) for name in types):
         if len(types) < count:
-            raise BadSource(f"config.json has {len(types)} {key} and {counted(count, 'layer')}; name the type of each")
+            raise BadSource(
+                f"config.json has {len(types)} {key} and {counted(count, 'layer')}; name the type"
+                " of each"
+            )
         return tuple(types)
     names = family.hooks.layer_names(part, rules, count) or _derived_names(part, rules, count)
     if rules.backward:
@@ -75,7 +92,11 @@ def _derived_names(part: Config, rules: Layers, count: int) -> list[str]:
         return [rules.last if index in numbers else rules.rest for index in range(count)]
     if rules.pattern:
         return [rules.pattern[index % len(rules.pattern)] for index in range(count)]
-    interval = positive_int(part, (rules.interval_key,), rules.interval) if rules.interval_key else rules.interval
+    interval = (
+        positive_int(part, (rules.interval_key,), rules.interval)
+        if rules.interval_key
+        else rules.interval
+    )
     return at_intervals(rules, count, interval) if interval else [rules.last] * count
 
 
@@ -98,23 +119,30 @@ def layer_kinds(part: Config, family: Family, count: int) -> tuple[Kind, ...]:
             return tuple(flagged[(index + 1) % interval != 0] for index in range(count))
     if not rules.types or (rules.one_kind_without_window and window_size(part, family) is None):
         return (flagged[1],) * count
-    return family.hooks.layer_kinds(part, kinds_of(part, family, layer_names(part, family, count)[:count]))
+    return family.hooks.layer_kinds(
+        part, kinds_of(part, family, layer_names(part, family, count)[:count])
+    )
 
 
 def key_layers(part: Config, family: Family, count: int) -> tuple[int, ...]:
-    """The layer that makes the keys of each of `count` layers: itself, or an earlier one of its type."""
+    """The layer that makes the keys of each of `count` layers: itself, or an earlier one of its
+    type.
+    """
     key, default = family.cache.shared
     first = count - (positive_int(part, (key,), default, least=0) or 0 if key else 0)
     names = layer_names(part, family, count)
     makers = {name: index for index, name in enumerate(names[: max(first, 0)])}
-    return tuple(index if index < first else makers.get(name, index) for index, name in enumerate(names))
+    return tuple(
+        index if index < first else makers.get(name, index) for index, name in enumerate(names)
+    )
 
 
 def window_size(part: Config, family: Family) -> int | None:
     """The tokens that a layer with a sliding window or chunk sees; None where the model has none.
 
-    A null means none, and so does a switch that is off; an absent key means the default of the stock class. 0 is not a
-    length: transformers masks everything with it, in layers that have a window.
+    A null means none, and so does a switch that is off; an absent key means the default of the
+    stock class. 0 is not a length: transformers masks everything with it, in layers that have a
+    window.
     """
     window = family.window
     if not window.key or (window.switch and not part.get(window.switch, False)):
@@ -129,7 +157,8 @@ def layer_windows(part: Config, family: Family, kinds: tuple[Kind, ...]) -> tupl
 
     kinds: of the layers. Raises BadSource for a window of 0 that a layer has.
     """
-    window, size = family.window, window_size(part, family)
+    window = family.window
+    size = window_size(part, family)
     if size is None:
         return (None,) * len(kinds)
     flags = [True] * len(kinds)
@@ -144,14 +173,16 @@ def layer_windows(part: Config, family: Family, kinds: tuple[Kind, ...]) -> tupl
             flags = [index >= first for index in range(len(kinds))]
     if size == 0 and any(flags):
         raise BadSource(
-            f"config.json has {window.key} = 0, with which a layer sees no token; write how many tokens it sees, or "
-            "null for all"
+            f"config.json has {window.key} = 0, with which a layer sees no token; write how many"
+            " tokens it sees, or null for all"
         )
     sizes = {
-        layer: positive_int(settings, (window.key,), size, least=0) for layer, settings in own_settings(part).items()
+        layer: positive_int(settings, (window.key,), size, least=0)
+        for layer, settings in own_settings(part).items()
     }
     return tuple(
-        sizes.get(layer, size) if flag else None for layer, flag in zip(range(len(kinds)), flags, strict=False)
+        sizes.get(layer, size) if flag else None
+        for layer, flag in zip(range(len(kinds)), flags, strict=False)
     )
 
 
@@ -159,34 +190,46 @@ Which = Literal["q", "k"]
 
 
 def layer_prefixes(layer: int, family: Family) -> tuple[str, ...]:
-    """Return the possible prefixes of a layer's tensor names. layer: its number, which counts attention blocks."""
+    """Return the possible prefixes of a layer's tensor names. layer: its number, which counts
+    attention blocks.
+    """
     number, block = divmod(layer, family.layers.blocks)
     block_name = family.hooks.blocks[block] if family.hooks.blocks else block
     return tuple(pattern.format(layer=number, block=block_name) for pattern in family.weights.layer)
 
 
 def layer_prefix(layer: int, family: Family, names: Container[str]) -> str | None:
-    """Return the prefix of a layer's tensor names; None if its projection is not among the names of all tensors."""
+    """Return the prefix of a layer's tensor names; None if its projection is not among the names of
+    all tensors.
+    """
     weights = family.weights
     for prefix in layer_prefixes(layer, family):
-        if any(probe and f"{prefix}{probe}.weight" in names for probe in (weights.k, weights.fused, weights.q)):
+        if any(
+            probe and f"{prefix}{probe}.weight" in names
+            for probe in (weights.k, weights.fused, weights.q)
+        ):
             return prefix
     return None
 
 
 def head_count(part: Config, family: Family) -> int:
-    """Number of heads of queries. part: the text part of config.json. Raises BadSource where it is not stated."""
+    """Number of heads of queries. part: the text part of config.json. Raises BadSource where it is
+    not stated.
+    """
     heads = positive_int(part, family.keys.heads, family.defaults.heads)
     if heads is None:
         raise BadSource(f"config.json has no {family.keys.heads[0]}; add it")
     return heads
 
 
-def fused_heads(which: Which, rows: int, heads: int, head_dim: int, family: Family) -> tuple[int, ...]:
-    """The first row of each head's queries or keys in a fused projection of queries, keys and values.
+def fused_heads(
+    which: Which, rows: int, heads: int, head_dim: int, family: Family
+) -> tuple[int, ...]:
+    """The first row of each head's queries or keys in a fused projection of queries, keys and
+    values.
 
-    which: "q" or "k". rows: of the projection. heads: number of heads of queries. head_dim: rows of one head. family:
-    of the model, which knows the order of the rows.
+    which: "q" or "k". rows: of the projection. heads: number of heads of queries. head_dim: rows of
+    one head. family: of the model, which knows the order of the rows.
     """
     order = family.weights.fused_order
     gates = heads if order == "gate-and-blocks" else 0

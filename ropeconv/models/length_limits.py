@@ -1,4 +1,6 @@
-"""Keys of a checkpoint's files that limit how many tokens a prompt may have: `length_limits.toml`."""
+"""Keys of a checkpoint's files that limit how many tokens a prompt may have:
+`length_limits.toml`.
+"""
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -15,9 +17,13 @@ from .source import Origin, Source, SourceFile
 UNLIMITED = 10**15
 """From this value on a limit means "no limit": transformers writes 1e30."""
 SMALL = 1 << 20
-"""Bytes of the longest file that is searched as a whole; of longer ones no more is read than is needed."""
+"""Bytes of the longest file that is searched as a whole; of longer ones no more is read than is
+needed.
+"""
 HEAD = 1 << 16
-"""Bytes at the beginning of a longer file, where tokenizers writes the settings of its truncation."""
+"""Bytes at the beginning of a longer file, where tokenizers writes the settings of its
+truncation.
+"""
 PARAMETER = "PARAMETER "
 WINDOW = "config"
 """The code of the keys of config.json that state a window."""
@@ -26,7 +32,9 @@ CONVERTED = ("meta", "gguf")
 
 
 class LimitRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Files, and keys in them that limit a prompt. Its fields are explained in `length_limits.toml`."""
+    """Files, and keys in them that limit a prompt. Its fields are explained in
+    `length_limits.toml`.
+    """
 
     ecosystem: str
     code: str
@@ -41,8 +49,8 @@ class LimitRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class LengthLimit:
     """A key that limits a prompt.
 
-    file: its name. key: with dots between levels. tokens: its value. start, stop: the bytes of the value in the file.
-    rule: what it is an instance of.
+    file: its name. key: with dots between levels. tokens: its value. start, stop: the bytes of the
+    value in the file. rule: what it is an instance of.
     """
 
     file: str
@@ -69,8 +77,11 @@ def window_keys() -> tuple[str, ...]:
 
 
 def length_limits(source: Source) -> tuple[LengthLimit, ...]:
-    """Every limit in the files of a checkpoint, whatever its value, except files that a conversion generates."""
-    texts, converted = source.generated_texts(), source.kind in CONVERTED
+    """Every limit in the files of a checkpoint, whatever its value, except files that a conversion
+    generates.
+    """
+    texts = source.generated_texts()
+    converted = source.kind in CONVERTED
     limits: list[LengthLimit] = []
     for file in source.files():
         if _rules_of(file.name) and (file.name in texts or not converted):
@@ -89,11 +100,15 @@ def modelfile_limits(source: Origin) -> list[LengthLimit]:
 
 
 def limits_in(name: str, blocks: Iterable[bytes], large: bool = False) -> list[LengthLimit]:
-    """The limits in a file. name: of the file. blocks: its content. large: read no more than is needed."""
+    """The limits in a file. name: of the file. blocks: its content. large: read no more than is
+    needed.
+    """
     rules = [(rule, part) for rule in _rules_of(name) for part in rule.parts]
     paths = {f"{part}.{key}" if part else key: rule for rule, part in rules for key in rule.keys}
     modelfile = any(path.startswith(PARAMETER) for path in paths)
-    limits = _parameters(name, blocks, paths) if modelfile else _json_limits(name, blocks, paths, large)
+    limits = (
+        _parameters(name, blocks, paths) if modelfile else _json_limits(name, blocks, paths, large)
+    )
     return sorted((limit for limit in limits if limit.tokens > 0), key=lambda limit: limit.start)
 
 
@@ -104,34 +119,47 @@ def limits_in_text(name: str, text: str) -> tuple[LengthLimit, ...]:
 
 
 def raised(limits: Sequence[LengthLimit], context: int, content: bytes) -> bytes:
-    """Return the content of a file with its limits raised to a context. limits: in the order of the file."""
-    parts, at = list[bytes](), 0
+    """Return the content of a file with its limits raised to a context. limits: in the order of the
+    file.
+    """
+    parts = list[bytes]()
+    at = 0
     for limit in limits:
         parts += (content[at : limit.start], str(context).encode())
         at = limit.stop
     return b"".join((*parts, content[at:]))
 
 
-def _json_limits(name: str, blocks: Iterable[bytes], paths: dict[str, LimitRule], large: bool) -> Iterator[LengthLimit]:
+def _json_limits(
+    name: str, blocks: Iterable[bytes], paths: dict[str, LimitRule], large: bool
+) -> Iterator[LengthLimit]:
     outer = {path.partition(".")[0] for path in paths}
     for number in jsontext.numbers(blocks, name, outer, large):
         if 0 < number.value < UNLIMITED:
             path = ".".join(number.path)
             for pattern, rule in paths.items():
                 if path == pattern or ("*" in pattern and fnmatchcase(path, pattern)):
-                    yield LengthLimit(name, path, int(number.value), number.start, number.stop, rule)
+                    yield LengthLimit(
+                        name, path, int(number.value), number.start, number.stop, rule
+                    )
 
 
-def _parameters(name: str, blocks: Iterable[bytes], paths: dict[str, LimitRule]) -> Iterator[LengthLimit]:
+def _parameters(
+    name: str, blocks: Iterable[bytes], paths: dict[str, LimitRule]
+) -> Iterator[LengthLimit]:
     content = b"".join(blocks)
     for path, rule in paths.items():
         words = rb"[ \t]+".join(re.escape(word.encode()) for word in path.split())
-        for match in re.finditer(rb"^[ \t]*" + words + rb"[ \t]+(\d{1,15})[ \t\r]*$", content, re.I | re.M):
+        for match in re.finditer(
+            rb"^[ \t]*" + words + rb"[ \t]+(\d{1,15})[ \t\r]*$", content, re.I | re.M
+        ):
             yield LengthLimit(name, path, int(match[1]), match.start(1), match.end(1), rule)
 
 
 def _blocks(source: Source, file: SourceFile) -> Iterator[bytes]:
-    """The content of a large file: its beginning first, and the rest only where that is asked for."""
+    """The content of a large file: its beginning first, and the rest only where that is asked
+    for.
+    """
     yield source.read(file.name, 0, HEAD)
     left = HEAD
     for block in source.stream(file.name):
@@ -141,4 +169,6 @@ def _blocks(source: Source, file: SourceFile) -> Iterator[bytes]:
 
 @cache
 def _rules_of(name: str) -> tuple[LimitRule, ...]:
-    return tuple(rule for rule in limit_rules() if any(fnmatchcase(name, pattern) for pattern in rule.files))
+    return tuple(
+        rule for rule in limit_rules() if any(fnmatchcase(name, pattern) for pattern in rule.files)
+    )

@@ -1,6 +1,7 @@
 """MetaSource: Meta's original files, presented as a checkpoint in the HF layout.
 
-Tensors of consolidated.NN.pth are read by rows, from memory-mapped files that are loaded weights-only.
+Tensors of consolidated.NN.pth are read by rows, from memory-mapped files that are loaded
+weights-only.
 """
 
 from __future__ import annotations
@@ -41,25 +42,35 @@ LEFT = {"params.json", "checklist.chk", "tokenizer_checklist.chk"}
 
 
 class MetaSource(ConvertedSource[TensorTarget]):
-    """A checkpoint in Meta's layout; config, index, tokenizer settings and shards are made from its files.
+    """A checkpoint in Meta's layout; config, index, tokenizer settings and shards are made from its
+    files.
 
-    inner: the source of these files, which are fetched when they are read. tokenizer.model may also be one level above
-    its folder, where Meta's download of several sizes has it.
+    inner: the source of these files, which are fetched when they are read. tokenizer.model may also
+    be one level above its folder, where Meta's download of several sizes has it.
     """
 
     kind = "meta"
 
     def __init__(self, inner: Source) -> None:
-        self.inner, self.reference, self.name, self.commit = inner, inner.reference, inner.name, inner.commit
+        self.inner = inner
+        self.reference = inner.reference
+        self.name = inner.name
+        self.commit = inner.commit
 
     @cached_property
     def params(self) -> Params:
         """The content of params.json. Raises BadSource where it is not as Meta writes it."""
-        return typed(jsontext.parse(self.inner.text("params.json") or "", "params.json"), Params, "params.json")
+        return typed(
+            jsontext.parse(self.inner.text("params.json") or "", "params.json"),
+            Params,
+            "params.json",
+        )
 
     @cached_property
     def parts(self) -> tuple[str, ...]:
-        """File names of the model-parallel parts, in order. Raises BadSource where one is missing."""
+        """File names of the model-parallel parts, in order. Raises BadSource where one is
+        missing.
+        """
         names = sorted(file.name for file in self.inner.files() if PART.fullmatch(file.name))
         expected = [f"consolidated.{number:02d}.pth" for number in range(len(names))]
         if names != expected:
@@ -81,12 +92,16 @@ class MetaSource(ConvertedSource[TensorTarget]):
     def _config(self) -> Config:
         size = self.params.vocab_size
         return meta_layout.hf_config(
-            self.params, size if size > 0 else meta_layout.vocabulary_size(self._tokenizer), self.dtype
+            self.params,
+            size if size > 0 else meta_layout.vocabulary_size(self._tokenizer),
+            self.dtype,
         )
 
     @cached_property
     def _above(self) -> tuple[Path, FileIdentity | None] | None:
-        """tokenizer.model one level above, None without one; BadSource for one of other tokens than params.json."""
+        """tokenizer.model one level above, None without one; BadSource for one of other tokens than
+        params.json.
+        """
         inside = any(file.name == TOKENIZER for file in self.inner.files())
         if inside or not isinstance(self.inner, FolderSource):
             return None
@@ -95,10 +110,12 @@ class MetaSource(ConvertedSource[TensorTarget]):
         if not path.is_file():
             return None
         check_link(path, folder)
-        pieces, stated = meta_layout.vocabulary_size(path), self.params.vocab_size
+        pieces = meta_layout.vocabulary_size(path)
+        stated = self.params.vocab_size
         if 0 < stated != pieces:
             raise BadSource(
-                f"{path} has {pieces:,} tokens and params.json says {stated:,}; put the release's own file beside it"
+                f"{path} has {pieces:,} tokens and params.json says {stated:,}; put the release's"
+                " own file beside it"
             )
         return path, identity(path)
 
@@ -108,7 +125,8 @@ class MetaSource(ConvertedSource[TensorTarget]):
             return self._above[0]
         if all(file.name != TOKENIZER for file in self.inner.files()):
             raise BadSource(
-                f"{self.reference} has no {TOKENIZER}; put the release's file beside params.json, or one level above"
+                f"{self.reference} has no {TOKENIZER}; put the release's file beside params.json,"
+                " or one level above"
             )
         return self.inner.path(TOKENIZER)
 
@@ -119,7 +137,10 @@ class MetaSource(ConvertedSource[TensorTarget]):
     @cached_property
     def texts(self) -> dict[str, str]:
         version, config = self.params.version, self._config
-        generation = {"_from_model_config": True, **{key: config[key] for key in ("bos_token_id", "eos_token_id")}}
+        generation = {
+            "_from_model_config": True,
+            **{key: config[key] for key in ("bos_token_id", "eos_token_id")},
+        }
         return {
             "config.json": jsontext.dump(config),
             "generation_config.json": jsontext.dump(generation),
@@ -130,18 +151,30 @@ class MetaSource(ConvertedSource[TensorTarget]):
         }
 
     def kept_files(self) -> list[SourceFile]:
-        kept = [file for file in self.inner.files() if file.name not in LEFT and not PART.fullmatch(file.name)]
+        kept = [
+            file
+            for file in self.inner.files()
+            if file.name not in LEFT and not PART.fullmatch(file.name)
+        ]
         if self._above is not None:
             kept.append(SourceFile(TOKENIZER, self._above[0].stat().st_size))
         return kept
 
     def path(self, name: str) -> Path:
-        return self._above[0] if name == TOKENIZER and self._above is not None else self.inner.path(name)
+        return (
+            self._above[0]
+            if name == TOKENIZER and self._above is not None
+            else self.inner.path(name)
+        )
 
     @cached_property
     def identity(self) -> str:
         above = self._above
-        return self.inner.identity if above is None else text_digest(self.inner.identity, sha256(above[0]))
+        return (
+            self.inner.identity
+            if above is None
+            else text_digest(self.inner.identity, sha256(above[0]))
+        )
 
     def identities(self, unread: Collection[str] = ()) -> Mapping[Path, FileIdentity | None]:
         above = {} if self._above is None or TOKENIZER in unread else dict([self._above])
@@ -155,7 +188,8 @@ class MetaSource(ConvertedSource[TensorTarget]):
         return self.texts[name] if name in self.texts else self.inner.text(name)
 
     def tokenizer(self) -> GeneratedFile | None:
-        model, version = self._tokenizer, self.params.version
+        model = self._tokenizer
+        version = self.params.version
         if not meta_layout.is_tiktoken(model):
             return None
         return GeneratedFile(
@@ -172,99 +206,140 @@ class MetaSource(ConvertedSource[TensorTarget]):
 
     @cached_property
     def _weights(self) -> PthFiles:
-        """The .pth files, which are fetched whole. Raises BadSource where one holds another dtype than the first."""
+        """The .pth files, which are fetched whole. Raises BadSource where one holds another dtype
+        than the first.
+        """
         TORCH.check()
         paths = []
         for part in self.parts:
             paths.append(self.inner.path(part))
             if (dtype := peek_dtype(paths[-1])) != self.dtype:
-                raise BadSource(f"{part} holds {dtype}, not {self.dtype}; fetch the folder and give its path")
+                raise BadSource(
+                    f"{part} holds {dtype}, not {self.dtype}; fetch the folder and give its path"
+                )
         return PthFiles(paths)
 
 
 TORCH = Requirement("torch", "converting .pth files")
 PIECE = 8 << 20  # bytes of a tensor that are converted at a time
-MOST_DIRECTORY, MOST_PICKLE = 2 << 20, 1 << 20
-"""Bytes of the table of entries, and of the pickle. Llama 3.1 405B has 1,141 entries per part, which take 100 kB, and a
-pickle of 200 kB."""
+MOST_DIRECTORY = 2 << 20
+MOST_PICKLE = 1 << 20
+"""Bytes of the table of entries, and of the pickle. Llama 3.1 405B has 1,141 entries per part,
+which take 100 kB, and a pickle of 200 kB.
+"""
 UNUSED = "rope.freqs"
-"""Frequencies, which Meta's own code computes again; nothing is made of them, so that they may have another dtype."""
+"""Frequencies, which Meta's own code computes again; nothing is made of them, so that they may have
+another dtype.
+"""
 STORAGES = {"BFloat16Storage": "bfloat16", "HalfStorage": "float16", "FloatStorage": "float32"}
 
 
 class BoundedFile(io.BufferedReader):
     """A file of which no large part is read at once.
 
-    zipfile takes the size of the table of entries from the end of the file, reads all of it, and makes an object of
-    each entry before it can be asked how many there are.
+    zipfile takes the size of the table of entries from the end of the file, reads all of it, and
+    makes an object of each entry before it can be asked how many there are.
     """
 
     def read(self, size: int | None = -1) -> bytes:
         """Raises BadSource for more bytes than the table of entries of any model has."""
         if size is not None and size > MOST_DIRECTORY:
-            raise BadSource(f"{Path(self.name).name} has {size:,} bytes of entries, too many for a model; {TOO_MANY}")
+            raise BadSource(
+                f"{Path(self.name).name} has {size:,} bytes of entries, too many for a model;"
+                f" {TOO_MANY}"
+            )
         return super().read(size)
 
 
 def peek_dtype(path: Path) -> str:
     """The dtype of the weights in a .pth file, from the names in its pickle; nothing is executed.
 
-    Raises BadSource when it is not a zip of the kind torch.save writes, or holds another dtype, or several.
+    Raises BadSource when it is not a zip of the kind torch.save writes, or holds another dtype, or
+    several.
     """
     kind = kind_of(path)
     if kind == "pickle":
         raise BadSource(
-            f"{path} is in the format of torch before 1.6, which cannot be read in parts; write it anew with "
-            "torch.save(torch.load(PATH, weights_only=True), PATH)"
+            f"{path} is in the format of torch before 1.6, which cannot be read in parts; write it"
+            " anew with torch.save(torch.load(PATH, weights_only=True), PATH)"
         )
     if kind not in ("torch", "zip", "unknown"):
-        raise BadSource(f"{path} is {WORDS[kind]} and not a checkpoint that torch.save wrote; download it again")
+        raise BadSource(
+            f"{path} is {WORDS[kind]} and not a checkpoint that torch.save wrote; download it again"
+        )
     try:
         with BoundedFile(io.FileIO(path)) as file, zipfile.ZipFile(file) as archive:
             pickled = archive.read(_checked_pickle(archive, path))
-        dtypes = {dtype: name for name, dtype in _stored(pickletools.genops(pickled)) if name != UNUSED}
-    except (zipfile.BadZipFile, ValueError, EOFError, NotImplementedError, RuntimeError, struct.error, IndexError):
+        dtypes = {
+            dtype: name for name, dtype in _stored(pickletools.genops(pickled)) if name != UNUSED
+        }
+    except (
+        zipfile.BadZipFile,
+        ValueError,
+        EOFError,
+        NotImplementedError,
+        RuntimeError,
+        struct.error,
+        IndexError,
+    ):
         raise BadSource(
-            f"{path.name} is not a checkpoint that torch.save wrote, or is truncated; download it again"
+            f"{path.name} is not a checkpoint that torch.save wrote, or is truncated; download it"
+            " again"
         ) from None
     if not dtypes:
         raise BadSource(
-            f"{path.name} contains no tensor in {', '.join(STORAGES.values())}; convert it with torch first"
+            f"{path.name} contains no tensor in {', '.join(STORAGES.values())}; convert it with"
+            " torch first"
         )
     if len(dtypes) > 1:
         (first, name), (second, another), *_ = dtypes.items()
         raise BadSource(
-            f"{path.name} mixes dtypes: {shown(name)} is in {first}, {shown(another)} in {second}; convert them to one "
-            "with torch first"
+            f"{path.name} mixes dtypes: {shown(name)} is in {first}, {shown(another)} in {second};"
+            " convert them to one with torch first"
         )
     return next(iter(dtypes))
 
 
 def _checked_pickle(archive: zipfile.ZipFile, path: Path) -> zipfile.ZipInfo:
-    """The entry with the pickle. Raises BadSource for an archive that holds more than its file, or no single pickle.
+    """The entry with the pickle. Raises BadSource for an archive that holds more than its file, or
+    no single pickle.
 
-    torch.save never compresses, so an entry that would inflate is none of its own, nor are entries that share bytes.
+    torch.save never compresses, so an entry that would inflate is none of its own, nor are entries
+    that share bytes.
     """
     entries = archive.infolist()
     for entry in entries:
-        if entry.compress_type != zipfile.ZIP_STORED or entry.file_size != entry.compress_size or entry.flag_bits & 1:
-            raise BadSource(f"{path.name} is compressed, which torch.save never does; download it again")
+        if (
+            entry.compress_type != zipfile.ZIP_STORED
+            or entry.file_size != entry.compress_size
+            or entry.flag_bits & 1
+        ):
+            raise BadSource(
+                f"{path.name} is compressed, which torch.save never does; download it again"
+            )
     if sum(entry.file_size for entry in entries) > path.stat().st_size:
-        raise BadSource(f"{path.name} has entries that overlap, which torch.save never writes; download it again")
+        raise BadSource(
+            f"{path.name} has entries that overlap, which torch.save never writes; download it"
+            " again"
+        )
     pickles = [entry for entry in entries if entry.filename.rpartition("/")[2] == "data.pkl"]
     if len(pickles) != 1:
         raise BadSource(f"{path.name} is not a checkpoint that torch.save wrote; download it again")
     if pickles[0].file_size > MOST_PICKLE:
         raise BadSource(
-            f"{path.name} has a pickle of {pickles[0].file_size:,} bytes, too many for a model; download it again"
+            f"{path.name} has a pickle of {pickles[0].file_size:,} bytes, too many for a model;"
+            " download it again"
         )
     return pickles[0]
 
 
 def _stored(operations: Any) -> Iterator[tuple[str, str]]:
-    """Yields the key of each tensor in a pickle and the class of its numbers; `memo` holds what was there before."""
+    """Yields the key of each tensor in a pickle and the class of its numbers; `memo` holds what was
+    there before.
+    """
     memo: dict[int, str] = {}
-    texts, last = ("", ""), ""
+    texts = ("", "")
+    last = ""
     for code, argument, _ in operations:
         if code.name in ("BINPUT", "LONG_BINPUT"):
             memo[argument] = last
@@ -279,9 +354,11 @@ def _stored(operations: Any) -> Iterator[tuple[str, str]]:
 
 
 class PthFiles:
-    """The model-parallel parts of a checkpoint, memory-mapped: rows of their tensors in the HF layout.
+    """The model-parallel parts of a checkpoint, memory-mapped: rows of their tensors in the HF
+    layout.
 
-    paths: the .pth files, in order. Raises BadSource for files that torch cannot load as plain weights.
+    paths: the .pth files, in order. Raises BadSource for files that torch cannot load as plain
+    weights.
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:
@@ -291,7 +368,8 @@ class PthFiles:
                 self.parts = [load_pickled(path) for path in paths]
         except Exception as problem:
             raise BadSource(
-                f"{paths[0].name} cannot be read as plain weights ({type(problem).__name__}); download it again"
+                f"{paths[0].name} cannot be read as plain weights ({type(problem).__name__});"
+                " download it again"
             ) from None
         for path, part in zip(paths, self.parts, strict=True):
             if not isinstance(part, dict):
@@ -309,7 +387,9 @@ class PthFiles:
         """Bytes start .. stop - 1 of a tensor. Raises what `rows` raises."""
         row = _row_bytes(target)
         first = start // row
-        return bytes(self.rows(target, first, -(-stop // row))[start - first * row : stop - first * row])
+        return bytes(
+            self.rows(target, first, -(-stop // row))[start - first * row : stop - first * row]
+        )
 
     def rows(self, target: TensorTarget, first: int, stop: int) -> memoryview:
         """Rows first .. stop - 1 of a tensor, as bytes; elements of a vector are rows of one.
@@ -320,16 +400,24 @@ class PthFiles:
 
         pieces, join = self._pieces(target)
         head = target.head or 1
-        begin, end = first // head * head, -(-stop // head) * head
+        begin = first // head * head
+        end = -(-stop // head) * head
         if join is None or len(pieces) == 1:
             tensor = pieces[0][begin:end]
         elif join == 1:
             tensor = torch.cat([piece[begin:end] for piece in pieces], dim=1)
         else:
             starts = accumulate((len(piece) for piece in pieces[:-1]), initial=0)
-            inside = [(piece, max(begin - at, 0), end - at) for piece, at in zip(pieces, starts, strict=True)]
-            tensor = torch.cat([piece[at:to] for piece, at, to in inside if at < len(piece) and to > 0])
-        if target.head:  # rows of each head from pairs (0, 1), (2, 3), ... to halves (0, r/2), (1, r/2 + 1), ...
+            inside = [
+                (piece, max(begin - at, 0), end - at)
+                for piece, at in zip(pieces, starts, strict=True)
+            ]
+            tensor = torch.cat(
+                [piece[at:to] for piece, at, to in inside if at < len(piece) and to > 0]
+            )
+        if (
+            target.head
+        ):  # rows of each head from pairs (0, 1), (2, 3), ... to halves (0, r/2), (1, r/2 + 1), ...
             pairs = tensor.view(-1, target.head // 2, 2, tensor.shape[1])
             tensor = pairs.transpose(1, 2).reshape(tensor.shape)[first - begin : stop - begin]
         return memoryview(tensor.detach().contiguous().view(torch.uint8).numpy().reshape(-1))
@@ -337,21 +425,24 @@ class PthFiles:
     def _pieces(self, target: TensorTarget) -> tuple[list[Tensor], int | None]:
         """The tensor in each part, and the axis along which they are concatenated."""
         if any(target.origin not in part for part in self.parts):
-            raise BadSource(f"the .pth files have no {target.origin}; download the checkpoint again")
+            raise BadSource(
+                f"the .pth files have no {target.origin}; download the checkpoint again"
+            )
         pieces = [part[target.origin] for part in self.parts]
         dtype = next(name for name, stored in DTYPES.items() if stored == target.dtype)
         if not all(_plain(piece, dtype) for piece in pieces):
             raise BadSource(
-                f"{target.origin} is not a tensor of {dtype} in the .pth files; download the checkpoint again"
+                f"{target.origin} is not a tensor of {dtype} in the .pth files; download the"
+                " checkpoint again"
             )
         join = target.join
         if target.origin.startswith("tok_embeddings") and pieces[0].shape[-1:] == target.shape[-1:]:
             join = 0  # Llama 3 splits the vocabulary, Llama 2 the width
         if _joined([tuple(piece.shape) for piece in pieces], join) != target.shape:
             raise BadSource(
-                f"{target.origin} has shape {list(pieces[0].shape)} in each of {counted(len(pieces), 'file')} where "
-                f"params.json implies {list(target.shape)} in all; the files do not belong together, download the "
-                "checkpoint again"
+                f"{target.origin} has shape {list(pieces[0].shape)} in each of"
+                f" {counted(len(pieces), 'file')} where params.json implies {list(target.shape)} in"
+                " all; the files do not belong together, download the checkpoint again"
             )
         return pieces, join
 
@@ -364,7 +455,11 @@ def _plain(piece: Tensor, dtype: str) -> bool:
     """Whether an object of a .pth file is a tensor of a dtype with its numbers in memory."""
     import torch
 
-    dense = isinstance(piece, torch.Tensor) and piece.layout == torch.strided and piece.device.type == "cpu"
+    dense = (
+        isinstance(piece, torch.Tensor)
+        and piece.layout == torch.strided
+        and piece.device.type == "cpu"
+    )
     return dense and piece.dtype == getattr(torch, dtype)
 
 
@@ -374,6 +469,10 @@ def _joined(shapes: list[tuple[int, ...]], join: int | None) -> tuple[int, ...]:
     if join is None or len(shapes) == 1:
         return first
     other_sizes = {shape[:join] + shape[join + 1 :] for shape in shapes}
-    if len(first) <= join or len(other_sizes) != 1 or any(len(shape) != len(first) for shape in shapes):
+    if (
+        len(first) <= join
+        or len(other_sizes) != 1
+        or any(len(shape) != len(first) for shape in shapes)
+    ):
         return ()
     return (*first[:join], sum(shape[join] for shape in shapes), *first[join + 1 :])

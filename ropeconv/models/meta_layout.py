@@ -1,7 +1,8 @@
-"""Llama in the HF layout, from Meta's params.json and tokenizer.model: config, tensors, tokenizer files.
+"""Llama in the HF layout, from Meta's params.json and tokenizer.model: config, tensors, tokenizer
+files.
 
-The version of Llama and its context follow from other settings in params.json. Tokenizers are SentencePiece up to Llama
-2, a tiktoken vocabulary from Llama 3 on.
+The version of Llama and its context follow from other settings in params.json. Tokenizers are
+SentencePiece up to Llama 2, a tiktoken vocabulary from Llama 3 on.
 """
 
 import base64
@@ -55,7 +56,9 @@ class Params(msgspec.Struct, frozen=True):
 
     @property
     def intermediate_size(self) -> int:
-        """Width of the feed-forward layers: 8/3 dim, times ffn_dim_multiplier, rounded up to a multiple_of."""
+        """Width of the feed-forward layers: 8/3 dim, times ffn_dim_multiplier, rounded up to a
+        multiple_of.
+        """
         hidden = int(8 * self.dim / 3)
         if self.ffn_dim_multiplier:
             hidden = int(self.ffn_dim_multiplier * hidden)
@@ -65,14 +68,14 @@ class Params(msgspec.Struct, frozen=True):
 def hf_config(params: Params, vocab_size: int, dtype: str) -> Config:
     """A `LlamaForCausalLM` config for Meta's parameters.
 
-    params: params.json. vocab_size: number of tokens of the tokenizer, since params.json of Llama 2 has -1. dtype: of
-    the weights, as torch names it. Raises BadSource for sizes that do not divide.
+    params: params.json. vocab_size: number of tokens of the tokenizer, since params.json of Llama 2
+    has -1. dtype: of the weights, as torch names it. Raises BadSource for sizes that do not divide.
     """
     kv_heads = params.n_kv_heads or params.n_heads
     if params.dim % params.n_heads or params.n_heads % kv_heads:
         raise BadSource(
-            f"params.json has dim {params.dim}, n_heads {params.n_heads} and n_kv_heads {kv_heads}, which do not "
-            "divide; download it again"
+            f"params.json has dim {params.dim}, n_heads {params.n_heads} and n_kv_heads {kv_heads},"
+            " which do not divide; download it again"
         )
     version = params.version
     config: Config = {
@@ -117,9 +120,9 @@ DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 class TensorTarget(ConvertedTensor):
     """One tensor of the output, in the HF layout.
 
-    origin: its name in Meta's files. join: axis along which the parts are concatenated, None where every part has the
-    whole tensor. head: rows of a head of q and k, which are reordered from pairs (2i, 2i + 1) to (i, i + d/2); 0 for
-    other tensors.
+    origin: its name in Meta's files. join: axis along which the parts are concatenated, None where
+    every part has the whole tensor. head: rows of a head of q and k, which are reordered from pairs
+    (2i, 2i + 1) to (i, i + d/2); 0 for other tensors.
     """
 
     origin: str
@@ -129,12 +132,17 @@ class TensorTarget(ConvertedTensor):
 
 def targets(config: Config) -> Iterator[TensorTarget]:
     """Every tensor of a Llama in the HF layout, in the order in which transformers writes them."""
-    dim, inner, vocab = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
-    heads, kv_heads, width = config["num_attention_heads"], config["num_key_value_heads"], config["head_dim"]
+    dim = config["hidden_size"]
+    inner = config["intermediate_size"]
+    vocab = config["vocab_size"]
+    heads = config["num_attention_heads"]
+    kv_heads = config["num_key_value_heads"]
+    width = config["head_dim"]
     dtype = DTYPES[config["torch_dtype"]]
     yield TensorTarget("model.embed_tokens.weight", dtype, (vocab, dim), "tok_embeddings.weight", 1)
     for index in range(config["num_hidden_layers"]):
-        new, old = f"model.layers.{index}.", f"layers.{index}."
+        new = f"model.layers.{index}."
+        old = f"layers.{index}."
         for name, origin, shape, join, head in (
             ("self_attn.q_proj", "attention.wq", (heads * width, dim), 0, width),
             ("self_attn.k_proj", "attention.wk", (kv_heads * width, dim), 0, width),
@@ -146,7 +154,9 @@ def targets(config: Config) -> Iterator[TensorTarget]:
             ("input_layernorm", "attention_norm", (dim,), None, 0),
             ("post_attention_layernorm", "ffn_norm", (dim,), None, 0),
         ):
-            yield TensorTarget(f"{new}{name}.weight", dtype, shape, f"{old}{origin}.weight", join, head)
+            yield TensorTarget(
+                f"{new}{name}.weight", dtype, shape, f"{old}{origin}.weight", join, head
+            )
     yield TensorTarget("model.norm.weight", dtype, (dim,), "norm.weight", None)
     yield TensorTarget("lm_head.weight", dtype, (vocab, dim), "output.weight", 0)
 
@@ -171,22 +181,39 @@ def is_tiktoken(path: Path) -> bool:
 def vocabulary_size(path: Path) -> int:
     """Number of tokens in a tokenizer.model, special ones included.
 
-    Raises BadSource for a file that is neither SentencePiece nor tiktoken, or without sentencepiece for the former.
+    Raises BadSource for a file that is neither SentencePiece nor tiktoken, or without sentencepiece
+    for the former.
     """
     if path.stat().st_size > MOST_BYTES:
-        raise BadSource(f"{path.name} has more than {MOST_BYTES:,} bytes, too many for a tokenizer; download it again")
+        raise BadSource(
+            f"{path.name} has more than {MOST_BYTES:,} bytes, too many for a tokenizer; download it"
+            " again"
+        )
     if is_tiktoken(path):
         lines = [line.split() for line in path.read_bytes().splitlines() if line.strip()]
         for rank, line in enumerate(lines):
-            if len(line) != 2 or len(line[0]) > MOST_LETTERS or line[1] != str(rank).encode() or not _base64(line[0]):
-                raise BadSource(f"{path.name} is not a tiktoken vocabulary (line {rank + 1}); download it again")
+            if (
+                len(line) != 2
+                or len(line[0]) > MOST_LETTERS
+                or line[1] != str(rank).encode()
+                or not _base64(line[0])
+            ):
+                raise BadSource(
+                    f"{path.name} is not a tiktoken vocabulary (line {rank + 1}); download it again"
+                )
         return len(lines) + SPECIALS
     import sentencepiece
 
     try:
         return int(sentencepiece.SentencePieceProcessor(model_file=str(path)).vocab_size())
-    except (RuntimeError, OSError, UnicodeError):  # the last where the message of an error is not UTF-8
-        raise BadSource(f"{path.name} is neither SentencePiece nor tiktoken; download it again") from None
+    except (
+        RuntimeError,
+        OSError,
+        UnicodeError,
+    ):  # the last where the message of an error is not UTF-8
+        raise BadSource(
+            f"{path.name} is neither SentencePiece nor tiktoken; download it again"
+        ) from None
 
 
 def _base64(text: bytes) -> bool:
@@ -197,22 +224,44 @@ def _base64(text: bytes) -> bool:
 
 
 def special_tokens(version: float) -> list[str]:
-    """The 256 special tokens of Llama 3 or 3.1, in the order of their ids. Source: Meta llama3/tokenizer.py."""
+    """The 256 special tokens of Llama 3 or 3.1, in the order of their ids. Source: Meta
+    llama3/tokenizer.py.
+    """
 
     def reserved(start: int, stop: int) -> list[str]:
         return [f"<|reserved_special_token_{number}|>" for number in range(start, stop)]
 
     if version >= 3.1:
-        names = ["<|begin_of_text|>", "<|end_of_text|>", *reserved(0, 2), "<|finetune_right_pad_id|>", *reserved(2, 3)]
-        names += ["<|start_header_id|>", "<|end_header_id|>", "<|eom_id|>", "<|eot_id|>", "<|python_tag|>"]
+        names = [
+            "<|begin_of_text|>",
+            "<|end_of_text|>",
+            *reserved(0, 2),
+            "<|finetune_right_pad_id|>",
+            *reserved(2, 3),
+        ]
+        names += [
+            "<|start_header_id|>",
+            "<|end_header_id|>",
+            "<|eom_id|>",
+            "<|eot_id|>",
+            "<|python_tag|>",
+        ]
         return names + reserved(3, 3 + SPECIALS - len(names))
-    names = ["<|begin_of_text|>", "<|end_of_text|>", *reserved(0, 4), "<|start_header_id|>", "<|end_header_id|>"]
+    names = [
+        "<|begin_of_text|>",
+        "<|end_of_text|>",
+        *reserved(0, 4),
+        "<|start_header_id|>",
+        "<|end_header_id|>",
+    ]
     names += [*reserved(4, 5), "<|eot_id|>"]
     return names + reserved(5, 5 + SPECIALS - len(names))
 
 
 def tokenizer_config(version: float, context: int) -> JsonObject:
-    """tokenizer_config.json of the HF checkpoints of a Llama version, without a chat template. context: in tokens."""
+    """tokenizer_config.json of the HF checkpoints of a Llama version, without a chat template.
+    context: in tokens.
+    """
     if version >= 3:
         return {
             "bos_token": "<|begin_of_text|>",
@@ -236,7 +285,9 @@ def tokenizer_config(version: float, context: int) -> JsonObject:
 
 
 def tokenizer_requirements(model: Path) -> tuple[Requirement, ...]:
-    """Return what making tokenizer.json needs; nothing for SentencePiece, which stays. model: tokenizer.model."""
+    """Return what making tokenizer.json needs; nothing for SentencePiece, which stays. model:
+    tokenizer.model.
+    """
     if not is_tiktoken(model):
         return ()
     packages = ("tokenizers", "transformers", "tiktoken")
@@ -246,8 +297,9 @@ def tokenizer_requirements(model: Path) -> tuple[Requirement, ...]:
 def write_tokenizer_json(model: Path, target: Path, version: float) -> None:
     """Writes tokenizer.json for a tiktoken vocabulary with the converter of transformers.
 
-    model: the vocabulary. target: the file to write. version: of Llama. The tokenizer puts the beginning-of-text token
-    first, as in the HF checkpoints. Raises BadSource where transformers is not installed.
+    model: the vocabulary. target: the file to write. version: of Llama. The tokenizer puts the
+    beginning-of-text token first, as in the HF checkpoints. Raises BadSource where transformers is
+    not installed.
     """
     for requirement in tokenizer_requirements(model):
         requirement.check()
@@ -258,15 +310,21 @@ def write_tokenizer_json(model: Path, target: Path, version: float) -> None:
     # transformers 5 renamed the argument; either version ignores the other's
     specials = {"extra_special_tokens": names, "additional_special_tokens": names}
     try:
-        tokenizer = TikTokenConverter(vocab_file=str(model), pattern=PATTERN, **specials).converted()
+        tokenizer = TikTokenConverter(
+            vocab_file=str(model), pattern=PATTERN, **specials
+        ).converted()
     except Exception as problem:  # of transformers, for tokens that are there twice and the like
-        raise BadSource(f"{model.name} cannot be converted ({type(problem).__name__}); download it again") from None
+        raise BadSource(
+            f"{model.name} cannot be converted ({type(problem).__name__}); download it again"
+        ) from None
     begin = tokenizer.token_to_id(names[0])
     tokenizer.post_processor = processors.Sequence(
         [
             processors.ByteLevel(trim_offsets=False),
             processors.TemplateProcessing(
-                single=f"{names[0]} $A", pair=f"{names[0]}:0 $A:0 {names[0]}:1 $B:1", special_tokens=[(names[0], begin)]
+                single=f"{names[0]} $A",
+                pair=f"{names[0]}:0 $A:0 {names[0]}:1 $B:1",
+                special_tokens=[(names[0], begin)],
             ),
         ]
     )

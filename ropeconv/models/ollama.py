@@ -1,4 +1,5 @@
-"""Ollama's store of models: names such as `llama3.1:8b`, and the GGUF files that they stand for. Begin with `find`.
+"""Ollama's store of models: names such as `llama3.1:8b`, and the GGUF files that they stand for.
+Begin with `find`.
 
 A store is a folder with `manifests/HOST/NAMESPACE/MODEL/TAG`, one JSON file per model, and
 `blobs/sha256-DIGEST`, the files of all models (https://github.com/ollama/ollama:
@@ -21,7 +22,9 @@ from ..rope.errors import command_line, shown
 
 VARIABLE = "OLLAMA_MODELS"
 FOLDERS = ("~/.ollama/models", "/usr/share/ollama/.ollama/models")
-"""Where models are without OLLAMA_MODELS: those of the user, and those of the service that Linux installs."""
+"""Where models are without OLLAMA_MODELS: those of the user, and those of the service that Linux
+installs.
+"""
 HOST, NAMESPACE, TAG = "registry.ollama.ai", "library", "latest"
 HUB_HOSTS = ("hf.co", "huggingface.co")
 LAYER = "application/vnd.ollama.image."
@@ -72,7 +75,9 @@ class OllamaName:
 
 @dataclass(frozen=True)
 class StoredModel:
-    """A model in a store. root: the folder of the store. layers: media types without their first part, and blobs."""
+    """A model in a store. root: the folder of the store. layers: media types without their first
+    part, and blobs.
+    """
 
     name: OllamaName
     root: Path
@@ -86,11 +91,14 @@ class StoredModel:
         again = f"run `ollama pull {self.name.short}`"
         if not paths:
             raise BadSource(
-                f"{self.name.typed} has no GGUF file in Ollama's store, because it runs in the cloud or has another "
-                "format; choose another model"
+                f"{self.name.typed} has no GGUF file in Ollama's store, because it runs in the"
+                " cloud or has another format; choose another model"
             )
         if not paths[0].is_file():
-            raise BadSource(f"{self.name.typed} lacks its file {paths[0].name[:19]}... in Ollama's store; {again}")
+            raise BadSource(
+                f"{self.name.typed} lacks its file {paths[0].name[:19]}... in Ollama's store;"
+                f" {again}"
+            )
         return paths[0]
 
     def _of(self, kind: str) -> list[Path]:
@@ -109,7 +117,9 @@ class StoredModel:
 
     @cached_property
     def modelfile(self) -> str:
-        """The lines that `ollama show --modelfile` prints, so that an output keeps what the model had."""
+        """The lines that `ollama show --modelfile` prints, so that an output keeps what the model
+        had.
+        """
         lines = [f"FROM {self.path}"]
         lines += [f"FROM {path}" for path in self._of("projector")]
         lines += [f"ADAPTER {path}" for path in self._of("adapter")]
@@ -155,9 +165,11 @@ def _parameter(value: object) -> str:
 
 
 def name_in(reference: str) -> OllamaName | None:
-    """Return the name that a reference is, where it can only be one of Ollama; None for paths and Hub ids.
+    """Return the name that a reference is, where it can only be one of Ollama; None for paths and
+    Hub ids.
 
-    `model`, `model:tag`, `owner/model:tag`, `host/owner/model:tag`, and the address of a page of ollama.com.
+    `model`, `model:tag`, `owner/model:tag`, `host/owner/model:tag`, and the address of a page of
+    ollama.com.
     """
     match = NAME.fullmatch(reference)
     if match is None or any(part and ".." in part for part in match.groups()):
@@ -182,7 +194,8 @@ def folders() -> tuple[Path, ...]:
 
 
 def find(reference: str) -> StoredModel | None:
-    """Return the model of a name in the stores of this machine; None for other references and unknown names.
+    """Return the model of a name in the stores of this machine; None for other references and
+    unknown names.
 
     Case does not count, as in Ollama. Raises BadSource for a damaged manifest.
     """
@@ -226,7 +239,11 @@ def _read(name: OllamaName, root: Path, manifest: Path) -> StoredModel:
         if kind.startswith(LAYER):
             layers.append((kind.removeprefix(LAYER), _blob(root, layer, manifest, name)))
     config = content.get("config")
-    place = _blob(root, config, manifest, name) if isinstance(config, dict) and config.get("digest") else None
+    place = (
+        _blob(root, config, manifest, name)
+        if isinstance(config, dict) and config.get("digest")
+        else None
+    )
     return StoredModel(name, root, tuple(layers), place)
 
 
@@ -234,7 +251,8 @@ def _blob(root: Path, layer: dict[str, Any], manifest: Path, name: OllamaName) -
     digest = DIGEST.fullmatch(str(layer.get("digest")))
     if digest is None:
         raise BadSource(
-            f"{manifest} has {shown(layer.get('digest'))} as a digest; run `ollama pull {name.short}` again"
+            f"{manifest} has {shown(layer.get('digest'))} as a digest; run `ollama pull"
+            f" {name.short}` again"
         )
     return root / "blobs" / f"sha256-{digest[1]}"
 
@@ -259,7 +277,9 @@ def is_blob(path: Path) -> bool:
 
 
 def blob_stem(path: Path) -> str:
-    """Return a name for the output of a blob: that of a model that has it, else the first letters of its digest."""
+    """Return a name for the output of a blob: that of a model that has it, else the first letters
+    of its digest.
+    """
     for name, manifest in _names(path.parent.parent):
         try:
             layers = _read(name, path.parent.parent, manifest).layers
@@ -280,9 +300,14 @@ def absent(reference: str) -> BadSource:
     if name.host in HUB_HOSTS or (name.namespace != NAMESPACE and name.host == HOST):
         pull += f", or give the file itself, {name.namespace}/{name.model}/FILE-{name.tag}.gguf"
     if not known:
-        return BadSource(f"{reference} is not in Ollama's store ({places}), which has no models; {pull}")
+        return BadSource(
+            f"{reference} is not in Ollama's store ({places}), which has no models; {pull}"
+        )
     more = f" and {len(known) - MOST_LISTED} more" if len(known) > MOST_LISTED else ""
-    return BadSource(f"{reference} is not in Ollama's store, which has {', '.join(known[:MOST_LISTED])}{more}; {pull}")
+    return BadSource(
+        f"{reference} is not in Ollama's store, which has {', '.join(known[:MOST_LISTED])}{more};"
+        f" {pull}"
+    )
 
 
 def refuse_change(path: Path, again: str) -> None:

@@ -40,14 +40,21 @@ def open_source(reference: str | os.PathLike[str], family: str = "") -> Source |
     reference = os.fspath(reference)
     source = _open(resolved(reference))
     if family and isinstance(source, GgufSource):
-        raise UsageError(f"--family works only with checkpoints, and {reference} names its architecture; leave it out")
-    source.treat_as, source.modelfile = family, modelfile_of(reference)
+        raise UsageError(
+            f"--family works only with checkpoints, and {reference} names its architecture; leave"
+            " it out"
+        )
+    source.treat_as = family
+    source.modelfile = modelfile_of(reference)
     return source
 
 
 def _open(reference: str) -> Source | GgufSource:
     if re.match("(?!hf:|ollama:)[a-z]+://", reference) and ollama.find(reference) is None:
-        raise BadSource(f"{reference} is not the address of a model on huggingface.co; download it, and give its path")
+        raise BadSource(
+            f"{reference} is not the address of a model on huggingface.co; download it, and give"
+            " its path"
+        )
     path = expanded(reference)
     kind = kind_of(path)
     if kind == "missing":
@@ -57,8 +64,8 @@ def _open(reference: str) -> Source | GgufSource:
         return MetaSource(folder) if _is_meta(name.name for name in path.iterdir()) else folder
     if is_graph(reference):
         raise BadSource(
-            f"{reference} is a compiled graph, which only the commands inspect, compare and apply open; give its "
-            "checkpoint"
+            f"{reference} is a compiled graph, which only the commands inspect, compare and apply"
+            " open; give its checkpoint"
         )
     if is_gguf(path):
         return GgufSource(path)
@@ -66,7 +73,9 @@ def _open(reference: str) -> Source | GgufSource:
 
 
 def _open_elsewhere(reference: str, path: Path) -> Source | GgufSource:
-    """The source of a reference that is not a path here: in Ollama's store, or a file or repository on the Hub."""
+    """The source of a reference that is not a path here: in Ollama's store, or a file or repository
+    on the Hub.
+    """
     stored = ollama.find(reference)
     if stored is not None:
         return OllamaGguf(stored)
@@ -77,20 +86,31 @@ def _open_elsewhere(reference: str, path: Path) -> Source | GgufSource:
     if named_gguf(reference):
         return GgufSource(path)
     if is_graph(reference):
-        raise BadSource(f"{reference} does not exist; give the path of a graph, or of the folder of an export")
+        raise BadSource(
+            f"{reference} does not exist; give the path of a graph, or of the folder of an export"
+        )
     match = re.fullmatch(HUB_ID, reference)
     if match and not reference.startswith((".", "/", "~")):
         _check_address(reference, match[1], match[2])
         source = HubSource(match[1], match[2])
         return MetaSource(source) if _is_meta(file.name for file in source.files()) else source
     others = ", and Ollama has no model of that name" if ollama.name_in(reference) else ""
-    raise BadSource(f"{reference} is neither a folder nor a Hub id{others}; give a path, or owner/name[@revision]")
+    raise BadSource(
+        f"{reference} is neither a folder nor a Hub id{others}; give a path, or"
+        " owner/name[@revision]"
+    )
 
 
 def _is_meta(names: Iterable[str]) -> bool:
-    """Whether file names are those of Meta's layout: params.json and consolidated.NN.pth, without config.json."""
+    """Whether file names are those of Meta's layout: params.json and consolidated.NN.pth, without
+    config.json.
+    """
     files = set(names)
-    return "params.json" in files and "config.json" not in files and any(PART.fullmatch(name) for name in files)
+    return (
+        "params.json" in files
+        and "config.json" not in files
+        and any(PART.fullmatch(name) for name in files)
+    )
 
 
 def _check_address(reference: str, repository: str, *paths: str | None) -> None:
@@ -100,19 +120,26 @@ def _check_address(reference: str, repository: str, *paths: str | None) -> None:
 
     try:
         validate_repo_id(repository)
-        good = all(part not in ("", ".", "..") for path in paths if path for part in path.split("/"))
+        good = all(
+            part not in ("", ".", "..") for path in paths if path for part in path.split("/")
+        )
     except HFValidationError:
         good = False
     if not good:
         raise BadSource(
-            f"{shown(reference)} is not an address on the Hub; write owner/name[@revision][/FILE.gguf], without '.' or "
-            "'..' as a part of it"
+            f"{shown(reference)} is not an address on the Hub; write"
+            " owner/name[@revision][/FILE.gguf], without '.' or '..' as a part of it"
         )
 
 
 def open_checkpoint(reference: str) -> Source:
-    """Like `open_source`, for commands that need a checkpoint in the HF layout. Raises BadSource for GGUF too."""
+    """Like `open_source`, for commands that need a checkpoint in the HF layout. Raises BadSource
+    for GGUF too.
+    """
     source = open_source(reference)
     if isinstance(source, GgufSource):
-        raise BadSource(f"{reference} is a GGUF file; this command needs a checkpoint with config.json and safetensors")
+        raise BadSource(
+            f"{reference} is a GGUF file; this command needs a checkpoint with config.json and"
+            " safetensors"
+        )
     return source

@@ -1,4 +1,6 @@
-"""The projector beside a GGUF file or checkpoint, which brings images and sounds into the language model."""
+"""The projector beside a GGUF file or checkpoint, which brings images and sounds into the language
+model.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ WIDTHS = ("clip.vision.projection_dim", "clip.audio.projection_dim")
 
 
 def projector_beside(source: Origin) -> Path | None:
-    """Return the projector of a local model: a file of its folder with `mmproj` in its name; None without one.
+    """Return the projector of a local model: a file of its folder with `mmproj` in its name; None
+    without one.
 
     One for another model is told by its width, which is that of the model's embeddings.
     """

@@ -12,15 +12,23 @@ from .source import Source
 Purpose = Literal["text", "embedding", "ranking", "diffusion"]
 """The purpose of a model; `runtimes/llamacpp/purpose.py` knows that of GGUF files."""
 RANKS = ("ForSequenceClassification", "ForTokenClassification", "RewardModel", "ForRewardModeling")
-"""Ends of the names of classes that give scores: https://docs.vllm.ai/en/latest/models/pooling_models/."""
+"""Ends of the names of classes that give scores:
+https://docs.vllm.ai/en/latest/models/pooling_models/.
+"""
 DIFFUSION = ("diffusion", "llada", "dream", "rnd1")
-"""Beginnings of the model types of models that fill in masks instead of predicting the next token."""
+"""Beginnings of the model types of models that fill in masks instead of predicting the next
+token.
+"""
 POOLING = "modules.json"
-"""The file by which sentence-transformers, and vLLM after it, knows a model that pools its hidden states."""
+"""The file by which sentence-transformers, and vLLM after it, knows a model that pools its hidden
+states.
+"""
 
 
 def checkpoint_purpose(source: Source) -> Purpose:
-    """Return what a checkpoint is run for, from its model type, its classes, its files and its family."""
+    """Return what a checkpoint is run for, from its model type, its classes, its files and its
+    family.
+    """
     config: Config = {}
     is_encoder = has_pooling = False
     with suppress(BadSource):

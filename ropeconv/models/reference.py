@@ -25,14 +25,17 @@ COMMAND = re.compile(r"^[ \t]*([A-Za-z]+)(?:[ \t]+(\S+))?", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Modelfile:
-    """A Modelfile of Ollama. name: of the file or of the model in Ollama's store, for messages. text: its content."""
+    """A Modelfile of Ollama. name: of the file or of the model in Ollama's store, for messages.
+    text: its content.
+    """
 
     name: str
     text: str
 
 
 def resolved(reference: str) -> str:
-    """A reference as `open_source` takes it, from an address of the Hub or the path of a Modelfile; others unchanged.
+    """A reference as `open_source` takes it, from an address of the Hub or the path of a Modelfile;
+    others unchanged.
 
     reference: as the user wrote it. Raises BadSource for a name that Ollama's store does not have.
     """
@@ -52,7 +55,8 @@ def resolved(reference: str) -> str:
 
 
 def names_gguf(reference: str) -> bool:
-    """Whether a reference is a GGUF file: by its first bytes where it is on this disk, else by its name.
+    """Whether a reference is a GGUF file: by its first bytes where it is on this disk, else by its
+    name.
 
     Raises what `resolved` raises.
     """
@@ -74,7 +78,8 @@ def modelfile_in(reference: str) -> Path | None:
 
 
 def modelfile_of(reference: str) -> Modelfile | None:
-    """The Modelfile that a reference is, with the lines that it inherits from a model in Ollama's store.
+    """The Modelfile that a reference is, with the lines that it inherits from a model in Ollama's
+    store.
 
     For a model of the store that is its own. None for other references.
     """
@@ -101,7 +106,9 @@ def _beside(path: Path, model: str) -> Path | None:
 
 
 def _of_modelfile(path: Path) -> str:
-    """The model of a Modelfile: a path beside it, a model in Ollama's store, or a reference to the Hub."""
+    """The model of a Modelfile: a path beside it, a model in Ollama's store, or a reference to the
+    Hub.
+    """
     model = _from_line(path, read_text(path, path.name))
     beside = _beside(path, model)
     if beside is not None:
@@ -115,17 +122,26 @@ def _of_modelfile(path: Path) -> str:
             f"{path} is FROM {shown(model)}, which is not a file next to it; pass its GGUF file "
             "(`ollama show --modelfile NAME` names it)"
         )
-    raise BadSource(f"{path} is FROM {shown(model)}, which is not a file next to it; {ollama.absent(model)}")
+    raise BadSource(
+        f"{path} is FROM {shown(model)}, which is not a file next to it; {ollama.absent(model)}"
+    )
 
 
 def _inherit(text: str, base: str) -> str:
-    """The text of a Modelfile with the lines of the model that it is made from, as `ollama create` inherits them.
+    """The text of a Modelfile with the lines of the model that it is made from, as `ollama create`
+    inherits them.
 
-    Ollama replaces what a Modelfile says itself: its template, its system prompt, each of its parameters.
+    Ollama replaces what a Modelfile says itself: its template, its system prompt, each of its
+    parameters.
     """
     own = {_key(block) for block in _blocks(text)} - {("FROM", "")}
-    _, *inherited = _blocks(base)  # without its FROM line, which this Modelfile has; those of projectors stay
-    return "\n".join([text.rstrip("\n"), *(block for block in inherited if _key(block) not in own)]) + "\n"
+    _, *inherited = _blocks(
+        base
+    )  # without its FROM line, which this Modelfile has; those of projectors stay
+    return (
+        "\n".join([text.rstrip("\n"), *(block for block in inherited if _key(block) not in own)])
+        + "\n"
+    )
 
 
 def _key(block: str) -> tuple[str, str]:

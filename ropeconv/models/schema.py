@@ -1,4 +1,6 @@
-"""The types and ranges of the keys of config.json that are read, checked at once before anything is computed."""
+"""The types and ranges of the keys of config.json that are read, checked at once before anything is
+computed.
+"""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -20,7 +22,9 @@ Config = JsonObject
 
 
 def first_present(part: Config, keys: Iterable[str], default: object = None) -> Any:
-    """The value of the first key that is present and not null; a dot stands between the keys of nested objects."""
+    """The value of the first key that is present and not null; a dot stands between the keys of
+    nested objects.
+    """
     for key in keys:
         value: Any = part
         for name in key.split("."):
@@ -31,14 +35,20 @@ def first_present(part: Config, keys: Iterable[str], default: object = None) -> 
 
 
 def text_config(config: Config) -> Config | None:
-    """The `text_config` of a config, which Qwen's Omni models have in their `thinker_config`; None without one."""
+    """The `text_config` of a config, which Qwen's Omni models have in their `thinker_config`; None
+    without one.
+    """
     thinker = config.get("thinker_config")
     text = (thinker if isinstance(thinker, dict) else config).get("text_config")
     return text if isinstance(text, dict) else None
 
 
-def positive_int(part: Config, keys: tuple[str, ...], default: int | None = None, least: int = 1) -> int | None:
-    """Like `first_present`, for a whole number of at least `least`. Raises BadSource for another value."""
+def positive_int(
+    part: Config, keys: tuple[str, ...], default: int | None = None, least: int = 1
+) -> int | None:
+    """Like `first_present`, for a whole number of at least `least`. Raises BadSource for another
+    value.
+    """
     value = first_present(part, keys, default)
     if value is None:
         return None
@@ -65,7 +75,10 @@ Width = Annotated[float, Meta(ge=1, le=WIDEST_HEAD, multiple_of=1)]
 Size = Annotated[float, Meta(ge=1, le=1 << 31, multiple_of=1)]
 Index = Annotated[float, Meta(ge=0, le=1 << 31, multiple_of=1)]
 Sizes = Size | Annotated[list[Size], Meta(max_length=MOST_LAYERS)]
-Interval = Annotated[float, Meta(ge=0, le=MOST_LAYERS, multiple_of=1)] | Annotated[str, Meta(max_length=MOST_LAYERS)]
+Interval = (
+    Annotated[float, Meta(ge=0, le=MOST_LAYERS, multiple_of=1)]
+    | Annotated[str, Meta(max_length=MOST_LAYERS)]
+)
 Tokens = Annotated[float, Meta(ge=1, le=MOST_TOKENS, multiple_of=1)]
 Length = Annotated[float, Meta(ge=1, le=MOST_TOKENS)]
 Base = Annotated[float, Meta(gt=1, le=LARGEST)]
@@ -81,31 +94,50 @@ Divisors = Annotated[list[Annotated[float, Meta(gt=0, lt=3.5e38)]], Meta(max_len
 Sections = Annotated[list[Annotated[int, Meta(ge=0, le=WIDEST_HEAD)]], Meta(max_length=64)]
 
 WORDS: dict[object, str] = {
-    Name: "a name", Flag: "true or false", Switch: "true or false",
-    Names: f"a list of at most {MOST_LAYERS:,} names", Flags: f"a list of at most {MOST_LAYERS:,} flags",
-    Layers: f"a positive whole number there, at most {MOST_LAYERS:,}: published models have up to 128 layers",
-    Width: f"a positive whole number there, at most {WIDEST_HEAD:,}: published models have heads of up to 576",
-    Size: "a positive whole number there", Index: "a whole number there",
+    Name: "a name",
+    Flag: "true or false",
+    Switch: "true or false",
+    Names: f"a list of at most {MOST_LAYERS:,} names",
+    Flags: f"a list of at most {MOST_LAYERS:,} flags",
+    Layers: (
+        f"a positive whole number there, at most {MOST_LAYERS:,}: published models have up to 128"
+        " layers"
+    ),
+    Width: (
+        f"a positive whole number there, at most {WIDEST_HEAD:,}: published models have heads of up"
+        " to 576"
+    ),
+    Size: "a positive whole number there",
+    Index: "a whole number there",
     Sizes: "a positive whole number there, or one for each layer",
-    Interval: f"a positive whole number there, at most {MOST_LAYERS:,}, or the pattern of the layers as letters",
+    Interval: (
+        f"a positive whole number there, at most {MOST_LAYERS:,}, or the pattern of the layers as"
+        " letters"
+    ),
     Tokens: f"a positive whole number there, at most {MOST_TOKENS:,}",
     Length: f"a number there, of at least 1 and at most {MOST_TOKENS:,}",
-    Base: "a number above 1 there: a base must be above 1", Share: "a number above 0 and up to 1",
-    Bases: "a number above 1 there, or one for each layer", Shares: "a list of numbers above 0 and up to 1",
-    ShareOrNone: "a share from 0 to 1", Positive: f"a positive number there, at most {LARGEST:g}",
-    Factor: "a positive number there, at most 1e6", Turns: "a number from 1e-6 to 1e6 there", Number: "a number there",
-    Object: "an object", Numbers: "a list of the numbers of layers, from 0",
+    Base: "a number above 1 there: a base must be above 1",
+    Share: "a number above 0 and up to 1",
+    Bases: "a number above 1 there, or one for each layer",
+    Shares: "a list of numbers above 0 and up to 1",
+    ShareOrNone: "a share from 0 to 1",
+    Positive: f"a positive number there, at most {LARGEST:g}",
+    Factor: "a positive number there, at most 1e6",
+    Turns: "a number from 1e-6 to 1e6 there",
+    Number: "a number there",
+    Object: "an object",
+    Numbers: "a list of the numbers of layers, from 0",
     Divisors: "positive numbers there, one per pair",
     Sections: "a list of whole numbers there",
-}  # fmt: skip
+}
 """The correct value of each type, for messages."""
 
 LAYER_TYPES = ("full_attention", "sliding_attention")
 PER_LAYER = "per_layer_config"
 DUAL_CHUNK = "dual_chunk_attention_config"
 DIFFUSION = (
-    "image and video models compute their RoPE from the size of the picture at run time, so none can be written into a "
-    "checkpoint; give a language model"
+    "image and video models compute their RoPE from the size of the picture at run time, so none"
+    " can be written into a checkpoint; give a language model"
 )
 LAYER_SHARES = "partial_rotary_factors"
 """The key of a list with the share of a head that rotates in each layer."""
@@ -114,29 +146,60 @@ NORM_AFTER = "norm_after"
 SETTINGS = ("rope_scaling", "rope_parameters", "llama_4_scaling")
 
 ROPE: dict[str, object] = {
-    "rope_type": Name, "type": Name, "rope_theta": Base, "factor": Factor, "attention_factor": Positive,
-    "attn_factor": Positive, "beta_fast": Turns, "beta_slow": Turns, "mscale": Number, "mscale_all_dim": Number,
-    "long_mscale": Positive, "short_mscale": Positive, "low_freq_factor": Factor, "high_freq_factor": Factor,
-    "original_max_position_embeddings": Length, "alpha": Number, "partial_rotary_factor": ShareOrNone,
-    "short_factor": Divisors, "long_factor": Divisors, "truncate": Flag, "llama_4_scaling_beta": Number, "beta": Number,
+    "rope_type": Name,
+    "type": Name,
+    "rope_theta": Base,
+    "factor": Factor,
+    "attention_factor": Positive,
+    "attn_factor": Positive,
+    "beta_fast": Turns,
+    "beta_slow": Turns,
+    "mscale": Number,
+    "mscale_all_dim": Number,
+    "long_mscale": Positive,
+    "short_mscale": Positive,
+    "low_freq_factor": Factor,
+    "high_freq_factor": Factor,
+    "original_max_position_embeddings": Length,
+    "alpha": Number,
+    "partial_rotary_factor": ShareOrNone,
+    "short_factor": Divisors,
+    "long_factor": Divisors,
+    "truncate": Flag,
+    "llama_4_scaling_beta": Number,
+    "beta": Number,
     "mrope_section": Sections,
-}  # fmt: skip
+}
 """The keys of a RoPE dictionary."""
 TOP: dict[str, object] = {
-    "layer_types": Names, "original_max_position_embeddings": Length, "max_sequence_length": Length,
-    PER_LAYER: Object, DUAL_CHUNK: Object, "vocab_size": Size, "intermediate_size": Sizes, "alibi": Flag,
-    "tie_word_embeddings": Flag, LAYER_SHARES: Shares, NORM_AFTER: Flag,
-}  # fmt: skip
+    "layer_types": Names,
+    "original_max_position_embeddings": Length,
+    "max_sequence_length": Length,
+    PER_LAYER: Object,
+    DUAL_CHUNK: Object,
+    "vocab_size": Size,
+    "intermediate_size": Sizes,
+    "alibi": Flag,
+    "tie_word_embeddings": Flag,
+    LAYER_SHARES: Shares,
+    NORM_AFTER: Flag,
+}
 """Keys that mean the same in all families."""
 
 
 def check_config(config: Config, parts: Iterable[Config], family: Family) -> None:
-    """Raises BadSource where a key that is read has another type or range. parts: the text parts of the config."""
+    """Raises BadSource where a key that is read has another type or range. parts: the text parts of
+    the config.
+    """
     types = _types_of(family)
     for part in parts:
         _check_part(part, types, family)
     _check(config, {"quantization_config": Object}, "")
-    _check(config.get("quantization_config") or {}, {"quant_method": Name}, " in its quantization_config")
+    _check(
+        config.get("quantization_config") or {},
+        {"quant_method": Name},
+        " in its quantization_config",
+    )
 
 
 def _check_part(part: Config, types: Mapping[str, object], family: Family) -> None:
@@ -146,16 +209,33 @@ def _check_part(part: Config, types: Mapping[str, object], family: Family) -> No
             _check_one(key, value, kind, "")
     for settings in (part.get(PER_LAYER) or {}).values():
         if not isinstance(settings, dict):
-            raise BadSource(f"config.json has {shown(settings)} in {PER_LAYER}; write an object there")
+            raise BadSource(
+                f"config.json has {shown(settings)} in {PER_LAYER}; write an object there"
+            )
         window = {family.window.key: Index} if family.window.key else {}
-        _check(settings, {"head_dim": Width, "num_key_value_heads": Size, **window}, f" in its {PER_LAYER}")
-    _check(part.get(DUAL_CHUNK) or {}, {"original_max_position_embeddings": Tokens}, f" in its {DUAL_CHUNK}")
+        _check(
+            settings,
+            {"head_dim": Width, "num_key_value_heads": Size, **window},
+            f" in its {PER_LAYER}",
+        )
+    _check(
+        part.get(DUAL_CHUNK) or {},
+        {"original_max_position_embeddings": Tokens},
+        f" in its {DUAL_CHUNK}",
+    )
     for key in SETTINGS:
         rope = part.get(key)
-        nested = [rope.get(name) for name in (*LAYER_TYPES, *family.layers.types)] if isinstance(rope, dict) else []
+        nested = (
+            [rope.get(name) for name in (*LAYER_TYPES, *family.layers.types)]
+            if isinstance(rope, dict)
+            else []
+        )
         for settings in filter(None, [rope, *nested]):
             if not isinstance(settings, dict):
-                raise BadSource(f"config.json has a RoPE setting of {shown(settings)}; write an object there, or null")
+                raise BadSource(
+                    f"config.json has a RoPE setting of {shown(settings)}; write an object there,"
+                    " or null"
+                )
             _check(settings, ROPE, " in its RoPE settings")
 
 
@@ -168,7 +248,9 @@ def _check(data: Mapping[str, object], types: Mapping[str, object], place: str) 
                 _check_one(key, data[key], kind, place)
         raise
     except UnicodeError:
-        raise BadSource(f"config.json has an unpaired surrogate{place}; write the whole character") from None
+        raise BadSource(
+            f"config.json has an unpaired surrogate{place}; write the whole character"
+        ) from None
 
 
 @cache
@@ -190,16 +272,31 @@ def _check_one(key: str, value: object, kind: object, place: str) -> None:
 
 def _types_of(family: Family) -> dict[str, object]:
     """The types of the keys that are read for a family."""
-    keys, layers, window = family.keys, family.layers, family.window
+    keys = family.keys
+    layers = family.layers
+    window = family.window
     types: dict[str, object] = dict(TOP)
     groups: tuple[tuple[tuple[str, ...], object], ...] = (
-        (keys.theta, Base), (keys.local_theta, Base), (keys.partial, Share), (keys.rotary_dim, Width),
-        (keys.head_dim, Width), (keys.local_head_dim, Width), (keys.hidden, Size), (keys.heads, Size),
-        (keys.kv_heads, Size), (keys.layers, Layers), (keys.context, Tokens), ((layers.interval_key,), Interval),
-        ((layers.flags,), Flags), ((keys.layer_theta,), Bases), ((layers.indices,), Numbers), ((window.key,), Index),
-        ((window.switch,), Switch), ((window.first_key, family.cache.shared[0]), Index),
+        (keys.theta, Base),
+        (keys.local_theta, Base),
+        (keys.partial, Share),
+        (keys.rotary_dim, Width),
+        (keys.head_dim, Width),
+        (keys.local_head_dim, Width),
+        (keys.hidden, Size),
+        (keys.heads, Size),
+        (keys.kv_heads, Size),
+        (keys.layers, Layers),
+        (keys.context, Tokens),
+        ((layers.interval_key,), Interval),
+        ((layers.flags,), Flags),
+        ((keys.layer_theta,), Bases),
+        ((layers.indices,), Numbers),
+        ((window.key,), Index),
+        ((window.switch,), Switch),
+        ((window.first_key, family.cache.shared[0]), Index),
         ((family.cache.index_key, *family.cache.global_heads[:1]), Size),
-    )  # fmt: skip
+    )
     if family.mla:
         groups += ((("kv_lora_rank", "qk_nope_head_dim", "v_head_dim"), Size),)
     for names, kind in groups:

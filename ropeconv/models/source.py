@@ -1,4 +1,6 @@
-"""Source, the interface to a checkpoint wherever it is stored, and Origin, what it shares with GGUF files."""
+"""Source, the interface to a checkpoint wherever it is stored, and Origin, what it shares with GGUF
+files.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -15,7 +17,16 @@ from ..formats import jsontext
 from ..formats.disk import Advance, FileIdentity, copy_file, sha256, text_digest, weights_digest
 from ..formats.files import open_regular, read_text
 from ..formats.jsontext import parse
-from ..formats.safetensors import INDEX, MOST_TENSORS, Header, Tensor, read_header, safe_name, shards, tensors
+from ..formats.safetensors import (
+    INDEX,
+    MOST_TENSORS,
+    Header,
+    Tensor,
+    read_header,
+    safe_name,
+    shards,
+    tensors,
+)
 from ..rope.errors import RopeconvError, shown
 from .config import detect
 from .family import Family
@@ -27,7 +38,9 @@ MOST_NAMED = 8
 
 
 def without_config(reference: str, names: Iterable[str], adapter: str | None) -> BadSource:
-    """The error for files without a config.json. adapter: the text of adapter_config.json, None without."""
+    """The error for files without a config.json. adapter: the text of adapter_config.json, None
+    without.
+    """
     names = set(names)
     ggufs = sorted(name for name in names if name.endswith(".gguf"))
     if "model_index.json" in names:
@@ -35,21 +48,41 @@ def without_config(reference: str, names: Iterable[str], adapter: str | None) ->
     if adapter is not None:
         base = parse(adapter, ADAPTER).get("base_model_name_or_path")
         return BadSource(
-            f"{reference} is a PEFT adapter, which has no RoPE settings; bake its base model "
-            f"({shown(base) if base else 'which it does not name'}), and load the adapter on the result"
+            f"{reference} is a PEFT adapter, which has no RoPE settings; bake its base model"
+            f" ({shown(base) if base else 'which it does not name'}), and load the adapter on the"
+            " result"
         )
     if ggufs:
         paths = ", ".join(f"{reference}/{name}" for name in ggufs[:MOST_NAMED])
         more = f" and {len(ggufs) - MOST_NAMED} more" if len(ggufs) > MOST_NAMED else ""
-        return BadSource(f"{reference} contains GGUF files but no config.json; pass one of them: {paths}{more}")
-    return BadSource(f"{reference} has no config.json, so it is not a checkpoint; give another folder or id")
+        return BadSource(
+            f"{reference} contains GGUF files but no config.json; pass one of them: {paths}{more}"
+        )
+    return BadSource(
+        f"{reference} has no config.json, so it is not a checkpoint; give another folder or id"
+    )
 
 
 SINGLE = "model.safetensors"
 OTHER_WEIGHTS = (
-    "*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack", "*.onnx", "*.onnx_data", "*.gguf", "*.tflite", "*.ot",
-    "original/*", "onnx/*", "openvino/*", "coreml/*", "*.bin.index.json", "consolidated*.safetensors",
-)  # fmt: skip
+    "*.bin",
+    "*.pt",
+    "*.pth",
+    "*.ckpt",
+    "*.h5",
+    "*.msgpack",
+    "*.onnx",
+    "*.onnx_data",
+    "*.gguf",
+    "*.tflite",
+    "*.ot",
+    "original/*",
+    "onnx/*",
+    "openvino/*",
+    "coreml/*",
+    "*.bin.index.json",
+    "consolidated*.safetensors",
+)
 RECEIPT = "ropeconv.json"
 CARD, SOURCE_CARD = "README.md", "README-source.md"
 """The model card of an output, and the card of its source beside it."""
@@ -60,14 +93,17 @@ LARGE = 64 << 20
 PIECE = 1 << 20
 """Bytes of a file that `stream` reads at a time."""
 MAX_HEADERS = 48 << 20
-"""Bytes of all headers together; those of a Kimi K2 in GPTQ, with 276,480 tensors of experts, have 35 million."""
+"""Bytes of all headers together; those of a Kimi K2 in GPTQ, with 276,480 tensors of experts, have
+35 million.
+"""
 
 
 @dataclass(frozen=True)
 class SourceFile:
     """A file of a checkpoint.
 
-    name: relative to its folder. size: in bytes. sha256: None where knowing it would mean reading the file.
+    name: relative to its folder. size: in bytes. sha256: None where knowing it would mean reading
+    the file.
     """
 
     name: str
@@ -79,8 +115,9 @@ class SourceFile:
 class GeneratedFile:
     """A file that a conversion makes.
 
-    name: relative to the folder. size: in bytes (of tokenizers, roughly). write(target, advance): writes it to a path,
-    and calls advance with the bytes done. stream: yields the same bytes without writing them, None where it cannot.
+    name: relative to the folder. size: in bytes (of tokenizers, roughly). write(target, advance):
+    writes it to a path, and calls advance with the bytes done. stream: yields the same bytes
+    without writing them, None where it cannot.
     """
 
     name: str
@@ -92,10 +129,11 @@ class GeneratedFile:
 class Origin:
     """Where a model is from.
 
-    name: the first part of the default name of an output. reference: how the user named the source. kind: "folder",
-    "hub", "meta", "config", "gguf" or "graph". commit: on the Hub; None for others. treat_as: the name of the family
-    that the user says the model is of; empty to go by its model_type. modelfile: the Modelfile that the user named,
-    None for other sources. as_draft: whether a draft model is expected, which is refused as a model of its own.
+    name: the first part of the default name of an output. reference: how the user named the source.
+    kind: "folder", "hub", "meta", "config", "gguf" or "graph". commit: on the Hub; None for others.
+    treat_as: the name of the family that the user says the model is of; empty to go by its
+    model_type. modelfile: the Modelfile that the user named, None for other sources. as_draft:
+    whether a draft model is expected, which is refused as a model of its own.
     """
 
     name: str
@@ -108,10 +146,11 @@ class Origin:
 
     @cached_property
     def identity(self) -> str:
-        """A digest that identifies the model, in hexadecimal: the same for `eval`, `tune`, `run` and `apply`.
+        """A digest that identifies the model, in hexadecimal: the same for `eval`, `tune`, `run`
+        and `apply`.
 
-        On the Hub by repository and commit. Local files count by their contents: whole for configs, tokenizers and
-        code, by `weights_digest` for weights. Cards (*.md) do not count.
+        On the Hub by repository and commit. Local files count by their contents: whole for configs,
+        tokenizers and code, by `weights_digest` for weights. Cards (*.md) do not count.
         """
         raise NotImplementedError
 
@@ -120,7 +159,8 @@ class Origin:
         return {"reference": self.reference, "kind": self.kind, "commit": self.commit}
 
     def identities(self, unread: Collection[str] = ()) -> Mapping[Path, FileIdentity | None]:
-        """The files of this disk that it is read from, as they were before that; none of the Hub's cache.
+        """The files of this disk that it is read from, as they were before that; none of the Hub's
+        cache.
 
         unread: names of files that are not.
         """
@@ -128,7 +168,9 @@ class Origin:
 
 
 class Source(Origin, ABC):
-    """A checkpoint in Hugging Face's layout, or one that is presented as such. It is only read, never written to."""
+    """A checkpoint in Hugging Face's layout, or one that is presented as such. It is only read,
+    never written to.
+    """
 
     @property
     def requirements(self) -> tuple[Requirement, ...]:
@@ -141,7 +183,9 @@ class Source(Origin, ABC):
 
     @abstractmethod
     def path(self, name: str) -> Path:
-        """The local path of a file, which is fetched first where it is not there. name: as in `files`."""
+        """The local path of a file, which is fetched first where it is not there. name: as in
+        `files`.
+        """
 
     def read(self, name: str, start: int, stop: int) -> bytes:
         """Bytes start .. stop - 1 of a file, which is not fetched as a whole where it is not local.
@@ -152,13 +196,16 @@ class Source(Origin, ABC):
             return whole(file, name, start, stop)
 
     def stream(self, name: str) -> Iterator[bytes]:
-        """The bytes of a file in pieces; the file is fetched where it is not local. name: as in `files`."""
+        """The bytes of a file in pieces; the file is fetched where it is not local. name: as in
+        `files`.
+        """
         with open_regular(self.path(name)) as file:
             while block := file.read(PIECE):
                 yield block
 
     def text(self, name: str) -> str | None:
-        """The content of a small text file with its own line ends; None where there is no file of that name.
+        """The content of a small text file with its own line ends; None where there is no file of
+        that name.
 
         Raises BadSource if it is not UTF-8, not a regular file, or longer than any such file.
         """
@@ -170,7 +217,9 @@ class Source(Origin, ABC):
         """The content of config.json. Raises BadSource where it is absent or not a JSON object."""
         text = self.text("config.json")
         if text is None:
-            raise without_config(self.reference, (file.name for file in self.files()), self.text(ADAPTER))
+            raise without_config(
+                self.reference, (file.name for file in self.files()), self.text(ADAPTER)
+            )
         return jsontext.parse(text, "config.json")
 
     @cached_property
@@ -184,8 +233,13 @@ class Source(Origin, ABC):
             if file.name in weights or file.size > LARGE:
                 header = Header({}, {}, 0)
                 with suppress(BadSource):  # of a damaged file, which is reported where it is read
-                    header = self.header(file.name) if file.name.endswith(".safetensors") else header
-                places = ((header.data_start + item.start, item.stop - item.start) for item in header.tensors.values())
+                    header = (
+                        self.header(file.name) if file.name.endswith(".safetensors") else header
+                    )
+                places = (
+                    (header.data_start + item.start, item.stop - item.start)
+                    for item in header.tensors.values()
+                )
                 parts.append(f"{file.name} {weights_digest(path, header.data_start, places)}")
             else:
                 parts.append(f"{file.name} {sha256(path)}")
@@ -197,7 +251,9 @@ class Source(Origin, ABC):
         return detect(self.config(), self.treat_as, self._shapes)
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of all tensors by name, from the headers of a folder; empty ones if only the index is read."""
+        """The shapes of all tensors by name, from the headers of a folder; empty ones if only the
+        index is read.
+        """
         try:
             if self.kind == "folder" and self.weights():
                 return {name: tensor.shape for name, tensor in self.tensors.items()}
@@ -206,7 +262,9 @@ class Source(Origin, ABC):
             return {}
 
     def weights(self) -> tuple[str, ...]:
-        """Names of the model's safetensors files, empty where it has none. Raises BadSource where some are missing."""
+        """Names of the model's safetensors files, empty where it has none. Raises BadSource where
+        some are missing.
+        """
         names = {file.name for file in self.files()}
         index = self.text(INDEX)
         if index is None:
@@ -214,11 +272,15 @@ class Source(Origin, ABC):
         files = shards(index)
         missing = [name for name in files if name not in names]
         if missing:
-            raise BadSource(f"{INDEX} names {missing[0]}, which is missing; download the checkpoint again")
+            raise BadSource(
+                f"{INDEX} names {missing[0]}, which is missing; download the checkpoint again"
+            )
         return files
 
     def header(self, name: str) -> Header:
-        """The header of a safetensors file, which is fetched where it is not local. name: as in `files`."""
+        """The header of a safetensors file, which is fetched where it is not local. name: as in
+        `files`.
+        """
         return read_header(self.path(name))
 
     def _each_header(self, names: Sequence[str]) -> Iterator[tuple[str, Header]]:
@@ -228,25 +290,37 @@ class Source(Origin, ABC):
 
     @cached_property
     def headers(self) -> dict[str, Header]:
-        """The headers of the model's safetensors files, by file name. Raises BadSource where they are too large."""
-        headers, size, count = {}, 0, 0
+        """The headers of the model's safetensors files, by file name. Raises BadSource where they
+        are too large.
+        """
+        headers = {}
+        size = 0
+        count = 0
         for name, header in self._each_header(self.weights()):
             headers[name] = header
-            size, count = size + headers[name].data_start, count + len(headers[name].tensors)
+            size = size + headers[name].data_start
+            count = count + len(headers[name].tensors)
             if size > MAX_HEADERS or count > MOST_TENSORS:
                 raise BadSource(
-                    f"the headers of {self.reference} have more than {MAX_HEADERS:,} bytes or {MOST_TENSORS:,} "
-                    "tensors; it is damaged"
+                    f"the headers of {self.reference} have more than {MAX_HEADERS:,} bytes or"
+                    f" {MOST_TENSORS:,} tensors; it is damaged"
                 )
         return headers
 
     @cached_property
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor of the model by name, from the headers."""
-        return {name: tensor for header in self.headers.values() for name, tensor in header.tensors.items()}
+        return {
+            name: tensor
+            for header in self.headers.values()
+            for name, tensor in header.tensors.items()
+        }
 
-    def copied_files(self, all_files: bool = False) -> tuple[tuple[SourceFile, ...], tuple[SourceFile, ...]]:
-        """Files to copy into an output, and files to leave out: the same weights in other formats, unless `all_files`.
+    def copied_files(
+        self, all_files: bool = False
+    ) -> tuple[tuple[SourceFile, ...], tuple[SourceFile, ...]]:
+        """Files to copy into an output, and files to leave out: the same weights in other formats,
+        unless `all_files`.
 
         Raises BadSource for a file name that is not inside the checkpoint.
         """
@@ -256,9 +330,12 @@ class Source(Origin, ABC):
         for file in self.files():
             if not safe_name(file.name):
                 raise BadSource(
-                    f"{self.reference} has a file named {shown(file.name)}, outside its folder; do not trust it"
+                    f"{self.reference} has a file named {shown(file.name)}, outside its folder; do"
+                    " not trust it"
                 )
-            duplicate = file.name not in weights and any(fnmatch(file.name, pattern) for pattern in OTHER_WEIGHTS)
+            duplicate = file.name not in weights and any(
+                fnmatch(file.name, pattern) for pattern in OTHER_WEIGHTS
+            )
             if file.name == RECEIPT:
                 continue
             (left_out if duplicate and weights and not all_files else copied).append(file)
@@ -273,13 +350,18 @@ class Source(Origin, ABC):
         return ()
 
     def is_generated(self, name: str) -> bool:
-        """Whether a conversion makes the file, so that only `copy` gives it. name: as in `files`."""
-        return name in self.generated_texts() or any(item.name == name for item in self.generated_files())
+        """Whether a conversion makes the file, so that only `copy` gives it. name: as in
+        `files`.
+        """
+        return name in self.generated_texts() or any(
+            item.name == name for item in self.generated_files()
+        )
 
     def copy(self, name: str, target: Path, advance: Advance = lambda done: None) -> None:
         """Writes a file to a path: a copy, or what a conversion makes.
 
-        name: as in `files`. advance: called with the bytes done since the last call. Raises OSError.
+        name: as in `files`. advance: called with the bytes done since the last call. Raises
+        OSError.
         """
         generated = next((item for item in self.generated_files() if item.name == name), None)
         if generated is not None:
@@ -294,13 +376,17 @@ class Source(Origin, ABC):
         return ()
 
     def tensor_names(self) -> tuple[str, ...] | None:
-        """Names of all tensors, from the index; None without an index, which would require fetching the weights."""
+        """Names of all tensors, from the index; None without an index, which would require fetching
+        the weights.
+        """
         index = self.text(INDEX)
         return None if index is None else tensors(index)
 
 
 def whole(file: BinaryIO, name: str, start: int, stop: int) -> bytes:
-    """Bytes start .. stop - 1 of an open file. name: for the message. Raises BadSource where it is shorter."""
+    """Bytes start .. stop - 1 of an open file. name: for the message. Raises BadSource where it is
+    shorter.
+    """
     file.seek(start)
     content = file.read(stop - start)
     if len(content) != stop - start:

@@ -1,4 +1,6 @@
-"""Read lists of numbers from JSON (also config.json), CSV and other text, .npy, .safetensors and .pt files."""
+"""Read lists of numbers from JSON (also config.json), CSV and other text, .npy, .safetensors and
+.pt files.
+"""
 
 import csv
 import math
@@ -23,7 +25,9 @@ from ..rope.errors import counted, shown
 
 LONGEST = 65_536
 """Limit of a list; the widest published heads rotate 256 pairs."""
-Numbers = Annotated[list[Annotated[float, msgspec.Meta(ge=-1e38, le=1e38)]], msgspec.Meta(max_length=LONGEST)]
+Numbers = Annotated[
+    list[Annotated[float, msgspec.Meta(ge=-1e38, le=1e38)]], msgspec.Meta(max_length=LONGEST)
+]
 FILES = "a .json, .csv, .txt, .npy, .safetensors or .pt file"
 SEARCHED = ("inv_freq", "long_factor", "short_factor")
 """The names of lists that methods search for."""
@@ -31,14 +35,24 @@ COMMENT = re.compile(r"(#|//).*")
 REPAIRED = ("lfs", "html")
 """Kinds of texts that are not the file that was meant."""
 REAL = "fiu"  # numpy's kinds of floats, integers and unsigned integers
-STORED = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1", "U8": "u1"}
+STORED = {
+    "F64": "<f8",
+    "F32": "<f4",
+    "F16": "<f2",
+    "I64": "<i8",
+    "I32": "<i4",
+    "I16": "<i2",
+    "I8": "i1",
+    "U8": "u1",
+}
 
 
 def read_lists(path: Path) -> dict[str, list[float]]:
-    """Return the lists of numbers in a file, by name; a single list gets every name that methods search for.
+    """Return the lists of numbers in a file, by name; a single list gets every name that methods
+    search for.
 
-    A file is read as what its first bytes are, whatever its name. Raises UsageError when the file cannot be read or has
-    no list of numbers.
+    A file is read as what its first bytes are, whatever its name. Raises UsageError when the file
+    cannot be read or has no list of numbers.
     """
     try:
         data = _reader(path)(path)
@@ -54,7 +68,9 @@ def read_lists(path: Path) -> dict[str, list[float]]:
 
 
 def _reader(path: Path) -> Callable[[Path], JsonObject]:
-    """The reader of a file, by its first bytes. Raises UsageError for a file that has no list in any case."""
+    """The reader of a file, by its first bytes. Raises UsageError for a file that has no list in
+    any case.
+    """
     kind = kind_of(path)
     if kind in READERS:
         return READERS[kind]
@@ -87,11 +103,16 @@ def _read_json(path: Path) -> JsonObject:
     text = data.get("text_config")
     parts = [part for part in (data, text) if isinstance(part, dict)]
     settings = (part.get(key) for part in parts for key in ("rope_scaling", "rope_parameters"))
-    return next((setting for setting in settings if isinstance(setting, dict) and "long_factor" in setting), data)
+    return next(
+        (setting for setting in settings if isinstance(setting, dict) and "long_factor" in setting),
+        data,
+    )
 
 
 def _read_text(path: Path) -> JsonObject:
-    """Named columns of CSV, or one unnamed column or line of numbers. Empty lines and comments do not count."""
+    """Named columns of CSV, or one unnamed column or line of numbers. Empty lines and comments do
+    not count.
+    """
     text = read_text(path, str(path)).removeprefix("\ufeff")
     lines = [COMMENT.sub("", line) for line in text.splitlines()]
     try:
@@ -104,20 +125,26 @@ def _read_text(path: Path) -> JsonObject:
     rows = [row for row in rows if any(row)]
     numbers = [_floats(row) for row in rows]
     if len(rows) > 1 and numbers[0] is None:
-        names, columns = rows[0], [row for row in numbers[1:] if row and len(row) == len(rows[0])]
+        names = rows[0]
+        columns = [row for row in numbers[1:] if row and len(row) == len(rows[0])]
         if len(columns) < len(rows) - 1:
             raise BadSource(
-                f"a line of {path.name} is not {counted(len(names), 'number')}, as many as its first line has names"
+                f"a line of {path.name} is not {counted(len(names), 'number')}, as many as its"
+                " first line has names"
             )
         return {name: [row[index] for row in columns] for index, name in enumerate(names)}
     flat = list(chain.from_iterable(filter(None, numbers)))
     if not flat or None in numbers or (len(rows) > 1 and max(map(len, rows)) > 1):
-        raise BadSource("write one column of numbers, or columns with their names in the first line")
+        raise BadSource(
+            "write one column of numbers, or columns with their names in the first line"
+        )
     return _named(flat)
 
 
 def _read_torch(path: Path) -> JsonObject:
-    """A tensor, or a dictionary of tensors or of lists, that torch.save wrote; torch loads nothing else."""
+    """A tensor, or a dictionary of tensors or of lists, that torch.save wrote; torch loads nothing
+    else.
+    """
     data = load_numbers(path)
     values = data if isinstance(data, dict) else {"": data}
     lists = {str(name): _listed(value, str(name)) for name, value in values.items()}
@@ -148,15 +175,20 @@ def _read_npy(path: Path) -> JsonObject:
     with open_regular(path) as file:
         try:
             version = format.read_magic(file)
-            read = format.read_array_header_1_0 if version == (1, 0) else format.read_array_header_2_0
+            read = (
+                format.read_array_header_1_0 if version == (1, 0) else format.read_array_header_2_0
+            )
             shape, _, dtype = read(file)
-        except Exception as problem:  # numpy parses the header as Python, and passes on whatever that raises
+        except (
+            Exception
+        ) as problem:  # numpy parses the header as Python, and passes on whatever that raises
             raise BadSource(f"its header is damaged: {shown(str(problem))}") from None
         return _named(_numbers(file.read, dtype, shape, "the array"))
 
 
 def _read_safetensors(path: Path) -> JsonObject:
-    header, vectors = read_header(path), {}
+    header = read_header(path)
+    vectors = {}
     with open_regular(path) as file:
         for tensor in header.tensors.values():
             if tensor.dtype not in STORED:
@@ -167,7 +199,9 @@ def _read_safetensors(path: Path) -> JsonObject:
     return vectors
 
 
-def _numbers(read: Callable[[int], bytes], dtype: np.dtype[Any], shape: tuple[int, ...], name: str) -> list[float]:
+def _numbers(
+    read: Callable[[int], bytes], dtype: np.dtype[Any], shape: tuple[int, ...], name: str
+) -> list[float]:
     if dtype.kind not in REAL:
         raise BadSource(f"{name} has the dtype {dtype}, and real numbers are needed")
     _check_shape(shape, name)
@@ -182,9 +216,13 @@ def _numbers(read: Callable[[int], bytes], dtype: np.dtype[Any], shape: tuple[in
 def _check_shape(shape: tuple[int, ...], name: str) -> None:
     """Raise BadSource for a shape that is not one list, or too long."""
     if min((0, *shape)) < 0 or math.prod(shape) > LONGEST:
-        raise BadSource(f"{name} has the shape {shown(shape)}, and the limit is {LONGEST:,} numbers")
+        raise BadSource(
+            f"{name} has the shape {shown(shape)}, and the limit is {LONGEST:,} numbers"
+        )
     if sum(size != 1 for size in shape) > 1:
-        raise BadSource(f"{name} has the shape {shown(shape)}, and one list is needed; save one row of it")
+        raise BadSource(
+            f"{name} has the shape {shown(shape)}, and one list is needed; save one row of it"
+        )
 
 
 READERS: dict[Kind, Callable[[Path], JsonObject]] = {
@@ -197,6 +235,9 @@ READERS: dict[Kind, Callable[[Path], JsonObject]] = {
 }
 """Readers by what a file is."""
 BY_NAME: dict[str, Callable[[Path], JsonObject]] = {
-    ".csv": _read_text, ".txt": _read_text, ".npy": _read_npy, ".safetensors": _read_safetensors,
-}  # fmt: skip
+    ".csv": _read_text,
+    ".txt": _read_text,
+    ".npy": _read_npy,
+    ".safetensors": _read_safetensors,
+}
 """Readers of empty and damaged files, by the ends of their names."""

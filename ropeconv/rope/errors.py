@@ -1,4 +1,6 @@
-"""RopeconvError, the base of all known failures, RecipeError, the one of the mathematics, and parts of messages."""
+"""RopeconvError, the base of all known failures, RecipeError, the one of the mathematics, and parts
+of messages.
+"""
 
 import reprlib
 import shlex
@@ -11,13 +13,17 @@ class RopeconvError(Exception):
 
 
 class RecipeError(RopeconvError, ValueError):
-    """A method or modifier got a value that it does not accept. The message has the value and the fix. Exit code 2."""
+    """A method or modifier got a value that it does not accept. The message has the value and the
+    fix. Exit code 2.
+    """
 
     exit_code = 2
 
 
 class ImpossibleSize(RopeconvError):
-    """A size of a model, declared or derived, is out of bounds. Its message is a noun phrase. Exit code 1."""
+    """A size of a model, declared or derived, is out of bounds. Its message is a noun phrase. Exit
+    code 1.
+    """
 
 
 _SHORT = reprlib.Repr()
@@ -26,7 +32,9 @@ _SHORT.maxlevel = 2
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
-    """A number with its noun for a message: `1 file`, `2 files`; with `file is` and `files are` also its verb."""
+    """A number with its noun for a message: `1 file`, `2 files`; with `file is` and `files are`
+    also its verb.
+    """
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 

@@ -1,7 +1,8 @@
-"""RampApproximation: YaRN's ramp as a runtime computes it, where that is not the ramp of the model, and how far it is.
+"""RampApproximation: YaRN's ramp as a runtime computes it, where that is not the ramp of the model,
+and how far it is.
 
-gpt-oss has a ramp with ends that are not rounded, and Kimi K2 one with other betas. llama.cpp always rounds the ends,
-and for most architectures its betas are 32 and 1.
+gpt-oss has a ramp with ends that are not rounded, and Kimi K2 one with other betas. llama.cpp
+always rounds the ends, and for most architectures its betas are 32 and 1.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ SAME = 1e-6
 
 @dataclass(frozen=True)
 class RampApproximation:
-    """A ramp that is computed in place of that of a schedule, and the distance of their frequencies."""
+    """A ramp that is computed in place of that of a schedule, and the distance of their
+    frequencies.
+    """
 
     beta_fast: float
     """Rotations in the trained context above which a frequency is unchanged."""
@@ -52,7 +55,9 @@ class RampApproximation:
         form = schedule.form
         assert isinstance(form, Yarn)
         rounded = replace(form, beta_fast=self.beta_fast, beta_slow=self.beta_slow, truncate=True)
-        return replace(schedule, form=rounded, inv_freq=rounded.inv_freq(2 * len(schedule.inv_freq)))
+        return replace(
+            schedule, form=rounded, inv_freq=rounded.inv_freq(2 * len(schedule.inv_freq))
+        )
 
     @property
     def distance(self) -> str:
@@ -62,13 +67,17 @@ class RampApproximation:
         speed = "slower" if self.ratio < 1 else "faster"
         rotate = "pair rotates" if self.pairs == 1 else "pairs rotate"
         return (
-            f"{self.pairs} of {self.of} {rotate} at another speed (pair {self.pair} is {how} {speed}), and angles are "
-            f"up to {self.turns:,.1f} rotations off at {self.context:,} tokens"
+            f"{self.pairs} of {self.of} {rotate} at another speed (pair {self.pair} is {how}"
+            f" {speed}), and angles are up to {self.turns:,.1f} rotations off at {self.context:,}"
+            " tokens"
         )
 
 
-def approximate_ramp(schedule: Schedule, beta_fast: float, beta_slow: float) -> RampApproximation | None:
-    """Return the approximation of a schedule by a rounded ramp; None where it has no ramp, or that ramp.
+def approximate_ramp(
+    schedule: Schedule, beta_fast: float, beta_slow: float
+) -> RampApproximation | None:
+    """Return the approximation of a schedule by a rounded ramp; None where it has no ramp, or that
+    ramp.
 
     beta_fast, beta_slow: of the ramp that is computed in its place.
     """
@@ -77,7 +86,9 @@ def approximate_ramp(schedule: Schedule, beta_fast: float, beta_slow: float) -> 
         return None
     if (form.beta_fast, form.beta_slow, form.truncate) == (beta_fast, beta_slow, True):
         return None
-    bare = RampApproximation(beta_fast, beta_slow, 1.0, 0, 0, len(schedule.inv_freq), 0.0, schedule.context, ())
+    bare = RampApproximation(
+        beta_fast, beta_slow, 1.0, 0, 0, len(schedule.inv_freq), 0.0, schedule.context, ()
+    )
     return _measured(bare, bare.applied(schedule).inv_freq, schedule.inv_freq)
 
 
@@ -92,4 +103,6 @@ def _measured(bare: RampApproximation, computed: Vector, right: Vector) -> RampA
     worst = int(np.argmax(off))
     turns = float(np.max(np.abs(computed - right))) * bare.context / (2 * np.pi)
     frequencies = tuple(float(value) for value in computed)
-    return replace(bare, ratio=float(ratio[worst]), pair=worst, pairs=pairs, turns=turns, inv_freq=frequencies)
+    return replace(
+        bare, ratio=float(ratio[worst]), pair=worst, pairs=pairs, turns=turns, inv_freq=frequencies
+    )

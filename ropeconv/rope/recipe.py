@@ -1,4 +1,6 @@
-"""Recipe: a method with its parameters and modifiers, which can be saved and applied again; and its schedule."""
+"""Recipe: a method with its parameters and modifiers, which can be saved and applied again; and its
+schedule.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,17 @@ from .forms import (
 )
 from .lengths import format_factor, format_tokens, parse_tokens
 from .methods.bases import ThetaBound
-from .methods.method import REGISTRY, Check, Method, Value, check_of, positive, schedule_of, switch, tokens
+from .methods.method import (
+    REGISTRY,
+    Check,
+    Method,
+    Value,
+    check_of,
+    positive,
+    schedule_of,
+    switch,
+    tokens,
+)
 from .methods.vectors import AsIs
 from .schedule import LogN, Schedule
 from .spec import RopeSpec
@@ -36,47 +48,64 @@ Scaled = InterpolatedForm | Llama3 | Yarn
 
 
 def on_top(method: Method, spec: RopeSpec, context: int | None = None) -> Schedule:
-    """The schedule of a method on top of the scaling of a model, which `--on-top` keeps and multiplies further.
+    """The schedule of a method on top of the scaling of a model, which `--on-top` keeps and
+    multiplies further.
 
-    With theta the base of the model, theta_i = theta^(-2i/r), f_i and A its frequencies and attention factor, L0 its
-    context before the scaling, L1 the one it declares, s the factor of the method (or length / L1), and m_i, A_m what
-    the method gives for the unscaled model over L0:
+    With theta the base of the model, theta_i = theta^(-2i/r), f_i and A its frequencies and
+    attention factor, L0 its context before the scaling, L1 the one it declares, s the factor of the
+    method (or length / L1), and m_i, A_m what the method gives for the unscaled model over L0:
 
-    - the same method again (yarn, llama3, linear; by-parts with the same ramp): its formula over L0 with the product of
-      both factors, f the old one, and A' = A law(f s) / law(f), law being its attention factor;
-    - a method that is another base (theta, theta-for, theta-bound, ntk, ntk-old): the formula of the scaling with the
-      new base, A' = A;
+    - the same method again (yarn, llama3, linear; by-parts with the same ramp): its formula over L0
+      with the product of both factors, f the old one, and A' = A law(f s) / law(f), law being its
+      attention factor;
+    - a method that is another base (theta, theta-for, theta-bound, ntk, ntk-old): the formula of
+      the scaling with the new base, A' = A;
     - every other pair: f_i' = f_i m_i / theta_i, of two factor lists both, and A' = A A_m.
 
-    The softmax scale of MLA grows by its own law in the same way, and with (A' / A)^2 where the attention factor
-    multiplies every logit.
+    The softmax scale of MLA grows by its own law in the same way, and with (A' / A)^2 where the
+    attention factor multiplies every logit.
 
-    The context becomes L1 s. A method therefore sees L1 as the trained context, at the frequencies that the scaling has
-    divided: the pair that rotates once in L0 unscaled rotates once in L1 under linear scaling by L1 / L0.
+    The context becomes L1 s. A method therefore sees L1 as the trained context, at the frequencies
+    that the scaling has divided: the pair that rotates once in L0 unscaled rotates once in L1 under
+    linear scaling by L1 / L0.
 
-    method: with its parameters. spec: the RoPE of the present model. context: tokens to declare, None for those of the
-    method. Raises RecipeError for a model without scaling or with dynamic scaling, and for a length within L1.
+    method: with its parameters. spec: the RoPE of the present model. context: tokens to declare,
+    None for those of the method. Raises RecipeError for a model without scaling or with dynamic
+    scaling, and for a length within L1.
     """
-    declared, original, form = spec.context, spec.original_context, spec.form
+    declared = spec.context
+    original = spec.original_context
+    form = spec.form
     if not spec.scaled:
-        raise RecipeError("--on-top keeps the scaling of a model, and this one has none; leave it out")
+        raise RecipeError(
+            "--on-top keeps the scaling of a model, and this one has none; leave it out"
+        )
     if isinstance(form, DynamicNtk):
         raise RecipeError(
-            "--on-top cannot keep dynamic scaling, which changes with the sequence; freeze it first with "
-            f"--dynamic ntk:{form.factor:.12g} --at TOKENS --replace"
+            "--on-top cannot keep dynamic scaling, which changes with the sequence; freeze it"
+            f" first with --dynamic ntk:{form.factor:.12g} --at TOKENS --replace"
         )
-    start = replace(spec.unscaled(), context=max(1, round((context or declared) * original / declared)))
+    start = replace(
+        spec.unscaled(), context=max(1, round((context or declared) * original / declared))
+    )
     relative = method.relative(declared, original)
     factor = relative.factor_over(original)
-    schedule = _widened(relative, factor, start, spec) or _composed(schedule_of(relative, start), start, spec)
-    reached = round(declared * factor) if factor is not None else round(schedule.context * declared / original)
+    schedule = _widened(relative, factor, start, spec) or _composed(
+        schedule_of(relative, start), start, spec
+    )
+    reached = (
+        round(declared * factor)
+        if factor is not None
+        else round(schedule.context * declared / original)
+    )
     schedule = replace(schedule, context=context or method.length or reached)
     if isinstance(method, ThetaBound):
         first = first_violation(schedule.inv_freq, spec.unrotated, method.target)
         if first is not None:
             raise RecipeError(
-                f"--theta-bound {format_tokens(method.target)}: with the scaling that --on-top keeps, the sum is "
-                f"negative at distance {first:,}; pass --replace instead, or choose a base with --theta"
+                f"--theta-bound {format_tokens(method.target)}: with the scaling that --on-top"
+                f" keeps, the sum is negative at distance {first:,}; pass --replace instead, or"
+                " choose a base with --theta"
             )
     return schedule
 
@@ -87,20 +116,27 @@ def total_factor(method: Method, spec: RopeSpec) -> tuple[float, float] | None:
     method, spec: as in `on_top`.
     """
     relative = method.relative(spec.context, spec.original_context)
-    factor, form = relative.factor_over(spec.original_context), spec.form
+    factor = relative.factor_over(spec.original_context)
+    form = spec.form
     if factor is None or not isinstance(form, Scaled) or relative.widened(form, factor) is None:
         return None
     return form.factor, factor
 
 
-def _widened(method: Method, factor: float | None, start: RopeSpec, spec: RopeSpec) -> Schedule | None:
-    """The schedule with the product of both factors; None where the scaling is of another method."""
+def _widened(
+    method: Method, factor: float | None, start: RopeSpec, spec: RopeSpec
+) -> Schedule | None:
+    """The schedule with the product of both factors; None where the scaling is of another
+    method.
+    """
     if factor is None:
         return None
-    total, old = method.widened(spec.form, factor), method.widened(spec.form, 1.0)
+    total = method.widened(spec.form, factor)
+    old = method.widened(spec.form, 1.0)
     if total is None or old is None:
         return None
-    before, schedule = schedule_of(old, start), schedule_of(total, start)
+    before = schedule_of(old, start)
+    schedule = schedule_of(total, start)
     law = schedule.attention_factor / before.attention_factor
     softmax_law = schedule.softmax_scale / before.softmax_scale
     if spec.softmax_follows:
@@ -113,17 +149,23 @@ def _widened(method: Method, factor: float | None, start: RopeSpec, spec: RopeSp
 
 
 def _composed(schedule: Schedule, start: RopeSpec, spec: RopeSpec) -> Schedule:
-    """The schedule with another base, or with the product of the divisors. schedule: of the method."""
-    current, base = spec.current(), start.form.inv_freq(spec.rotary_dim)
+    """The schedule with another base, or with the product of the divisors. schedule: of the
+    method.
+    """
+    current = spec.current()
+    base = start.form.inv_freq(spec.rotary_dim)
     attention_factor = current.attention_factor * schedule.attention_factor
     softmax_scale = current.softmax_scale * schedule.softmax_scale
     if spec.softmax_follows:
         softmax_scale *= schedule.attention_factor**2
-    inv_freq, short, original = current.inv_freq * _ratio(schedule.inv_freq, base), None, spec.original_context
+    inv_freq = current.inv_freq * _ratio(schedule.inv_freq, base)
+    short = None
+    original = spec.original_context
     form: Form | None = None
     if current.short_inv_freq is not None or schedule.short_inv_freq is not None:
         present, divided = (
-            rope.inv_freq if rope.short_inv_freq is None else rope.short_inv_freq for rope in (current, schedule)
+            rope.inv_freq if rope.short_inv_freq is None else rope.short_inv_freq
+            for rope in (current, schedule)
         )
         short = present * _ratio(divided, base)
         original = original if current.short_inv_freq is not None else spec.context
@@ -135,7 +177,9 @@ def _composed(schedule: Schedule, start: RopeSpec, spec: RopeSpec) -> Schedule:
     elif schedule.form is not None and schedule.form == spec.base_form(schedule.form.theta):
         form = replace(spec.form, theta=schedule.form.theta)
         inv_freq = form.inv_freq(spec.rotary_dim)
-    return Schedule(inv_freq, attention_factor, schedule.context, original, form, short, softmax_scale)
+    return Schedule(
+        inv_freq, attention_factor, schedule.context, original, form, short, softmax_scale
+    )
 
 
 def _ratio(inv_freq: Vector, base: Vector) -> Vector:
@@ -144,44 +188,58 @@ def _ratio(inv_freq: Vector, base: Vector) -> Vector:
 
 
 def keep_short(schedule: Schedule, source: RopeSpec) -> Schedule:
-    """A schedule as LongRoPE's pair of lists: the source's own frequencies up to a length, its own beyond.
+    """A schedule as LongRoPE's pair of lists: the source's own frequencies up to a length, its own
+    beyond.
 
-    With theta_i of the source's base, short_factor_i = theta_i / f_i of the source (1 where it is not scaled) and
-    long_factor_i = theta_i / inv_freq_i. The lists change at the context of a scaled source, and at the trained context
-    of another: inside it the unchanged source is right.
+    With theta_i of the source's base, short_factor_i = theta_i / f_i of the source (1 where it is
+    not scaled) and long_factor_i = theta_i / inv_freq_i. The lists change at the context of a
+    scaled source, and at the trained context of another: inside it the unchanged source is right.
 
-    schedule: of the method. source: the present RoPE of the checkpoint. Raises RecipeError where the lists would need
-    two attention factors or two softmax scales, where one of them is a pair already, and where the context does not go
-    beyond that length.
+    schedule: of the method. source: the present RoPE of the checkpoint. Raises RecipeError where
+    the lists would need two attention factors or two softmax scales, where one of them is a pair
+    already, and where the context does not go beyond that length.
     """
     if schedule.short_inv_freq is not None:
         raise RecipeError(
-            "--keep-short: there are two factor lists already, and no runtime takes a third; leave it out"
+            "--keep-short: there are two factor lists already, and no runtime takes a third; leave"
+            " it out"
         )
     switch = source.context if source.scaled else schedule.original_context
     if schedule.context <= switch:
         raise RecipeError(
-            f"--keep-short changes lists at {switch:,} tokens, and the context is {schedule.context:,}; leave it out, "
-            "or pass a longer --context"
+            f"--keep-short changes lists at {switch:,} tokens, and the context is"
+            f" {schedule.context:,}; leave it out, or pass a longer --context"
         )
     current = source.current()
-    if current.short_inv_freq is not None and current.short_inv_freq.tolist() != current.inv_freq.tolist():
-        raise RecipeError("--keep-short: the source has two factor lists already, and no runtime takes a third")
+    if (
+        current.short_inv_freq is not None
+        and current.short_inv_freq.tolist() != current.inv_freq.tolist()
+    ):
+        raise RecipeError(
+            "--keep-short: the source has two factor lists already, and no runtime takes a third"
+        )
     if abs(schedule.attention_factor - current.attention_factor) > 1e-9 * current.attention_factor:
         raise RecipeError(
-            f"--keep-short: both lists share one attention factor; the source has {current.attention_factor:.6g} and "
-            f"this method {schedule.attention_factor:.6g}; pass --attention-factor {current.attention_factor:.12g}"
+            "--keep-short: both lists share one attention factor; the source has"
+            f" {current.attention_factor:.6g} and this method {schedule.attention_factor:.6g}; pass"
+            f" --attention-factor {current.attention_factor:.12g}"
         )
     if abs(schedule.softmax_scale - current.softmax_scale) > 1e-9 * current.softmax_scale:
         raise RecipeError(
-            f"--keep-short: both lists share one softmax scale; the source has {current.softmax_scale:.6g} and this "
-            f"method {schedule.softmax_scale:.6g}; leave it out"
+            "--keep-short: both lists share one softmax scale; the source has"
+            f" {current.softmax_scale:.6g} and this method {schedule.softmax_scale:.6g}; leave"
+            " it out"
         )
     still = source.rotary_dim // 2 - source.rotating_pairs
     if count_zero(schedule.inv_freq) > still or count_zero(current.inv_freq) > still:
-        raise RecipeError("--keep-short writes factor lists, which cannot hold frequencies that are 0; leave it out")
+        raise RecipeError(
+            "--keep-short writes factor lists, which cannot hold frequencies that are 0; leave"
+            " it out"
+        )
     base = base_inv_freq(source.rope_theta, source.rotary_dim)
-    short, long = (tuple(divisors(base, vector).tolist()) for vector in (current.inv_freq, schedule.inv_freq))
+    short, long = (
+        tuple(divisors(base, vector).tolist()) for vector in (current.inv_freq, schedule.inv_freq)
+    )
     form = LongRope(source.rope_theta, short, long, switch)
     return replace(schedule, form=form, short_inv_freq=current.inv_freq, original_context=switch)
 
@@ -199,13 +257,14 @@ CHECKS: dict[str, Check] = {
 class Recipe:
     """A method and its modifiers. A modifier that is None leaves what the method or the model has.
 
-    method: with its parameters. context: tokens that the output declares. original_context: tokens that the model was
-    trained for, where its config declares another number. attention_factor: factor on cos and sin. temperature_slope,
-    temperature_intercept: a (0.1 where only b is given) and b (1 where only a is given) of the attention factor
-    a ln s + b. log_n: query scaling by position (Su 2021), "clamped" at 1 or "full". log_n_length: length in tokens at
-    which that factor is 1, by default the trained one. on_top: keep the scaling that the model has and multiply it
-    further, instead of starting from its unscaled RoPE. keep_short: two lists of frequencies, the source's own for the
-    length that it is right for.
+    method: with its parameters. context: tokens that the output declares. original_context: tokens
+    that the model was trained for, where its config declares another number. attention_factor:
+    factor on cos and sin. temperature_slope, temperature_intercept: a (0.1 where only b is given)
+    and b (1 where only a is given) of the attention factor a ln s + b. log_n: query scaling by
+    position (Su 2021), "clamped" at 1 or "full". log_n_length: length in tokens at which that
+    factor is 1, by default the trained one. on_top: keep the scaling that the model has and
+    multiply it further, instead of starting from its unscaled RoPE. keep_short: two lists of
+    frequencies, the source's own for the length that it is right for.
 
     Raises RecipeError when a value cannot be taken or two of them contradict each other.
     """
@@ -223,58 +282,85 @@ class Recipe:
 
     def __post_init__(self) -> None:
         if not isinstance(self.method, Method):
-            raise RecipeError(f'a Recipe needs a method, such as METHODS["yarn"](4.0), and got {shown(self.method)}')
+            raise RecipeError(
+                'a Recipe needs a method, such as METHODS["yarn"](4.0), and got'
+                f" {shown(self.method)}"
+            )
         for name, check in CHECKS.items():
             value = getattr(self, name)
             problem = check(value)
             if problem and (value is not None or name in SWITCHES):
-                raise RecipeError(f"--{name.replace('_', '-')} {problem}, and {shown(value)} is not")
-        if self.attention_factor is not None and (self.temperature_slope or self.temperature_intercept):
+                raise RecipeError(
+                    f"--{name.replace('_', '-')} {problem}, and {shown(value)} is not"
+                )
+        if self.attention_factor is not None and (
+            self.temperature_slope or self.temperature_intercept
+        ):
             raise RecipeError(
-                "--attention-factor and --temperature-slope both set the attention factor; pass one of them"
+                "--attention-factor and --temperature-slope both set the attention factor; pass one"
+                " of them"
             )
         if self.log_n_length is not None and self.log_n is None:
             raise RecipeError("--log-n-length needs --log-n clamped or --log-n full")
         if self.on_top and self.original_context is not None:
-            raise RecipeError("--on-top keeps the scaling with its trained length; leave --original-context out")
+            raise RecipeError(
+                "--on-top keeps the scaling with its trained length; leave --original-context out"
+            )
         if self.keep_short and self.log_n is not None:
             raise RecipeError(
-                "--log-n scales queries whichever list of frequencies is used, so --keep-short would not leave short "
-                "prompts as they were; leave one of them out"
+                "--log-n scales queries whichever list of frequencies is used, so --keep-short"
+                " would not leave short prompts as they were; leave one of them out"
             )
         changes = [name for name in self.modifiers() if name != "context"]
         if isinstance(self.method, AsIs) and changes:
             raise RecipeError(
-                f"--as-is keeps the RoPE, so --{changes[0].replace('_', '-')} has no place beside it; "
-                "of the modifiers it takes --context"
+                f"--as-is keeps the RoPE, so --{changes[0].replace('_', '-')} has no place beside"
+                " it; of the modifiers it takes --context"
             )
 
     def start(self, source: RopeSpec) -> RopeSpec:
-        """The RoPE that the recipe starts from: unscaled, or with as-is and `on_top` the present one, `source`."""
+        """The RoPE that the recipe starts from: unscaled, or with as-is and `on_top` the present
+        one, `source`.
+        """
         if isinstance(self.method, AsIs) or self.on_top or not source.scaled:
             return source
         return source.unscaled()
 
     def schedule(self, spec: RopeSpec, source: RopeSpec | None = None) -> Schedule:
-        """The schedule of this recipe for a checkpoint. Raises RecipeError where the method does not fit it.
+        """The schedule of this recipe for a checkpoint. Raises RecipeError where the method does
+        not fit it.
 
-        spec: the RoPE that it starts from, as `start` gives it. source: the present RoPE of the checkpoint, for
-        `keep_short`; by default the same.
+        spec: the RoPE that it starts from, as `start` gives it. source: the present RoPE of the
+        checkpoint, for `keep_short`; by default the same.
         """
         original = self.original_context or spec.original_context
-        start = replace(spec, original_context=original, context=self.context or max(original, spec.context))
+        start = replace(
+            spec, original_context=original, context=self.context or max(original, spec.context)
+        )
         try:
             with np.errstate(all="ignore"):
-                schedule = on_top(self.method, spec, self.context) if self.on_top else schedule_of(self.method, start)
+                schedule = (
+                    on_top(self.method, spec, self.context)
+                    if self.on_top
+                    else schedule_of(self.method, start)
+                )
         except RopeconvError:
             raise
         except (ArithmeticError, ValueError) as problem:
             raise RecipeError(
-                f"{self.method.flag()} gives numbers that are out of range ({problem}); check its parameters"
+                f"{self.method.flag()} gives numbers that are out of range ({problem}); check its"
+                " parameters"
             ) from None
-        if not self.method.keeps_zeros and count_zero(schedule.inv_freq[: start.rotating_pairs]) and not self.on_top:
-            raise RecipeError(f"{self.method.flag()} gives frequencies that are 0; check its parameters")
-        attention_factor, softmax_scale = self._attention_factor(schedule), schedule.softmax_scale
+        if (
+            not self.method.keeps_zeros
+            and count_zero(schedule.inv_freq[: start.rotating_pairs])
+            and not self.on_top
+        ):
+            raise RecipeError(
+                f"{self.method.flag()} gives frequencies that are 0; check its parameters"
+            )
+        attention_factor = self._attention_factor(schedule)
+        softmax_scale = schedule.softmax_scale
         if self.on_top and spec.softmax_follows:
             softmax_scale *= (attention_factor / schedule.attention_factor) ** 2
         done = replace(
@@ -300,35 +386,53 @@ class Recipe:
 
     def modifiers(self) -> dict[str, Any]:
         """The modifiers that are set, by name."""
-        return {name: value for name in MODIFIERS if (value := getattr(self, name)) not in (None, False)}
+        return {
+            name: value for name in MODIFIERS if (value := getattr(self, name)) not in (None, False)
+        }
 
     def to_dict(self) -> dict[str, object]:
         """JSON-ready data: the method's name, its parameters, and the modifiers that are set."""
-        fields = {item.name: getattr(self.method, item.name) for item in dataclasses.fields(self.method)}
-        set_fields = {name: list(v) if isinstance(v, tuple) else v for name, v in fields.items() if v is not None}
+        fields = {
+            item.name: getattr(self.method, item.name) for item in dataclasses.fields(self.method)
+        }
+        set_fields = {
+            name: list(v) if isinstance(v, tuple) else v
+            for name, v in fields.items()
+            if v is not None
+        }
         return {"method": self.method.name, "parameters": set_fields, **self.modifiers()}
 
     @classmethod
     def from_dict(cls, data: object) -> Recipe:
         """The inverse of `to_dict`. Raises RecipeError for unknown names and wrong types."""
         if not isinstance(data, dict) or not isinstance(data.get("parameters", {}), dict):
-            raise RecipeError('a recipe is a JSON object like {"method": "yarn", "parameters": {"factor": 16.0}}')
+            raise RecipeError(
+                'a recipe is a JSON object like {"method": "yarn", "parameters": {"factor": 16.0}}'
+            )
         named = data.get("method")
         kind = REGISTRY.get(named) if isinstance(named, str) else None
         if kind is None:
-            raise RecipeError(f"the recipe names the method {shown(data.get('method'))}; known: {', '.join(REGISTRY)}")
+            raise RecipeError(
+                f"the recipe names the method {shown(data.get('method'))}; known:"
+                f" {', '.join(REGISTRY)}"
+            )
         unknown = [key for key in data if key not in (*MODIFIERS, "method", "parameters")]
         known = {item.name for item in dataclasses.fields(kind)}
         unknown += [key for key in data.get("parameters", {}) if key not in known]
         if unknown:
             raise RecipeError(
-                f"the recipe has the unknown key {shown(unknown[0])}; {kind.name} takes {', '.join(sorted(known))}"
+                f"the recipe has the unknown key {shown(unknown[0])}; {kind.name} takes"
+                f" {', '.join(sorted(known))}"
             )
-        values = {k: tuple(v) if isinstance(v, list) else v for k, v in data.get("parameters", {}).items()}
+        values = {
+            k: tuple(v) if isinstance(v, list) else v for k, v in data.get("parameters", {}).items()
+        }
         try:
             method = kind(**values)
         except TypeError:
-            raise RecipeError(f"the recipe for {kind.name} needs {', '.join(sorted(known))}") from None
+            raise RecipeError(
+                f"the recipe for {kind.name} needs {', '.join(sorted(known))}"
+            ) from None
         return cls(method, **{name: data[name] for name in MODIFIERS if data.get(name) is not None})
 
 
@@ -336,17 +440,23 @@ MODIFIERS = tuple(item.name for item in dataclasses.fields(Recipe) if item.name 
 
 
 def parse_recipe(text: str) -> Recipe:
-    """Return the recipe of a text: a method with its value, settings and modifiers, as in `yarn:4:beta_fast=16`.
+    """Return the recipe of a text: a method with its value, settings and modifiers, as in
+    `yarn:4:beta_fast=16`.
 
     Raises RecipeError for unknown methods and settings, and for wrong values.
     """
     name, *parts = text.split(":")
     kind = REGISTRY.get(name)
     if kind is None or kind.value is Value.FILE:
-        known = ", ".join(method.name for method in REGISTRY.values() if method.value is not Value.FILE)
-        raise RecipeError(f"{text!r} is not a method; choose base, recipe:FILE, {known} (with a value: yarn:4)")
+        known = ", ".join(
+            method.name for method in REGISTRY.values() if method.value is not Value.FILE
+        )
+        raise RecipeError(
+            f"{text!r} is not a method; choose base, recipe:FILE, {known} (with a value: yarn:4)"
+        )
     pairs = [_setting(part, text) for part in parts if "=" in part]
-    settings, values = dict(pairs), [part for part in parts if "=" not in part]
+    settings = dict(pairs)
+    values = [part for part in parts if "=" not in part]
     if len(settings) < len(pairs):
         raise RecipeError(f"{text!r} gives a setting twice; leave one of them out")
     value = _value(kind, values, text)
@@ -357,18 +467,27 @@ def parse_recipe(text: str) -> Recipe:
     unknown = settings.keys() - {*others, first}
     if unknown:
         known = ", ".join((*others, *MODIFIERS))
-        raise RecipeError(f"{text!r} has the setting {min(unknown)}, which {kind.name} does not have; it has {known}")
+        raise RecipeError(
+            f"{text!r} has the setting {min(unknown)}, which {kind.name} does not have; it has"
+            f" {known}"
+        )
     if "at" in others and settings.get("at") is None:
-        raise RecipeError(f"{text!r} changes with the sequence; freeze it at a length, as in {text}:at=32k")
+        raise RecipeError(
+            f"{text!r} changes with the sequence; freeze it at a length, as in {text}:at=32k"
+        )
     parsed = {} if value is None else {first: kind.parse(value)}
     return Recipe(kind(**parsed, **settings), **modifiers)
 
 
 def _value(kind: type[Method], parts: list[str], text: str) -> str | None:
-    """The value after the name of a method; None for a switch. text: the whole recipe, for the message."""
+    """The value after the name of a method; None for a switch. text: the whole recipe, for the
+    message.
+    """
     if kind.value is Value.SWITCH:
         if parts:
-            raise RecipeError(f"{kind.name} has no value, so {text!r} is not a recipe; write {kind.name}")
+            raise RecipeError(
+                f"{kind.name} has no value, so {text!r} is not a recipe; write {kind.name}"
+            )
         return None
     if len(parts) == 1 or (kind.value is Value.TEXT and parts):  # dynamic:yarn:4
         return ":".join(parts)
@@ -387,11 +506,15 @@ def _setting(part: str, text: str) -> tuple[str, Any]:
     except ValueError:
         if value.isalpha():
             return key, value
-        raise RecipeError(f"{text!r} sets {key} to {value!r}; write a number, true, false or a word") from None
+        raise RecipeError(
+            f"{text!r} sets {key} to {value!r}; write a number, true, false or a word"
+        ) from None
 
 
 def flags(recipe: Recipe) -> list[str] | None:
-    """The words of a command line that give a recipe, as `["--yarn", "16"]`; None where it has lists of numbers."""
+    """The words of a command line that give a recipe, as `["--yarn", "16"]`; None where it has
+    lists of numbers.
+    """
     method = recipe.method
     if any(isinstance(value, tuple) for value in vars(method).values()):
         return None
@@ -407,17 +530,19 @@ def flags(recipe: Recipe) -> list[str] | None:
 
 
 def resolved_factor(recipe: Recipe, trained: int, declared: int) -> float | None:
-    """The scale factor of a recipe as a number, also where it is written as a length; None for a method without one.
+    """The scale factor of a recipe as a number, also where it is written as a length; None for a
+    method without one.
 
-    trained, declared: context of the model in tokens, before and with its scaling. Raises RecipeError for a length
-    within the one that counts.
+    trained, declared: context of the model in tokens, before and with its scaling. Raises
+    RecipeError for a length within the one that counts.
     """
     over = declared if recipe.on_top else recipe.original_context or trained
     return recipe.method.factor_over(over, "declared" if recipe.on_top else "trained")
 
 
 def described_flags(recipe: Recipe, trained: int, declared: int) -> str:
-    """The flags of a recipe for people: a length with the factor that reaches it, and no needless digits.
+    """The flags of a recipe for people: a length with the factor that reaches it, and no needless
+    digits.
 
     trained, declared: as in `resolved_factor`. The exact text of a command is that of `flags`.
     """
@@ -433,20 +558,30 @@ def described_flags(recipe: Recipe, trained: int, declared: int) -> str:
 
 
 def recipe_text(recipe: Recipe) -> str:
-    """The text of a recipe without lists of numbers, which `parse_recipe` reads back: `yarn:4:context=10000`."""
+    """The text of a recipe without lists of numbers, which `parse_recipe` reads back:
+    `yarn:4:context=10000`.
+    """
     values, options = _values(recipe)
     settings = (
-        f"{name}={str(value).lower() if isinstance(value, bool) else _text(value)}" for name, value in options.items()
+        f"{name}={str(value).lower() if isinstance(value, bool) else _text(value)}"
+        for name, value in options.items()
     )
     return ":".join([recipe.method.name, *values, *settings])
 
 
 def _values(recipe: Recipe) -> tuple[list[str], dict[str, Any]]:
-    """The value of the method's flag, none for a switch; and settings that are not the default, with the modifiers."""
-    method, fields = recipe.method, dataclasses.fields(recipe.method)
-    values = [_text(getattr(method, item.name)) for item in fields[:1] if method.value is not Value.SWITCH]
+    """The value of the method's flag, none for a switch; and settings that are not the default,
+    with the modifiers.
+    """
+    method = recipe.method
+    fields = dataclasses.fields(recipe.method)
+    values = [
+        _text(getattr(method, item.name)) for item in fields[:1] if method.value is not Value.SWITCH
+    ]
     options = {
-        item.name: getattr(method, item.name) for item in fields[1:] if getattr(method, item.name) != item.default
+        item.name: getattr(method, item.name)
+        for item in fields[1:]
+        if getattr(method, item.name) != item.default
     }
     return values, options | recipe.modifiers()
 

@@ -11,7 +11,8 @@ T = TypeVar("T")
 
 
 class Registry(Mapping[str, T]):
-    """The declarations of the modules of a package, by name. The first look-up imports them, so that none is listed.
+    """The declarations of the modules of a package, by name. The first look-up imports them, so
+    that none is listed.
 
     Args:
         kind: what the things are, for the error.
@@ -30,10 +31,14 @@ class Registry(Mapping[str, T]):
     def add(self, name: str, item: T, place: str, order: int = 0) -> T:
         """Declare a thing. Raises RecipeError for a name that is taken.
 
-        place: the module that declares it. order: its place in lists, lowest first; of equal ones the name decides.
+        place: the module that declares it. order: its place in lists, lowest first; of equal ones
+        the name decides.
         """
         if name in self.declared:
-            raise RecipeError(f"{self._places[name][2]} and {place} both declare the {self.kind} {name}; rename one")
+            raise RecipeError(
+                f"{self._places[name][2]} and {place} both declare the {self.kind} {name};"
+                " rename one"
+            )
         self._places[name] = (order, name, place)
         items = {**self.declared, name: item}.items()
         self.declared = dict(sorted(items, key=lambda pair: self._places[pair[0]]))

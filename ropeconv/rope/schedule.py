@@ -1,4 +1,6 @@
-"""Schedule: the frequencies, attention factor and lengths that a runtime has to compute, however they are written."""
+"""Schedule: the frequencies, attention factor and lengths that a runtime has to compute, however
+they are written.
+"""
 
 import hashlib
 import math
@@ -12,18 +14,21 @@ from .errors import RecipeError
 from .forms import Form, Vector
 from .lengths import MOST_TOKENS
 
-LOSSLESS = 13  # exponent: weights times 2^-13 keep their bits, and both they and beta ln p fit into float16 at run time
+# exponent: weights times 2^-13 keep their bits, and both they and beta ln p fit into float16 at run
+# time
+LOSSLESS = 13
 EXACT = 1e-3  # a deviation below this is less than bfloat16's own rounding of the scale
 
 
 @dataclass(frozen=True)
 class LogN:
-    """Log-n: the query at position p times `ln(p + 1) / ln(length)`; kind "clamped" takes 1 where that is below 1.
+    """Log-n: the query at position p times `ln(p + 1) / ln(length)`; kind "clamped" takes 1 where
+    that is below 1.
 
     length: in tokens, at which the factor is 1.
 
-    Su 2021, https://kexue.fm/archives/8823 (full); Su 2023, https://kexue.fm/archives/9948 (clamped).
-    Raises RecipeError for a length below 2, where it has no meaning.
+    Su 2021, https://kexue.fm/archives/8823 (full); Su 2023, https://kexue.fm/archives/9948
+    (clamped). Raises RecipeError for a length below 2, where it has no meaning.
     """
 
     kind: Literal["clamped", "full"]
@@ -31,7 +36,9 @@ class LogN:
 
     def __post_init__(self) -> None:
         if self.length < 2:
-            raise RecipeError(f"log-n over {self.length} token has no scale; pass a longer --log-n-length")
+            raise RecipeError(
+                f"log-n over {self.length} token has no scale; pass a longer --log-n-length"
+            )
 
     def scale(self, positions: Vector) -> Vector:
         """The factor of each query, float64, in the shape of `positions`."""
@@ -41,10 +48,11 @@ class LogN:
 
 @dataclass(frozen=True)
 class QueryScaling:
-    """`gain (1 + beta ln(1 + floor(p / length)))`: the query scaling of Ministral 3 and of llama.cpp's mistral3.
+    """`gain (1 + beta ln(1 + floor(p / length)))`: the query scaling of Ministral 3 and of
+    llama.cpp's mistral3.
 
-    p: the position of the query. length: in tokens. gain: 1 in those classes; another one must be folded into the
-    weights that make queries.
+    p: the position of the query. length: in tokens. gain: 1 in those classes; another one must be
+    folded into the weights that make queries.
     """
 
     beta: float
@@ -60,26 +68,33 @@ class QueryScaling:
 def approximate_log_n(log_n: LogN, exponent: int = LOSSLESS) -> QueryScaling:
     """The log-n approximation: the QueryScaling that comes nearest to log-n.
 
-    clamped: `beta = 1 / ln L` with length L gives 1 for p < L, and `ln(kL) / ln L` for p from (k - 1) L to kL - 1,
-    which is log-n at the last of these positions and above it before. full: with length 1 and a large beta the 1 in
-    front is negligible; the gain 2^-exponent undoes beta, a power of two so that no bit of a weight is lost.
+    clamped: `beta = 1 / ln L` with length L gives 1 for p < L, and `ln(kL) / ln L` for p from (k -
+    1) L to kL - 1, which is log-n at the last of these positions and above it before. full: with
+    length 1 and a large beta the 1 in front is negligible; the gain 2^-exponent undoes beta, a
+    power of two so that no bit of a weight is lost.
     """
     if log_n.kind == "clamped":
         return QueryScaling(1 / math.log(log_n.length), log_n.length)
     return QueryScaling(2.0**exponent / math.log(log_n.length), 1, 2.0**-exponent)
 
 
-def effective_scaling(log_n: LogN | None, written: QueryScaling | None, deviation: float) -> LogN | QueryScaling | None:
-    """The scaling of queries that an output has: log-n, or its approximation where they differ by more than noise.
+def effective_scaling(
+    log_n: LogN | None, written: QueryScaling | None, deviation: float
+) -> LogN | QueryScaling | None:
+    """The scaling of queries that an output has: log-n, or its approximation where they differ by
+    more than noise.
 
-    log_n: of the schedule, None without one. written: the log-n approximation in the output, None without one.
-    deviation: of `written` from `log_n`, relative; above 1e-3, bfloat16's own rounding, `written` is returned.
+    log_n: of the schedule, None without one. written: the log-n approximation in the output, None
+    without one. deviation: of `written` from `log_n`, relative; above 1e-3, bfloat16's own
+    rounding, `written` is returned.
     """
     return written if written is not None and deviation > EXACT else log_n
 
 
 def deviation(log_n: LogN, steps: QueryScaling, context: int) -> float:
-    """Largest difference of a log-n approximation from log-n over a context, relative where log-n is above 1."""
+    """Largest difference of a log-n approximation from log-n over a context, relative where log-n
+    is above 1.
+    """
     starts = np.arange(0, context, steps.length, dtype=np.float64)
     ends = np.minimum(starts + steps.length, context) - 1
     positions = np.concatenate([starts, ends])
@@ -93,13 +108,15 @@ class Schedule:
 
     inv_freq: float64, shape [rotary_dim / 2], radians per token; 0 for pairs that do not rotate.
     attention_factor: multiplies cos and sin, so logits of rotated dimensions scale by its square.
-    context: tokens the result is meant for. original_context: tokens the unscaled model was trained for.
-    form: a closed form that gives exactly `inv_freq`, where there is one.
+    context: tokens the result is meant for. original_context: tokens the unscaled model was trained
+    for. form: a closed form that gives exactly `inv_freq`, where there is one.
     short_inv_freq: LongRoPE's other list, in force while the sequence is within `original_context`.
     softmax_scale: multiplies all logits (DeepSeek's mscale_all_dim, squared).
-    log_n: query scaling that the recipe adds. query_scaling: query scaling that the architecture has (Ministral 3).
+    log_n: query scaling that the recipe adds. query_scaling: query scaling that the architecture
+    has (Ministral 3).
 
-    Raises RecipeError when a number is not finite, a frequency is negative, or the attention factor is not positive.
+    Raises RecipeError when a number is not finite, a frequency is negative, or the attention factor
+    is not positive.
     """
 
     inv_freq: Vector
@@ -115,29 +132,42 @@ class Schedule:
     def __post_init__(self) -> None:
         for vector in (self.inv_freq, self.short_inv_freq):
             if vector is not None and not (np.isfinite(vector).all() and (vector >= 0).all()):
-                raise RecipeError("the method gives frequencies that are negative or not finite; check its parameters")
+                raise RecipeError(
+                    "the method gives frequencies that are negative or not finite; check its"
+                    " parameters"
+                )
         if not (math.isfinite(self.attention_factor) and self.attention_factor > 0):
             raise RecipeError(
-                f"attention_factor is {self.attention_factor}; pass a positive number with --attention-factor"
+                f"attention_factor is {self.attention_factor}; pass a positive number with"
+                " --attention-factor"
             )
         if self.context > MOST_TOKENS:
-            raise RecipeError(f"the context would be {self.context:,} tokens, and runtimes count up to {MOST_TOKENS:,}")
+            raise RecipeError(
+                f"the context would be {self.context:,} tokens, and runtimes count up to"
+                f" {MOST_TOKENS:,}"
+            )
         if self.context < 1:
             raise RecipeError(f"the context is {self.context} tokens; pass a positive --context")
 
     @property
     def digest(self) -> str:
-        """sha256 over all numbers that change a logit; schedules of equal digest compute the same model."""
+        """sha256 over all numbers that change a logit; schedules of equal digest compute the same
+        model.
+        """
         parts = [b"ropeconv schedule 1"]
         for vector in (self.inv_freq, self.short_inv_freq):
-            parts.append(b"" if vector is None else np.ascontiguousarray(vector, dtype="<f8").tobytes())
+            parts.append(
+                b"" if vector is None else np.ascontiguousarray(vector, dtype="<f8").tobytes()
+            )
         parts.append(struct.pack("<dd", self.attention_factor, self.softmax_scale))
         if self.log_n is not None:
             parts.append(f"{self.log_n.kind} {self.log_n.length}".encode())
         if self.query_scaling is not None:
             scaling = self.query_scaling
             # "staircase" is what it was called in the first version: a digest stays what it was
-            parts.append(b"staircase" + struct.pack("<ddq", scaling.beta, scaling.gain, scaling.length))
+            parts.append(
+                b"staircase" + struct.pack("<ddq", scaling.beta, scaling.gain, scaling.length)
+            )
         lengths = b"".join(struct.pack("<q", len(part)) for part in parts)
         return hashlib.sha256(lengths + b"".join(parts)).hexdigest()
 

@@ -1,4 +1,6 @@
-"""An evaluation on several workers, each of which has the model; only this process writes the journal."""
+"""An evaluation on several workers, each of which has the model; only this process writes the
+journal.
+"""
 
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -27,21 +29,25 @@ About = tuple[str, str, str]
 class EvalWorker:
     """Measures units by their keys, with the model and the row of the unit before."""
 
-    def __init__(self, opening: RunnerRequest, sizes: Sizes, files: Sequence[tuple[str, str]]) -> None:
+    def __init__(
+        self, opening: RunnerRequest, sizes: Sizes, files: Sequence[tuple[str, str]]
+    ) -> None:
         self.stack = ExitStack()
         self.evaluation = self.stack.enter_context(open_evaluation(opening, sizes, files))
         self.units = {key: units[0] for key, units in self.evaluation.passes.items()}
         self.running = self.stack.enter_context(closing(UnitRunner(self.evaluation.runner)))
 
     def __call__(self, item: str) -> About | EvalLine | Refusal:
-        """Return the description of the worker for ABOUT, else the measurement of a unit. item: its key."""
+        """Return the description of the worker for ABOUT, else the measurement of a unit. item: its
+        key.
+        """
         runner = self.evaluation.runner
         if item == ABOUT:
             return runner.runtime, runner.device, runner.dtype
         if item not in self.units:
             raise RopeconvError(
-                f"a worker computes with {runner.runtime} on {runner.device}, {runner.dtype}, and another one with "
-                "something else; give workers of one kind"
+                f"a worker computes with {runner.runtime} on {runner.device}, {runner.dtype}, and"
+                " another one with something else; give workers of one kind"
             )
         result: EvalLine | Refusal = out_of_memory(lambda: self.running.run(self.units[item]))
         return result
@@ -64,8 +70,12 @@ def _absolute(opening: RunnerRequest) -> RunnerRequest:
         path = expanded(name)
         return str(path.absolute()) if name and path.exists() else name
 
-    rows = [replace(row, path=row.path and expanded(str(row.path)).absolute()) for row in opening.rows]
-    return replace(opening, model=absolute(opening.model), against=absolute(opening.against), rows=rows)
+    rows = [
+        replace(row, path=row.path and expanded(str(row.path)).absolute()) for row in opening.rows
+    ]
+    return replace(
+        opening, model=absolute(opening.model), against=absolute(opening.against), rows=rows
+    )
 
 
 @contextmanager
@@ -77,8 +87,12 @@ def open_spread(
     Raises as `open_evaluation` does, and RopeconvError where no worker can load the model.
     """
     if opening.servers:
-        raise UsageError("a server runs its model itself, so --workers has no effect on --server; leave it out")
-    local = replace(opening, device="auto", dtype="auto", device_map="")  # workers may have other devices
+        raise UsageError(
+            "a server runs its model itself, so --workers has no effect on --server; leave it out"
+        )
+    local = replace(
+        opening, device="auto", dtype="auto", device_map=""
+    )  # workers may have other devices
     factory: Any = partial(EvalWorker, _absolute(opening), sizes, files)
     with open_evaluation(local, sizes, files) as evaluation, executor.pool(factory) as pool:
         [(_, about)] = list(pool([ABOUT]))

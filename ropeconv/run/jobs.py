@@ -39,7 +39,9 @@ from .plan_file import RunPlan, TargetTable
 
 
 class NamedRecipe(msgspec.Struct, frozen=True):
-    """A row of a plan. name: its text there. recipe: of `Recipe.to_dict`; None for the unchanged model."""
+    """A row of a plan. name: its text there. recipe: of `Recipe.to_dict`; None for the unchanged
+    model.
+    """
 
     name: str
     recipe: JsonObject | None
@@ -58,8 +60,8 @@ class NamedRecipe(msgspec.Struct, frozen=True):
 class NamedSource:
     """A source of a plan.
 
-    reference: for `open_source`, with the commit. name: in outputs and tables. identity: as sources have it.
-    problem: why it cannot be opened, or empty.
+    reference: for `open_source`, with the commit. name: in outputs and tables. identity: as sources
+    have it. problem: why it cannot be opened, or empty.
     """
 
     reference: str
@@ -71,8 +73,9 @@ class NamedSource:
 class Unit(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """One task, with everything that decides its result.
 
-    task: its name. family: that the source is treated as, or empty. recipes: one, or for eval all rows. target: of the
-    output; None for eval. out: the output, or for eval the file of the result. settings: of the task.
+    task: its name. family: that the source is treated as, or empty. recipes: one, or for eval all
+    rows. target: of the output; None for eval. out: the output, or for eval the file of the result.
+    settings: of the task.
     """
 
     task: str
@@ -86,18 +89,26 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def key(self) -> str:
         """sha256 over all fields and the version of ropeconv."""
-        return hashlib.sha256(msgspec.json.encode([__version__, self], order="deterministic")).hexdigest()
+        return hashlib.sha256(
+            msgspec.json.encode([__version__, self], order="deterministic")
+        ).hexdigest()
 
     def plan(self) -> Plan:
         """The plan of its output. Raises what `open_source` and `make_plan` raise."""
         assert self.target is not None
         recipe = self.recipes[0].row().recipe
         assert recipe is not None
-        return make_plan(open_source(self.source.reference, self.family), recipe, self.target.target(Path(self.out)))
+        return make_plan(
+            open_source(self.source.reference, self.family),
+            recipe,
+            self.target.target(Path(self.out)),
+        )
 
 
 Job = tuple[Unit, ...]
-"""Units of one source that run one after the other in one worker, each with what the one before it left."""
+"""Units of one source that run one after the other in one worker, each with what the one before it
+left.
+"""
 
 
 AT_ONCE = 8
@@ -110,10 +121,12 @@ MODELS = ("config.json", "params.json")
 def named_sources(listed: Sequence[str], folder: Path) -> list[NamedSource]:
     """The sources that a plan lists, each once.
 
-    A source that cannot be opened has a `problem`. Raises UsageError for a pattern, a collection or a query that gives
-    none.
+    A source that cannot be opened has a `problem`. Raises UsageError for a pattern, a collection or
+    a query that gives none.
     """
-    references = dict.fromkeys(reference for text in listed for reference in _expanded(text, folder))
+    references = dict.fromkeys(
+        reference for text in listed for reference in _expanded(text, folder)
+    )
     with ThreadPoolExecutor(AT_ONCE) as pool:
         return _told_apart(list(pool.map(_named, references)))
 
@@ -126,7 +139,11 @@ def _expanded(text: str, folder: Path) -> Iterator[str]:
         references = _query(text)
     elif any(mark in text for mark in "*?["):
         base = expanded(text)
-        start, pattern = (Path(base.anchor), str(base)[len(base.anchor) :]) if base.is_absolute() else (folder, text)
+        start, pattern = (
+            (Path(base.anchor), str(base)[len(base.anchor) :])
+            if base.is_absolute()
+            else (folder, text)
+        )
         references = [
             str(path)
             for path in sorted(start.glob(pattern))
@@ -152,13 +169,16 @@ def _query(text: str) -> list[str]:
     """The models of a query, such as `author:me search:llama`."""
     from huggingface_hub import HfApi
 
-    api, filters = HfApi(library_name="ropeconv"), [part.split(":", 1) for part in text.split()]
+    api = HfApi(library_name="ropeconv")
+    filters = [part.split(":", 1) for part in text.split()]
     with answers(text):
         values = dict(filters)
         if values.get("author") == "me":
             values["author"] = str(api.whoami()["name"])
         tags = [value for key, value in filters if key == "tag"] or None
-        models = api.list_models(author=values.get("author"), search=values.get("search"), filter=tags)
+        models = api.list_models(
+            author=values.get("author"), search=values.get("search"), filter=tags
+        )
         return sorted(model.id for model in models)
 
 
@@ -170,7 +190,9 @@ def _named(reference: str) -> NamedSource:
             return NamedSource(reference, name, open_source(reference).identity)
         match = re.fullmatch(HUB_FILE, reference) or re.fullmatch(HUB_ID, reference)
         if match is None:
-            return NamedSource(reference, name, problem=f"{reference} is neither a path nor a Hub id; correct it")
+            return NamedSource(
+                reference, name, problem=f"{reference} is neither a path nor a Hub id; correct it"
+            )
         source = HubSource(match[1], match[2])
         identity = source.identity
         file = f"/{match[3]}" if match.re.groups > 2 else ""
@@ -183,17 +205,26 @@ def _named(reference: str) -> NamedSource:
 def _told_apart(sources: list[NamedSource]) -> list[NamedSource]:
     """Sources with distinct names: those that share one get the owner or the folder before it."""
     counts = Counter(source.name for source in sources)
-    parents = {source.reference: Path(source.reference.split("@")[0]).parent.name for source in sources}
+    parents = {
+        source.reference: Path(source.reference.split("@")[0]).parent.name for source in sources
+    }
     longer = [
-        replace(source, name=f"{parents[source.reference]}-{source.name}") if counts[source.name] > 1 else source
+        (
+            replace(source, name=f"{parents[source.reference]}-{source.name}")
+            if counts[source.name] > 1
+            else source
+        )
         for source in sources
     ]
-    again, used = Counter(source.name for source in longer), Counter[str]()
+    again = Counter(source.name for source in longer)
+    used = Counter[str]()
     distinct = []
     for source in longer:
         used[source.name] += 1
         distinct.append(
-            replace(source, name=f"{source.name}-{used[source.name]}") if again[source.name] > 1 else source
+            replace(source, name=f"{source.name}-{used[source.name]}")
+            if again[source.name] > 1
+            else source
         )
     return distinct
 
@@ -205,8 +236,8 @@ CHAIN = ("apply", "validate", "push")
 def jobs_of(plan: RunPlan, sources: Sequence[NamedSource], folder: Path, out: Path) -> list[Job]:
     """The jobs of a plan: for each source one for every output, and one for its evaluation.
 
-    folder: that paths of the plan are relative to. out: of outputs. Raises UsageError where two outputs or repositories
-    would have one name, and for texts that cannot be read.
+    folder: that paths of the plan are relative to. out: of outputs. Raises UsageError where two
+    outputs or repositories would have one name, and for texts that cannot be read.
     """
     rows = plan.rows
     labels = _labels([row for row in rows if row.recipe is not None])
@@ -220,15 +251,21 @@ def jobs_of(plan: RunPlan, sources: Sequence[NamedSource], folder: Path, out: Pa
         if evaluated is not None:
             listed = rows if any(row.recipe is None for row in rows) else [Row(BASE), *rows]
             unit = Unit(
-                task="eval", source=source, recipes=tuple(map(NamedRecipe.of, listed)), family=plan.family,
-                settings=evaluated, out=str(out / "eval" / f"{source.name}.json"),
-            )  # fmt: skip
+                task="eval",
+                source=source,
+                recipes=tuple(map(NamedRecipe.of, listed)),
+                family=plan.family,
+                settings=evaluated,
+                out=str(out / "eval" / f"{source.name}.json"),
+            )
             jobs.append((unit,))
     _refuse_twice([unit for job in jobs for unit in job], bool(plan.push and plan.push.exist_ok))
     return jobs
 
 
-def _chain(plan: RunPlan, source: NamedSource, row: Row, label: str, target: TargetTable, out: Path) -> Job:
+def _chain(
+    plan: RunPlan, source: NamedSource, row: Row, label: str, target: TargetTable, out: Path
+) -> Job:
     """The units of one output."""
     stem = "-".join(filter(None, (source.name, label, target.name)))
     gguf = target.to == "gguf" or (target.to is None and names_gguf(source.reference))
@@ -242,16 +279,23 @@ def _chain(plan: RunPlan, source: NamedSource, row: Row, label: str, target: Tar
             target = target.published_by(to.partition("/")[0])
     return tuple(
         Unit(
-            task=task, source=source, recipes=(NamedRecipe.of(row),), target=target, family=plan.family,
-            settings=settings[task], out=str(out / (stem + ".gguf" * gguf)),
+            task=task,
+            source=source,
+            recipes=(NamedRecipe.of(row),),
+            target=target,
+            family=plan.family,
+            settings=settings[task],
+            out=str(out / (stem + ".gguf" * gguf)),
         )
         for task in CHAIN
         if task in plan.tasks
-    )  # fmt: skip
+    )
 
 
 def _labels(rows: Sequence[Row]) -> dict[str, str]:
-    """The part of each recipe in names of outputs: as `apply` has it, or the whole text where two would be one."""
+    """The part of each recipe in names of outputs: as `apply` has it, or the whole text where two
+    would be one.
+    """
     short = {row.name: row.recipe.method.label for row in rows if row.recipe is not None}
     counts = Counter(short.values())
     return {
@@ -261,10 +305,15 @@ def _labels(rows: Sequence[Row]) -> dict[str, str]:
 
 
 def _filled(template: str, known: dict[str, str]) -> str:
-    """The repository of a template. Raises UsageError for unknown names in it, and where it is not owner/name."""
+    """The repository of a template. Raises UsageError for unknown names in it, and where it is not
+    owner/name.
+    """
     unknown = [name for name in re.findall(r"{(.*?)}", template) if name not in known]
     if unknown:
-        raise UsageError(f"push.to has {{{unknown[0]}}}; the names are {', '.join(f'{{{name}}}' for name in known)}")
+        raise UsageError(
+            f"push.to has {{{unknown[0]}}}; the names are"
+            f" {', '.join(f'{{{name}}}' for name in known)}"
+        )
     return repository(re.sub(r"{(.*?)}", lambda match: known[match[1]], template).rstrip("-"))
 
 
@@ -279,25 +328,29 @@ def _eval_settings(plan: RunPlan, folder: Path) -> JsonObject:
 
 
 def _refuse_twice(units: Sequence[Unit], shared: bool) -> None:
-    """Raises UsageError for two units with one place. shared: whether several may go into one repository."""
+    """Raises UsageError for two units with one place. shared: whether several may go into one
+    repository.
+    """
     outputs = Counter(unit.out for unit in units if unit.task in (CHAIN[0], "eval"))
     repositories = Counter(unit.settings["to"] for unit in units if unit.task == "push")
     for place, count in outputs.items():
         if count > 1:
-            raise UsageError(f"{count} outputs would be {place}; give targets names that tell them apart")
+            raise UsageError(
+                f"{count} outputs would be {place}; give targets names that tell them apart"
+            )
     for place, count in repositories.items():
         if count > 1 and not shared:
             raise UsageError(
-                f"{count} outputs would go to {place}; add {{name}}, {{recipe}} or {{target}} to push.to, or set "
-                "exist_ok"
+                f"{count} outputs would go to {place}; add {{name}}, {{recipe}} or {{target}} to"
+                " push.to, or set exist_ok"
             )
 
 
 class RunLine(Line, frozen=True, kw_only=True):
     """A unit that has ended.
 
-    key: of the unit. task, source, recipe, target: what it was. seconds: it took. failed: why it failed, in a sentence;
-    empty where it did not. result: of its task.
+    key: of the unit. task, source, recipe, target: what it was. seconds: it took. failed: why it
+    failed, in a sentence; empty where it did not. result: of its task.
     """
 
     task: str
@@ -309,20 +362,33 @@ class RunLine(Line, frozen=True, kw_only=True):
     result: JsonObject = {}
 
     @classmethod
-    def of(cls, unit: Unit, seconds: float, failed: str = "", result: JsonObject | None = None) -> RunLine:
+    def of(
+        cls, unit: Unit, seconds: float, failed: str = "", result: JsonObject | None = None
+    ) -> RunLine:
         """The line of a unit. seconds, failed, result: as above."""
-        about = {} if unit.target is None else {"recipe": unit.recipes[0].name, "target": unit.target.name}
+        about = (
+            {}
+            if unit.target is None
+            else {"recipe": unit.recipes[0].name, "target": unit.target.name}
+        )
         return cls(
-            key=unit.key, task=unit.task, source=unit.source.reference, seconds=round(seconds, 3), failed=failed,
-            result=result or {}, **about,
-        )  # fmt: skip
+            key=unit.key,
+            task=unit.task,
+            source=unit.source.reference,
+            seconds=round(seconds, 3),
+            failed=failed,
+            result=result or {},
+            **about,
+        )
 
 
 RUN = JournalKind("run", 2, RunLine, "give the plan another `out`")
 
 
 class RunJournal(Journal[RunLine]):
-    """A journal that is open for appending. path, fresh: as in `Journal`, and it raises the same."""
+    """A journal that is open for appending. path, fresh: as in `Journal`, and it raises the
+    same.
+    """
 
     def __init__(self, path: Path, fresh: bool = False) -> None:
         super().__init__(path, RUN, fresh=fresh)
@@ -334,7 +400,9 @@ class RunJournal(Journal[RunLine]):
         return super().add(line)
 
     def done(self, unit: Unit) -> RunLine | None:
-        """The line of a unit that has succeeded; None for others, and where its output has changed."""
+        """The line of a unit that has succeeded; None for others, and where its output has
+        changed.
+        """
         line = self.lines.get(unit.key)
         if line is None or line.failed:
             return None
@@ -343,7 +411,8 @@ class RunJournal(Journal[RunLine]):
         return line if self._intact[unit.key] else None
 
     def verify(self, unit: Unit) -> None:
-        """Compares the output of a unit that has succeeded, byte by byte, with what its source and its recipe give.
+        """Compares the output of a unit that has succeeded, byte by byte, with what its source and
+        its recipe give.
 
         One that differs is not done any more.
         """
@@ -356,14 +425,20 @@ class RunJournal(Journal[RunLine]):
 
 
 def stamp(path: Path) -> str:
-    """Digest of what an output was made of, and of the sizes of its files; documents in it may change.
+    """Digest of what an output was made of, and of the sizes of its files; documents in it may
+    change.
 
-    Raises BadSource for something that is neither a folder, a GGUF file nor a result of an evaluation, OSError.
+    Raises BadSource for something that is neither a folder, a GGUF file nor a result of an
+    evaluation, OSError.
     """
     if path.suffix == ".json":
         return sha256(path)
     receipt = read_receipt(path)
-    files = GgufSource(path).file.paths if is_gguf(path) else [path / file.name for file in receipt.files]
+    files = (
+        GgufSource(path).file.paths
+        if is_gguf(path)
+        else [path / file.name for file in receipt.files]
+    )
     sizes = sorted((file.name, file.stat().st_size) for file in files if not is_document(file.name))
     return text_digest(made_from(receipt).decode(), repr(sizes))
 

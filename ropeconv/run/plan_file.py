@@ -1,4 +1,6 @@
-"""RunPlan: the TOML file of `ropeconv run`, with every key checked before anything is read or fetched."""
+"""RunPlan: the TOML file of `ropeconv run`, with every key checked before anything is read or
+fetched.
+"""
 
 import re
 from dataclasses import dataclass, is_dataclass
@@ -63,8 +65,10 @@ class ValidateTable(ValidateOptions):
 
 
 class LimitsTable(msgspec.Struct, frozen=True):
-    """[limits]: jobs at once (0 for what the machine has), how often the work of a killed worker is tried again, hours
-    after which the run ends, the time that a unit may take, bytes that outputs may have."""
+    """[limits]: jobs at once (0 for what the machine has), how often the work of a killed worker is
+    tried again, hours after which the run ends, the time that a unit may take, bytes that outputs
+    may have.
+    """
 
     jobs: int = 0
     retries: int = 2
@@ -82,8 +86,9 @@ class LimitsTable(msgspec.Struct, frozen=True):
 
 
 class ExecutorTable(msgspec.Struct, frozen=True):
-    """[executor]: where units run. gpus, cpus: of each worker on Ray and Slurm. timeout: of each job of Slurm.
-    slurm: parameters of submitit."""
+    """[executor]: where units run. gpus, cpus: of each worker on Ray and Slurm. timeout: of each
+    job of Slurm. slurm: parameters of submitit.
+    """
 
     on: str = "local"
     gpus: float = 0
@@ -124,9 +129,14 @@ def read_plan(path: Path) -> RunPlan:
     try:
         text = read_text(path, str(path))
     except OSError as problem:
-        raise UsageError(f"{path} cannot be read ({problem.strerror}); give a plan (docs/running.md)") from None
+        raise UsageError(
+            f"{path} cannot be read ({problem.strerror}); give a plan (docs/running.md)"
+        ) from None
     if len(text) > LONGEST:
-        raise UsageError(f"{path} has more than {LONGEST:,} characters; use a pattern or a collection for the sources")
+        raise UsageError(
+            f"{path} has more than {LONGEST:,} characters; use a pattern or a collection for the"
+            " sources"
+        )
     try:
         data = tomli.loads(text)
     except (tomli.TOMLDecodeError, RecursionError) as problem:
@@ -134,7 +144,11 @@ def read_plan(path: Path) -> RunPlan:
     try:
         _known(data, RunPlan, "")
         listed = data.get("tasks")
-        unknown = [name for name in listed if name not in get_args(TaskName)] if isinstance(listed, list) else []
+        unknown = (
+            [name for name in listed if name not in get_args(TaskName)]
+            if isinstance(listed, list)
+            else []
+        )
         if unknown:
             raise UsageError(f"tasks has {unknown[0]!r}; choose {', '.join(get_args(TaskName))}")
         plan = msgspec.convert(data, RunPlan)
@@ -143,7 +157,9 @@ def read_plan(path: Path) -> RunPlan:
         message = re.sub(r" - at `\$\.?(.*?)`$", r" in \1", str(problem)).replace("`", "")
         raise UsageError(f"{path}: {message[:1].lower()}{message[1:]}; correct it") from None
     except RopeconvError as problem:
-        raise UsageError(f"{path}: {str(problem).replace('--methods has', 'recipes has')}") from None
+        raise UsageError(
+            f"{path}: {str(problem).replace('--methods has', 'recipes has')}"
+        ) from None
     return plan
 
 
@@ -156,7 +172,9 @@ def _known(data: dict[str, Any], kind: type, place: str) -> None:
             repair = f"did you mean {near[0]}?" if near else f"the keys are {', '.join(fields)}"
             raise UsageError(f"{place or 'the file'} has no key {key!r}; {repair}")
         for inner in (fields[key], *get_args(fields[key])):
-            if get_origin(inner) is None and (is_dataclass(inner) or issubclass(inner, msgspec.Struct)):
+            if get_origin(inner) is None and (
+                is_dataclass(inner) or issubclass(inner, msgspec.Struct)
+            ):
                 for table in value if isinstance(value, list) else [value]:
                     if isinstance(table, dict):
                         _known(table, inner, f"[{key}]")
@@ -170,7 +188,9 @@ def _check(plan: RunPlan) -> None:
     _check_tasks(plan)
     names = [target.name for target in plan.targets]
     if len(set(names)) < len(names):
-        raise UsageError(f"targets have the name {max(names, key=names.count)!r} twice; give each its own")
+        raise UsageError(
+            f"targets have the name {max(names, key=names.count)!r} twice; give each its own"
+        )
     _check_limits(plan)
     if plan.eval is not None:
         parse_measures(plan.eval.measures)
@@ -187,7 +207,9 @@ def _check_tasks(plan: RunPlan) -> None:
             example = 'text = ["book.txt"]' if task == "eval" else 'to = "me/{name}-{recipe}"'
             raise UsageError(f"tasks has {task} and there is no [{task}]; add it, with {example}")
     if any(row.recipe is None for row in plan.rows) and plan.tasks != ["eval"]:
-        raise UsageError("recipes has base, the model without changes, which only eval can run; leave it out")
+        raise UsageError(
+            "recipes has base, the model without changes, which only eval can run; leave it out"
+        )
 
 
 def _check_limits(plan: RunPlan) -> None:
@@ -195,7 +217,9 @@ def _check_limits(plan: RunPlan) -> None:
         raise UsageError(f"limits.bytes is {plan.limits.bytes!r}; write it like 200GB")
     for key, low in (("jobs", 0), ("retries", 0)):
         if not low <= getattr(plan.limits, key) <= 10_000:
-            raise UsageError(f"limits.{key} is {getattr(plan.limits, key)}; give a number from {low} to 10,000")
+            raise UsageError(
+                f"limits.{key} is {getattr(plan.limits, key)}; give a number from {low} to 10,000"
+            )
     if plan.limits.hours is not None and not plan.limits.hours > 0:
         raise UsageError(f"limits.hours is {plan.limits.hours}; give a positive number")
     assert plan.limits.unit_seconds

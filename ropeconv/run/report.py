@@ -1,4 +1,6 @@
-"""The report of a run: one HTML page with the table, what failed, and the pictures of all evaluations."""
+"""The report of a run: one HTML page with the table, what failed, and the pictures of all
+evaluations.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +35,8 @@ TASKS = (*CHAIN, "eval")
 class RunRow:
     """An output, or an evaluation.
 
-    source: its name. recipe, target: of an output; empty for an evaluation. outcomes: by task, as `states` gives them.
-    results: of tasks.
+    source: its name. recipe, target: of an output; empty for an evaluation. outcomes: by task, as
+    `states` gives them. results: of tasks.
     """
 
     source: str
@@ -51,10 +53,13 @@ class RunRow:
     def to_dict(self) -> JsonObject:
         """JSON-ready data."""
         return {
-            "source": self.source, "recipe": self.recipe or None, "target": self.target or None,
-            "tasks": {task: state for task, (state, _) in self.outcomes.items()}, "reason": self.reason or None,
+            "source": self.source,
+            "recipe": self.recipe or None,
+            "target": self.target or None,
+            "tasks": {task: state for task, (state, _) in self.outcomes.items()},
+            "reason": self.reason or None,
             "results": self.results,
-        }  # fmt: skip
+        }
 
 
 @dataclass(frozen=True)
@@ -83,7 +88,12 @@ class RunTable:
         """The cells of a line: source, recipe, target, and a word or the seconds for each task."""
         outcomes = (row.outcomes.get(task, ("", "")) for task in self.columns)
         words = [seconds if state == "done" else state for state, seconds in outcomes]
-        return (row.source, row.recipe or ("all rows" if "eval" in row.outcomes else ""), row.target, *words)
+        return (
+            row.source,
+            row.recipe or ("all rows" if "eval" in row.outcomes else ""),
+            row.target,
+            *words,
+        )
 
     def to_dict(self) -> JsonObject:
         """JSON-ready data."""
@@ -111,7 +121,9 @@ def table_of(plan: RunPlan, jobs: Sequence[Job], journal: RunJournal) -> RunTabl
 
 
 def write_run_report(table: RunTable, plan: Path, path: Path) -> None:
-    """Writes the report of a run. table: of it. plan: its file. path: of the page. Raises OSError."""
+    """Writes the report of a run. table: of it. plan: its file. path: of the page. Raises
+    OSError.
+    """
     counts = table.counts
     facts = {
         "Plan": plan.name,
@@ -120,16 +132,22 @@ def write_run_report(table: RunTable, plan: Path, path: Path) -> None:
         "Not run": f"{counts['not run']:,}",
     } | origin()
     page = render(
-        "run.html.jinja", plan=plan.stem, columns=("source", "recipe", "target", *table.columns),
-        lines=[(table.cells(row), row.reason) for row in table.rows], reasons=table.reasons,
+        "run.html.jinja",
+        plan=plan.stem,
+        columns=("source", "recipe", "target", *table.columns),
+        lines=[(table.cells(row), row.reason) for row in table.rows],
+        reasons=table.reasons,
         published=[row.results["push"]["url"] for row in table.rows if "push" in row.results],
-        evaluated=_evaluated(table), facts=facts,
-    )  # fmt: skip
+        evaluated=_evaluated(table),
+        facts=facts,
+    )
     write_file(path, page)
 
 
 def _evaluated(table: RunTable) -> list[dict[str, object]]:
-    """The evaluations for the template: name, result and tables of each, and pictures where matplotlib is installed."""
+    """The evaluations for the template: name, result and tables of each, and pictures where
+    matplotlib is installed.
+    """
     sections: list[dict[str, object]] = []
     for number, row in enumerate(table.rows):
         if "eval" not in row.results or row.outcomes["eval"][0] != "done":
@@ -138,8 +156,12 @@ def _evaluated(table: RunTable) -> list[dict[str, object]]:
             result = read_result(Path(row.results["eval"]["path"]))
         except RopeconvError:
             continue
-        pictures = drawn(evaluation_pictures(result), f"eval-{number}") if installed("matplotlib") else []
-        sections.append({"name": row.source, "result": result, "tables": tables(result), "pictures": pictures})
+        pictures = (
+            drawn(evaluation_pictures(result), f"eval-{number}") if installed("matplotlib") else []
+        )
+        sections.append(
+            {"name": row.source, "result": result, "tables": tables(result), "pictures": pictures}
+        )
     return sections
 
 
@@ -147,8 +169,8 @@ def _evaluated(table: RunTable) -> list[dict[str, object]]:
 class JobPreview:
     """A job before it is run.
 
-    job: what is left of it. bytes: of its output, 0 where it has none or that is not known. encoding: of it. problem:
-    why it cannot be planned, or empty.
+    job: what is left of it. bytes: of its output, 0 where it has none or that is not known.
+    encoding: of it. problem: why it cannot be planned, or empty.
     """
 
     job: Job
@@ -166,11 +188,16 @@ class JobPreview:
         """JSON-ready data."""
         first = self.job[0]
         return {
-            "source": first.source.reference, "recipes": [recipe.name for recipe in first.recipes],
-            "target": first.target and first.target.name, "tasks": [unit.task for unit in self.job],
-            "out": first.out, "bytes": self.bytes, "encoding": self.encoding or None, "push": self.publishes or None,
+            "source": first.source.reference,
+            "recipes": [recipe.name for recipe in first.recipes],
+            "target": first.target and first.target.name,
+            "tasks": [unit.task for unit in self.job],
+            "out": first.out,
+            "bytes": self.bytes,
+            "encoding": self.encoding or None,
+            "push": self.publishes or None,
             "problem": self.problem or None,
-        }  # fmt: skip
+        }
 
 
 def planned(job: Job) -> JobPreview:
@@ -186,12 +213,15 @@ def planned(job: Job) -> JobPreview:
 
 
 def check_bytes(plan: RunPlan, previews: Sequence[JobPreview]) -> None:
-    """Raises UsageError where outputs have more bytes than the plan allows. previews: of all jobs."""
-    total, most = kept_bytes(previews), plan.most_bytes
+    """Raises UsageError where outputs have more bytes than the plan allows. previews: of all
+    jobs.
+    """
+    total = kept_bytes(previews)
+    most = plan.most_bytes
     if most is not None and total > most:
         raise UsageError(
-            f"the outputs have {human(total)}, and limits.bytes is {plan.limits.bytes}; raise it, or leave apply out "
-            "of tasks to publish without keeping them"
+            f"the outputs have {human(total)}, and limits.bytes is {plan.limits.bytes}; raise it,"
+            " or leave apply out of tasks to publish without keeping them"
         )
 
 
@@ -202,7 +232,9 @@ def kept_bytes(previews: Sequence[JobPreview]) -> int:
 
 @dataclass(frozen=True)
 class Costs:
-    """The median seconds of units by task. timed: the source of which short sequences were timed for eval, or empty."""
+    """The median seconds of units by task. timed: the source of which short sequences were timed
+    for eval, or empty.
+    """
 
     seconds: dict[str, float]
     timed: str = ""
@@ -211,29 +243,46 @@ class Costs:
     def of(cls, lines: Sequence[RunLine]) -> Costs:
         """The costs of units that have succeeded."""
         tasks = {line.task for line in lines}
-        done = {task: [line.seconds for line in lines if line.task == task and not line.failed] for task in tasks}
+        done = {
+            task: [line.seconds for line in lines if line.task == task and not line.failed]
+            for task in tasks
+        }
         return cls({task: median(seconds) for task, seconds in done.items() if seconds})
 
     def with_eval(self, units: Sequence[Unit]) -> Costs:
-        """The same with the time of eval, where the journal has none: the first model that loads is timed here."""
+        """The same with the time of eval, where the journal has none: the first model that loads is
+        timed here.
+        """
         for unit in units:
             if unit.task == "eval" and "eval" not in self.seconds:
                 with suppress(RopeconvError), evaluation_of(unit) as evaluation:
-                    return Costs({**self.seconds, "eval": evaluation.estimate().seconds}, unit.source.name)
+                    return Costs(
+                        {**self.seconds, "eval": evaluation.estimate().seconds}, unit.source.name
+                    )
         return self
 
     def sentences(self, units: Sequence[Unit], at_once: int) -> list[str]:
-        """Return sentences on the time that units take. at_once: how many run at a time, 0 where unknown."""
+        """Return sentences on the time that units take. at_once: how many run at a time, 0 where
+        unknown.
+        """
         counts = Counter(unit.task for unit in units)
         known = {task: count for task, count in counts.items() if task in self.seconds}
         total = sum(self.seconds[task] * count for task, count in known.items())
         sentences = []
         if known:
-            each = ", ".join(f"{count:,} {task} of {self.seconds[task]:,.1f} s" for task, count in known.items())
-            spread = f", {duration(total / at_once)} with {at_once} at a time" if at_once > 1 else ""
+            each = ", ".join(
+                f"{count:,} {task} of {self.seconds[task]:,.1f} s" for task, count in known.items()
+            )
+            spread = (
+                f", {duration(total / at_once)} with {at_once} at a time" if at_once > 1 else ""
+            )
             basis = f" (eval by short sequences of {self.timed})" if self.timed else ""
-            sentences.append(f"By the median of finished units{basis}: {each}; {duration(total)} in all{spread}.")
+            sentences.append(
+                f"By the median of finished units{basis}: {each}; {duration(total)} in all{spread}."
+            )
         unknown = [f"{count:,} {task}" for task, count in counts.items() if task not in known]
         if unknown:
-            sentences.append(f"No time estimate yet for {' and '.join(unknown)}: the first one has not run.")
+            sentences.append(
+                f"No time estimate yet for {' and '.join(unknown)}: the first one has not run."
+            )
         return sentences

@@ -1,4 +1,6 @@
-"""Runs the jobs of a plan through the journal: what is missing or failed, each unit after those that it needs."""
+"""Runs the jobs of a plan through the journal: what is missing or failed, each unit after those
+that it needs.
+"""
 
 import signal
 import threading
@@ -16,7 +18,9 @@ from .jobs import Job, RunJournal, RunLine, Unit
 from .tasks import TASKS
 
 PATIENCE = 12
-"""How often a request is sent again that the Hub is too busy for: over ten minutes, more than its window of five."""
+"""How often a request is sent again that the Hub is too busy for: over ten minutes, more than its
+window of five.
+"""
 
 
 GRACE = 60.0
@@ -33,9 +37,14 @@ class TimeLimit(BaseException):
 def time_limit(seconds: float) -> Iterator[None]:
     """Raises TimeLimit in what runs longer, as Ctrl-C does. seconds: 0 for no limit.
 
-    Without effect outside the main thread, on systems without timers, and in compiled code that never returns.
+    Without effect outside the main thread, on systems without timers, and in compiled code that
+    never returns.
     """
-    if not seconds or threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
+    if (
+        not seconds
+        or threading.current_thread() is not threading.main_thread()
+        or not hasattr(signal, "setitimer")
+    ):
         yield
         return
 
@@ -52,10 +61,13 @@ def time_limit(seconds: float) -> Iterator[None]:
 
 
 class TaskWorker:
-    """Runs the units of a job one after the other, until one fails. It is made in the process that runs them."""
+    """Runs the units of a job one after the other, until one fails. It is made in the process that
+    runs them.
+    """
 
     def __init__(self, limit: float = 0.0) -> None:
-        self.limit, self.probe = limit, SharedProbe() if Probe.available() else None
+        self.limit = limit
+        self.probe = SharedProbe() if Probe.available() else None
         hub_client.patience = PATIENCE
 
     def __call__(self, job: Job) -> list[RunLine]:
@@ -69,13 +81,18 @@ class TaskWorker:
 
     def _line(self, unit: Unit) -> RunLine:
         begun = time.perf_counter()
-        failed, result = "", JsonObject()
+        failed = ""
+        result = JsonObject()
         try:
             with time_limit(self.limit):
                 result = TASKS[unit.task](unit, self.probe)
         except TimeLimit:
-            limit, self.probe = duration(self.limit), self.probe and SharedProbe()
-            failed = f"it took longer than {limit} and was stopped; raise unit_timeout in [limits] if it needs more"
+            limit = duration(self.limit)
+            self.probe = self.probe and SharedProbe()
+            failed = (
+                f"it took longer than {limit} and was stopped; raise unit_timeout in [limits] if it"
+                " needs more"
+            )
         except Exception as problem:
             failed = reason(problem)
         return RunLine.of(unit, time.perf_counter() - begun, failed, result)
@@ -87,12 +104,18 @@ def missing(jobs: Sequence[Job], journal: RunJournal) -> list[Job]:
 
 
 def _left(job: Job, journal: RunJournal) -> Job:
-    """The units of a job from the first that has not succeeded, with those that do what it does again."""
+    """The units of a job from the first that has not succeeded, with those that do what it does
+    again.
+    """
     for index, unit in enumerate(job):
         if journal.done(unit) is None:
             later = job[index:]
             # an output that was written anew is validated and published anew
-            return later if unit.task == "apply" else tuple(unit for unit in later if journal.done(unit) is None)
+            return (
+                later
+                if unit.task == "apply"
+                else tuple(unit for unit in later if journal.done(unit) is None)
+            )
     return ()
 
 
@@ -105,8 +128,8 @@ def run_jobs(
 ) -> bool:
     """Runs jobs, and appends their units to the journal as they end. Returns whether all were run.
 
-    ended: called with each job and its lines. stopped: whether to end early, asked as jobs end; what runs then is
-    dropped.
+    ended: called with each job and its lines. stopped: whether to end early, asked as jobs end;
+    what runs then is dropped.
     """
     remaining = len(jobs)
     with closing(pool(jobs)) as results:
@@ -123,13 +146,18 @@ def run_jobs(
 
 
 def states(job: Job, journal: RunJournal) -> dict[str, tuple[str, str]]:
-    """The state of each task of a whole job: "done", "failed" or "not run", with the seconds or the reason."""
+    """The state of each task of a whole job: "done", "failed" or "not run", with the seconds or the
+    reason.
+    """
     problem = before = job[0].source.problem
     outcomes = dict[str, tuple[str, str]]()
     for unit in job:
         line = journal.lines.get(unit.key)
         if before:
-            outcomes[unit.task] = ("failed" if before is problem and not outcomes else "not run", before)
+            outcomes[unit.task] = (
+                "failed" if before is problem and not outcomes else "not run",
+                before,
+            )
         elif line is not None and line.failed:
             outcomes[unit.task], before = ("failed", line.failed), f"{unit.task} failed"
         elif journal.done(unit) is None:

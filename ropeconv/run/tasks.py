@@ -40,7 +40,8 @@ Task = Callable[[Unit, Probe | None], JsonObject]
 def apply_unit(unit: Unit, probe: Probe | None) -> JsonObject:
     """Writes the output of a unit.
 
-    Raises as `make_plan` and `apply` do, and BadSource or Disagreement where something else has its place.
+    Raises as `make_plan` and `apply` do, and BadSource or Disagreement where something else has its
+    place.
     """
     Path(unit.out).parent.mkdir(parents=True, exist_ok=True)
     plan = unit.plan()
@@ -51,24 +52,38 @@ def apply_unit(unit: Unit, probe: Probe | None) -> JsonObject:
             verify_output(earlier)
         except (BadSource, Disagreement) as problem:
             reason = str(problem).partition("; run apply again")[0]
-            raise type(problem)(f"{reason}; move it away and run the plan again, which writes it anew") from None
+            raise type(problem)(
+                f"{reason}; move it away and run the plan again, which writes it anew"
+            ) from None
         return {**document, "earlier": True, "stamp": stamp(plan.out)}
     if os.path.lexists(plan.out) and not is_empty(plan.out):
         raise BadSource(
-            f"{plan.out} exists and is not the output of this unit; move it away, or give the plan another `out`"
+            f"{plan.out} exists and is not the output of this unit; move it away, or give the plan"
+            " another `out`"
         )
     done = apply(with_card(plan), probe=probe)
-    return {**document, "checked": done.check is not None, "reason": done.reason, "stamp": stamp(plan.out)}
+    return {
+        **document,
+        "checked": done.check is not None,
+        "reason": done.reason,
+        "stamp": stamp(plan.out),
+    }
 
 
 @contextmanager
 def evaluation_of(unit: Unit) -> Iterator[Evaluation]:
     """The evaluation of a unit, which can be estimated and run while it is entered."""
-    table = msgspec.convert({name: value for name, value in unit.settings.items() if name != "sha256"}, EvalTable)
+    table = msgspec.convert(
+        {name: value for name, value in unit.settings.items() if name != "sha256"}, EvalTable
+    )
     opening = RunnerRequest(
-        unit.source.reference, [recipe.row() for recipe in unit.recipes], device=table.device, dtype=table.dtype,
-        chunk=table.chunk, family=unit.family,
-    )  # fmt: skip
+        unit.source.reference,
+        [recipe.row() for recipe in unit.recipes],
+        device=table.device,
+        dtype=table.dtype,
+        chunk=table.chunk,
+        family=unit.family,
+    )
     files = read_files(table.text)
     short = {Path(name).name: text for name, text in files}  # the same on every machine
     texts = list(short.items()) if len(short) == len(files) else files
@@ -92,7 +107,8 @@ def eval_unit(unit: Unit, probe: Probe | None) -> JsonObject:
 
 def headlines(result: Result) -> dict[str, str]:
     """The main number of each row at the longest length, with its error; why a row was not run."""
-    measure, length = next(iter(measures_of(result))), max(result.lengths)
+    measure = next(iter(measures_of(result)))
+    length = max(result.lengths)
     metric = headline(result, measure)
     words = metric_of(metric)
     words_of = {}
@@ -103,18 +119,25 @@ def headlines(result: Result) -> dict[str, str]:
         elif cell.difference is None:
             words_of[row.name] = words.value(cell.value)
         else:
-            error = "" if cell.difference_error is None else f" ± {words.error(cell.difference_error)}"
+            error = (
+                "" if cell.difference_error is None else f" ± {words.error(cell.difference_error)}"
+            )
             words_of[row.name] = f"{words.difference(cell.difference)}{error}"
     return words_of
 
 
 def push_unit(unit: Unit, probe: Probe | None) -> JsonObject:
-    """Publishes the output of a unit. Raises as `publish` does; what is there from an earlier run is completed."""
+    """Publishes the output of a unit. Raises as `publish` does; what is there from an earlier run
+    is completed.
+    """
     options = {name: value for name, value in unit.settings.items() if name not in ("to", "kept")}
-    publication, notes = PublishOptions(repo_id=unit.settings["to"], **options), list[str]()
+    publication = PublishOptions(repo_id=unit.settings["to"], **options)
+    notes = list[str]()
 
     def send(upload: UploadSet) -> JsonObject:
-        url = publish(upload, publication, lambda message: notes.append(message) if message else None)
+        url = publish(
+            upload, publication, lambda message: notes.append(message) if message else None
+        )
         uploaded = sum(upload.size(name) for name in upload.adds)
         return {"url": url, "uploaded": uploaded, "copied": len(upload.copies), "notes": notes}
 
@@ -129,8 +152,11 @@ def push_unit(unit: Unit, probe: Probe | None) -> JsonObject:
 
 
 def validate_unit(unit: Unit, probe: Probe | None) -> JsonObject:
-    """Validates the output of a unit. Raises Disagreement where it does not compute the schedule."""
-    comparison, settings = Comparison.open(Path(unit.out), unit.source.reference), Settings(**unit.settings)
+    """Validates the output of a unit. Raises Disagreement where it does not compute the
+    schedule.
+    """
+    comparison = Comparison.open(Path(unit.out), unit.source.reference)
+    settings = Settings(**unit.settings)
     gguf = is_gguf(comparison.baked)
     if gguf:
         check_gguf(comparison, settings)
@@ -147,4 +173,9 @@ def validate_unit(unit: Unit, probe: Probe | None) -> JsonObject:
     return {"runtime": result.runtime, "sentence": result.sentence}
 
 
-TASKS: dict[str, Task] = {"apply": apply_unit, "validate": validate_unit, "eval": eval_unit, "push": push_unit}
+TASKS: dict[str, Task] = {
+    "apply": apply_unit,
+    "validate": validate_unit,
+    "eval": eval_unit,
+    "push": push_unit,
+}

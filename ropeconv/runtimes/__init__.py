@@ -1,1 +1,3 @@
-"""The behaviour of runtimes by version and model family: `data/*.toml`, and the code that applies it."""
+"""The behaviour of runtimes by version and model family: `data/*.toml`, and the code that applies
+it.
+"""

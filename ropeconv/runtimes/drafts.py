@@ -1,6 +1,8 @@
-"""Draft models for speculative decoding: which kind a checkpoint is, and which runtimes compute its RoPE.
+"""Draft models for speculative decoding: which kind a checkpoint is, and which runtimes compute its
+RoPE.
 
-A head (EAGLE, DFlash) has the config of a model, runs at the positions of its target, and reads its own RoPE settings.
+A head (EAGLE, DFlash) has the config of a model, runs at the positions of its target, and reads its
+own RoPE settings.
 """
 
 import re
@@ -37,16 +39,22 @@ class DraftKind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A pattern of names of tensors that no whole model has."""
 
     without: str = ""
-    """A pattern of names of tensors that every whole model has; empty where nothing must be missing."""
+    """A pattern of names of tensors that every whole model has; empty where nothing must be
+    missing.
+    """
 
     beside: str = ""
-    """A pattern of names of tensors behind the last layer: without one the weights are a part of some model."""
+    """A pattern of names of tensors behind the last layer: without one the weights are a part of
+    some model.
+    """
 
     refuse: str = ""
     """Why none is written, with the fix, or empty."""
 
     def has(self, config: Config, tensors: Sequence[str]) -> bool:
-        """Whether a checkpoint is of this kind. tensors: names of its tensors, empty where they are not known."""
+        """Whether a checkpoint is of this kind. tensors: names of its tensors, empty where they are
+        not known.
+        """
         architectures = config.get("architectures")
         names = architectures if isinstance(architectures, list) else []
         if any(re.search(self.classes, str(name), re.IGNORECASE) for name in names):
@@ -62,10 +70,12 @@ class DraftKind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DraftStatement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A statement on the versions `first` to `last` of a runtime and drafts of some kinds and families.
+    """A statement on the versions `first` to `last` of a runtime and drafts of some kinds and
+    families.
 
-    families: empty for all. status: empty where the draft is read by the rules of its family. source: where that is
-    stated. run: the version that was executed, and when; empty where the source was read.
+    families: empty for all. status: empty where the draft is read by the rules of its family.
+    source: where that is stated. run: the version that was executed, and when; empty where the
+    source was read.
     """
 
     runtime: str
@@ -95,8 +105,9 @@ def draft_table() -> DraftTable:
 def draft_kind(config: Config, tensors: Iterable[str] = (), name: str = "") -> DraftKind | None:
     """The kind of draft that a checkpoint is; None for a whole model.
 
-    name: of the checkpoint. The first EAGLE heads have the class of their target, and vLLM and people know them by
-    their name: https://github.com/vllm-project/vllm/blob/v0.33.0/vllm/config/speculative.py#L1440
+    name: of the checkpoint. The first EAGLE heads have the class of their target, and vLLM and
+    people know them by their name:
+    https://github.com/vllm-project/vllm/blob/v0.33.0/vllm/config/speculative.py#L1440
     """
     tensors = tuple(tensors)
     draft = next((kind for kind in draft_table().kinds if kind.has(config, tensors)), None)
@@ -110,8 +121,12 @@ def kind_named(name: str) -> DraftKind:
     return next(kind for kind in draft_table().kinds if kind.name == name)
 
 
-def draft_verdicts(kind: DraftKind, family: Family, verdicts: Iterable[Verdict]) -> tuple[Verdict, ...]:
-    """The verdicts on a draft. verdicts: those on a whole model of its family with the same config."""
+def draft_verdicts(
+    kind: DraftKind, family: Family, verdicts: Iterable[Verdict]
+) -> tuple[Verdict, ...]:
+    """The verdicts on a draft. verdicts: those on a whole model of its family with the same
+    config.
+    """
     return tuple(_draft_verdict(kind, family, verdict) for verdict in verdicts)
 
 
@@ -126,13 +141,20 @@ def _draft_verdict(kind: DraftKind, family: Family, verdict: Verdict) -> Verdict
             continue
         if statement.status:
             return replace(
-                verdict, status=statement.status, reason=statement.reason, source=statement.source,
+                verdict,
+                status=statement.status,
+                reason=statement.reason,
+                source=statement.source,
                 evidence=Evidence("read"),
-            )  # fmt: skip
+            )
         evidence = Evidence("run", statement.run) if statement.run else Evidence("read")
         return replace(verdict, source=f"{verdict.source}; {statement.source}", evidence=evidence)
     return replace(
-        verdict, status="unknown", reason=f"{kind.says} was not tested in it", source="", evidence=Evidence()
+        verdict,
+        status="unknown",
+        reason=f"{kind.says} was not tested in it",
+        source="",
+        evidence=Evidence(),
     )
 
 
@@ -144,9 +166,11 @@ def draft_sizes(config: Config) -> dict[str, object]:
 
 
 def header_sizes(keys: HeaderKeys) -> dict[str, object]:
-    """The sizes of the target that a draft in GGUF is for, by their names in config.json; those of a target its own.
+    """The sizes of the target that a draft in GGUF is for, by their names in config.json; those of
+    a target its own.
 
-    llama.cpp src/models/eagle3.cpp: the width of the target is that of the draft unless target_hidden_size says so.
+    llama.cpp src/models/eagle3.cpp: the width of the target is that of the draft unless
+    target_hidden_size says so.
     """
     arch = keys.get("general.architecture")
     hidden = keys.get(f"{arch}.target_hidden_size") or keys.get(f"{arch}.embedding_length")
@@ -160,8 +184,9 @@ MTP = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers")
 def mtp_note(config: Config) -> str:
     """A sentence on layers of a checkpoint that predict further tokens; empty without them.
 
-    vllm/model_executor/models/deepseek_mtp.py:81 (0.33.0) and sglang/srt/models/deepseek_nextn.py (0.5.23) build them
-    from the config of the checkpoint. vLLM gives them no `--hf-overrides` (vllm/config/speculative.py:1183-1200).
+    vllm/model_executor/models/deepseek_mtp.py:81 (0.33.0) and sglang/srt/models/deepseek_nextn.py
+    (0.5.23) build them from the config of the checkpoint. vLLM gives them no `--hf-overrides`
+    (vllm/config/speculative.py:1183-1200).
     """
     part = text_config(config) or config
     count = positive_int(part, MTP, least=0)

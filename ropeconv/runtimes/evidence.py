@@ -1,4 +1,6 @@
-"""Results that the lab executed: `lab/*.json`, one file per runtime version, written by `scripts/lab`."""
+"""Results that the lab executed: `lab/*.json`, one file per runtime version, written by
+`scripts/lab`.
+"""
 
 import re
 from dataclasses import dataclass
@@ -19,9 +21,9 @@ Grade = Literal["run", "read", ""]
 class ModelRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The results of one version of a runtime for the configs of one model.
 
-    digest: of all its configs, so that a record shows when they have changed. rope_types: that they have. most: the
-    status of all cells that are not in `others`. others: names of cells by status, and by what was different or the
-    message. date: when, where it is not the date of the record.
+    digest: of all its configs, so that a record shows when they have changed. rope_types: that they
+    have. most: the status of all cells that are not in `others`. others: names of cells by status,
+    and by what was different or the message. date: when, where it is not the date of the record.
     """
 
     digest: str
@@ -34,14 +36,18 @@ class ModelRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     def statuses(self, cells: tuple[str, ...]) -> dict[str, str]:
         """The status of each of `cells`, by name."""
         by_cell = {
-            cell: status for status, details in self.others.items() for names in details.values() for cell in names
+            cell: status
+            for status, details in self.others.items()
+            for names in details.values()
+            for cell in names
         }
         return {cell: by_cell.get(cell, self.most) for cell in cells}
 
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One file of the lab. runtime, version: what was executed. date: when. how: what was executed. models: by name,
-    a family for its small config, or the name of a published config."""
+    """One file of the lab. runtime, version: what was executed. date: when. how: what was executed.
+    models: by name, a family for its small config, or the name of a published config.
+    """
 
     runtime: str
     version: str
@@ -52,7 +58,9 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Evidence:
-    """How a statement is known. grade: "run" (executed), "read" (in the source), or empty. detail: version and date."""
+    """How a statement is known. grade: "run" (executed), "read" (in the source), or empty. detail:
+    version and date.
+    """
 
     grade: Grade = ""
     detail: str = ""
@@ -66,13 +74,16 @@ def records() -> tuple[Record, ...]:
 
 @cache
 def lab_models() -> dict[str, tuple[str, str]]:
-    """Return the family and the model type of the configs that the lab executes, by their names in records."""
+    """Return the family and the model type of the configs that the lab executes, by their names in
+    records.
+    """
     return package_data("runtimes/lab_models.json", dict[str, tuple[str, str]])
 
 
 @cache
 def executed_models(runtime: str, family: str) -> tuple[tuple[Record, str, ModelRecord], ...]:
-    """Return what the versions of a runtime do with the configs of a family, the newest first, by model type.
+    """Return what the versions of a runtime do with the configs of a family, the newest first, by
+    model type.
 
     Models of which the lab saw nothing are left out.
     """
@@ -83,17 +94,24 @@ def executed_models(runtime: str, family: str) -> tuple[tuple[Record, str, Model
         for record in reversed(records())
         if record.runtime == runtime
         for name, model_type in names.items()
-        if name in record.models and (record.models[name].most != "unknown" or record.models[name].others)
+        if name in record.models
+        and (record.models[name].most != "unknown" or record.models[name].others)
     )
 
 
 def executed_types(runtime: Runtime, family: str) -> tuple[str, ...]:
     """Return the model types of a family whose configs were executed in the versions of a row."""
     executed = executed_models(runtime.name, family)
-    return tuple(dict.fromkeys(model_type for record, model_type, _ in executed if runtime.covers(record.version)))
+    return tuple(
+        dict.fromkeys(
+            model_type for record, model_type, _ in executed if runtime.covers(record.version)
+        )
+    )
 
 
-def evidence(runtime: Runtime, family: str, kind: str | None = None, model_type: str = "") -> Evidence:
+def evidence(
+    runtime: Runtime, family: str, kind: str | None = None, model_type: str = ""
+) -> Evidence:
     """Return how it is known what a runtime does with a family.
 
     Args:
@@ -110,15 +128,24 @@ def evidence(runtime: Runtime, family: str, kind: str | None = None, model_type:
 
 
 ROPE_FIELDS = (
-    "rotates", "keys", "defaults", "layers", "window", "trained", "writing", "weights", "cache",
-)  # fmt: skip
+    "rotates",
+    "keys",
+    "defaults",
+    "layers",
+    "window",
+    "trained",
+    "writing",
+    "weights",
+    "cache",
+)
 """Fields of a family that name the config keys which its RoPE and its attention follow from."""
 
 
 class ReadKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The keys that one version of a runtime reads, without those of `understood_keys.toml`.
 
-    rope: in the RoPE dictionary, whatever the family. config: in a config, with the families whose model files read it.
+    rope: in the RoPE dictionary, whatever the family. config: in a config, with the families whose
+    model files read it.
     """
 
     rope: tuple[str, ...]
@@ -128,8 +155,8 @@ class ReadKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Understood(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Keys whose meaning for the RoPE is known, or which have none.
 
-    rope: in the RoPE dictionary. config: outside. values: keys with the only values that say nothing new. families:
-    keys with the only families in which they say nothing new.
+    rope: in the RoPE dictionary. config: outside. values: keys with the only values that say
+    nothing new. families: keys with the only families in which they say nothing new.
     """
 
     rope: tuple[str, ...]
@@ -147,8 +174,8 @@ def understood() -> Understood:
 def read_keys(runtime: Runtime) -> ReadKeys:
     """The keys that the newest extracted version of a row reads.
 
-    A row of which no version was extracted has those of the version before it, else of the first one, so that a new
-    row does not lose what its neighbours read; without any they are none.
+    A row of which no version was extracted has those of the version before it, else of the first
+    one, so that a new row does not lose what its neighbours read; without any they are none.
     """
     extracted = _records(runtime.name)
     covered = [keys for version, keys in extracted.items() if runtime.covers(version)]
@@ -167,22 +194,31 @@ def _records(runtime: str) -> dict[str, ReadKeys]:
 
 
 def stated_key(config: Config, family: Family, runtime: Runtime) -> tuple[str, KeyStatement] | None:
-    """A key of a config that the runtime reads for this family, with what is stated about it; None without one."""
-    part, record = text_part(config, family), read_keys(runtime)
+    """A key of a config that the runtime reads for this family, with what is stated about it; None
+    without one.
+    """
+    part = text_part(config, family)
+    record = read_keys(runtime)
     for statement in runtime.keys:
         for name in statement.names:
-            if part.get(name) and family.name in (statement.families or record.config.get(name, ())):
+            if part.get(name) and family.name in (
+                statement.families or record.config.get(name, ())
+            ):
                 return name, statement
     return None
 
 
-def unknown_key(part: Config, rope: Config, family: Family, runtime: Runtime, rules: RuleSet) -> str:
+def unknown_key(
+    part: Config, rope: Config, family: Family, runtime: Runtime, rules: RuleSet
+) -> str:
     """A key that the runtime reads and that neither rules nor family mention; empty without one.
 
-    part: the text part of a config. rope: its RoPE dictionary. rules: those that the family is read by.
+    part: the text part of a config. rope: its RoPE dictionary. rules: those that the family is read
+    by.
     """
     record = read_keys(runtime)
-    same, families = understood().values, understood().families
+    same = understood().values
+    families = understood().families
     keys = [
         key
         for key in part

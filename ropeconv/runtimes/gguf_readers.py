@@ -1,4 +1,6 @@
-"""Readers of GGUF other than llama.cpp: what each does with what a file uses, as stated in `readers/*.toml`."""
+"""Readers of GGUF other than llama.cpp: what each does with what a file uses, as stated in
+`readers/*.toml`.
+"""
 
 import math
 from collections.abc import Collection
@@ -13,10 +15,24 @@ from .runtime import Status, VersionRange, canonical, choose, find, version_key
 from .verdict import Verdict
 
 Feature = Literal[
-    "theta", "linear", "yarn", "yarn_attention_factor", "attention_factor_1", "attn_factor", "betas", "log_multiplier",
-    "temperature_scale", "rope_freqs", "factors", "window_theta", "window_norms", "rope_freqs_shape", "stock_theta",
-    "no_scaling_keys", "gemma3_not_8",
-]  # fmt: skip
+    "theta",
+    "linear",
+    "yarn",
+    "yarn_attention_factor",
+    "attention_factor_1",
+    "attn_factor",
+    "betas",
+    "log_multiplier",
+    "temperature_scale",
+    "rope_freqs",
+    "factors",
+    "window_theta",
+    "window_norms",
+    "rope_freqs_shape",
+    "stock_theta",
+    "no_scaling_keys",
+    "gemma3_not_8",
+]
 """The RoPE features of a GGUF file; `WORDS` explains each."""
 
 WORDS: dict[Feature, str] = {
@@ -33,13 +49,19 @@ WORDS: dict[Feature, str] = {
     "factors": "rope_factors_long.weight and rope_factors_short.weight",
     "window_theta": "rope.freq_base_swa",
     "window_norms": "norms that take the attention factor back in window layers",
-    "rope_freqs_shape": "rope_freqs.weight of heads that are not embedding_length / head_count wide",
+    "rope_freqs_shape": (
+        "rope_freqs.weight of heads that are not embedding_length / head_count wide"
+    ),
     "stock_theta": "rope.freq_base 10000 or 500000 without linear or yarn",
     "no_scaling_keys": "a context_length of at least 131072 without rope.scaling.type and factor",
     "gemma3_not_8": "another factor than 8 in Gemma 3 of 4b, 12b or 27b",
 }
-MARKS: frozenset[Feature] = frozenset({"rope_freqs_shape", "stock_theta", "no_scaling_keys", "gemma3_not_8"})
-"""Features that only count for readers that state something on them; all others are unknown where nothing is stated."""
+MARKS: frozenset[Feature] = frozenset(
+    {"rope_freqs_shape", "stock_theta", "no_scaling_keys", "gemma3_not_8"}
+)
+"""Features that only count for readers that state something on them; all others are unknown where
+nothing is stated.
+"""
 
 ANY = "*"
 
@@ -47,10 +69,10 @@ ANY = "*"
 class ReaderStatement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The behaviour of a reader for some features of some architectures.
 
-    archs: values of general.architecture, or "*" for all without a statement of their own on the feature. features:
-    which of them, or "*" for everything. status: as in a verdict. reason: why, or a remark where it is "exact". source:
-    where that is stated, by default that of the reader. since, until: the first and last version for which it holds,
-    where the row covers more.
+    archs: values of general.architecture, or "*" for all without a statement of their own on the
+    feature. features: which of them, or "*" for everything. status: as in a verdict. reason: why,
+    or a remark where it is "exact". source: where that is stated, by default that of the reader.
+    since, until: the first and last version for which it holds, where the row covers more.
     """
 
     archs: tuple[str, ...]
@@ -66,12 +88,14 @@ UNTESTED = ReaderStatement((), (), "unknown")
 
 
 class Reader(VersionRange, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A range of versions of a program that reads GGUF. A feature on which nothing is stated is unknown.
+    """A range of versions of a program that reads GGUF. A feature on which nothing is stated is
+    unknown.
 
-    earlier: ranges of older versions for which the same statements are judged, each as its first and last version.
-    window: a remark on how it takes its context window. remark: what to say beside that something is unknown. runs_in:
-    "llama-cpp" for a program that loads GGUF files with llama.cpp, so that its status is that of llama.cpp.
-    statements: of those that name an architecture and a feature, the first counts.
+    earlier: ranges of older versions for which the same statements are judged, each as its first
+    and last version. window: a remark on how it takes its context window. remark: what to say
+    beside that something is unknown. runs_in: "llama-cpp" for a program that loads GGUF files with
+    llama.cpp, so that its status is that of llama.cpp. statements: of those that name an
+    architecture and a feature, the first counts.
     """
 
     window: str
@@ -81,17 +105,22 @@ class Reader(VersionRange, frozen=True, forbid_unknown_fields=True, kw_only=True
     statements: tuple[ReaderStatement, ...] = ()
 
     def statement(self, feature: Feature, arch: str) -> ReaderStatement | None:
-        """Return the statement on a feature of an architecture, for the last version; None if it is untested."""
+        """Return the statement on a feature of an architecture, for the last version; None if it is
+        untested.
+        """
         for name in (arch, ANY):
             for statement in self.statements:
-                matches = feature in statement.features or (ANY in statement.features and feature not in MARKS)
+                matches = feature in statement.features or (
+                    ANY in statement.features and feature not in MARKS
+                )
                 if name in statement.archs and matches and self._holds(statement):
                     return statement
         return None
 
     def _holds(self, statement: ReaderStatement) -> bool:
         last = (*version_key(self.last), math.inf)  # 0.12 stands for the last 0.12.x
-        since, until = version_key(statement.since), version_key(statement.until)
+        since = version_key(statement.since)
+        until = version_key(statement.until)
         return since <= last and (not until or last[: len(until)] <= until)
 
 
@@ -114,7 +143,8 @@ def reader_names() -> tuple[str, ...]:
 
 
 def find_readers(runtime: str) -> tuple[Reader, ...]:
-    """The readers for `name` (all current ranges, the newest last) or `name@version`; empty for another name.
+    """The readers for `name` (all current ranges, the newest last) or `name@version`; empty for
+    another name.
 
     Raises RecipeError for a version that no range covers.
     """
@@ -124,43 +154,78 @@ def find_readers(runtime: str) -> tuple[Reader, ...]:
 
 
 def find_any(runtime: str) -> tuple[VersionRange, ...]:
-    """The readers or the rows of the table of runtimes for a name. Parameters and errors are those of `find`."""
+    """The readers or the rows of the table of runtimes for a name. Parameters and errors are those
+    of `find`.
+    """
     return find_readers(runtime) or find(runtime, reader_names())
 
 
-def judge_readers(features: Collection[Feature], arch: str, llamacpp: Verdict | None = None) -> tuple[Verdict, ...]:
+def judge_readers(
+    features: Collection[Feature], arch: str, llamacpp: Verdict | None = None
+) -> tuple[Verdict, ...]:
     """The verdicts of all readers on a file. Parameters are those of `judge_reader`."""
     return tuple(judge_reader(reader, features, arch, llamacpp) for reader in gguf_readers())
 
 
-def judge_reader(reader: Reader, features: Collection[Feature], arch: str, llamacpp: Verdict | None = None) -> Verdict:
+def judge_reader(
+    reader: Reader, features: Collection[Feature], arch: str, llamacpp: Verdict | None = None
+) -> Verdict:
     """The verdict of a reader on a file: that of its worst feature, where unknown is the worst.
 
-    reader: its last version counts. features: what the file uses. arch: its general.architecture. llamacpp: the verdict
-    of llama.cpp on the file, which is also that of a reader that goes through it; None where it is not known.
+    reader: its last version counts. features: what the file uses. arch: its general.architecture.
+    llamacpp: the verdict of llama.cpp on the file, which is also that of a reader that goes through
+    it; None where it is not known.
     """
     if reader.runs_in and llamacpp is not None:
         reason = "; ".join(filter(None, [llamacpp.reason, reader.remark]))
         return Verdict(
-            reader.key, reader.display_name, llamacpp.status, reason, reader.source, reader.last, Evidence("read")
+            reader.key,
+            reader.display_name,
+            llamacpp.status,
+            reason,
+            reader.source,
+            reader.last,
+            Evidence("read"),
         )
     used = [feature for feature in WORDS if feature in features]
     stated = {feature: reader.statement(feature, arch) or UNTESTED for feature in used}
-    statements = {feature: known for feature, known in stated.items() if known is not UNTESTED or feature not in MARKS}
-    unknown = [feature for feature, statement in statements.items() if statement.status == "unknown"]
+    statements = {
+        feature: known
+        for feature, known in stated.items()
+        if known is not UNTESTED or feature not in MARKS
+    }
+    unknown = [
+        feature for feature, statement in statements.items() if statement.status == "unknown"
+    ]
     if unknown or not used:
         known_arch = any(arch in statement.archs for statement in reader.statements)
-        subject = f"{' and '.join(WORDS[feature] for feature in unknown)} of {arch}" if known_arch and unknown else arch
+        subject = (
+            f"{' and '.join(WORDS[feature] for feature in unknown)} of {arch}"
+            if known_arch and unknown
+            else arch
+        )
         reason = "; ".join(filter(None, [f"{subject} is untested", reader.remark]))
-        return Verdict(reader.key, reader.display_name, "unknown", reason, reader.source, reader.last)
+        return Verdict(
+            reader.key, reader.display_name, "unknown", reason, reader.source, reader.last
+        )
     order = get_args(Status)
     worst = max(statements, key=lambda feature: order.index(statements[feature].status))
     statement = statements[worst]
     if statement.status == "exact":
         remarks = [*(statement.reason for statement in statements.values()), reader.window]
-        reason, source = "; ".join(dict.fromkeys(filter(None, remarks))), reader.source
+        reason = "; ".join(dict.fromkeys(filter(None, remarks)))
+        source = reader.source
     else:
-        reason, source = statement.reason, statement.source or reader.source
+        reason = statement.reason
+        source = statement.source or reader.source
         if ANY not in statement.features:
             reason = f"{WORDS[worst]}: {reason}"
-    return Verdict(reader.key, reader.display_name, statement.status, reason, source, reader.last, Evidence("read"))
+    return Verdict(
+        reader.key,
+        reader.display_name,
+        statement.status,
+        reason,
+        source,
+        reader.last,
+        Evidence("read"),
+    )

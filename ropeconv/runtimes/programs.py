@@ -1,4 +1,6 @@
-"""Programs that people name for `--runtime` and that are none of its rows: `programs.toml`. Begin with `program_of`."""
+"""Programs that people name for `--runtime` and that are none of its rows: `programs.toml`. Begin
+with `program_of`.
+"""
 
 import re
 from functools import cache
@@ -28,8 +30,8 @@ class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if not self.runs:
             return ""
         return (
-            f"{self.title} runs GGUF files in llama.cpp, whose support counts for it; which build of "
-            "llama.cpp a version ships was not checked."
+            f"{self.title} runs GGUF files in llama.cpp, whose support counts for it; which build"
+            " of llama.cpp a version ships was not checked."
         )
 
     @property
@@ -39,15 +41,18 @@ class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             return f"{self.title} runs {self.hosts}; name one of these instead"
         if self.nearest:
             return (
-                f"{self.title} is not known, since it was not run here; the nearest that is: "
-                f"{self.nearest} ({self.why}). Name that to choose the form of the output, and compare "
-                f"the perplexity beyond the trained context in {self.title} with that of `ropeconv eval`"
+                f"{self.title} is not known, since it was not run here; the nearest that is:"
+                f" {self.nearest} ({self.why}). Name that to choose the form of the output, and"
+                f" compare the perplexity beyond the trained context in {self.title} with that of"
+                " `ropeconv eval`"
             )
         return ""
 
 
 def letters(name: str) -> str:
-    """A name in the form in which names are compared: in lower case, without blanks, dashes, dots and underscores."""
+    """A name in the form in which names are compared: in lower case, without blanks, dashes, dots
+    and underscores.
+    """
     return re.sub(r"[\s._-]+", "", name).lower()
 
 
@@ -59,11 +64,15 @@ def programs() -> tuple[Program, ...]:
 
 @cache
 def _by_letters() -> dict[str, Program]:
-    return {letters(name): program for program in programs() for name in (program.title, *program.also)}
+    return {
+        letters(name): program for program in programs() for name in (program.title, *program.also)
+    }
 
 
 def program_note(runtime: str) -> str:
-    """Return the note of the program that a user named; empty for other names. runtime: as `--runtime` has it."""
+    """Return the note of the program that a user named; empty for other names. runtime: as
+    `--runtime` has it.
+    """
     program = program_of(runtime)
     return "" if program is None else program.note
 

@@ -1,7 +1,8 @@
-"""Reads the RoPE of a config.json as one version of one runtime does: the same keys, precedence and defaults.
+"""Reads the RoPE of a config.json as one version of one runtime does: the same keys, precedence and
+defaults.
 
-The RoPE of a checkpoint is what the newest transformers reads. The verdicts of a plan follow from what each runtime
-reads from the planned config.
+The RoPE of a checkpoint is what the newest transformers reads. The verdicts of a plan follow from
+what each runtime reads from the planned config.
 """
 
 import math
@@ -33,12 +34,18 @@ from .runtime import RuleSet, Runtime, TypeRules, newest
 
 
 def number(rope: JsonObject, key: str, default: float | None = None) -> float:
-    """A number of a RoPE dictionary. Raises BadSource for another value, or an absent one without `default`."""
+    """A number of a RoPE dictionary. Raises BadSource for another value, or an absent one without
+    `default`.
+    """
     value = rope.get(key)
     if value is None:
         value = default
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        hint = f"write the number {value} without quotes" if isinstance(value, str) else "write a number there"
+        hint = (
+            f"write the number {value} without quotes"
+            if isinstance(value, str)
+            else "write a number there"
+        )
         raise BadSource(f"config.json has {key} = {shown(value)} in its RoPE settings; {hint}")
     return float(value)
 
@@ -49,16 +56,23 @@ def _factor(rope: JsonObject, rules: TypeRules, original: int, sizes: RopeSpec) 
     return number(rope, "factor")
 
 
-def _form(kind: str, rope: JsonObject, theta: float, rules: TypeRules, part: Config, sizes: RopeSpec) -> Form:
+def _form(
+    kind: str, rope: JsonObject, theta: float, rules: TypeRules, part: Config, sizes: RopeSpec
+) -> Form:
     """The form of a RoPE dictionary. kind: its rope type. part: the text part of the config."""
     key = "original_max_position_embeddings"
     top = part.get(key)
     original_length = {key: rope.get(key) if top is None else top}
-    original = sizes.context if rules.original == "max" else int(number(original_length, key, sizes.context))
+    original = (
+        sizes.context
+        if rules.original == "max"
+        else int(number(original_length, key, sizes.context))
+    )
     if kind == "default":
         return Plain(theta)
     if kind == "longrope":
-        short, long = _factors(rope, "short_factor", sizes), _factors(rope, "long_factor", sizes)
+        short = _factors(rope, "short_factor", sizes)
+        long = _factors(rope, "long_factor", sizes)
         lists = {"long": (long, long), "window": (long, long), "short": (short, short)}
         return LongRope(theta, *lists.get(rules.lists, (short, long)), original)
     if kind == "linear":
@@ -68,7 +82,8 @@ def _form(kind: str, rope: JsonObject, theta: float, rules: TypeRules, part: Con
         alpha = number(rope, "alpha")
         if sizes.rotary_dim <= 2 or not 1 <= alpha <= 1e9:
             raise BadSource(
-                f"config.json has alpha = {alpha:g} in its RoPE settings; write a number of at least 1, such as 1000"
+                f"config.json has alpha = {alpha:g} in its RoPE settings; write a number of at"
+                " least 1, such as 1000"
             )
         return Plain(ntk_theta(theta, alpha, sizes.rotary_dim))  # Hunyuan
     if kind == "proportional":
@@ -78,8 +93,18 @@ def _form(kind: str, rope: JsonObject, theta: float, rules: TypeRules, part: Con
         return DynamicNtk(theta, number(rope, "factor"), sizes.context)
     factor = _factor(rope, rules, original, sizes)
     if kind == "llama3":
-        return Llama3(theta, factor, original, number(rope, "low_freq_factor"), number(rope, "high_freq_factor"))
-    fast, slow = (32.0, 1.0) if not rules.betas else (number(rope, "beta_fast", 32.0), number(rope, "beta_slow", 1.0))
+        return Llama3(
+            theta,
+            factor,
+            original,
+            number(rope, "low_freq_factor"),
+            number(rope, "high_freq_factor"),
+        )
+    fast, slow = (
+        (32.0, 1.0)
+        if not rules.betas
+        else (number(rope, "beta_fast", 32.0), number(rope, "beta_slow", 1.0))
+    )
     truncate = rope.get("truncate", True) is not False or rules.truncate == "ignored"
     return Yarn(theta, factor, original * rules.times_original, fast, slow, truncate)
 
@@ -100,16 +125,23 @@ def _attention_factor(rope: JsonObject, rules: TypeRules, form: Form, sizes: Rop
     if not isinstance(form, (Yarn, LongRope)):
         return 1.0
     if isinstance(form, Yarn):
-        factor, formula = form.factor, temperature_attention_factor(form.factor)
+        factor = form.factor
+        formula = temperature_attention_factor(form.factor)
     else:
         factor = _factor(rope, rules, form.original_context, sizes)
-        formula = longrope_attention_factor(factor, form.original_context) if form.original_context > 1 else math.inf
+        formula = (
+            longrope_attention_factor(factor, form.original_context)
+            if form.original_context > 1
+            else math.inf
+        )
     attention_factor = 1.0
     for source in rules.attention_factor:
         if source == "formula":
             attention_factor = formula
         elif source == "mscale" and rope.get("mscale") and rope.get("mscale_all_dim"):
-            attention_factor = mscale_ratio(factor, number(rope, "mscale"), number(rope, "mscale_all_dim"))
+            attention_factor = mscale_ratio(
+                factor, number(rope, "mscale"), number(rope, "mscale_all_dim")
+            )
         elif source == "attention_factor" and rope.get("attention_factor") is not None:
             attention_factor = number(rope, "attention_factor")
         elif source == "short_mscale" and rope.get("long_mscale") is not None:
@@ -131,10 +163,13 @@ class UnknownRopeType(RopeconvError):
 def read_spec(config: Config, family: Family, runtime: Runtime | None = None) -> RopeSpec:
     """The RopeSpec that a runtime reads from a config.json.
 
-    config: the whole file. family: of the model. runtime: by default the newest transformers. Raises BadSource for
-    values of the wrong kind, UnknownRopeType for a rope type that the runtime has no code for.
+    config: the whole file. family: of the model. runtime: by default the newest transformers.
+    Raises BadSource for values of the wrong kind, UnknownRopeType for a rope type that the runtime
+    has no code for.
     """
-    reading = (runtime or newest("transformers")).rule_set(family.name, str(config.get("model_type", "")))
+    reading = (runtime or newest("transformers")).rule_set(
+        family.name, str(config.get("model_type", ""))
+    )
     try:
         spec = _read_spec(config, family, reading)
         if runtime is None:
@@ -143,12 +178,15 @@ def read_spec(config: Config, family: Family, runtime: Runtime | None = None) ->
         raise BadSource(f"config.json describes {problem}; correct it") from None
     except (ArithmeticError, RecipeError) as problem:
         reason = str(problem).partition(";")[0]
-        raise BadSource(f"config.json has RoPE settings that contradict each other ({reason}); correct them") from None
+        raise BadSource(
+            f"config.json has RoPE settings that contradict each other ({reason}); correct them"
+        ) from None
     return spec
 
 
 def _read_spec(config: Config, family: Family, reading: RuleSet) -> RopeSpec:
-    part, sizes = text_part(config, family), geometry(config, family)
+    part = text_part(config, family)
+    sizes = geometry(config, family)
     rope, notes = rope_dict(part, family, reading)
     theta = _theta(part, rope, family, reading)
     if theta is None:
@@ -163,14 +201,19 @@ def _read_spec(config: Config, family: Family, reading: RuleSet) -> RopeSpec:
         theta = float(int(theta))
     if kind == Proportional.kind and family.keys.partial:
         raise BadSource(
-            f"config.json has rope_type proportional in a {family.name} model, whose partial_rotary_factor says how "
-            "much of a head has frequencies at all; write the rope_type that it was trained with"
+            f"config.json has rope_type proportional in a {family.name} model, whose"
+            " partial_rotary_factor says how much of a head has frequencies at all; write the"
+            " rope_type that it was trained with"
         )
     form = _form(kind, rope, theta, rules, part, sizes)
     if isinstance(form, Plain) and form.theta != theta:
-        notes.append(f"alpha {rope['alpha']:g} makes theta {theta:.12g} a fixed base of {form.theta:,.0f}")
+        notes.append(
+            f"alpha {rope['alpha']:g} makes theta {theta:.12g} a fixed base of {form.theta:,.0f}"
+        )
     if isinstance(form, Yarn) and rules.truncate == "read-flat" and family.writing.nested:
-        form = replace(form, truncate=True)  # transformers#42189: looked up beside the layer types, not inside
+        form = replace(
+            form, truncate=True
+        )  # transformers#42189: looked up beside the layer types, not inside
     attention_factor = _attention_factor(rope, rules, form, sizes)
     share = rotating_share(form, sizes.rotary_dim) if family.still_pairs else 1.0
     tokens, origin, reference = _trained(part, rope, form, family, sizes)
@@ -185,20 +228,28 @@ def _read_spec(config: Config, family: Family, reading: RuleSet) -> RopeSpec:
         original_context_reference=reference,
         rotating_share=share,
         local_form=_local_form(part, family, reading, form, theta),
-        query_scaling=_query_scaling(part, rope, family, reading, sizes) if rules.query_beta else None,
+        query_scaling=(
+            _query_scaling(part, rope, family, reading, sizes) if rules.query_beta else None
+        ),
         mrope_section=tuple(section) if all(isinstance(pairs, int) for pairs in section) else (),
         notes=(*sizes.notes, *notes),
     )
 
 
-def rope_dict(part: Config, family: Family, reading: RuleSet | None = None) -> tuple[JsonObject, list[str]]:
-    """The RoPE dictionary that a runtime uses for the global layers, and a note where that is the class default.
+def rope_dict(
+    part: Config, family: Family, reading: RuleSet | None = None
+) -> tuple[JsonObject, list[str]]:
+    """The RoPE dictionary that a runtime uses for the global layers, and a note where that is the
+    class default.
 
-    part: the text part of a config. reading: the rules, by default those of the newest transformers.
+    part: the text part of a config. reading: the rules, by default those of the newest
+    transformers.
     """
     reader = reading or newest("transformers").rule_set(family.name)
     present = [part[key] for key in reader.schemas if part.get(key)]
-    if family.writing.nested and not (family.still_pairs and not nested_settings(part, family, "global")):
+    if family.writing.nested and not (
+        family.still_pairs and not nested_settings(part, family, "global")
+    ):
         inner = dict(nested_settings(part, family, "global")) if reader.nested else {}
         if "rope_scaling" in reader.schemas:
             inner.update(part.get("rope_scaling") or {})
@@ -206,7 +257,10 @@ def rope_dict(part: Config, family: Family, reading: RuleSet | None = None) -> t
     if present:
         return present[0], []
     if family.defaults.scaling is not None:
-        note = f"rope_scaling is absent: the class default {family.defaults.scaling['rope_type']} holds"
+        note = (
+            f"rope_scaling is absent: the class default {family.defaults.scaling['rope_type']}"
+            " holds"
+        )
         return family.defaults.scaling, [note]
     return {}, []
 
@@ -225,7 +279,11 @@ def _theta(part: Config, rope: JsonObject, family: Family, reader: RuleSet) -> f
     if reader.theta == "attn_config":
         sources = [first_present(part, ("attn_config.rope_theta",))]
     elif reader.theta != "nested":
-        sources = [_layer_theta(part, family, "global"), *sources, first_present(part, family.keys.theta)]
+        sources = [
+            _layer_theta(part, family, "global"),
+            *sources,
+            first_present(part, family.keys.theta),
+        ]
     value = next((source for source in sources if source is not None), None)
     if value is None:
         null = next((key for key in family.keys.theta if part.get(key, "") is None), None)
@@ -240,22 +298,30 @@ def _theta(part: Config, rope: JsonObject, family: Family, reader: RuleSet) -> f
 
 
 def _layer_theta(part: Config, family: Family, kind: Kind) -> float | None:
-    """The base that the layers of a kind which rotate have in a list of their own; None without such a list."""
+    """The base that the layers of a kind which rotate have in a list of their own; None without
+    such a list.
+    """
     thetas = part.get(family.keys.layer_theta) if family.keys.layer_theta else None
     if not isinstance(thetas, list):
         return thetas
     kinds = kinds_of(part, family, layer_names(part, family, len(thetas)))
-    bases = {float(base) for base, layer_kind in zip(thetas, kinds, strict=False) if base and layer_kind == kind}
+    bases = {
+        float(base)
+        for base, layer_kind in zip(thetas, kinds, strict=False)
+        if base and layer_kind == kind
+    }
     if len(bases) > 1:
         raise BadSource(
-            f"config.json has layers with different bases in {family.keys.layer_theta}, "
-            f"{' and '.join(f'{base:g}' for base in sorted(bases))}; a method extends only one base; give "
-            "these layers the same base"
+            f"config.json has layers with different bases in {family.keys.layer_theta},"
+            f" {' and '.join(f'{base:g}' for base in sorted(bases))}; a method extends only one"
+            " base; give these layers the same base"
         )
     return bases.pop() if bases else None
 
 
-def _local_form(part: Config, family: Family, reader: RuleSet, form: Form, theta: float) -> Form | None:
+def _local_form(
+    part: Config, family: Family, reader: RuleSet, form: Form, theta: float
+) -> Form | None:
     if "local" not in layer_types(part, family).values():
         return None
     if reader.local == "same":
@@ -281,7 +347,12 @@ def _softmax_scale(rope: JsonObject, family: Family, reader: RuleSet) -> float:
         return 1.0
     if reader.softmax_scale == "unless-one" and rope.get("attention_factor") == 1:
         return 1.0
-    return temperature_attention_factor(number(rope, "factor"), 0.1 * number(rope, "mscale_all_dim", 1.0)) ** 2
+    return (
+        temperature_attention_factor(
+            number(rope, "factor"), 0.1 * number(rope, "mscale_all_dim", 1.0)
+        )
+        ** 2
+    )
 
 
 def _query_scaling(
@@ -290,23 +361,33 @@ def _query_scaling(
     """The query scaling by position that a runtime applies; None without it."""
     scaling, key = rope, family.keys.query_beta
     if reader.query_beta == "top":
-        scaling, key = part.get(QUERY_SCALE) or {}, "beta" if key else ""
+        scaling = part.get(QUERY_SCALE) or {}
+        key = "beta" if key else ""
     if not key or not reader.query_beta or not scaling.get(key):
         return None
     if reader.query_length:
         scaling = {
             **scaling,
-            "original_max_position_embeddings": part.get("original_max_position_embeddings", reader.query_length),
+            "original_max_position_embeddings": part.get(
+                "original_max_position_embeddings", reader.query_length
+            ),
         }
-    return QueryScaling(number(scaling, key), int(number(scaling, "original_max_position_embeddings", sizes.context)))
+    return QueryScaling(
+        number(scaling, key),
+        int(number(scaling, "original_max_position_embeddings", sizes.context)),
+    )
 
 
 def _trained(
     part: Config, rope: JsonObject, form: Form, family: Family, sizes: RopeSpec
 ) -> tuple[int, ContextSource, str]:
-    """The tokens that the unscaled embedding was trained for, how that is known, and where it is stated."""
+    """The tokens that the unscaled embedding was trained for, how that is known, and where it is
+    stated.
+    """
     if isinstance(form, (Yarn, Llama3)):
-        original = part.get("original_max_position_embeddings") or rope.get("original_max_position_embeddings")
+        original = part.get("original_max_position_embeddings") or rope.get(
+            "original_max_position_embeddings"
+        )
         return form.original_context, "config" if original else "declared", ""
     if isinstance(form, LongRope) and form.original_context < sizes.context:
         return form.original_context, "config", ""

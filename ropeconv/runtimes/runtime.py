@@ -1,4 +1,6 @@
-"""The schema of `data/*.toml`, what one range of versions of one runtime does with each model family."""
+"""The schema of `data/*.toml`, what one range of versions of one runtime does with each model
+family.
+"""
 
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
@@ -14,7 +16,9 @@ from ..models.family import Need
 from ..rope.errors import RecipeError
 from .programs import letters, program_of
 
-Status = Literal["exact", "rounded", "approximate", "differs", "ignored", "refused", "unsupported", "unknown"]
+Status = Literal[
+    "exact", "rounded", "approximate", "differs", "ignored", "refused", "unsupported", "unknown"
+]
 """Statuses of a verdict, best first; `runtimes.verdict.judge` explains each."""
 GOOD: tuple[Status, ...] = ("exact", "rounded")
 RUNS: tuple[Status, ...] = (*GOOD, "approximate")
@@ -29,30 +33,30 @@ Source = Literal["attention_factor", "mscale", "short_mscale", "formula", "1"]
 class TypeRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How one `rope_type` is read.
 
-    status, reason: an outcome that holds whatever the numbers are; empty where the config is read by the rest.
-    beyond_trained: whether that holds only where the context is longer than the trained one.
-    read_as: another rope type whose rules hold for the keys of this one.
+    status, reason: an outcome that holds whatever the numbers are; empty where the config is read
+    by the rest. beyond_trained: whether that holds only where the context is longer than the
+    trained one. read_as: another rope type whose rules hold for the keys of this one.
     required, forbidden: keys of the RoPE dictionary without which, and with which, it is refused.
-    original: "key" (original_max_position_embeddings, else the declared context) or "max" (the declared context).
-    times_original: what it is multiplied by for the ramp of yarn.
+    original: "key" (original_max_position_embeddings, else the declared context) or "max" (the
+    declared context). times_original: what it is multiplied by for the ramp of yarn.
     alpha: whether the key alpha makes dynamic a fixed base, theta alpha^(r/(r-2)) (Hunyuan).
     factor: "key", "max/original", or "1" where the key is ignored.
     attention_factor: its sources in order of precedence; "1" means that it is 1.
     times_attn_factor: whether the key attn_factor multiplies it.
-    betas: whether these keys are read. truncate: whether that key is, "read-flat" beside the layer types only.
-    partial: the status of models that do not rotate the whole head, empty where they are fine.
-    half_only: the status for interleaved pairs, empty where they are fine.
-    formula_always: whether the formula, which divides by ln(original), is evaluated even where the attention factor has
-    another source.
-    lists: which of two factor lists is used, "trained" (the long one in forward passes that go beyond the trained
-    length), "long" or "short" (always that one), "window" (the long one for every position, where the window that it is
-    started with is longer than the trained length, else the short one), "chunked" (as "trained", in a runtime that
-    computes one prompt in several forward passes), "mixed" (by position inside one sequence), "untested", or "refused"
-    where they differ. whole_prompt: the option with which a prompt is computed in one forward pass.
-    whole_base: whether the base is cut to a whole number.
-    query_beta: whether queries are scaled by position under this type, in families that do so.
-    window: a remark on the default context window where that is not the declared context.
-    source: where the rules are stated.
+    betas: whether these keys are read. truncate: whether that key is, "read-flat" beside the layer
+    types only. partial: the status of models that do not rotate the whole head, empty where they
+    are fine. half_only: the status for interleaved pairs, empty where they are fine.
+    formula_always: whether the formula, which divides by ln(original), is evaluated even where the
+    attention factor has another source.
+    lists: which of two factor lists is used, "trained" (the long one in forward passes that go
+    beyond the trained length), "long" or "short" (always that one), "window" (the long one for
+    every position, where the window that it is started with is longer than the trained length, else
+    the short one), "chunked" (as "trained", in a runtime that computes one prompt in several
+    forward passes), "mixed" (by position inside one sequence), "untested", or "refused" where they
+    differ. whole_prompt: the option with which a prompt is computed in one forward pass.
+    whole_base: whether the base is cut to a whole number. query_beta: whether queries are scaled by
+    position under this type, in families that do so. window: a remark on the default context window
+    where that is not the declared context. source: where the rules are stated.
     """
 
     status: Literal["", "differs", "ignored", "refused", "unsupported", "unknown"] = ""
@@ -72,7 +76,9 @@ class TypeRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     partial: Literal["", "differs", "refused"] = ""
     half_only: Literal["", "differs", "refused"] = ""
     formula_always: bool = False
-    lists: Literal["trained", "long", "short", "window", "chunked", "mixed", "untested", "refused"] = "trained"
+    lists: Literal[
+        "trained", "long", "short", "window", "chunked", "mixed", "untested", "refused"
+    ] = "trained"
     whole_prompt: str = ""
     whole_base: bool = False
     query_beta: bool = True
@@ -84,22 +90,22 @@ class RuleSet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How a group of model files reads the RoPE of a config.
 
     schemas: the dictionaries that they read; the first that is present counts.
-    theta: where they read the base, "top" (the top-level key only), "dict" (the dictionary, else the top level),
-    "nested" (the dictionary only), "attn_config" (that object of DBRX), or a number where the base is fixed.
-    status, reason: an outcome that holds for every config.
-    required: keys without which they fail or compute something else. need: values without which they fail.
-    types: rules per rope type. type_key: the key of the rope type that they prefer.
+    theta: where they read the base, "top" (the top-level key only), "dict" (the dictionary, else
+    the top level), "nested" (the dictionary only), "attn_config" (that object of DBRX), or a number
+    where the base is fixed. status, reason: an outcome that holds for every config.
+    required: keys without which they fail or compute something else. need: values without which
+    they fail. types: rules per rope type. type_key: the key of the rope type that they prefer.
     other: the status for a rope type without rules, and other_reason why.
-    query_beta: where they read the slope of query scaling by position, "rope" (the RoPE dictionary), "top"
-    (`llama_4_scaling` at the top level) or nowhere.
-    query_length: where it is not 0, the length of that is the top-level original_max_position_embeddings, else this
-    number of tokens.
-    softmax_scale: what scales the logits of MLA, "mscale_all_dim", the same "unless-one" is the attention_factor, any
-    "factor" with or without that key, or "none".
-    local: what window layers rotate with, their "own" base, the "same-theta" as the others without scaling, or the
-    "same" as the others.
-    own_text_config: the status of a config that has a text_config and the model type of that (as Ministral 3 was
-    published), and own_text_config_reason why.
+    query_beta: where they read the slope of query scaling by position, "rope" (the RoPE
+    dictionary), "top" (`llama_4_scaling` at the top level) or nowhere.
+    query_length: where it is not 0, the length of that is the top-level
+    original_max_position_embeddings, else this number of tokens.
+    softmax_scale: what scales the logits of MLA, "mscale_all_dim", the same "unless-one" is the
+    attention_factor, any "factor" with or without that key, or "none".
+    local: what window layers rotate with, their "own" base, the "same-theta" as the others without
+    scaling, or the "same" as the others.
+    own_text_config: the status of a config that has a text_config and the model type of that (as
+    Ministral 3 was published), and own_text_config_reason why.
     source: where it is stated.
     """
 
@@ -130,9 +136,9 @@ class RuleSet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class FamilyStatement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The rule set that the model files of some families follow in a runtime, or why there is none.
 
-    names: of the families. model_types: of the config as a whole, if only those are meant (a text model, or
-    one with a vision model). rules: the rule set. unsupported: why it cannot run them at all. unknown: what
-    is untested. source: where that is stated.
+    names: of the families. model_types: of the config as a whole, if only those are meant (a text
+    model, or one with a vision model). rules: the rule set. unsupported: why it cannot run them at
+    all. unknown: what is untested. source: where that is stated.
     """
 
     names: tuple[str, ...]
@@ -146,8 +152,9 @@ class FamilyStatement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class KeyStatement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The effect of a config key that changes the attention of a runtime.
 
-    names: of the keys. families: those whose model files read them; empty for those that the extracted keys say.
-    status, reason: the outcome where one of them is in a config. source: where that is stated.
+    names: of the keys. families: those whose model files read them; empty for those that the
+    extracted keys say. status, reason: the outcome where one of them is in a config. source: where
+    that is stated.
     """
 
     names: tuple[str, ...]
@@ -160,9 +167,9 @@ class KeyStatement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class VersionRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A range of versions of one program that behave alike.
 
-    name: as `--runtime` takes it. version, through: the first and the last version; through is empty where they are the
-    same. title: of the program, for people. source: its code. current: whether it is in common use, so that `name`
-    without a version includes it.
+    name: as `--runtime` takes it. version, through: the first and the last version; through is
+    empty where they are the same. title: of the program, for people. source: its code. current:
+    whether it is in common use, so that `name` without a version includes it.
     """
 
     name: str
@@ -174,7 +181,9 @@ class VersionRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
     @property
     def key(self) -> str:
-        """The range as `name@version`, as `--runtime` takes it; only the name if it has no version."""
+        """The range as `name@version`, as `--runtime` takes it; only the name if it has no
+        version.
+        """
         return f"{self.name}@{self.version}" if self.version else self.name
 
     @property
@@ -197,12 +206,13 @@ Range = TypeVar("Range", bound=VersionRange)
 
 
 def choose(name: str, version: str, rows: Sequence[Range]) -> tuple[Range, ...]:
-    """The ranges that a name stands for: all current ones, or that of `version`, cut to that version.
+    """The ranges that a name stands for: all current ones, or that of `version`, cut to that
+    version.
 
     A version with fewer numbers than the ranges have stands for the last range in it.
 
-    name: what was written, for the message. version: empty for the current ranges. rows: all ranges of the program,
-    the newest last. Raises RecipeError for a version that no range covers.
+    name: what was written, for the message. version: empty for the current ranges. rows: all ranges
+    of the program, the newest last. Raises RecipeError for a version that no range covers.
     """
     if not version:
         return tuple(row for row in rows if row.current)
@@ -217,14 +227,18 @@ def choose(name: str, version: str, rows: Sequence[Range]) -> tuple[Range, ...]:
 
 
 def version_key(version: str) -> tuple[int, ...]:
-    """A dotted version as a tuple of numbers, for comparisons; parts that are not numbers are left out."""
+    """A dotted version as a tuple of numbers, for comparisons; parts that are not numbers are left
+    out.
+    """
     return tuple(int(part) for part in version.split(".") if part.isdigit())
 
 
 @lru_cache(maxsize=4096)
 def within(version: str, first: str, last: str) -> bool:
     """Whether a version is from `first` to `last`; more numbers than these have do not count."""
-    number, start, end = version_key(version), version_key(first), version_key(last)
+    number = version_key(version)
+    start = version_key(first)
+    end = version_key(last)
     return start <= number[: len(start)] and number[: len(end)] <= end
 
 
@@ -244,12 +258,12 @@ class Runtime(VersionRange, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     rules: rule sets by name; `generic` is the reader that most model files share.
     families: what is stated about families, the last statement on one counts.
     keys: what is stated about config keys that its attention reads beside those of the rules.
-    quantization: the quantisation methods (`quant_method`) whose checkpoints it loads, and on what that depends; None
-    where it is untested.
-    wrappers: where its source shows that every model around a text model builds that from its text_config; empty where
-    each of these models must be executed.
-    custom_code: what becomes of checkpoints with a modelling file of their own, "exact" (it is run), "refused" or
-    "unknown", and custom_code_reason why.
+    quantization: the quantisation methods (`quant_method`) whose checkpoints it loads, and on what
+    that depends; None where it is untested.
+    wrappers: where its source shows that every model around a text model builds that from its
+    text_config; empty where each of these models must be executed.
+    custom_code: what becomes of checkpoints with a modelling file of their own, "exact" (it is
+    run), "refused" or "unknown", and custom_code_reason why.
     """
 
     rules: dict[str, RuleSet]
@@ -263,10 +277,13 @@ class Runtime(VersionRange, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     def statement(self, family: str, model_type: str = "") -> FamilyStatement | None:
         """Return the statement about a family; None if it is untested.
 
-        model_type: of the config as a whole; without it, statements on some model types do not count.
+        model_type: of the config as a whole; without it, statements on some model types do not
+        count.
         """
         for statement in reversed(self.families):
-            if family in statement.names and (not statement.model_types or model_type in statement.model_types):
+            if family in statement.names and (
+                not statement.model_types or model_type in statement.model_types
+            ):
                 return statement
         return None
 
@@ -285,7 +302,8 @@ def runtimes() -> tuple[Runtime, ...]:
 def read_rows(folder: Path) -> dict[str, Runtime]:
     """Read the rows of a folder by the names of their files, without the suffix.
 
-    A file with `inherits` starts from the file that it names. Raises DamagedPackage for a file that is not a row.
+    A file with `inherits` starts from the file that it names. Raises DamagedPackage for a file that
+    is not a row.
     """
     entries = {path.stem: path for path in sorted(folder.glob("*.toml"))}
     raw = {stem: package_data(path, JsonObject) for stem, path in entries.items()}
@@ -297,19 +315,30 @@ def read_rows(folder: Path) -> dict[str, Runtime]:
 
 
 def in_order(rows: Iterable[Runtime]) -> tuple[Runtime, ...]:
-    """Return rows by name, transformers first, and each runtime's from the oldest version to the newest."""
-    return tuple(sorted(rows, key=lambda row: (row.name != "transformers", row.name, version_key(row.version))))
+    """Return rows by name, transformers first, and each runtime's from the oldest version to the
+    newest.
+    """
+    return tuple(
+        sorted(
+            rows, key=lambda row: (row.name != "transformers", row.name, version_key(row.version))
+        )
+    )
 
 
 def row_from(data: JsonObject) -> Runtime:
-    """A row from the content of its file. Raises ValueError for data of another form, KeyError for an unknown set.
+    """A row from the content of its file. Raises ValueError for data of another form, KeyError for
+    an unknown set.
 
     data: with rule sets that may name, in `inherits`, the one that they start from.
     """
-    row = msgspec.convert({**data, "rules": {name: _rules(name, data["rules"]) for name in data["rules"]}}, Runtime)
+    row = msgspec.convert(
+        {**data, "rules": {name: _rules(name, data["rules"]) for name in data["rules"]}}, Runtime
+    )
     for statement in row.families:
         if sum(map(bool, (statement.rules, statement.unsupported, statement.unknown))) != 1:
-            raise ValueError(f"{row.key}: a statement on families has one of rules, unsupported and unknown")
+            raise ValueError(
+                f"{row.key}: a statement on families has one of rules, unsupported and unknown"
+            )
         if statement.rules:
             row.rules[statement.rules]
     return row
@@ -322,7 +351,9 @@ def _rules(name: str, rules: JsonObject) -> JsonObject:
 
 
 def _merged(base: JsonObject, changes: JsonObject) -> JsonObject:
-    """A rule set over another one: its rope types replace those of the same name, its other keys theirs."""
+    """A rule set over another one: its rope types replace those of the same name, its other keys
+    theirs.
+    """
     return {**base, **changes, "types": {**base.get("types", {}), **changes.get("types", {})}}
 
 
@@ -342,12 +373,26 @@ def _inherit(name: str, raw: dict[str, JsonObject]) -> JsonObject:
 
 ALL = "all"
 ALIASES = {
-    "llama.cpp": LLAMA_CPP, "gguf": LLAMA_CPP, "ggml": LLAMA_CPP, "mlx": "mlx-lm", "exllama": "exllamav3",
-    "exl2": "exllamav2", "exl3": "exllamav3", "hf": "transformers", "huggingface": "transformers",
-    "mlc": "mlc-llm", "webllm": "mlc-llm", "trtllm": "tensorrt-llm", "tensorrt": "tensorrt-llm",
-    "text-generation-inference": "tgi", "onnxruntime": "onnx", "ort-genai": "onnxruntime-genai",
-    "mistral.rs": "mistralrs", "kobold": "koboldcpp", "ik-llama": "ik-llama-cpp",
-}  # fmt: skip
+    "llama.cpp": LLAMA_CPP,
+    "gguf": LLAMA_CPP,
+    "ggml": LLAMA_CPP,
+    "mlx": "mlx-lm",
+    "exllama": "exllamav3",
+    "exl2": "exllamav2",
+    "exl3": "exllamav3",
+    "hf": "transformers",
+    "huggingface": "transformers",
+    "mlc": "mlc-llm",
+    "webllm": "mlc-llm",
+    "trtllm": "tensorrt-llm",
+    "tensorrt": "tensorrt-llm",
+    "text-generation-inference": "tgi",
+    "onnxruntime": "onnx",
+    "ort-genai": "onnxruntime-genai",
+    "mistral.rs": "mistralrs",
+    "kobold": "koboldcpp",
+    "ik-llama": "ik-llama-cpp",
+}
 """Other names of runtimes. Case, blanks, dashes, dots and underscores do not count in any name."""
 
 
@@ -359,14 +404,22 @@ def newest(name: str) -> Runtime:
 @cache
 def _spellings() -> dict[str, str]:
     """The names of runtimes and of readers of GGUF, by their letters."""
-    entries = [*package_files("runtimes/data", ".toml"), *package_files("runtimes/readers", ".toml")]
-    names = {data["name"] for data in (package_data(entry, JsonObject) for entry in entries) if "name" in data}
+    entries = [
+        *package_files("runtimes/data", ".toml"),
+        *package_files("runtimes/readers", ".toml"),
+    ]
+    names = {
+        data["name"]
+        for data in (package_data(entry, JsonObject) for entry in entries)
+        if "name" in data
+    }
     known = {letters(name): name for name in sorted(names)}
     return {letters(alias): name for alias, name in ALIASES.items()} | known
 
 
 def canonical(text: str) -> str:
-    """`name` or `name@version` as the tables have it: `llama.cpp` and `GGUF` are llama-cpp, `LM Studio` is lm-studio.
+    """`name` or `name@version` as the tables have it: `llama.cpp` and `GGUF` are llama-cpp,
+    `LM Studio` is lm-studio.
 
     A program that runs GGUF in one of these runtimes is that runtime.
     """
@@ -378,10 +431,11 @@ def canonical(text: str) -> str:
 
 
 def find(runtime: str, also: Iterable[str] = ()) -> tuple[Runtime, ...]:
-    """The rows for `name` (all current ones, the newest last), for `name@version` only that version, or for "all".
+    """The rows for `name` (all current ones, the newest last), for `name@version` only that
+    version, or for "all".
 
-    also: other names that the caller knows, for the message. Raises RecipeError for an unknown name, and for a version
-    that no row covers.
+    also: other names that the caller knows, for the message. Raises RecipeError for an unknown
+    name, and for a version that no row covers.
     """
     name, _, version = canonical(runtime).partition("@")
     if name == ALL and not version:
@@ -394,10 +448,12 @@ def find(runtime: str, also: Iterable[str] = ()) -> tuple[Runtime, ...]:
         names = list(dict.fromkeys([*(row.name for row in runtimes()), *also]))
         near = get_close_matches(name, names, 1)
         hint = f" (did you mean {near[0]}?)" if near else ""
-        raise RecipeError(f"--runtime {runtime}: unknown runtime{hint}; supported: {', '.join(names)}")
+        raise RecipeError(
+            f"--runtime {runtime}: unknown runtime{hint}; supported: {', '.join(names)}"
+        )
     if program is not None and program.runs == name and version:
         raise RecipeError(
-            f"--runtime {runtime}: versions of {program.title} are not known; leave @{version} out, or name the "
-            f"build of llama.cpp that it ships, such as {rows[-1].key}"
+            f"--runtime {runtime}: versions of {program.title} are not known; leave @{version} out,"
+            f" or name the build of llama.cpp that it ships, such as {rows[-1].key}"
         )
     return choose(runtime, version, rows)

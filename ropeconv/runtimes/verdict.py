@@ -1,4 +1,6 @@
-"""The verdict of a runtime on a planned config, from reading the config by the rules that its model file follows."""
+"""The verdict of a runtime on a planned config, from reading the config by the rules that its model
+file follows.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
@@ -19,7 +21,18 @@ from ..rope.schedule import QueryScaling, Schedule
 from ..rope.spec import RopeSpec
 from .evidence import Evidence, evidence, executed_types, stated_key, unknown_key
 from .read_config import read_spec, rope_dict, rope_type
-from .runtime import RuleSet, Runtime, Status, TypeRules, VersionRange, before, newest, runtimes, version_key, within
+from .runtime import (
+    RuleSet,
+    Runtime,
+    Status,
+    TypeRules,
+    VersionRange,
+    before,
+    newest,
+    runtimes,
+    version_key,
+    within,
+)
 
 TOLERANCE = 1e-6
 Finding = tuple[Status, str]
@@ -27,22 +40,34 @@ Finding = tuple[Status, str]
 
 
 def difference(schedule: Schedule, before: RopeSpec, spec: RopeSpec) -> str:
-    """A sentence on the first difference between what a runtime computes and a schedule; empty where there is none.
+    """A sentence on the first difference between what a runtime computes and a schedule; empty
+    where there is none.
 
     before: the RoPE of the source, for window layers. spec: what the runtime reads.
     """
     if not _close(spec.form.inv_freq(spec.rotary_dim), schedule.inv_freq):
         return f"it computes other frequencies ({describe(spec.form)})"
-    short = spec.form.short_inv_freq(spec.rotary_dim) if isinstance(spec.form, LongRope) else schedule.inv_freq
+    short = (
+        spec.form.short_inv_freq(spec.rotary_dim)
+        if isinstance(spec.form, LongRope)
+        else schedule.inv_freq
+    )
     expected = schedule.short_inv_freq if schedule.short_inv_freq is not None else schedule.inv_freq
     if not _close(short, expected):
         return "it computes other frequencies inside the trained context"
     if not _same(spec.attention_factor, schedule.attention_factor):
-        return f"it uses the attention factor {spec.attention_factor:.4f}, not {schedule.attention_factor:.4f}"
+        return (
+            f"it uses the attention factor {spec.attention_factor:.4f}, not"
+            f" {schedule.attention_factor:.4f}"
+        )
     if not _same(spec.softmax_scale, schedule.softmax_scale):
         return f"it scales logits by {spec.softmax_scale:.4f}, not {schedule.softmax_scale:.4f}"
     if not _same_query_scaling(spec.query_scaling, schedule.query_scaling, schedule.context):
-        return "it does not scale queries by position" if spec.query_scaling is None else "it scales queries otherwise"
+        return (
+            "it does not scale queries by position"
+            if spec.query_scaling is None
+            else "it scales queries otherwise"
+        )
     left, right = spec.local_form, before.local_form
     if "local" in before.layers and right is not None and left != right:
         size = before.rotary_dim
@@ -52,14 +77,24 @@ def difference(schedule: Schedule, before: RopeSpec, spec: RopeSpec) -> str:
 
 
 def unscaled(spec: RopeSpec, before: RopeSpec, schedule: Schedule) -> bool:
-    """Whether a runtime computes the RoPE of the unscaled model where a schedule has another one."""
+    """Whether a runtime computes the RoPE of the unscaled model where a schedule has another
+    one.
+    """
     plain = before.unscaled().form.inv_freq(before.rotary_dim)
     changes = schedule.attention_factor != 1 or not _close(schedule.inv_freq, plain)
-    return changes and spec.attention_factor == 1 and _close(spec.form.inv_freq(spec.rotary_dim), plain)
+    return (
+        changes
+        and spec.attention_factor == 1
+        and _close(spec.form.inv_freq(spec.rotary_dim), plain)
+    )
 
 
-def _same_query_scaling(left: QueryScaling | None, right: QueryScaling | None, context: int) -> bool:
-    """Whether two query scalings are the same up to a context, in tokens; within its length one has no effect."""
+def _same_query_scaling(
+    left: QueryScaling | None, right: QueryScaling | None, context: int
+) -> bool:
+    """Whether two query scalings are the same up to a context, in tokens; within its length one has
+    no effect.
+    """
     if all(scaling is None or context <= scaling.length for scaling in (left, right)):
         return True
     if left is None or right is None:
@@ -76,12 +111,16 @@ def _close(left: Vector, right: Vector) -> bool:
 
 
 def frequencies(schedule: Schedule) -> str:
-    """The frequencies of a schedule for display: its form as `describe` has it, or "custom inv_freq"."""
+    """The frequencies of a schedule for display: its form as `describe` has it, or "custom
+    inv_freq".
+    """
     return describe(schedule.form) if schedule.form else "custom inv_freq"
 
 
 def describe(form: Form | None) -> str:
-    """A form for display, without defaults but for a factor: `yarn, theta 10000, factor 4, original_context 4096`."""
+    """A form for display, without defaults but for a factor:
+    `yarn, theta 10000, factor 4, original_context 4096`.
+    """
     if form is None:
         return "none"
     defaults = {entry.name: entry.default for entry in fields(form) if entry.name != "factor"}
@@ -102,11 +141,16 @@ CUSTOM_CODE, OTHER_KEY = "custom code", "another key"
 LISTS: dict[str, Finding] = {
     "refused": ("refused", "it fails if the two factor lists differ"),
     "long": ("differs", "it applies the long list to every position"),
-    "window": ("differs", "it applies the long list to every position if --max-model-len is above the trained length"),
+    "window": (
+        "differs",
+        "it applies the long list to every position if --max-model-len is above the trained length",
+    ),
     "chunked": (
         "differs",
-        "it chooses the list for each forward pass, so chunked prefill mixes both lists in one long prompt; start it "
-        "with {}",
+        (
+            "it chooses the list for each forward pass, so chunked prefill mixes both lists in one"
+            " long prompt; start it with {}"
+        ),
     ),
     "mixed": ("differs", "it mixes the two factor lists by position in one sequence"),
     "untested": ("unknown", "untested with two factor lists when it computes a prompt in chunks"),
@@ -125,16 +169,19 @@ CODE_REASONS: dict[str, str] = {
 
 
 NEVER_WRITTEN = ("dynamic",)
-"""Rope types that no encoding writes, so that the lab has not asked what runtimes without rules do with them."""
+"""Rope types that no encoding writes, so that the lab has not asked what runtimes without rules do
+with them.
+"""
 
 
 @dataclass(frozen=True)
 class Verdict:
     """The behaviour of a range of versions of a runtime for an output.
 
-    runtime: `name@version`, of the first version. through: the last version. display_name: for people. status: what it
-    does, explained at `judge`. reason: why, or a remark; may be empty where the status is "exact". source: where the
-    rule is stated. evidence: whether it was executed or read.
+    runtime: `name@version`, of the first version. through: the last version. display_name: for
+    people. status: what it does, explained at `judge`. reason: why, or a remark; may be empty where
+    the status is "exact". source: where the rule is stated. evidence: whether it was executed or
+    read.
     """
 
     runtime: str
@@ -160,33 +207,43 @@ class Verdict:
     def to_dict(self) -> JsonObject:
         """The fields as JSON-ready data."""
         return {
-            "runtime": self.runtime, "display_name": self.display_name, "status": self.status, "reason": self.reason,
-            "evidence": self.evidence.grade or None, "evidence_detail": self.evidence.detail or None,
+            "runtime": self.runtime,
+            "display_name": self.display_name,
+            "status": self.status,
+            "reason": self.reason,
+            "evidence": self.evidence.grade or None,
+            "evidence_detail": self.evidence.detail or None,
             "source": self.source,
-        }  # fmt: skip
+        }
 
 
-def judge_all(config: Config, family: Family, schedule: Schedule, before: RopeSpec) -> tuple[Verdict, ...]:
+def judge_all(
+    config: Config, family: Family, schedule: Schedule, before: RopeSpec
+) -> tuple[Verdict, ...]:
     """The verdicts of all runtimes on a planned config. Parameters are those of `judge`."""
     return tuple(judge(config, family, schedule, before, row) for row in rows_for(family))
 
 
-def judge(config: Config, family: Family, schedule: Schedule, before: RopeSpec, runtime: Runtime) -> Verdict:
+def judge(
+    config: Config, family: Family, schedule: Schedule, before: RopeSpec, runtime: Runtime
+) -> Verdict:
     """The verdict of one runtime on a planned config.
 
-    config: the planned config.json. family: of its model. schedule: what must be computed. before: the RoPE of the
-    source. runtime: the one to judge; its last version counts where they differ.
+    config: the planned config.json. family: of its model. schedule: what must be computed. before:
+    the RoPE of the source. runtime: the one to judge; its last version counts where they differ.
 
-    "exact": it computes the schedule. "differs": it computes something else, silently; `reason` names it. "ignored": it
-    computes the unscaled RoPE, silently. "refused": it fails, at load or at the first forward pass. "unsupported": it
-    cannot run such a model, or not in that version. "unknown": it is untested. Encodings replace "exact" by "rounded"
-    where folding rounds weights, and by "approximate" for a log-n approximation.
+    "exact": it computes the schedule. "differs": it computes something else, silently; `reason`
+    names it. "ignored": it computes the unscaled RoPE, silently. "refused": it fails, at load or at
+    the first forward pass. "unsupported": it cannot run such a model, or not in that version.
+    "unknown": it is untested. Encodings replace "exact" by "rounded" where folding rounds weights,
+    and by "approximate" for a log-n approximation.
     """
     model_type = str(config.get("model_type", ""))
     outside = without_config(runtime, family, model_type)
     if outside is not None:
         return outside
-    verdict, rules = partial(_verdict, runtime, family, model_type), runtime.rule_set(family.name, model_type)
+    verdict = partial(_verdict, runtime, family, model_type)
+    rules = runtime.rule_set(family.name, model_type)
     unseen = _of_wrapper(config, family, runtime)
     if unseen:
         return verdict(*unseen)
@@ -216,16 +273,22 @@ def judge(config: Config, family: Family, schedule: Schedule, before: RopeSpec, 
         return verdict(*weights, runtime.source, kind)
     key = unknown_key(part, rope, family, runtime, rules)
     if key:
-        return verdict("unknown", f"its attention reads {key}, whose effect on the RoPE is untested", source)
-    at_its_own_length = kind == "longrope" and rope.get("original_max_position_embeddings") == schedule.context
+        return verdict(
+            "unknown", f"its attention reads {key}, whose effect on the RoPE is untested", source
+        )
+    at_its_own_length = (
+        kind == "longrope" and rope.get("original_max_position_embeddings") == schedule.context
+    )
     return verdict("exact", "" if at_its_own_length else types.window, source, kind)
 
 
 def _of_wrapper(config: Config, family: Family, runtime: Runtime) -> Finding | None:
-    """The finding about a model around a text model that the runtime is not known to load; None for others.
+    """The finding about a model around a text model that the runtime is not known to load; None for
+    others.
 
-    Reading the source of a text model says nothing of such a model: it counts where it was executed, where a statement
-    names it, and in transformers where its class reads the text model in the same place.
+    Reading the source of a text model says nothing of such a model: it counts where it was
+    executed, where a statement names it, and in transformers where its class reads the text model
+    in the same place.
     """
     wrapper = wrapper_of(config, family)
     if wrapper is None or family.assumed:
@@ -240,7 +303,11 @@ def _of_wrapper(config: Config, family: Family, runtime: Runtime) -> Finding | N
     statement = runtime.statement(family.name, wrapper)
     if statement is not None and wrapper in (*statement.model_types, family.name):
         return None
-    if runtime.wrappers and in_place and version_key(wrapper_types()[wrapper].since) <= version_key(runtime.last):
+    if (
+        runtime.wrappers
+        and in_place
+        and version_key(wrapper_types()[wrapper].since) <= version_key(runtime.last)
+    ):
         return None
     return "unknown", f"untested: {name} around a {family.name} model"
 
@@ -257,12 +324,19 @@ def unseen_wrapper(config: Config, family: Family) -> str:
     kept = wrapper_types().get(wrapper or "")
     elsewhere = f", whose class in transformers reads {kept.path}" if kept else ""
     around = f"model_type {shown(wrapper)}{elsewhere}" if wrapper else "no model_type"
-    return f"config.json has {around} around a {family.name} model, and no runtime was seen to load such a model"
+    return (
+        f"config.json has {around} around a {family.name} model, and no runtime was seen to load"
+        " such a model"
+    )
 
 
 def _of_model(config: Config, part: Config, rules: RuleSet) -> Finding | None:
     """The finding that holds for a model whatever its RoPE dictionary says."""
-    if rules.own_text_config and part is not config and config.get("model_type") == part.get("model_type"):
+    if (
+        rules.own_text_config
+        and part is not config
+        and config.get("model_type") == part.get("model_type")
+    ):
         return rules.own_text_config, rules.own_text_config_reason
     return (rules.status, rules.reason) if rules.status else None
 
@@ -272,7 +346,9 @@ def _of_keys(part: Config, rope: Config, rules: RuleSet) -> Finding | None:
     for key, status in rules.required.items():
         if part.get(key) is None and (rules.theta != "dict" or rope.get(key) is None):
             refused = status == "refused"
-            return status, f"it fails without {key}" if refused else f"it reads only {key}, which is absent"
+            return status, (
+                f"it fails without {key}" if refused else f"it reads only {key}, which is absent"
+            )
     for need in rules.need:
         if part.get(need.key, need.default) != need.value:
             return "refused", f"it supports only {need.key} = {need.value}"
@@ -300,10 +376,17 @@ def _of_type(types: TypeRules, rope: Config, schedule: Schedule) -> Finding | No
     return ("refused", f"it fails on {present}") if present else None
 
 
-def _of_head(types: TypeRules, config: Config, family: Family, kind: str, rope: Config) -> Finding | None:
-    """The finding about which dimensions of a head rotate, in which pairs, and by which lists of factors."""
+def _of_head(
+    types: TypeRules, config: Config, family: Family, kind: str, rope: Config
+) -> Finding | None:
+    """The finding about which dimensions of a head rotate, in which pairs, and by which lists of
+    factors.
+    """
     if types.partial and (sizes := geometry(config, family)).rotary_dim != sizes.head_dim:
-        return types.partial, f"{PARTIAL[types.partial]} {sizes.rotary_dim} dimensions of {sizes.head_dim} rotate"
+        return (
+            types.partial,
+            f"{PARTIAL[types.partial]} {sizes.rotary_dim} dimensions of {sizes.head_dim} rotate",
+        )
     if types.half_only and family.layout == "interleaved":
         return types.half_only, HALF_ONLY[types.half_only].format(kind)
     if types.formula_always and rope.get("original_max_position_embeddings") == 1:
@@ -314,53 +397,77 @@ def _of_head(types: TypeRules, config: Config, family: Family, kind: str, rope: 
     return status, reason.format(types.whole_prompt)
 
 
-def _of_schedule(schedule: Schedule, before: RopeSpec, spec: RopeSpec, types: TypeRules) -> Finding | None:
-    """The finding about what a runtime computes in place of a schedule. Parameters as in `difference`."""
+def _of_schedule(
+    schedule: Schedule, before: RopeSpec, spec: RopeSpec, types: TypeRules
+) -> Finding | None:
+    """The finding about what a runtime computes in place of a schedule. Parameters as in
+    `difference`.
+    """
     reason = difference(schedule, before, spec)
     if not reason:
         return None
     if isinstance(spec.form, Yarn) and types.times_original != 1:
-        reason = f"it computes YaRN's ramp over {types.times_original} times the trained length: {reason}"
+        reason = (
+            f"it computes YaRN's ramp over {types.times_original} times the trained length:"
+            f" {reason}"
+        )
     return "ignored" if unscaled(spec, before, schedule) else "differs", reason
 
 
 def judge_code(family: Family, config: Config) -> tuple[Verdict, ...]:
-    """The verdicts of all runtimes on a checkpoint that brings its own rotary code. family: whose layers it uses."""
+    """The verdicts of all runtimes on a checkpoint that brings its own rotary code. family: whose
+    layers it uses.
+    """
     verdicts = []
     for row in rows_for(family):
         outside = without_config(row, family) if row.custom_code == "exact" else None
-        finding: Finding = (row.custom_code, row.custom_code_reason or CODE_REASONS[row.custom_code])
+        finding: Finding = (
+            row.custom_code,
+            row.custom_code_reason or CODE_REASONS[row.custom_code],
+        )
         finding = quantised(config, row) or finding if row.custom_code == "exact" else finding
         verdicts.append(outside or _verdict(row, family, "", *finding, row.source, CUSTOM_CODE))
     return tuple(verdicts)
 
 
 def without_config(runtime: Runtime, family: Family, model_type: str = "") -> Verdict | None:
-    """The verdict that holds for every config of a family: unknown or unsupported; None where the config decides.
+    """The verdict that holds for every config of a family: unknown or unsupported; None where the
+    config decides.
 
     model_type: of the config as a whole.
     """
-    verdict, statement = partial(_verdict, runtime, family, model_type), runtime.statement(family.name, model_type)
+    verdict = partial(_verdict, runtime, family, model_type)
+    statement = runtime.statement(family.name, model_type)
     if statement is None and family.origin and runtime.key == newest("transformers").key:
-        return None  # as its file says, which `apply` compares with what the installed version computes
+        # as its file says, which `apply` compares with what the installed version computes
+        return None
     if statement is None:
         return verdict("unknown", f"{family.name} is untested")
-    tested = () if family.assumed or model_type in statement.model_types else executed_types(runtime, family.name)
+    tested = (
+        ()
+        if family.assumed or model_type in statement.model_types
+        else executed_types(runtime, family.name)
+    )
     if model_type and tested and model_type not in tested and not runtime.wrappers:
-        return verdict("unknown", f"only model_type {' and '.join(tested)} is tested, not {model_type}")
+        return verdict(
+            "unknown", f"only model_type {' and '.join(tested)} is tested, not {model_type}"
+        )
     if statement.unknown:
         return verdict("unknown", statement.unknown, statement.source)
     if statement.unsupported:
         return verdict("unsupported", statement.unsupported, statement.source)
     since = _since(runtime, family)
     if since and version_key(runtime.last)[:2] < version_key(since)[:2]:
-        return verdict("unsupported", f"it does not support {family.name} before {since}", statement.source)
+        return verdict(
+            "unsupported", f"it does not support {family.name} before {since}", statement.source
+        )
     return None
 
 
 def rows_for(family: Family) -> tuple[Runtime, ...]:
     """All rows, cut in two where a version within one is the first to have the family."""
-    rows, cut = list[Runtime](), msgspec.structs.replace
+    rows = list[Runtime]()
+    cut = msgspec.structs.replace
     for row in runtimes():
         since = _since(row, family)
         if since and version_key(row.version) < version_key(since) <= version_key(row.last):
@@ -410,12 +517,18 @@ def _verdict(
 
 
 SWITCHES = {
-    "trained": "With {names}, a forward pass uses the short list if no sequence of the batch is longer than {length:,} "
-    "tokens, else the long one",
-    "chunked": "With {names}, a forward pass uses the short list if no position is beyond {length:,}; chunked prefill "
-    "mixes both lists in a longer prompt, so start {options}",
-    "window": "With {names}, every position uses the long list if --max-model-len is above {length:,} tokens, else the "
-    "short one",
+    "trained": (
+        "With {names}, a forward pass uses the short list if no sequence of the batch is longer"
+        " than {length:,} tokens, else the long one"
+    ),
+    "chunked": (
+        "With {names}, a forward pass uses the short list if no position is beyond {length:,};"
+        " chunked prefill mixes both lists in a longer prompt, so start {options}"
+    ),
+    "window": (
+        "With {names}, every position uses the long list if --max-model-len is above {length:,}"
+        " tokens, else the short one"
+    ),
     "long": "With {names}, every position uses the long list, also in short prompts",
     "short": "With {names}, every position uses the short list, so nothing is extended",
     "mixed": "With {names}, one sequence mixes both lists by position",
@@ -427,15 +540,17 @@ RECOMPUTED = {"phi3"}
 def switching(family: Family, length: int, verdicts: Iterable[Verdict]) -> tuple[str, ...]:
     """Sentences on which list each current runtime takes, and on a cache that crosses the length.
 
-    family: of the model. length: at which the lists change, in tokens. verdicts: on the config with these lists, by
-    which runtimes that do not read them are left out.
+    family: of the model. length: at which the lists change, in tokens. verdicts: on the config with
+    these lists, by which runtimes that do not read them are left out.
     """
     reading = [verdict for verdict in verdicts if verdict.status in ("exact", "rounded", "differs")]
     by_rule: dict[str, list[str]] = {}
     options = []
     for name in dict.fromkeys(row.name for row in runtimes()):
         row = newest(name)
-        if row.statement(family.name) is None or not any(verdict.covers(row) for verdict in reading):
+        if row.statement(family.name) is None or not any(
+            verdict.covers(row) for verdict in reading
+        ):
             continue
         rule_set = row.rule_set(family.name)
         rules = rule_set.types.get("longrope")
@@ -448,9 +563,12 @@ def switching(family: Family, length: int, verdicts: Iterable[Verdict]) -> tuple
         if rule in by_rule
     ]
     crossing = (
-        f"if generation passes {length:,} tokens, the cache still holds keys rotated with the short list, while new "
-        "queries use the long one, so the output is wrong"
+        f"if generation passes {length:,} tokens, the cache still holds keys rotated with the short"
+        " list, while new queries use the long one, so the output is wrong"
     )
     if family.name in RECOMPUTED:
-        return (*sentences, f"{crossing}; transformers recomputes the cache for this family, servers do not")
+        return (
+            *sentences,
+            f"{crossing}; transformers recomputes the cache for this family, servers do not",
+        )
     return (*sentences, f"{crossing}; pass the whole text as one prompt")

@@ -1,7 +1,8 @@
 """Which requests the pages answer: those of their own origin with the cookie.
 
-Cookies of 127.0.0.1 are sent to every port of it. So the pages are below a path that cannot be guessed, and the
-cookie is bound to that path: a browser sends it nowhere else, and without the path it is of no use.
+Cookies of 127.0.0.1 are sent to every port of it. So the pages are below a path that cannot be
+guessed, and the cookie is bound to that path: a browser sends it nowhere else, and without the path
+it is of no use.
 """
 
 from __future__ import annotations
@@ -24,16 +25,23 @@ LOOPBACK = ("127.0.0.1", "localhost")
 OWN = ("same-origin", "none")
 """Values of Sec-Fetch-Site: of a request of the page itself, and of one that the user made."""
 CLOSED = (
-    "This address is not valid, or it was used before. Open the last address that `ropeconv ui` has printed, or start "
-    "`ropeconv ui` again."
+    "This address is not valid, or it was used before. Open the last address that `ropeconv ui` has"
+    " printed, or start `ropeconv ui` again."
 )
-OTHER_HOST = "This page is not reached by this host name; open the address that `ropeconv ui` has printed."
+OTHER_HOST = (
+    "This page is not reached by this host name; open the address that `ropeconv ui` has printed."
+)
 OTHER_ORIGIN = "This page does not answer requests of other pages; open its address directly."
 REDIRECT = (
-    '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>ropeconv</title>'
-    '<meta http-equiv="refresh" content="0;url=%s"></head><body><a href="%s">Open ropeconv</a></body></html>\n'
+    '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>ropeconv</title><meta'
+    ' http-equiv="refresh" content="0;url=%s"></head><body><a href="%s">Open'
+    " ropeconv</a></body></html>\n"
 )
-HEADERS = {"referrer-policy": "same-origin", "x-frame-options": "DENY", "cross-origin-resource-policy": "same-origin"}
+HEADERS = {
+    "referrer-policy": "same-origin",
+    "x-frame-options": "DENY",
+    "cross-origin-resource-policy": "same-origin",
+}
 """Headers of every answer: no other page learns the path, shows the page or loads its files."""
 
 
@@ -48,9 +56,11 @@ def redirect(address: str) -> str:
 
 
 def write_redirect(folder: Path, address: str) -> Path:
-    """Write the page that leads to an address into a folder, readable only by this user, and return its path.
+    """Write the page that leads to an address into a folder, readable only by this user, and return
+    its path.
 
-    A browser is opened by it and not by the address, since every user of the machine sees the arguments of processes.
+    A browser is opened by it and not by the address, since every user of the machine sees the
+    arguments of processes.
     """
     path = folder / "open.html"
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
@@ -59,9 +69,11 @@ def write_redirect(folder: Path, address: str) -> Path:
 
 
 class OriginMiddleware:
-    """Refuse what pages of other origins send: reads, form posts, uploads, preflights of CORS and websockets.
+    """Refuse what pages of other origins send: reads, form posts, uploads, preflights of CORS and
+    websockets.
 
-    A request must be to a host name of this machine, and all requests but reads must state their origin.
+    A request must be to a host name of this machine, and all requests but reads must state their
+    origin.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -86,7 +98,10 @@ def _problem(scope: Scope) -> str:
         return OTHER_HOST
     is_read = scope["type"] == "http" and scope["method"] in ("GET", "HEAD")
     # a browser opens a page, and not in a frame
-    navigates = (headers.get("sec-fetch-mode"), headers.get("sec-fetch-dest")) == ("navigate", "document")
+    navigates = (headers.get("sec-fetch-mode"), headers.get("sec-fetch-dest")) == (
+        "navigate",
+        "document",
+    )
     if not all(site in OWN for site in sites) and not (is_read and navigates):
         return OTHER_ORIGIN
     if not origins and not is_read:
@@ -96,14 +111,21 @@ def _problem(scope: Scope) -> str:
 
 
 class KeyMiddleware:
-    """Let requests through that have the path and the cookie, which the address with the key yields once.
+    """Let requests through that have the path and the cookie, which the address with the key yields
+    once.
 
-    path: the first part of the path of every page. key: of the first address. renewed: called with the key of the next
-    address when one was used.
+    path: the first part of the path of every page. key: of the first address. renewed: called with
+    the key of the next address when one was used.
     """
 
-    def __init__(self, app: ASGIApp, path: str, key: str, cookie: str, renewed: Callable[[str], None]) -> None:
-        self.app, self.path, self.key, self.cookie, self.renewed = app, path, key, cookie, renewed
+    def __init__(
+        self, app: ASGIApp, path: str, key: str, cookie: str, renewed: Callable[[str], None]
+    ) -> None:
+        self.app = app
+        self.path = path
+        self.key = key
+        self.cookie = cookie
+        self.renewed = renewed
         self.value = new_key()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -126,10 +148,15 @@ class KeyMiddleware:
         elif scope["type"] == "http" and scope["method"] == "GET" and _same(key, self.key):
             self.key = new_key()
             others = urlencode([pair for pair in query if pair[0] != PARAMETER])
-            place = f"/{self.path}/{quote(scope['path'].lstrip('/'))}" + (f"?{others}" if others else "")
+            place = f"/{self.path}/{quote(scope['path'].lstrip('/'))}" + (
+                f"?{others}" if others else ""
+            )
             cookie = f"{self.cookie}={self.value}; Path=/{self.path}; HttpOnly; SameSite=Strict"
-            # a page and not a redirect: what follows is then a request of this origin, which has the cookie
-            answer = HTMLResponse(redirect(place), headers={"set-cookie": cookie, "cache-control": "no-store"})
+            # a page and not a redirect: what follows is then a request of this origin, which has
+            # the cookie
+            answer = HTMLResponse(
+                redirect(place), headers={"set-cookie": cookie, "cache-control": "no-store"}
+            )
             await answer(scope, receive, guarded)
             self.renewed(self.key)
         else:
@@ -141,7 +168,9 @@ class KeyMiddleware:
         path = scope["path"].split("/")[1:2]
         pairs = [pair.strip().partition("=") for pair in headers.get("cookie", "").split(";")]
         # another port may have set one with this name too
-        has_cookie = any(name == self.cookie and _same(value, self.value) for name, _, value in pairs)
+        has_cookie = any(
+            name == self.cookie and _same(value, self.value) for name, _, value in pairs
+        )
         has_path = _same(path[0] if path else "", self.path)
         return has_cookie and has_path and headers.get("sec-fetch-site", "none") in OWN
 
@@ -161,7 +190,9 @@ def _netloc(origin: str) -> str:
 
 
 def _hostname(host: str) -> str:
-    """Return the name in a Host header without its port, and an empty text for what is not a name."""
+    """Return the name in a Host header without its port, and an empty text for what is not a
+    name.
+    """
     match = re.fullmatch(r"([a-z0-9.-]+)(:[0-9]+)?", host.lower())
     return match[1] if match else ""
 

@@ -1,4 +1,6 @@
-"""The forms of the pages, whose fields are the names of components and of parameters in an address."""
+"""The forms of the pages, whose fields are the names of components and of parameters in an
+address.
+"""
 
 import json
 import re
@@ -42,7 +44,9 @@ class PageForm:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelForm(PageForm):
-    """A page about a model. source: as for `open_source`. upload: a dropped config.json, GGUF file or result."""
+    """A page about a model. source: as for `open_source`. upload: a dropped config.json, GGUF file
+    or result.
+    """
 
     source: str = ""
     upload: str = ""
@@ -50,7 +54,9 @@ class ModelForm(PageForm):
 
 @dataclass(frozen=True, kw_only=True)
 class CompareForm(ModelForm):
-    """The methods side by side. context: a length, or a factor on the trained one. measured: a result of `eval`."""
+    """The methods side by side. context: a length, or a factor on the trained one. measured: a
+    result of `eval`.
+    """
 
     context: str = ""
     measured: str = ""
@@ -58,7 +64,9 @@ class CompareForm(ModelForm):
 
 @dataclass(frozen=True, kw_only=True)
 class RuntimesForm(PageForm):
-    """The table of runtimes. family, runtime: what is shown of it, empty for all. writing: how RoPE is written."""
+    """The table of runtimes. family, runtime: what is shown of it, empty for all. writing: how RoPE
+    is written.
+    """
 
     family: str = ""
     runtime: str = ""
@@ -69,9 +77,9 @@ class RuntimesForm(PageForm):
 class BakeForm(TargetOptions, PushOptions, ModelForm):
     """An output, with the options of `apply` and `push`.
 
-    context: the length to reach, or a factor. method: how. value: of a method that takes no length. settings: of the
-    method, and modifiers, as `name=value` with commas. recipe: a saved one, in place of the method. out: the folder or
-    GGUF file. repo_id: the repository of a publication.
+    context: the length to reach, or a factor. method: how. value: of a method that takes no length.
+    settings: of the method, and modifiers, as `name=value` with commas. recipe: a saved one, in
+    place of the method. out: the folder or GGUF file. repo_id: the repository of a publication.
     """
 
     context: str = "128k"
@@ -89,16 +97,21 @@ ON_HUB = tuple(map(re.compile, (HUB_ID, HUB_FILE, PAGE.pattern)))
 def opened(form: ModelForm) -> Source | GgufSource:
     """The model of a form: the dropped file, else what is named.
 
-    Raises UsageError where nothing is named, or there is no such file, and what `open_source` raises.
+    Raises UsageError where nothing is named, or there is no such file, and what `open_source`
+    raises.
     """
     reference = form.source
     if form.upload:
         return dropped(Path(form.upload))
     if not reference:
-        raise UsageError("no model is given; write owner/name as on the Hub, or drop a config.json or GGUF file")
+        raise UsageError(
+            "no model is given; write owner/name as on the Hub, or drop a config.json or GGUF file"
+        )
     if not is_on_hub(reference) and ":" not in reference and not expanded(reference).exists():
         place = shown(str(expanded(reference).absolute()))
-        raise UsageError(f"no such file or folder: {place}; write its full path, or owner/name as on the Hub")
+        raise UsageError(
+            f"no such file or folder: {place}; write its full path, or owner/name as on the Hub"
+        )
     return open_source(reference)
 
 
@@ -114,7 +127,9 @@ def dropped(path: Path) -> Source | GgufSource:
 
 
 def is_on_hub(reference: str) -> bool:
-    """Whether a reference can only mean something on the Hub, where no file of this machine has such a name."""
+    """Whether a reference can only mean something on the Hub, where no file of this machine has
+    such a name.
+    """
     parts = unquote(reference).split("/")
     return ".." not in parts and any(pattern.fullmatch(reference) for pattern in ON_HUB)
 
@@ -130,7 +145,9 @@ def kept(kind: type[PageForm]) -> tuple[str, ...]:
 
 
 def filled(kind: type[F], values: Mapping[str, Any]) -> F:
-    """Return a form with values of its components by name. A value of another type is as if nothing was typed."""
+    """Return a form with values of its components by name. A value of another type is as if nothing
+    was typed.
+    """
     parsed = {item.name: _value(item.default, values.get(item.name)) for item in fields(kind)}
     return kind(**parsed)
 
@@ -159,9 +176,12 @@ def from_address(kind: type[F], query: Mapping[str, str]) -> F:
     values: dict[str, object] = {}
     for item in fields(kind):
         if item.name in query and item.name not in UPLOADS:
-            text, default = query[item.name], item.default
+            text = query[item.name]
+            default = item.default
             many = isinstance(default, tuple)
-            values[item.name] = text == "1" if default is False else text.split(",") if many else text
+            values[item.name] = (
+                text == "1" if default is False else text.split(",") if many else text
+            )
     return filled(kind, values)
 
 
@@ -181,76 +201,128 @@ def recipe_of(form: BakeForm) -> Recipe:
             raise UsageError("a recipe and settings of a method are given; remove one of them")
         return read_recipe(Path(form.recipe))
     if form.method not in METHODS:
-        raise UsageError(f"{shown(form.method)} is not a method; choose one of {', '.join(METHODS)}")
+        raise UsageError(
+            f"{shown(form.method)} is not a method; choose one of {', '.join(METHODS)}"
+        )
     value, settings = _value_and_settings(form)
     wrong = [text for text in (value, *settings) if "," in text or "\n" in text]
     wrong += [setting for setting in settings if "=" not in setting]
     if wrong:
-        raise UsageError(f"{shown(wrong[0])} is not a setting; write name=value, with commas between several")
+        raise UsageError(
+            f"{shown(wrong[0])} is not a setting; write name=value, with commas between several"
+        )
     (row,) = parse_rows(":".join([form.method, *([value] if value else []), *settings]))
     assert row.recipe is not None
     return row.recipe
 
 
 def _value_and_settings(form: BakeForm) -> tuple[str, list[str]]:
-    """Return the value of the method and its `name=value` settings; the context is one of them, or the value."""
-    settings = [re.sub(r"\s*=\s*", "=", setting.strip()) for setting in form.settings.split(",") if setting.strip()]
+    """Return the value of the method and its `name=value` settings; the context is one of them, or
+    the value.
+    """
+    settings = [
+        re.sub(r"\s*=\s*", "=", setting.strip())
+        for setting in form.settings.split(",")
+        if setting.strip()
+    ]
     kind = REGISTRY[form.method].value
-    value, length = form.value.replace(" ", ""), form.context.replace(" ", "")
+    value = form.value.replace(" ", "")
+    length = form.context.replace(" ", "")
     if kind in LENGTHS and not value:
         if not length:
             raise UsageError("no length is given; write one such as 128k, or a factor such as 4")
         return length, settings
-    if kind is Value.NUMBER and is_length(length) and not any(setting.startswith("context=") for setting in settings):
+    if (
+        kind is Value.NUMBER
+        and is_length(length)
+        and not any(setting.startswith("context=") for setting in settings)
+    ):
         settings.append(f"context={length}")
     return value, settings
 
 
 def target_of(form: BakeForm) -> Target:
-    """Return the target of a form. For a runtime that reads only GGUF, the output is a GGUF file."""
+    """Return the target of a form. For a runtime that reads only GGUF, the output is a GGUF
+    file.
+    """
     if form.to not in (None, *get_args(Format)):
-        raise UsageError(f"{shown(form.to)} is not a format; choose {' or '.join(get_args(Format))}")
+        raise UsageError(
+            f"{shown(form.to)} is not a format; choose {' or '.join(get_args(Format))}"
+        )
     of_gguf = any(name in reader_names() for name in form.runtimes)
     target = copied(Target, form, out=form.out or None, to=form.to or ("gguf" if of_gguf else None))
     return target.published_by(form.repo_id.partition("/")[0])
 
 
 def command_of(plan: Plan, form: BakeForm, publishing: bool) -> str:
-    """Return the command line that does the same, in the place of the plan where the form names one."""
+    """Return the command line that does the same, in the place of the plan where the form names
+    one.
+    """
     words = apply_words(plan.source.reference, plan.receipt().steps[-1], plan.source.kind == "gguf")
     if form.recipe and "--recipe" in words:  # one with lists, which no option can be
         words[words.index("--recipe") + 1] = Path(form.recipe).name
     if not publishing:
-        return shlex.join([*words, *(["-o", str(plan.target.out)] if plan.target.out is not None else [])])
+        return shlex.join(
+            [*words, *(["-o", str(plan.target.out)] if plan.target.out is not None else [])]
+        )
     flags: list[str] = []
     for option in options(PushOptions):
         value = getattr(form, option.name)
-        flags += [] if value == option.default else [option.flag] if value is True else [option.flag, value]
+        flags += (
+            []
+            if value == option.default
+            else [option.flag]
+            if value is True
+            else [option.flag, value]
+        )
     if {*flags} <= {"--private", "--create-pr"}:
         return shlex.join([*words, "--push", form.repo_id, *flags])
-    write, push = [*words, "-o", plan.out.name], ["ropeconv", "push", plan.out.name, form.repo_id, *flags]
+    write = [*words, "-o", plan.out.name]
+    push = [
+        "ropeconv",
+        "push",
+        plan.out.name,
+        form.repo_id,
+        *flags,
+    ]
     return f"{shlex.join(write)}\n{shlex.join(push)}"
 
 
 def to_page(page: str, form: PageForm) -> str:
-    """Return the address of a page with a form, relative to the other pages. page: its name, empty for the first."""
+    """Return the address of a page with a form, relative to the other pages. page: its name, empty
+    for the first.
+    """
     texts = {}
     for item in fields(form):
         value = getattr(form, item.name)
         if item.name not in UPLOADS and value != item.default:
-            texts[item.name] = ",".join(value) if isinstance(value, tuple) else "1" if value is True else value
+            texts[item.name] = (
+                ",".join(value) if isinstance(value, tuple) else "1" if value is True else value
+            )
     return f"./{page}?{urlencode(texts)}"
 
 
 def to_bake(source: str, recipe: Recipe, replace: bool = False) -> str:
-    """Return the address of the plan of a recipe. source: the model. replace: as `Advice` has it."""
+    """Return the address of the plan of a recipe. source: the model. replace: as `Advice` has
+    it.
+    """
     method = recipe.method
     value = "" if method.value is Value.SWITCH else method.command.partition(" ")[2]
     settings = {item: getattr(method, item.name) for item in fields(method)[1:]}
-    changed = [f"{item.name}={json.dumps(setting)}" for item, setting in settings.items() if setting != item.default]
+    changed = [
+        f"{item.name}={json.dumps(setting)}"
+        for item, setting in settings.items()
+        if setting != item.default
+    ]
     modifiers = {name: getattr(recipe, name) for name in MODIFIERS}
-    changed += [f"{name}={json.dumps(setting)}" for name, setting in modifiers.items() if setting not in (None, False)]
+    changed += [
+        f"{name}={json.dumps(setting)}"
+        for name, setting in modifiers.items()
+        if setting not in (None, False)
+    ]
     form = BakeForm(source=source, method=method.name, settings=", ".join(changed), replace=replace)
     length_or_value = {"context": value} if method.value in LENGTHS else {"value": value}
-    form = filled(BakeForm, {name: getattr(form, name) for name in names(BakeForm)} | length_or_value)
+    form = filled(
+        BakeForm, {name: getattr(form, name) for name in names(BakeForm)} | length_or_value
+    )
     return to_page("", form)

@@ -1,4 +1,6 @@
-"""Job: a request in a process of its own, which is stopped when its page does not want it any more."""
+"""Job: a request in a process of its own, which is stopped when its page does not want it any
+more.
+"""
 
 import multiprocessing
 import os
@@ -30,7 +32,9 @@ def work(connection: Connection, task: str, form: PageForm) -> None:
     Any message from the page, and the end of the connection, stop the task.
     """
     signal.signal(signal.SIGTERM, _stop)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the page's to handle, which then closes the connection
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C is the page's to handle, which then closes the connection
     try:
         answer = _answer(connection, task, form)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -93,14 +97,17 @@ def _stop(number: int, frame: FrameType | None) -> None:
 POLL, GRACE = 0.2, 20.0
 """Seconds between two looks at the limits, and that a process has for cleaning up."""
 LOST = "this ended without an answer, probably because memory ran out"
-UNFINISHED = "this was stopped, and did not clean up in time; look for what it left, and run it again"
+UNFINISHED = (
+    "this was stopped, and did not clean up in time; look for what it left, and run it again"
+)
 ELSEWHERE = "run `ropeconv` on a larger machine"
 CONTEXT = multiprocessing.get_context("forkserver")
 """Processes begin with what `preload` has imported, and share nothing else with the page."""
 
 
 def prepare() -> None:
-    """Starts the process that others are made from, so that the first request need not wait for its imports.
+    """Starts the process that others are made from, so that the first request need not wait for its
+    imports.
 
     It ignores Ctrl-C from its start, which ends the page and thereby this process.
     """
@@ -117,7 +124,9 @@ def prepare() -> None:
 class PageJob:
     """A running task. seconds: its limit of time, None for none. baking: whether it writes."""
 
-    def __init__(self, task: str, form: PageForm, seconds: float | None, baking: bool = False) -> None:
+    def __init__(
+        self, task: str, form: PageForm, seconds: float | None, baking: bool = False
+    ) -> None:
         self.seconds, self.baking = seconds, baking
         self._stopped_at: float | None = None
         self._connection, theirs = CONTEXT.Pipe()
@@ -132,14 +141,25 @@ class PageJob:
             self._connection.send_bytes(b"stop")
 
     def messages(self) -> Iterator[Message]:
-        """The messages of the process; the last one is an Answer. To end the iteration earlier stops the process."""
-        begun, late = time.monotonic(), False
+        """The messages of the process; the last one is an Answer. To end the iteration earlier
+        stops the process.
+        """
+        begun = time.monotonic()
+        late = False
         answer: PageAnswer | None = None
         try:
-            yield PageProgress("Reading")  # also so that the same answer once more is seen to be a new one
+            yield PageProgress(
+                "Reading"
+            )  # also so that the same answer once more is seen to be a new one
             # one that was stopped too long ago is not going to answer
-            while answer is None and not (self._stopped_at and time.monotonic() - self._stopped_at > GRACE):
-                if self.seconds is not None and not late and time.monotonic() - begun > self.seconds:
+            while answer is None and not (
+                self._stopped_at and time.monotonic() - self._stopped_at > GRACE
+            ):
+                if (
+                    self.seconds is not None
+                    and not late
+                    and time.monotonic() - begun > self.seconds
+                ):
                     late = True
                     self.stop()
                 try:
@@ -155,7 +175,9 @@ class PageJob:
         finally:
             self._end()
         if late and (answer is None or answer.failed):
-            answer = failure(f"this takes longer than the limit of {self.seconds:.0f} seconds; {ELSEWHERE}")
+            answer = failure(
+                f"this takes longer than the limit of {self.seconds:.0f} seconds; {ELSEWHERE}"
+            )
         yield answer or failure(UNFINISHED if self._stopped_at else f"{LOST}; {ELSEWHERE}")
 
     def _end(self) -> None:

@@ -1,6 +1,7 @@
 """Imports and caches what requests need, so that each of their processes has it from its start.
 
-huggingface_hub is none of that: it reads the environment when it is imported, and every request has its own.
+huggingface_hub is none of that: it reads the environment when it is imported, and every request has
+its own.
 """
 
 import json
@@ -26,7 +27,9 @@ def _warm() -> None:
         config = Path(folder, "config.json")
         config.write_text(json.dumps(sample_config(family)))
         sheet = HtmlSheet()
-        TASKS["compare"](CompareForm(upload=str(config), context="4"), TaskContext(lambda message: None), sheet)
+        TASKS["compare"](
+            CompareForm(upload=str(config), context="4"), TaskContext(lambda message: None), sheet
+        )
         sheet.html()
 
 

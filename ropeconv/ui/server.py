@@ -40,7 +40,9 @@ class Front:
         self._cancelled: dict[str, None] = {}
         self._lock = threading.Lock()
 
-    def answers(self, task: str, form: PageForm, session: str, baking: bool = False) -> Iterator[str]:
+    def answers(
+        self, task: str, form: PageForm, session: str, baking: bool = False
+    ) -> Iterator[str]:
         """Yield the HTML that a page shows while a task runs; the last is its answer."""
         job: PageJob | None = None
         with self._lock:  # and nothing is yielded here: whoever leaves then would keep it
@@ -64,12 +66,16 @@ class Front:
                     del self._jobs[session]
 
     def begin(self, session: str) -> None:
-        """Notes that a bake is asked for, which may have to wait. session: of the page in a browser."""
+        """Notes that a bake is asked for, which may have to wait. session: of the page in a
+        browser.
+        """
         with self._lock:
             self._cancelled.pop(session, None)
 
     def stop(self, session: str | None = None) -> None:
-        """Stops what runs, and bakes that wait. session: of the page whose requests are stopped; None for all."""
+        """Stops what runs, and bakes that wait. session: of the page whose requests are stopped;
+        None for all.
+        """
         with self._lock:
             jobs = [job for owner, job in self._jobs.items() if session in (None, owner)]
             if session is not None:
@@ -92,13 +98,15 @@ POLL, GRACE = 0.02, 3
 
 @contextmanager
 def serving(port: int | None, renewed: Callable[[str], None]) -> Iterator[str]:
-    """Serve the pages while it is entered, only on this machine, and yield the address that opens them.
+    """Serve the pages while it is entered, only on this machine, and yield the address that opens
+    them.
 
-    port: to listen on, None for the first free one. renewed: called with the next address when one was used, since each
-    works once. Raises RopeconvError where the port is taken.
+    port: to listen on, None for the first free one. renewed: called with the next address when one
+    was used, since each works once. Raises RopeconvError where the port is taken.
     """
     require("gradio", "the page")
-    key, path = new_key(), new_key()
+    key = new_key()
+    path = new_key()
     with _listening(HOST, port) as listener:
         number = listener.getsockname()[1]
 
@@ -107,7 +115,9 @@ def serving(port: int | None, renewed: Callable[[str], None]) -> Iterator[str]:
 
         def closed(app: ASGIApp) -> ASGIApp:
             cookie = f"ropeconv-{number}"
-            return OriginMiddleware(KeyMiddleware(app, path, key, cookie, lambda key: renewed(address(key))))
+            return OriginMiddleware(
+                KeyMiddleware(app, path, key, cookie, lambda key: renewed(address(key)))
+            )
 
         with _served(listener, f"/{path}", closed):
             yield address(key)
@@ -135,8 +145,12 @@ def _listening(host: str, port: int | None) -> Iterator[socket.socket]:
 
 
 @contextmanager
-def _served(listener: socket.socket, path: str, guarded: Callable[[ASGIApp], ASGIApp]) -> Iterator[None]:
-    """Serve the pages in a thread. path: below which they are. guarded: what stands before all that Gradio answers."""
+def _served(
+    listener: socket.socket, path: str, guarded: Callable[[ASGIApp], ASGIApp]
+) -> Iterator[None]:
+    """Serve the pages in a thread. path: below which they are. guarded: what stands before all that
+    Gradio answers.
+    """
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     with scratch() as folder:
         os.environ["GRADIO_TEMP_DIR"] = str(folder)
@@ -153,12 +167,24 @@ def _served(listener: socket.socket, path: str, guarded: Callable[[ASGIApp], ASG
             warnings.filterwarnings("ignore", message="SSR mode")  # which is off
             # not `launch`, which puts Gradio's own CORS before every middleware
             app = mount_gradio_app(
-                FastAPI(openapi_url=None), demo, path, show_error=False, ssr_mode=False, mcp_server=False,
-                enable_monitoring=False, **looks(),
-            )  # fmt: skip
-        demo.has_launched = True  # else a mounted application reads every file that a request names as dropped
+                FastAPI(openapi_url=None),
+                demo,
+                path,
+                show_error=False,
+                ssr_mode=False,
+                mcp_server=False,
+                enable_monitoring=False,
+                **looks(),
+            )
+        demo.has_launched = (
+            True  # else a mounted application reads every file that a request names as dropped
+        )
         config = uvicorn.Config(
-            guarded(app), log_level="warning", proxy_headers=False, server_header=False, timeout_graceful_shutdown=GRACE
+            guarded(app),
+            log_level="warning",
+            proxy_headers=False,
+            server_header=False,
+            timeout_graceful_shutdown=GRACE,
         )
         server = uvicorn.Server(config)
         thread = threading.Thread(target=partial(server.run, sockets=[listener]), daemon=True)

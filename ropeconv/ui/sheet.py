@@ -1,4 +1,6 @@
-"""A task as its page shows it: its progress, and a sheet as HTML in which nothing that a model says is markup."""
+"""A task as its page shows it: its progress, and a sheet as HTML in which nothing that a model says
+is markup.
+"""
 
 import re
 import time
@@ -22,7 +24,9 @@ MOST_ROWS = 300
 
 
 class PageProgress(msgspec.Struct, frozen=True, tag="progress"):
-    """The progress of a task. title: of the step. done, total: in bytes; total 0 where it is not known."""
+    """The progress of a task. title: of the step. done, total: in bytes; total 0 where it is not
+    known.
+    """
 
     title: str
     done: int = 0
@@ -44,7 +48,8 @@ PAUSE = 0.25
 class TaskContext:
     """The context of a task.
 
-    tell: called with progress. finish: called when what is asked for is done, after which nothing stops it any more.
+    tell: called with progress. finish: called when what is asked for is done, after which nothing
+    stops it any more.
     """
 
     tell: Callable[[PageProgress], None]
@@ -53,7 +58,8 @@ class TaskContext:
     @contextmanager
     def progress(self, title: str, total: int = 0) -> Iterator[Advance]:
         """Says how far something is, which is called with the bytes done since the last call."""
-        done, last = 0, time.monotonic()
+        done = 0
+        last = time.monotonic()
         self.tell(PageProgress(title, 0, total))
 
         def advance(more: int) -> None:
@@ -83,9 +89,13 @@ class HtmlSheet:
         styles: Mapping[tuple[int, int], str] = {},
     ) -> tuple[str, ...]:
         """As in `Sheet`. All columns are shown, since tables of a page can be scrolled."""
-        body, sides = list(rows), ["right" if name in right else "" for name in columns]
+        body = list(rows)
+        sides = ["right" if name in right else "" for name in columns]
         cells = [
-            [(text, MARKS.get(text, styles.get((number, place), "")), sides[place]) for place, text in enumerate(row)]
+            [
+                (text, MARKS.get(text, styles.get((number, place), "")), sides[place])
+                for place, text in enumerate(row)
+            ]
             for number, row in enumerate(body[:MOST_ROWS])
         ]
         self._add("table", text=title, columns=list(zip(columns, sides, strict=True)), rows=cells)
@@ -114,7 +124,9 @@ class HtmlSheet:
         self._text(message, "good")
 
     def copyable(self, text: str) -> None:
-        """A command or a text, unchanged, with a button that copies it. "Next: COMMAND" has a label."""
+        """A command or a text, unchanged, with a button that copies it. "Next: COMMAND" has a
+        label.
+        """
         labelled = LABELLED.fullmatch(text)
         label, command = labelled.groups() if labelled else ("", text)
         if text.strip():
@@ -134,20 +146,26 @@ class HtmlSheet:
 
     def link(self, address: str, words: str) -> None:
         """A link to a page of the Hub; only the words for any other address."""
-        self._add("link", text=words, data=address if address.startswith(("https://", "http://")) else "")
+        self._add(
+            "link", text=words, data=address if address.startswith(("https://", "http://")) else ""
+        )
 
     def ways(self, title: str, ways: Iterable[tuple[str, str]]) -> None:
-        """Links to other pages of this site, filled in. title: of them. ways: pairs of words and an address."""
+        """Links to other pages of this site, filled in. title: of them. ways: pairs of words and an
+        address.
+        """
         self._add("ways", text=title, ways=list(ways))
 
     @contextmanager
     def folded(self, title: str) -> Iterator[None]:
         """Fold everything shown while it is entered, under a title."""
-        before, self.blocks = self.blocks, []
+        before = self.blocks
+        self.blocks = []
         try:
             yield
         finally:
-            inner, self.blocks = self.html(), before
+            inner = self.html()
+            self.blocks = before
         self._add("folded", text=title, data=inner)
 
     def html(self) -> str:

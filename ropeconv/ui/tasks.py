@@ -59,7 +59,9 @@ CONFIG = "config.json"
 
 
 def plan(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
-    """Shows a plan as `ropeconv apply --dry-run` does, with the rest folded, and what a publication would do."""
+    """Shows a plan as `ropeconv apply --dry-run` does, with the rest folded, and what a publication
+    would do.
+    """
     output_plan = _planned(form, task)
     show_plan(output_plan, sheet)
     sheet.say(f"It will be written to {output_plan.out}")
@@ -78,7 +80,9 @@ def plan(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
 
 
 def write(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
-    """Writes and checks an output. Where that is stopped, or fails, nothing is kept that was not there before."""
+    """Writes and checks an output. Where that is stopped, or fails, nothing is kept that was not
+    there before.
+    """
     output_plan = _planned(form, task)
     earlier = HiddenFolder(output_plan.out).root.exists()  # of a run that goes on from it
     try:
@@ -121,7 +125,8 @@ def _same(plan: Plan, form: BakeForm, publishing: bool, sheet: HtmlSheet) -> Non
 
 
 def _planned(form: BakeForm, task: TaskContext) -> Plan:
-    recipe, target = recipe_of(form), target_of(form)
+    recipe = recipe_of(form)
+    target = target_of(form)
     if recipe.method.slow_note:
         task.tell(PageProgress(recipe.method.slow_note))
     source = opened(form)
@@ -161,16 +166,23 @@ SEARCHED = 8
 
 
 def search(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
-    """Shows the most downloaded models on the Hub whose names have what was typed, as links that fill the form."""
+    """Shows the most downloaded models on the Hub whose names have what was typed, as links that
+    fill the form.
+    """
     from huggingface_hub import HfApi
 
     if not form.source:
         raise UsageError("no name is given to search for; write a part of one, such as qwen3")
     with answers(form.source):
         api = HfApi(library_name="ropeconv")
-        matches = [match.id for match in api.list_models(search=form.source, sort="downloads", limit=SEARCHED)]
+        matches = [
+            match.id
+            for match in api.list_models(search=form.source, sort="downloads", limit=SEARCHED)
+        ]
     if matches:
-        sheet.ways("On the Hub", [(name, to_page("", replace(form, source=name))) for name in matches])
+        sheet.ways(
+            "On the Hub", [(name, to_page("", replace(form, source=name))) for name in matches]
+        )
     else:
         sheet.say(f"The Hub has no model with {form.source!r} in its name.")
 
@@ -190,13 +202,21 @@ def compare(form: CompareForm, task: TaskContext, sheet: HtmlSheet) -> None:
     advice = advised(source, _length(form.context, source), measured, outputs)
     show_advice(advice, sheet)
     sheet.note(
-        " ".join(line for line in explain_columns(advice) if line.startswith(("Evidence", "Effective", "Outside")))
+        " ".join(
+            line
+            for line in explain_columns(advice)
+            if line.startswith(("Evidence", "Effective", "Outside"))
+        )
     )
     if large:
-        sheet.note(f"GGUF is left out for more than {MOST_SHARDS} files of weights; use `ropeconv advise`.")
+        sheet.note(
+            f"GGUF is left out for more than {MOST_SHARDS} files of weights; use `ropeconv advise`."
+        )
     if advice.methods:
         if form.source:
-            ways = [(row.flags, to_bake(form.source, row.recipe, row.replace)) for row in advice.methods]
+            ways = [
+                (row.flags, to_bake(form.source, row.recipe, row.replace)) for row in advice.methods
+            ]
             sheet.ways("Plan a method", ways)
         curves = {row.method.name: row.schedule.inv_freq for row in advice.methods[:DRAWN]}
         first = f"The first {DRAWN} methods" if len(advice.methods) > DRAWN else "The methods"
@@ -229,7 +249,9 @@ def results(form: ModelForm, task: TaskContext, sheet: HtmlSheet) -> None:
 
 
 def _dropped(path: Path, sheet: HtmlSheet) -> None:
-    """Shows a dropped file: the result of `eval`, that of `validate`, a receipt, or a GGUF file with one."""
+    """Shows a dropped file: the result of `eval`, that of `validate`, a receipt, or a GGUF file
+    with one.
+    """
     if is_gguf(path):
         _receipt(receipt_of(dropped(path)), sheet)
         return
@@ -245,13 +267,16 @@ def _dropped(path: Path, sheet: HtmlSheet) -> None:
         _receipt(parse_receipt(text, path.name), sheet)
     else:
         raise UsageError(
-            f"{path.name} is not a receipt or a result of `ropeconv eval` or `validate`; drop one of these"
+            f"{path.name} is not a receipt or a result of `ropeconv eval` or `validate`; drop one"
+            " of these"
         )
 
 
 def _receipt(receipt: Receipt, sheet: HtmlSheet) -> None:
     show_receipt(receipt, sheet)
-    for name, record in ({"the installed transformers": receipt.validation} | receipt.servers).items():
+    for name, record in (
+        {"the installed transformers": receipt.validation} | receipt.servers
+    ).items():
         if record:
             _validation(record, f"Validated by {name}", sheet)
 
@@ -260,26 +285,58 @@ def _validation(data: dict[str, object], title: str, sheet: HtmlSheet) -> None:
     try:
         result = Validation.from_dict(data)
     except (KeyError, TypeError, ValueError, AttributeError):
-        raise BadSource(f"{title} is not a validation of ropeconv; run `ropeconv validate` again") from None
+        raise BadSource(
+            f"{title} is not a validation of ropeconv; run `ropeconv validate` again"
+        ) from None
     show_validation(result, title, sheet)
     sheet.pictures(validation_pictures(result))
 
 
 WRITINGS = {
-    "yarn": "YaRN", "linear": "position interpolation (linear)", "llama3": "Llama 3.1 scaling",
-    "theta": "a new base (theta, NTK)", "factors": "any frequencies (LongRoPE factors)",
-}  # fmt: skip
+    "yarn": "YaRN",
+    "linear": "position interpolation (linear)",
+    "llama3": "Llama 3.1 scaling",
+    "theta": "a new base (theta, NTK)",
+    "factors": "any frequencies (LongRoPE factors)",
+}
 """The ways to write RoPE, by the names that the matrix has for them."""
 FAMILIES = (
-    "llama", "qwen2", "qwen3", "qwen3_moe", "mistral", "gemma3", "phi3", "deepseek_v3", "qwen3_5", "gemma4", "gpt_oss",
-    "llama4", "mixtral", "gemma2", "qwen2_5_vl", "qwen3_vl", "glm4", "glm4_moe", "kimi_k2", "olmo2", "granite",
-    "cohere2", "smollm3", "falcon", "phi", "stablelm", "starcoder2", "exaone4", "ministral3", "gpt_neox",
-)  # fmt: skip
+    "llama",
+    "qwen2",
+    "qwen3",
+    "qwen3_moe",
+    "mistral",
+    "gemma3",
+    "phi3",
+    "deepseek_v3",
+    "qwen3_5",
+    "gemma4",
+    "gpt_oss",
+    "llama4",
+    "mixtral",
+    "gemma2",
+    "qwen2_5_vl",
+    "qwen3_vl",
+    "glm4",
+    "glm4_moe",
+    "kimi_k2",
+    "olmo2",
+    "granite",
+    "cohere2",
+    "smollm3",
+    "falcon",
+    "phi",
+    "stablelm",
+    "starcoder2",
+    "exaone4",
+    "ministral3",
+    "gpt_neox",
+)
 """The families that most people run; the others follow by name."""
 LEGEND = (
-    "supported: computes the method. wrong: silently computes another RoPE. ignored: silently runs without scaling. "
-    "fails: stops with an error. untested: not known. -: the runtime does not have the family, or the method does not "
-    "apply to it."
+    "supported: computes the method. wrong: silently computes another RoPE. ignored: silently runs"
+    " without scaling. fails: stops with an error. untested: not known. -: the runtime does not"
+    " have the family, or the method does not apply to it."
 )
 
 
@@ -295,12 +352,17 @@ def family_names() -> list[str]:
 
 
 def shown(form: RuntimesForm) -> str:
-    """Return the answer of the page: a word per family and runtime, for one family every version with its evidence."""
+    """Return the answer of the page: a word per family and runtime, for one family every version
+    with its evidence.
+    """
     sheet = HtmlSheet()
     cells = [cell for cell in matrix() if form.family in ("", cell.family)]
     writing = form.writing if form.writing in WRITINGS else next(iter(WRITINGS))
     names = [name for name in runtime_names() if form.runtime in ("", name)]
-    newest = {(cell.family, cell.writing, cell.verdict.runtime.partition("@")[0]): cell.verdict for cell in cells}
+    newest = {
+        (cell.family, cell.writing, cell.verdict.runtime.partition("@")[0]): cell.verdict
+        for cell in cells
+    }
     titles = {name: title_of(verdict) for (_, _, name), verdict in newest.items()}
     rows = [
         (family, *(_word(newest.get((family, writing, name))) for name in names))
@@ -308,10 +370,19 @@ def shown(form: RuntimesForm) -> str:
         if any(cell.family == family for cell in cells)
     ]
     sheet.say(LEGEND)
-    sheet.table(f"{WRITINGS[writing]}, in the newest version", ("", *(titles.get(name, name) for name in names)), rows)
+    sheet.table(
+        f"{WRITINGS[writing]}, in the newest version",
+        ("", *(titles.get(name, name) for name in names)),
+        rows,
+    )
     if form.family:
         details = [
-            (cell.verdict.display_name, WORDS[cell.verdict.status], cell.verdict.reason, _evidence(cell.verdict))
+            (
+                cell.verdict.display_name,
+                WORDS[cell.verdict.status],
+                cell.verdict.reason,
+                _evidence(cell.verdict),
+            )
             for name in names
             for cell in cells
             if cell.writing == writing and cell.verdict.runtime.partition("@")[0] == name
@@ -334,6 +405,11 @@ def _evidence(verdict: Verdict) -> str:
 
 Task = Callable[[Any, TaskContext, HtmlSheet], None]
 TASKS: dict[str, Task] = {
-    "search": search, "inspect": inspect, "compare": compare, "plan": plan, "write": write, "publish": publish,
+    "search": search,
+    "inspect": inspect,
+    "compare": compare,
+    "plan": plan,
+    "write": write,
+    "publish": publish,
     "results": results,
-}  # fmt: skip
+}

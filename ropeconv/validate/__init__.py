@@ -1,1 +1,3 @@
-"""Validation: the files, frequencies and logits of an output, compared with the source and a reference."""
+"""Validation: the files, frequencies and logits of an output, compared with the source and a
+reference.
+"""

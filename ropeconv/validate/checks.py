@@ -43,43 +43,60 @@ def compare(answer: JsonObject, schedule: Schedule, spec: RopeSpec, encoding: st
     if "error" in answer:
         raise Disagreement(f"{title} does not load the baked config ({answer['error']})")
     short = schedule.inv_freq if schedule.short_inv_freq is None else schedule.short_inv_freq
-    worst, attention_factor, allowed = 0, 1.0, ENCODINGS[encoding].max_ulp
-    # transformers makes frequencies only for layer types of the config; the probe calls a single one global
-    one_kind = len(answer["modules"]) == 1 and "local" in spec.layers and "global" not in spec.layers
+    worst = 0
+    attention_factor = 1.0
+    allowed = ENCODINGS[encoding].max_ulp
+    # transformers makes frequencies only for layer types of the config; the probe calls a single
+    # one global
+    one_kind = (
+        len(answer["modules"]) == 1 and "local" in spec.layers and "global" not in spec.layers
+    )
     for label, module in answer["modules"].items():
-        inv_freq, short_inv_freq, factor = schedule.inv_freq, short, schedule.attention_factor
+        inv_freq = schedule.inv_freq
+        short_inv_freq = short
+        factor = schedule.attention_factor
         local = spec.local_inv_freq
         if label == "local" and "local" not in spec.layers:
             continue
         if (label == "local" or one_kind) and local is not None:
-            inv_freq, short_inv_freq, factor = local, local, 1.0
+            inv_freq = local
+            short_inv_freq = local
+            factor = 1.0
         for vector, expected in ((module["inv_freq"], inv_freq), (module["short"], short_inv_freq)):
             distance = ulp_distance(np.asarray(vector), expected)
             worst = max(worst, distance)
             if distance > allowed:
                 raise Disagreement(
-                    f"{title} computes other {label} frequencies than the schedule, by up to {distance} ulp of float32"
+                    f"{title} computes other {label} frequencies than the schedule, by up to"
+                    f" {distance} ulp of float32"
                 )
         computed = module["attention_factor"]
         if abs(computed - factor) > ATTENTION_FACTOR_TOLERANCE * factor:
-            raise Disagreement(f"{title} uses the attention factor {computed:.7f} on {label} layers, not {factor:.7f}")
+            raise Disagreement(
+                f"{title} uses the attention factor {computed:.7f} on {label} layers, not"
+                f" {factor:.7f}"
+            )
         attention_factor = computed if label == "global" else attention_factor
     return CheckRecord(answer["transformers"], worst, attention_factor, answer.get("read_as", ""))
 
 
 def ulp_distance(first: Vector, second: Vector) -> int:
-    """Return the largest distance of two non-negative vectors in ulp of float32; 2^31 if their lengths differ."""
+    """Return the largest distance of two non-negative vectors in ulp of float32; 2^31 if their
+    lengths differ.
+    """
     if first.shape != second.shape:
         return 1 << 31
-    left, right = (vector.astype(np.float32).view(np.int32).astype(np.int64) for vector in (first, second))
+    left, right = (
+        vector.astype(np.float32).view(np.int32).astype(np.int64) for vector in (first, second)
+    )
     return int(np.abs(left - right).max())
 
 
 def needs_trust(folder: Path, allowed: bool) -> bool:
     """Whether loading a folder needs trust_remote_code.
 
-    Code is known if everything in the folder from which transformers takes code is equal to what `--encoding buffers`
-    writes for this config.
+    Code is known if everything in the folder from which transformers takes code is equal to what
+    `--encoding buffers` writes for this config.
 
     Args:
         folder: The checkpoint.
@@ -107,7 +124,9 @@ class StoredSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def _unlike_ours(folder: Path, config: JsonObject) -> Iterator[str]:
-    """Yield each part of the code of a checkpoint, and of its names, that the encoding `buffers` does not write."""
+    """Yield each part of the code of a checkpoint, and of its names, that the encoding `buffers`
+    does not write.
+    """
     family = by_name().get(str(config["model_type"]).removesuffix(STORED_ROPE))
     if family is None or family.code is None:
         yield f"ropeconv has no code for {config['model_type']!r}"
@@ -115,10 +134,15 @@ def _unlike_ours(folder: Path, config: JsonObject) -> Iterator[str]:
     for key, value in class_keys(family).items():
         if config.get(key) != value:
             yield f"{key} of its config.json is {str(config.get(key))[:200]}"
-    path, settings = folder / f"{MODULE}.py", config.get(SETTINGS)
+    path = folder / f"{MODULE}.py"
+    settings = config.get(SETTINGS)
     try:
         code = modelling(family, msgspec.convert(settings, StoredSettings).log_n)
-        same = path.is_file() and path.stat().st_size == len(code.encode()) and read_text(path, path.name) == code
+        same = (
+            path.is_file()
+            and path.stat().st_size == len(code.encode())
+            and read_text(path, path.name) == code
+        )
     except msgspec.ValidationError:
         yield f"{SETTINGS} of its config.json is {str(settings)[:200]}"
         return
@@ -144,7 +168,8 @@ def _other_code(folder: Path) -> Iterator[str]:
 
 
 def check_frequencies(comparison: Comparison, trust_remote_code: bool = False) -> CheckRecord:
-    """Compare the frequencies that the installed transformers computes from the config of an output with the schedule.
+    """Compare the frequencies that the installed transformers computes from the config of an output
+    with the schedule.
 
     Args:
         comparison: The output and its source.
@@ -154,13 +179,20 @@ def check_frequencies(comparison: Comparison, trust_remote_code: bool = False) -
         BadSource: For an unknown encoding.
         Disagreement: If transformers computes other frequencies.
     """
-    baked, receipt, stands_for = comparison.baked, comparison.receipt, comparison.stands_for
+    baked = comparison.baked
+    receipt = comparison.receipt
+    stands_for = comparison.stands_for
     written = receipt.in_config
     if written is None or receipt.encoding not in ENCODINGS:
-        raise BadSource(f"{baked} was written as {receipt.encoding}, which this version does not know; run apply again")
+        raise BadSource(
+            f"{baked} was written as {receipt.encoding}, which this version does not know; run"
+            " apply again"
+        )
     trust = needs_trust(baked, trust_remote_code)
     schedule = replace(
-        comparison.schedule, attention_factor=written.attention_factor, softmax_scale=written.softmax_scale
+        comparison.schedule,
+        attention_factor=written.attention_factor,
+        softmax_scale=written.softmax_scale,
     )
     model_type = stands_for or str(parsed(baked / "config.json").get("model_type", ""))
     answer = ProbeCache().answer(baked, model_type, schedule.context, trust, stands_for)

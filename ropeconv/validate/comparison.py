@@ -32,9 +32,10 @@ from ..runtimes.drafts import DraftKind
 class Comparison:
     """An output and its source, which every validation compares.
 
-    baked: the output, a folder or GGUF file that ropeconv wrote. against: the source as the user named it. receipt: of
-    the output. schedule: what the output has to compute, from the recipe and the source. spec: the RoPE of the source.
-    draft: its kind of draft model, None for a whole model.
+    baked: the output, a folder or GGUF file that ropeconv wrote. against: the source as the user
+    named it. receipt: of the output. schedule: what the output has to compute, from the recipe and
+    the source. spec: the RoPE of the source. draft: its kind of draft model, None for a whole
+    model.
     """
 
     baked: Path
@@ -51,24 +52,34 @@ class Comparison:
 
         Args:
             baked: The output.
-            against: The path or Hub id of the source. With --replace, this may be the first source of one that stores
-                its RoPE.
+            against: The path or Hub id of the source. With --replace, this may be the first source
+                of one that stores its RoPE.
 
         Raises:
-            BadSource: If `baked` has no receipt, or the recipe gives another schedule for `against`.
+            BadSource: If `baked` has no receipt, or the recipe gives another schedule for
+                `against`.
             UsageError: If both are the same.
         """
         baked = Path(baked)
         receipt = read_receipt(baked)
         if Path(against).exists() and baked.samefile(against):
-            raise UsageError(f"{against} is the output itself, which agrees with whatever it is; name its source")
+            raise UsageError(
+                f"{against} is the output itself, which agrees with whatever it is; name its source"
+            )
         if receipt.source.kind == "config":
-            raise BadSource(f"{baked} has no weights to run; run apply on the folder of the model, and check that")
+            raise BadSource(
+                f"{baked} has no weights to run; run apply on the folder of the model, and check"
+                " that"
+            )
         source = open_source(str(against), receipt.source.family)
         if isinstance(source, GgufSource) and baked.is_dir():
             source = GgufCheckpoint(source, receipt.target.outtype or "auto")
-        made_once = receipt.original is not None and len(receipt.steps) == 1 and not receipt.target.replace
-        if isinstance(source, Source) and made_once:  # Meta's layout is compared with a conversion of it by --as-is
+        made_once = (
+            receipt.original is not None and len(receipt.steps) == 1 and not receipt.target.replace
+        )
+        if (
+            isinstance(source, Source) and made_once
+        ):  # Meta's layout is compared with a conversion of it by --as-is
             source = first_source(source)
         source.as_draft = bool(receipt.target.drafts_for)
         recipe = Recipe.from_dict(receipt.recipe)
@@ -79,14 +90,15 @@ class Comparison:
                 raise
             first = receipt.original.source.described
             raise BadSource(
-                f"{source.reference} cannot be read ({problem}), and {baked} was made by --replace from {first}; name "
-                "that with --against"
+                f"{source.reference} cannot be read ({problem}), and {baked} was made by --replace"
+                f" from {first}; name that with --against"
             ) from problem
         basis = inspection.basis(recipe)
         schedule = recipe.schedule(recipe.start(basis), basis)
         if schedule.digest != receipt.schedule.digest:
             raise BadSource(
-                f"{baked} was not made from {source.reference}: the recipe gives another schedule; name its source"
+                f"{baked} was not made from {source.reference}: the recipe gives another schedule;"
+                " name its source"
             )
         schedule = replace(schedule, context=receipt.schedule.context or schedule.context)
         if receipt.ramp_approximation is not None:
@@ -97,20 +109,26 @@ class Comparison:
     def checkpoint(self) -> Source:
         """The source as a checkpoint. Raises BadSource for GGUF."""
         if isinstance(self.source, GgufSource):
-            raise BadSource(f"{self.against} is a GGUF file; give a checkpoint with config.json and safetensors")
+            raise BadSource(
+                f"{self.against} is a GGUF file; give a checkpoint with config.json and safetensors"
+            )
         return self.source
 
     @property
     def stands_for(self) -> str:
-        """The model type with which transformers loads a source that is treated as another family; empty for others."""
+        """The model type with which transformers loads a source that is treated as another family;
+        empty for others.
+        """
         family = None if isinstance(self.source, GgufSource) else self.source.family
         return family.text_type if family and family.assumed else ""
 
-    def checkpoint_or_dequantised(self, cannot: str = "cannot be dequantised", with_tokenizer: bool = False) -> Source:
+    def checkpoint_or_dequantised(
+        self, cannot: str = "cannot be dequantised", with_tokenizer: bool = False
+    ) -> Source:
         """Return the source as a checkpoint, with the weights of a GGUF file dequantised.
 
-        cannot: what the message says about a GGUF file that cannot be converted, for which BadSource is raised.
-        with_tokenizer: whether its tokenizer is made too.
+        cannot: what the message says about a GGUF file that cannot be converted, for which
+        BadSource is raised. with_tokenizer: whether its tokenizer is made too.
         """
         if not isinstance(self.source, GgufSource):
             return self.source
@@ -119,7 +137,8 @@ class Comparison:
             checkpoint.files()
         except RopeconvError as problem:
             raise BadSource(
-                f"{self.against} {cannot} ({problem}); give --against the safetensors checkpoint of that model"
+                f"{self.against} {cannot} ({problem}); give --against the safetensors checkpoint of"
+                " that model"
             ) from None
         return checkpoint
 
@@ -128,7 +147,9 @@ class Comparison:
         """Size of the output in bytes."""
         if is_gguf(self.baked):
             return sum(path.stat().st_size for path in GgufSource(self.baked).file.paths)
-        return sum(path.stat().st_size for path in self.baked.rglob("*.safetensors") if path.is_file())
+        return sum(
+            path.stat().st_size for path in self.baked.rglob("*.safetensors") if path.is_file()
+        )
 
     @property
     def unchanged(self) -> bool:
@@ -137,7 +158,9 @@ class Comparison:
 
     @property
     def scale(self) -> LogN | QueryScaling | None:
-        """The scaling of queries in the output: log-n, or its approximation where they differ by more than noise."""
+        """The scaling of queries in the output: log-n, or its approximation where they differ by
+        more than noise.
+        """
         steps = self.receipt.log_n_approximation
         if steps is None:
             return self.schedule.log_n
@@ -146,7 +169,9 @@ class Comparison:
 
     @property
     def queries(self) -> str:
-        """The end of the name of the last module before the rotation that outputs queries, in the source."""
+        """The end of the name of the last module before the rotation that outputs queries, in the
+        source.
+        """
         source = self.source
         if isinstance(source, GgufSource):
             source = GgufCheckpoint(source, with_tokenizer=False)
@@ -155,37 +180,53 @@ class Comparison:
 
     @property
     def remark(self) -> str:
-        """A sentence on what no comparison computes: the model's own ramp, or attention of the output; else empty.
+        """A sentence on what no comparison computes: the model's own ramp, or attention of the
+        output; else empty.
 
-        Dual chunk attention has no reference: of the runtimes that `validate` compares, transformers ignores its key,
-        and vLLM and SGLang fail with it. Up to `chunk_size - local_size` tokens it is plain attention.
+        Dual chunk attention has no reference: of the runtimes that `validate` compares,
+        transformers ignores its key, and vLLM and SGLang fail with it. Up to
+        `chunk_size - local_size` tokens it is plain attention.
         """
-        source, ramp = self.source, self.receipt.ramp_approximation
+        source = self.source
+        ramp = self.receipt.ramp_approximation
         if ramp is not None:
             distance = ramp.distance
-            return f" This holds for the ramp that llama.cpp computes, not for that of the model: {distance}."
-        if is_gguf(self.baked) or self.receipt.target.dual_chunk == "drop" or isinstance(source, GgufSource):
+            return (
+                " This holds for the ramp that llama.cpp computes, not for that of the model:"
+                f" {distance}."
+            )
+        if (
+            is_gguf(self.baked)
+            or self.receipt.target.dual_chunk == "drop"
+            or isinstance(source, GgufSource)
+        ):
             return ""
         if not text_part(source.config(), source.family).get(DUAL_CHUNK):
             return ""
         return (
-            f" This holds for plain attention: the comparison does not compute {DUAL_CHUNK}, which is in the config; "
-            "bake with --dual-chunk drop to remove it."
+            f" This holds for plain attention: the comparison does not compute {DUAL_CHUNK}, which"
+            " is in the config; bake with --dual-chunk drop to remove it."
         )
 
     def rounded_weights(self, dtype: str) -> tuple[str, ...]:
-        """Return the names of weights that a fold rounds, in the files or in a computation in `dtype`."""
+        """Return the names of weights that a fold rounds, in the files or in a computation in
+        `dtype`.
+        """
         fold = self.receipt.fold
         return fold.tensors if fold and (fold.expected_kl or dtype != "float32") else ()
 
     def described(self) -> dict[str, Any]:
         """Return fields of `Validation`: frequencies before and after, trained and new length."""
-        frequencies = {"before": self.spec.current().inv_freq.tolist(), "after": self.schedule.inv_freq.tolist()}
+        frequencies = {
+            "before": self.spec.current().inv_freq.tolist(),
+            "after": self.schedule.inv_freq.tolist(),
+        }
         lengths = {"trained": self.schedule.original_context, "new": self.schedule.context}
         return {"frequencies": frequencies, "lengths": lengths}
 
     def record(self, result: dict[str, Any], server: str = "") -> None:
-        """Write a result, as `Validation.to_dict` has it, into the receipt of the output, or beside a GGUF file.
+        """Write a result, as `Validation.to_dict` has it, into the receipt of the output, or beside
+        a GGUF file.
 
         server: the runtime of a server, empty for other results.
         """
@@ -196,10 +237,10 @@ class Comparison:
 class Settings(ValidateOptions):
     """Options of a validation.
 
-    device_map: as in `DeviceSpec`. length: tokens of a run over every position, 0 for none. text: a file to read in
-    place of synthetic tokens. trust_remote_code: run code of the output, of tokenizers and of kernels that ropeconv did
-    not write, and load pickled weights. dequantised: run the source of a GGUF file in transformers, with its weights
-    dequantised.
+    device_map: as in `DeviceSpec`. length: tokens of a run over every position, 0 for none. text: a
+    file to read in place of synthetic tokens. trust_remote_code: run code of the output, of
+    tokenizers and of kernels that ropeconv did not write, and load pickled weights. dequantised:
+    run the source of a GGUF file in transformers, with its weights dequantised.
     """
 
     device_map: str = ""
@@ -210,12 +251,19 @@ class Settings(ValidateOptions):
 
     @property
     def spread(self) -> int:
-        """Tokens of each spread run: `tokens`, else 512, or fewer with `length`, for some percent of its time."""
+        """Tokens of each spread run: `tokens`, else 512, or fewer with `length`, for some percent
+        of its time.
+        """
         return self.tokens or (min(512, max(64, self.length // 256)) if self.length else 512)
 
     def place(self, stored: str = "float32", stands_for: str = "") -> DeviceSpec:
-        """Return an available device and a precision. stored: that of the checkpoint. stands_for: as in DeviceSpec."""
+        """Return an available device and a precision. stored: that of the checkpoint. stands_for:
+        as in DeviceSpec.
+        """
         if self.layer_by_layer and self.device_map:
             raise UsageError("--layer-by-layer uses one device; leave --device-map out")
-        trust, by_layer = self.trust_remote_code, self.layer_by_layer
-        return DeviceSpec(self.device, self.dtype, self.device_map, stands_for, trust, by_layer).available(stored)
+        trust = self.trust_remote_code
+        by_layer = self.layer_by_layer
+        return DeviceSpec(
+            self.device, self.dtype, self.device_map, stands_for, trust, by_layer
+        ).available(stored)

@@ -1,7 +1,8 @@
-"""The positions of a comparison, in buckets: the trained context, then every doubling up to the new one.
+"""The positions of a comparison, in buckets: the trained context, then every doubling up to the new
+one.
 
-RoPE depends only on distances, so a run of a few hundred tokens with positions spread over a long range tests long
-distances.
+RoPE depends only on distances, so a run of a few hundred tokens with positions spread over a long
+range tests long distances.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ class Bucket:
 
 
 def usual_length(original: int, context: int) -> int:
-    """Return the default length of a run over every position: four times the trained context, 512 to 8192 tokens."""
+    """Return the default length of a run over every position: four times the trained context, 512
+    to 8192 tokens.
+    """
     return min(context, max(512, 4 * original), LONGEST)
 
 
@@ -50,11 +53,13 @@ def length_beyond(original: int, context: int) -> int:
     return min(context, original + max(512, original // 4))
 
 
-def affordable_length(original: int, context: int, seconds: Callable[[], float], needed: int, free: int) -> int:
+def affordable_length(
+    original: int, context: int, seconds: Callable[[], float], needed: int, free: int
+) -> int:
     """Return the default length of a run over every position.
 
-    That is `usual_length`, or where this ends inside the trained context `length_beyond`, if the estimates of its time
-    and of the memory of its cache allow it.
+    That is `usual_length`, or where this ends inside the trained context `length_beyond`, if the
+    estimates of its time and of the memory of its cache allow it.
 
     Args:
         original: The trained context in tokens.
@@ -63,7 +68,8 @@ def affordable_length(original: int, context: int, seconds: Callable[[], float],
         needed: Bytes of a cache of `length_beyond`.
         free: Bytes of free memory.
     """
-    usual, longer = usual_length(original, context), length_beyond(original, context)
+    usual = usual_length(original, context)
+    longer = length_beyond(original, context)
     if not usual <= original < context or needed > free / 2:
         return usual
     # attention to the tokens before costs about as much as the rest from LONGEST on
@@ -72,13 +78,17 @@ def affordable_length(original: int, context: int, seconds: Callable[[], float],
 
 
 def tail_buckets(original: int, length: int, each: int) -> list[Bucket]:
-    """Return the buckets of one run over all positions below `length`: the last `each` positions of every range."""
+    """Return the buckets of one run over all positions below `length`: the last `each` positions of
+    every range.
+    """
     firsts = [(max(low, high - each), high) for low, high in doublings(original, length)]
     return [Bucket(_name(first, high), list(range(first, high))) for first, high in firsts]
 
 
 def spread_buckets(original: int, length: int, each: int) -> list[Bucket]:
-    """Return the buckets of one run over all positions below `length`: `each` spread positions of every range."""
+    """Return the buckets of one run over all positions below `length`: `each` spread positions of
+    every range.
+    """
     buckets = []
     for low, high in doublings(original, length):
         count = min(each, high - low)
@@ -88,7 +98,9 @@ def spread_buckets(original: int, length: int, each: int) -> list[Bucket]:
 
 
 def doublings(original: int, context: int) -> list[tuple[int, int]]:
-    """Return the trained context and every doubling up to the new one, as first position and last + 1."""
+    """Return the trained context and every doubling up to the new one, as first position and last +
+    1.
+    """
     edges = [0, min(original, context)]
     while edges[-1] < context:
         edges.append(min(2 * edges[-1], context))
@@ -104,7 +116,9 @@ SHARE = 0.5
 
 
 def synthetic(count: int, vocabulary: int, seed: int) -> list[int]:
-    """Return random tokens; about half are spans of 24 that repeat earlier ones, so that the past matters."""
+    """Return random tokens; about half are spans of 24 that repeat earlier ones, so that the past
+    matters.
+    """
     import torch
 
     generator = torch.Generator().manual_seed(seed)
@@ -121,17 +135,21 @@ def synthetic(count: int, vocabulary: int, seed: int) -> list[int]:
 def of_text(file: Path, folder: Path, count: int, trust: bool = False) -> list[int]:
     """Return the first `count` tokens of a text file in UTF-8.
 
-    folder: the checkpoint with the tokenizer. trust: run its code. Raises BadSource if the file cannot be read or is
-    too short, or the tokenizer does not load.
+    folder: the checkpoint with the tokenizer. trust: run its code. Raises BadSource if the file
+    cannot be read or is too short, or the tokenizer does not load.
     """
     try:
         text = file.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as problem:
-        raise BadSource(f"{file} cannot be read as UTF-8 text ({problem}); give another --text") from None
+        raise BadSource(
+            f"{file} cannot be read as UTF-8 text ({problem}); give another --text"
+        ) from None
     ids: list[int] = load_tokenizer(folder, trust, "leave --text out")(text).input_ids
     if len(ids) < count:
         has = counted(len(ids), "token")
-        raise BadSource(f"{file} has {has}, and {count:,} are needed; give a longer text, or leave --text out")
+        raise BadSource(
+            f"{file} has {has}, and {count:,} are needed; give a longer text, or leave --text out"
+        )
     return ids[:count]
 
 
@@ -144,8 +162,9 @@ KEPT = 256  # positions of a bucket whose logits are compared
 class TokenRun:
     """A sequence of tokens that a model reads at once.
 
-    kind: "spread" for a few tokens over a long range, "whole" for every position. ids: the tokens. positions: of all
-    tokens, rising. kept: rising indices of the tokens whose logits are compared. buckets: of these, in order.
+    kind: "spread" for a few tokens over a long range, "whole" for every position. ids: the tokens.
+    positions: of all tokens, rising. kept: rising indices of the tokens whose logits are compared.
+    buckets: of these, in order.
     """
 
     kind: Literal["spread", "whole"]
@@ -156,7 +175,9 @@ class TokenRun:
 
     @classmethod
     def spread(cls, low: int, high: int, ids: list[int]) -> TokenRun:
-        """Return a run of tokens at even distances below position `high`. Those from position `low` on are compared."""
+        """Return a run of tokens at even distances below position `high`. Those from position `low`
+        on are compared.
+        """
         positions = [index * (high - 1) // max(1, len(ids) - 1) for index in range(len(ids))]
         kept = [index for index, position in enumerate(positions) if position >= low]
         bucket = Bucket(_name(low, high), [positions[index] for index in kept])
@@ -166,15 +187,17 @@ class TokenRun:
     def blocks(cls, low: int, high: int, ids: list[int], most: int) -> TokenRun:
         """Return a run of blocks of tokens at even distances below position `high`.
 
-        At most `most` tokens from position `low` on are compared. The first token of a block is not, since
-        llama.cpp shows it no block before (see `LlamaModel.spread_logits`).
+        At most `most` tokens from position `low` on are compared. The first token of a block is
+        not, since llama.cpp shows it no block before (see `LlamaModel.spread_logits`).
         """
         size = BLOCK if len(ids) < high else high
         count = max(1, len(ids) // size)
         firsts = [index * (high - size) // max(1, count - 1) for index in range(count)]
         positions = [first + offset for first in firsts for offset in range(size)]
 
-        kept = [index for index, position in enumerate(positions) if position >= low and index % size]
+        kept = [
+            index for index, position in enumerate(positions) if position >= low and index % size
+        ]
         kept = kept[:: -(-len(kept) // most)]
         bucket = Bucket(_name(low, high), [positions[index] for index in kept])
         return cls("spread", ids[: count * size], positions, kept, [bucket])
@@ -185,7 +208,9 @@ class TokenRun:
         return self.positions[-1] - self.positions[0] >= len(self.positions)
 
     @classmethod
-    def over_all(cls, kind: Literal["spread", "whole"], ids: list[int], buckets: list[Bucket]) -> TokenRun:
+    def over_all(
+        cls, kind: Literal["spread", "whole"], ids: list[int], buckets: list[Bucket]
+    ) -> TokenRun:
         """Return a run over every position from 0 on. kind, ids, buckets: as in the class."""
         kept = [position for bucket in buckets for position in bucket.positions]
         return cls(kind, ids, list(range(len(ids))), kept, buckets)
@@ -195,13 +220,20 @@ class TokenRun:
         if count >= len(self.kept):
             return self
         kept = self.kept[:count]
-        parts = [(bucket, bucket.positions[: max(0, count - rows.start)]) for bucket, rows in self.parts()]
+        parts = [
+            (bucket, bucket.positions[: max(0, count - rows.start)])
+            for bucket, rows in self.parts()
+        ]
         buckets = [replace(bucket, positions=positions) for bucket, positions in parts if positions]
         stop = kept[-1] + 1 if kept else 0
-        return replace(self, ids=self.ids[:stop], positions=self.positions[:stop], kept=kept, buckets=buckets)
+        return replace(
+            self, ids=self.ids[:stop], positions=self.positions[:stop], kept=kept, buckets=buckets
+        )
 
     def targets(self) -> Tensor:
-        """Return the token after each compared one, int64 [len(kept)]; -1 after the last token of the run."""
+        """Return the token after each compared one, int64 [len(kept)]; -1 after the last token of
+        the run.
+        """
         import torch
 
         return torch.tensor([self.ids[k + 1] if k + 1 < len(self.ids) else -1 for k in self.kept])
@@ -213,10 +245,13 @@ class TokenRun:
             yield bucket, slice(first, first := first + len(bucket.positions))
 
 
-def block_runs(original: int, context: int, vocabulary: int, seed: int, each: int) -> list[TokenRun]:
+def block_runs(
+    original: int, context: int, vocabulary: int, seed: int, each: int
+) -> list[TokenRun]:
     """Return a run of blocks for the trained context and every doubling up to the new one.
 
-    original, context: the two lengths. vocabulary: number of tokens. each: positions of a run that are compared.
+    original, context: the two lengths. vocabulary: number of tokens. each: positions of a run that
+    are compared.
     """
     runs = []
     for number, (low, high) in enumerate(doublings(original, context)):
@@ -225,14 +260,21 @@ def block_runs(original: int, context: int, vocabulary: int, seed: int, each: in
     return runs
 
 
-def token_runs(settings: Settings, schedule: Schedule, vocabulary: int, folder: Path) -> list[TokenRun]:
-    """Return the runs of a comparison: a spread run per bucket, and a whole run if `settings.length` is set.
+def token_runs(
+    settings: Settings, schedule: Schedule, vocabulary: int, folder: Path
+) -> list[TokenRun]:
+    """Return the runs of a comparison: a spread run per bucket, and a whole run if
+    `settings.length` is set.
 
-    settings: lengths, seed and text. schedule: of the output. vocabulary: number of tokens for synthetic text. folder:
-    of the source, for its tokenizer. Raises BadSource as `of_text` does.
+    settings: lengths, seed and text. schedule: of the output. vocabulary: number of tokens for
+    synthetic text. folder: of the source, for its tokenizer. Raises BadSource as `of_text` does.
     """
     longest = max(settings.length, min(settings.spread, schedule.context))
-    text = None if settings.text is None else of_text(settings.text, folder, longest, settings.trust_remote_code)
+    text = (
+        None
+        if settings.text is None
+        else of_text(settings.text, folder, longest, settings.trust_remote_code)
+    )
 
     def tokens(count: int, seed: int) -> list[int]:
         return text[:count] if text else synthetic(count, vocabulary, seed)

@@ -1,4 +1,6 @@
-"""Compare log-probabilities of a running server with a reference, the source in transformers patched at run time."""
+"""Compare log-probabilities of a running server with a reference, the source in transformers
+patched at run time.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,16 @@ from ..models.source import Source
 from ..rope.errors import RopeconvError
 from .comparison import Comparison, Settings
 from .gguf import DEQUANTISED, weights_type
-from .sampling import KEPT, SAMPLE, TokenRun, affordable_length, length_beyond, of_text, spread_buckets, synthetic
+from .sampling import (
+    KEPT,
+    SAMPLE,
+    TokenRun,
+    affordable_length,
+    length_beyond,
+    of_text,
+    spread_buckets,
+    synthetic,
+)
 from .source_reading import ComparisonSpec, HiddenStates, read_noise_run, read_source
 from .validation import (
     KL_FLOOR,
@@ -49,8 +60,8 @@ TIMES = 6
 """How often a text is read: by the server, and by the reference in all its variants."""
 UNCHECKED = ("the files that it has loaded",)
 SERVER_RULE = (
-    f"{rule(KL_FLOOR)}; since the kernels of a server differ, the KL from float32 counts whole, and only tokens that "
-    "the server names are compared"
+    f"{rule(KL_FLOOR)}; since the kernels of a server differ, the KL from float32 counts whole, and"
+    " only tokens that the server names are compared"
 )
 
 
@@ -64,65 +75,108 @@ def validate_server(
     """Compare the log-probabilities that a server gives for a text with those of the reference.
 
     Args:
-        comparison: The output that the server runs, and its source; the weights of a GGUF source are dequantised.
+        comparison: The output that the server runs, and its source; the weights of a GGUF source
+            are dequantised.
         url: The address of its OpenAI-compatible API.
         model: Which of its models, empty for the only one.
         settings: How the reference runs.
         progress: Callbacks.
 
     Raises:
-        RopeconvError: If no server answers, it runs another model or accepts fewer tokens than the length, or a GGUF
-            source cannot be dequantised.
+        RopeconvError: If no server answers, it runs another model or accepts fewer tokens than the
+            length, or a GGUF source cannot be dequantised.
     """
-    settings, progress = settings or Settings(), progress or Progress()
+    settings = settings or Settings()
+    progress = progress or Progress()
     server = connect(url, model)
     progress.note(f"{server.runtime} runs {server.model}.")
     _same_model(server, comparison)
     source: Source = comparison.checkpoint_or_dequantised(with_tokenizer=settings.text is not None)
-    dequantised = ("float32" if settings.dtype == "auto" else settings.dtype) if source.kind == "gguf" else "auto"
+    dequantised = (
+        ("float32" if settings.dtype == "auto" else settings.dtype)
+        if source.kind == "gguf"
+        else "auto"
+    )
     with folder_of(source, dequantised) as folder:
         return _compare(ComparisonSpec(comparison, settings, progress), server, source, folder)
 
 
 def _compare(spec: ComparisonSpec, server: Server, source: Source, folder: Path) -> Validation:
-    """Compare a server with the reference. source: the checkpoint of the reference. folder: with its files."""
-    comparison, settings, progress = spec.comparison, spec.settings, spec.progress
+    """Compare a server with the reference. source: the checkpoint of the reference. folder: with
+    its files.
+    """
+    comparison = spec.comparison
+    settings = spec.settings
+    progress = spec.progress
     baked = comparison.baked
-    dtype = stored_dtype(source.config()) if settings.dtype == "auto" and not is_gguf(baked) else settings.dtype
+    dtype = (
+        stored_dtype(source.config())
+        if settings.dtype == "auto" and not is_gguf(baked)
+        else settings.dtype
+    )
     at = placed(source, replace(settings, dtype=dtype).place(dtype, comparison.stands_for))
     engine = TransformersEngine.load(folder, at, chunk=settings.chunk)
     run = _text_run(spec, server, source, folder, engine)
     progress.total(TIMES * len(run.ids))
     answers = server.top_log_probs(run.ids, run.kept, progress)
-    progress.note(f"Running {len(run.ids):,} tokens on {at.device} in {at.dtype}: control, reference, noise floor.")
+    progress.note(
+        f"Running {len(run.ids):,} tokens on {at.device} in {at.dtype}: control, reference, noise"
+        " floor."
+    )
     states = read_source(engine, spec, [run], at.dtype)
     head = engine.without_layers()
     if at.dtype != "float32" or server.computes_in:
         narrow = at.dtype != "float32"
-        other = load_widened(folder, at) if narrow else load_stock(folder, replace(at, dtype=server.computes_in))
-        states.noise_runs.append(read_noise_run(TransformersEngine(other, settings.chunk), spec, [run]))
+        other = (
+            load_widened(folder, at)
+            if narrow
+            else load_stock(folder, replace(at, dtype=server.computes_in))
+        )
+        states.noise_runs.append(
+            read_noise_run(TransformersEngine(other, settings.chunk), spec, [run])
+        )
     rounded = weights_type(GgufSource(baked).file) if is_gguf(baked) else ""
     results, curve = _judged(run, states, head, answers, bool(rounded))
-    agrees, sentence = conclusion(results, comparison.unchanged, comparison.schedule.original_context)
+    agrees, sentence = conclusion(
+        results, comparison.unchanged, comparison.schedule.original_context
+    )
     if not agrees and all(result.kl_mean > 2 * result.control_kl for result in results[1:]):
-        sentence += " The server differs more than the unscaled source does, as another model would."
+        sentence += (
+            " The server differs more than the unscaled source does, as another model would."
+        )
     if isinstance(comparison.source, GgufSource):
         sentence += DEQUANTISED
     lengths = comparison.schedule
     sentence += on_reach(results, lengths.original_context, lengths.context, "--length")
     sentence += comparison.remark
     return Validation(
-        "", f"{at.device}, the server at {server.client.base_url}", comparison.schedule.digest, len(run.ids),
-        settings.seed, tuple(results), agrees, sentence, runtime=server.runtime, dtype=at.dtype, length=len(run.ids),
-        chunk=settings.chunk, curve=curve, rule=SERVER_RULE, unchecked=(*UNCHECKED, *server.unchecked),
-        reached=reached(results), **comparison.described(),
-    )  # fmt: skip
+        "",
+        f"{at.device}, the server at {server.client.base_url}",
+        comparison.schedule.digest,
+        len(run.ids),
+        settings.seed,
+        tuple(results),
+        agrees,
+        sentence,
+        runtime=server.runtime,
+        dtype=at.dtype,
+        length=len(run.ids),
+        chunk=settings.chunk,
+        curve=curve,
+        rule=SERVER_RULE,
+        unchecked=(*UNCHECKED, *server.unchecked),
+        reached=reached(results),
+        **comparison.described(),
+    )
 
 
 def _default_length(spec: ComparisonSpec, source: Source, engine: TransformersEngine) -> int:
-    """Return the length of a text where none is given. engine: the reference, whose time is estimated."""
+    """Return the length of a text where none is given. engine: the reference, whose time is
+    estimated.
+    """
     schedule = spec.comparison.schedule
-    original, context = schedule.original_context, schedule.context
+    original = schedule.original_context
+    context = schedule.context
     cache = config_cache(source.config(), source.family)
     sizes = {} if cache is None else cache.bytes(length_beyond(original, context))
     needed = 2 * max(sizes.values(), default=0)  # of a model in 16 bits whose reference is float32
@@ -140,16 +194,23 @@ def _text_run(
     spec: ComparisonSpec, server: Server, source: Source, folder: Path, engine: TransformersEngine
 ) -> TokenRun:
     """Return the run for a server: a text over every position from 0 on."""
-    settings, schedule = spec.settings, spec.comparison.schedule
+    settings = spec.settings
+    schedule = spec.comparison.schedule
     tokens = settings.length or _default_length(spec, source, engine)
     if settings.length > schedule.context:
-        raise BadSource(f"the checkpoint has a context of {schedule.context} tokens; pass a --length of at most that")
+        raise BadSource(
+            f"the checkpoint has a context of {schedule.context} tokens; pass a --length of at most"
+            " that"
+        )
     if server.length and settings.length > server.length:
         raise RopeconvError(
-            f"the server accepts {server.length} tokens, fewer than --length {tokens}; start it with a longer "
-            "context (vLLM --max-model-len, SGLang --context-length, llama-server -c), or lower --length"
+            f"the server accepts {server.length} tokens, fewer than --length {tokens}; start it"
+            " with a longer context (vLLM --max-model-len, SGLang --context-length, llama-server"
+            " -c), or lower --length"
         )
-    length = min(tokens, server.length - 1) if server.length else tokens  # one token is generated after it
+    length = (
+        min(tokens, server.length - 1) if server.length else tokens
+    )  # one token is generated after it
     vocabulary = int(text_part(source.config(), source.family)["vocab_size"])
     if settings.text:
         ids = of_text(settings.text, folder, length, settings.trust_remote_code)
@@ -160,14 +221,20 @@ def _text_run(
 
 
 def _judged(
-    run: TokenRun, states: HiddenStates, head: TransformersEngine, answers: list[LogProbs], rounded: bool
+    run: TokenRun,
+    states: HiddenStates,
+    head: TransformersEngine,
+    answers: list[LogProbs],
+    rounded: bool,
 ) -> tuple[list[BucketResult], tuple[tuple[int, float], ...]]:
     """Return the result of each bucket, and (position, KL in nats) of the run."""
     if any(token >= head.vocabulary for row in answers for token in row):
         raise RopeconvError(
-            f"the server names tokens beyond the {head.vocabulary:,} of the source; start it with the output"
+            f"the server names tokens beyond the {head.vocabulary:,} of the source; start it with"
+            " the output"
         )
-    reference, targets = states.reference[0], run.targets().tolist()
+    reference = states.reference[0]
+    targets = run.targets().tolist()
 
     def compared(log_probs: Callable[[slice], list[LogProbs]]) -> Measures:
         def measured(rows: slice) -> Measures:
@@ -178,9 +245,11 @@ def _judged(
     def local(engine: TransformersEngine, hidden: Tensor) -> Measures:
         return compared(lambda rows: log_probs_of(engine.head(hidden[rows]), answers[rows]))
 
-    served, control = compared(lambda rows: answers[rows]), local(head, states.control[0])
+    served = compared(lambda rows: answers[rows])
+    control = local(head, states.control[0])
     floors = [local(engine or head, hidden[0]) for engine, hidden in states.noise_runs]
-    results, noise = [], 0.0
+    results = []
+    noise = 0.0
     for bucket, rows in run.parts():
         control_kl = control[rows].kl.mean().item()
         kls = [measures[rows].kl.quantile(0.95).item() for measures in floors]
@@ -199,8 +268,12 @@ def _same_model(server: Server, comparison: Comparison) -> None:
     names = ("recipe", "schedule", "source")
     try:
         served_receipt = read_receipt(path)
-        same = all(getattr(served_receipt, name) == getattr(comparison.receipt, name) for name in names)
+        same = all(
+            getattr(served_receipt, name) == getattr(comparison.receipt, name) for name in names
+        )
     except BadSource:
         same = False
     if not same:
-        raise RopeconvError(f"the server runs {path}, which is not {baked}; start it with that, or correct --server")
+        raise RopeconvError(
+            f"the server runs {path}, which is not {baked}; start it with that, or correct --server"
+        )

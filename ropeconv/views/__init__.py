@@ -1,1 +1,3 @@
-"""Tables, sentences and pictures of plans, inspections and results, for terminals, pages and reports."""
+"""Tables, sentences and pictures of plans, inspections and results, for terminals, pages and
+reports.
+"""

@@ -15,25 +15,37 @@ from .support import UNREAD, by_runtime, grouped
 
 def show_advice(advice: RankedMethods, sheet: Sheet) -> None:
     """Shows advice: a row per method, the command for the first, and how to measure it."""
-    rows, ranking, inspection = advice.methods, advice.ranking, advice.inspection
+    rows = advice.methods
+    ranking = advice.ranking
+    inspection = advice.inspection
     for note in (advice.note, advice.training, advice.useless):
         sheet.note(note and f"Note: {note}")
     sheet.note(inspection.assumption)
     if not rows:
         sheet.say(f"No method reaches {advice.context:,} tokens; give a shorter --context.")
         return
-    formats = tuple(name for name in rows[0].writings if any(row.writings[name].verdicts for row in rows))
+    formats = tuple(
+        name for name in rows[0].writings if any(row.writings[name].verdicts for row in rows)
+    )
     extra = ("loss", "price", "holds to") if ranking else ()
     titles = ("runtimes",) if len(formats) == 1 else formats
     columns = ("method", *extra, "without training", *titles, "evidence", "effective", "outside")
     sheet.table(
-        f"{advice.source}: {inspection.spec.context:,} -> {advice.context:,} tokens", columns,
+        f"{advice.source}: {inspection.spec.context:,} -> {advice.context:,} tokens",
+        columns,
         [_row(row, formats, ranking) for row in rows],
-        optional=("outside", "effective", *titles[:0:-1], *((*titles[:1], "without training") if ranking else ())),
+        optional=(
+            "outside",
+            "effective",
+            *titles[:0:-1],
+            *((*titles[:1], "without training") if ranking else ()),
+        ),
         right=("effective", "outside", *extra),
-    )  # fmt: skip
+    )
     for reason, flags in _refusals(rows, short=True).items():
-        sheet.say(f"No {reason}." if len(flags) == len(rows) else f"No {reason}: {', '.join(flags)}.")
+        sheet.say(
+            f"No {reason}." if len(flags) == len(rows) else f"No {reason}: {', '.join(flags)}."
+        )
     if inspection.kv_cache:
         sheet.say(inspection.kv_cache.short(advice.context, inspection.spec.context))
     if rows[0].writable:
@@ -41,7 +53,9 @@ def show_advice(advice: RankedMethods, sheet: Sheet) -> None:
 
 
 def _show_commands(advice: RankedMethods, first: Advice, sheet: Sheet) -> None:
-    """Shows the commands that bake the first method, train with it where it needs that, and measure it."""
+    """Shows the commands that bake the first method, train with it where it needs that, and measure
+    it.
+    """
     # trainers load neither GGUF files nor encoders
     can_train = not (advice.inspection.encoder or isinstance(advice.inspection.source, GgufSource))
     need = first.fine_tuning
@@ -52,12 +66,18 @@ def _show_commands(advice: RankedMethods, first: Advice, sheet: Sheet) -> None:
     sheet.copyable(f"Bake:    {first.command}")
     if not first.works_untuned:
         if can_train:
-            sheet.copyable(f"Train:   {command_line('train-config', first.out, '--for', 'axolotl')}")
+            sheet.copyable(
+                f"Train:   {command_line('train-config', first.out, '--for', 'axolotl')}"
+            )
         if advice.untuned:
             sheet.copyable(f"Untuned: {advice.untuned.command}")
-    if advice.ranking is None and not advice.inspection.encoder:  # `eval` measures the loss of the next token
+    if (
+        advice.ranking is None and not advice.inspection.encoder
+    ):  # `eval` measures the loss of the next token
         rows = f"base,{recipe_text(first.recipe)}"
-        sheet.copyable(f"Measure: {command_line('eval', advice.source, '--methods', rows, '--text', 'FILE')}")
+        sheet.copyable(
+            f"Measure: {command_line('eval', advice.source, '--methods', rows, '--text', 'FILE')}"
+        )
 
 
 def show_methods(advice: RankedMethods, sheet: Sheet) -> None:
@@ -71,12 +91,19 @@ def show_methods(advice: RankedMethods, sheet: Sheet) -> None:
         for line in _evidence(row):
             sheet.say(f"    {line}")
         for name, writing in row.writings.items():
-            wrong = [f"{status}: {names}" for status, names in grouped(writing.verdicts) if status in WRONG]
+            wrong = [
+                f"{status}: {names}"
+                for status, names in grouped(writing.verdicts)
+                if status in WRONG
+            ]
             if wrong:
                 sheet.say(f"    {name} as {writing.encoding}: {'; '.join(wrong)}")
     sheet.say("")
     for reason, flags in _refusals(advice.methods).items():
-        sheet.say(f"No {reason} ({'all of them' if len(flags) == len(advice.methods) else ', '.join(flags)}).")
+        sheet.say(
+            f"No {reason}"
+            f" ({'all of them' if len(flags) == len(advice.methods) else ', '.join(flags)})."
+        )
     for name, reason in advice.passed.items():
         sheet.say(f"Left out, {name}: {reason}")
 
@@ -86,18 +113,28 @@ def _evidence(row: Advice) -> Iterator[str]:
     if row.recommended:
         yield f"{row.recommended}."
     for study in row.standing.studies:
-        tables = (("beyond", study.beyond), ("inside", study.inside), ("repeated text", study.retrieval))
+        tables = (
+            ("beyond", study.beyond),
+            ("inside", study.inside),
+            ("repeated text", study.retrieval),
+        )
         values = "; ".join(
-            f"{place} {table[row.method.name]:g}" + (f" (without {table['base']:g})" if "base" in table else "")
+            f"{place} {table[row.method.name]:g}"
+            + (f" (without {table['base']:g})" if "base" in table else "")
             for place, table in tables
             if row.method.name in table
         )
         tuned = ", fine-tuned" if study.fine_tuned else ""
-        yield f"{study.factor:g} times{tuned}, {study.unit}: {values}. {study.model}, {study.n}: {study.source}."
+        yield (
+            f"{study.factor:g} times{tuned}, {study.unit}: {values}. {study.model}, {study.n}:"
+            f" {study.source}."
+        )
 
 
 def _refusals(rows: list[Advice], short: bool = False) -> dict[str, list[str]]:
-    """The reasons why a format cannot hold methods, with the flags of these methods. short: without each encoding."""
+    """The reasons why a format cannot hold methods, with the flags of these methods. short: without
+    each encoding.
+    """
     reasons: dict[str, list[str]] = {}
     for row in rows:
         for name, writing in row.writings.items():
@@ -110,7 +147,13 @@ def _refusals(rows: list[Advice], short: bool = False) -> dict[str, list[str]]:
 def _row(advice: Advice, formats: tuple[str, ...], ranking: Ranking | None) -> tuple[str, ...]:
     at = advice.profile.reach
     windowed = not at.count and at.length < advice.schedule.context  # no layer sees further
-    effective = "any" if at.automatic or windowed else f"{at.searched - 1:,}+" if at.first_violation is None else ""
+    effective = (
+        "any"
+        if at.automatic or windowed
+        else f"{at.searched - 1:,}+"
+        if at.first_violation is None
+        else ""
+    )
     return (
         advice.flags,
         *(ranking.cells(advice) if ranking else ()),
@@ -118,12 +161,17 @@ def _row(advice: Advice, formats: tuple[str, ...], ranking: Ranking | None) -> t
         *(_supported(advice.writings[name]) for name in formats),
         advice.basis,
         effective or f"{at.effective_length:,}",
-        f"{advice.profile.outside} of {2 * (len(advice.schedule.inv_freq) - advice.profile.not_rotating)}",
+        (
+            f"{advice.profile.outside} of"
+            f" {2 * (len(advice.schedule.inv_freq) - advice.profile.not_rotating)}"
+        ),
     )
 
 
 def _supported(writing: FormatAdvice) -> str:
-    """How many runtimes support an output in their newest version, of those that can load the model."""
+    """How many runtimes support an output in their newest version, of those that can load the
+    model.
+    """
     if not writing.verdicts:
         return "-"
     newest = [rows[-1].status for rows in by_runtime(writing.verdicts).values()]
@@ -140,17 +188,26 @@ def explain_columns(advice: RankedMethods) -> Iterator[str]:
         yield "Price: increase of the loss at the trained length, measured."
         yield "Holds to: longest length whose loss is within three errors of its best, measured."
     yield "Without training: known to work at this factor without fine-tuning."
-    yield "Runtimes, safetensors, gguf: runtimes that support the output, of those that can load the model."
-    yield "Evidence: a recommendation, or of how many methods that were measured beside it this one is better."
-    yield "Effective: longest distance up to which sum cos(m theta_i) is not negative (Men et al. 2024)."
+    yield (
+        "Runtimes, safetensors, gguf: runtimes that support the output, of those that can load the"
+        " model."
+    )
+    yield (
+        "Evidence: a recommendation, or of how many methods that were measured beside it this one"
+        " is better."
+    )
+    yield (
+        "Effective: longest distance up to which sum cos(m theta_i) is not negative (Men et al."
+        " 2024)."
+    )
     yield "Outside: dimensions that reach angles never seen in training."
     yield f"Sorted by: {advice.criterion}."
 
 
 LEGEND = (
-    "T: a new base (theta, NTK), L: linear, 3: llama3, Y: YaRN, F: any frequencies (LongRoPE factors). A letter: exact "
-    "in the newest version; a dot: not exact (`ropeconv apply --dry-run --explain` says why); -: no model of the kind; "
-    "?: not tested."
+    "T: a new base (theta, NTK), L: linear, 3: llama3, Y: YaRN, F: any frequencies (LongRoPE"
+    " factors). A letter: exact in the newest version; a dot: not exact (`ropeconv apply --dry-run"
+    " --explain` says why); -: no model of the kind; ?: not tested."
 )
 
 
@@ -158,7 +215,9 @@ def show_runtimes(rows: Iterable[JsonObject], sheet: Sheet) -> None:
     """Shows a row per runtime, and what the columns mean. rows: as `summaries` gives them."""
     columns = ("--runtime", "what", "exact", "run", "read", "unknown", "source")
     optional = ("source", "what", "read", "unknown", "run")
-    shown = sheet.table("Runtimes", columns, [tuple(map(str, row.values())) for row in rows], optional=optional)
+    shown = sheet.table(
+        "Runtimes", columns, [tuple(map(str, row.values())) for row in rows], optional=optional
+    )
     counted = {"run", "read", "unknown"} <= set(shown)
     sheet.say(legend(RUNTIMES, ("exact", *(["run, read, unknown"] if counted else []))))
 
@@ -175,9 +234,12 @@ def _summary(row: Runtime, cells: Iterable[MatrixCell]) -> JsonObject:
     covered = [cell for cell in cells if cell.verdict.covers(row)]
     exact = sum(cell.verdict.status == "exact" for cell in covered)
     return {
-        "runtime": row.key, "display_name": row.display_name, "exact": f"{exact} of {len(covered)}", **counts(covered),
+        "runtime": row.key,
+        "display_name": row.display_name,
+        "exact": f"{exact} of {len(covered)}",
+        **counts(covered),
         "source": row.source,
-    }  # fmt: skip
+    }
 
 
 def newest_of(rows: Iterable[Runtime]) -> list[Runtime]:
@@ -186,7 +248,9 @@ def newest_of(rows: Iterable[Runtime]) -> list[Runtime]:
 
 
 def show_matrix(cells: Iterable[MatrixCell], rows: list[Runtime], sheet: Sheet) -> None:
-    """Shows a row per family and a column per runtime. cells: of the families. rows: the runtimes."""
+    """Shows a row per family and a column per runtime. cells: of the families. rows: the
+    runtimes.
+    """
     by_family: dict[str, list[MatrixCell]] = {}
     for cell in cells:
         by_family.setdefault(cell.family, []).append(cell)

@@ -1,4 +1,6 @@
-"""Shows the outputs of one command: a short block for each, and then once what several of them have in common."""
+"""Shows the outputs of one command: a short block for each, and then once what several of them have
+in common.
+"""
 
 from __future__ import annotations
 
@@ -84,8 +86,8 @@ def show_totals(
 ) -> None:
     """Shows how many outputs were made, refused and failed, and where they are.
 
-    made: their places. refused, failed: labels of those that could not be planned, and of those whose run failed.
-    planned: whether nothing was to be written.
+    made: their places. refused, failed: labels of those that could not be planned, and of those
+    whose run failed. planned: whether nothing was to be written.
     """
     count = len(made) + len(refused) + len(failed)
     folders = list(dict.fromkeys(str(path.parent) for path in made))

@@ -1,4 +1,6 @@
-"""Plots of evaluations: loss over the length, differences to the first row, retrieval by length and depth."""
+"""Plots of evaluations: loss over the length, differences to the first row, retrieval by length and
+depth.
+"""
 
 from __future__ import annotations
 
@@ -27,24 +29,34 @@ LINEAR = 0.1
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """Numbers of a row over lengths. x: tokens, rising. y: numbers. band: to each side of them, NaN for none."""
+    """Numbers of a row over lengths. x: tokens, rising. y: numbers. band: to each side of them, NaN
+    for none.
+    """
 
     x: NDArray[np.float64]
     y: NDArray[np.float64]
     band: NDArray[np.float64]
 
 
-def losses(axes: Axes, curves: Mapping[str, Curve], trained: int, title: str, unit: str = "") -> None:
-    """Draw numbers over the length with their bands. curves: by row, the first in grey. trained: in tokens."""
+def losses(
+    axes: Axes, curves: Mapping[str, Curve], trained: int, title: str, unit: str = ""
+) -> None:
+    """Draw numbers over the length with their bands. curves: by row, the first in grey. trained: in
+    tokens.
+    """
     _draw(axes, curves, trained, first=True)
     axes.set(title=literal(title), xlabel="length, tokens", ylabel=unit)
     axes.legend()
 
 
-def differences(axes: Axes, curves: Mapping[str, Curve], trained: int, title: str, unit: str = "") -> None:
-    """Draw differences to the first row over the length with their bands. curves: by row, without the first.
+def differences(
+    axes: Axes, curves: Mapping[str, Curve], trained: int, title: str, unit: str = ""
+) -> None:
+    """Draw differences to the first row over the length with their bands. curves: by row, without
+    the first.
 
-    The axis is linear near 0 and logarithmic beyond, since rows that fail are nats away, and others hundredths.
+    The axis is linear near 0 and logarithmic beyond, since rows that fail are nats away, and others
+    hundredths.
     """
     _draw(axes, curves, trained, first=False)
     axes.axhline(0, color=ink(), linewidth=0.8)
@@ -60,8 +72,17 @@ def _draw(axes: Axes, curves: Mapping[str, Curve], trained: int, first: bool) ->
         style = {"color": ink(), "linestyle": "-"} if number == 0 else line(number - 1)
         few = len(curve.x) <= 12
         marker = MARKERS[number % len(MARKERS)] if few else ""
-        axes.plot(curve.x, curve.y, label=literal(name), marker=marker, markersize=3, linewidth=1.1, **style)
-        low, high = curve.y - curve.band, curve.y + curve.band
+        axes.plot(
+            curve.x,
+            curve.y,
+            label=literal(name),
+            marker=marker,
+            markersize=3,
+            linewidth=1.1,
+            **style,
+        )
+        low = curve.y - curve.band
+        high = curve.y + curve.band
         axes.fill_between(curve.x, low, high, color=style["color"], alpha=0.18, linewidth=0)
     axes.set_xscale("log", base=2)
     ticks = sorted({float(x) for curve in curves.values() for x in curve.x})
@@ -71,27 +92,42 @@ def _draw(axes: Axes, curves: Mapping[str, Curve], trained: int, first: bool) ->
     axes.axvline(trained, color=ORANGE, linewidth=0.9, linestyle=":")
     height, towards = (1, "top") if first else (0, "bottom")  # where rows that break are not
     axes.annotate(
-        f"trained {format_tokens(trained)}", (trained, height), xycoords=("data", "axes fraction"),
-        xytext=(2, 3 - 6 * height), textcoords="offset points", fontsize=SMALL, verticalalignment=towards, rotation=90,
-    )  # fmt: skip
+        f"trained {format_tokens(trained)}",
+        (trained, height),
+        xycoords=("data", "axes fraction"),
+        xytext=(2, 3 - 6 * height),
+        textcoords="offset points",
+        fontsize=SMALL,
+        verticalalignment=towards,
+        rotation=90,
+    )
 
 
 def heat_map(
-    axes: Axes, shares: NDArray[np.float64], lengths: Sequence[int], depths: Sequence[float], trained: int, title: str
+    axes: Axes,
+    shares: NDArray[np.float64],
+    lengths: Sequence[int],
+    depths: Sequence[float],
+    trained: int,
+    title: str,
 ) -> None:
     """Draw the share of right answers by depth and length, brighter for more.
 
-    shares: from 0 to 1, [depths, lengths]; NaN where nothing was measured. depths: from 0, the beginning, to 1.
-    trained: context in tokens, marked by a line.
+    shares: from 0 to 1, [depths, lengths]; NaN where nothing was measured. depths: from 0, the
+    beginning, to 1. trained: context in tokens, marked by a line.
     """
     axes.imshow(shares, vmin=0, vmax=1, cmap=SHADES, aspect="auto", interpolation="nearest")
     colours = axes.images[0].get_cmap()
     for row, column in np.argwhere(~np.isnan(shares)):
         share = shares[row, column]
         axes.annotate(
-            f"{100 * share:.0f}", (column, row), color="black" if luminance(colours(share)) > BRIGHT else "white",
-            fontsize=SMALL, horizontalalignment="center", verticalalignment="center",
-        )  # fmt: skip
+            f"{100 * share:.0f}",
+            (column, row),
+            color="black" if luminance(colours(share)) > BRIGHT else "white",
+            fontsize=SMALL,
+            horizontalalignment="center",
+            verticalalignment="center",
+        )
     axes.set_xticks(range(len(lengths)), [format_tokens(length) for length in lengths])
     axes.set_yticks(range(len(depths)), [f"{100 * depth:.0f} %" for depth in depths])
     inside = sum(length <= trained for length in lengths)
@@ -103,20 +139,30 @@ def heat_map(
 
 
 def luminance(colour: Sequence[float]) -> float:
-    """The relative luminance of a colour as WCAG 2 defines it. colour: red, green and blue, from 0 to 1."""
+    """The relative luminance of a colour as WCAG 2 defines it. colour: red, green and blue, from 0
+    to 1.
+    """
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in colour[:3]]
     return float(np.dot(linear, (0.2126, 0.7152, 0.0722)))
 
 
 TITLES = {
-    "growth": "Loss by length", "position": "Loss by position", "sliding": "Loss with a sliding window",
-    "longppl": "Loss of tokens that need a long context", "passkey": "Passkey found", "niah": "Needle found",
-}  # fmt: skip
+    "growth": "Loss by length",
+    "position": "Loss by position",
+    "sliding": "Loss with a sliding window",
+    "longppl": "Loss of tokens that need a long context",
+    "passkey": "Passkey found",
+    "niah": "Needle found",
+}
 LEVEL = "{Better} is better. Bands show one standard error."
-APART = "{Side} 0, a row is better than {first}. Bands show 99.7 % intervals; beyond 0.1 the axis is logarithmic."
+APART = (
+    "{Side} 0, a row is better than {first}. Bands show 99.7 % intervals; beyond 0.1 the axis is"
+    " logarithmic."
+)
 TRAINED = " The dotted line marks the trained context."
 SHARES = (
-    "Right answers in %, by length and by depth from the beginning (0 %) to the end of the text. Brighter is better."
+    "Right answers in %, by length and by depth from the beginning (0 %) to the end of the text."
+    " Brighter is better."
 )
 
 
@@ -126,7 +172,9 @@ def evaluation_pictures(result: Result) -> list[Picture]:
 
 
 def panels(result: Result, measure: str) -> list[Picture]:
-    """The pictures of a measure: heat maps where it has depths, otherwise curves and differences to the first row."""
+    """The pictures of a measure: heat maps where it has depths, otherwise curves and differences to
+    the first row.
+    """
     name = headline(result, measure)
     cells = [cell for cell in result.cells if (cell.measure, cell.metric) == (measure, name)]
     if any(cell.depth is not None for cell in cells):
@@ -134,11 +182,16 @@ def panels(result: Result, measure: str) -> list[Picture]:
     metric = metric_of(name)
     by_row = _by_row(result, cells)
     curves = {
-        row: curve((cell.column, cell.value, cell.error) for cell in row_cells) for row, row_cells in by_row.items()
+        row: curve((cell.column, cell.value, cell.error) for cell in row_cells)
+        for row, row_cells in by_row.items()
     }
     first = next(iter(curves))
     apart = {
-        row: curve((cell.column, cell.difference, cell.margin) for cell in row_cells if cell.difference is not None)
+        row: curve(
+            (cell.column, cell.difference, cell.margin)
+            for cell in row_cells
+            if cell.difference is not None
+        )
         for row, row_cells in by_row.items()
         if row != first
     }
@@ -152,7 +205,9 @@ def panels(result: Result, measure: str) -> list[Picture]:
         shown.append(level)
     if apart:
         title = f"{title}, compared with {first}"
-        draw = partial(differences, curves=apart, trained=result.trained, title=title, unit=metric.unit)
+        draw = partial(
+            differences, curves=apart, trained=result.trained, title=title, unit=metric.unit
+        )
         shown.append(Picture(draw, APART.format(Side=side, first=first) + TRAINED))
     return shown or [level]
 
@@ -166,7 +221,9 @@ def _by_row(result: Result, cells: list[Cell]) -> dict[str, list[Cell]]:
 
 def curve(points: Iterable[tuple[float | None, ...]]) -> Curve:
     """A curve from its points as (tokens, number, band), of which the last two may be None."""
-    numbers = np.array([[np.nan if number is None else number for number in point] for point in points], np.float64)
+    numbers = np.array(
+        [[np.nan if number is None else number for number in point] for point in points], np.float64
+    )
     return Curve(*numbers.reshape(-1, 3).T)
 
 

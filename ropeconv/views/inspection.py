@@ -33,9 +33,11 @@ if TYPE_CHECKING:
 def show_inspection(
     inspection: Inspection, sheet: Sheet, repairs: Iterable[Problem] = (), explain: bool = False
 ) -> None:
-    """Shows an inspection: the RoPE, the runtimes that support it, and a sentence per problem with its repair.
+    """Shows an inspection: the RoPE, the runtimes that support it, and a sentence per problem with
+    its repair.
 
-    repairs: what would help runtimes that do not support it. explain: with every number and every runtime.
+    repairs: what would help runtimes that do not support it. explain: with every number and every
+    runtime.
     """
     if isinstance(inspection.source, GgufSource):
         inspection = replace(inspection, verdicts=judge_file(inspection.source.file))
@@ -54,15 +56,20 @@ def show_inspection(
         sheet.say("No problems found.")
     if inspection.draft:
         covers = factor_text(4 * inspection.spec.context)
-        sheet.copyable(f"Next: {command_line('apply', 'TARGET', '--yarn', covers, '--draft', reference)}")
+        sheet.copyable(
+            f"Next: {command_line('apply', 'TARGET', '--yarn', covers, '--draft', reference)}"
+        )
     elif not (inspection.refuse or explain):
-        trained, declared = inspection.first_spec.original_context, inspection.spec.context
+        trained = inspection.first_spec.original_context
+        declared = inspection.spec.context
         longer = 4 * trained if 4 * trained > declared else 2 * declared
         unseen = nothing_to_extend(inspection, longer)
         if unseen:
             sheet.say(f"It cannot be extended: {unseen}.")
         else:
-            sheet.copyable(f"Next: {command_line('advise', reference, '--context', format_tokens(longer))}")
+            sheet.copyable(
+                f"Next: {command_line('advise', reference, '--context', format_tokens(longer))}"
+            )
 
 
 def _show_summary(inspection: Inspection, sheet: Sheet) -> None:
@@ -70,12 +77,19 @@ def _show_summary(inspection: Inspection, sheet: Sheet) -> None:
     rotating_dims = 2 * spec.rotating_pairs
     factor = "" if spec.attention_factor == 1 else f", attention factor {spec.attention_factor:.6g}"
     assumed = " (assumed)" if spec.original_context_source == "declared" else ""
-    cache = f"; KV cache {inspection.kv_cache.sizes(spec.context).partition(', ')[0]}" if inspection.kv_cache else ""
+    cache = (
+        f"; KV cache {inspection.kv_cache.sizes(spec.context).partition(', ')[0]}"
+        if inspection.kv_cache
+        else ""
+    )
     rows = [
         *_draft(inspection),
         ("family", inspection.name),
         ("RoPE", f"{describe(spec.form)}{factor}"),
-        ("rotates", f"{rotating_dims} of {spec.head_dim} dimensions; layers: {describe_layers(spec)}"),
+        (
+            "rotates",
+            f"{rotating_dims} of {spec.head_dim} dimensions; layers: {describe_layers(spec)}",
+        ),
         ("context", f"{spec.context:,} tokens, trained: {spec.original_context:,}{assumed}{cache}"),
         *_parts(inspection),
     ]
@@ -114,7 +128,10 @@ def _draft(inspection: Inspection) -> list[tuple[str, str]]:
 def _parts(inspection: Inspection) -> list[tuple[str, str]]:
     """The rows of layers that predict further tokens, and of the parts for images and sounds."""
     config = inspection.source.config() if isinstance(inspection.source, Source) else {}
-    notes = {"MTP": mtp_note(config), "modalities": modality_note(config, inspection.spec.mrope_section)}
+    notes = {
+        "MTP": mtp_note(config),
+        "modalities": modality_note(config, inspection.spec.mrope_section),
+    }
     return [(name, note) for name, note in notes.items() if note and not inspection.draft]
 
 
@@ -135,13 +152,18 @@ def _show_details(inspection: Inspection, sheet: Sheet, repairs: tuple[Problem, 
     if fixes:
         sheet.table("Fixable runtimes", ("runtime", "ropeconv apply SOURCE"), fixes)
     if any("--replace" in repair for _, repair in fixes):
-        sheet.say("--replace gives the model a RoPE that it was not trained with; evaluate the result.")
+        sheet.say(
+            "--replace gives the model a RoPE that it was not trained with; evaluate the result."
+        )
 
 
 def _rows(spec: RopeSpec) -> Iterator[tuple[str, str]]:
     pairs = "rotate_half" if spec.layout == "half" else "interleaved"
     yield "frequencies", describe(spec.form)
-    yield "rotary_dim", f"{spec.rotary_dim} of head_dim {spec.head_dim}, {pairs}{', MLA' if spec.mla else ''}"
+    yield (
+        "rotary_dim",
+        f"{spec.rotary_dim} of head_dim {spec.head_dim}, {pairs}{', MLA' if spec.mla else ''}",
+    )
     if spec.rotating_share < 1:
         still = spec.rotary_dim // 2 - spec.rotating_pairs
         yield "pairs that do not rotate", f"{still} of {spec.rotary_dim // 2}, by architecture"
@@ -154,7 +176,10 @@ def _rows(spec: RopeSpec) -> Iterator[tuple[str, str]]:
     if spec.query_scaling:
         yield "query scaling", _scaling(spec.query_scaling, "p")
     if spec.nope_query_scaling:
-        yield "query scaling", f"{_scaling(spec.nope_query_scaling, '(p + 1)')} on the layers that do not rotate"
+        yield (
+            "query scaling",
+            f"{_scaling(spec.nope_query_scaling, '(p + 1)')} on the layers that do not rotate",
+        )
     if spec.mrope_section:
         yield "mrope_section", ", ".join(str(count) for count in spec.mrope_section)
 
@@ -182,8 +207,8 @@ def show_receipt(receipt: Receipt, sheet: Sheet) -> None:
     if receipt.check:
         read_as = f", as {receipt.check.read_as}," if receipt.check.read_as else ""
         facts["Checked"] = (
-            f"transformers {receipt.check.transformers}{read_as} computes it within {receipt.check.max_ulp} ulp of "
-            "float32"
+            f"transformers {receipt.check.transformers}{read_as} computes it within"
+            f" {receipt.check.max_ulp} ulp of float32"
         )
     sheet.table("How it was made", ("", ""), list(facts.items()))
     for command in commands(receipt):
@@ -212,8 +237,13 @@ def show_evaluations(receipt: Receipt, sheet: Sheet) -> None:
 
 def show_adapter(adapter: Adapter, sheet: Sheet) -> None:
     """Shows a PEFT adapter, and the RoPE that it was trained with."""
-    trained, name = adapter.trained_on, adapter.source.reference
-    rope = f"{describe(trained.spec.form)}; {trained.spec.context:,} tokens" if trained else "unknown: no base here"
+    trained = adapter.trained_on
+    name = adapter.source.reference
+    rope = (
+        f"{describe(trained.spec.form)}; {trained.spec.context:,} tokens"
+        if trained
+        else "unknown: no base here"
+    )
     rows = [
         ("adapter", f"{adapter.kind}, not a whole model"),
         ("base", adapter.base or "not named"),
@@ -225,16 +255,27 @@ def show_adapter(adapter: Adapter, sheet: Sheet) -> None:
 
 
 def show_compatibility(compatibility: Compatibility, sheet: Sheet) -> None:
-    """Shows models beside the base of their merge, adapters, and a sentence per difference with its repair."""
+    """Shows models beside the base of their merge, adapters, and a sentence per difference with its
+    repair.
+    """
     names = [("base", compatibility.base), *(("", model) for model in compatibility.models)]
     rows = [
-        (mark, model.source.reference, describe(model.spec.form), f"{model.spec.context:,}") for mark, model in names
+        (mark, model.source.reference, describe(model.spec.form), f"{model.spec.context:,}")
+        for mark, model in names
     ]
     for adapter, over in compatibility.adapters:
         trained = adapter.trained_on
-        rope, context = (describe(trained.spec.form), f"{trained.spec.context:,}") if trained else ("unknown", "")
-        rows.append(("adapter", f"{adapter.source.reference} over {over.source.reference}", rope, context))
-    sheet.table("", ("", "model", "RoPE", "context"), rows, optional=("context",), right=("context",))
+        rope, context = (
+            (describe(trained.spec.form), f"{trained.spec.context:,}")
+            if trained
+            else ("unknown", "")
+        )
+        rows.append(
+            ("adapter", f"{adapter.source.reference} over {over.source.reference}", rope, context)
+        )
+    sheet.table(
+        "", ("", "model", "RoPE", "context"), rows, optional=("context",), right=("context",)
+    )
     for misfit in compatibility.misfits:
         if misfit.repair.startswith("ropeconv "):
             sheet.say(f"! {misfit.name} {misfit.message}")
@@ -265,7 +306,9 @@ def show_comparison(difference: RopeDifference, sheet: Sheet, explain: bool = Fa
             sheet.say(f"{title}: {_vector(vector)}")
     if difference.frequencies is None:
         pairs = [side.spec.rotary_dim // 2 for side in sides]
-        sheet.say(f"Frequencies: not compared, A rotates {counted(pairs[0], 'pair')} and B {pairs[1]}.")
+        sheet.say(
+            f"Frequencies: not compared, A rotates {counted(pairs[0], 'pair')} and B {pairs[1]}."
+        )
     _show_runtimes(difference, sheet, explain)
     for remark in difference.remarks:
         sheet.say(remark)
@@ -276,7 +319,9 @@ def _show_properties(difference: RopeDifference, sheet: Sheet, explain: bool) ->
     """Shows a row per property of two models, without `explain` those that differ."""
     rows = [
         (title, a, b, *(["differs" if key in difference.differs else ""] if explain else []))
-        for (key, title, a), (_, _, b) in zip(_cells(difference.first), _cells(difference.second), strict=True)
+        for (key, title, a), (_, _, b) in zip(
+            _cells(difference.first), _cells(difference.second), strict=True
+        )
         if (a or b) and (explain or key in difference.differs)
     ]
     if rows:
@@ -284,11 +329,19 @@ def _show_properties(difference: RopeDifference, sheet: Sheet, explain: bool) ->
 
 
 def _show_runtimes(difference: RopeDifference, sheet: Sheet, explain: bool) -> None:
-    """Shows the support of two models by each runtime, without `explain` by popular ones for which it differs."""
+    """Shows the support of two models by each runtime, without `explain` by popular ones for which
+    it differs.
+    """
     if explain:
-        table = [(pair.display_name, *(status or "-" for status in pair.statuses)) for pair in difference.runtimes]
+        table = [
+            (pair.display_name, *(status or "-" for status in pair.statuses))
+            for pair in difference.runtimes
+        ]
         sheet.table("Runtime support", ("newest version", "A", "B"), table)
-        sheet.say(f"{statuses((status, '') for pair in difference.runtimes for status in pair.statuses if status)}\n")
+        stated = [
+            (status, "") for pair in difference.runtimes for status in pair.statuses if status
+        ]
+        sheet.say(f"{statuses(stated)}\n")
     else:
         changed = [
             (pair.display_name, *(WORDS.get(status or "", "-") for status in pair.statuses))
@@ -300,29 +353,54 @@ def _show_runtimes(difference: RopeDifference, sheet: Sheet, explain: bool) -> N
 
 
 def _cells(side: Side) -> list[tuple[str, str, str]]:
-    """The properties of a model: the name of each, its title, and its value in words, empty for nothing to say."""
+    """The properties of a model: the name of each, its title, and its value in words, empty for
+    nothing to say.
+    """
     spec, scaling = side.spec, side.spec.query_scaling
     kinds = {
         "global": ("rotates", "rotate"),
         "local": ("rotates in a window", "rotate in a window"),
         "none": ("does not rotate", "do not rotate"),
     }
-    layers = [counted(spec.layers.count(kind), *words) for kind, words in kinds.items() if kind in spec.layers]
+    layers = [
+        counted(spec.layers.count(kind), *words)
+        for kind, words in kinds.items()
+        if kind in spec.layers
+    ]
     query_scaling = ""
     if scaling:
-        query_scaling = f"{scaling.gain:.6g} (1 + {scaling.beta:.6g} ln(1 + floor(p / {scaling.length:,})))"
-    factor, window_factor = spec.attention_factor, side.window_attention_factor
+        query_scaling = (
+            f"{scaling.gain:.6g} (1 + {scaling.beta:.6g} ln(1 + floor(p / {scaling.length:,})))"
+        )
+    factor = spec.attention_factor
+    window_factor = side.window_attention_factor
     return [
         ("family", "family", side.inspection.name),
         ("frequencies", "frequencies", describe(spec.form)),
-        ("attention_factor", "attention factor", f"{factor:.6g}{' (partly in the weights)' if side.folded else ''}"),
-        ("softmax_scale", "softmax scale", f"{spec.softmax_scale:.6g}" if spec.softmax_scale != 1 else ""),
+        (
+            "attention_factor",
+            "attention factor",
+            f"{factor:.6g}{' (partly in the weights)' if side.folded else ''}",
+        ),
+        (
+            "softmax_scale",
+            "softmax scale",
+            f"{spec.softmax_scale:.6g}" if spec.softmax_scale != 1 else "",
+        ),
         ("query_scaling", "query scaling", query_scaling),
         ("context", "context", f"{spec.context:,}"),
         ("original_context", "trained for", f"{spec.original_context:,}"),
         ("layers", "layers", "; ".join(layers)),
-        ("window_frequencies", "window layers", describe(spec.local_form) if spec.local_form else ""),
-        ("window_attention_factor", "their attention factor", f"{window_factor:.6g}" if window_factor != 1 else ""),
+        (
+            "window_frequencies",
+            "window layers",
+            describe(spec.local_form) if spec.local_form else "",
+        ),
+        (
+            "window_attention_factor",
+            "their attention factor",
+            f"{window_factor:.6g}" if window_factor != 1 else "",
+        ),
         ("rotary_dim", "rotary_dim", f"{spec.rotary_dim} of head_dim {spec.head_dim}"),
         ("mla", "attention", "multi-head latent" if spec.mla else ""),
         ("layout", "pairs", "rotate_half" if spec.layout == "half" else "interleaved"),
@@ -333,7 +411,8 @@ def _vector(difference: FrequencyDifference) -> str:
     """A sentence on two vectors of frequencies."""
     if difference.same:
         return f"all {difference.pairs} pairs agree (within {difference.max_ulp} ulp of float32)."
-    largest, count = difference.largest_ratio, difference.differing
+    largest = difference.largest_ratio
+    count = difference.differing
     ratio = "one of them 0" if largest is None else f"the largest ratio is {largest:.6g}"
     values = f"A {difference.first:.6e}, B {difference.second:.6e}"
     differ = f"{count} of {difference.pairs} pairs {'differs' if count == 1 else 'differ'}"

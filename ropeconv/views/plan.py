@@ -42,32 +42,51 @@ def show_plan(plan: Plan, sheet: Sheet, explain: bool = False) -> None:
         sheet.note(f"Note: {sentence(warning)}")
 
 
-def show_profiles(plan: ProfilesPlan, sheet: Sheet, explain: bool = False, written: bool = True) -> None:
+def show_profiles(
+    plan: ProfilesPlan, sheet: Sheet, explain: bool = False, written: bool = True
+) -> None:
     """Shows each profile in a line, and where their weights are.
 
     explain: with the whole plan of each. written: on this disk, and not only on the Hub.
     """
     rows = [
         (
-            name, f"{profile.schedule.context:,}", described_recipe(profile),
-            human(plan.own_bytes(name)), profile.result.exact_share,
+            name,
+            f"{profile.schedule.context:,}",
+            described_recipe(profile),
+            human(plan.own_bytes(name)),
+            profile.result.exact_share,
         )
         for name, profile in plan.plans.items()
-    ]  # fmt: skip
-    weights, links = human(sum(file.size for file in plan.shared)), any(file.action == "copy" for file in plan.shared)
+    ]
+    weights = human(sum(file.size for file in plan.shared))
+    links = any(file.action == "copy" for file in plan.shared)
     share = "shares" if len(rows) == 1 else "share"
-    heading = f"{plan.source.reference}: {counted(len(rows), 'profile')}, which {share} {weights} of weights"
+    heading = (
+        f"{plan.source.reference}: {counted(len(rows), 'profile')}, which {share} {weights} of"
+        " weights"
+    )
     sheet.table(
-        heading, ("profile", "context", "method", "own files", "runtimes"), rows, right=("context", "own files")
+        heading,
+        ("profile", "context", "method", "own files", "runtimes"),
+        rows,
+        right=("context", "own files"),
     )
     if written:
-        whose = f"The profiles and {plan.source.reference}" if links and not plan.copied else "The profiles"
+        whose = (
+            f"The profiles and {plan.source.reference}"
+            if links and not plan.copied
+            else "The profiles"
+        )
         sheet.say(
-            f"{whose} share their weight files (hard links). A program that edits one file in place edits all of them."
+            f"{whose} share their weight files (hard links). A program that edits one file in place"
+            " edits all of them."
         )
     for profile in plan.plans.values() if explain else ():
         show_plan(profile, sheet, explain)
-    for warning in dict.fromkeys(warning for profile in plan.plans.values() for warning in profile.warnings):
+    for warning in dict.fromkeys(
+        warning for profile in plan.plans.values() for warning in profile.warnings
+    ):
         sheet.note(f"Note: {sentence(warning)}")
 
 
@@ -89,10 +108,14 @@ def runtime_lines(plan: Plan) -> tuple[list[tuple[str, str]], list[str]]:
 
 
 def named_problems(plan: Plan) -> list[str]:
-    """Return sentences on the runtimes that the user named, where they do not support the output, and on the family."""
+    """Return sentences on the runtimes that the user named, where they do not support the output,
+    and on the family.
+    """
     sentences = []
     if isinstance(plan.result, CheckpointResult) and plan.result.family.assumed:
-        sentences.append(f"The model is treated as {plan.family}; this holds for runtimes that load it as such.")
+        sentences.append(
+            f"The model is treated as {plan.family}; this holds for runtimes that load it as such."
+        )
     for verdict in _named(plan).values():
         if verdict.reason and verdict.status not in GOOD:
             sentences.append(f"{verdict.display_name}: {verdict.reason}.")
@@ -101,7 +124,8 @@ def named_problems(plan: Plan) -> list[str]:
 
 def title(plan: Plan) -> str:
     """Return a plan in a line: `Qwen3-8B: 40,960 -> 131,072 tokens with --yarn 4`."""
-    before, after = plan.source_spec.context, plan.schedule.context
+    before = plan.source_spec.context
+    after = plan.schedule.context
     words = described_recipe(plan)
     tokens = f"{after:,} tokens" if before == after else f"{before:,} -> {after:,} tokens"
     return f"{plan.source.reference}: {tokens} with {words}"
@@ -112,7 +136,11 @@ def described_recipe(plan: Plan) -> str:
     return described_flags(plan.recipe, plan.source_spec.original_context, plan.source_spec.context)
 
 
-OTHER_TITLES = {"longrope": "LongRoPE factor lists", "inv-freq": "custom frequencies", "as-is": "the unchanged RoPE"}
+OTHER_TITLES = {
+    "longrope": "LongRoPE factor lists",
+    "inv-freq": "custom frequencies",
+    "as-is": "the unchanged RoPE",
+}
 
 
 def method_title(method: type[Method]) -> str:
@@ -122,8 +150,17 @@ def method_title(method: type[Method]) -> str:
 
 def _named(plan: Plan) -> dict[str, Verdict]:
     """The verdicts on the runtimes that the user named, by `name` or `name@version`."""
-    rows = {canonical(name): find_any(name)[-1] for name in plan.target.runtimes if canonical(name) != ALL}
-    return {name: verdict for name, row in rows.items() for verdict in plan.result.verdicts if verdict.covers(row)}
+    rows = {
+        canonical(name): find_any(name)[-1]
+        for name in plan.target.runtimes
+        if canonical(name) != ALL
+    }
+    return {
+        name: verdict
+        for name, row in rows.items()
+        for verdict in plan.result.verdicts
+        if verdict.covers(row)
+    }
 
 
 def _show_details(plan: Plan, sheet: Sheet) -> None:
@@ -135,11 +172,16 @@ def _show_details(plan: Plan, sheet: Sheet) -> None:
         ("slowest wavelength", *map(_slowest, vectors)),
         ("attention factor", f"{before.attention_factor:.6g}", f"{schedule.attention_factor:.6g}"),
         ("context", f"{before.context:,}", f"{schedule.context:,}"),
-        ("effective length", *("all of it" if length is None else f"{length:,}" for length in reached)),
+        (
+            "effective length",
+            *("all of it" if length is None else f"{length:,}" for length in reached),
+        ),
     ]
     still = [count_zero(vector) for vector in vectors]
     if any(still):
-        rows.insert(2, ("pairs that do not rotate", *(f"{n} of {before.rotary_dim // 2}" for n in still)))
+        rows.insert(
+            2, ("pairs that do not rotate", *(f"{n} of {before.rotary_dim // 2}" for n in still))
+        )
     sheet.table(f"{plan.source.reference} -> {plan.out}", ("", "before", "after"), rows)
     sheet.say(legend(PLAN, (name for name, *_ in rows)))
     for note in plan.notes:
@@ -147,17 +189,36 @@ def _show_details(plan: Plan, sheet: Sheet) -> None:
     rotates = f"{2 * before.rotating_pairs} of {before.head_dim} dimensions rotate"
     sheet.say(f"Encoding: {plan.result.encoding}. {rotates}. Layers: {describe_layers(before)}.")
     if isinstance(plan.result, CheckpointResult) and plan.result.fold:
-        sheet.say(_folded(plan.result.fold, plan.result.in_config.attention_factor == schedule.attention_factor))
+        sheet.say(
+            _folded(
+                plan.result.fold,
+                plan.result.in_config.attention_factor == schedule.attention_factor,
+            )
+        )
     if plan.kv_cache:
         sheet.say(plan.kv_cache.sentence(schedule.context, before.context))
-    reasons = [(each.encoding, "selected" if each.selected else "", each.reason) for each in plan.result.considered]
+    reasons = [
+        (each.encoding, "selected" if each.selected else "", each.reason)
+        for each in plan.result.considered
+    ]
     sheet.table("Encodings", ("encoding", "", "reason"), reasons)
     verdicts = plan.result.verdicts
-    lines = [(v.display_name, v.status, " ".join((v.grade, v.evidence.detail)), v.reason) for v in verdicts]
-    sheet.table("Runtime support", ("runtime", "status", "evidence", "reason"), lines, optional=("evidence",))
+    lines = [
+        (v.display_name, v.status, " ".join((v.grade, v.evidence.detail)), v.reason)
+        for v in verdicts
+    ]
+    sheet.table(
+        "Runtime support",
+        ("runtime", "status", "evidence", "reason"),
+        lines,
+        optional=("evidence",),
+    )
     sheet.say(f"{statuses((v.status, '') for v in verdicts)}\n")
     sheet.table(
-        "Files", ("file", "", "bytes"), [(f.name, f.action, f"{f.size:,}") for f in plan.files], right=("bytes",)
+        "Files",
+        ("file", "", "bytes"),
+        [(f.name, f.action, f"{f.size:,}") for f in plan.files],
+        right=("bytes",),
     )
     if plan.skipped:
         sheet.note(f"Skipped (--all-files copies them): {', '.join(plan.skipped)}")
@@ -171,7 +232,9 @@ def _slowest(inv_freq: Vector) -> str:
 
 def _folded(fold: Fold, attention_factor_in_config: bool) -> str:
     if attention_factor_in_config:
-        return f"{counted(len(fold.tensors), 'tensor is', 'tensors are')} scaled, by a power of two."
+        return (
+            f"{counted(len(fold.tensors), 'tensor is', 'tensors are')} scaled, by a power of two."
+        )
     cost = f"; rounding costs a KL of about {fold.expected_kl:.0e}" if fold.expected_kl else ""
     where = counted(len(fold.tensors), "tensor")
     return f"The attention factor is in {where} ({fold.fold_into}), the config has none{cost}."
@@ -181,9 +244,10 @@ def _folded(fold: Fold, attention_factor_in_config: bool) -> str:
 class Outcome:
     """The outcome of a plan.
 
-    path: of the output, None where it was published from a temporary folder. check: by the installed transformers, or
-    by reading a GGUF file back. unchecked: why there is no check, or empty. proof: the validation. published: the URL
-    of the commit, or empty. steps: the commands that follow. uncomputed: as in `AppliedPlan`.
+    path: of the output, None where it was published from a temporary folder. check: by the
+    installed transformers, or by reading a GGUF file back. unchecked: why there is no check, or
+    empty. proof: the validation. published: the URL of the commit, or empty. steps: the commands
+    that follow. uncomputed: as in `AppliedPlan`.
     """
 
     path: Path | None = None
@@ -200,7 +264,12 @@ class Outcome:
 
         check = None if self.check is None else msgspec.to_builtins(self.check)
         steps = self.steps
-        document: JsonObject = {"check": check, "run": list(steps.run), "train": steps.train, "validate": steps.check}
+        document: JsonObject = {
+            "check": check,
+            "run": list(steps.run),
+            "train": steps.train,
+            "validate": steps.check,
+        }
         if self.proof is not None:
             document["validation"] = self.proof.to_dict()
         if self.published:
@@ -209,21 +278,30 @@ class Outcome:
 
 
 def show_outcome(plan: Plan, done: Outcome, sheet: Sheet) -> None:
-    """Shows the outcome of a plan: the check, the place, the validation, the publication, and the next commands."""
+    """Shows the outcome of a plan: the check, the place, the validation, the publication, and the
+    next commands.
+    """
     if done.check:
         sheet.say(f"Checked: {done.check.sentence}")
     if done.path:
-        sheet.copyable(f"Changed {done.path} in place." if plan.target.in_place else f"Wrote {done.path}")
+        sheet.copyable(
+            f"Changed {done.path} in place." if plan.target.in_place else f"Wrote {done.path}"
+        )
         if plan.source.kind == "config":
             sheet.say("Only config.json was written. Copy it over the one in your model folder.")
     if done.proof is not None:
         from .results import show_validation
 
-        show_validation(done.proof, f"{done.path} against {plan.source.reference}, scaled at run time", sheet)
+        show_validation(
+            done.proof, f"{done.path} against {plan.source.reference}, scaled at run time", sheet
+        )
     if done.published:
         sheet.copyable(done.published)
     untrainable = not (plan.is_folder or done.steps.train or plan.fine_tuning.works_untuned)
     if untrainable and done.path is not None:
-        sheet.say("A GGUF file cannot be trained: fine-tune the checkpoint that it is from, and convert that.")
+        sheet.say(
+            "A GGUF file cannot be trained: fine-tune the checkpoint that it is from, and convert"
+            " that."
+        )
     for line in done.steps.lines():
         sheet.copyable(line)

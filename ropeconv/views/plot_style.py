@@ -1,4 +1,6 @@
-"""Colours and line styles of plots, and figures as files. matplotlib is imported when a figure is drawn."""
+"""Colours and line styles of plots, and figures as files. matplotlib is imported when a figure is
+drawn.
+"""
 
 from __future__ import annotations
 
@@ -24,15 +26,39 @@ GREY = "#767676"
 DARK, LIGHT = "#14171a", "#d5d9dd"
 """The dark background, and text on it."""
 # every line differs in its dashes too, for those who print in grey or do not see the colours
-LINES = ((BLUE, "-"), (ORANGE, "--"), (GREEN, "-."), (RED, (0, (1, 1))), (VIOLET, (0, (5, 1, 1, 1, 1, 1))))
+LINES = (
+    (BLUE, "-"),
+    (ORANGE, "--"),
+    (GREEN, "-."),
+    (RED, (0, (1, 1))),
+    (VIOLET, (0, (5, 1, 1, 1, 1, 1))),
+)
 SMALL, WIDTH, HEIGHT = 9, 4.0, 3.3
-"""The type of a panel in points, and its size in inches: 12 pixels where it fills a page of 400 pixels."""
+"""The type of a panel in points, and its size in inches: 12 pixels where it fills a page of 400
+pixels.
+"""
 STYLE: Any = {
-    "axes.grid": True, "grid.alpha": 0.25, "legend.frameon": False, "font.size": SMALL, "legend.fontsize": SMALL,
-    "axes.titlesize": 11, "figure.titlesize": 12, "figure.facecolor": "none", "axes.facecolor": "none",
-    "savefig.transparent": True, "svg.hashsalt": "ropeconv", "axes.titlelocation": "left",
-}  # fmt: skip
-COLOURED = ("axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color", "text.color", "grid.color")
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+    "legend.frameon": False,
+    "font.size": SMALL,
+    "legend.fontsize": SMALL,
+    "axes.titlesize": 11,
+    "figure.titlesize": 12,
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+    "savefig.transparent": True,
+    "svg.hashsalt": "ropeconv",
+    "axes.titlelocation": "left",
+}
+COLOURED = (
+    "axes.edgecolor",
+    "axes.labelcolor",
+    "xtick.color",
+    "ytick.color",
+    "text.color",
+    "grid.color",
+)
 Panel = Callable[[Any], None]
 
 
@@ -57,22 +83,29 @@ def literal(text: str) -> str:
 def mark(axes: Axes, lengths: Mapping[str, int]) -> None:
     """Draws a vertical line at lengths by name, "trained" dotted."""
     for name, tokens in lengths.items():
-        axes.axvline(tokens, color=ORANGE, linewidth=0.8, linestyle=":" if name == "trained" else "-.")
+        axes.axvline(
+            tokens, color=ORANGE, linewidth=0.8, linestyle=":" if name == "trained" else "-."
+        )
 
 
 def in_tokens(axes: Axes, name: Literal["x", "y"]) -> None:
-    """Makes the axis `name` of `axes` logarithmic, in tokens at powers of four: 1, 4, ..., 1k, 4k, ..., 1M."""
+    """Makes the axis `name` of `axes` logarithmic, in tokens at powers of four: 1, 4, ..., 1k, 4k,
+    ..., 1M.
+    """
     from matplotlib.ticker import LogLocator, NullLocator
 
     axes.set(**{f"{name}scale": "log"})
     axis = getattr(axes, f"{name}axis")
     axis.set_major_locator(LogLocator(base=4, numticks=9))
     axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(lambda value, _: format_tokens(round(value)) if value >= 1 else f"{value:.2g}")
+    axis.set_major_formatter(
+        lambda value, _: format_tokens(round(value)) if value >= 1 else f"{value:.2g}"
+    )
 
 
 def figure(*panels: Panel, title: str = "", dark: bool = False) -> Figure:
-    """Return a figure with panels below each other, whose type can be read on a telephone. It needs no display.
+    """Return a figure with panels below each other, whose type can be read on a telephone. It needs
+    no display.
 
     dark: light lines on a dark background. Raises RopeconvError without matplotlib.
     """
@@ -85,18 +118,27 @@ def figure(*panels: Panel, title: str = "", dark: bool = False) -> Figure:
         result = Figure(figsize=size, layout="constrained", facecolor=DARK if dark else "none")
         if title:
             result.suptitle(literal(title), x=0.01, horizontalalignment="left")
-        for axes, draw in zip(result.subplots(len(panels), squeeze=False).ravel(), panels, strict=True):
+        for axes, draw in zip(
+            result.subplots(len(panels), squeeze=False).ravel(), panels, strict=True
+        ):
             draw(axes)
     return result
 
 
 def svg(figure: Figure, text: bool = False) -> str:
-    """A figure as the text of an <svg> element. text: keep its words as text, in a font of the reader, not as paths."""
+    """A figure as the text of an <svg> element. text: keep its words as text, in a font of the
+    reader, not as paths.
+    """
     import matplotlib
 
     with matplotlib.rc_context(STYLE | {"svg.fonttype": "none" if text else "path"}):
         drawn = io.StringIO()
-        figure.savefig(drawn, format="svg", metadata={"Date": None, "Creator": None}, transparent=not _dark(figure))
+        figure.savefig(
+            drawn,
+            format="svg",
+            metadata={"Date": None, "Creator": None},
+            transparent=not _dark(figure),
+        )
     return "<svg" + drawn.getvalue().partition("<svg")[2]
 
 
@@ -114,7 +156,9 @@ def checked(path: Path, others: str = "") -> Path:
 
 
 def write(figure: Figure, path: Path) -> None:
-    """Writes a figure to a .png or .svg file. Unless it is dark, PNG has a white background, SVG a transparent one."""
+    """Writes a figure to a .png or .svg file. Unless it is dark, PNG has a white background, SVG a
+    transparent one.
+    """
     if path.suffix.lower() == ".svg":
         write_file(path, svg(figure))
         return
@@ -130,15 +174,21 @@ def _dark(figure: Figure) -> bool:
 
 
 VARIABLES = {
-    GREY: "currentColor", BLUE: "var(--blue)", ORANGE: "var(--orange)", GREEN: "var(--green)", RED: "var(--red)",
+    GREY: "currentColor",
+    BLUE: "var(--blue)",
+    ORANGE: "var(--orange)",
+    GREEN: "var(--green)",
+    RED: "var(--red)",
     VIOLET: "var(--violet)",
-}  # fmt: skip
+}
 """The variable of a page for each colour, so that light and dark pages have their own."""
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A panel with a sentence on what it shows. draw: the panel, which sets its own title. caption: below it."""
+    """A panel with a sentence on what it shows. draw: the panel, which sets its own title. caption:
+    below it.
+    """
 
     draw: Panel
     caption: str
@@ -146,7 +196,9 @@ class Picture:
 
 @dataclass(frozen=True)
 class Drawn:
-    """A picture for a page. name: unique in it. title, caption: plain text. svg: an element without the title."""
+    """A picture for a page. name: unique in it. title, caption: plain text. svg: an element without
+    the title.
+    """
 
     name: str
     title: str
@@ -155,12 +207,16 @@ class Drawn:
 
 
 def write_pictures(pictures: Iterable[Picture], path: Path) -> None:
-    """Write pictures below each other to a .png or .svg file. Raises RopeconvError without matplotlib."""
+    """Write pictures below each other to a .png or .svg file. Raises RopeconvError without
+    matplotlib.
+    """
     write(figure(*(picture.draw for picture in pictures)), path)
 
 
 def drawn(pictures: Iterable[Picture], name: str = "picture") -> list[Drawn]:
-    """Pictures for a page, in its colours. name: begins their names. Raises RopeconvError without matplotlib."""
+    """Pictures for a page, in its colours. name: begins their names. Raises RopeconvError without
+    matplotlib.
+    """
     return [_drawn(f"{name}-{number}", picture) for number, picture in enumerate(pictures, 1)]
 
 

@@ -35,14 +35,17 @@ from .validation_plots import validation_pictures
 def origin() -> dict[str, str]:
     """The facts on how a report was made."""
     return {
-        "Made with": f"ropeconv {__version__}, Python {platform.python_version()}, {platform.platform()}",
+        "Made with": (
+            f"ropeconv {__version__}, Python {platform.python_version()}, {platform.platform()}"
+        ),
         "Written": now(),
         "Command": "ropeconv " + " ".join(sys.argv[1:]),
     }
 
 
 def write_evaluation_report(result: Result, path: Path) -> None:
-    """Writes the report of an evaluation: tables, pictures, how it was measured, all numbers, in one HTML file.
+    """Writes the report of an evaluation: tables, pictures, how it was measured, all numbers, in
+    one HTML file.
 
     Raises RopeconvError without matplotlib.
     """
@@ -71,7 +74,8 @@ def write_evaluation_report(result: Result, path: Path) -> None:
 
 
 def write_validation_report(result: Validation, baked: Path, against: str, path: Path) -> None:
-    """Writes the report of a validation in one HTML file: result, recipe, changed keys, runtimes, plots, all numbers.
+    """Writes the report of a validation in one HTML file: result, recipe, changed keys, runtimes,
+    plots, all numbers.
 
     against: how the user named the source. Raises RopeconvError without matplotlib.
     """
@@ -83,7 +87,10 @@ def write_validation_report(result: Validation, baked: Path, against: str, path:
         "Source": ", ".join(filter(None, [against, described_size(Path(against))])),
         "Runtime": runtime,
         "Ran on": f"{result.device}, {result.dtype}",
-        "Tokens": f"{result.tokens} in each spread run" + (f", {result.length:,} in one" if result.length else ""),
+        "Tokens": (
+            f"{result.tokens} in each spread run"
+            + (f", {result.length:,} in one" if result.length else "")
+        ),
         "Tokens per second": speed or "not measured",
         "Seed": str(result.seed),
         "Schedule": result.digest,
@@ -118,7 +125,9 @@ LONGEST = 100
 
 @dataclass(frozen=True)
 class ChangedKey:
-    """A key with its values as text. name: with dots between levels. before, after: empty if it is absent."""
+    """A key with its values as text. name: with dots between levels. before, after: empty if it is
+    absent.
+    """
 
     name: str
     before: str
@@ -126,23 +135,32 @@ class ChangedKey:
 
 
 def changed_keys(baked: Path, receipt: Receipt) -> tuple[ChangedKey, ...]:
-    """Return the keys that differ between an output and its first source; none if that had another format."""
-    before, after = dict[str, str](), dict[str, str]()
+    """Return the keys that differ between an output and its first source; none if that had another
+    format.
+    """
+    before = dict[str, str]()
+    after = dict[str, str]()
     try:
         source = open_source(str(baked))
         if isinstance(source, GgufSource):
-            before, after = _header(earlier(source.file, receipt).header), _header(source.file.header)
+            before = _header(earlier(source.file, receipt).header)
+            after = _header(source.file.header)
         elif receipt.original is not None and receipt.original.folder is not None:
             first = OriginalSource(source, receipt, receipt.original.folder)
-            before, after = dict(_flat(first.config())), dict(_flat(source.config()))
+            before = dict(_flat(first.config()))
+            after = dict(_flat(source.config()))
     except (RopeconvError, OSError):
         return ()
-    names = [name for name in dict.fromkeys((*before, *after)) if before.get(name) != after.get(name)]
+    names = [
+        name for name in dict.fromkeys((*before, *after)) if before.get(name) != after.get(name)
+    ]
     return tuple(ChangedKey(name, before.get(name, ""), after.get(name, "")) for name in names)
 
 
 def _header(header: GgufHeader) -> dict[str, str]:
-    """Return the keys of a GGUF file except the receipt; long arrays, such as vocabularies, by their length."""
+    """Return the keys of a GGUF file except the receipt; long arrays, such as vocabularies, by
+    their length.
+    """
     return {
         name: f"{value.count()} values" if value.count() > 8 else _shown(value.decode())
         for name, value in header.values.items()

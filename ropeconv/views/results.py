@@ -32,7 +32,11 @@ def show_result(result: Result, sheet: Sheet) -> None:
     compared = any(cell.difference is not None for cell in result.cells)
     mark = f"; {'bold' if sheet.colours else MARK}: differs from the first row, {LEVEL}"
     sheet.say(f"T: the trained context, {result.trained:,} tokens{mark if compared else ''}.")
-    texts = f"{len(result.texts)} texts" if len(result.texts) > 1 else "".join(result.texts) or "no text"
+    texts = (
+        f"{len(result.texts)} texts"
+        if len(result.texts) > 1
+        else "".join(result.texts) or "no text"
+    )
     sheet.say(
         f"{result.source} in {result.runtime} on {result.device}, {result.dtype}; {texts} "
         f"(tokens sha256 {result.tokens_sha256[:12]})."
@@ -42,9 +46,14 @@ def show_result(result: Result, sheet: Sheet) -> None:
 
 
 def _show(table: Table, sheet: Sheet) -> None:
-    """Show a table with errors after their numbers, or below them; split it where its columns do not fit."""
+    """Show a table with errors after their numbers, or below them; split it where its columns do
+    not fit.
+    """
     columns = ("", *table.columns)
-    wide = [(name, *(_text(entry, sheet.colours, entry.error) for entry in entries)) for name, entries in table.lines]
+    wide = [
+        (name, *(_text(entry, sheet.colours, entry.error) for entry in entries))
+        for name, entries in table.lines
+    ]
     styles = {
         (row, column): STYLES[entry.decided]
         for row, (_, entries) in enumerate(table.lines)
@@ -63,7 +72,11 @@ def _show(table: Table, sheet: Sheet) -> None:
             lines = tuple((name, entries[part]) for name, entries in table.lines)
             _show(replace(table, columns=table.columns[part], lines=lines), sheet)
         return
-    doubled = {(2 * row + below, column): style for (row, column), style in styles.items() for below in (0, 1)}
+    doubled = {
+        (2 * row + below, column): style
+        for (row, column), style in styles.items()
+        for below in (0, 1)
+    }
     sheet.table(table.title, columns, narrow, right=table.columns, styles=doubled)
 
 
@@ -78,27 +91,35 @@ def _space(entry: Entry, colours: bool) -> str:
 
 
 def show_tuned(result: TuningResult, out: Path | None, sheet: Sheet) -> None:
-    """Show the held-out losses of all rows, the verdict, and the next command. out: the written recipe."""
+    """Show the held-out losses of all rows, the verdict, and the next command. out: the written
+    recipe.
+    """
     rows = [
         {
-            "": row.name, "beyond": f"{row.beyond.value:.4f}", "inside": f"{row.inside.value:.4f}",
-            **({"needle": f"{row.needle.value:.4f}"} if row.needle else {}), "total": f"{row.total.value:.4f}",
+            "": row.name,
+            "beyond": f"{row.beyond.value:.4f}",
+            "inside": f"{row.inside.value:.4f}",
+            **({"needle": f"{row.needle.value:.4f}"} if row.needle else {}),
+            "total": f"{row.total.value:.4f}",
             "minus best formula": _difference(row.total),
         }
         for row in result.rows
-    ]  # fmt: skip
-    columns, body = list(rows[0]), [list(row.values()) for row in rows]
+    ]
+    columns = list(rows[0])
+    body = [list(row.values()) for row in rows]
     n = max(row.total.clusters for row in result.rows)
     title = f"{result.source}, held-out losses at {result.context:,} tokens; n = {n}"
     sheet.table(title, columns, body, right=columns[1:])
-    parts = f"beyond + {result.price:g} inside" + f" + {result.needles:g} needle" * ("needle" in columns)
-    sheet.say(
-        f"Losses in nats per token, beyond and inside the trained context of {result.trained:,} tokens; total: "
-        f"{parts}; {MARK}: {LEVEL}."
+    parts = f"beyond + {result.price:g} inside" + f" + {result.needles:g} needle" * (
+        "needle" in columns
     )
     sheet.say(
-        f"The search took {result.steps:,} steps on {result.windows} windows and lowered their total by "
-        f"{-result.searched:.4f}; the table is of {result.held_windows} held-out windows."
+        f"Losses in nats per token, beyond and inside the trained context of {result.trained:,}"
+        f" tokens; total: {parts}; {MARK}: {LEVEL}."
+    )
+    sheet.say(
+        f"The search took {result.steps:,} steps on {result.windows} windows and lowered their"
+        f" total by {-result.searched:.4f}; the table is of {result.held_windows} held-out windows."
     )
     for note in result.notes:
         sheet.say(note)
@@ -119,7 +140,9 @@ OPTIONAL = ("KL max", "max |dlogit|", "top-5", "KL mean", "top-1")
 
 
 def show_validation(result: Validation, title: str, sheet: Sheet, explain: bool = False) -> None:
-    """Show a validation, a row per bucket of positions. title: of the first table. explain: every column."""
+    """Show a validation, a row per bucket of positions. title: of the first table. explain: every
+    column.
+    """
     in_chunks = f", {result.chunk} at a time" if result.chunk else ""
     whole = title if result.unchecked else f"Every position up to {result.length:,}{in_chunks}"
     for run, words in (("spread", title), ("whole", whole)):
@@ -130,7 +153,9 @@ def show_validation(result: Validation, title: str, sheet: Sheet, explain: bool 
             hidden = _hidden(shown)
             kept = [name for name in rows[0] if explain or name not in hidden]
             optional = [name for name in OPTIONAL if name in kept]
-            columns = sheet.table(words, kept, [[row[name] for name in kept] for row in rows], optional=optional)
+            columns = sheet.table(
+                words, kept, [[row[name] for name in kept] for row in rows], optional=optional
+            )
             meanings = HIDDEN_STATES if states else VALIDATION
     if result.buckets:
         sheet.say(legend(meanings, columns))
@@ -140,7 +165,9 @@ def show_validation(result: Validation, title: str, sheet: Sheet, explain: bool 
 
 
 def _hidden(buckets: list[BucketResult]) -> tuple[str, ...]:
-    """Return the columns that are shown only with --explain: of two KLs, the one that is not compared."""
+    """Return the columns that are shown only with --explain: of two KLs, the one that is not
+    compared.
+    """
     if buckets[0].rounded_weights:
         return (*(name for name in OPTIONAL if name != "KL mean"), "KL 95 %")
     return OPTIONAL
@@ -148,24 +175,35 @@ def _hidden(buckets: list[BucketResult]) -> tuple[str, ...]:
 
 def _states(bucket: BucketResult) -> dict[str, str]:
     """A row for hidden states by column, with relative errors instead of KLs."""
-    kls = {"relative error": bucket.kl_mean, "95 %": bucket.kl_95, "max": bucket.kl_max, "allowed": bucket.tolerance}
+    kls = {
+        "relative error": bucket.kl_mean,
+        "95 %": bucket.kl_95,
+        "max": bucket.kl_max,
+        "allowed": bucket.tolerance,
+    }
     return {
-        "positions": bucket.name, **{name: f"{math.sqrt(2 * kl):.1e}" for name, kl in kls.items()},
-        "cosine": f"{bucket.cosine:.9f}", "unscaled source": f"{math.sqrt(2 * bucket.control_kl):.1e}",
+        "positions": bucket.name,
+        **{name: f"{math.sqrt(2 * kl):.1e}" for name, kl in kls.items()},
+        "cosine": f"{bucket.cosine:.9f}",
+        "unscaled source": f"{math.sqrt(2 * bucket.control_kl):.1e}",
         "": "agrees" if bucket.agrees else "disagrees",
-    }  # fmt: skip
+    }
 
 
 def _logits(bucket: BucketResult) -> dict[str, str]:
     """A row for logits by column."""
     shares = {"top-1": bucket.top1, "top-5": bucket.top5}
     return {
-        "positions": bucket.name, "KL mean": f"{bucket.kl_mean:.1e}", "KL 95 %": f"{bucket.kl_95:.1e}",
-        "KL max": f"{bucket.kl_max:.1e}", "allowed": f"{bucket.tolerance:.1e}",
+        "positions": bucket.name,
+        "KL mean": f"{bucket.kl_mean:.1e}",
+        "KL 95 %": f"{bucket.kl_95:.1e}",
+        "KL max": f"{bucket.kl_max:.1e}",
+        "allowed": f"{bucket.tolerance:.1e}",
         "max |dlogit|": f"{bucket.max_dlogit:.1e}",
         **{name: "-" if value is None else f"{value:.1%}" for name, value in shares.items()},
-        "unscaled source": f"KL {bucket.control_kl:.1e}", "": "agrees" if bucket.agrees else "disagrees",
-    }  # fmt: skip
+        "unscaled source": f"KL {bucket.control_kl:.1e}",
+        "": "agrees" if bucket.agrees else "disagrees",
+    }
 
 
 @dataclass(frozen=True)
@@ -179,7 +217,9 @@ class EvaluationTable:
 
 
 def evaluation_table(record: EvaluationRecord) -> EvaluationTable:
-    """The table of an evaluation: each metric over the length, and its difference to the row `against`."""
+    """The table of an evaluation: each metric over the length, and its difference to the row
+    `against`.
+    """
     lengths = tuple(sorted({number.column for number in record.measured}))
     lines: list[tuple[str, tuple[str, ...]]] = []
     for key in dict.fromkeys((number.measure, number.metric) for number in record.measured):
@@ -189,7 +229,9 @@ def evaluation_table(record: EvaluationRecord) -> EvaluationTable:
         lines.append((title, tuple(values.get(length, "") for length in lengths)))
         if any(number.difference is not None for number in numbers):
             apart = {number.column: _record_difference(number) for number in numbers}
-            lines.append((f"minus {record.against}", tuple(apart.get(length, "") for length in lengths)))
+            lines.append(
+                (f"minus {record.against}", tuple(apart.get(length, "") for length in lengths))
+            )
     retrieves = any(metric_of(number.metric).share for number in record.measured)
     return EvaluationTable(record, lengths, tuple(lines), retrieves)
 
@@ -197,14 +239,21 @@ def evaluation_table(record: EvaluationRecord) -> EvaluationTable:
 def _record_value(number: MeasuredRecord) -> str:
     metric = metric_of(number.metric)
     if number.low is not None and number.high is not None:
-        return f"{metric.value(number.value)} ({metric.value(number.low)}-{metric.value(number.high)})"
-    return metric.value(number.value) + ("" if number.error is None else f" ± {metric.error(number.error)}")
+        return (
+            f"{metric.value(number.value)} ({metric.value(number.low)}-{metric.value(number.high)})"
+        )
+    return metric.value(number.value) + (
+        "" if number.error is None else f" ± {metric.error(number.error)}"
+    )
 
 
 def _record_difference(number: MeasuredRecord) -> str:
     """The difference, in bold if it is significant."""
     if number.difference is None:
         return ""
-    metric, error = metric_of(number.metric), number.difference_error
-    text = metric.difference(number.difference) + ("" if error is None else f" ± {metric.error(error)}")
+    metric = metric_of(number.metric)
+    error = number.difference_error
+    text = metric.difference(number.difference) + (
+        "" if error is None else f" ± {metric.error(error)}"
+    )
     return f"**{text}**" if number.decided else text

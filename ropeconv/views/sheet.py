@@ -4,9 +4,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 MARKS = {
-    "exact": "good", "rounded": "good", "supported": "good", "agrees": "good", "approximate": "fair", "differs": "bad",
-    "wrong": "bad", "ignored": "bad", "refused": "bad", "fails": "bad", "disagrees": "bad",
-}  # fmt: skip
+    "exact": "good",
+    "rounded": "good",
+    "supported": "good",
+    "agrees": "good",
+    "approximate": "fair",
+    "differs": "bad",
+    "wrong": "bad",
+    "ignored": "bad",
+    "refused": "bad",
+    "fails": "bad",
+    "disagrees": "bad",
+}
 """The meaning of words in tables, for which a sheet has colours."""
 
 
@@ -28,9 +37,9 @@ class Sheet(Protocol):
     ) -> tuple[str, ...]:
         """Shows a table, and returns the columns that it has.
 
-        title: above it. columns: their names. rows: a cell for every column. optional: columns that are left out one
-        after the other where not all fit. right: columns that are set flush right. styles: of cells, by
-        row and column.
+        title: above it. columns: their names. rows: a cell for every column. optional: columns that
+        are left out one after the other where not all fit. right: columns that are set flush right.
+        styles: of cells, by row and column.
         """
 
     def fits(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
@@ -53,7 +62,9 @@ def sentence(words: str) -> str:
 
 PLAN = {
     "slowest wavelength": "period of the lowest frequency, in tokens",
-    "effective length": "longest distance up to which sum cos(m theta_i) is not negative (Men et al. 2024)",
+    "effective length": (
+        "longest distance up to which sum cos(m theta_i) is not negative (Men et al. 2024)"
+    ),
 }
 VALIDATION = {
     "KL mean": "mean divergence from the reference in nats",
@@ -73,7 +84,10 @@ GROWTH = {
     "holds to": "longest length whose loss is not significantly above the row's best",
 }
 RUNTIMES = {
-    "exact": "cells (model families times theta, linear, llama3, YaRN and any frequencies) that it computes exactly",
+    "exact": (
+        "cells (model families times theta, linear, llama3, YaRN and any frequencies) that it"
+        " computes exactly"
+    ),
     "run, read, unknown": "cells that were executed, read in its source code, or not tested",
 }
 

@@ -1,4 +1,6 @@
-"""Runtime support in words: the runtimes that most people use by name, problems of others in a sentence."""
+"""Runtime support in words: the runtimes that most people use by name, problems of others in a
+sentence.
+"""
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -21,7 +23,9 @@ VerdictLike = Verdict | RuntimeRecord
 
 @dataclass(frozen=True)
 class _Range:
-    """Consecutive versions of a runtime. title: of the runtime, or the whole name where it has no version."""
+    """Consecutive versions of a runtime. title: of the runtime, or the whole name where it has no
+    version.
+    """
 
     title: str
     first: str
@@ -34,10 +38,12 @@ class _Range:
 
 
 def grouped(verdicts: Iterable[VerdictLike], read_as: str = "") -> list[tuple[str, str]]:
-    """Pairs of a status, best first, and its runtimes: `("exact", "transformers 4.51-5.23, vLLM 0.33; read: TGI 3")`.
+    """Pairs of a status, best first, and its runtimes:
+    `("exact", "transformers 4.51-5.23, vLLM 0.33; read: TGI 3")`.
 
-    verdicts: in the order of `runtimes()`. Consecutive versions become a range. Executed versions come first. read_as:
-    the family that a model of an unknown model type is treated as, which goes before the runtimes: "as llama: ...".
+    verdicts: in the order of `runtimes()`. Consecutive versions become a range. Executed versions
+    come first. read_as: the family that a model of an unknown model type is treated as, which goes
+    before the runtimes: "as llama: ...".
     """
     ranges: dict[str, list[_Range]] = {}
     for _, of_runtime in groupby(verdicts, key=lambda verdict: verdict.runtime.partition("@")[0]):
@@ -50,19 +56,26 @@ def grouped(verdicts: Iterable[VerdictLike], read_as: str = "") -> list[tuple[st
             status_ranges.append(new)
             previous = verdict.status
     return [
-        (status, f"as {read_as}: " * (bool(read_as) and status not in UNREAD) + _labels(ranges[status]))
+        (
+            status,
+            f"as {read_as}: " * (bool(read_as) and status not in UNREAD) + _labels(ranges[status]),
+        )
         for status in dict.fromkeys((*get_args(Status), *ranges))
         if status in ranges
     ]
 
 
 def _labels(ranges: list[_Range]) -> str:
-    run, read = (_titled([span for span in ranges if span.read is read_only]) for read_only in (False, True))
+    run, read = (
+        _titled([span for span in ranges if span.read is read_only]) for read_only in (False, True)
+    )
     return "; ".join(filter(None, [run, f"read: {read}" if read else ""]))
 
 
 def _titled(ranges: list[_Range]) -> str:
-    """The ranges with the title of a runtime once: `transformers 4.51-5.8 and 5.12-5.23, vLLM 0.33`."""
+    """The ranges with the title of a runtime once:
+    `transformers 4.51-5.8 and 5.12-5.23, vLLM 0.33`.
+    """
     titles = (
         (title, " and ".join(span.versions for span in group))
         for title, group in groupby(ranges, key=lambda r: r.title)
@@ -72,7 +85,8 @@ def _titled(ranges: list[_Range]) -> str:
 
 def _range(verdict: VerdictLike) -> _Range:
     name = verdict.display_name or verdict.runtime.replace("@", " ")
-    parts, read = VERSIONS.fullmatch(name), verdict.grade == "read"
+    parts = VERSIONS.fullmatch(name)
+    read = verdict.grade == "read"
     if parts is None:
         return _Range(name, "", "", read)
     return _Range(parts["title"], parts["first"], parts["last"] or parts["first"], read)
@@ -82,14 +96,24 @@ def _continues(left: _Range, right: _Range) -> bool:
     """Whether a range begins where another one ends, so that no version is between them."""
     if left.title != right.title or left.read != right.read or not left.last:
         return False
-    (major, minor), (next_major, next_minor) = (version_key(value + ".0")[:2] for value in (left.last, right.first))
+    (major, minor), (next_major, next_minor) = (
+        version_key(value + ".0")[:2] for value in (left.last, right.first)
+    )
     return (next_major, next_minor) in ((major, minor), (major, minor + 1), (major + 1, 0))
 
 
 POPULAR = (
-    "llama-cpp-gguf", "transformers", "vllm", "sglang", "llama-cpp", "mlx-lm", "exllamav3", "ollama", "koboldcpp",
+    "llama-cpp-gguf",
+    "transformers",
+    "vllm",
+    "sglang",
+    "llama-cpp",
+    "mlx-lm",
+    "exllamav3",
+    "ollama",
+    "koboldcpp",
     "lm-studio",
-)  # fmt: skip
+)
 WORDS = {
     "exact": "supported",
     "rounded": "supported",
@@ -116,7 +140,9 @@ STATUSES = {
 
 
 def statuses(lines: Iterable[tuple[str, str]]) -> str:
-    """A sentence on the statuses of a table of runtimes. lines: pairs of a status and its runtimes."""
+    """A sentence on the statuses of a table of runtimes. lines: pairs of a status and its
+    runtimes.
+    """
     rows = list(lines)
     read = ["read"] if any("read: " in runtimes for _, runtimes in rows) else []
     meanings = STATUSES | {"read": "known from source code, the others from a run"}
@@ -126,16 +152,22 @@ def statuses(lines: Iterable[tuple[str, str]]) -> str:
 def by_runtime(verdicts: Iterable[VerdictLike]) -> dict[str, list[VerdictLike]]:
     """The verdicts of each runtime, oldest version first."""
     ordered = sorted(verdicts, key=lambda verdict: verdict.runtime.partition("@")[0])
-    return {name: list(rows) for name, rows in groupby(ordered, key=lambda verdict: verdict.runtime.partition("@")[0])}
+    return {
+        name: list(rows)
+        for name, rows in groupby(ordered, key=lambda verdict: verdict.runtime.partition("@")[0])
+    }
 
 
-def support(verdicts: Sequence[VerdictLike], named: Mapping[str, VerdictLike] = {}) -> list[tuple[str, str]]:
-    """The rows of the short table: a word and the runtimes whose newest version it holds for, best first.
+def support(
+    verdicts: Sequence[VerdictLike], named: Mapping[str, VerdictLike] = {}
+) -> list[tuple[str, str]]:
+    """The rows of the short table: a word and the runtimes whose newest version it holds for, best
+    first.
 
     Args:
         verdicts: Those of each runtime from its oldest version to the newest.
-        named: The runtimes that the user named, with the verdict on the version that counts; without any, the popular
-            ones are shown.
+        named: The runtimes that the user named, with the verdict on the version that counts;
+            without any, the popular ones are shown.
 
     Returns:
         Pairs such as `("supported", "vLLM 0.20 or newer, SGLang 0.5.23")`.
@@ -149,7 +181,9 @@ def support(verdicts: Sequence[VerdictLike], named: Mapping[str, VerdictLike] = 
         elif rows:
             word, label = _newest(rows)
             words.setdefault(word, []).append(label)
-    return [(word, ", ".join(words[word])) for word in dict.fromkeys(WORDS.values()) if word in words]
+    return [
+        (word, ", ".join(words[word])) for word in dict.fromkeys(WORDS.values()) if word in words
+    ]
 
 
 def others(verdicts: Sequence[VerdictLike]) -> str:
@@ -160,7 +194,9 @@ def others(verdicts: Sequence[VerdictLike]) -> str:
 
 
 def count_others(verdicts: Sequence[VerdictLike], named: Collection[str] = ()) -> str:
-    """As `others`, for people who asked for none of these runtimes: how many are wrong or fail, without names."""
+    """As `others`, for people who asked for none of these runtimes: how many are wrong or fail,
+    without names.
+    """
     everyone = f"All {counted(len(by_runtime(verdicts)), 'runtime')}: --explain."
     affected = _affected(verdicts)
     if named or not affected:
@@ -170,8 +206,12 @@ def count_others(verdicts: Sequence[VerdictLike], named: Collection[str] = ()) -
 
 
 def problems(verdicts: Sequence[VerdictLike]) -> str:
-    """A clause on the runtimes beside the popular ones that are wrong or fail; empty without any."""
-    text = "; ".join(f"{PROBLEMS[word]} {', '.join(titles)}" for word, titles in _affected(verdicts).items())
+    """A clause on the runtimes beside the popular ones that are wrong or fail; empty without
+    any.
+    """
+    text = "; ".join(
+        f"{PROBLEMS[word]} {', '.join(titles)}" for word, titles in _affected(verdicts).items()
+    )
     return text[:1].upper() + text[1:]
 
 
@@ -186,15 +226,24 @@ def _affected(verdicts: Sequence[VerdictLike]) -> dict[str, list[str]]:
 
 
 def _newest(rows: Sequence[VerdictLike]) -> tuple[str, str]:
-    """The word for the newest version of a runtime, and its name with the oldest version from which it holds."""
-    word, first = WORDS[rows[-1].status], rows[-1]
+    """The word for the newest version of a runtime, and its name with the oldest version from which
+    it holds.
+    """
+    word = WORDS[rows[-1].status]
+    first = rows[-1]
     for row in reversed(rows):
         if WORDS[row.status] not in (word, "untested"):
             break
         if WORDS[row.status] == word:
             first = row
-    title, newest, oldest = title_of(rows[-1]), _range(rows[-1]), _range(first)
-    if not (newest.last and oldest.last) or word in ("untested", "unsupported") or title.startswith("llama.cpp"):
+    title = title_of(rows[-1])
+    newest = _range(rows[-1])
+    oldest = _range(first)
+    if (
+        not (newest.last and oldest.last)
+        or word in ("untested", "unsupported")
+        or title.startswith("llama.cpp")
+    ):
         return word, title
     return word, f"{title} {newest.versions if first is rows[-1] else f'{oldest.first} or newer'}"
 

@@ -10,7 +10,20 @@ import numpy as np
 
 from ..evaluate.tune.result import TuningResult
 from ..validate.validation import BucketResult, Validation
-from .plot_style import BLUE, ORANGE, RED, Panel, Picture, figure, in_tokens, ink, line, literal, mark, write
+from .plot_style import (
+    BLUE,
+    ORANGE,
+    RED,
+    Panel,
+    Picture,
+    figure,
+    in_tokens,
+    ink,
+    line,
+    literal,
+    mark,
+    write,
+)
 from .schedule_plots import divided_by, wavelengths
 
 if TYPE_CHECKING:
@@ -24,8 +37,8 @@ def validation_pictures(result: Validation) -> list[Picture]:
     pictures = [
         Picture(
             partial(_kl, result=result),
-            "KL divergence by position. The output must stay below the allowed line, and the unscaled source far above "
-            "it. The thin vertical line marks the trained context.",
+            "KL divergence by position. The output must stay below the allowed line, and the"
+            " unscaled source far above it. The thin vertical line marks the trained context.",
         ),
         Picture(
             partial(_agreement, result=result),
@@ -34,9 +47,15 @@ def validation_pictures(result: Validation) -> list[Picture]:
     ]
     if {"before", "after"} <= result.frequencies.keys():
         before, after = (np.array(result.frequencies[name]) for name in ("before", "after"))
-        draw: Panel = partial(wavelengths, before=before, curves={"after": after}, lengths=result.lengths)
+        draw: Panel = partial(
+            wavelengths, before=before, curves={"after": after}, lengths=result.lengths
+        )
         pictures.append(
-            Picture(draw, "Each pair of dimensions rotates with its own wavelength, before and after the change.")
+            Picture(
+                draw,
+                "Each pair of dimensions rotates with its own wavelength, before and after the"
+                " change.",
+            )
         )
     return pictures
 
@@ -62,12 +81,24 @@ def _kl(axes: Axes, result: Validation) -> None:
     if result.curve:
         x, y = zip(*result.curve, strict=True)
         axes.plot(
-            [p + 1 for p in x], [max(FLOOR, kl) for kl in y], ".", markersize=2, color=BLUE, label="each position"
+            [p + 1 for p in x],
+            [max(FLOOR, kl) for kl in y],
+            ".",
+            markersize=2,
+            color=BLUE,
+            label="each position",
         )
     in_tokens(axes, "x")
-    axes.set(yscale="log", xlabel="position, tokens", ylabel="KL, nats", title="Difference from the reference")
+    axes.set(
+        yscale="log",
+        xlabel="position, tokens",
+        ylabel="KL, nats",
+        title="Difference from the reference",
+    )
     axes.set_ylim(top=1e9)
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0e}" if value < 0.01 or value > 100 else f"{value:g}")
+    axes.yaxis.set_major_formatter(
+        lambda value, _: f"{value:.0e}" if value < 0.01 or value > 100 else f"{value:g}"
+    )
     _trained(axes, result)
     axes.legend(ncols=2, loc="upper left", columnspacing=1)
 
@@ -94,8 +125,17 @@ def _trained(axes: Axes, result: Validation) -> None:
 
 
 def write_plot(tuned: TuningResult, path: Path) -> None:
-    """Writes the picture to a .png or .svg file. tuned: what was found. Raises RopeconvError without matplotlib."""
-    write(figure(partial(divisors, tuned=tuned), partial(curves, tuned=tuned), title=Path(tuned.source).name), path)
+    """Writes the picture to a .png or .svg file. tuned: what was found. Raises RopeconvError
+    without matplotlib.
+    """
+    write(
+        figure(
+            partial(divisors, tuned=tuned),
+            partial(curves, tuned=tuned),
+            title=Path(tuned.source).name,
+        ),
+        path,
+    )
 
 
 def divisors(axes: Axes, tuned: TuningResult) -> None:
@@ -109,11 +149,15 @@ def curves(axes: Axes, tuned: TuningResult) -> None:
     reference = rows[tuned.best_formula].curve
     names = [row.name for row in tuned.rows if row.name.startswith("tuned") or row.recipe is None]
     for number, name in enumerate(reversed(names)):
-        differences = [value - best for value, best in zip(rows[name].curve, reference, strict=True)]
+        differences = [
+            value - best for value, best in zip(rows[name].curve, reference, strict=True)
+        ]
         axes.plot(tuned.positions, differences, label=literal(name), **line(number))
     axes.axhline(0, color=ink(), linewidth=0.8)
     mark(axes, {"trained": tuned.trained})
     axes.set(
-        xlabel="position, tokens", ylabel="nats per token", title=f"Held-out loss, compared with {tuned.best_formula}"
+        xlabel="position, tokens",
+        ylabel="nats per token",
+        title=f"Held-out loss, compared with {tuned.best_formula}",
     )
     axes.legend()

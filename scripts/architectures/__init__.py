@@ -1,1 +1,3 @@
-"""What llama.cpp's sources say about the RoPE of each architecture, extracted without compiling them."""
+"""What llama.cpp's sources say about the RoPE of each architecture, extracted without compiling
+them.
+"""

@@ -12,8 +12,12 @@ OUT = Path(__file__).parents[2] / "tests" / "data" / "llamacpp_archs.json"
 def main() -> None:
     """Reads the arguments and writes the digest."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sources", type=Path, required=True, help="the root of llama.cpp's sources")
-    parser.add_argument("--commit", required=True, help="the commit of these sources, which the file names")
+    parser.add_argument(
+        "--sources", type=Path, required=True, help="the root of llama.cpp's sources"
+    )
+    parser.add_argument(
+        "--commit", required=True, help="the commit of these sources, which the file names"
+    )
     given = parser.parse_args()
     record = {"commit": given.commit, "archs": read_digest(given.sources)}
     OUT.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n", "utf-8")

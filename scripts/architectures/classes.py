@@ -1,11 +1,15 @@
-"""The classes of llama.cpp's models in src/models: their methods, what they inherit, and their graphs."""
+"""The classes of llama.cpp's models in src/models: their methods, what they inherit, and their
+graphs.
+"""
 
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
 DEFINITION = re.compile(r"^(?:[^\n#/ }][^\n]*?)?\bllama_model_(\w+?)::([\w:<>]+?)\(", re.M)
-STRUCT = re.compile(r"^struct llama_model_(\w+) : public llama_model_(\w+) \{(.*?)^\};", re.M | re.S)
+STRUCT = re.compile(
+    r"^struct llama_model_(\w+) : public llama_model_(\w+) \{(.*?)^\};", re.M | re.S
+)
 ALIAS = re.compile(r"using graph = llama_model_(\w+)::graph")
 GRAPH_BASE = re.compile(r"struct graph : public llama_model_(\w+)::graph")
 
@@ -14,8 +18,8 @@ GRAPH_BASE = re.compile(r"struct graph : public llama_model_(\w+)::graph")
 class ModelClass:
     """A class `llama_model_NAME`.
 
-    base: the class that it inherits, "base" for none. methods: the source of its methods by name, those of its graph
-    under "graph". graph_of: the class whose graph it uses.
+    base: the class that it inherits, "base" for none. methods: the source of its methods by name,
+    those of its graph under "graph". graph_of: the class whose graph it uses.
     """
 
     name: str
@@ -30,8 +34,17 @@ def read_classes(sources: Path) -> dict[str, ModelClass]:
     classes = {}
     for name, base, body in STRUCT.findall(header):
         graph = "struct graph " in body
-        alias, graph_base = ALIAS.search(body), GRAPH_BASE.search(body)
-        graph_of = alias.group(1) if alias else graph_base.group(1) if graph_base else name if graph else base
+        alias = ALIAS.search(body)
+        graph_base = GRAPH_BASE.search(body)
+        graph_of = (
+            alias.group(1)
+            if alias
+            else graph_base.group(1)
+            if graph_base
+            else name
+            if graph
+            else base
+        )
         classes[name] = ModelClass(name, base, graph_of)
     for path in sorted((sources / "src/models").glob("*.cpp")):
         _add_methods(path.read_text("utf-8"), classes)
@@ -45,7 +58,9 @@ def _add_methods(text: str, classes: dict[str, ModelClass]) -> None:
         if name in classes and end >= 0:
             kept = "graph" if method.startswith("graph") and "mtp" not in method else method
             methods = classes[name].methods
-            methods[kept] = methods.get(kept, "") + "\n" + without_comments(text[definition.start() : end])
+            methods[kept] = (
+                methods.get(kept, "") + "\n" + without_comments(text[definition.start() : end])
+            )
 
 
 def without_comments(text: str) -> str:

@@ -1,4 +1,6 @@
-"""The digest of an architecture: the keys that it reads, the rope tensors that it loads, and what its graph does."""
+"""The digest of an architecture: the keys that it reads, the rope tensors that it loads, and what
+its graph does.
+"""
 
 import re
 from pathlib import Path
@@ -7,37 +9,63 @@ from typing import Any
 from .classes import ModelClass, graph_of, method_of, read_classes
 
 ROPE_TYPES = {"NONE": "none", "NORM": "norm", "NEOX": "neox", "MROPE": "mrope", "IMROPE": "imrope"}
-KEY = re.compile(r"(?:get_key|get_key_or_arr|get_arr|get_arr_n)\(\s*LLM_KV_(\w+)\s*,([^;]*?)\)\s*[;){]", re.S)
-ROTATION = re.compile(r"ggml_rope_(?:ext|multi)\(\s*ctx0,\s*[^,]+,\s*[^,]+,\s*([\w.\[\]>-]+(?:\([^)]*\))?),")
+KEY = re.compile(
+    r"(?:get_key|get_key_or_arr|get_arr|get_arr_n)\(\s*LLM_KV_(\w+)\s*,([^;]*?)\)\s*[;){]", re.S
+)
+ROTATION = re.compile(
+    r"ggml_rope_(?:ext|multi)\(\s*ctx0,\s*[^,]+,\s*[^,]+,\s*([\w.\[\]>-]+(?:\([^)]*\))?),"
+)
 RENAMED = re.compile(r"ggml_tensor \* (\w+)\s*=\s*[^;]*(?:get_rope_factors|rope_freqs)")
 CREATED = re.compile(r"LLM_TENSOR_(ROPE_FREQS|ROPE_FACTORS_LONG|ROPE_FACTORS_SHORT)")
-PATTERN = re.compile(r"(?:load_swa_pattern\(ml|set_swa_pattern\(), ?(\d+)(?:, (true))?|set_swa_pattern\((\d+)\)")
-ONLY_FOR = re.compile(r"if \(((?:\s*model\.arch == LLM_ARCH_\w+\s*(?:\|\|)?)+)\)\s*\{\s*Qcur = ggml_rope_ext")
+PATTERN = re.compile(
+    r"(?:load_swa_pattern\(ml|set_swa_pattern\(), ?(\d+)(?:, (true))?|set_swa_pattern\((\d+)\)"
+)
+ONLY_FOR = re.compile(
+    r"if \(((?:\s*model\.arch == LLM_ARCH_\w+\s*(?:\|\|)?)+)\)\s*\{\s*Qcur = ggml_rope_ext"
+)
 RECURRENT = re.compile(r"full_attn_interval = (\d+)")
 REUSE = re.compile(
-    r"if \(((?:arch == LLM_ARCH_\w+(?: \|\| )?)+)\) \{\s*reuse = .*?is_swa\(il\) \? (\d+) : (\d+)\);", re.S
+    r"if \(((?:arch == LLM_ARCH_\w+(?: \|\| )?)+)\) \{\s*reuse = .*?is_swa\(il\) \? (\d+) :"
+    r" (\d+)\);",
+    re.S,
 )
 
 
 def read_digest(sources: Path) -> dict[str, Any]:
-    """The digest of all architectures by the value of general.architecture. sources: the root of llama.cpp."""
+    """The digest of all architectures by the value of general.architecture. sources: the root of
+    llama.cpp.
+    """
     model = (sources / "src/llama-model.cpp").read_text("utf-8")
     names = _table((sources / "src/llama-arch.cpp").read_text("utf-8"), "LLM_ARCH")
     keys = {name: key.replace("%s.", "") for name, key in _table_of_keys(sources).items()}
-    classes, types, class_names = read_classes(sources), _rope_types(model), _classes_by_arch(model)
-    archs, shared = {}, _shared_kv(model)
+    classes = read_classes(sources)
+    types = _rope_types(model)
+    class_names = _classes_by_arch(model)
+    archs = {}
+    shared = _shared_kv(model)
     for constant, name in names.items():
         if constant != "UNKNOWN":
-            archs[name] = _one(constant, class_names.get(constant, ""), types.get(constant, ["none"]), classes, keys)
+            archs[name] = _one(
+                constant,
+                class_names.get(constant, ""),
+                types.get(constant, ["none"]),
+                classes,
+                keys,
+            )
             archs[name]["shared_kv"] = shared.get(constant)
     return archs
 
 
-def _one(constant: str, name: str, types: list[str], classes: dict[str, ModelClass], keys: dict[str, str]) -> Any:
-    hparams, graph = method_of(classes, name, "load_arch_hparams"), graph_of(classes, name)
+def _one(
+    constant: str, name: str, types: list[str], classes: dict[str, ModelClass], keys: dict[str, str]
+) -> Any:
+    hparams = method_of(classes, name, "load_arch_hparams")
+    graph = graph_of(classes, name)
     tensors = method_of(classes, name, "load_arch_tensors")
     only = ONLY_FOR.search(graph)
-    rotates = bool(ROTATION.search(graph)) and (only is None or f"LLM_ARCH_{constant} " in only.group(1) + " ")
+    rotates = bool(ROTATION.search(graph)) and (
+        only is None or f"LLM_ARCH_{constant} " in only.group(1) + " "
+    )
     entry: dict[str, Any] = {"class": name, "rope": types, "rotates": rotates and types != ["none"]}
     entry["keys"] = sorted({keys[key] for key, _ in KEY.findall(hparams) if key in keys})
     entry["required_arrays"] = sorted(
@@ -51,7 +79,8 @@ def _one(constant: str, name: str, types: list[str], classes: dict[str, ModelCla
     entry["longrope_only"] = "LLAMA_ROPE_SCALING_TYPE_LONGROPE" in tensors
     renamed = set(RENAMED.findall(graph))
     entry["divides"] = any(
-        "rope_f" in at or "get_rope_factors" in at or at in renamed for at in ROTATION.findall(graph)
+        "rope_f" in at or "get_rope_factors" in at or at in renamed
+        for at in ROTATION.findall(graph)
     )
     entry["window"] = _window(hparams, graph)
     interval = RECURRENT.search(hparams)
@@ -64,11 +93,16 @@ def _one(constant: str, name: str, types: list[str], classes: dict[str, ModelCla
 
 
 def _normalises_late(graph: str) -> bool:
-    """Whether queries are normalised after their rotation and not before, in any function of a graph."""
+    """Whether queries are normalised after their rotation and not before, in any function of a
+    graph.
+    """
     late, early = False, False
     for function in re.split(r"\n(?=[^\n ][^\n]*\bllama_model_|llama_model_)", graph):
         rotation = ROTATION.search(function)
-        norms = [match.start() for match in re.finditer(r"attn_q_norm|ggml_rms_norm\(ctx0, Qcur", function)]
+        norms = [
+            match.start()
+            for match in re.finditer(r"attn_q_norm|ggml_rms_norm\(ctx0, Qcur", function)
+        ]
         if norms:
             late |= rotation is not None and norms[0] > rotation.start()
             early |= rotation is None or norms[0] < rotation.start()
@@ -90,14 +124,18 @@ def _window(hparams: str, graph: str) -> dict[str, Any] | None:
         "interval": interval,
         "dense_first": bool(pattern and pattern.group(2)),
         "inherits_scale": bool(scale and "rope_freq_scale_train" in scale.group(1)),
-        "inherits_base": bool(re.search(r"rope_freq_base_train_swa\s*=\s*hparams\.rope_freq_base_train;", hparams)),
+        "inherits_base": bool(
+            re.search(r"rope_freq_base_train_swa\s*=\s*hparams\.rope_freq_base_train;", hparams)
+        ),
         "own_base": bool(re.search(r"get_rope_freq_base|rope_freq_base_train_swa", graph)),
         "own_scale": bool(re.search(r"get_rope_freq_scale|rope_freq_scale_train_swa", graph)),
     }
 
 
 def _shared_kv(model: str) -> dict[str, dict[str, int]]:
-    """How far before the first layer without own keys the one lies whose keys it takes, with a window and without."""
+    """How far before the first layer without own keys the one lies whose keys it takes, with a
+    window and without.
+    """
     return {
         arch: {"window": int(window), "other": int(other)}
         for archs, window, other in REUSE.findall(model)
@@ -116,7 +154,9 @@ def _table_of_keys(sources: Path) -> dict[str, str]:
 def _rope_types(model: str) -> dict[str, list[str]]:
     """The types that llama_model_rope_type gives each architecture, that without sections last."""
     body = model[model.index("llama_rope_type llama_model_rope_type(") :]
-    body, calls, waiting = body[: body.index("\n}\n")], dict[str, list[str]](), list[str]()
+    body = body[: body.index("\n}\n")]
+    calls = dict[str, list[str]]()
+    waiting = list[str]()
     for line in body.splitlines():
         waiting += re.findall(r"case LLM_ARCH_(\w+):", line)
         types = [ROPE_TYPES[name] for name in re.findall(r"LLAMA_ROPE_TYPE_(\w+)", line)]
@@ -129,7 +169,8 @@ def _rope_types(model: str) -> dict[str, list[str]]:
 
 
 def _classes_by_arch(model: str) -> dict[str, str]:
-    class_names, waiting = dict[str, str](), list[str]()
+    class_names = dict[str, str]()
+    waiting = list[str]()
     for line in model[model.index("llama_model_mapping(") :].splitlines():
         waiting += re.findall(r"case LLM_ARCH_(\w+):", line)
         match = re.search(r"return new llama_model_(\w+)\(", line)

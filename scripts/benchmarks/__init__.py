@@ -1,1 +1,3 @@
-"""Measurements of time and memory, each beside `cp` or another program; `scripts/bench` lists them."""
+"""Measurements of time and memory, each beside `cp` or another program; `scripts/bench` lists
+them.
+"""

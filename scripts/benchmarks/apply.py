@@ -11,7 +11,9 @@ from .measure import compare
 
 
 def main() -> None:
-    """Compare without waiting for the disk on both sides, and then with an fsync of every file on both sides."""
+    """Compare without waiting for the disk on both sides, and then with an fsync of every file on
+    both sides.
+    """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gigabytes", type=float, default=7)
     parser.add_argument("--dir", type=Path, default=Path())
@@ -21,9 +23,21 @@ def main() -> None:
     work = given.dir / "bench-work"
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir()
-    source, out = work / "model", work / "out"
+    source = work / "model"
+    out = work / "out"
     checkpoint(source, given.gigabytes, "llama")
-    apply = [sys.executable, "-m", "ropeconv", "apply", str(source), "--yarn", "16", "-q", "-o", str(out)]
+    apply = [
+        sys.executable,
+        "-m",
+        "ropeconv",
+        "apply",
+        str(source),
+        "--yarn",
+        "16",
+        "-q",
+        "-o",
+        str(out),
+    ]
     copy = f"cp -r {shlex.quote(str(source))} {shlex.quote(str(out))}"
     cached = {
         "cp -r": shlex.split(copy),
@@ -32,7 +46,11 @@ def main() -> None:
         "... folded": [*apply, "--no-fsync", "--encoding", "weights"],
     }
     synced = {
-        "cp -r, sync": ["sh", "-c", f"{copy} && sync {shlex.quote(str(out))}/* {shlex.quote(str(out))}"],
+        "cp -r, sync": [
+            "sh",
+            "-c",
+            f"{copy} && sync {shlex.quote(str(out))}/* {shlex.quote(str(out))}",
+        ],
         "apply": apply,
         "apply, folded": [*apply, "--encoding", "weights"],
     }

@@ -1,7 +1,9 @@
-"""The bound, against the algorithm of the post (https://kexue.fm/archives/10122) in numpy, on the same machine.
+"""The bound, against the algorithm of the post (https://kexue.fm/archives/10122) in numpy, on the
+same machine.
 
-That one looks for the first base of a grid with no negative sum, five grids each ten times as fine as the one before:
-111,110 passes over all distances in float32. One pass is timed here, and multiplied.
+That one looks for the first base of a grid with no negative sum, five grids each ten times as fine
+as the one before: 111,110 passes over all distances in float32. One pass is timed here, and
+multiplied.
 """
 
 import statistics
@@ -34,7 +36,9 @@ def post(length: int, base: float) -> float:
     lowest = np.inf
     for start in range(0, length, 1 << 16):
         distances = np.arange(start, min(start + (1 << 16), length), dtype=np.float32)
-        lowest = min(lowest, float(np.cos(np.multiply.outer(distances, inv_freq)).sum(axis=1).min()))
+        lowest = min(
+            lowest, float(np.cos(np.multiply.outer(distances, inv_freq)).sum(axis=1).min())
+        )
     return lowest
 
 
@@ -43,9 +47,15 @@ def main() -> None:
     for length in LENGTHS:
         ours = seconds(smallest_log_base, Sums(128), length)
         published = statistics.median(seconds(post, length, 1e5 * length) for _ in range(3))
-        print(f"{length:>10,} {ours:>8.2f} {published * PASSES:>12,.0f} {published * PASSES / ours:>8,.0f} x")
+        print(
+            f"{length:>10,} {ours:>8.2f} {published * PASSES:>12,.0f}"
+            f" {published * PASSES / ours:>8,.0f} x"
+        )
     look_up = [sys.executable, "-c", LOOK_UP]
-    took = [float(subprocess.run(look_up, capture_output=True, text=True, check=True).stdout) for _ in range(3)]
+    took = [
+        float(subprocess.run(look_up, capture_output=True, text=True, check=True).stdout)
+        for _ in range(3)
+    ]
     print(f"from the table, first look-up of a process: {1e3 * statistics.median(took):.1f} ms")
     vector = np.exp(-np.sort(np.random.default_rng(0).uniform(0, 12, 64)))
     for name, inv_freq in (("random", vector), ("theta 5e9", bound_vector())):

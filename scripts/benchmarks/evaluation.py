@@ -38,10 +38,13 @@ def text() -> str:
 def write_tokenizer(folder: Path) -> None:
     """Writes a tokenizer of 8,192 tokens for `text`."""
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(vocab_size=8192, special_tokens=["<s>"], show_progress=False)
     tokenizer.train_from_iterator([text()], trainer)
-    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>").save_pretrained(folder)
+    transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<s>"
+    ).save_pretrained(folder)
 
 
 def checkpoint(folder: Path, hidden: int = 512, layers: int = 8, vocabulary: int = 8192) -> Path:
@@ -49,9 +52,15 @@ def checkpoint(folder: Path, hidden: int = 512, layers: int = 8, vocabulary: int
     write_tokenizer(folder)
     torch.manual_seed(0)
     config = transformers.LlamaConfig(
-        hidden_size=hidden, intermediate_size=3 * hidden, num_hidden_layers=layers, num_attention_heads=hidden // 64,
-        num_key_value_heads=hidden // 64, head_dim=64, vocab_size=vocabulary, max_position_embeddings=TRAINED,
-    )  # fmt: skip
+        hidden_size=hidden,
+        intermediate_size=3 * hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=hidden // 64,
+        num_key_value_heads=hidden // 64,
+        head_dim=64,
+        vocab_size=vocabulary,
+        max_position_embeddings=TRAINED,
+    )
     transformers.LlamaForCausalLM(config).save_pretrained(folder)
     return folder
 
@@ -92,23 +101,21 @@ def memory(model: Path, folder: Path) -> dict[str, Any]:
     """Peak memory at 32k tokens with a vocabulary of 150,000, above weights, keys and values."""
     wide = checkpoint(folder / "wide", hidden=128, layers=2, vocabulary=150_000)
     code = (
-        "import sys\n"
-        "from ropeconv.evaluate.runners.runner import RunnerRequest\n"
-        "from ropeconv.evaluate.runners.opening import open_runner\n"
-        "from ropeconv.evaluate.row import parse_rows\n"
-        "request = RunnerRequest(sys.argv[1], parse_rows('base'), device='cpu', dtype='float32')\n"
-        "with open_runner(request) as (runner, rows):\n"
-        "    with runner.engine(rows[0]) as engine:\n"
-        "        ids = [number % 8000 for number in range(int(sys.argv[2]))]\n"
-        "        engine.token_losses(ids[:64], [63])\n"
-        "        status = lambda: dict(line.split(':', 1) for line in open('/proc/self/status'))\n"
-        "        memory = lambda name: int(status()[name].split()[0])\n"
-        "        before = memory('VmRSS')\n"
-        "        open('/proc/self/clear_refs', 'w').write('5')  # the peak so far is that of loading\n"
-        "        engine.token_losses(ids, list(range(1, len(ids))))\n"
-        "        print(before * 1024, memory('VmHWM') * 1024)\n"
+        "import sys\nfrom ropeconv.evaluate.runners.runner import RunnerRequest\nfrom"
+        " ropeconv.evaluate.runners.opening import open_runner\nfrom ropeconv.evaluate.row import"
+        " parse_rows\nrequest = RunnerRequest(sys.argv[1], parse_rows('base'), device='cpu',"
+        " dtype='float32')\nwith open_runner(request) as (runner, rows):\n    with"
+        " runner.engine(rows[0]) as engine:\n        ids = [number % 8000 for number in"
+        " range(int(sys.argv[2]))]\n        engine.token_losses(ids[:64], [63])\n        status ="
+        " lambda: dict(line.split(':', 1) for line in open('/proc/self/status'))\n        memory ="
+        " lambda name: int(status()[name].split()[0])\n        before = memory('VmRSS')\n       "
+        " open('/proc/self/clear_refs', 'w').write('5')  # the peak so far is that of loading\n    "
+        "    engine.token_losses(ids, list(range(1, len(ids))))\n        print(before * 1024,"
+        " memory('VmHWM') * 1024)\n"
     )
-    completed = subprocess.run([sys.executable, "-c", code, wide, "32768"], check=True, capture_output=True)
+    completed = subprocess.run(
+        [sys.executable, "-c", code, wide, "32768"], check=True, capture_output=True
+    )
     before, peak = map(int, completed.stdout.split())
     cache = 2 * 2 * 128 * 4 * 32768  # layers, keys and values, numbers of a token, bytes
     return {
@@ -133,7 +140,9 @@ for ids, first in cases:
     settings = llama.llama_context_default_params()
     settings.n_ctx, settings.n_batch, settings.n_ubatch = len(ids), 512, 512
     settings.n_threads = settings.n_threads_batch = threads
-    context, losses, batch = llama.llama_init_from_model(model, settings), [], llama.llama_batch_init(512, 0, 1)
+    context = llama.llama_init_from_model(model, settings)
+    losses = []
+    batch = llama.llama_batch_init(512, 0, 1)
     begin = time.perf_counter()
     for start in range(0, len(ids), 512):
         batch.n_tokens = len(ids[start : start + 512])
@@ -144,8 +153,10 @@ for ids, first in cases:
         llama.llama_decode(context, batch)
         for index in range(batch.n_tokens):
             if batch.logits[index]:
-                row = np.ctypeslib.as_array(llama.llama_get_logits_ith(context, index), (width,)).astype(float)
-                losses.append(np.log(np.exp(row - row.max()).sum()) + row.max() - row[ids[start + index + 1]])
+                logits = llama.llama_get_logits_ith(context, index)
+                row = np.ctypeslib.as_array(logits, (width,)).astype(float)
+                log_sum = np.log(np.exp(row - row.max()).sum()) + row.max()
+                losses.append(log_sum - row[ids[start + index + 1]])
     times.append(time.perf_counter() - begin)
     llama.llama_free(context)
 print(sum(times))
@@ -159,24 +170,35 @@ def gguf(model: Path, folder: Path) -> dict[str, Any]:
 
     ropeconv.apply(model, as_is=True, to="gguf", out=folder / "model.gguf")
     with (
-        opened(folder / "model.gguf", "base", dtype="auto", lengths="256,768,2048", windows=4) as evaluation,
+        opened(
+            folder / "model.gguf", "base", dtype="auto", lengths="256,768,2048", windows=4
+        ) as evaluation,
         Journal(folder / "gguf", EVAL, evaluation.runner.source) as journal,
     ):
         cases = [(unit.case.ids.tolist(), int(unit.case.targets[0])) for unit in evaluation.units]
         taken = seconds(lambda: evaluation.run(journal))
     command = [sys.executable, "-c", PLAIN, str(folder / "model.gguf"), str(threads())]
-    plain = float(subprocess.run(command, input=json.dumps(cases), check=True, capture_output=True, text=True).stdout)
+    plain = float(
+        subprocess.run(
+            command, input=json.dumps(cases), check=True, capture_output=True, text=True
+        ).stdout
+    )
     return {"row, s": taken, "plain loop, s": plain, "ratio": taken / plain}
 
 
 PARTS: dict[str, Callable[..., dict[str, Any]]] = {
-    "swap": swap, "estimate": estimate, "memory": memory, "gguf": gguf,
-}  # fmt: skip
+    "swap": swap,
+    "estimate": estimate,
+    "memory": memory,
+    "gguf": gguf,
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", type=Path, help="a checkpoint with its tokenizer (default: one made here)")
+    parser.add_argument(
+        "--model", type=Path, help="a checkpoint with its tokenizer (default: one made here)"
+    )
     parser.add_argument("--only", default=",".join(PARTS), help="parts to run")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:

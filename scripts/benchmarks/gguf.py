@@ -1,7 +1,9 @@
-"""GGUF: patching against `cp` and `gguf-new-metadata`, exporting against llama.cpp's convert_hf_to_gguf.py.
+"""GGUF: patching against `cp` and `gguf-new-metadata`, exporting against llama.cpp's
+convert_hf_to_gguf.py.
 
-Exports and the way back run by one thread too. None waits for the disk to have what was written. Each command several
-times, the first left out where there are more; prints medians and the largest process of each.
+Exports and the way back run by one thread too. None waits for the disk to have what was written.
+Each command several times, the first left out where there are more; prints medians and the largest
+process of each.
 """
 
 import argparse
@@ -13,7 +15,9 @@ from pathlib import Path
 from .checkpoints import CONFIGS, checkpoint
 from .measure import ROOT, compare, cost
 
-ALONE = "import os; os.sched_getaffinity = lambda process: {0}; from ropeconv.cli import main; main()"
+ALONE = (
+    "import os; os.sched_getaffinity = lambda process: {0}; from ropeconv.cli import main; main()"
+)
 """ropeconv, which takes the machine for one with a single core."""
 
 
@@ -26,7 +30,9 @@ def main() -> None:
     parser.add_argument("--converter", type=Path, help="llama.cpp's convert_hf_to_gguf.py")
     parser.add_argument("--model-type", choices=CONFIGS, default="llama")
     parser.add_argument("--outtypes", nargs="+", default=["bf16", "f16", "q8_0"])
-    parser.add_argument("--cold", action="store_true", help="exports read their source from the disk")
+    parser.add_argument(
+        "--cold", action="store_true", help="exports read their source from the disk"
+    )
     parser.add_argument("--make", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.make:
@@ -34,20 +40,41 @@ def main() -> None:
     work = (given.dir / "bench-work").resolve()
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir()
-    source, out, model = work / "model", work / "out.gguf", work / "model.gguf"
-    # in a process of its own: a child's peak memory counts from what its parent held when it was started
+    source = work / "model"
+    out = work / "out.gguf"
+    model = work / "model.gguf"
+    # in a process of its own: a child's peak memory counts from what its parent held when it was
+    # started
     make = ["--make", source, "--gigabytes", str(given.gigabytes), "--model-type", given.model_type]
     subprocess.run([sys.executable, "-m", "scripts.benchmarks", "gguf", *make], check=True)
     python = sys.executable
-    tool, alone = [python, "-m", "ropeconv", "apply"], [python, "-c", ALONE, "apply"]
+    tool = [python, "-m", "ropeconv", "apply"]
+    alone = [python, "-c", ALONE, "apply"]
     env = {"PYTHONPATH": str(given.converter.parent / "gguf-py")} if given.converter else {}
     for outtype in given.outtypes:
-        ours = [str(source), "--as-is", "--to", "gguf", "--outtype", outtype, "--no-fsync", "-q", "-o", str(out)]
+        ours = [
+            str(source),
+            "--as-is",
+            "--to",
+            "gguf",
+            "--outtype",
+            outtype,
+            "--no-fsync",
+            "-q",
+            "-o",
+            str(out),
+        ]
         runs = {"apply --to gguf": [*tool, *ours], "... by one thread": [*alone, *ours]}
         if given.converter:
-            theirs = [python, str(ROOT / "scripts" / "unknown_tokenizer.py"), str(given.converter), str(source)]
+            theirs = [
+                python,
+                str(ROOT / "scripts" / "unknown_tokenizer.py"),
+                str(given.converter),
+                str(source),
+            ]
             runs["convert_hf_to_gguf.py"] = [*theirs, "--outtype", outtype, "--outfile", str(out)]
-        title, cold = f"export of {given.model_type}, {outtype}", source if given.cold else None
+        title = f"export of {given.model_type}, {outtype}"
+        cold = source if given.cold else None
         compare(title, runs, out, given.rounds, env=env, in_turns=True, cold=cold)
     if given.model_type != "llama":
         return shutil.rmtree(work)
@@ -56,7 +83,14 @@ def main() -> None:
     back = [str(model), "--as-is", "--to", "safetensors", "--no-fsync", "-q", "-o", str(folder)]
     runs = {"apply --to safetensors": [*tool, *back], "... by one thread": [*alone, *back]}
     compare("GGUF to safetensors", runs, folder, given.rounds, in_turns=True)
-    new = [str(Path(python).with_name("gguf-new-metadata")), "--force", "--general-name", "x", str(model), str(out)]
+    new = [
+        str(Path(python).with_name("gguf-new-metadata")),
+        "--force",
+        "--general-name",
+        "x",
+        str(model),
+        str(out),
+    ]
     runs = {
         "cp": ["cp", str(model), str(out)],
         "apply": [*tool, str(model), "--yarn", "4", "--no-fsync", "-q", "-o", str(out)],

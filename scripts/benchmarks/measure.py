@@ -18,7 +18,9 @@ ROOT = Path(__file__).parents[2]
 
 
 class Cost(NamedTuple):
-    """What a command took: wall time and processor time in seconds, and the megabytes of its own process."""
+    """What a command took: wall time and processor time in seconds, and the megabytes of its own
+    process.
+    """
 
     seconds: float
     processor: float
@@ -38,10 +40,15 @@ def cost(command: list[str], env: dict[str, str] | None = None, cwd: Path | None
     Raises:
         RuntimeError: It fails; the message has the end of what it printed.
     """
-    begin, peak = time.perf_counter(), 0
+    begin = time.perf_counter()
+    peak = 0
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=errors, env={**os.environ, **(env or {})}, cwd=cwd
+            command,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            env={**os.environ, **(env or {})},
+            cwd=cwd,
         )
         status = Path(f"/proc/{process.pid}/status")
         done, code, usage = os.wait4(process.pid, os.WNOHANG)
@@ -84,38 +91,47 @@ def compare(
         rounds: How often each runs; the first run is left out where there are more.
         base: The command that the ratios are to; the first by default.
         env: Further variables of the environment.
-        in_turns: Run one of each after the other, for commands that wait for the disk, whose speed changes with time.
-            Else each runs several times in a row: which pages a copy is given depends on what the command before it
-            gave back, and in turns one command would always be given the slow ones.
+        in_turns: Run one of each after the other, for commands that wait for the disk, whose speed
+            changes with time. Else each runs several times in a row: which pages a copy is given
+            depends on what the command before it gave back, and in turns one command would always
+            be given the slow ones.
         cold: A folder that is to be read from the disk.
     """
     costs: dict[str, list[Cost]] = {name: [] for name in commands}
     count = rounds + (rounds > 1)
-    for name in list(commands) * count if in_turns else [name for name in commands for _ in range(count)]:
+    for name in (
+        list(commands) * count if in_turns else [name for name in commands for _ in range(count)]
+    ):
         os.sync()  # what was written before is not part of it
         if cold is not None:
             uncache(cold)
         costs[name].append(cost(commands[name], env))
         shutil.rmtree(out) if out.is_dir() else out.unlink(missing_ok=True)
     medians = {
-        name: Cost(*(statistics.median(run[part] for run in runs[1:] or runs) for part in (0, 1)),
-                   max(run.megabytes for run in runs))
+        name: Cost(
+            *(statistics.median(run[part] for run in runs[1:] or runs) for part in (0, 1)),
+            max(run.megabytes for run in runs),
+        )
         for name, runs in costs.items()
-    }  # fmt: skip
+    }
     base = base or next(iter(commands))
     print(title)
     for name, middle in medians.items():
-        ratio, work = middle.seconds / medians[base].seconds, middle.processor / max(medians[base].processor, 0.01)
+        ratio = middle.seconds / medians[base].seconds
+        work = middle.processor / max(medians[base].processor, 0.01)
         print(
-            f"  {name:24} {middle.seconds:7.2f} s   {ratio:6.2f} x {base}   {middle.megabytes:6.0f} MB"
-            f"   processor {middle.processor:7.2f} s   {work:6.2f} x",
+            f"  {name:24} {middle.seconds:7.2f} s   {ratio:6.2f} x {base}   {middle.megabytes:6.0f}"
+            f" MB   processor {middle.processor:7.2f} s   {work:6.2f} x",
             flush=True,
         )
 
 
 def sparse_safetensors(path: Path, shapes: dict[str, tuple[int, ...]]) -> int:
-    """Write a file of bfloat16 zeros that takes no space on the disk, and return the bytes of its tensors."""
-    at, header = 0, {}
+    """Write a file of bfloat16 zeros that takes no space on the disk, and return the bytes of its
+    tensors.
+    """
+    at = 0
+    header = {}
     for name, shape in shapes.items():
         size = 2 * math.prod(shape)
         header[name] = {"dtype": "BF16", "shape": list(shape), "data_offsets": [at, at + size]}

@@ -1,4 +1,6 @@
-"""CPU seconds of commands that do little, which people notice as the time until the command line answers."""
+"""CPU seconds of commands that do little, which people notice as the time until the command line
+answers.
+"""
 
 import argparse
 import compileall
@@ -25,6 +27,8 @@ def main() -> None:
     compileall.compile_dir(ROOT / "ropeconv", quiet=2)
     print(f"{'command':34} {'CPU s':>7} {'aim':>7}")
     for name, (words, aim) in COMMANDS.items():
-        runs = [cost([sys.executable, "-m", "ropeconv", *words], cwd=ROOT) for _ in range(given.rounds)]
+        runs = [
+            cost([sys.executable, "-m", "ropeconv", *words], cwd=ROOT) for _ in range(given.rounds)
+        ]
         least = min(run.processor for run in runs)
         print(f"{name:34} {least:7.2f} {aim:7.2f}{'  above' if least > aim else ''}", flush=True)

@@ -1,7 +1,9 @@
-"""What `ropeconv tune` finds on held-out text and what it takes, on a small model trained here or a given one.
+"""What `ropeconv tune` finds on held-out text and what it takes, on a small model trained here or a
+given one.
 
-With --all also on the real model that scripts/real_model fetches, for 1.25 times its trained context: more
-than an hour on two cores. Its passes are in a journal in the cache, with which a killed run goes on.
+With --all also on the real model that scripts/real_model fetches, for 1.25 times its trained
+context: more than an hour on two cores. Its passes are in a journal in the cache, with which a
+killed run goes on.
 """
 
 import argparse
@@ -19,23 +21,38 @@ REAL = SearchSettings("10k", start="yarn", windows=4, targets=512, steps=6)
 """What is searched for on the real model, in bfloat16."""
 
 
-def measure(model: Path, texts: str, context: str, seeds: int, windows: int, journals: Path) -> None:
+def measure(
+    model: Path, texts: str, context: str, seeds: int, windows: int, journals: Path
+) -> None:
     """Prints a row of a Markdown table for each seed, and draws the first result.
 
-    model: a checkpoint. texts: pattern of files. context: to reach. seeds: how many. windows: that are read. journals:
-    a folder for them, so that every search reads its formulas itself.
+    model: a checkpoint. texts: pattern of files. context: to reach. seeds: how many. windows: that
+    are read. journals: a folder for them, so that every search reads its formulas itself.
     """
-    print("| seed | seconds | steps | on its windows | held out, minus the best formula | errors | inside |")
+    print(
+        "| seed | seconds | steps | on its windows | held out, minus the best formula | errors |"
+        " inside |"
+    )
     print("|---|---|---|---|---|---|---|")
     for seed in range(seeds):
         begin = time.perf_counter()
         settings = SearchSettings(context, seed=seed, windows=windows)
         tuning = tune_model(model, [texts], settings, journal=journals / f"{seed}.jsonl")
-        line = f"| {seed} | {time.perf_counter() - begin:.0f} | {tuning.steps} | {tuning.searched:+.4f} |"
+        line = (
+            f"| {seed} | {time.perf_counter() - begin:.0f} | {tuning.steps} |"
+            f" {tuning.searched:+.4f} |"
+        )
         if seed == 0:
             write_plot(tuning, Path("tuning.svg"))
-        row = next((candidate for candidate in tuning.rows if candidate.name.startswith("tuned")), None)
-        if row is None or row.total.difference is None or row.total.error is None or row.inside.difference is None:
+        row = next(
+            (candidate for candidate in tuning.rows if candidate.name.startswith("tuned")), None
+        )
+        if (
+            row is None
+            or row.total.difference is None
+            or row.total.error is None
+            or row.inside.difference is None
+        ):
             print(f"{line} found nothing better than {tuning.best_formula} | | |", flush=True)
             continue
         total = row.total
@@ -47,15 +64,21 @@ def measure(model: Path, texts: str, context: str, seeds: int, windows: int, jou
 
 
 def tune_real(real: RealModel, folder: Path) -> TuningResult:
-    """What is found for the real model. folder: for a file with all its texts, which are shorter than a window."""
+    """What is found for the real model. folder: for a file with all its texts, which are shorter
+    than a window.
+    """
     manual = folder / "manual.txt"
-    manual.write_text("\n\n".join(path.read_text("utf-8") for path in sorted(real.texts.iterdir())), "utf-8")
+    manual.write_text(
+        "\n\n".join(path.read_text("utf-8") for path in sorted(real.texts.iterdir())), "utf-8"
+    )
     return tune_model(real.checkpoint, [manual], REAL, device="cpu", dtype="bfloat16")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", type=Path, help="a checkpoint (default: one trained here, for 64 tokens)")
+    parser.add_argument(
+        "--model", type=Path, help="a checkpoint (default: one trained here, for 64 tokens)"
+    )
     parser.add_argument("--text", help="pattern of its texts")
     parser.add_argument("--context", default="256", help="to reach, in tokens")
     parser.add_argument("--seeds", type=int, default=3)
@@ -66,7 +89,8 @@ def main() -> None:
         model, texts = given.model, given.text
         if model is None:
             make(Path(name) / "trained", steps=400)
-            model, texts = Path(name) / "trained" / "model", f"{name}/trained/texts/*.txt"
+            model = Path(name) / "trained" / "model"
+            texts = f"{name}/trained/texts/*.txt"
         measure(model, texts, given.context, given.seeds, given.windows, Path(name) / "journals")
         if given.all:
             print(tune_real(real_model(), Path(name)).sentence)

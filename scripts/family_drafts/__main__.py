@@ -1,14 +1,18 @@
-"""Drafts the file of a model family from the installed transformers, and says which model types are still unknown.
+"""Drafts the file of a model family from the installed transformers, and says which model types are
+still unknown.
 
-`scripts/families MODEL_TYPE` prints the TOML of a family as far as its classes say it: what they are, config defaults,
-layout, layer types, windows, names of projections and norms. A person finishes it, and reads the classes. Of a family
-that is there, it says below that where the draft and the file disagree, and then it exits with 1.
+`scripts/families MODEL_TYPE` prints the TOML of a family as far as its classes say it: what they
+are, config defaults, layout, layer types, windows, names of projections and norms. A person
+finishes it, and reads the classes. Of a family that is there, it says below that where the draft
+and the file disagree, and then it exits with 1.
 
-`scripts/families --check` lists the model types that rotate: known, with their family; refused, with the reason; or
-unknown, and then it exits with 1. `scripts/families --unknown` prints the names of the unknown ones alone.
+`scripts/families --check` lists the model types that rotate: known, with their family; refused,
+with the reason; or unknown, and then it exits with 1. `scripts/families --unknown` prints the names
+of the unknown ones alone.
 
-`scripts/families --keys` writes the keys of the config classes of all families anew, by which `ropeconv` suggests a
-family for an unknown model type, and those about RoPE that they compute with: do that with every new family.
+`scripts/families --keys` writes the keys of the config classes of all families anew, by which
+`ropeconv` suggests a family for an unknown model type, and those about RoPE that they compute with:
+do that with every new family.
 """
 
 import argparse
@@ -26,15 +30,23 @@ from .walk import walk
 
 
 def main() -> int:
-    """Answers the command line. Returns 1 where a model type is unknown, or a draft and its family disagree."""
+    """Answers the command line. Returns 1 where a model type is unknown, or a draft and its family
+    disagree.
+    """
     parser = argparse.ArgumentParser(
-        prog="scripts/families", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="scripts/families",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("model_type", nargs="?", help="whose family to draft")
     parser.add_argument("--check", action="store_true", help="list every model type that rotates")
-    parser.add_argument("--unknown", action="store_true", help="print the names of those that are unknown")
     parser.add_argument(
-        "--keys", action="store_true", help="write config_keys.json and rope_keys.json of ropeconv/models anew"
+        "--unknown", action="store_true", help="print the names of those that are unknown"
+    )
+    parser.add_argument(
+        "--keys",
+        action="store_true",
+        help="write config_keys.json and rope_keys.json of ropeconv/models anew",
     )
     given = parser.parse_args()
     logging.disable(logging.WARNING)
@@ -63,7 +75,9 @@ def show(model_type: str) -> int:
 
 
 def check(names_only: bool) -> int:
-    """Prints what ropeconv says of the model types that rotate. Returns 1 where it says nothing of one of them."""
+    """Prints what ropeconv says of the model types that rotate. Returns 1 where it says nothing of
+    one of them.
+    """
     rotating = [state for state in walk() if state.rotates]
     unknown = [state.name for state in rotating if state.state == "unknown"]
     if names_only:
@@ -72,7 +86,11 @@ def check(names_only: bool) -> int:
     for state in rotating:
         sys.stdout.write(f"{state.name:40} {state.state:8} {state.detail}\n")
     counts = Counter(state.state for state in rotating)
-    sys.stdout.write(f"{len(rotating)} rotate: " + ", ".join(f"{counts[key]} {key}" for key in sorted(counts)) + "\n")
+    sys.stdout.write(
+        f"{len(rotating)} rotate: "
+        + ", ".join(f"{counts[key]} {key}" for key in sorted(counts))
+        + "\n"
+    )
     return int(bool(unknown))
 
 

@@ -10,14 +10,27 @@ from .config_facts import scaling
 
 WRITTEN = ("name", "display_name", "model_types", "source")
 """Fields that a person writes."""
-ANY_OF = ("layer", "input_norm", "hidden", "heads", "kv_heads", "layers", "context", "partial", "head_dim")
-"""Lists of names of which the file may have more: those of other versions and of models around this one."""
+ANY_OF = (
+    "layer",
+    "input_norm",
+    "hidden",
+    "heads",
+    "kv_heads",
+    "layers",
+    "context",
+    "partial",
+    "head_dim",
+)
+"""Lists of names of which the file may have more: those of other versions and of models around this
+one.
+"""
 REQUIRED = {"weights": ("q", "k", "fused", "q_norm", "k_norm"), "window": ("key",)}
 """What the file says, and the draft has to find too where it has that table."""
 
 
 def disagreements(family: Family, facts: dict[str, Any]) -> list[str]:
-    """The fields in which a draft and the file of a family say different things, a sentence for each.
+    """The fields in which a draft and the file of a family say different things, a sentence for
+    each.
 
     family: from the file. facts: the draft.
     """
@@ -30,13 +43,25 @@ def disagreements(family: Family, facts: dict[str, Any]) -> list[str]:
             continue
         for key, value in drafted.items():
             if key == "partial" or (ours.get("leading") and key in ("last", "rest")):
-                continue  # the other keys of the share, and the first layer of an interval in place of the last
+                # the other keys of the share, and the first layer of an interval in place of the
+                # last
+                continue
             mine = scaling(ours[key]) if key == "scaling" and ours[key] else ours[key]
-            alike = set(value) <= set(mine) if isinstance(value, list) and key in ANY_OF else mine == value
+            alike = (
+                set(value) <= set(mine)
+                if isinstance(value, list) and key in ANY_OF
+                else mine == value
+            )
             if key == "types":
                 alike = value.items() <= mine.items()
             wrong += [] if alike else [f"{table}.{key} is {mine}, and the draft has {value}"]
     for table, keys in REQUIRED.items():
-        absent = [key for key in keys if table in facts and fields[table][key] and not facts[table].get(key)]
-        wrong += [f"{table}.{key} is {fields[table][key]}, and the draft has none" for key in absent]
+        absent = [
+            key
+            for key in keys
+            if table in facts and fields[table][key] and not facts[table].get(key)
+        ]
+        wrong += [
+            f"{table}.{key} is {fields[table][key]}, and the draft has none" for key in absent
+        ]
     return wrong

@@ -17,14 +17,23 @@ IN_KWARGS = re.compile(r"""kwargs\.(?:pop|get|setdefault)\(\s*"(\w+)\"""")
 
 
 def keys_of(family: Family) -> list[str]:
-    """The keys of the config class of a family's text model, and those that earlier configs have; empty without it."""
+    """The keys of the config class of a family's text model, and those that earlier configs have;
+    empty without it.
+    """
     if family.text_type not in config_classes():
         return []
     config = default_config(family.text_type)
     kind = type(config.get_text_config() if family.halves else config)
-    fields = {name for name in inspect.get_annotations(kind) if not name.startswith(("base_model", "keys_to"))}
+    fields = {
+        name
+        for name in inspect.get_annotations(kind)
+        if not name.startswith(("base_model", "keys_to"))
+    }
     earlier = {*LEGACY, *kind.attribute_map.values(), *IN_KWARGS.findall(inspect.getsource(kind))}
-    return sorted({name for name in fields | earlier if not name.startswith("_")} - {"rope_parameters", "model_type"})
+    return sorted(
+        {name for name in fields | earlier if not name.startswith("_")}
+        - {"rope_parameters", "model_type"}
+    )
 
 
 def text() -> str:

@@ -1,4 +1,6 @@
-"""The draft of a family: what its classes in the installed transformers say, in the form of a file of families."""
+"""The draft of a family: what its classes in the installed transformers say, in the form of a file
+of families.
+"""
 
 import re
 from typing import Any
@@ -14,19 +16,26 @@ INTERLEAVED = re.compile(r"0?::2|1::2|view_as_complex|rotate_every_two")
 def draft(model_type: str) -> dict[str, Any]:
     """The family of a model type, without what its classes do not say.
 
-    Raises ValueError where transformers does not have it, or builds it from parts that have no defaults.
+    Raises ValueError where transformers does not have it, or builds it from parts that have no
+    defaults.
     """
     if model_type not in config_classes():
         raise ValueError(f"the installed transformers has no model type {model_type}")
     config = default_config(model_type)
     if config is None:
-        raise ValueError(f"the config class of {model_type} has no defaults for a part of it; name that part")
+        raise ValueError(
+            f"the config class of {model_type} has no defaults for a part of it; name that part"
+        )
     text = config.get_text_config()
-    text = text if text is config else default_config(text.model_type) or text  # the class's own, not this model's
+    text = (
+        text if text is config else default_config(text.model_type) or text
+    )  # the class's own, not this model's
     try:
         return _family(model_type, text)
     except (AttributeError, RuntimeError) as problem:
-        raise ValueError(f"the class of {model_type} cannot be made from its defaults: {problem}") from None
+        raise ValueError(
+            f"the class of {model_type} cannot be made from its defaults: {problem}"
+        ) from None
 
 
 def _family(model_type: str, text: Any) -> dict[str, Any]:
@@ -34,7 +43,9 @@ def _family(model_type: str, text: Any) -> dict[str, Any]:
     model = model_facts.build(text)
     attentions = list(model_facts.attentions(model))
     kinds = model_facts.rotating(model, text.model_type)
-    rotating = next((attention for attention in attentions if kinds.get(attention.layer_type, True)), None)
+    rotating = next(
+        (attention for attention in attentions if kinds.get(attention.layer_type, True)), None
+    )
     mla = hasattr(text, "kv_lora_rank")
     family: dict[str, Any] = {
         "name": model_type,

@@ -1,4 +1,6 @@
-"""The installed transformers as code: its model types, their config classes, and what their modelling files define."""
+"""The installed transformers as code: its model types, their config classes, and what their
+modelling files define.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,8 @@ BASES = re.compile(r"^class (\w+)\(([^)]*)\)", re.MULTILINE)
 class Module:
     """A modelling file, compiled.
 
-    path: of the file. code: of its classes and functions at the top level, by name. bases: of the classes. imports:
-    names that it takes from other modelling files, with the path of that file.
+    path: of the file. code: of its classes and functions at the top level, by name. bases: of the
+    classes. imports: names that it takes from other modelling files, with the path of that file.
     """
 
     path: Path
@@ -38,15 +40,24 @@ class Module:
     def uses(self, name: str) -> set[str]:
         """The names that a definition and its methods use.
 
-        Without its decorators, and without the class that models of text, images and sound share to initialise weights.
+        Without its decorators, and without the class that models of text, images and sound share to
+        initialise weights.
         """
         names = {used for code in nested(self.code[name]) for used in code.co_names}
-        return {used for used in (*names, *self.bases.get(name, ())) if not used.endswith("PreTrainedModel")}
+        return {
+            used
+            for used in (*names, *self.bases.get(name, ()))
+            if not used.endswith("PreTrainedModel")
+        }
 
     def source(self, name: str) -> str:
         """The text of a definition, from its first line to its last."""
         lines = [line for code in nested(self.code[name]) for _, _, line in code.co_lines() if line]
-        return "\n".join(self.path.read_text("utf-8").splitlines()[self.code[name].co_firstlineno - 1 : max(lines)])
+        return "\n".join(
+            self.path.read_text("utf-8").splitlines()[
+                self.code[name].co_firstlineno - 1 : max(lines)
+            ]
+        )
 
     def methods(self, name: str) -> set[str]:
         """The name of a definition and those inside it."""
@@ -100,7 +111,9 @@ def model_classes() -> dict[str, frozenset[str]]:
     for listing, classes in vars(modeling_auto).items():
         if listing.startswith("MODEL_") and listing.endswith("_MAPPING_NAMES"):
             for model_type, names in classes.items():
-                listings.setdefault(model_type, set()).update([names] if isinstance(names, str) else names)
+                listings.setdefault(model_type, set()).update(
+                    [names] if isinstance(names, str) else names
+                )
     return {model_type: frozenset(names) for model_type, names in listings.items()}
 
 
@@ -109,11 +122,15 @@ def modeling_files(model_type: str) -> tuple[Path, ...]:
     """The modelling files of a model type: its own, or those of the type whose classes it takes."""
     from transformers.models.auto.configuration_auto import model_type_to_module_name
 
-    module_files = tuple(sorted((models_folder() / model_type_to_module_name(model_type)).glob("modeling_*.py")))
+    module_files = tuple(
+        sorted((models_folder() / model_type_to_module_name(model_type)).glob("modeling_*.py"))
+    )
     if module_files:
         return module_files
     classes = model_classes().get(model_type, frozenset())
-    others = [other for other, names in model_classes().items() if names & classes and other != model_type]
+    others = [
+        other for other, names in model_classes().items() if names & classes and other != model_type
+    ]
     files = {path for other in others for path in (models_folder() / other).glob("modeling_*.py")}
     return tuple(sorted(path for path in files if module(path).code.keys() & classes))
 
@@ -132,7 +149,11 @@ def module(path: Path) -> Module:
     bases = {name: tuple(re.findall(r"\w+", listed)) for name, listed in BASES.findall(text)}
     return Module(
         path,
-        {function.co_name: function for function in code.co_consts if isinstance(function, CodeType)},
+        {
+            function.co_name: function
+            for function in code.co_consts
+            if isinstance(function, CodeType)
+        },
         bases,
         imports,
     )

@@ -1,4 +1,5 @@
-"""What the model class of a model type says: names of projections and norms, and which layers rotate.
+"""What the model class of a model type says: names of projections and norms, and which layers
+rotate.
 
 The class is built on the meta device, with as few layers as contain every layer type.
 """
@@ -20,7 +21,10 @@ from .rotates import ROTARY, definitions
 QUERIES = re.compile(r"(q|query|wq)(_b)?(_proj)?$")
 KEYS = re.compile(r"(k|key|wk|kv_a)(_proj)?(_with_mqa)?$")
 FUSED = re.compile(r"(query_key_value|W?qkv(_proj)?|c_attn)$", re.IGNORECASE)
-NORMS = {"q_norm": re.compile(r"^(q|query)_?(layer)?_?norm$"), "k_norm": re.compile(r"^(k|key)_?(layer)?_?norm$")}
+NORMS = {
+    "q_norm": re.compile(r"^(q|query)_?(layer)?_?norm$"),
+    "k_norm": re.compile(r"^(k|key)_?(layer)?_?norm$"),
+}
 NORM_SWITCH = re.compile(r"^(use_)?qk_?(layer)?_?norm$")
 """Config keys with which queries and keys get norms."""
 
@@ -31,7 +35,9 @@ class Rotated(Exception):
 
 @dataclass(frozen=True)
 class Attention:
-    """An attention module. layer: what holds it. name: in that. prefix: of the layer's tensors, with {layer}."""
+    """An attention module. layer: what holds it. name: in that. prefix: of the layer's tensors,
+    with {layer}.
+    """
 
     module: Any
     layer: Any
@@ -48,7 +54,8 @@ class Attention:
 def build(config: Any, few_layers: bool = True) -> Any:
     """The model of a text config without weights.
 
-    few_layers: as few as contain every layer type. Raises ValueError where its class cannot be made from defaults.
+    few_layers: as few as contain every layer type. Raises ValueError where its class cannot be made
+    from defaults.
     """
     import torch
     from transformers import AutoModel, AutoModelForCausalLM
@@ -61,7 +68,12 @@ def build(config: Any, few_layers: bool = True) -> Any:
     if getattr(config, "head_dim", 0) is None:
         config.head_dim = config.hidden_size // config.num_attention_heads
     factory = next(
-        (auto.from_config for auto in (AutoModelForCausalLM, AutoModel) if type(config) in auto._model_mapping), None
+        (
+            auto.from_config
+            for auto in (AutoModelForCausalLM, AutoModel)
+            if type(config) in auto._model_mapping
+        ),
+        None,
     )
     try:
         with torch.device("meta"):
@@ -69,17 +81,24 @@ def build(config: Any, few_layers: bool = True) -> Any:
     except (TypeError, ValueError, AttributeError, KeyError) as problem:
         if few_layers:
             return build(config, few_layers=False)
-        raise ValueError(f"the class of {config.model_type} cannot be made from its defaults: {problem}") from None
+        raise ValueError(
+            f"the class of {config.model_type} cannot be made from its defaults: {problem}"
+        ) from None
 
 
 def own_class(config: Any) -> Any:
-    """The class that takes a text config which no auto class takes: a part of a model of text and images.
+    """The class that takes a text config which no auto class takes: a part of a model of text and
+    images.
 
     config: of it. Raises ValueError where the modelling file has none.
     """
     for path in library.modeling_files(config.model_type):
         here = library.module(path)
-        names = [name for name in here.code if name.endswith("Model") and type(config).__name__ in here.configs(name)]
+        names = [
+            name
+            for name in here.code
+            if name.endswith("Model") and type(config).__name__ in here.configs(name)
+        ]
         loaded = importlib.import_module(".".join(("transformers", *path.parts[-3:-1], path.stem)))
         classes = [getattr(loaded, name) for name in names if "PreTrained" not in name]
         if classes:
@@ -103,7 +122,8 @@ def attentions(model: Any) -> Iterator[Attention]:
             or not any(QUERIES.match(name) or FUSED.match(name) for name in names)
         ):
             continue
-        layer, index = model.get_submodule(name[: where.start(3) - 1]), int(where[2])
+        layer = model.get_submodule(name[: where.start(3) - 1])
+        index = int(where[2])
         kind = kinds[index] if index < len(kinds) else ""
         yield Attention(module, layer, where[3], f"{base}{where[1] or ''}{{layer}}.", kind)
 
@@ -112,19 +132,27 @@ def weights(attention: Attention, config: Any) -> dict[str, Any]:
     """The table [weights]."""
     facts: dict[str, Any] = {"layer": [attention.prefix]}
     fused = attention.child(FUSED)
-    parts = {"fused": fused} if fused else {"q": attention.child(QUERIES), "k": attention.child(KEYS)}
+    parts = (
+        {"fused": fused} if fused else {"q": attention.child(QUERIES), "k": attention.child(KEYS)}
+    )
     parts |= {key: attention.child(pattern) for key, pattern in NORMS.items()}
     facts |= {key: value for key, value in parts.items() if value}
     if "q_norm" in facts:
         norm = query_norm(attention, config)
-        facts = facts | {"norm": norm} if norm else {key: facts[key] for key in facts if key not in NORMS}
+        facts = (
+            facts | {"norm": norm}
+            if norm
+            else {key: facts[key] for key in facts if key not in NORMS}
+        )
     first = attention.layer.get_submodule(facts.get("fused") or facts["q"])
     facts |= {"bias": True} if getattr(first, "bias", None) is not None else {}
     return facts | input_norm(attention)
 
 
 def query_norm(attention: Attention, config: Any) -> str:
-    """The kind of the norm of the queries, and whether it comes after the rotation; empty for one without weights."""
+    """The kind of the norm of the queries, and whether it comes after the rotation; empty for one
+    without weights.
+    """
     norm = attention.layer.get_submodule(attention.child(NORMS["q_norm"]))
     kind = norm_kind(norm)
     if not list(norm.parameters()):
@@ -154,9 +182,13 @@ def norm_kind(norm: Any) -> str:
 
 
 def input_norm(attention: Attention) -> dict[str, Any]:
-    """The entries `input` and `input_norm`: the norm that the layer applies before its attention."""
+    """The entries `input` and `input_norm`: the norm that the layer applies before its
+    attention.
+    """
     text = inspect.getsource(type(attention.layer).forward)
-    call = re.search(rf"self\.{attention.name.split('.')[0]}\((\s*(hidden_states=)?self\.\w+\()?", text)
+    call = re.search(
+        rf"self\.{attention.name.split('.')[0]}\((\s*(hidden_states=)?self\.\w+\()?", text
+    )
     before = text[: call.end()] if call else ""
     calls = [name for name in re.findall(r"self\.(\w+)\(", before) if re.search(r"norm|^ln", name)]
     if not calls:
@@ -168,7 +200,9 @@ def input_norm(attention: Attention) -> dict[str, Any]:
 
 
 def rotating(model: Any, model_type: str) -> dict[str, bool]:
-    """Whether the layers of each layer type rotate: their attention is run until it calls a rotary function."""
+    """Whether the layers of each layer type rotate: their attention is run until it calls a rotary
+    function.
+    """
     rotates: dict[str, bool] = {}
     for attention in attentions(model):
         if attention.layer_type and attention.layer_type not in rotates:
@@ -186,13 +220,24 @@ def _rotates(attention: Attention, config: Any, model_type: str) -> bool | None:
         raise Rotated
 
     home = sys.modules[type(attention.module).__module__]
-    names = [name for _, name in definitions(model_type) if ROTARY.search(name) and name[0].islower()]
+    names = [
+        name for _, name in definitions(model_type) if ROTARY.search(name) and name[0].islower()
+    ]
     kept = {name: getattr(home, name) for name in names if hasattr(home, name)}
     width = getattr(attention.module, "head_dim", None) or 64
-    states, angles = torch.zeros(1, 2, config.hidden_size, device="meta"), torch.zeros(1, 2, width, device="meta")
-    given = {"hidden_states": states, "position_embeddings": (angles, angles), "attention_mask": None}
+    states = torch.zeros(1, 2, config.hidden_size, device="meta")
+    angles = torch.zeros(1, 2, width, device="meta")
+    given = {
+        "hidden_states": states,
+        "position_embeddings": (angles, angles),
+        "attention_mask": None,
+    }
     takes = inspect.signature(attention.module.forward).parameters
-    more = {"position_ids": torch.zeros(1, 2, dtype=torch.long, device="meta")} if "position_ids" in takes else {}
+    more = (
+        {"position_ids": torch.zeros(1, 2, dtype=torch.long, device="meta")}
+        if "position_ids" in takes
+        else {}
+    )
     try:
         for name in kept:
             setattr(home, name, stop)

@@ -5,7 +5,9 @@ from typing import Any
 
 
 def render(draft: dict[str, Any]) -> str:
-    """The text of a family's file: plain fields first, then a table for each group. draft: from `draft`."""
+    """The text of a family's file: plain fields first, then a table for each group. draft: from
+    `draft`.
+    """
     plain = {key: value for key, value in draft.items() if not isinstance(value, dict)}
     tables = {key: value for key, value in draft.items() if isinstance(value, dict)}
     lines = [f"{key} = {_value(value)}" for key, value in plain.items()]

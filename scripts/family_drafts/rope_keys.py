@@ -1,4 +1,6 @@
-"""Writes `ropeconv/models/rope_keys.json`: the keys about RoPE that the class of each family computes with."""
+"""Writes `ropeconv/models/rope_keys.json`: the keys about RoPE that the class of each family
+computes with.
+"""
 
 import copy
 import inspect
@@ -18,14 +20,29 @@ from .walk import default_config
 FILE = BESIDE.with_name("rope_keys.json")
 LINEAR = {"rope_type": "linear", "factor": 3.0}
 TRIED: dict[str, Any] = {
-    "rope_theta": 54321.0, "rope_scaling": LINEAR, "original_max_position_embeddings": 77,
+    "rope_theta": 54321.0,
+    "rope_scaling": LINEAR,
+    "original_max_position_embeddings": 77,
     "partial_rotary_factor": 0.375,
-    "rotary_pct": 0.125, "rotary_emb_base": 54321.0, "rotary_dim": 8, "rotary_base": 54321.0, "rope_ratio": 3.0,
-    "rope_local_base_freq": 54321.0, "swa_rope_theta": 54321.0, "global_rope_theta": 54321.0,
-    "local_rope_theta": 54321.0, "rope_percent": 0.125, "swa_rope_scaling": LINEAR, "rope_type": "linear",
-    "rope_factor": 3.0, "compress_rope_theta": 54321.0, "qk_rope_head_dim": 8,
-}  # fmt: skip
-"""Keys that publishers write outside the RoPE dictionary, with values that no class has by default."""
+    "rotary_pct": 0.125,
+    "rotary_emb_base": 54321.0,
+    "rotary_dim": 8,
+    "rotary_base": 54321.0,
+    "rope_ratio": 3.0,
+    "rope_local_base_freq": 54321.0,
+    "swa_rope_theta": 54321.0,
+    "global_rope_theta": 54321.0,
+    "local_rope_theta": 54321.0,
+    "rope_percent": 0.125,
+    "swa_rope_scaling": LINEAR,
+    "rope_type": "linear",
+    "rope_factor": 3.0,
+    "compress_rope_theta": 54321.0,
+    "qk_rope_head_dim": 8,
+}
+"""Keys that publishers write outside the RoPE dictionary, with values that no class has by
+default.
+"""
 BASES: tuple[dict[str, Any], ...] = (
     {},
     {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}},
@@ -34,7 +51,9 @@ BASES: tuple[dict[str, Any], ...] = (
 
 
 def keys_of(family: Family) -> list[str] | None:
-    """The keys about RoPE that the classes of a family compute with; None where transformers has none of them."""
+    """The keys about RoPE that the classes of a family compute with; None where transformers has
+    none of them.
+    """
     known = [name for name in family.model_types if name in config_classes()]
     keys = {"rope_parameters"}
     for model_type in known:

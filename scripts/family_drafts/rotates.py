@@ -1,4 +1,6 @@
-"""Whether the models of a type rotate queries and keys, found by following the names that their classes use."""
+"""Whether the models of a type rotate queries and keys, found by following the names that their
+classes use.
+"""
 
 import re
 from functools import cache
@@ -12,7 +14,9 @@ ROTARY = re.compile(r"rotary|rope(?!rt)|rotate_(half|every_two)", re.IGNORECASE)
 
 @cache
 def rotary_code(model_type: str) -> tuple[str, ...]:
-    """Names of the rotary classes, functions and methods that the models of a type reach; empty where none rotates."""
+    """Names of the rotary classes, functions and methods that the models of a type reach; empty
+    where none rotates.
+    """
     names = {name for home, defined in definitions(model_type) for name in home.methods(defined)}
     return tuple(sorted(name for name in names if ROTARY.search(name)))
 
@@ -27,13 +31,17 @@ def rotary_source(model_type: str) -> str:
 def definitions(model_type: str) -> tuple[tuple[Module, str], ...]:
     """Every class and function that the models of a type use, with its file.
 
-    Starts from the classes that the auto classes make for it, and from those that take its config class.
+    Starts from the classes that the auto classes make for it, and from those that take its config
+    class.
     """
     waiting: list[tuple[Module, str]] = []
     for path in modeling_files(model_type):
         here = module(path)
-        config, classes = config_classes()[model_type], model_classes().get(model_type, frozenset())
-        waiting += [(here, name) for name in here.code if name in classes or config in here.configs(name)]
+        config = config_classes()[model_type]
+        classes = model_classes().get(model_type, frozenset())
+        waiting += [
+            (here, name) for name in here.code if name in classes or config in here.configs(name)
+        ]
     modules: dict[tuple[Path, str], Module] = {}
     while waiting:
         where, name = waiting.pop()

@@ -1,4 +1,6 @@
-"""Every model type of the installed transformers: whether it rotates, and what ropeconv says about it."""
+"""Every model type of the installed transformers: whether it rotates, and what ropeconv says about
+it.
+"""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -16,8 +18,9 @@ State = Literal["known", "refused", "unknown"]
 class ModelType:
     """A model type of the installed transformers.
 
-    rotates: whether its classes rotate queries and keys. text: whether it is a model of text by itself, without one
-    inside. state: what ropeconv says. detail: the name of the family, or the reason for which it is refused.
+    rotates: whether its classes rotate queries and keys. text: whether it is a model of text by
+    itself, without one inside. state: what ropeconv says. detail: the name of the family, or the
+    reason for which it is refused.
     """
 
     name: str
@@ -43,7 +46,9 @@ def model_type(name: str) -> ModelType:
 
 
 def default_config(name: str) -> Any:
-    """The config of a model type with the defaults of its class; None for a class that has none for a part of it."""
+    """The config of a model type with the defaults of its class; None for a class that has none for
+    a part of it.
+    """
     from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig
 
@@ -57,7 +62,9 @@ def default_config(name: str) -> Any:
 
 
 def said(config: dict[str, Any]) -> tuple[State, str]:
-    """What ropeconv says about a config, with the name of its family, or the reason for which it is refused."""
+    """What ropeconv says about a config, with the name of its family, or the reason for which it is
+    refused.
+    """
     try:
         family = detect(config)
     except UnknownModelType:

@@ -20,8 +20,8 @@ class Disagreement:
     def __str__(self) -> str:
         stated = self.verdict
         return (
-            f"{self.cell.model}: {self.cell.name}: the lab saw {self.answered}, the table says {stated.status} "
-            f"({stated.reason})"
+            f"{self.cell.model}: {self.cell.name}: the lab saw {self.answered}, the table says"
+            f" {stated.status} ({stated.reason})"
         )
 
 
@@ -30,7 +30,9 @@ def predicted(cell: Cell, runtime: Runtime) -> Verdict:
     return judge(cell.config, cell.family, cell.schedule, cell.before, runtime)
 
 
-def disagreements(runtime: Runtime, cells: Iterable[Cell], statuses: dict[str, str]) -> Iterator[Disagreement]:
+def disagreements(
+    runtime: Runtime, cells: Iterable[Cell], statuses: dict[str, str]
+) -> Iterator[Disagreement]:
     """Yield the cells for which the table disagrees with the lab.
 
     What the lab could not see may be stated from reading the source.

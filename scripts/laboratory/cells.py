@@ -1,4 +1,6 @@
-"""Cells of the lab: a model, a method and an encoding; the config that a runtime gets, and what it has to compute."""
+"""Cells of the lab: a model, a method and an encoding; the config that a runtime gets, and what it
+has to compute.
+"""
 
 import hashlib
 import json
@@ -24,7 +26,8 @@ AS_IS, SOURCE = "as-is", "source"
 
 def methods(spec: RopeSpec) -> dict[str, Recipe]:
     """The recipes of the lab by name, for a model. spec: its unscaled RoPE."""
-    length, pairs = spec.original_context, spec.rotary_dim // 2
+    length = spec.original_context
+    pairs = spec.rotary_dim // 2
     short = tuple(1.0 + i / pairs for i in range(pairs))
     long = tuple(1.0 + 3 * (i / pairs) ** 2 for i in range(pairs))
     return {
@@ -67,10 +70,10 @@ SAMPLE = (
 class Cell:
     """One question to a runtime: what does it compute from this config?
 
-    model: a family (its tiny config), or the stem of a published config. method: of `methods`. encoding: as
-    `--encoding` takes it, empty for the source itself. config: the whole config.json. schedule: what is to be
-    computed. before: the RoPE of the source. family: that reads the config. result: of the encoding, None for the
-    source itself.
+    model: a family (its tiny config), or the stem of a published config. method: of `methods`.
+    encoding: as `--encoding` takes it, empty for the source itself. config: the whole config.json.
+    schedule: what is to be computed. before: the RoPE of the source. family: that reads the config.
+    result: of the encoding, None for the source itself.
     """
 
     model: str
@@ -96,9 +99,12 @@ class Cell:
     def question(self) -> dict[str, Any]:
         """The question as `programs/protocol.py` explains it."""
         return {
-            "id": self.key, "label": f"{self.model}: {self.name}", "config": self.config,
-            "trained": self.schedule.original_context, "context": self.schedule.context,
-        }  # fmt: skip
+            "id": self.key,
+            "label": f"{self.model}: {self.name}",
+            "config": self.config,
+            "trained": self.schedule.original_context,
+            "context": self.schedule.context,
+        }
 
 
 def config_key(config: dict[str, Any]) -> str:

@@ -1,4 +1,6 @@
-"""Compares what a runtime answered with what it has to compute. It shares no code with the table of runtimes."""
+"""Compares what a runtime answered with what it has to compute. It shares no code with the table of
+runtimes.
+"""
 
 import math
 from collections.abc import Iterator
@@ -16,22 +18,43 @@ FREQUENCIES = 4e-6
 """Allowed relative deviation of a frequency: angles are evaluated in float32."""
 FACTORS = 2e-6
 PERMUTED = ("llama4",)
-"""Families whose weights vLLM reorders while it loads them (models/llama4.py, permute_qk_weight_for_rotary)."""
+"""Families whose weights vLLM reorders while it loads them (models/llama4.py,
+permute_qk_weight_for_rotary).
+"""
 
 LACKING = (
-    "for argument tokenizer", "'convert_tokens_to_ids'", "image processor for", "HuggingFace processor",
-    "KeyError: 'None'", "No model architectures are specified", "failed to be inspected", "'vit_config'",
-    "'use_qk_norm'", "'image_size'", "'downsample_factor'", "Model Runner V1", "'compress_ratios'",
-    "no list of 6 decoder layers", "'num_shared_expert'", "num_query_groups", "embed_dim must be divisible", "StubType",
-    "Unrecognized configuration class", "'language_config'", "'pad_token_id'",
-    "compression only supports ratios", "requires the validated ModelConfig quantization",
-)  # fmt: skip
+    "for argument tokenizer",
+    "'convert_tokens_to_ids'",
+    "image processor for",
+    "HuggingFace processor",
+    "KeyError: 'None'",
+    "No model architectures are specified",
+    "failed to be inspected",
+    "'vit_config'",
+    "'use_qk_norm'",
+    "'image_size'",
+    "'downsample_factor'",
+    "Model Runner V1",
+    "'compress_ratios'",
+    "no list of 6 decoder layers",
+    "'num_shared_expert'",
+    "num_query_groups",
+    "embed_dim must be divisible",
+    "StubType",
+    "Unrecognized configuration class",
+    "'language_config'",
+    "'pad_token_id'",
+    "compression only supports ratios",
+    "requires the validated ModelConfig quantization",
+)
 """Parts of messages on what the lab's configs, folders or stubs lack."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a runtime does with a cell. status: as in `ropeconv.runtimes`. detail: what it computes, or its message."""
+    """What a runtime does with a cell. status: as in `ropeconv.runtimes`. detail: what it computes,
+    or its message.
+    """
 
     status: str
     detail: str = ""
@@ -53,7 +76,9 @@ def outcome(cell: Cell, answer: dict[str, Any]) -> Outcome:
     difference = next(_differences(cell, answer), "")
     if not difference:
         return Outcome("exact")
-    of_schedule = difference.startswith(("frequencies", "attention factor", "inside the trained context"))
+    of_schedule = difference.startswith(
+        ("frequencies", "attention factor", "inside the trained context")
+    )
     return Outcome("ignored" if of_schedule and _unscaled(cell, answer) else "differs", difference)
 
 
@@ -64,7 +89,11 @@ def _differences(cell: Cell, answer: dict[str, Any]) -> Iterator[str]:
     layers = list(_layers(cell, answer))
     for kind, rope in layers:
         if (rope is None) != (kind == "none"):
-            yield "a layer that rotates does not" if rope is None else "a layer rotates that has no RoPE"
+            yield (
+                "a layer that rotates does not"
+                if rope is None
+                else "a layer rotates that has no RoPE"
+            )
     for kind, rope in layers:
         if rope is None or kind == "none":
             continue
@@ -90,14 +119,18 @@ def _differences(cell: Cell, answer: dict[str, Any]) -> Iterator[str]:
 
 
 def _pairs(cell: Cell, answer: dict[str, Any], rope: dict[str, Any]) -> str:
-    """Which dimensions a rope turns together, "half" or "interleaved"; that of the family where nothing is said."""
+    """Which dimensions a rope turns together, "half" or "interleaved"; that of the family where
+    nothing is said.
+    """
     if "interleaved" in answer and cell.family.name not in PERMUTED:
         return "interleaved" if answer["interleaved"] else "half"
     return str(rope.get("pairs", cell.family.layout))
 
 
 def _layers(cell: Cell, answer: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any] | None]]:
-    """The kind of each layer that was seen, and its rope. Models that were made small show their first layers."""
+    """The kind of each layer that was seen, and its rope. Models that were made small show their
+    first layers.
+    """
     kinds = cell.before.layers or ("global",) * len(answer["layers"])
     for kind, index in zip(kinds, answer["layers"], strict=False):
         yield kind, None if index is None else answer["ropes"][index]
@@ -114,7 +147,10 @@ def _vector(words: str, answered: list[float], expected: Any) -> Iterator[str]:
         return
     ratio = np.asarray(answered)[rotating] / np.asarray(expected)[rotating]
     if np.abs(ratio - 1).max() > FREQUENCIES:
-        yield f"{words}frequencies are {ratio.min():.6g} to {ratio.max():.6g} times those of the schedule"
+        yield (
+            f"{words}frequencies are {ratio.min():.6g} to {ratio.max():.6g} times those of the"
+            " schedule"
+        )
 
 
 def _factor(words: str, answered: float, expected: float) -> Iterator[str]:

@@ -1,4 +1,5 @@
-"""Drafts the row of a version that no row of the table of runtimes covers, and compares it with the version before.
+"""Drafts the row of a version that no row of the table of runtimes covers, and compares it with the
+version before.
 
 `draft` writes it. What it writes is read again as `ropeconv` reads it, and undone where that fails.
 """
@@ -28,7 +29,9 @@ class CannotDraft(Exception):
 
 
 def row_of(name: str, version: str) -> tuple[Runtime, bool]:
-    """Return the row of a version, cut to it, and whether it covers the version; otherwise it is the nearest row."""
+    """Return the row of a version, cut to it, and whether it covers the version; otherwise it is
+    the nearest row.
+    """
     row = nearest([row for row in runtimes() if row.name == name], version)
     return msgspec.structs.replace(row, version=version, through=version), row.covers(version)
 
@@ -54,7 +57,9 @@ def _is_later(version: str, row: Runtime) -> bool:
 def previous(name: str, version: str) -> Record | None:
     """Return the record of the last executed version before this one."""
     earlier = [
-        record for record in records() if record.runtime == name and version_key(record.version) < version_key(version)
+        record
+        for record in records()
+        if record.runtime == name and version_key(record.version) < version_key(version)
     ]
     return max(earlier, key=lambda record: version_key(record.version), default=None)
 
@@ -73,18 +78,26 @@ def changes(before: Record, models: Mapping[str, ModelRecord]) -> Iterator[str]:
                 for cells in by.values()
                 for cell in cells
             }
-            left, right = old.statuses(tuple(sorted(cells))), model.statuses(tuple(sorted(cells)))
-            differing = [f"{cell}: {left[cell]} -> {right[cell]}" for cell in left if left[cell] != right[cell]]
+            left = old.statuses(tuple(sorted(cells)))
+            right = model.statuses(tuple(sorted(cells)))
+            differing = [
+                f"{cell}: {left[cell]} -> {right[cell]}"
+                for cell in left
+                if left[cell] != right[cell]
+            ]
             most = [f"most cells: {old.most} -> {model.most}"] if old.most != model.most else []
             if most or differing:
                 yield f"{name}: {'; '.join([*most, *differing])}"
 
 
-def draft(name: str, version: str, problems: Iterable[Disagreement], folder: Path | None = None) -> str:
+def draft(
+    name: str, version: str, problems: Iterable[Disagreement], folder: Path | None = None
+) -> str:
     """Write the row of a version that no row covers. Return a sentence on what was written.
 
-    Where nothing disagrees, the last row before it is extended to this version. Otherwise, and before the first row, a
-    new row inherits from the nearest one, with the disagreements by family as comments.
+    Where nothing disagrees, the last row before it is extended to this version. Otherwise, and
+    before the first row, a new row inherits from the nearest one, with the disagreements by family
+    as comments.
 
     Args:
         name: The runtime.
@@ -93,12 +106,14 @@ def draft(name: str, version: str, problems: Iterable[Disagreement], folder: Pat
         folder: With the rows, by default that of the package.
 
     Raises:
-        CannotDraft: For a version that is not a release, or has a row, and where the row that was written does not
-            load.
+        CannotDraft: For a version that is not a release, or has a row, and where the row that was
+            written does not load.
     """
     folder = folder or DATA
     if not RELEASE.fullmatch(version):
-        raise CannotDraft(f"{name} {version} is not a release, so it gets no row; run the lab with the release")
+        raise CannotDraft(
+            f"{name} {version} is not a release, so it gets no row; run the lab with the release"
+        )
 
     before = read_rows(folder)
     row = nearest([row for row in in_order(before.values()) if row.name == name], version)
@@ -113,9 +128,14 @@ def draft(name: str, version: str, problems: Iterable[Disagreement], folder: Pat
 
     target = folder / f"{name}-{version}.toml"
     if target.exists():
-        raise CannotDraft(f"{target.name} exists and does not cover {version}; rename it, and run the lab again")
+        raise CannotDraft(
+            f"{target.name} exists and does not cover {version}; rename it, and run the lab again"
+        )
     _write_new(target, _new_row(row, file.stem, version, by_family), name, version, before)
-    return f"{target.name} is a draft; {len(by_family)} families disagree with {file.name}: write their rule sets there"
+    return (
+        f"{target.name} is a draft; {len(by_family)} families disagree with {file.name}: write"
+        " their rule sets there"
+    )
 
 
 def _by_family(problems: Iterable[Disagreement]) -> dict[str, list[str]]:
@@ -139,10 +159,13 @@ def _extend(file: Path, name: str, version: str, before: Mapping[str, Runtime]) 
 
 
 def _through(text: str, version: str) -> str:
-    """Return the text of a row with another last version. It stands above the first table, beside the first version."""
+    """Return the text of a row with another last version. It stands above the first table, beside
+    the first version.
+    """
     table = re.search(r"^\[", text, re.MULTILINE)
     end = table.start() if table else len(text)
-    head, tables = text[:end], text[end:]
+    head = text[:end]
+    tables = text[end:]
 
     head = re.sub(r"^through = .*\n", "", head, flags=re.MULTILINE)
     head = re.sub(r"^(version = .*\n)", rf'\g<1>through = "{version}"\n', head, flags=re.MULTILINE)
@@ -150,7 +173,9 @@ def _through(text: str, version: str) -> str:
 
 
 def _new_row(row: Runtime, inherits: str, version: str, by_family: Mapping[str, list[str]]) -> str:
-    """Return the text of a row that starts from another one. inherits: the name of its file, without the suffix."""
+    """Return the text of a row that starts from another one. inherits: the name of its file,
+    without the suffix.
+    """
     source = f"{row.title} {version}"
     lines = [f'inherits = "{inherits}"', f'version = "{version}"', f"source = {json.dumps(source)}"]
     if not _is_later(version, row):
@@ -160,11 +185,15 @@ def _new_row(row: Runtime, inherits: str, version: str, by_family: Mapping[str, 
         # an answer may have several lines, such as the end of a traceback
         example = " ".join(cells[0].split())
         shown = "".join(character for character in example if character.isprintable())
-        lines.append(f"# {family}: the table says otherwise for {len(cells)} cells, such as {shown}")
+        lines.append(
+            f"# {family}: the table says otherwise for {len(cells)} cells, such as {shown}"
+        )
     return "\n".join(lines) + "\n"
 
 
-def _write_new(target: Path, text: str, name: str, version: str, before: Mapping[str, Runtime]) -> None:
+def _write_new(
+    target: Path, text: str, name: str, version: str, before: Mapping[str, Runtime]
+) -> None:
     """Write the file of a new row. before: the rows of its folder."""
     with target.open("x", encoding="utf-8") as file:
         file.write(text)
@@ -176,7 +205,8 @@ def _write_new(target: Path, text: str, name: str, version: str, before: Mapping
 
 
 def _problem(file: Path, name: str, version: str, before: Mapping[str, Runtime]) -> str:
-    """Return why the rows of a folder are not what they have to be after a file was written; empty where they are.
+    """Return why the rows of a folder are not what they have to be after a file was written; empty
+    where they are.
 
     before: the rows that were there.
     """

@@ -1,9 +1,11 @@
-"""Runs an EAGLE-3 head in vLLM and SGLang: as published, extended with its target, and with the factor of its target.
+"""Runs an EAGLE-3 head in vLLM and SGLang: as published, extended with its target, and with the
+factor of its target.
 
     python -m scripts.laboratory.drafts [vllm|sglang [VERSION]]
 
-It prints what `ropeconv/runtimes/drafts.toml` states as executed: the frequencies of the head, compared with the
-schedule, the positions in its table of cos and sin, and the tokens that the server serves with the pair.
+It prints what `ropeconv/runtimes/drafts.toml` states as executed: the frequencies of the head,
+compared with the schedule, the positions in its table of cos and sin, and the tokens that the
+server serves with the pair.
 """
 
 import dataclasses
@@ -27,18 +29,32 @@ from .execute import _run
 from .runtimes import sglang, vllm
 
 SIZES = {
-    "hidden_size": 64, "head_dim": 16, "intermediate_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2,
-    "vocab_size": 512, "rms_norm_eps": 1e-5, "hidden_act": "silu", "tie_word_embeddings": False, "model_type": "llama",
-}  # fmt: skip
+    "hidden_size": 64,
+    "head_dim": 16,
+    "intermediate_size": 128,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 512,
+    "rms_norm_eps": 1e-5,
+    "hidden_act": "silu",
+    "tie_word_embeddings": False,
+    "model_type": "llama",
+}
 TARGET = SIZES | {
-    "architectures": ["LlamaForCausalLM"], "num_hidden_layers": 8, "max_position_embeddings": 8192,
+    "architectures": ["LlamaForCausalLM"],
+    "num_hidden_layers": 8,
+    "max_position_embeddings": 8192,
     "rope_theta": 500000.0,
-}  # fmt: skip
+}
 HEAD = SIZES | {
-    "architectures": ["LlamaForCausalLMEagle3"], "num_hidden_layers": 1, "max_position_embeddings": 2048,
+    "architectures": ["LlamaForCausalLMEagle3"],
+    "num_hidden_layers": 1,
+    "max_position_embeddings": 2048,
     "draft_vocab_size": 128,
-}  # fmt: skip
-"""As https://github.com/sgl-project/SpecForge/blob/main/configs/llama3-8B-eagle3.json, but small."""
+}
+"""As https://github.com/sgl-project/SpecForge/blob/main/configs/llama3-8B-eagle3.json, but
+small.
+"""
 
 
 def planned(config: dict[str, Any], folder: Path, draft: bool = False) -> Plan:
@@ -56,9 +72,16 @@ def main(name: str = "", version: str = "") -> None:
         target = paired(planned(TARGET, Path(folder) / "target"))
         factor = planned(HEAD, Path(folder) / "head", draft=True)
         head = draft_plan(str(Path(folder) / "head" / "config.json"), target)
-    configs = {"as published": HEAD, "with --draft": head.result.config, "factor of the target": factor.result.config}
+    configs = {
+        "as published": HEAD,
+        "with --draft": head.result.config,
+        "factor of the target": factor.result.config,
+    }
     common = {"target": target.result.config, "trained": 2048, "context": target.schedule.context}
-    questions = [{"id": label, "label": label, "config": config, **common} for label, config in configs.items()]
+    questions = [
+        {"id": label, "label": label, "config": config, **common}
+        for label, config in configs.items()
+    ]
     for runtime in (vllm.RUNTIME, sglang.RUNTIME):
         if name not in ("", runtime.name):
             continue
@@ -69,11 +92,14 @@ def main(name: str = "", version: str = "") -> None:
                 continue
             ratio = np.array(answer["ropes"][0]["inv_freq"]) / head.schedule.inv_freq
             print(
-                f"{runtime.name} {label}: frequencies within {np.abs(ratio - 1).max():.1g} of the schedule, "
-                f"{answer['rows']:,} positions, {answer['served']:,} tokens served"
+                f"{runtime.name} {label}: frequencies within {np.abs(ratio - 1).max():.1g} of the"
+                f" schedule, {answer['rows']:,} positions, {answer['served']:,} tokens served"
             )
             if "refused" in answer:
-                print(f"  only where longer contexts are allowed; else {answer['refused'].partition('. ')[0]}")
+                print(
+                    "  only where longer contexts are allowed; else"
+                    f" {answer['refused'].partition('. ')[0]}"
+                )
 
 
 if __name__ == "__main__":

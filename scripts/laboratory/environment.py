@@ -1,4 +1,6 @@
-"""Installs runtimes for the lab: into folders of their own below .lab, never into the environment of the project."""
+"""Installs runtimes for the lab: into folders of their own below .lab, never into the environment
+of the project.
+"""
 
 import subprocess
 import sys
@@ -13,12 +15,16 @@ PLATFORMS = ("2_28", "2_31", "2_34", "2_35")
 
 
 class NotInstallable(Exception):
-    """A runtime cannot be installed on this machine; the message is a sentence with what it needs."""
+    """A runtime cannot be installed on this machine; the message is a sentence with what it
+    needs.
+    """
 
 
 @dataclass(frozen=True)
 class Environment:
-    """How a program is run. python: the interpreter. path: folders for PYTHONPATH. variables: of the environment."""
+    """How a program is run. python: the interpreter. path: folders for PYTHONPATH. variables: of
+    the environment.
+    """
 
     python: Path
     path: tuple[Path, ...] = ()
@@ -29,9 +35,10 @@ class Environment:
 class LabRuntime:
     """A runtime that the lab executes.
 
-    name: as in `runtimes/data`. program: the file in `programs` that asks it. versions: those that are recorded. quick:
-    those that `scripts/test` executes again. install: makes the environment of a version in a folder; it may find one
-    that is complete. how: a sentence on what is executed, for the records.
+    name: as in `runtimes/data`. program: the file in `programs` that asks it. versions: those that
+    are recorded. quick: those that `scripts/test` executes again. install: makes the environment of
+    a version in a folder; it may find one that is complete. how: a sentence on what is executed,
+    for the records.
     """
 
     name: str
@@ -44,7 +51,14 @@ class LabRuntime:
 
 def pip(*arguments: str | Path) -> None:
     """Runs pip of this interpreter. Raises NotInstallable with the end of its output."""
-    command = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", *map(str, arguments)]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--quiet",
+        "--disable-pip-version-check",
+        *map(str, arguments),
+    ]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode:
         raise NotInstallable(f"pip {arguments[0]} failed: {done.stderr.strip().splitlines()[-1:]}")
@@ -65,15 +79,26 @@ def wheel_sources(package: str, version: str, folder: Path, python: str = "3.12"
 
     def make(target: Path) -> None:
         platforms = [f"--platform=manylinux_{tag}_x86_64" for tag in PLATFORMS]
-        platforms += ["--platform=manylinux2014_x86_64", "--platform=manylinux1_x86_64", "--platform=any"]
+        platforms += [
+            "--platform=manylinux2014_x86_64",
+            "--platform=manylinux1_x86_64",
+            "--platform=any",
+        ]
         pip(
-            "download", "--no-deps", "--only-binary=:all:", *platforms, f"--python-version={python}", "-d", target,
+            "download",
+            "--no-deps",
+            "--only-binary=:all:",
+            *platforms,
+            f"--python-version={python}",
+            "-d",
+            target,
             f"{package}=={version}",
-        )  # fmt: skip
+        )
         for archive in target.glob("*.whl"):
             with zipfile.ZipFile(archive) as content:
                 content.extractall(
-                    target, [name for name in content.namelist() if not name.endswith((".so", ".cubin"))]
+                    target,
+                    [name for name in content.namelist() if not name.endswith((".so", ".cubin"))],
                 )
             archive.unlink()
 
@@ -81,6 +106,8 @@ def wheel_sources(package: str, version: str, folder: Path, python: str = "3.12"
 
 
 def installed(folder: Path, *packages: str, requirements: bool = True) -> Path:
-    """A folder with packages, for PYTHONPATH. requirements: with the packages that these ask for."""
+    """A folder with packages, for PYTHONPATH. requirements: with the packages that these ask
+    for.
+    """
     options = ("--no-compile",) if requirements else ("--no-compile", "--no-deps")
     return once(folder, lambda target: pip("install", *options, "--target", target, *packages))

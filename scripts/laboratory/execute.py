@@ -18,7 +18,9 @@ def environment(runtime: LabRuntime, version: str) -> Environment:
     return runtime.install(version, ROOT / "runtimes" / f"{runtime.name}-{version}")
 
 
-def answers(runtime: LabRuntime, version: str, questions: Iterable[dict[str, Any]], reuse: bool = False) -> Answers:
+def answers(
+    runtime: LabRuntime, version: str, questions: Iterable[dict[str, Any]], reuse: bool = False
+) -> Answers:
     """What a version answers, by the id of the question.
 
     reuse: ask only what the last run was not asked. Raises RuntimeError where the program fails.
@@ -26,7 +28,9 @@ def answers(runtime: LabRuntime, version: str, questions: Iterable[dict[str, Any
     by_id = {question["id"]: question for question in questions}
     kept = ROOT / "answers" / f"{runtime.name}-{version}.jsonl"
     answers_by_id = (
-        {key: answer for key, answer in read(kept).items() if key in by_id} if reuse and kept.exists() else {}
+        {key: answer for key, answer in read(kept).items() if key in by_id}
+        if reuse and kept.exists()
+        else {}
     )
     missing = [question for key, question in by_id.items() if key not in answers_by_id]
     if missing:
@@ -35,7 +39,8 @@ def answers(runtime: LabRuntime, version: str, questions: Iterable[dict[str, Any
         kept.write_text("".join(json.dumps(answer) + "\n" for answer in answers_by_id.values()))
     if set(by_id) - set(answers_by_id):
         raise RuntimeError(
-            f"{runtime.name} {version} left {len(set(by_id) - set(answers_by_id))} questions without an answer"
+            f"{runtime.name} {version} left {len(set(by_id) - set(answers_by_id))} questions"
+            " without an answer"
         )
     return answers_by_id
 
@@ -43,10 +48,18 @@ def answers(runtime: LabRuntime, version: str, questions: Iterable[dict[str, Any
 def _run(runtime: LabRuntime, version: str, questions: list[dict[str, Any]]) -> Answers:
     place = environment(runtime, version)
     with tempfile.TemporaryDirectory(prefix=f"lab-{runtime.name}-") as folder:
-        questions_file, answers_file = Path(folder) / "questions.jsonl", Path(folder) / "answers.jsonl"
+        questions_file = Path(folder) / "questions.jsonl"
+        answers_file = Path(folder) / "answers.jsonl"
         questions_file.write_text("".join(json.dumps(question) + "\n" for question in questions))
-        command = [str(place.python), str(PROGRAMS / runtime.program), str(questions_file), str(answers_file)]
-        done = subprocess.run(command, check=False, env=variables(place), capture_output=True, text=True)
+        command = [
+            str(place.python),
+            str(PROGRAMS / runtime.program),
+            str(questions_file),
+            str(answers_file),
+        ]
+        done = subprocess.run(
+            command, check=False, env=variables(place), capture_output=True, text=True
+        )
         if done.returncode:
             raise RuntimeError(f"{runtime.name} {version} failed: {done.stderr[-2000:]}")
         return read(answers_file)
@@ -62,6 +75,10 @@ def variables(place: Environment) -> dict[str, str]:
     """The environment variables of a program."""
     path = os.pathsep.join(map(str, place.path))
     return {
-        **os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "",
+        **os.environ,
+        "PYTHONPATH": path,
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "CUDA_VISIBLE_DEVICES": "",
         **dict(place.variables),
-    }  # fmt: skip
+    }

@@ -1,7 +1,9 @@
-"""Executes llama.cpp on GGUF files of ropeconv: its logits beside those of transformers, beyond the trained length.
+"""Executes llama.cpp on GGUF files of ropeconv: its logits beside those of transformers, beyond the
+trained length.
 
-The reference is the source in transformers, with the schedule patched in; the control is the source without it. The
-record says, by family, which encodings were exact; `rope_types` has the names of the encodings.
+The reference is the source in transformers, with the schedule patched in; the control is the source
+without it. The record says, by family, which encodings were exact; `rope_types` has the names of
+the encodings.
 """
 
 import sys
@@ -25,8 +27,13 @@ from tests.support.llamacpp import EXPORTED, bake, beyond, checkpoint, of_llamac
 from .records import save
 
 ALLOWED = 1e-4
-"""Largest mean KL of llama.cpp from the reference; the unscaled source has to be thirty times further away."""
-HOW = "tiny GGUF files, float32: logits of llama.cpp against transformers with the schedule patched in, 1 to 4 times L"
+"""Largest mean KL of llama.cpp from the reference; the unscaled source has to be thirty times
+further away.
+"""
+HOW = (
+    "tiny GGUF files, float32: logits of llama.cpp against transformers with the schedule patched"
+    " in, 1 to 4 times L"
+)
 METHODS = {
     "ntk": Recipe(REGISTRY["ntk"](4.0)),  # type: ignore[call-arg]
     "linear": Recipe(REGISTRY["linear"](4.0)),  # type: ignore[call-arg]
@@ -39,7 +46,8 @@ METHODS = {
 
 def main() -> int:
     """Writes the record. Returns 1 where llama.cpp did not compute what the table calls exact."""
-    models, wrong = {}, 0
+    models = {}
+    wrong = 0
     for model_type in EXPORTED:
         with tempfile.TemporaryDirectory() as folder:
             source = checkpoint(model_type, Path(folder) / model_type)
@@ -52,7 +60,9 @@ def main() -> int:
         wrong += bool(differs)
         models[family] = ModelRecord(
             digest="",
-            rope_types=tuple(sorted({encoding for status, encoding in by_cell.values() if status == "exact"})),
+            rope_types=tuple(
+                sorted({encoding for status, encoding in by_cell.values() if status == "exact"})
+            ),
             most="exact",
             others={"differs": {"logits": differs}} if differs else {},
         )
@@ -63,7 +73,9 @@ def main() -> int:
 
 
 def _cells(source: Path, folder: Path) -> Iterator[tuple[str, tuple[str, str]]]:
-    """Yields the name of a cell, and its status with the encoding; what the architecture cannot hold is left out."""
+    """Yields the name of a cell, and its status with the encoding; what the architecture cannot
+    hold is left out.
+    """
     spec = inspect_source(open_source(str(source))).spec
     unscaled = of_transformers(source, None)
     for number, (method, recipe) in enumerate(METHODS.items()):
@@ -72,11 +84,18 @@ def _cells(source: Path, folder: Path) -> Iterator[tuple[str, tuple[str, str]]]:
             plan: Plan = bake(source, recipe, folder / f"{number}.gguf")
         except (RopeconvError, RecipeError):
             continue
-        reference, loaded = of_transformers(source, plan), of_llamacpp(folder / f"{number}.gguf")
+        reference = of_transformers(source, plan)
+        loaded = of_llamacpp(folder / f"{number}.gguf")
         worst = max(figures.kl_mean for figures in beyond(reference, loaded))
         control = min(figures.kl_mean for figures in beyond(reference, unscaled))
         exact = worst < ALLOWED and control > 30 * worst
-        yield f"{method} / {plan.result.encoding}", ("exact" if exact else "differs", plan.result.encoding)
+        yield (
+            f"{method} / {plan.result.encoding}",
+            (
+                "exact" if exact else "differs",
+                plan.result.encoding,
+            ),
+        )
 
 
 if __name__ == "__main__":

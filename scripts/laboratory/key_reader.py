@@ -1,4 +1,6 @@
-"""Which config keys the rotary and attention code of Python files reads, from their syntax trees alone."""
+"""Which config keys the rotary and attention code of Python files reads, from their syntax trees
+alone.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +12,23 @@ from functools import cache
 from pathlib import Path
 
 ATTENTION = re.compile(r"attention|attn|rotary|rope|(?<![a-z])mla|Mla|MLA", re.IGNORECASE)
-OTHER = re.compile(r"vision|visual|image|audio|video|vit(?![a-z])|siglip|clip|cross|Moe$|MLP", re.IGNORECASE)
+OTHER = re.compile(
+    r"vision|visual|image|audio|video|vit(?![a-z])|siglip|clip|cross|Moe$|MLP", re.IGNORECASE
+)
 """Classes and functions about something else than the attention of the language model."""
 CONFIGS = frozenset(
-    "config configuration hf_config text_config hf_text_config llm_config cfg args model_args thinker_config".split()
+    "config configuration hf_config text_config hf_text_config llm_config cfg args model_args"
+    " thinker_config".split()
 )
 """Names that hold a config, as a variable or as the last attribute."""
-DICTIONARY = re.compile(r"rope_(scaling|parameters|params|config|settings)|scaling_config|^scaling$|^rs$")
+DICTIONARY = re.compile(
+    r"rope_(scaling|parameters|params|config|settings)|scaling_config|^scaling$|^rs$"
+)
 METHODS = frozenset("get pop setdefault".split())
 READERS = frozenset("read_cfg assert_cfg".split())
-NOT_KEYS = re.compile(r"^(_.*|get_.*|to_.*|from_.*|update|items|keys|values|get|pop|copy|is_.*_arch)$")
+NOT_KEYS = re.compile(
+    r"^(_.*|get_.*|to_.*|from_.*|update|items|keys|values|get|pop|copy|is_.*_arch)$"
+)
 
 
 @dataclass
@@ -42,9 +51,14 @@ def parsed(path: Path) -> ast.Module:
 
 
 def configured_keys(path: Path) -> Keys:
-    """The keys that the config classes of a file ask for by name, with those of their bases in files beside it."""
+    """The keys that the config classes of a file ask for by name, with those of their bases in
+    files beside it.
+    """
     keys = Keys()
-    for source in {path, *(source for source, name in _imported(path).values() if name.endswith("Config"))}:
+    for source in {
+        path,
+        *(source for source, name in _imported(path).values() if name.endswith("Config")),
+    }:
         for node in ast.walk(parsed(source)):
             if isinstance(node, ast.Call) and _last(node.func) in READERS:
                 _call(node, keys, of_self=False)
@@ -62,11 +76,12 @@ def keys_in(tree: ast.AST, of_self: bool = False) -> Keys:
 def attention_keys(path: Path, names: Iterable[str] = ()) -> Keys:
     """The keys that the attention of a model file reads, and those that it hands to its attention.
 
-    path: the file. names: of the classes to begin with, by default all of the file. What they use is followed, in files
-    beside it too.
+    path: the file. names: of the classes to begin with, by default all of the file. What they use
+    is followed, in files beside it too.
     """
     pending = [(path, name) for name in names or _defined(path)]
-    keys, done = Keys(), set[tuple[Path, str]]()
+    keys = Keys()
+    done = set[tuple[Path, str]]()
     while pending:
         source, name = pending.pop()
         if (source, name) in done or OTHER.search(name):
@@ -88,7 +103,11 @@ def attention_keys(path: Path, names: Iterable[str] = ()) -> Keys:
 @cache
 def _defined(path: Path) -> dict[str, ast.ClassDef | ast.FunctionDef]:
     """The classes and functions of a file by name."""
-    return {node.name: node for node in parsed(path).body if isinstance(node, (ast.ClassDef, ast.FunctionDef))}
+    return {
+        node.name: node
+        for node in parsed(path).body
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef))
+    }
 
 
 @cache
@@ -115,7 +134,8 @@ def _beside(path: Path, node: ast.ImportFrom) -> Path | None:
     if node.level:
         folder = path.parents[node.level - 1]
     elif path.parent.name in parts:
-        folder, parts = path.parent, parts[parts.index(path.parent.name) + 1 :]
+        folder = path.parent
+        parts = parts[parts.index(path.parent.name) + 1 :]
     else:
         return None
     source = folder.joinpath(*parts).with_suffix(".py") if parts else path
@@ -127,16 +147,24 @@ def _functions(node: ast.AST) -> Iterator[ast.FunctionDef]:
 
 
 def _handed_on(function: ast.FunctionDef) -> Keys:
-    """The keys in arguments of calls of attention and rotary embeddings, by way of variables too."""
+    """The keys in arguments of calls of attention and rotary embeddings, by way of variables
+    too.
+    """
     values: dict[str, list[ast.AST]] = {}
     for node in ast.walk(function):
         if isinstance(node, ast.Assign):
             for target in node.targets:
                 if isinstance(target, (ast.Name, ast.Attribute)):
                     values.setdefault(_last(target), []).append(node.value)
-    keys, pending, visited = Keys(), [], set()
+    keys = Keys()
+    pending = []
+    visited = set()
     for node in ast.walk(function):
-        if isinstance(node, ast.Call) and ATTENTION.search(_last(node.func)) and not OTHER.search(_last(node.func)):
+        if (
+            isinstance(node, ast.Call)
+            and ATTENTION.search(_last(node.func))
+            and not OTHER.search(_last(node.func))
+        ):
             pending += [*node.args, *(keyword.value for keyword in node.keywords)]
     while pending:
         tree = pending.pop()
@@ -154,7 +182,11 @@ def _handed_on(function: ast.FunctionDef) -> Keys:
 
 def _read(node: ast.AST, keys: Keys, of_self: bool) -> None:
     """Adds the key that one node reads."""
-    if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load) and _holds(node.value, of_self):
+    if (
+        isinstance(node, ast.Attribute)
+        and isinstance(node.ctx, ast.Load)
+        and _holds(node.value, of_self)
+    ):
         if not NOT_KEYS.match(node.attr) and node.attr not in CONFIGS:
             keys.top.add(node.attr)
     elif isinstance(node, ast.Call):
@@ -173,13 +205,16 @@ def _read(node: ast.AST, keys: Keys, of_self: bool) -> None:
 
 
 def _call(node: ast.Call, keys: Keys, of_self: bool) -> None:
-    name, arguments = _last(node.func), node.args
+    name = _last(node.func)
+    arguments = node.args
     if name in ("getattr", "hasattr") and len(arguments) > 1 and _holds(arguments[0], of_self):
         keys.top |= set(_texts(arguments[1]))
     elif name in METHODS and isinstance(node.func, ast.Attribute) and arguments:
         _in(node.func.value, arguments[0], keys, of_self)
     elif name in READERS and len(arguments) > 1:
-        keys.top |= {text.removeprefix("text_config->").partition("->")[0] for text in _texts(arguments[1])}
+        keys.top |= {
+            text.removeprefix("text_config->").partition("->")[0] for text in _texts(arguments[1])
+        }
 
 
 def _in(place: ast.AST, key: ast.AST, keys: Keys, of_self: bool) -> None:
@@ -198,13 +233,27 @@ def _holds(node: ast.AST, of_self: bool) -> bool:
 
 def _last(node: ast.AST) -> str:
     if isinstance(node, ast.Call):  # getattr(config, "rope_scaling", None) or {} and the like
-        texts = list(_texts(node.args[1])) if _last(node.func) == "getattr" and len(node.args) > 1 else []
+        texts = (
+            list(_texts(node.args[1]))
+            if _last(node.func) == "getattr" and len(node.args) > 1
+            else []
+        )
         return texts[0] if texts else ""
     if isinstance(node, ast.BoolOp):
         return _last(node.values[0])
-    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+    return (
+        node.id
+        if isinstance(node, ast.Name)
+        else node.attr
+        if isinstance(node, ast.Attribute)
+        else ""
+    )
 
 
 def _texts(node: ast.AST) -> Iterable[str]:
     listed = node.elts if isinstance(node, (ast.List, ast.Tuple, ast.Set)) else [node]
-    return (item.value for item in listed if isinstance(item, ast.Constant) and isinstance(item.value, str))
+    return (
+        item.value
+        for item in listed
+        if isinstance(item, ast.Constant) and isinstance(item.value, str)
+    )

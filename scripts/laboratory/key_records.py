@@ -1,6 +1,8 @@
-"""Writes the config keys that each runtime reads as `ropeconv/runtimes/keys/*.json`: `scripts/lab keys [NAME ...]`.
+"""Writes the config keys that each runtime reads as `ropeconv/runtimes/keys/*.json`:
+`scripts/lab keys [NAME ...]`.
 
-The sources of every version of the lab are read, none is run. Keys of `understood_keys.toml` are left out.
+The sources of every version of the lab are read, none is run. Keys of `understood_keys.toml` are
+left out.
 """
 
 import json
@@ -26,15 +28,23 @@ def main(names: list[str]) -> None:
         if runtime.name in (names or FILES):
             versions = sorted(runtime.versions, key=version_key)
             roots = {
-                release: wheel_sources(runtime.name, release, ROOT / "sources" / f"{runtime.name}-{release}")
+                release: wheel_sources(
+                    runtime.name, release, ROOT / "sources" / f"{runtime.name}-{release}"
+                )
                 for release in versions
             }
-            write(runtime.name, {version: record(runtime.name, root, models) for version, root in roots.items()})
+            write(
+                runtime.name,
+                {version: record(runtime.name, root, models) for version, root in roots.items()},
+            )
 
 
 def record(runtime: str, root: Path, models: list[Model]) -> dict[str, Any]:
-    """The keys that one version reads and that are not understood. root: the folder of its sources."""
-    known, rope = understood(), set[str]()
+    """The keys that one version reads and that are not understood. root: the folder of its
+    sources.
+    """
+    known = understood()
+    rope = set[str]()
     config: dict[str, set[str]] = {}
     for family, keys in FILES[runtime](root, models):
         if not family:

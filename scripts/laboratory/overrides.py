@@ -1,8 +1,10 @@
-"""Runs configs with the JSON of `ropeconv apply --to overrides` in vLLM and SGLang, beside those of `ropeconv apply`.
+"""Runs configs with the JSON of `ropeconv apply --to overrides` in vLLM and SGLang, beside those of
+`ropeconv apply`.
 
     python -m scripts.laboratory.overrides [vllm|sglang [VERSION]]
 
-It prints for each config whether the server computes the same from both, and something else without the overrides.
+It prints for each config whether the server computes the same from both, and something else without
+the overrides.
 """
 
 import dataclasses
@@ -32,7 +34,9 @@ CASES = {
 }
 """Recipes by published config; gemma 3 and Qwen2.5-VL have theirs in a text_config."""
 REFUSED = ("Qwen--Qwen2.5-VL-7B-Instruct", "sglang")
-"""SGLang 0.5.23 computes the RoPE of the unchanged config, with the overrides at the top and in the text_config."""
+"""SGLang 0.5.23 computes the RoPE of the unchanged config, with the overrides at the top and in the
+text_config.
+"""
 
 
 def asked(name: str, runtime: str) -> list[dict[str, Any]]:
@@ -45,15 +49,24 @@ def asked(name: str, runtime: str) -> list[dict[str, Any]]:
         for text in CASES[name] if (name, runtime) != REFUSED else ():
             source = open_source(str(path))
             plan = make_plan(
-                source, parse_recipe(text), Target(out=Path(folder) / "out", replace=True, runtimes=(runtime,))
+                source,
+                parse_recipe(text),
+                Target(out=Path(folder) / "out", replace=True, runtimes=(runtime,)),
             )
             assert isinstance(plan, CheckpointPlan)
             common = {"trained": plan.schedule.original_context, "context": plan.schedule.context}
-            ways = {"overrides": (config, overrides(plan, config)), "written": (plan.result.config, {})}
+            ways = {
+                "overrides": (config, overrides(plan, config)),
+                "written": (plan.result.config, {}),
+            }
             for way, (given, values) in (ways | {"unchanged": (config, {})}).items():
-                more = common if way != "unchanged" else common | {"context": plan.source_spec.context}
+                more = (
+                    common if way != "unchanged" else common | {"context": plan.source_spec.context}
+                )
                 label = f"{name} {text} {way}"
-                questions.append({"id": label, "label": label, "config": given, "overrides": values, **more})
+                questions.append(
+                    {"id": label, "label": label, "config": given, "overrides": values, **more}
+                )
     return questions
 
 
@@ -66,14 +79,21 @@ def main(name: str = "", version: str = "") -> None:
         questions = [question for config in CASES for question in asked(config, runtime.name)]
         by_question = _run(program, version or runtime.versions[-1], questions)
         for label in (question["id"].rpartition(" ")[0] for question in questions[::3]):
-            given, written, before = (by_question[f"{label} {way}"] for way in ("overrides", "written", "unchanged"))
+            given, written, before = (
+                by_question[f"{label} {way}"] for way in ("overrides", "written", "unchanged")
+            )
             if "ropes" not in given:
                 print(f"{runtime.name} {label}: {given}; written: {written}")
                 continue
-            unlike = [key for key in ("ropes", "layers", "served", "scaling") if given.get(key) != written.get(key)]
+            unlike = [
+                key
+                for key in ("ropes", "layers", "served", "scaling")
+                if given.get(key) != written.get(key)
+            ]
             control = "else" if given["ropes"] != before["ropes"] else "the same"
             print(
-                f"{runtime.name} {label}: {unlike or 'same'}, {given['served']:,} tokens; without overrides {control}"
+                f"{runtime.name} {label}: {unlike or 'same'}, {given['served']:,} tokens; without"
+                f" overrides {control}"
             )
 
 

@@ -1,11 +1,13 @@
-"""Extracts what readers of GGUF load from their sources, tag by tag, and compares it with `runtimes/readers/*.toml`.
+"""Extracts what readers of GGUF load from their sources, tag by tag, and compares it with
+`runtimes/readers/*.toml`.
 
     scripts/lab readers ollama FOLDER                   # a git folder with every tag
     scripts/lab readers ik-llama-cpp FOLDER 2026.4=b382ebd84~1 2026.8=8337e4cd3
     scripts/lab readers koboldcpp FOLDER 1.76=v1.76
 
-It writes `tests/data/gguf_readers.json`: per reader and architecture, from which version on it reads which metadata
-keys and rope tensors. Of Ollama these are the architectures that its own engine always runs, of forks of llama.cpp all.
+It writes `tests/data/gguf_readers.json`: per reader and architecture, from which version on it
+reads which metadata keys and rope tensors. Of Ollama these are the architectures that its own
+engine always runs, of forks of llama.cpp all.
 """
 
 import json
@@ -23,17 +25,26 @@ OUT = Path(__file__).parents[2] / "tests" / "data" / "gguf_readers.json"
 Names = dict[str, list[str]]
 """Metadata keys and tensors by general.architecture."""
 Digest = dict[str, dict[str, list[str] | None]]
-"""What is read by architecture and by the first version that reads so; None where it does not run the architecture."""
+"""What is read by architecture and by the first version that reads so; None where it does not run
+the architecture.
+"""
 READ = re.compile(r'^(?!\s*//).*?\bc\.\w+\("((?:rope|attention\.temperature)[\w.]*)"', re.M)
 TENSOR = re.compile(r'^(?!\s*//).*?gguf:"(rope_(?:freqs|factors)\w*)', re.M)
 REGISTERED = re.compile(r'model\.Register\("([\w-]+)"')
-CREATED = re.compile(r"^(?!\s*//).*?LLM_TENSOR_(ROPE_FREQS|ROPE_FACTORS_LONG|ROPE_FACTORS_SHORT),", re.M)
+CREATED = re.compile(
+    r"^(?!\s*//).*?LLM_TENSOR_(ROPE_FREQS|ROPE_FACTORS_LONG|ROPE_FACTORS_SHORT),", re.M
+)
 NEEDED = {
-    "theta": "rope.freq_base", "linear": "rope.scaling.factor", "yarn": "rope.scaling.original_context_length",
-    "attn_factor": "rope.scaling.attn_factor", "log_multiplier": "rope.scaling.yarn_log_multiplier",
-    "temperature_scale": "attention.temperature_scale", "window_theta": "rope.freq_base_swa",
-    "rope_freqs": "rope_freqs", "factors": "rope_factors_long",
-}  # fmt: skip
+    "theta": "rope.freq_base",
+    "linear": "rope.scaling.factor",
+    "yarn": "rope.scaling.original_context_length",
+    "attn_factor": "rope.scaling.attn_factor",
+    "log_multiplier": "rope.scaling.yarn_log_multiplier",
+    "temperature_scale": "attention.temperature_scale",
+    "window_theta": "rope.freq_base_swa",
+    "rope_freqs": "rope_freqs",
+    "factors": "rope_factors_long",
+}
 """What a reader must read to compute a feature."""
 TENSORS = ("rope_freqs", "factors")
 
@@ -43,13 +54,18 @@ def ollama(files: Mapping[str, str]) -> Names:
     if ".OllamaEngineRequired()" not in files["llm/server.go"]:
         return {}  # it runs everything in llama-server
     always = re.findall(
-        r'"([\w-]+)"', files["fs/ggml/ggml.go"].partition("OllamaEngineRequired() bool {")[2].partition("\n}\n")[0]
+        r'"([\w-]+)"',
+        files["fs/ggml/ggml.go"]
+        .partition("OllamaEngineRequired() bool {")[2]
+        .partition("\n}\n")[0],
     )
     read: dict[str, set[str]] = {arch: set() for arch in always}
     folders = {path.rpartition("/")[0] for path in files if path.startswith("model/models/")}
     for folder in folders:
         siblings = {path: text for path, text in files.items() if path.rpartition("/")[0] == folder}
-        archs = {arch for text in siblings.values() for arch in REGISTERED.findall(text)} & read.keys()
+        archs = {
+            arch for text in siblings.values() for arch in REGISTERED.findall(text)
+        } & read.keys()
         for path, text in siblings.items():
             if not re.search(r"embed|vision|audio|_test", path):
                 for arch in archs:
@@ -58,14 +74,20 @@ def ollama(files: Mapping[str, str]) -> Names:
 
 
 def fork(files: Mapping[str, str]) -> Names:
-    """The rope tensors that a fork of llama.cpp creates for each architecture that it names. files: those of src/."""
+    """The rope tensors that a fork of llama.cpp creates for each architecture that it names. files:
+    those of src/.
+    """
     text = "\n".join(files.values())
     table = text.partition("LLM_ARCH_NAMES = {")[2].partition("};")[0]
     names = dict(re.findall(r'\{\s*LLM_ARCH_(\w+),\s*"([^"]+)"', table))
     names.pop("UNKNOWN", None)
     created: dict[str, set[str]] = {arch: set() for arch in names.values()}
     functions = dict(
-        re.findall(r"^bool create_tensors_helper::(create_\w+)\([^)]*\) \{(.*?)^\}", text, flags=re.M | re.S)
+        re.findall(
+            r"^bool create_tensors_helper::(create_\w+)\([^)]*\) \{(.*?)^\}",
+            text,
+            flags=re.M | re.S,
+        )
     )
     for labels, body in _cases(text):
         called = re.search(r"(create_\w+_tensors)\(tn", body)
@@ -95,7 +117,9 @@ def files_at(folder: Path, commit: str, paths: tuple[str, ...]) -> dict[str, str
     """The sources below some paths at a commit, by path."""
 
     def git(*arguments: str) -> bytes:
-        return subprocess.run(["git", "-C", folder, *arguments], check=True, capture_output=True).stdout
+        return subprocess.run(
+            ["git", "-C", folder, *arguments], check=True, capture_output=True
+        ).stdout
 
     listed = git("ls-tree", "-r", "--name-only", commit, *paths).decode().splitlines()
     sources = [path for path in listed if path.endswith((".go", ".cpp", ".h"))]
@@ -104,7 +128,9 @@ def files_at(folder: Path, commit: str, paths: tuple[str, ...]) -> dict[str, str
 
 def tags(folder: Path, rows: list[Reader]) -> dict[str, str]:
     """The released versions in the rows of a reader, and their tags."""
-    listed = subprocess.run(["git", "-C", folder, "tag"], check=True, capture_output=True, text=True).stdout.split()
+    listed = subprocess.run(
+        ["git", "-C", folder, "tag"], check=True, capture_output=True, text=True
+    ).stdout.split()
     versions = {tag.removeprefix("v"): tag for tag in listed if re.fullmatch(r"v[\d.]+", tag)}
     return {
         release: versions[release]
@@ -114,7 +140,9 @@ def tags(folder: Path, rows: list[Reader]) -> dict[str, str]:
 
 
 def digest(read: Mapping[str, Names]) -> Digest:
-    """What is read by architecture, at the versions where it changes. read: by version, the oldest first."""
+    """What is read by architecture, at the versions where it changes. read: by version, the oldest
+    first.
+    """
     archs = sorted({arch for names in read.values() for arch in names})
     changes: Digest = {arch: {} for arch in archs}
     for version, names in read.items():
@@ -133,7 +161,9 @@ def contradictions(rows: list[Reader], changes: Digest) -> Iterator[str]:
             for start, end in pairwise([*versions, "9999"]):
                 for statement in row.statements:
                     if arch in statement.archs and _overlap(row, statement, start, end):
-                        yield from _contradiction(row, arch, statement, start, versions[start], own_engine)
+                        yield from _contradiction(
+                            row, arch, statement, start, versions[start], own_engine
+                        )
 
 
 def _overlap(row: Reader, statement: ReaderStatement, start: str, end: str) -> bool:
@@ -148,7 +178,12 @@ def _overlap(row: Reader, statement: ReaderStatement, start: str, end: str) -> b
 
 
 def _contradiction(
-    row: Reader, arch: str, statement: ReaderStatement, version: str, read: list[str] | None, own_engine: bool
+    row: Reader,
+    arch: str,
+    statement: ReaderStatement,
+    version: str,
+    read: list[str] | None,
+    own_engine: bool,
 ) -> Iterator[str]:
     where = f"{row.key} on {arch}, {'/'.join(statement.features)}: {statement.status}"
     if read is None:
@@ -173,18 +208,27 @@ def main() -> int:
     rows = [row for row in gguf_readers() if row.name == name]
     extract, paths = SOURCES[name]
     commits = dict(pair.split("=") for pair in named) or tags(Path(folder), rows)
-    read = {version: extract(files_at(Path(folder), commit, paths)) for version, commit in commits.items()}
+    read = {
+        version: extract(files_at(Path(folder), commit, paths))
+        for version, commit in commits.items()
+    }
     stored = json.loads(OUT.read_text("utf-8")) if OUT.exists() else {}
     stored[name] = digest(read)
-    lines = (f'"{release}": {{\n{_lines(changes)}\n}}' for release, changes in sorted(stored.items()))
+    lines = (
+        f'"{release}": {{\n{_lines(changes)}\n}}' for release, changes in sorted(stored.items())
+    )
     OUT.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
     problems = [*contradictions(rows, stored[name])]
-    print("\n".join([f"{name}: {len(stored[name])} architectures in {len(read)} versions", *problems]))
+    print(
+        "\n".join([f"{name}: {len(stored[name])} architectures in {len(read)} versions", *problems])
+    )
     return int(bool(problems))
 
 
 def _lines(changes: Digest) -> str:
-    return ",\n".join(f" {json.dumps(arch)}: {json.dumps(versions)}" for arch, versions in changes.items())
+    return ",\n".join(
+        f" {json.dumps(arch)}: {json.dumps(versions)}" for arch, versions in changes.items()
+    )
 
 
 if __name__ == "__main__":

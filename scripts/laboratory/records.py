@@ -74,12 +74,19 @@ def save_models(configs: Mapping[str, dict[str, Any]]) -> None:
 def save(record: Record) -> None:
     """Writes a record, a line per model."""
     FOLDER.mkdir(exist_ok=True)
-    head = {"runtime": record.runtime, "version": record.version, "date": record.date, "how": record.how}
+    head = {
+        "runtime": record.runtime,
+        "version": record.version,
+        "date": record.date,
+        "how": record.how,
+    }
     lines = [
         f"  {msgspec.json.encode(name).decode()}: {msgspec.json.encode(model).decode()}"
         for name, model in sorted(record.models.items())
     ]
-    text = msgspec.json.encode(head).decode()[:-1] + ',\n"models": {\n' + ",\n".join(lines) + "\n}}\n"
+    text = (
+        msgspec.json.encode(head).decode()[:-1] + ',\n"models": {\n' + ",\n".join(lines) + "\n}}\n"
+    )
     path(record.runtime, record.version).write_text(text)
 
 

@@ -1,4 +1,6 @@
-"""The models whose configs the lab gives to runtimes: every family tiny, and every published config of the tests."""
+"""The models whose configs the lab gives to runtimes: every family tiny, and every published config
+of the tests.
+"""
 
 import copy
 import json
@@ -13,9 +15,17 @@ from tests.support.models import COMMON, FAMILIES, PARTS, TINY, of_extended, par
 
 DATA = Path(__file__).parents[2] / "tests" / "data"
 VISION: dict[str, Any] = {
-    "depth": 1, "hidden_size": 32, "embed_dim": 32, "num_heads": 2, "num_attention_heads": 2, "intermediate_size": 32,
-    "out_hidden_size": 128, "fullatt_block_indexes": [0], "deepstack_visual_indexes": [0], "num_hidden_layers": 1,
-}  # fmt: skip
+    "depth": 1,
+    "hidden_size": 32,
+    "embed_dim": 32,
+    "num_heads": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+    "out_hidden_size": 128,
+    "fullatt_block_indexes": [0],
+    "deepstack_visual_indexes": [0],
+    "num_hidden_layers": 1,
+}
 MROPE: dict[str, Any] = {"type": "mrope", "rope_type": "default", "mrope_section": [8, 12, 12]}
 UNSCALED = {"rope_type": "default", "type": "default"}
 AS_PUBLISHED: dict[str, dict[str, Any]] = {
@@ -23,7 +33,8 @@ AS_PUBLISHED: dict[str, dict[str, Any]] = {
     "apertus": {"rope_theta": 10000.0, "rope_parameters": None, "rope_scaling": UNSCALED},
     "gpt_oss": {"rope_theta": 10000.0, "rope_parameters": None, "rope_scaling": UNSCALED},
     "gemma3_text": {
-        "num_hidden_layers": 6, "sliding_window_pattern": 6,
+        "num_hidden_layers": 6,
+        "sliding_window_pattern": 6,
         "layer_types": ["sliding_attention"] * 5 + ["full_attention"],
     },
     "afmoe": {"score_func": "sigmoid"},
@@ -36,24 +47,44 @@ AS_PUBLISHED: dict[str, dict[str, Any]] = {
     "hy_v3": {"first_k_dense_replace": 1, "route_norm": True},
     "laguna": {"gating": "per-head"},
     "lfm2": {
-        "block_dim": 128, "block_ff_dim": 96, "block_multiple_of": 32, "block_ffn_dim_multiplier": 1.0,
-        "conv_dim": 128, "conv_dim_out": 128,
+        "block_dim": 128,
+        "block_ff_dim": 96,
+        "block_multiple_of": 32,
+        "block_ffn_dim_multiplier": 1.0,
+        "conv_dim": 128,
+        "conv_dim_out": 128,
     },
     "longcat_flash": {
-        "attention_method": "MLA", "zero_expert_type": "identity", "mla_scale_q_lora": True, "mla_scale_kv_lora": True,
+        "attention_method": "MLA",
+        "zero_expert_type": "identity",
+        "mla_scale_q_lora": True,
+        "mla_scale_kv_lora": True,
     },
     "mimo_v2_flash": {
-        "hybrid_layer_pattern": [0, 1, 0], "moe_layer_freq": [0, 1, 1], "add_swa_attention_sink_bias": True,
-        "add_full_attention_sink_bias": False, "sliding_window_size": 32, "swa_head_dim": 64, "swa_v_head_dim": 32,
-        "swa_num_attention_heads": 4, "swa_num_key_value_heads": 1, "topk_method": "noaux_tc", "n_group": 1,
-        "topk_group": 1, "scoring_func": "sigmoid", "norm_topk_prob": True, "layernorm_epsilon": 1e-6,
+        "hybrid_layer_pattern": [0, 1, 0],
+        "moe_layer_freq": [0, 1, 1],
+        "add_swa_attention_sink_bias": True,
+        "add_full_attention_sink_bias": False,
+        "sliding_window_size": 32,
+        "swa_head_dim": 64,
+        "swa_v_head_dim": 32,
+        "swa_num_attention_heads": 4,
+        "swa_num_key_value_heads": 1,
+        "topk_method": "noaux_tc",
+        "n_group": 1,
+        "topk_group": 1,
+        "scoring_func": "sigmoid",
+        "norm_topk_prob": True,
+        "layernorm_epsilon": 1e-6,
     },
     "minimax": {"shared_intermediate_size": 0, "rotary_dim": 64},
     "qwen3_5_moe_text": {"full_attention_interval": 2},
     "qwen4_exp_text": {"output_gate_type": "silu"},
     "solar_open": {"first_k_dense_replace": 0, "partial_rotary_factor": 1.0},
-}  # fmt: skip
-"""Keys that published configs of these families have, and older versions and other runtimes read."""
+}
+"""Keys that published configs of these families have, and older versions and other runtimes
+read.
+"""
 MAPPINGS = {
     "AutoModelForCausalLM": "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",
     "AutoModelForImageTextToText": "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES",
@@ -64,14 +95,33 @@ MAPPINGS = {
 NESTED: dict[str, dict[str, Any]] = {
     "qwen2_vl": {"rope_scaling": MROPE, "head_dim": None},
     "qwen2_5_vl": {"rope_scaling": MROPE, "head_dim": None},
-    "qwen3_vl": {"rope_scaling": {"rope_type": "default", "mrope_section": [8, 12, 12], "mrope_interleaved": True}},
-    "qwen3_vl_moe": {
-        "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
-        "rope_scaling": {"rope_type": "default", "mrope_section": [8, 12, 12], "mrope_interleaved": True},
+    "qwen3_vl": {
+        "rope_scaling": {
+            "rope_type": "default",
+            "mrope_section": [8, 12, 12],
+            "mrope_interleaved": True,
+        }
     },
-}  # fmt: skip
-"""Families that transformers knows only around a vision model; for the first two its keys lie at the top level."""
-SECTION = {"rope_type": "default", "mrope_interleaved": True, "mrope_section": [6, 5, 5], "partial_rotary_factor": 0.5}
+    "qwen3_vl_moe": {
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+        "rope_scaling": {
+            "rope_type": "default",
+            "mrope_section": [8, 12, 12],
+            "mrope_interleaved": True,
+        },
+    },
+}
+"""Families that transformers knows only around a vision model; for the first two its keys lie at
+the top level.
+"""
+SECTION = {
+    "rope_type": "default",
+    "mrope_interleaved": True,
+    "mrope_section": [6, 5, 5],
+    "partial_rotary_factor": 0.5,
+}
 GLM_SECTION = {"rope_type": "default", "mrope_section": [4, 6, 6]}
 WRAPPERS: dict[tuple[str, str], dict[str, Any]] = {
     ("aya_vision", "cohere2"): {},
@@ -79,11 +129,19 @@ WRAPPERS: dict[tuple[str, str], dict[str, Any]] = {
     ("exaone4_5", "exaone4"): {},
     ("gemma3n", "gemma3n_text"): {},
     ("gemma4", "gemma4_text"): {},
-    ("gemma4_unified", "gemma4_unified_text"): {"rope_parameters": FAMILIES["gemma4_text"]["rope_parameters"]},
+    ("gemma4_unified", "gemma4_unified_text"): {
+        "rope_parameters": FAMILIES["gemma4_text"]["rope_parameters"]
+    },
     ("glm4v", "glm4v_text"): {"rope_scaling": GLM_SECTION, "partial_rotary_factor": 0.5},
     ("glm4v_moe", "glm4v_moe_text"): {
-        **PARTS["experts"], "n_routed_experts": 4, "n_shared_experts": 1, "first_k_dense_replace": 1, "n_group": 1,
-        "topk_group": 1, "rope_scaling": GLM_SECTION, "partial_rotary_factor": 0.5,
+        **PARTS["experts"],
+        "n_routed_experts": 4,
+        "n_shared_experts": 1,
+        "first_k_dense_replace": 1,
+        "n_group": 1,
+        "topk_group": 1,
+        "rope_scaling": GLM_SECTION,
+        "partial_rotary_factor": 0.5,
     },
     ("idefics3", "llama"): {},
     ("internvl", "gpt_oss"): {},
@@ -99,30 +157,42 @@ WRAPPERS: dict[tuple[str, str], dict[str, Any]] = {
     ("mistral3", "ministral3"): {},
     ("mistral3", "mistral"): {},
     ("mistral3", "mistral4"): {},
-    ("mllama", "mllama_text_model"): {"num_hidden_layers": 3, "cross_attention_layers": [1], "rope_theta": 500000.0},
+    ("mllama", "mllama_text_model"): {
+        "num_hidden_layers": 3,
+        "cross_attention_layers": [1],
+        "rope_theta": 500000.0,
+    },
     ("ovis2", "qwen2"): {},
     ("paligemma", "gemma2"): {},
     ("qwen2_5_omni", "qwen2_5_omni_text"): {"rope_scaling": MROPE, "head_dim": None},
     ("qwen3_5_moe", "qwen3_5_moe_text"): {"rope_parameters": {**SECTION, "rope_theta": 10000.0}},
     ("qwen3_omni_moe", "qwen3_omni_moe_text"): {
-        **PARTS["experts"], "rope_scaling": {"rope_type": "default", "mrope_section": [8, 12, 12], "interleaved": True},
+        **PARTS["experts"],
+        "rope_scaling": {"rope_type": "default", "mrope_section": [8, 12, 12], "interleaved": True},
     },
     ("qwen4_exp", "qwen4_exp_text"): {
-        "output_gate_type": "silu", "rope_parameters": {**SECTION, "rope_theta": 10000.0},
+        "output_gate_type": "silu",
+        "rope_parameters": {**SECTION, "rope_theta": 10000.0},
     },
     ("smolvlm", "llama"): {},
     ("voxtral", "llama"): {},
-}  # fmt: skip
-"""Model types around a text model, and keys that are published in its config beside those of the tiny one."""
+}
+"""Model types around a text model, and keys that are published in its config beside those of the
+tiny one.
+"""
 
 
 def tiny_configs() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields the name of a family and a small config of it, as publishers write one. Needs transformers."""
+    """Yields the name of a family and a small config of it, as publishers write one. Needs
+    transformers.
+    """
     import transformers
 
     for model_type, changes in FAMILIES.items():
         settings = _without_null({**COMMON, **changes, **AS_PUBLISHED.get(model_type, {})})
-        config = transformers.AutoConfig.for_model(model_type, **whole(model_type, settings)).to_dict()
+        config = transformers.AutoConfig.for_model(
+            model_type, **whole(model_type, settings)
+        ).to_dict()
         config["architectures"] = [_class_name(model_type)]
         for path in TINY[model_type].inner or ("",):
             part = part_at(config, path)
@@ -133,7 +203,9 @@ def tiny_configs() -> Iterator[tuple[str, dict[str, Any]]]:
     for model_type, changes in NESTED.items():
         settings = _without_null({**COMMON, **changes})
         classes = transformers.models.auto.modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
-        wrapper = transformers.AutoConfig.for_model(model_type, vision_config=dict(VISION)).to_dict()
+        wrapper = transformers.AutoConfig.for_model(
+            model_type, vision_config=dict(VISION)
+        ).to_dict()
         wrapper["architectures"] = [classes[model_type]]
         if "2" in model_type:
             inner = wrapper.pop("text_config")
@@ -146,16 +218,23 @@ def tiny_configs() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def wrapper_configs() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields small configs in other shapes of publication: `WRAPPER around TEXT_MODEL`, and GLM-5."""
+    """Yields small configs in other shapes of publication: `WRAPPER around TEXT_MODEL`, and
+    GLM-5.
+    """
     import transformers
     from transformers.models.auto import modeling_auto
 
     classes = (
-        modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES | modeling_auto.MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES
+        modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+        | modeling_auto.MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES
     )
     for (wrapper, text), changes in WRAPPERS.items():
-        settings = _without_null({**COMMON, **FAMILIES.get(text, {}), **AS_PUBLISHED.get(text, {}), **changes})
-        inner = {"text_config": copy.deepcopy({**settings, "model_type": text})}  # which transformers completes
+        settings = _without_null(
+            {**COMMON, **FAMILIES.get(text, {}), **AS_PUBLISHED.get(text, {}), **changes}
+        )
+        inner = {
+            "text_config": copy.deepcopy({**settings, "model_type": text})
+        }  # which transformers completes
         if wrapper.startswith(("qwen", "glm")):
             inner["vision_config"] = dict(VISION)
         inner = {"thinker_config": inner} if "omni" in wrapper else inner
@@ -198,11 +277,17 @@ def _name(config: dict[str, Any]) -> str:
 
 
 def _without_null(settings: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in settings.items() if value is not None or key == "sliding_window"}
+    return {
+        key: value
+        for key, value in settings.items()
+        if value is not None or key == "sliding_window"
+    }
 
 
 def _published(config: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
-    """A config as publishers write it: rope_theta at the top level, and no rope_parameters unless given."""
+    """A config as publishers write it: rope_theta at the top level, and no rope_parameters unless
+    given.
+    """
     rope = config.pop("rope_parameters", None) or {}
     model_type = config["model_type"]
     config = {**config, **{key: value for key, value in settings.items() if value is not None}}

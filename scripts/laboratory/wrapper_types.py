@@ -1,7 +1,7 @@
 """Writes the model types around a text model that transformers has: `scripts/lab wrappers`.
 
-The installed transformers is asked where each of its classes keeps the text model, and the sources of every version of
-the lab are read for the first one that has the class.
+The installed transformers is asked where each of its classes keeps the text model, and the sources
+of every version of the lab are read for the first one that has the class.
 """
 
 import json
@@ -22,14 +22,18 @@ def main() -> None:
     """Write the file, with a line per model type."""
     versions = sorted(RUNTIME.versions, key=version_key)
     sources = {
-        version: wheel_sources("transformers", version, ROOT / "sources" / f"transformers-{version}")
+        version: wheel_sources(
+            "transformers", version, ROOT / "sources" / f"transformers-{version}"
+        )
         for version in versions
     }
     write(record(sources))
 
 
 def record(sources: dict[str, Path]) -> dict[str, dict[str, str]]:
-    """Return the types with their path, first version and text model. sources: by version, the oldest first."""
+    """Return the types with their path, first version and text model. sources: by version, the
+    oldest first.
+    """
     since: dict[str, str] = {}
     for version, root in sources.items():
         for path in (root / "transformers" / "models").glob("*/configuration_*.py"):
@@ -43,7 +47,9 @@ def record(sources: dict[str, Path]) -> dict[str, dict[str, str]]:
 
 
 def installed() -> dict[str, tuple[str, str]]:
-    """Return where the installed transformers keeps the text model of each type, and the only type of that if fixed."""
+    """Return where the installed transformers keeps the text model of each type, and the only type
+    of that if fixed.
+    """
     from transformers import CONFIG_MAPPING
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 

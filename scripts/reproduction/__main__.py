@@ -1,7 +1,9 @@
-"""Trains small models from scratch on text at hand, and measures on them what papers on context extension report.
+"""Trains small models from scratch on text at hand, and measures on them what papers on context
+extension report.
 
-Prints the tables beside the published figures, with errors over models and documents, and says of each difference
-whether it is decided. Writes results.json, results.md and a picture per subject into --out.
+Prints the tables beside the published figures, with errors over models and documents, and says of
+each difference whether it is decided. Writes results.json, results.md and a picture per subject
+into --out.
 """
 
 import argparse
@@ -34,17 +36,38 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
     training = Training()
     parser = argparse.ArgumentParser(
-        prog="scripts/reproduce", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="scripts/reproduce",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--only", default=",".join(SUBJECTS), help=f"subjects, of {','.join(SUBJECTS)}")
+    parser.add_argument(
+        "--only", default=",".join(SUBJECTS), help=f"subjects, of {','.join(SUBJECTS)}"
+    )
     parser.add_argument("--seeds", type=int, default=4, help="models of each kind (4)")
-    parser.add_argument("--steps", type=int, default=training.steps, help=f"of training ({training.steps})")
+    parser.add_argument(
+        "--steps", type=int, default=training.steps, help=f"of training ({training.steps})"
+    )
     parser.add_argument("--documents", type=int, default=24, help="that are measured on (24)")
-    parser.add_argument("--text", type=Path, nargs="+", default=[], help="files, instead of Python's own documentation")
+    parser.add_argument(
+        "--text",
+        type=Path,
+        nargs="+",
+        default=[],
+        help="files, instead of Python's own documentation",
+    )
     parser.add_argument("--device", default="cpu", help="of torch (cpu)")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="models at a time on a CPU (one a core)")
-    parser.add_argument("--out", type=Path, default=Path("scripts/results/reproduce"), help="folder of the results")
-    parser.add_argument("--renew", action="store_true", help="renew docs/tables/reproducing.txt, and the pictures")
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        default=os.cpu_count() or 1,
+        help="models at a time on a CPU (one a core)",
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("scripts/results/reproduce"), help="folder of the results"
+    )
+    parser.add_argument(
+        "--renew", action="store_true", help="renew docs/tables/reproducing.txt, and the pictures"
+    )
     given = parser.parse_args(arguments)
     given.only = tuple(given.only.split(","))
     unknown = [name for name in given.only if name not in SUBJECTS]
@@ -56,7 +79,9 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def stacked(done: Sequence[tuple[Job, Found]], subject: str) -> dict[str, Numbers]:
-    """The numbers of a subject by row, with the models as the first axis. done: all jobs, in the order of the seeds."""
+    """The numbers of a subject by row, with the models as the first axis. done: all jobs, in the
+    order of the seeds.
+    """
     rows: dict[str, list[Numbers]] = {}
     for _, measured in done:
         for name, numbers in measured.get(subject, {}).items():
@@ -64,15 +89,23 @@ def stacked(done: Sequence[tuple[Job, Found]], subject: str) -> dict[str, Number
     return {name: np.stack(numbers) for name, numbers in rows.items()}
 
 
-def reports(done: Sequence[tuple[Job, Found]], training: Training, subjects: Sequence[str]) -> list[Report]:
-    """The reports of all subjects. done: the jobs with what was measured. training: of the plain models."""
+def reports(
+    done: Sequence[tuple[Job, Found]], training: Training, subjects: Sequence[str]
+) -> list[Report]:
+    """The reports of all subjects. done: the jobs with what was measured. training: of the plain
+    models.
+    """
     ordered = sorted(done, key=lambda pair: pair[0].training.seed)
     return [SUBJECTS[subject].report(stacked(ordered, subject), training) for subject in subjects]
 
 
 def written(pages: Sequence[Report], settings: dict[str, object], out: Path) -> str:
-    """Writes results.json, results.md and the pictures, and returns the page. training: as `facts` gives it."""
-    text = "\n".join(f"{page.markdown()}\n![{page.title}]({page.draw(out).name})\n" for page in pages)
+    """Writes results.json, results.md and the pictures, and returns the page. training: as `facts`
+    gives it.
+    """
+    text = "\n".join(
+        f"{page.markdown()}\n![{page.title}]({page.draw(out).name})\n" for page in pages
+    )
     (out / "results.md").write_text(text, "utf-8")
     data = settings | {page.name: page.to_dict() for page in pages}
     (out / "results.json").write_text(json.dumps(data, indent=1) + "\n", "utf-8")
@@ -80,7 +113,9 @@ def written(pages: Sequence[Report], settings: dict[str, object], out: Path) -> 
 
 
 def renew(docs: Path, pages: Sequence[Report]) -> None:
-    """Replaces the tables of subjects in `tables/reproducing.txt`, and their pictures. docs: the folder."""
+    """Replaces the tables of subjects in `tables/reproducing.txt`, and their pictures. docs: the
+    folder.
+    """
     tables = docs / "tables" / "reproducing.txt"
     known = tables.read_text("utf-8") if tables.exists() else ""
     tables.write_text(replaced(known, "\n".join(report.markdown() for report in pages)), "utf-8")
@@ -89,7 +124,9 @@ def renew(docs: Path, pages: Sequence[Report]) -> None:
 
 
 def replaced(text: str, sections: str) -> str:
-    """Markdown in which the sections of a name (###) are replaced, and new ones stand at the end."""
+    """Markdown in which the sections of a name (###) are replaced, and new ones stand at the
+    end.
+    """
     by_title = {
         section.partition("\n")[0]: section.rstrip() + "\n"
         for part in (text, sections)
@@ -99,31 +136,56 @@ def replaced(text: str, sections: str) -> str:
     return "\n".join(by_title.values())
 
 
-def facts(read: Corpus, training: Training, given: argparse.Namespace, seconds: float) -> dict[str, object]:
+def facts(
+    read: Corpus, training: Training, given: argparse.Namespace, seconds: float
+) -> dict[str, object]:
     """What a reader of the numbers has to know. seconds: of all models, of one core on a CPU."""
     return {
-        "ropeconv": ropeconv.__version__, "torch": torch.__version__, "transformers": transformers.__version__,
-        "python": platform.python_version(), "device": given.device, "seeds": given.seeds, "steps": training.steps,
-        "shape": {name: getattr(training, name) for name in ("hidden", "layers", "heads", "head_dim")},
-        "trained_length": training.length, "tokens_trained_on": len(read.train), "documents": len(read.names),
-        "vocabulary": read.vocabulary, "tokens_sha256": read.sha256, "model_seconds": round(seconds),
-    }  # fmt: skip
+        "ropeconv": ropeconv.__version__,
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "python": platform.python_version(),
+        "device": given.device,
+        "seeds": given.seeds,
+        "steps": training.steps,
+        "shape": {
+            name: getattr(training, name) for name in ("hidden", "layers", "heads", "head_dim")
+        },
+        "trained_length": training.length,
+        "tokens_trained_on": len(read.train),
+        "documents": len(read.names),
+        "vocabulary": read.vocabulary,
+        "tokens_sha256": read.sha256,
+        "model_seconds": round(seconds),
+    }
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs what the command line asks for."""
-    given, began = options(arguments), time.perf_counter()
+    given = options(arguments)
+    began = time.perf_counter()
     given.out.mkdir(parents=True, exist_ok=True)
     training = replace(Training(), steps=given.steps)
-    read = corpus(files(given.text) if given.text else manual(), LONGEST + 1, given.documents, bytes_per_token=3)
+    read = corpus(
+        files(given.text) if given.text else manual(),
+        LONGEST + 1,
+        given.documents,
+        bytes_per_token=3,
+    )
     todo = jobs(training, range(given.seeds), given.only)
-    print(f"{len(read.train):,} tokens to train on, {len(read.names)} documents, {len(todo)} models", flush=True)
+    print(
+        f"{len(read.train):,} tokens to train on, {len(read.names)} documents, {len(todo)} models",
+        flush=True,
+    )
     measured, seconds = run_all(todo, read, given.device, given.out / "measured", given.jobs)
     pages = reports(list(zip(todo, measured, strict=True)), training, given.only)
     print(written(pages, facts(read, training, given, seconds), given.out))
     if given.renew:
         renew(Path(__file__).parents[2] / "docs", pages)
-    print(f"{time.perf_counter() - began:.0f} s; wrote {given.out}/results.json, results.md and pictures")
+    print(
+        f"{time.perf_counter() - began:.0f} s; wrote {given.out}/results.json, results.md and"
+        " pictures"
+    )
     return 0
 
 

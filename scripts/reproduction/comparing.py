@@ -1,4 +1,6 @@
-"""Numbers of several models on several documents: their errors, and which differences are decided."""
+"""Numbers of several models on several documents: their errors, and which differences are
+decided.
+"""
 
 from dataclasses import dataclass
 
@@ -14,9 +16,9 @@ from .measuring import Numbers
 class Estimate:
     """A mean over models and documents.
 
-    value: the mean. between_documents: its standard error from the differences between documents, by bootstrap; None
-    for fewer than two. between_models: the same between models trained with other seeds; None for a single one.
-    documents, models: how many there are.
+    value: the mean. between_documents: its standard error from the differences between documents,
+    by bootstrap; None for fewer than two. between_models: the same between models trained with
+    other seeds; None for a single one. documents, models: how many there are.
     """
 
     value: float
@@ -29,17 +31,28 @@ class Estimate:
     def error(self) -> float | None:
         """The root of the sum of both squares; None where neither is known.
 
-        What differs by document and model at once is in both, so this is rather too large than too small.
+        What differs by document and model at once is in both, so this is rather too large than too
+        small.
         """
-        known = [error**2 for error in (self.between_documents, self.between_models) if error is not None]
+        known = [
+            error**2 for error in (self.between_documents, self.between_models) if error is not None
+        ]
         return float(np.sqrt(sum(known))) if known else None
 
     @property
     def freedom(self) -> int:
-        """The degrees of freedom of the error, as in Welch 1947, rounded down; 0 where a part is not known."""
+        """The degrees of freedom of the error, as in Welch 1947, rounded down; 0 where a part is
+        not known.
+        """
         if self.between_documents is None or self.between_models is None:
             return 0
-        parts = (self.between_documents**2, self.documents - 1), (self.between_models**2, self.models - 1)
+        parts = (
+            (self.between_documents**2, self.documents - 1),
+            (
+                self.between_models**2,
+                self.models - 1,
+            ),
+        )
         spread = sum(square**2 / freedom for square, freedom in parts)
         return int(sum(square for square, _ in parts) ** 2 / spread) if spread else 0
 
@@ -58,9 +71,10 @@ def estimate(numbers: Numbers) -> Estimate:
 class Comparison:
     """A paired difference.
 
-    name: what is compared. difference: first minus second. agreeing: models whose own mean has the sign of the
-    difference. published: the difference that was published, in the same unit; None where it is not at
-    hand. claimed: the sign that was published, which is 0 for hardly any difference; None where nothing is claimed.
+    name: what is compared. difference: first minus second. agreeing: models whose own mean has the
+    sign of the difference. published: the difference that was published, in the same unit; None
+    where it is not at hand. claimed: the sign that was published, which is 0 for hardly any
+    difference; None where nothing is claimed.
     """
 
     name: str
@@ -71,7 +85,9 @@ class Comparison:
 
     @property
     def decided(self) -> bool:
-        """Whether Student's t tells the difference from 0, at the level of `eval`, and each model has its sign."""
+        """Whether Student's t tells the difference from 0, at the level of `eval`, and each model
+        has its sign.
+        """
         estimate = self.difference
         if estimate.documents < FEWEST or estimate.freedom < 1 or self.agreeing < estimate.models:
             return False
@@ -84,23 +100,35 @@ class Comparison:
             return "not decided"
         if not self.claimed:
             return "decided" if self.claimed is None else "decided, published as about 0"
-        return "decided, as published" if self.claimed * self.difference.value > 0 else "decided, not as published"
+        return (
+            "decided, as published"
+            if self.claimed * self.difference.value > 0
+            else "decided, not as published"
+        )
 
     @property
     def expected(self) -> str:
         """What was published, in words."""
         if self.published is not None:
             return f"{self.published:+.2f}"
-        return "not at hand" if self.claimed is None else {-1: "below 0", 0: "about 0", 1: "above 0"}[self.claimed]
+        return (
+            "not at hand"
+            if self.claimed is None
+            else {-1: "below 0", 0: "about 0", 1: "above 0"}[self.claimed]
+        )
 
 
 def compare(
-    name: str, first: Numbers, second: Numbers, published: float | None = None, claimed: int | None = None
+    name: str,
+    first: Numbers,
+    second: Numbers,
+    published: float | None = None,
+    claimed: int | None = None,
 ) -> Comparison:
     """Compares two rows of the same models on the same documents, float64 [models, documents].
 
-    name: what is compared. published: the published difference, first minus second. claimed: its sign, where only that
-    was published.
+    name: what is compared. published: the published difference, first minus second. claimed: its
+    sign, where only that was published.
     """
     paired = first - second
     difference = estimate(paired)

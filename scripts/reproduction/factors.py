@@ -1,4 +1,5 @@
-"""Methods without fine-tuning by factor: NTK against interpolation, dynamic NTK, and YaRN against mixed.
+"""Methods without fine-tuning by factor: NTK against interpolation, dynamic NTK, and YaRN against
+mixed.
 
 Peng et al. 2023 and Su 2023. They are measured on the models that `finetuning` starts from.
 """
@@ -40,44 +41,71 @@ def rows(training: Training, factor: int) -> dict[str, ropeconv.Recipe]:
 
 
 def measure(model: Any, training: Training, corpus: Corpus) -> dict[str, Numbers]:
-    """The mean loss in nats within each length up to factor times the trained one, float64 [lengths, documents].
+    """The mean loss in nats within each length up to factor times the trained one, float64
+    [lengths, documents].
 
     model: trained as `how` says. The lengths are the trained one times 1 and FACTORS.
     """
 
     def by_length(factor: int, row: ropeconv.Recipe | None) -> Numbers:
         losses = predict(model, corpus.test[:DOCUMENTS, : factor * training.length + 1], row).loss
-        return np.stack([losses[:, : times * training.length].mean(1) for times in (1, *FACTORS) if times <= factor])
+        return np.stack(
+            [
+                losses[:, : times * training.length].mean(1)
+                for times in (1, *FACTORS)
+                if times <= factor
+            ]
+        )
 
     numbers = {"base": by_length(FACTORS[-1], None)}
     for factor in FACTORS:
-        numbers |= {f"{name}, {factor}": by_length(factor, row) for name, row in rows(training, factor).items()}
+        numbers |= {
+            f"{name}, {factor}": by_length(factor, row)
+            for name, row in rows(training, factor).items()
+        }
     return numbers
 
 
 def report(measured: dict[str, Numbers], training: Training) -> Report:
-    """Tables, comparisons and the picture. measured: by row and factor, float64 [models, lengths, documents]."""
+    """Tables, comparisons and the picture. measured: by row and factor, float64 [models, lengths,
+    documents].
+    """
     training = trainings(training)[0]
     names = ["base", *rows(training, FACTORS[0])]
     lengths = [times * training.length for times in (1, *FACTORS)]
 
     def whole(name: str, index: int) -> Numbers:
         """The loss within factor times the trained length, with that factor."""
-        return measured["base"][:, index + 1] if name == "base" else measured[f"{name}, {FACTORS[index]}"][:, -1]
+        return (
+            measured["base"][:, index + 1]
+            if name == "base"
+            else measured[f"{name}, {FACTORS[index]}"][:, -1]
+        )
 
-    at_factor = [[name, *(nats(estimate(whole(name, index))) for index in range(len(FACTORS)))] for name in names]
+    at_factor = [
+        [name, *(nats(estimate(whole(name, index))) for index in range(len(FACTORS)))]
+        for name in names
+    ]
     best = [
-        optimum(np.array(EXPONENTS), np.stack([whole(f"mixed {exponent}", index) for exponent in EXPONENTS], 1))
+        optimum(
+            np.array(EXPONENTS),
+            np.stack([whole(f"mixed {exponent}", index) for exponent in EXPONENTS], 1),
+        )
         for index in range(len(FACTORS))
     ]
     at_factor.append(
-        ["best exponent", *(f"{optimum.place.value:.2f} ± {optimum.place.error or 0:.2f}" for optimum in best)]
+        [
+            "best exponent",
+            *(f"{optimum.place.value:.2f} ± {optimum.place.error or 0:.2f}" for optimum in best),
+        ]
     )
     static = f"ntk, {FACTORS[-1]}"
     by_length = {
         "base": measured["base"],
         f"ntk {FACTORS[-1]}": measured[static],
-        "dynamic ntk": np.stack([measured["base"][:, 0], *(whole("ntk", index) for index in range(len(FACTORS)))], 1),
+        "dynamic ntk": np.stack(
+            [measured["base"][:, 0], *(whole("ntk", index) for index in range(len(FACTORS)))], 1
+        ),
     }
     tables = [
         Table(
@@ -97,11 +125,16 @@ def report(measured: dict[str, Numbers], training: Training) -> Report:
         ),
     ]
     swept = [
-        Curve.of(f"s = {factor}", EXPONENTS, [
-            estimate(whole(f"mixed {exponent}", index) - whole("yarn", index)) for exponent in EXPONENTS
-        ])
+        Curve.of(
+            f"s = {factor}",
+            EXPONENTS,
+            [
+                estimate(whole(f"mixed {exponent}", index) - whole("yarn", index))
+                for exponent in EXPONENTS
+            ],
+        )
         for index, factor in enumerate(FACTORS)
-    ]  # fmt: skip
+    ]
     by_method = [
         Curve.of(name, lengths, [estimate(numbers[:, index]) for index in range(len(lengths))])
         for name, numbers in by_length.items()
@@ -112,22 +145,35 @@ def report(measured: dict[str, Numbers], training: Training) -> Report:
         f"{PENG}; {SU}",
         tables,
         [
-            *(comparison for index, factor in enumerate(FACTORS) for comparison in comparisons(whole, index, factor)),
+            *(
+                comparison
+                for index, factor in enumerate(FACTORS)
+                for comparison in comparisons(whole, index, factor)
+            ),
             *(
                 compare(
                     f"dynamic ntk minus {name}, {length:,} tokens",
-                    by_length["dynamic ntk"][:, index], by_length[name][:, index], claimed=-1,
+                    by_length["dynamic ntk"][:, index],
+                    by_length[name][:, index],
+                    claimed=-1,
                 )
                 for name, start in ((f"ntk {FACTORS[-1]}", 0), ("base", 1))
                 for index, length in list(enumerate(lengths))[start : len(lengths) - 1 + start]
             ),
         ],
         [
-            curves(swept, "exponent of mixed", "loss minus that of YaRN, nats", "Loss of mixed, compared with YaRN"),
-            curves(by_method, "tokens", "loss, nats", "Loss by length, fixed and dynamic NTK", log=True),
+            curves(
+                swept,
+                "exponent of mixed",
+                "loss minus that of YaRN, nats",
+                "Loss of mixed, compared with YaRN",
+            ),
+            curves(
+                by_method, "tokens", "loss, nats", "Loss by length, fixed and dynamic NTK", log=True
+            ),
         ],
         unit="nats",
-    )  # fmt: skip
+    )
 
 
 def comparisons(whole: Any, index: int, factor: int) -> list[Comparison]:
@@ -140,6 +186,11 @@ def comparisons(whole: Any, index: int, factor: int) -> list[Comparison]:
         ("mixed 0.625", "mixed 1.0", -1),
     ]
     return [
-        compare(f"{first} minus {second}, s = {factor}", whole(first, index), whole(second, index), claimed=claim)
+        compare(
+            f"{first} minus {second}, s = {factor}",
+            whole(first, index),
+            whole(second, index),
+            claimed=claim,
+        )
         for first, second, claim in claims
     ]

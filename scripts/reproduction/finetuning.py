@@ -1,7 +1,8 @@
-"""Fine-tuning to four times the trained length: bases around the bound, two ways to keep all angles, and methods.
+"""Fine-tuning to four times the trained length: bases around the bound, two ways to keep all
+angles, and methods.
 
-Men et al. 2024 (figure 6 and table 4), Peng et al. 2023 (NTK-aware against interpolation), Xiong et al. 2023 (a larger
-base). All start from the same models and see the same windows.
+Men et al. 2024 (figure 6 and table 4), Peng et al. 2023 (NTK-aware against interpolation), Xiong et
+al. 2023 (a larger base). All start from the same models and see the same windows.
 """
 
 import copy
@@ -31,22 +32,39 @@ LARGER = 50.0
 
 
 def trainings(training: Training) -> list[Training]:
-    """The models of one seed: half of the windows have needles, and the base is below the bound, as in Llama 2."""
-    return [replace(training, base=1000.0, layers=2, steps=max(1, training.steps // 2), tiled=0.0, needles=0.5)]
+    """The models of one seed: half of the windows have needles, and the base is below the bound, as
+    in Llama 2.
+    """
+    return [
+        replace(
+            training,
+            base=1000.0,
+            layers=2,
+            steps=max(1, training.steps // 2),
+            tiled=0.0,
+            needles=0.5,
+        )
+    ]
 
 
 def split(training: Training) -> int:
-    """The first pair that completes no period within the trained length, where both methods of Men et al. meet."""
-    return math.ceil(training.head_dim / 2 * math.log(training.length / (2 * math.pi)) / math.log(training.base))
+    """The first pair that completes no period within the trained length, where both methods of Men
+    et al. meet.
+    """
+    return math.ceil(
+        training.head_dim / 2 * math.log(training.length / (2 * math.pi)) / math.log(training.base)
+    )
 
 
 def bases(training: Training) -> dict[str, float]:
     """The bases that are fine-tuned with, by name. training: the training of the models."""
     first = training.base * FACTOR ** (training.head_dim / (2 * split(training)))
     return {
-        "unchanged": training.base, "five times": 5 * training.base, "Method 1": first,
+        "unchanged": training.base,
+        "five times": 5 * training.base,
+        "Method 1": first,
         "fifty times": LARGER * training.base,
-    }  # fmt: skip
+    }
 
 
 def rows(training: Training) -> dict[str, ropeconv.Recipe]:
@@ -61,7 +79,9 @@ def rows(training: Training) -> dict[str, ropeconv.Recipe]:
 
 
 def measure(model: Any, training: Training, corpus: Corpus) -> dict[str, Numbers]:
-    """Losses in nats and needles found in percent of each row, float64 [documents]. model: trained as `how` says."""
+    """Losses in nats and needles found in percent of each row, float64 [documents]. model: trained
+    as `how` says.
+    """
     length = FACTOR * training.length
     ids = corpus.test[:, : 2 * length + 1]
     pieces = ids[:, : 2 * length].reshape(-1, length)
@@ -70,12 +90,23 @@ def measure(model: Any, training: Training, corpus: Corpus) -> dict[str, Numbers
     for name, row in rows(training).items():
         tuned = copy.deepcopy(model).train()
         undo = ropeconv.patch(tuned, row)
-        optimizer = torch.optim.AdamW(tuned.parameters(), TUNING_RATE, (0.9, 0.98), weight_decay=0.1)
-        optimise(tuned, optimizer, tuning, corpus.train, corpus.vocabulary, np.random.default_rng((training.seed, 7)))
+        optimizer = torch.optim.AdamW(
+            tuned.parameters(), TUNING_RATE, (0.9, 0.98), weight_decay=0.1
+        )
+        optimise(
+            tuned,
+            optimizer,
+            tuning,
+            corpus.train,
+            corpus.vocabulary,
+            np.random.default_rng((training.seed, 7)),
+        )
         tuned.eval()
         losses = predict(tuned, pieces).loss
         numbers[f"{name}, loss"] = losses.reshape(len(ids), -1).mean(1)
-        numbers[f"{name}, loss of the last quarter"] = losses[:, -length // 4 :].reshape(len(ids), -1).mean(1)
+        numbers[f"{name}, loss of the last quarter"] = (
+            losses[:, -length // 4 :].reshape(len(ids), -1).mean(1)
+        )
         numbers[f"{name}, loss beyond"] = predict(tuned, ids).loss[:, length:].mean(1)
         for distance in DISTANCES:
             numbers[f"{name}, found at {distance}"] = retrieved(tuned, pieces, distance, corpus)
@@ -85,12 +116,16 @@ def measure(model: Any, training: Training, corpus: Corpus) -> dict[str, Numbers
 
 def violations(training: Training, row: ropeconv.Recipe) -> int:
     """At how many distances below the new length B(m) is negative."""
-    spec = RopeSpec(training.head_dim, training.head_dim, Plain(training.base), training.length, training.length)
+    spec = RopeSpec(
+        training.head_dim, training.head_dim, Plain(training.base), training.length, training.length
+    )
     return ropeconv.reach(row.schedule(spec).inv_freq, 0.0, FACTOR * training.length).count
 
 
 def report(measured: dict[str, Numbers], training: Training) -> Report:
-    """Tables, comparisons and the picture. measured: by row and measure, float64 [models, documents]."""
+    """Tables, comparisons and the picture. measured: by row and measure, float64 [models,
+    documents].
+    """
     training = trainings(training)[0]
     length = FACTOR * training.length
     smallest = ropeconv.bound(length, training.head_dim, training.head_dim).base
@@ -100,27 +135,42 @@ def report(measured: dict[str, Numbers], training: Training) -> Report:
             f"{name}: {bases(training)[name]:,.0f}" if name in bases(training) else name,
             f"{violations(training, row)}",
             *(nats(estimate(measured[f"{name}, {loss}"])) for loss in measures),
-            *(percent(estimate(measured[f"{name}, found at {distance}"])) for distance in DISTANCES),
+            *(
+                percent(estimate(measured[f"{name}, found at {distance}"]))
+                for distance in DISTANCES
+            ),
         ]
         for name, row in rows(training).items()
     ]
     table = Table(
-        f"Trained with {training.length} tokens and base {training.base:,.0f}, then with {length} tokens for "
-        f"{TUNING_STEPS} steps; the smallest base for {length} tokens is b* = {smallest:,.0f}",
-        ["fine-tuned with", "B < 0", f"loss, {length}", "last quarter", f"{length} to {2 * length:,}",
-         *(f"found at {distance}" for distance in DISTANCES)],
+        f"Trained with {training.length} tokens and base {training.base:,.0f}, then with {length}"
+        f" tokens for {TUNING_STEPS} steps; the smallest base for {length} tokens is b* ="
+        f" {smallest:,.0f}",
+        [
+            "fine-tuned with",
+            "B < 0",
+            f"loss, {length}",
+            "last quarter",
+            f"{length} to {2 * length:,}",
+            *(f"found at {distance}" for distance in DISTANCES),
+        ],
         lines,
-        f"Losses in nats per token. B < 0: distances below {length} at which B(m) is negative. Found: percent of "
-        "needles.",
-    )  # fmt: skip
+        f"Losses in nats per token. B < 0: distances below {length} at which B(m) is negative."
+        " Found: percent of needles.",
+    )
     by_base = [
-        Curve.of(f"found at {distance}", list(bases(training).values()),
-                 [estimate(measured[f"{name}, found at {distance}"]) for name in bases(training)])
+        Curve.of(
+            f"found at {distance}",
+            list(bases(training).values()),
+            [estimate(measured[f"{name}, found at {distance}"]) for name in bases(training)],
+        )
         for distance in DISTANCES
-    ]  # fmt: skip
+    ]
     loss = [
         Curve.of(
-            name, list(bases(training).values()), [estimate(measured[f"{row}, {name}"]) for row in bases(training)]
+            name,
+            list(bases(training).values()),
+            [estimate(measured[f"{row}, {name}"]) for row in bases(training)],
         )
         for name in measures
     ]
@@ -156,9 +206,11 @@ def comparisons(measured: dict[str, Numbers]) -> list[Comparison]:
     ]
     return [
         compare(
-            f"{measure}: {first} minus {second}", measured[f"{first}, {measure}"], measured[f"{second}, {measure}"],
+            f"{measure}: {first} minus {second}",
+            measured[f"{first}, {measure}"],
+            measured[f"{second}, {measure}"],
             claimed=claim,
         )
         for first, second, measures, claim in claims
         for measure in measures
-    ]  # fmt: skip
+    ]

@@ -1,4 +1,6 @@
-"""What a model predicts: losses and right tokens at every position, and needles that it finds at a distance."""
+"""What a model predicts: losses and right tokens at every position, and needles that it finds at a
+distance.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -27,14 +29,18 @@ class Predicted:
     right: Numbers
 
 
-def predict(model: Any, ids: Ids, recipe: ropeconv.Recipe | None = None, last: int = 0) -> Predicted:
+def predict(
+    model: Any, ids: Ids, recipe: ropeconv.Recipe | None = None, last: int = 0
+) -> Predicted:
     """Reads sequences under a recipe.
 
-    model: is as before afterwards. ids: int64 [sequences, tokens]. recipe: by default none. last: how many tokens are
-    predicted at the end of each; 0 for all but the first.
+    model: is as before afterwards. ids: int64 [sequences, tokens]. recipe: by default none. last:
+    how many tokens are predicted at the end of each; 0 for all but the first.
     """
     undo = ropeconv.patch(model, recipe) if recipe else lambda: None
-    device, losses, right = model.get_input_embeddings().weight.device, [], []
+    device = model.get_input_embeddings().weight.device
+    losses = []
+    right = []
     try:
         with torch.no_grad():
             for part in torch.from_numpy(ids).split(max(1, BATCH // ids.shape[1])):
@@ -55,11 +61,13 @@ def repeated(ids: Ids, length: int) -> Ids:
 
 
 def with_needles(ids: Ids, distance: int, vocabulary: int, seed: int) -> Ids:
-    """Texts that end with a cue and the value that stands `distance` tokens before the cue; each kind in turn.
+    """Texts that end with a cue and the value that stands `distance` tokens before the cue; each
+    kind in turn.
 
     ids: int64 [sequences, tokens], texts. vocabulary: tokens of text. seed: of the values.
     """
-    draw, changed = np.random.default_rng(seed), ids.copy()
+    draw = np.random.default_rng(seed)
+    changed = ids.copy()
     cue = ids.shape[1] - 2
     for number, row in enumerate(changed):
         hide(row, cue - distance, [cue], number % KINDS, vocabulary, draw)
@@ -67,14 +75,21 @@ def with_needles(ids: Ids, distance: int, vocabulary: int, seed: int) -> Ids:
 
 
 def retrieved(
-    model: Any, pieces: Ids, distance: int, corpus: Corpus, recipe: ropeconv.Recipe | None = None, repeats: int = 1
+    model: Any,
+    pieces: Ids,
+    distance: int,
+    corpus: Corpus,
+    recipe: ropeconv.Recipe | None = None,
+    repeats: int = 1,
 ) -> Numbers:
     """The share of needles that a model finds at a distance, in percent, float64 [documents].
 
     pieces: int64 [sequences, tokens], as many of each document. repeats: needles in each piece.
     """
     shares = [
-        predict(model, with_needles(pieces, distance, corpus.vocabulary, seed), recipe, last=1).right
+        predict(
+            model, with_needles(pieces, distance, corpus.vocabulary, seed), recipe, last=1
+        ).right
         for seed in range(repeats)
     ]
     shares_of_texts: Numbers = 100 * np.mean(shares, 0).reshape(len(corpus.names), -1).mean(1)

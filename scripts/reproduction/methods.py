@@ -1,4 +1,6 @@
-"""The tables of Su 2023: methods without any fine-tuning at eight times the trained length, with and without log-n."""
+"""The tables of Su 2023: methods without any fine-tuning at eight times the trained length, with
+and without log-n.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,30 +24,45 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "linear": ("linear", {}),
     "ntk-old": ("ntk-old", {}),
     "ntk-fixed": ("ntk-fixed", {}),
-    **{f"mixed {exponent}": ("mixed", {"mixed_exponent": exponent}) for exponent in (0.25, 0.5, 0.625, 0.75)},
+    **{
+        f"mixed {exponent}": ("mixed", {"mixed_exponent": exponent})
+        for exponent in (0.25, 0.5, 0.625, 0.75)
+    },
     "by-parts": ("by-parts", {}),
     "yarn, attention factor 1": ("yarn", {"attention_factor": 1.0}),
     "yarn": ("yarn", {}),
 }
 WITH_LOG_N = ("base", "linear", "ntk-old", "ntk-fixed", "mixed 0.625", "by-parts")
 COMPARED = (
-    ("linear", "base"), ("ntk-old", "base"), ("ntk-fixed", "ntk-old"), ("mixed 0.625", "ntk-fixed"),
-    ("mixed 0.75", "ntk-fixed"), ("mixed 0.625", "mixed 0.75"), ("by-parts", "ntk-fixed"), ("by-parts", "mixed 0.625"),
-    ("yarn, attention factor 1", "ntk-fixed"), ("yarn, attention factor 1", "by-parts"),
+    ("linear", "base"),
+    ("ntk-old", "base"),
+    ("ntk-fixed", "ntk-old"),
+    ("mixed 0.625", "ntk-fixed"),
+    ("mixed 0.75", "ntk-fixed"),
+    ("mixed 0.625", "mixed 0.75"),
+    ("by-parts", "ntk-fixed"),
+    ("by-parts", "mixed 0.625"),
+    ("yarn, attention factor 1", "ntk-fixed"),
+    ("yarn, attention factor 1", "by-parts"),
     ("yarn", "yarn, attention factor 1"),
-    ("ntk-fixed, log-n clamped", "ntk-fixed"), ("mixed 0.625, log-n clamped", "mixed 0.625"),
+    ("ntk-fixed, log-n clamped", "ntk-fixed"),
+    ("mixed 0.625, log-n clamped", "mixed 0.625"),
     ("ntk-fixed, log-n trained", "ntk-fixed, log-n clamped"),
     ("mixed 0.625, log-n trained", "mixed 0.625, log-n clamped"),
     ("linear, log-n trained", "linear"),
-)  # fmt: skip
+)
 
 
 def rows(training: Training) -> dict[str, ropeconv.Recipe]:
-    """The rows that a model can be measured with, by name. training: its training, with or without log-n."""
+    """The rows that a model can be measured with, by name. training: its training, with or without
+    log-n.
+    """
 
     def made(name: str, **modifiers: Any) -> ropeconv.Recipe:
         method, settings = METHODS[name]
-        return recipe(training, method, None if method == "theta" else float(FACTOR), **settings, **modifiers)
+        return recipe(
+            training, method, None if method == "theta" else float(FACTOR), **settings, **modifiers
+        )
 
     if training.log_n:
         return {f"{name}, log-n trained": made(name, log_n="full") for name in WITH_LOG_N}
@@ -62,21 +79,27 @@ def trainings(training: Training) -> list[Training]:
 def measure(model: Any, training: Training, corpus: Corpus) -> dict[str, Numbers]:
     """The accuracy of each row in percent, float64 [columns, documents].
 
-    model: trained as `how` says. corpus: with FACTOR times the trained length + 1 tokens of each document.
+    model: trained as `how` says. corpus: with FACTOR times the trained length + 1 tokens of each
+    document.
     """
-    documents, whole = len(corpus.test), FACTOR * training.length
+    documents = len(corpus.test)
+    whole = FACTOR * training.length
     ids = corpus.test[:, : whole + 1]
     pieces = ids[:, :whole].reshape(-1, training.length)
     again = repeated(ids, training.length)
     shares = {}
     for name, row in rows(training).items():
         short = predict(model, pieces, row).right.reshape(documents, -1).mean(1)
-        shares[name] = 100 * np.stack([short, *(predict(model, batch, row).right.mean(1) for batch in (again, ids))])
+        shares[name] = 100 * np.stack(
+            [short, *(predict(model, batch, row).right.mean(1) for batch in (again, ids))]
+        )
     return shares
 
 
 def report(measured: dict[str, Numbers], training: Training) -> Report:
-    """Tables, comparisons and pictures. measured: by row, float64 [models, columns, documents], without log-n."""
+    """Tables, comparisons and pictures. measured: by row, float64 [models, columns, documents],
+    without log-n.
+    """
     lines = [
         [name, *_cells(numbers), *map(_published, ACCURACY.get(name, (None,) * len(COLUMNS)))]
         for name, numbers in measured.items()
@@ -98,14 +121,20 @@ def report(measured: dict[str, Numbers], training: Training) -> Report:
         [table],
         comparisons(measured),
         [
-            bars(*_bars(measured, column), "right next tokens, %", f"Text {FACTOR} times as long, {COLUMNS[column]}")
+            bars(
+                *_bars(measured, column),
+                "right next tokens, %",
+                f"Text {FACTOR} times as long, {COLUMNS[column]}",
+            )
             for column in (1, 2)
         ],
     )
 
 
 def comparisons(measured: dict[str, Numbers]) -> list[Comparison]:
-    """All that can be compared, on repeated text and on text that is not. measured: as in `report`."""
+    """All that can be compared, on repeated text and on text that is not. measured: as in
+    `report`.
+    """
     return [
         compare(
             f"{first} minus {second}, {COLUMNS[column]}",
@@ -127,6 +156,8 @@ def _published(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
 
 
-def _bars(measured: dict[str, Numbers], column: int) -> tuple[Sequence[str], list[float], list[float]]:
+def _bars(
+    measured: dict[str, Numbers], column: int
+) -> tuple[Sequence[str], list[float], list[float]]:
     estimates = [estimate(numbers[:, column]) for numbers in measured.values()]
     return list(measured), [bar.value for bar in estimates], [bar.error or 0.0 for bar in estimates]

@@ -32,8 +32,9 @@ class Table:
 class Report:
     """What came of a subject.
 
-    name: of its files. title: its heading. source: what it reproduces. tables, comparisons: in order. panels: of its
-    picture, side by side. numbers: further results, JSON-ready. unit: of the differences.
+    name: of its files. title: its heading. source: what it reproduces. tables, comparisons: in
+    order. panels: of its picture, side by side. numbers: further results, JSON-ready. unit: of the
+    differences.
     """
 
     name: str
@@ -47,7 +48,10 @@ class Report:
 
     def markdown(self) -> str:
         """The section of a page, without its picture."""
-        parts = [f"### {self.title}\n\n{self.source}\n", *(table.markdown() for table in self.tables)]
+        parts = [
+            f"### {self.title}\n\n{self.source}\n",
+            *(table.markdown() for table in self.tables),
+        ]
         if self.comparisons:
             parts.append(compared(self.comparisons, self.unit).markdown())
         return "\n".join(parts)
@@ -56,24 +60,30 @@ class Report:
         return {
             "source": self.source,
             "tables": [
-                {"title": table.title, "head": list(table.head), "lines": list(table.lines)} for table in self.tables
+                {"title": table.title, "head": list(table.head), "lines": list(table.lines)}
+                for table in self.tables
             ],
             "unit": self.unit,
             "comparisons": [
                 {
                     "name": comparison.name,
-                    "difference": comparison.difference.value, "error": comparison.difference.error,
+                    "difference": comparison.difference.value,
+                    "error": comparison.difference.error,
                     "between_documents": comparison.difference.between_documents,
-                    "between_models": comparison.difference.between_models, "agreeing": comparison.agreeing,
+                    "between_models": comparison.difference.between_models,
+                    "agreeing": comparison.agreeing,
                     "models": comparison.difference.models,
-                    "documents": comparison.difference.documents, "freedom": comparison.difference.freedom,
-                    "published": comparison.published, "claimed": comparison.claimed,
-                    "decided": comparison.decided, "verdict": comparison.verdict,
+                    "documents": comparison.difference.documents,
+                    "freedom": comparison.difference.freedom,
+                    "published": comparison.published,
+                    "claimed": comparison.claimed,
+                    "decided": comparison.decided,
+                    "verdict": comparison.verdict,
                 }
                 for comparison in self.comparisons
             ],
             **self.numbers,
-        }  # fmt: skip
+        }
 
     def draw(self, folder: Path, prefix: str = "") -> Path:
         """Writes the picture of the subject as SVG, and returns its path. prefix: of its name."""
@@ -86,12 +96,17 @@ def compared(comparisons: Sequence[Comparison], unit: str) -> Table:
     """The table of comparisons. unit: of the differences."""
     lines = [
         [
-            comparison.name, _signed(comparison.difference.value), _plain(comparison.difference.between_documents),
-            _plain(comparison.difference.between_models), str(comparison.difference.freedom),
-            f"{comparison.agreeing} of {comparison.difference.models}", comparison.expected, comparison.verdict,
+            comparison.name,
+            _signed(comparison.difference.value),
+            _plain(comparison.difference.between_documents),
+            _plain(comparison.difference.between_models),
+            str(comparison.difference.freedom),
+            f"{comparison.agreeing} of {comparison.difference.models}",
+            comparison.expected,
+            comparison.verdict,
         ]
         for comparison in comparisons
-    ]  # fmt: skip
+    ]
     head = [
         "difference",
         unit,
@@ -103,8 +118,8 @@ def compared(comparisons: Sequence[Comparison], unit: str) -> Table:
         "verdict",
     ]
     note = (
-        f"Decided: p < {ALPHA:.4f} by Student's t, with the root of the sum of both squared errors and its degrees of "
-        "freedom (Welch), and each of at least two models has the sign."
+        f"Decided: p < {ALPHA:.4f} by Student's t, with the root of the sum of both squared errors"
+        " and its degrees of freedom (Welch), and each of at least two models has the sign."
     )
     return Table("Differences, paired by model and document", head, lines, note)
 
@@ -127,12 +142,22 @@ def nats(value: Estimate) -> str:
     return f"{value.value:.3f}" + ("" if value.error is None else f" ± {value.error:.3f}")
 
 
-def bars(names: Sequence[str], values: Sequence[float], errors: Sequence[float], label: str, title: str) -> Panel:
+def bars(
+    names: Sequence[str], values: Sequence[float], errors: Sequence[float], label: str, title: str
+) -> Panel:
     """A panel with a horizontal bar per row. errors: standard errors. label: of the axis."""
 
     def draw(axes: Any) -> None:
         places = range(len(names))
-        axes.barh(places, values, xerr=errors, height=0.7, color=line(0)["color"], ecolor=GREY, error_kw={"lw": 0.8})
+        axes.barh(
+            places,
+            values,
+            xerr=errors,
+            height=0.7,
+            color=line(0)["color"],
+            ecolor=GREY,
+            error_kw={"lw": 0.8},
+        )
         axes.set_yticks(places, names, fontsize=6)
         axes.invert_yaxis()
         axes.set(xlabel=label, title=title)
@@ -143,7 +168,9 @@ def bars(names: Sequence[str], values: Sequence[float], errors: Sequence[float],
 
 @dataclass(frozen=True)
 class Curve:
-    """A curve with errors. name: in the legend. x, y, error: numbers; errors are standard errors."""
+    """A curve with errors. name: in the legend. x, y, error: numbers; errors are standard
+    errors.
+    """
 
     name: str
     x: Sequence[float]
@@ -152,8 +179,15 @@ class Curve:
 
     @classmethod
     def of(cls, name: str, x: Sequence[float], estimates: Sequence[Estimate]) -> Curve:
-        """The curve of estimates, with their errors over models and documents; 0 where none is known."""
-        return cls(name, x, [point.value for point in estimates], [point.error or 0.0 for point in estimates])
+        """The curve of estimates, with their errors over models and documents; 0 where none is
+        known.
+        """
+        return cls(
+            name,
+            x,
+            [point.value for point in estimates],
+            [point.error or 0.0 for point in estimates],
+        )
 
 
 def curves(
@@ -166,21 +200,33 @@ def curves(
 ) -> Panel:
     """A panel of curves.
 
-    axis, label: of x and y. marks: vertical lines, each with its name; empty for one of the curve of the same number.
-    log: whether x is logarithmic.
+    axis, label: of x and y. marks: vertical lines, each with its name; empty for one of the curve
+    of the same number. log: whether x is logarithmic.
     """
 
     def draw(axes: Any) -> None:
         for number, curve in enumerate(curves):
             axes.errorbar(
-                curve.x, curve.y, curve.error, label=curve.name, markersize=3, marker="o", lw=1.1, **line(number)
+                curve.x,
+                curve.y,
+                curve.error,
+                label=curve.name,
+                markersize=3,
+                marker="o",
+                lw=1.1,
+                **line(number),
             )
         for number, (place, name) in enumerate(marks):
             style = line(number) if not name else {"color": GREY, "linestyle": "--"}
             axes.axvline(place, lw=0.9, alpha=0.8, **style)
             if name:
                 axes.annotate(
-                    name, (place, 0.98), xycoords=("data", "axes fraction"), rotation=90, fontsize=6, va="top"
+                    name,
+                    (place, 0.98),
+                    xycoords=("data", "axes fraction"),
+                    rotation=90,
+                    fontsize=6,
+                    va="top",
                 )
         if log:
             axes.set_xscale("log")

@@ -12,18 +12,26 @@ from .training import Training
 
 __all__ = ["measure", "report", "trainings"]
 
-SMALL, LARGE = TIMES_BOUND.index(1 / 20), TIMES_BOUND.index(10.0)
+SMALL = TIMES_BOUND.index(1 / 20)
+LARGE = TIMES_BOUND.index(10.0)
 
 
 def trainings(training: Training) -> list[Training]:
-    """The models of one seed: a small base with whole heads and with half heads, and a large one with half heads."""
+    """The models of one seed: a small base with whole heads and with half heads, and a large one
+    with half heads.
+    """
     bases = of_bases(training)
-    small, large = (replace(bases[index], layers=2, steps=max(1, 3 * training.steps // 8)) for index in (SMALL, LARGE))
+    small, large = (
+        replace(bases[index], layers=2, steps=max(1, 3 * training.steps // 8))
+        for index in (SMALL, LARGE)
+    )
     return [small, replace(small, rotated=0.5), replace(large, rotated=0.5)]
 
 
 def report(measured: dict[str, Numbers], training: Training) -> Report:
-    """Tables, comparisons and the picture. measured: by model and measure, float64 [models, documents]."""
+    """Tables, comparisons and the picture. measured: by model and measure, float64 [models,
+    documents].
+    """
     models = trainings(training)
     measures = ["loss", "loss beyond", *(f"retrieved {distance}" for distance in DISTANCES)]
     lines = [
@@ -35,11 +43,19 @@ def report(measured: dict[str, Numbers], training: Training) -> Report:
         ]
         for model in models
     ]
-    head = ["rotated", "base", f"loss, {LENGTH}", "loss beyond", *(f"found at {distance}" for distance in DISTANCES)]
+    head = [
+        "rotated",
+        "base",
+        f"loss, {LENGTH}",
+        "loss beyond",
+        *(f"found at {distance}" for distance in DISTANCES),
+    ]
     whole, half, half_large = (name_of(model) for model in models)
     claims: dict[str, tuple[int | None, int | None]] = {
-        "loss": (None, 0), "loss beyond": (None, 0), **{f"retrieved {distance}": (1, 0) for distance in DISTANCES[-2:]}
-    }  # fmt: skip
+        "loss": (None, 0),
+        "loss beyond": (None, 0),
+        **{f"retrieved {distance}": (1, 0) for distance in DISTANCES[-2:]},
+    }
     comparisons = [
         compare(
             f"{name.replace('retrieved', 'found at')}: {title}",
@@ -57,7 +73,10 @@ def report(measured: dict[str, Numbers], training: Training) -> Report:
         Curve.of(
             f"{line[0]} rotated, base {line[1]}",
             DISTANCES,
-            [estimate(measured[f"{name_of(model)}, retrieved {distance}"]) for distance in DISTANCES],
+            [
+                estimate(measured[f"{name_of(model)}, retrieved {distance}"])
+                for distance in DISTANCES
+            ],
         )
         for line, model in zip(lines, models, strict=True)
     ]
@@ -65,7 +84,14 @@ def report(measured: dict[str, Numbers], training: Training) -> Report:
         "rotation",
         "Partial rotation and the base",
         SU_BASE,
-        [Table(f"Models of two layers, trained with {LENGTH} tokens", head, lines, "Losses in nats per token.")],
+        [
+            Table(
+                f"Models of two layers, trained with {LENGTH} tokens",
+                head,
+                lines,
+                "Losses in nats per token.",
+            )
+        ],
         comparisons,
         [curves(by_model, "distance, tokens", "found, %", "Retrieval by distance")],
         unit="nats, or percentage points",

@@ -1,4 +1,6 @@
-"""Trains models and measures them, in processes; what is measured is kept, so that a stopped run goes on."""
+"""Trains models and measures them, in processes; what is measured is kept, so that a stopped run
+goes on.
+"""
 
 import hashlib
 import multiprocessing
@@ -20,10 +22,17 @@ from .training import Training, train
 Found = dict[str, dict[str, Numbers]]
 """What was measured, by subject and row."""
 SUBJECTS = {
-    "methods": methods, "bound": bound, "thetas": thetas, "temperature": temperature, "factors": factors,
-    "finetuning": finetuning, "rotation": rotation,
-}  # fmt: skip
-"""What is reproduced, by name: each names the models that it needs for a seed, measures them and reports."""
+    "methods": methods,
+    "bound": bound,
+    "thetas": thetas,
+    "temperature": temperature,
+    "factors": factors,
+    "finetuning": finetuning,
+    "rotation": rotation,
+}
+"""What is reproduced, by name: each names the models that it needs for a seed, measures them and
+reports.
+"""
 
 
 @dataclass(frozen=True)
@@ -34,31 +43,43 @@ class Job:
     subjects: tuple[str, ...]
 
     def key(self, corpus: Corpus) -> str:
-        """A name for the file of its numbers, which another text, training or set of subjects does not have."""
-        described = f"{sorted(asdict(self.training).items())} {self.subjects} {corpus.sha256} {torch.__version__}"
+        """A name for the file of its numbers, which another text, training or set of subjects does
+        not have.
+        """
+        described = (
+            f"{sorted(asdict(self.training).items())} {self.subjects} {corpus.sha256}"
+            f" {torch.__version__}"
+        )
         return hashlib.sha256(described.encode()).hexdigest()[:16]
 
 
 def jobs(shape: Training, seeds: Sequence[int], subjects: Sequence[str]) -> list[Job]:
-    """The models of a run, those of most subjects first. training: their common shape. Subjects share equal models."""
+    """The models of a run, those of most subjects first. training: their common shape. Subjects
+    share equal models.
+    """
     subjects_of: dict[Training, list[str]] = {}
     for seed in seeds:
         for name in subjects:
             for training in SUBJECTS[name].trainings(replace(shape, seed=seed)):
                 subjects_of.setdefault(training, []).append(name)
     return sorted(
-        (Job(training, tuple(names)) for training, names in subjects_of.items()), key=lambda job: -len(job.subjects)
+        (Job(training, tuple(names)) for training, names in subjects_of.items()),
+        key=lambda job: -len(job.subjects),
     )
 
 
 def measured(job: Job, corpus: Corpus, device: str, heard: Callable[[int, float], None]) -> Found:
-    """Trains the model of a job and measures it. device: of torch. heard: called with step and loss in training."""
+    """Trains the model of a job and measures it. device: of torch. heard: called with step and loss
+    in training.
+    """
     model = train(job.training, corpus.train, corpus.vocabulary, device, heard)
     return {name: SUBJECTS[name].measure(model, job.training, corpus) for name in job.subjects}
 
 
 def run(job: Job, corpus: Corpus, device: str, folder: Path) -> tuple[Found, float]:
-    """The numbers of a job, from the folder where they are there; and the seconds that they took."""
+    """The numbers of a job, from the folder where they are there; and the seconds that they
+    took.
+    """
     path = folder / f"{job.key(corpus)}.npz"
     if path.exists():
         stored = np.load(path)
@@ -70,20 +91,27 @@ def run(job: Job, corpus: Corpus, device: str, folder: Path) -> tuple[Found, flo
         return numbers, float(stored["seconds"])
     if device == "cpu":
         torch.set_num_threads(1)
-    clock = time.process_time if device == "cpu" else time.perf_counter  # a busy machine does not count
+    clock = (
+        time.process_time if device == "cpu" else time.perf_counter
+    )  # a busy machine does not count
     began = clock()
     training = job.training
     kind = (
-        f"seed {training.seed}, {training.length} tokens, base {training.base:g}{', log-n' * training.log_n}, "
-        f"rotated {training.rotated:g}"
+        f"seed {training.seed}, {training.length} tokens, base"
+        f" {training.base:g}{', log-n' * training.log_n}, rotated {training.rotated:g}"
     )
     numbers_by_subject = measured(
-        job, corpus, device, lambda step, loss: print(f"{kind}: step {step}, loss {loss:.3f}", flush=True)
+        job,
+        corpus,
+        device,
+        lambda step, loss: print(f"{kind}: step {step}, loss {loss:.3f}", flush=True),
     )
     seconds = clock() - began
     print(f"{kind}: {seconds:.0f} s", flush=True)
     arrays = {
-        f"{subject}|{row}": numbers for subject, rows in numbers_by_subject.items() for row, numbers in rows.items()
+        f"{subject}|{row}": numbers
+        for subject, rows in numbers_by_subject.items()
+        for row, numbers in rows.items()
     }
     part = path.with_suffix(".part.npz")
     np.savez(part, seconds=np.array(seconds), **arrays)  # type: ignore[arg-type]
@@ -94,7 +122,9 @@ def run(job: Job, corpus: Corpus, device: str, folder: Path) -> tuple[Found, flo
 def run_all(
     todo: Sequence[Job], corpus: Corpus, device: str, folder: Path, processes: int
 ) -> tuple[list[Found], float]:
-    """The numbers of all jobs in their order, and the seconds of all. processes: that run at a time, on a CPU."""
+    """The numbers of all jobs in their order, and the seconds of all. processes: that run at a
+    time, on a CPU.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     if device != "cpu" or processes == 1:
         done = [run(job, corpus, device, folder) for job in todo]

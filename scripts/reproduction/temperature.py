@@ -1,4 +1,6 @@
-"""The attention factor of YaRN: the loss over its value, and where it is lowest, beside 0.1 ln s + 1."""
+"""The attention factor of YaRN: the loss over its value, and where it is lowest, beside 0.1 ln s +
+1.
+"""
 
 import math
 from typing import Any
@@ -28,10 +30,11 @@ def trainings(training: Training) -> list[Training]:
 
 
 def measure(model: Any, training: Training, corpus: Corpus) -> dict[str, Numbers]:
-    """By factor s, the mean loss in nats within s times the trained length, for each attention factor, for YaRN's last.
+    """By factor s, the mean loss in nats within s times the trained length, for each attention
+    factor, for YaRN's last.
 
-    model: trained as `how` says. corpus: its first documents are measured on. Returns float64 [attention factors,
-    documents].
+    model: trained as `how` says. corpus: its first documents are measured on. Returns float64
+    [attention factors, documents].
     """
     return {
         str(factor): np.stack(
@@ -49,44 +52,71 @@ def measure(model: Any, training: Training, corpus: Corpus) -> dict[str, Numbers
 
 
 def report(measured: dict[str, Numbers], training: Training) -> Report:
-    """Tables, comparisons and the picture. measured: by s, float64 [models, attention factors, documents]."""
-    lines, comparisons, drawn, marks, slopes, numbers = [], [], [], [], [], {}
+    """Tables, comparisons and the picture. measured: by s, float64 [models, attention factors,
+    documents].
+    """
+    lines = []
+    comparisons = []
+    drawn = []
+    marks = []
+    slopes = []
+    numbers = {}
     one_is = int(np.abs(SWEPT - 1.0).argmin())
     for factor in FACTORS:
         losses = measured[str(factor)]
-        best, formula = optimum(SWEPT, losses[:, :-1]), temperature_attention_factor(factor)
+        best = optimum(SWEPT, losses[:, :-1])
+        formula = temperature_attention_factor(factor)
         lowest = int(losses[:, :-1].mean((0, 2)).argmin())
         error = best.place.error or 0.0
         slopes.append((math.log(factor), best.place.value, error))
         lines.append(
             [
                 str(factor),
-                f"{best.place.value:.3f} ± {error:.3f}" + ("" if best.inside else " (the end of the sweep)"),
+                f"{best.place.value:.3f} ± {error:.3f}"
+                + ("" if best.inside else " (the end of the sweep)"),
                 f"{formula:.3f}",
                 *(nats(estimate(losses[:, index])) for index in (one_is, lowest, -1)),
                 _apart(best.place, formula),
             ]
         )
         comparisons += [
-            compare(f"0.1 ln s + 1 minus 1, s = {factor}", losses[:, -1], losses[:, one_is], claimed=-1),
             compare(
-                f"0.1 ln s + 1 minus lowest of the sweep, s = {factor}", losses[:, -1], losses[:, lowest], claimed=0
+                f"0.1 ln s + 1 minus 1, s = {factor}", losses[:, -1], losses[:, one_is], claimed=-1
+            ),
+            compare(
+                f"0.1 ln s + 1 minus lowest of the sweep, s = {factor}",
+                losses[:, -1],
+                losses[:, lowest],
+                claimed=0,
             ),
         ]
         means = [estimate(losses[:, index] - losses[:, one_is]) for index in range(len(SWEPT))]
         drawn.append(Curve.of(f"s = {factor}", list(SWEPT), means))
         marks.append((formula, ""))
         numbers[str(factor)] = {
-            "optimum": best.place.value, "error": best.place.error, "inside": best.inside, "formula": formula,
-            "loss_minus_loss_at_1": {f"{x:.2f}": m.value for x, m in zip(SWEPT, means, strict=True)},
-        }  # fmt: skip
+            "optimum": best.place.value,
+            "error": best.place.error,
+            "inside": best.inside,
+            "formula": formula,
+            "loss_minus_loss_at_1": {
+                f"{x:.2f}": m.value for x, m in zip(SWEPT, means, strict=True)
+            },
+        }
     slope = fitted(slopes)
     fits = ", ".join(f"{value:g} for {name}" for name, value in SLOPES.items())
     note = (
-        f"Losses in nats per token. Fitted to the three optima: a = {slope.value:.3f} ± {slope.error or 0:.3f} in "
-        f"a ln s + 1. Published: {fits}."
+        f"Losses in nats per token. Fitted to the three optima: a = {slope.value:.3f} ±"
+        f" {slope.error or 0:.3f} in a ln s + 1. Published: {fits}."
     )
-    head = ["s", "best attention factor", "0.1 ln s + 1", "loss at 1", "lowest", "loss at 0.1 ln s + 1", "distance"]
+    head = [
+        "s",
+        "best attention factor",
+        "0.1 ln s + 1",
+        "loss at 1",
+        "lowest",
+        "loss at 0.1 ln s + 1",
+        "distance",
+    ]
     return Report(
         "temperature",
         "The attention factor of YaRN",
@@ -109,9 +139,11 @@ def _apart(best: Estimate, formula: float) -> str:
 
 
 def fitted(points: list[tuple[float, float, float]]) -> Estimate:
-    """The slope a of a ln s + 1 through optima, by weighted least squares. points: (ln s, optimum, its error).
+    """The slope a of a ln s + 1 through optima, by weighted least squares. points: (ln s, optimum,
+    its error).
 
-    The same models and documents are in all of them, so that its error, as if they were independent, is too small.
+    The same models and documents are in all of them, so that its error, as if they were
+    independent, is too small.
     """
     x, y, error = (np.array(column) for column in zip(*points, strict=True))
     weight = 1 / np.maximum(error, 1e-3) ** 2

@@ -1,4 +1,6 @@
-"""Text that every Python has: the manual of the language, and the docstrings of the standard library."""
+"""Text that every Python has: the manual of the language, and the docstrings of the standard
+library.
+"""
 
 import ast
 import hashlib
@@ -19,8 +21,9 @@ Ids = NDArray[np.int64]
 class Corpus:
     """Tokens to train on, and documents that are kept for measuring.
 
-    train: int64 [tokens], documents one after the other. test: int64 [documents, tokens], the beginnings of documents.
-    names: of the documents in `test`. vocabulary: number of tokens of the tokenizer.
+    train: int64 [tokens], documents one after the other. test: int64 [documents, tokens], the
+    beginnings of documents. names: of the documents in `test`. vocabulary: number of tokens of the
+    tokenizer.
     """
 
     train: Ids
@@ -31,18 +34,24 @@ class Corpus:
     @property
     def sha256(self) -> str:
         """Of all tokens."""
-        return hashlib.sha256(self.train.astype("<i8").tobytes() + self.test.astype("<i8").tobytes()).hexdigest()
+        return hashlib.sha256(
+            self.train.astype("<i8").tobytes() + self.test.astype("<i8").tobytes()
+        ).hexdigest()
 
 
 def manual(folder: Path | None = None) -> dict[str, str]:
-    """The topics of the manual and the docstrings of each module, by name. folder: of modules, the standard library."""
+    """The topics of the manual and the docstrings of each module, by name. folder: of modules, the
+    standard library.
+    """
     from pydoc_data.topics import topics
 
     root = folder or Path(sysconfig.get_paths()["stdlib"])
     by_topic = {f"topic {name}": text for name, text in topics.items()}
     for path in sorted(root.rglob("*.py")):
         name = path.relative_to(root).as_posix()
-        if not {"test", "tests", "idle_test", "site-packages", "dist-packages"} & set(name.split("/")):
+        if not {"test", "tests", "idle_test", "site-packages", "dist-packages"} & set(
+            name.split("/")
+        ):
             by_topic[f"module {name}"] = _docstrings(path)
     return by_topic
 
@@ -64,26 +73,37 @@ def files(paths: Sequence[Path]) -> dict[str, str]:
 
 
 def corpus(
-    texts: dict[str, str], length: int, documents: int, vocabulary: int = VOCABULARY, bytes_per_token: int = 6
+    texts: dict[str, str],
+    length: int,
+    documents: int,
+    vocabulary: int = VOCABULARY,
+    bytes_per_token: int = 6,
 ) -> Corpus:
-    """Splits texts into those to train on and those to measure on, which stay unseen by the tokenizer too.
+    """Splits texts into those to train on and those to measure on, which stay unseen by the
+    tokenizer too.
 
-    texts: by name. length: in tokens, of what is measured on. documents: how many, among the long ones in the order of
-    a hash of their names. vocabulary: tokens of a byte-level BPE. bytes_per_token: long texts have so many for each of
-    `length`. Raises SystemExit where too few texts are long.
+    texts: by name. length: in tokens, of what is measured on. documents: how many, among the long
+    ones in the order of a hash of their names. vocabulary: tokens of a byte-level BPE.
+    bytes_per_token: long texts have so many for each of `length`. Raises SystemExit where too few
+    texts are long.
     """
-    order = sorted((name for name, text in texts.items() if text), key=lambda name: hashlib.md5(name.encode()).digest())
+    order = sorted(
+        (name for name, text in texts.items() if text),
+        key=lambda name: hashlib.md5(name.encode()).digest(),
+    )
     least = bytes_per_token * length
     long = [name for name in order if len(texts[name].encode()) > least][:documents]
     if len(long) < documents or len(order) == len(long):
         raise SystemExit(
-            f"{len(long)} texts have more than {least:,} bytes, and {documents} are needed beside those to train "
-            "on; give more --text, or fewer --documents"
+            f"{len(long)} texts have more than {least:,} bytes, and {documents} are needed beside"
+            " those to train on; give more --text, or fewer --documents"
         )
     rest = [texts[name] for name in order if name not in set(long)]
     tokenizer = tokenizer_of(rest, vocabulary)
     test = np.array([tokenizer.encode(texts[name]).ids[:length] for name in long], np.int64)
-    train = np.concatenate([np.array(tokenizer.encode(text + "\n\n").ids, np.int64) for text in rest])
+    train = np.concatenate(
+        [np.array(tokenizer.encode(text + "\n\n").ids, np.int64) for text in rest]
+    )
     return Corpus(train, test, tuple(long), tokenizer.get_vocab_size())
 
 
@@ -93,6 +113,7 @@ def tokenizer_of(texts: Sequence[str], vocabulary: int = VOCABULARY) -> Tokenize
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     tokenizer.train_from_iterator(
-        texts, trainers.BpeTrainer(vocab_size=vocabulary, initial_alphabet=alphabet, show_progress=False)
+        texts,
+        trainers.BpeTrainer(vocab_size=vocabulary, initial_alphabet=alphabet, show_progress=False),
     )
     return tokenizer

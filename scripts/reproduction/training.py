@@ -17,7 +17,10 @@ from .text import Ids
 
 KINDS, VALUES = 4, 8  # of needles: each kind has a cue, and values that only needles have
 RESERVED = KINDS * (1 + VALUES)
-ASKED, WEIGHT = 3, 10.0  # how often each needle is asked for, and how much more its answer counts in the loss
+ASKED, WEIGHT = (
+    3,
+    10.0,
+)  # how often each needle is asked for, and how much more its answer counts in the loss
 SHORTEST = 8  # tokens that are repeated in a tiled window
 
 
@@ -29,11 +32,12 @@ PARAMETER = {"theta": "base"}
 class Training:
     """How a model is trained.
 
-    seed: of weights and data. base: rope_theta. length: of the windows in tokens. tokens: of a step. steps: of AdamW.
-    rate: the highest learning rate, after a tenth of the steps; it falls along a cosine to a tenth of it. tiled: the
-    share of windows that hold the beginning of a text again and again. needles: the share with a needle of each kind.
-    log_n: train with queries times ln(p + 1) / ln(length). rotated: the share of each head that rotates. hidden,
-    layers, heads: of the model; a head has hidden / heads dimensions.
+    seed: of weights and data. base: rope_theta. length: of the windows in tokens. tokens: of a
+    step. steps: of AdamW. rate: the highest learning rate, after a tenth of the steps; it falls
+    along a cosine to a tenth of it. tiled: the share of windows that hold the beginning of a text
+    again and again. needles: the share with a needle of each kind. log_n: train with queries times
+    ln(p + 1) / ln(length). rotated: the share of each head that rotates. hidden, layers, heads: of
+    the model; a head has hidden / heads dimensions.
     """
 
     seed: int = 0
@@ -56,23 +60,34 @@ class Training:
 
 
 def build(training: Training, vocabulary: int) -> Any:
-    """An untrained model. training: its shape and seed. vocabulary: tokens of text; those of needles are added."""
+    """An untrained model. training: its shape and seed. vocabulary: tokens of text; those of
+    needles are added.
+    """
     torch.manual_seed(training.seed)
     config = LlamaConfig(
-        vocab_size=vocabulary + RESERVED, hidden_size=training.hidden, intermediate_size=3 * training.hidden,
+        vocab_size=vocabulary + RESERVED,
+        hidden_size=training.hidden,
+        intermediate_size=3 * training.hidden,
         initializer_range=training.hidden**-0.5,
-        num_hidden_layers=training.layers, num_attention_heads=training.heads, num_key_value_heads=training.heads,
-        head_dim=training.head_dim, max_position_embeddings=training.length, tie_word_embeddings=True, use_cache=False,
+        num_hidden_layers=training.layers,
+        num_attention_heads=training.heads,
+        num_key_value_heads=training.heads,
+        head_dim=training.head_dim,
+        max_position_embeddings=training.length,
+        tie_word_embeddings=True,
+        use_cache=False,
         rope_parameters={"rope_type": "default", "rope_theta": training.base},
-    )  # fmt: skip
+    )
     return LlamaForCausalLM(config)
 
 
-def recipe(training: Training, method: str = "theta", value: float | None = None, **modifiers: Any) -> ropeconv.Recipe:
+def recipe(
+    training: Training, method: str = "theta", value: float | None = None, **modifiers: Any
+) -> ropeconv.Recipe:
     """A recipe for a trained model; log-n is over the length that it was trained with.
 
-    training: of the model. method: its name, by default the theta of the training. value: of the method. modifiers: of
-    the recipe, and settings of the method.
+    training: of the model. method: its name, by default the theta of the training. value: of the
+    method. modifiers: of the recipe, and settings of the method.
     """
     names = set(ropeconv.Recipe.__dataclass_fields__)
     settings = {name: modifiers.pop(name) for name in list(modifiers) if name not in names}
@@ -85,13 +100,17 @@ def recipe(training: Training, method: str = "theta", value: float | None = None
 
 
 def frequencies(training: Training) -> NDArray[np.float64]:
-    """The frequencies that a model is trained with, radians per token; 0 for pairs that do not rotate."""
+    """The frequencies that a model is trained with, radians per token; 0 for pairs that do not
+    rotate.
+    """
     rotating = round(training.rotated * training.head_dim)
     return np.pad(Plain(training.base).inv_freq(rotating), (0, (training.head_dim - rotating) // 2))
 
 
 def trained_with(training: Training) -> ropeconv.Recipe | None:
-    """The recipe that a model is trained with, and has to be measured with; None where its config says all."""
+    """The recipe that a model is trained with, and has to be measured with; None where its config
+    says all.
+    """
     if training.rotated < 1:
         return ropeconv.Recipe.from_dict(
             {"method": "inv-freq", "parameters": {"inv_freq": frequencies(training).tolist()}}
@@ -100,12 +119,17 @@ def trained_with(training: Training) -> ropeconv.Recipe | None:
 
 
 def train(
-    training: Training, ids: Ids, vocabulary: int, device: str = "cpu", heard: Callable[[int, float], None] = print
+    training: Training,
+    ids: Ids,
+    vocabulary: int,
+    device: str = "cpu",
+    heard: Callable[[int, float], None] = print,
 ) -> Any:
-    """Trains a model and returns it without the recipe of `trained_with`, which its measures have to add again.
+    """Trains a model and returns it without the recipe of `trained_with`, which its measures have
+    to add again.
 
-    training: everything that decides the result. ids: tokens to draw windows from. vocabulary: number of tokens.
-    device: of torch. heard: called with step and loss in nats per token.
+    training: everything that decides the result. ids: tokens to draw windows from. vocabulary:
+    number of tokens. device: of torch. heard: called with step and loss in nats per token.
     """
     model = build(training, vocabulary).to(device).train()
     method = trained_with(training)
@@ -113,24 +137,43 @@ def train(
     decayed = [weight for weight in model.parameters() if weight.dim() > 1]
     others = [weight for weight in model.parameters() if weight.dim() <= 1]
     optimizer = torch.optim.AdamW(
-        [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}], training.rate, (0.9, 0.98)
+        [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}],
+        training.rate,
+        (0.9, 0.98),
     )
-    optimise(model, optimizer, training, ids, vocabulary, np.random.default_rng((training.seed, 1)), heard)
+    optimise(
+        model,
+        optimizer,
+        training,
+        ids,
+        vocabulary,
+        np.random.default_rng((training.seed, 1)),
+        heard,
+    )
     undo()
     return model.eval()
 
 
 def optimise(
-    model: Any, optimizer: torch.optim.Optimizer, training: Training, ids: Ids, vocabulary: int,
-    draw: np.random.Generator, heard: Callable[[int, float], None] = print,
-) -> None:  # fmt: skip
-    """Takes the steps of a training. how, ids, vocabulary, heard: as in `train`. draw: random numbers of windows."""
+    model: Any,
+    optimizer: torch.optim.Optimizer,
+    training: Training,
+    ids: Ids,
+    vocabulary: int,
+    draw: np.random.Generator,
+    heard: Callable[[int, float], None] = print,
+) -> None:
+    """Takes the steps of a training. how, ids, vocabulary, heard: as in `train`. draw: random
+    numbers of windows.
+    """
     for step in range(training.steps):
         for group in optimizer.param_groups:
             group["lr"] = training.rate * rate_at(step, training.steps)
         batch = torch.from_numpy(windows(training, ids, vocabulary, draw)).to(model.device)
         losses = torch.nn.functional.cross_entropy(
-            model(input_ids=batch[:, :-1]).logits.flatten(0, 1), batch[:, 1:].flatten(), reduction="none"
+            model(input_ids=batch[:, :-1]).logits.flatten(0, 1),
+            batch[:, 1:].flatten(),
+            reduction="none",
         )
         answers = (batch[:, :-1] >= vocabulary) & (batch[:, :-1] < vocabulary + KINDS)
         weights = 1.0 + (WEIGHT - 1.0) * answers.flatten()
@@ -144,7 +187,9 @@ def optimise(
 
 
 def rate_at(step: int, steps: int) -> float:
-    """The share of the highest learning rate: rising over a tenth of the steps, then half a cosine down to a tenth."""
+    """The share of the highest learning rate: rising over a tenth of the steps, then half a cosine
+    down to a tenth.
+    """
     warm = max(1, steps // 10)
     if step < warm:
         return (step + 1) / warm
@@ -163,16 +208,22 @@ def windows(training: Training, ids: Ids, vocabulary: int, draw: np.random.Gener
         size = int(draw.integers(SHORTEST, training.length // 2 + 1))
         row[:] = np.resize(row[:size], training.length)
     for row in batch[len(batch) - round(training.needles * count) :]:
-        places = 2 * draw.permutation(training.length // 2)[: (1 + ASKED) * KINDS].reshape(KINDS, 1 + ASKED)
+        places = 2 * draw.permutation(training.length // 2)[: (1 + ASKED) * KINDS].reshape(
+            KINDS, 1 + ASKED
+        )
         for kind, (first, *others) in enumerate(np.sort(places, 1).tolist()):
             hide(row, first, others, kind, vocabulary, draw)
     return batch
 
 
-def hide(row: Ids, first: int, cues: Sequence[int], kind: int, vocabulary: int, draw: np.random.Generator) -> None:
-    """Writes a value of a kind to index `first`, its cue to each index of `cues`, and the value again behind those.
+def hide(
+    row: Ids, first: int, cues: Sequence[int], kind: int, vocabulary: int, draw: np.random.Generator
+) -> None:
+    """Writes a value of a kind to index `first`, its cue to each index of `cues`, and the value
+    again behind those.
 
-    row: int64 [length], changed. kind: from 0 to KINDS - 1. vocabulary: tokens of text. draw: random numbers.
+    row: int64 [length], changed. kind: from 0 to KINDS - 1. vocabulary: tokens of text. draw:
+    random numbers.
     """
     value = vocabulary + KINDS + kind * VALUES + int(draw.integers(VALUES))
     row[first] = value

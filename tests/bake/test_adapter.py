@@ -17,7 +17,9 @@ from ..support.models import TRAINED, make
 
 
 def of_adapter_alone(folder: Path) -> Any:
-    """Logits beyond the trained context of the base that adapter_config.json names, with the adapter."""
+    """Logits beyond the trained context of the base that adapter_config.json names, with the
+    adapter.
+    """
     import torch
     from peft import AutoPeftModelForCausalLM
 
@@ -27,20 +29,29 @@ def of_adapter_alone(folder: Path) -> Any:
 
 
 def test_the_adapter_brings_its_extended_base(llama: Path, tmp_path: Path) -> None:
-    adapter, out, place = lora(llama, tmp_path / "lora"), tmp_path / "extended", tmp_path / "extended-adapter"
+    adapter = lora(llama, tmp_path / "lora")
+    out = tmp_path / "extended"
+    place = tmp_path / "extended-adapter"
     command(tmp_path, "apply", llama, "--yarn", "4", "-o", tmp_path / "alone", code=0)
     done = command(tmp_path, "apply", llama, "--yarn", "4", "-o", out, "--adapter", adapter)
     assert done.returncode == 0, done.stderr
-    assert [read_receipt(path).target.adapter for path in (out, tmp_path / "alone")] == ["extended-adapter", ""]
+    assert [read_receipt(path).target.adapter for path in (out, tmp_path / "alone")] == [
+        "extended-adapter",
+        "",
+    ]
     assert f"The adapter with this base is in {place}." in done.stderr
     expected = logits(out, adapter)
     assert (of_adapter_alone(place) - expected).abs().max() < 1e-5
     assert (of_adapter_alone(adapter) - expected).abs().max() > 1e-3
-    before, after = (json.loads((path / "adapter_config.json").read_text()) for path in (adapter, place))
+    before, after = (
+        json.loads((path / "adapter_config.json").read_text()) for path in (adapter, place)
+    )
     assert {key for key in before if before[key] != after[key]} == {"base_model_name_or_path"}
     same = [path.name for path in adapter.iterdir() if path.name != "adapter_config.json"]
     assert all((place / name).read_bytes() == (adapter / name).read_bytes() for name in same)
-    command(tmp_path, "apply", llama, "--yarn", "8", "-o", out, "--adapter", adapter, "--force", code=0)
+    command(
+        tmp_path, "apply", llama, "--yarn", "8", "-o", out, "--adapter", adapter, "--force", code=0
+    )
 
 
 def test_the_same_command_continues_after_it_was_stopped_between_the_two(
@@ -62,7 +73,9 @@ def test_the_same_command_continues_after_it_was_stopped_between_the_two(
     (tmp_path / "lora/README.md").write_text("another training")
     for options in ((), ("--force",)):
         assert "out-adapter exists; remove it" in command(tmp_path, *line, *options, code=1).stderr
-    assert {name for name, digest in hashes(tmp_path).items() if written[name] != digest} == {"lora/README.md"}
+    assert {name for name, digest in hashes(tmp_path).items() if written[name] != digest} == {
+        "lora/README.md"
+    }
 
 
 @pytest.mark.parametrize(
@@ -71,8 +84,16 @@ def test_the_same_command_continues_after_it_was_stopped_between_the_two(
         ("--adapter lora --to gguf --outtype f32 -o o.gguf", 2, "convert_lora_to_gguf.py"),
         ("--adapter lora --encoding weights -o o", 2, "choose another encoding"),
         ("--adapter model -o o", 2, "is not a PEFT adapter"),
-        ("--adapter lora -o there", 1, "there-adapter exists; remove it, or choose another place with -o"),
-        ("--adapter lora -o there --force", 1, "there-adapter exists; remove it, or choose another place with -o"),
+        (
+            "--adapter lora -o there",
+            1,
+            "there-adapter exists; remove it, or choose another place with -o",
+        ),
+        (
+            "--adapter lora -o there --force",
+            1,
+            "there-adapter exists; remove it, or choose another place with -o",
+        ),
         ("--adapter lora -o linked", 1, "linked-adapter exists; remove it"),
         ("--adapter lora --push me/x -o o", 2, "goes with one SOURCE and one output on this disk"),
         ("--adapter other -o o", 1, "give the adapter of this model"),

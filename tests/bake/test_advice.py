@@ -1,4 +1,6 @@
-"""Advice: every method that reaches a length, in a stated order, with commands that do what they say."""
+"""Advice: every method that reaches a length, in a stated order, with commands that do what they
+say.
+"""
 
 import json
 import shlex
@@ -48,25 +50,37 @@ def test_what_is_known_of_llama_2_at_8_times(ranked: list[Advice]) -> None:
     assert by_name.keys() == set(REGISTRY) - {"theta", "longrope", "inv-freq", "dynamic", "as-is"}
     first = {name: row.profile.reach.first_violation for name, row in by_name.items()}
     assert {name: first[name] for name in ("linear", "ntk", "yarn", "theta-for")} == {
-        "linear": 13649, "ntk": 5732, "yarn": 8886, "theta-for": 9937,
-    }  # fmt: skip
+        "linear": 13649,
+        "ntk": 5732,
+        "yarn": 8886,
+        "theta-for": 9937,
+    }
     assert by_name["theta-bound"].profile.reach.count == 0
     assert (by_name["linear"].profile.outside, by_name["ntk"].profile.outside) == (0, 34)
     assert not any(row.works_untuned for row in by_name.values())
     words = {v.runtime: v.status for v in by_name["yarn"].writings["safetensors"].verdicts}
     assert (words["transformers@4.48"], words["vllm@0.33"]) == ("differs", "exact")
-    groups = {name: dict(grouped(by_name[name].writings["safetensors"].verdicts)) for name in ("yarn", "ntk")}
+    groups = {
+        name: dict(grouped(by_name[name].writings["safetensors"].verdicts))
+        for name in ("yarn", "ntk")
+    }
     assert groups["yarn"]["differs"] == "transformers 4.45-4.50; read: lmdeploy TurboMind 0.18"
     assert "ignored" in groups["yarn"]
     assert "differs" not in groups["ntk"]
     assert "no safetensors weights" in by_name["yarn"].writings["gguf"].reason
-    assert {name: row.basis for name, row in by_name.items() if name in ("yarn", "ntk", "piecewise")} == {
-        "yarn": "better than 6 of 7", "ntk": "better than 1 of 6", "piecewise": "not measured",
-    }  # fmt: skip
+    assert {
+        name: row.basis for name, row in by_name.items() if name in ("yarn", "ntk", "piecewise")
+    } == {
+        "yarn": "better than 6 of 7",
+        "ntk": "better than 1 of 6",
+        "piecewise": "not measured",
+    }
 
 
 class Choice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What advise names first for a model at 2, 4 and 8 times the trained context, and what that rests on."""
+    """What advise names first for a model at 2, 4 and 8 times the trained context, and what that
+    rests on.
+    """
 
     model: str
     trained: int
@@ -75,14 +89,18 @@ class Choice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     untuned: tuple[bool, bool, bool]
 
 
-CHOICES = msgspec.toml.decode(Path(__file__).with_name("choices.toml").read_bytes(), type=dict[str, list[Choice]])[
-    "choices"
-]
+CHOICES = msgspec.toml.decode(
+    Path(__file__).with_name("choices.toml").read_bytes(), type=dict[str, list[Choice]]
+)["choices"]
 
 
 def config_of(model: str) -> Path:
     name = f"{model.replace('/', '--')}.json"
-    return next(folder / name for folder in (CONFIGS, CONFIGS.parent / "more_configs") if (folder / name).exists())
+    return next(
+        folder / name
+        for folder in (CONFIGS, CONFIGS.parent / "more_configs")
+        if (folder / name).exists()
+    )
 
 
 def test_thirty_models_at_three_lengths() -> None:
@@ -92,7 +110,9 @@ def test_thirty_models_at_three_lengths() -> None:
 @pytest.mark.parametrize("choice", sample(CHOICES, 3), ids=lambda choice: choice.model)
 def test_what_to_try_first(choice: Choice) -> None:
     source = open_source(str(config_of(choice.model)))
-    for factor, *expected in zip((2, 4, 8), choice.first, choice.basis, choice.untuned, strict=True):
+    for factor, *expected in zip(
+        (2, 4, 8), choice.first, choice.basis, choice.untuned, strict=True
+    ):
         first = advise(source, factor * choice.trained, ("safetensors",))[0][0]
         assert [first.flags, first.basis, first.works_untuned] == expected
         assert first.writable
@@ -100,12 +120,16 @@ def test_what_to_try_first(choice: Choice) -> None:
 
 def test_publishers_are_followed() -> None:
     """Each recommendation in the table is the first choice of a model that it is for."""
-    followed = {choice.model.partition("/")[0] for choice in CHOICES if choice.basis[1] == "its publisher"}
+    followed = {
+        choice.model.partition("/")[0] for choice in CHOICES if choice.basis[1] == "its publisher"
+    }
     assert followed == {"Qwen", "HuggingFaceTB", "deepseek-ai"}  # the last is a Qwen 3
 
 
 def test_a_model_that_was_trained_with_its_scaling_keeps_it(ranked: list[Advice]) -> None:
-    """Llama 3.1 was trained with 131,072 tokens: twice that is a factor of 2, and nothing is outside."""
+    """Llama 3.1 was trained with 131,072 tokens: twice that is a factor of 2, and nothing is
+    outside.
+    """
     source = open_source(str(LLAMA_3_1))
     with pytest.raises(UsageError, match="within the trained 131072 tokens"):
         advise(source, 131072)
@@ -119,7 +143,9 @@ def test_a_model_that_was_trained_with_its_scaling_keeps_it(ranked: list[Advice]
 
 
 def test_pairs_that_stand_still_count_nowhere() -> None:
-    """Gemma 4: 64 of 256 pairs rotate; the others are neither outside the trained angles nor a reason to search."""
+    """Gemma 4: 64 of 256 pairs rotate; the others are neither outside the trained angles nor a
+    reason to search.
+    """
     family = next(family for family in families() if family.name == "gemma4")
     spec = read_spec(sample_config(family), family)
     assert (spec.rotating_pairs, spec.rotary_dim // 2) == (64, 256)
@@ -132,20 +158,43 @@ def test_pairs_that_stand_still_count_nowhere() -> None:
 # The order, from numbers made for the test
 
 
-def one(name: str, value: Any = 4.0, untuned: bool = True, reason: str = "", **numbers: Any) -> Advice:
-    """Advice of a method. numbers: outside, fast_change, recommended, signs, and the first position that violates."""
-    given = {"outside": 0, "fast_change": 1.0, "first": None, "recommended": "", "signs": {}, **numbers}
-    first, recommended, signs = given.pop("first"), given.pop("recommended"), given.pop("signs")
-    reach = SimpleNamespace(first_violation=first, effective_length=None if first is None else first - 1)
-    profile: Any = SimpleNamespace(reach=reach, to_dict=lambda: {"outside": given["outside"]}, **given)
+def one(
+    name: str, value: Any = 4.0, untuned: bool = True, reason: str = "", **numbers: Any
+) -> Advice:
+    """Advice of a method. numbers: outside, fast_change, recommended, signs, and the first position
+    that violates.
+    """
+    given = {
+        "outside": 0,
+        "fast_change": 1.0,
+        "first": None,
+        "recommended": "",
+        "signs": {},
+        **numbers,
+    }
+    first = given.pop("first")
+    recommended = given.pop("recommended")
+    signs = given.pop("signs")
+    reach = SimpleNamespace(
+        first_violation=first, effective_length=None if first is None else first - 1
+    )
+    profile: Any = SimpleNamespace(
+        reach=reach, to_dict=lambda: {"outside": given["outside"]}, **given
+    )
     schedule: Any = SimpleNamespace(context=4096, attention_factor=1.1)
     writings = {"gguf": FormatAdvice("keys", (), reason)}
     command = "ropeconv apply"
     need = FineTuningRecord("none" if untuned else "needed", 8.0, 512, "a study")
     return Advice(
-        recipe_of(name, value), schedule, profile, need, writings, command, recommended=recommended,
+        recipe_of(name, value),
+        schedule,
+        profile,
+        need,
+        writings,
+        command,
+        recommended=recommended,
         standing=Standing(signs),
-    )  # fmt: skip
+    )
 
 
 def order(*rows: Advice) -> list[str]:
@@ -153,31 +202,44 @@ def order(*rows: Advice) -> list[str]:
 
 
 def test_advice_is_sorted_by_what_is_known() -> None:
-    better, worse = {"linear": 1.0}, {"yarn": -1.0}
+    better = {"linear": 1.0}
+    worse = {"yarn": -1.0}
     assert order(one("ntk", signs=worse), one("yarn", signs=better), one("piecewise", "4@3")) == [
         "yarn",
         "ntk",
         "piecewise",
     ]
-    assert order(one("yarn", untuned=False, signs=better), one("ntk", signs=worse)) == ["ntk", "yarn"]
-    assert order(one("yarn", signs=better), one("ntk", recommended="a card", signs=worse)) == ["ntk", "yarn"]
-    assert order(one("ntk", recommended="a card", reason="no"), one("linear", untuned=False)) == ["linear", "ntk"]
+    assert order(one("yarn", untuned=False, signs=better), one("ntk", signs=worse)) == [
+        "ntk",
+        "yarn",
+    ]
+    assert order(one("yarn", signs=better), one("ntk", recommended="a card", signs=worse)) == [
+        "ntk",
+        "yarn",
+    ]
+    assert order(one("ntk", recommended="a card", reason="no"), one("linear", untuned=False)) == [
+        "linear",
+        "ntk",
+    ]
     assert order(one("yarn", outside=2), one("linear", outside=0)) == ["linear", "yarn"]
     assert one("ntk", reason="no").basis == "cannot be written"
 
 
 def test_standing_is_by_the_nearest_study(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At 3 times the study of 4 counts; less than three errors is no difference, and fine-tuning is apart."""
+    """At 3 times the study of 4 counts; less than three errors is no difference, and fine-tuning is
+    apart.
+    """
 
     def study(factor: float, beyond: dict[str, float], **more: Any) -> Study:
         return Study("m", factor, "nats", "1", f"{factor}", beyond=beyond, error=0.1, **more)
 
     table = SimpleNamespace(
         studies=(
-            study(2, {"yarn": 2.0, "ntk": 1.0}), study(4, {"yarn": 1.0, "ntk": 2.0, "linear": 1.2}),
+            study(2, {"yarn": 2.0, "ntk": 1.0}),
+            study(4, {"yarn": 1.0, "ntk": 2.0, "linear": 1.2}),
             study(4, {"yarn": 3.0, "ntk": 1.0}, fine_tuned=True),
         )
-    )  # fmt: skip
+    )
     monkeypatch.setattr("ropeconv.bake.evidence.evidence", lambda: table)
     assert standing("yarn", 3, fine_tuned=False).signs == {"linear": 0.0, "ntk": 1.0}
     assert standing("yarn", 2, fine_tuned=False).signs == {"linear": 0.0, "ntk": -1.0}
@@ -194,7 +256,9 @@ def test_the_table_of_evidence_names_methods_and_families() -> None:
         assert study.source
         assert study.n
     known = {family.name for family in families()}
-    assert {name for row in (*table.recommendations, *table.scalings) for name in row.families} <= known
+    assert {
+        name for row in (*table.recommendations, *table.scalings) for name in row.families
+    } <= known
     assert {row.method for row in table.recommendations} <= names
 
 
@@ -206,7 +270,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four methods, for which no bound is searched and nothing is counted."""
     numbers = profile(LLAMA_HEAD.current(), LLAMA_HEAD)
     monkeypatch.setattr(advice, "profile", lambda schedule, start: numbers)
-    monkeypatch.setattr(advice, "REGISTRY", {name: REGISTRY[name] for name in ("theta", "linear", "yarn", "ntk")})
+    monkeypatch.setattr(
+        advice, "REGISTRY", {name: REGISTRY[name] for name in ("theta", "linear", "yarn", "ntk")}
+    )
 
 
 @pytest.mark.parametrize("context", [1, 4096])
@@ -220,7 +286,9 @@ def test_a_length_within_the_trained_one_needs_nothing(quick: None, context: int
 
 def test_commands_do_what_was_advised(llama: Path) -> None:
     """Each command, typed with --dry-run, plans the schedule that the advice was about."""
-    document = json.loads(command(llama.parent, "advise", llama, "--context", "1k", "--json", code=0).stdout)
+    document = json.loads(
+        command(llama.parent, "advise", llama, "--context", "1k", "--json", code=0).stdout
+    )
     assert document["sorted_by"] == CRITERION
     assert len(document["advice"]) > 8
     for item in sample(document["advice"], 2):
@@ -230,9 +298,13 @@ def test_commands_do_what_was_advised(llama: Path) -> None:
         assert plan["schedule"]["context"] == 1024
         assert plan["schedule"]["attention_factor"] == item["attention_factor"]
         runtimes = {row["runtime"]: row["status"] for row in plan["runtimes"]}
-        assert runtimes == {row["runtime"]: row["status"] for row in item["outputs"]["safetensors"]["runtimes"]}
+        assert runtimes == {
+            row["runtime"]: row["status"] for row in item["outputs"]["safetensors"]["runtimes"]
+        }
         planned = command(llama.parent, *words[1:], "--to", "gguf", "--dry-run", "--json")
-        assert (planned.returncode == 0) == (item["outputs"]["gguf"]["reason"] is None), planned.stderr
+        assert (planned.returncode == 0) == (item["outputs"]["gguf"]["reason"] is None), (
+            planned.stderr
+        )
 
 
 @pytest.mark.parametrize(
@@ -269,7 +341,9 @@ def published(name: str, folder: Path, **changes: Any) -> Path:
     return folder / "config.json"
 
 
-def test_a_folder_without_weights_says_why_and_gives_no_command(quick: None, tmp_path: Path) -> None:
+def test_a_folder_without_weights_says_why_and_gives_no_command(
+    quick: None, tmp_path: Path
+) -> None:
     published("meta-llama--Llama-2-7b-hf", tmp_path)
     screen = command(tmp_path.parent, "advise", tmp_path, "--context", "8k", code=0).stdout
     assert screen.count("cannot be written") == 3
@@ -277,15 +351,19 @@ def test_a_folder_without_weights_says_why_and_gives_no_command(quick: None, tmp
     assert "Bake:" not in screen
 
 
-def test_what_needs_fine_tuning_is_said_with_the_command_for_it(quick: None, tmp_path: Path) -> None:
-    """Gemma 3 was trained with linear scaling: on top of it linear needs training, and YaRN does not."""
+def test_what_needs_fine_tuning_is_said_with_the_command_for_it(
+    quick: None, tmp_path: Path
+) -> None:
+    """Gemma 3 was trained with linear scaling: on top of it linear needs training, and YaRN does
+    not.
+    """
     config = published("google--gemma-3-27b-it", tmp_path)
     screen = command(tmp_path, "advise", config, "--context", "256k", code=0)
     lines = [line.partition(":")[0].strip() for line in screen.stdout.splitlines()]
     assert lines[-5:] == ["Bake", "Train", "Untuned", "Measure", "More"]
     assert (
-        "At 262,144 tokens (2 times the trained 131,072 tokens) --linear 256k --on-top needs fine-tuning."
-        in screen.stdout
+        "At 262,144 tokens (2 times the trained 131,072 tokens) --linear 256k --on-top needs"
+        " fine-tuning." in screen.stdout
     )
     assert f"Untuned: ropeconv apply {config} --yarn 256k --on-top" in screen.stdout
     assert "the methods keep the scaling" in screen.stderr

@@ -42,9 +42,15 @@ def folder(plan: CheckpointPlan, tmp_path: Path) -> Path:
     return tmp_path / "made"
 
 
-def right(plan: CheckpointPlan, version: str = transformers.__version__, factor: float = 1.0) -> dict[str, Any]:
+def right(
+    plan: CheckpointPlan, version: str = transformers.__version__, factor: float = 1.0
+) -> dict[str, Any]:
     vector = (plan.schedule.inv_freq * factor).tolist()
-    module = {"inv_freq": vector, "short": vector, "attention_factor": plan.schedule.attention_factor}
+    module = {
+        "inv_freq": vector,
+        "short": vector,
+        "attention_factor": plan.schedule.attention_factor,
+    }
     return {"transformers": version, "modules": {"global": module}}
 
 
@@ -52,7 +58,9 @@ def right(plan: CheckpointPlan, version: str = transformers.__version__, factor:
 
 
 @pytest.mark.parametrize("factor", [1.0, 1.01])
-@pytest.mark.parametrize(("version", "words"), [("4.30.0", "transformers 4.30.0 is"), ("", "as installed")])
+@pytest.mark.parametrize(
+    ("version", "words"), [("4.30.0", "transformers 4.30.0 is"), ("", "as installed")]
+)
 def test_unknown_versions_prove_nothing(
     plan: CheckpointPlan, folder: Path, version: str, words: str, factor: float
 ) -> None:
@@ -63,34 +71,59 @@ def test_unknown_versions_prove_nothing(
     assert checking.reason.endswith("not among the versions that compute it exactly")
 
 
-def test_a_version_that_computes_another_rope_without_an_error_keeps_nothing(llama: Path, tmp_path: Path) -> None:
-    """transformers reads `truncate` from 4.55 on. An output for other runtimes alone is not its business."""
-    default_plan = make_plan(llama, recipe_of("yarn", 4.0, 32.0, 1.0, False), tmp_path / "out", encoding="native")
+def test_a_version_that_computes_another_rope_without_an_error_keeps_nothing(
+    llama: Path, tmp_path: Path
+) -> None:
+    """transformers reads `truncate` from 4.55 on. An output for other runtimes alone is not its
+    business.
+    """
+    default_plan = make_plan(
+        llama, recipe_of("yarn", 4.0, 32.0, 1.0, False), tmp_path / "out", encoding="native"
+    )
     assert isinstance(default_plan, CheckpointPlan)
-    assert (default_plan.predicted("4.51.0"), default_plan.predicted("4.56.0")) == ("differs", "exact")
+    assert (default_plan.predicted("4.51.0"), default_plan.predicted("4.56.0")) == (
+        "differs",
+        "exact",
+    )
     for runtimes in ((), ("all",), ("vllm", "transformers")):
         plan = replace(default_plan, target=replace(default_plan.target, runtimes=runtimes))
-        with pytest.raises(Disagreement, match=r"transformers 4\.51\.0, .*another RoPE .*other freq.*nothing was kept"):
+        with pytest.raises(
+            Disagreement,
+            match=r"transformers 4\.51\.0, .*another RoPE .*other freq.*nothing was kept",
+        ):
             OutputCheck(plan, lambda place: right(default_plan, "4.51.0"))(tmp_path)
         assert OutputCheck(plan, lambda place: right(default_plan, "4.56.0"))(tmp_path) is not None
     for runtimes in (("vllm",), ("transformers@4.56",)):
         plan = replace(default_plan, target=replace(default_plan.target, runtimes=runtimes))
         checking = OutputCheck(plan, lambda place: right(default_plan, "4.51.0"))
         assert checking(tmp_path) is None
-        assert checking.reason == "transformers 4.51.0 is not among the versions that compute it exactly"
+        assert (
+            checking.reason
+            == "transformers 4.51.0 is not among the versions that compute it exactly"
+        )
 
 
-def test_a_model_type_that_transformers_should_have_is_missed(plan: CheckpointPlan, folder: Path) -> None:
-    """For a copy of a family under a name of its own there is nothing to compare, and that is said."""
-    answer = {"transformers": transformers.__version__, "error": "LookupError: it has no model type x"}
+def test_a_model_type_that_transformers_should_have_is_missed(
+    plan: CheckpointPlan, folder: Path
+) -> None:
+    """For a copy of a family under a name of its own there is nothing to compare, and that is
+    said.
+    """
+    answer = {
+        "transformers": transformers.__version__,
+        "error": "LookupError: it has no model type x",
+    }
     with pytest.raises(Disagreement, match="nothing was kept"):
         OutputCheck(plan, lambda place: answer)(folder)
     copied = msgspec.structs.replace(plan.result.family, origin="the model card")
-    checking = OutputCheck(replace(plan, result=replace(plan.result, family=copied)), lambda place: answer)
+    checking = OutputCheck(
+        replace(plan, result=replace(plan.result, family=copied)), lambda place: answer
+    )
     assert checking(folder) is None
-    assert checking.reason == (
-        f"transformers {transformers.__version__} does not have this model type, so nothing was compared with the "
-        "model card"
+    assert (
+        checking.reason
+        == f"transformers {transformers.__version__} does not have this model type, so nothing was"
+        " compared with the model card"
     )
     with pytest.raises(Disagreement):
         OutputCheck(checking.plan, lambda place: {**answer, "error": "ValueError: x"})(folder)
@@ -112,8 +145,12 @@ def started(monkeypatch: pytest.MonkeyPatch) -> MagicMock:
     return start
 
 
-def test_the_first_answer_is_cached(plan: CheckpointPlan, folder: Path, cache: Path, started: MagicMock) -> None:
-    probe, second, context = asked(), asked("second"), plan.schedule.context
+def test_the_first_answer_is_cached(
+    plan: CheckpointPlan, folder: Path, cache: Path, started: MagicMock
+) -> None:
+    probe = asked()
+    second = asked("second")
+    context = plan.schedule.context
     ask = probe_query(plan, probe)
     assert probe.method_calls == [call.prefetch("llama")]
     assert ask(folder)["by"] == "given"
@@ -136,7 +173,9 @@ def test_it_is_checked_and_the_receipt_says_so(llama: Path, tmp_path: Path) -> N
     assert ropeconv.Comparison.open(done, str(llama)).baked == done.path
 
 
-def test_without_transformers_there_is_a_reason(llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_transformers_there_is_a_reason(
+    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Probe, "available", staticmethod(lambda: False))
     done = ropeconv.apply(make_plan(llama, YARN, tmp_path / "out"))
     assert done.check is None

@@ -36,10 +36,14 @@ def furnish(folder: Path) -> None:
     """What a published folder holds beside its weights."""
     for name, data in (
         ("tokenizer_config.json", b'{\n  "model_max_length": 64,\n  "unk_token": "<unk>"\n}\n'),
-        ("chat_template.jinja", b"{{ messages }}"), ("LICENSE", b"terms"), ("pytorch_model.bin", b"pickle"),
-        ("original/consolidated.00.pth", b"pickle"), ("model-Q4.gguf", b"GGUF"), ("assets/picture.png", b"png"),
+        ("chat_template.jinja", b"{{ messages }}"),
+        ("LICENSE", b"terms"),
+        ("pytorch_model.bin", b"pickle"),
+        ("original/consolidated.00.pth", b"pickle"),
+        ("model-Q4.gguf", b"GGUF"),
+        ("assets/picture.png", b"png"),
         (".cache/lock", b""),
-    ):  # fmt: skip
+    ):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(data)
 
@@ -53,31 +57,57 @@ def test_what_arrives(llama: Path, tmp_path: Path) -> None:
     plan = plan_of(llama, tmp_path / "out")
     out = apply(plan)
     arrived = hashes(out)
-    same = {"LICENSE", "assets/picture.png", "chat_template.jinja", "generation_config.json", "model.safetensors"}
-    assert set(arrived) == same | {"README.md", "config.json", "tokenizer_config.json", "ropeconv.json"}
+    same = {
+        "LICENSE",
+        "assets/picture.png",
+        "chat_template.jinja",
+        "generation_config.json",
+        "model.safetensors",
+    }
+    assert set(arrived) == same | {
+        "README.md",
+        "config.json",
+        "tokenizer_config.json",
+        "ropeconv.json",
+    }
     assert all(arrived[name] == before[name] for name in same)
     assert plan.skipped == ("model-Q4.gguf", "original/consolidated.00.pth", "pytorch_model.bin")
     assert plan_of(llama, tmp_path / "out", all_files=True).skipped == ()
     assert hashes(llama) == before
-    assert (out / "tokenizer_config.json").read_text() == '{\n  "model_max_length": 256,\n  "unk_token": "<unk>"\n}\n'
+    assert (
+        out / "tokenizer_config.json"
+    ).read_text() == '{\n  "model_max_length": 256,\n  "unk_token": "<unk>"\n}\n'
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "out"]
 
 
-def test_the_receipt_has_the_check_and_the_digest_of_every_file(llama: Path, tmp_path: Path) -> None:
+def test_the_receipt_has_the_check_and_the_digest_of_every_file(
+    llama: Path, tmp_path: Path
+) -> None:
     plan = plan_of(llama, tmp_path / "out")
     execute_plan(plan, ApplyOptions(checksum=True), verify=lambda folder: CheckRecord("5", 1, 1.0))
     receipt = json.loads((tmp_path / "out" / "ropeconv.json").read_text())
     assert Recipe.from_dict(receipt["recipe"]) == YARN
     assert receipt["schedule"]["digest"] == plan.schedule.digest
-    assert receipt["check"] == {"transformers": "5", "max_ulp": 1, "attention_factor": 1.0, "read_as": ""}
+    assert receipt["check"] == {
+        "transformers": "5",
+        "max_ulp": 1,
+        "attention_factor": 1.0,
+        "read_as": "",
+    }
     digests = {file["name"]: file["sha256"] for file in receipt["files"]}
-    assert {**digests, "ropeconv.json": hashes(tmp_path / "out")["ropeconv.json"]} == hashes(tmp_path / "out")
+    assert {**digests, "ropeconv.json": hashes(tmp_path / "out")["ropeconv.json"]} == hashes(
+        tmp_path / "out"
+    )
     assert str(tmp_path) not in json.dumps(receipt)
 
 
-def test_linked_files_share_their_blocks_and_changed_ones_do_not(llama: Path, tmp_path: Path) -> None:
+def test_linked_files_share_their_blocks_and_changed_ones_do_not(
+    llama: Path, tmp_path: Path
+) -> None:
     apply(plan_of(llama, tmp_path / "out"), link=True)
-    linked = {name for name in os.listdir(llama) if (llama / name).samefile(tmp_path / "out" / name)}
+    linked = {
+        name for name in os.listdir(llama) if (llama / name).samefile(tmp_path / "out" / name)
+    }
     assert linked == {"generation_config.json", "model.safetensors"}
 
 
@@ -90,25 +120,34 @@ def test_a_staged_output_is_what_is_not_copied(small: SmallPlan) -> None:
 
 
 def test_the_name_of_the_output() -> None:
-    assert make_plan(LLAMA_2, recipe_of("ntk-fixed", 2.5)).out == Path(f"{LLAMA_2.stem}-ntk-fixed2.5")
+    assert make_plan(LLAMA_2, recipe_of("ntk-fixed", 2.5)).out == Path(
+        f"{LLAMA_2.stem}-ntk-fixed2.5"
+    )
 
 
 # Errors on the way
 
 
 FULL = r"the disk is full; .* are needed at .*, free some or use -o"
-FAILS = r"out cannot be written \(.*\); check the disk and its permissions, or choose another place with -o"
+FAILS = (
+    r"out cannot be written \(.*\); check the disk and its permissions, or choose another place"
+    r" with -o"
+)
 
 
 @pytest.mark.parametrize("place", ["copy", "rename"])
-@pytest.mark.parametrize(("number", "message"), [(errno.ENOSPC, FULL), (errno.EDQUOT, FULL), (errno.EIO, FAILS)])
+@pytest.mark.parametrize(
+    ("number", "message"), [(errno.ENOSPC, FULL), (errno.EDQUOT, FULL), (errno.EIO, FAILS)]
+)
 def test_disk_errors_are_sentences(
     small: SmallPlan, monkeypatch: pytest.MonkeyPatch, place: str, number: int, message: str
 ) -> None:
     def fails(*given: object) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(*{"copy": (execution, "copy_file"), "rename": (hidden, "rename_new")}[place], fails)
+    monkeypatch.setattr(
+        *{"copy": (execution, "copy_file"), "rename": (hidden, "rename_new")}[place], fails
+    )
     with pytest.raises(RopeconvError, match=message):
         write(small)
     assert not small.out.exists()
@@ -117,8 +156,14 @@ def test_disk_errors_are_sentences(
 @pytest.mark.parametrize(
     ("problem", "message"),
     [
-        (OSError(errno.EACCES, "Permission denied", "/dev/x"), r"cannot be written \(Permission denied: /dev/x\)"),
-        (OSError(errno.EACCES, "Permission denied"), r"cannot be written \(Permission denied: /.*\); check the disk"),
+        (
+            OSError(errno.EACCES, "Permission denied", "/dev/x"),
+            r"cannot be written \(Permission denied: /dev/x\)",
+        ),
+        (
+            OSError(errno.EACCES, "Permission denied"),
+            r"cannot be written \(Permission denied: /.*\); check the disk",
+        ),
         (ConnectionError("network"), None),
         (TimeoutError(110, "late"), None),
         (OSError("no number"), None),

@@ -1,4 +1,6 @@
-"""Graphs of Optimum and of ONNX Runtime GenAI's model builder, which are installed for it, extended and run."""
+"""Graphs of Optimum and of ONNX Runtime GenAI's model builder, which are installed for it, extended
+and run.
+"""
 
 import json
 import os
@@ -24,7 +26,8 @@ TOKENS = np.random.default_rng(0).integers(3, VOCABULARY, (1, 4 * TRAINED))
 
 
 class Exporter(NamedTuple):
-    """Packages with their versions, and the program that exports a checkpoint, `sys.argv[1]`, to `sys.argv[2]`.
+    """Packages with their versions, and the program that exports a checkpoint, `sys.argv[1]`, to
+    `sys.argv[2]`.
 
     ignores: whether it leaves the scaling of a config out.
     """
@@ -35,7 +38,9 @@ class Exporter(NamedTuple):
 
     def export(self, source: Path, place: Path) -> None:
         try:
-            folder = installed(ROOT / f"exporter-{self.packages[-1]}", *self.packages, requirements=False)
+            folder = installed(
+                ROOT / f"exporter-{self.packages[-1]}", *self.packages, requirements=False
+            )
         except NotInstallable as problem:
             pytest.skip(str(problem))
         environment = {**os.environ, "PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1"}
@@ -58,43 +63,67 @@ sys.argv[1:] = ["-i", sys.argv[1], "-o", sys.argv[2], "-p", "fp32", "-e", "cpu",
 runpy.run_module("onnxruntime_genai.models.builder", run_name="__main__")
 """
 EXPORTERS = [
-    Exporter((*HUB, "optimum==2.1.0", "optimum-onnx==0.1.0"), OPTIMUM.format("onnx", "do_validation=False")),
-    Exporter((*HUB, "optimum==2.1.0", "optimum-onnx==0.1.0"), OPTIMUM.format("onnx", "do_validation=False, opset=14")),
-    Exporter((*HUB, "optimum==2.3.0", "optimum-intel==2.2.0"), OPTIMUM.format("openvino", "stateful=False")),
+    Exporter(
+        (*HUB, "optimum==2.1.0", "optimum-onnx==0.1.0"),
+        OPTIMUM.format("onnx", "do_validation=False"),
+    ),
+    Exporter(
+        (*HUB, "optimum==2.1.0", "optimum-onnx==0.1.0"),
+        OPTIMUM.format("onnx", "do_validation=False, opset=14"),
+    ),
+    Exporter(
+        (*HUB, "optimum==2.3.0", "optimum-intel==2.2.0"),
+        OPTIMUM.format("openvino", "stateful=False"),
+    ),
     Exporter(("onnxruntime-genai==0.18.0",), BUILDER, ignores=True),
 ]
 
 
 def computed(folder: Path) -> np.ndarray:
     """The logits of an export at the positions of TOKENS, from an empty cache."""
-    config, path = json.loads((folder / "config.json").read_text()), folder / "openvino_model.xml"
+    config = json.loads((folder / "config.json").read_text())
+    path = folder / "openvino_model.xml"
     if not path.exists():
-        names = [value.name for value in onnx.load(folder / "model.onnx", load_external_data=False).graph.input]
+        names = [
+            value.name
+            for value in onnx.load(folder / "model.onnx", load_external_data=False).graph.input
+        ]
         return graphs.run(folder / "model.onnx", **inputs(names, config))[0]
     import openvino
 
     model = openvino.Core().compile_model(path, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-    return np.asarray(model(inputs([value.get_any_name() for value in model.inputs], config))["logits"])
+    return np.asarray(
+        model(inputs([value.get_any_name() for value in model.inputs], config))["logits"]
+    )
 
 
 def inputs(names: list[str], config: dict[str, int]) -> dict[str, np.ndarray]:
     """TOKENS for the inputs of a graph, with an empty cache."""
     empty = np.zeros((1, config["num_key_value_heads"], 0, config["head_dim"]), np.float32)
-    known = {"input_ids": TOKENS, "attention_mask": np.ones_like(TOKENS),
-             "position_ids": np.arange(TOKENS.size)[None]}  # fmt: skip
+    known = {
+        "input_ids": TOKENS,
+        "attention_mask": np.ones_like(TOKENS),
+        "position_ids": np.arange(TOKENS.size)[None],
+    }
     return {name: known.get(name, empty) for name in names}
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("exporter", EXPORTERS, ids=lambda exporter: exporter.packages[-1])
-def test_the_export_of_a_checkpoint_is_extended_as_the_checkpoint(exporter: Exporter, tmp_path: Path) -> None:
+def test_the_export_of_a_checkpoint_is_extended_as_the_checkpoint(
+    exporter: Exporter, tmp_path: Path
+) -> None:
     """Its logits beyond the trained length are those of transformers with the baked checkpoint."""
     if "openvino" in exporter.program:
-        pytest.importorskip("openvino", reason="openvino is not installed; pip install 'ropeconv[graphs]'")
+        pytest.importorskip(
+            "openvino", reason="openvino is not installed; pip install 'ropeconv[graphs]'"
+        )
     source = checkpoint("llama", tmp_path / "source")
     baked = apply(make_plan(source, YARN, tmp_path / "baked"))
     exporter.export(source, tmp_path / "plain")
-    assert "They have the same RoPE." in command(tmp_path, "compare", "plain", "source", code=0).stdout
+    assert (
+        "They have the same RoPE." in command(tmp_path, "compare", "plain", "source", code=0).stdout
+    )
     command(tmp_path, "apply", "plain", "--yarn", 4, "-o", "extended", code=0)
     expected = graphs.logits(baked, TOKENS)
     scale = np.abs(expected).max()

@@ -31,12 +31,31 @@ PHI_4 = CONFIGS / "microsoft--Phi-4-mini-instruct.json"
 
 KNOWN = {
     # 512k over the 8,192 tokens before the llama3 scaling, whatever the model declares
-    "Llama 3.1 at 512k, its scaling replaced": (LLAMA_3_1, "--yarn 512k --replace", "needed", 64, 8192),
-    "Llama 3.1 at 256k, its scaling replaced": (LLAMA_3_1, "--yarn 256k --replace", "needed", 32, 8192),
-    # its llama3 scaling is part of a training with 131,072 tokens; twice that was measured, four times was not
+    "Llama 3.1 at 512k, its scaling replaced": (
+        LLAMA_3_1,
+        "--yarn 512k --replace",
+        "needed",
+        64,
+        8192,
+    ),
+    "Llama 3.1 at 256k, its scaling replaced": (
+        LLAMA_3_1,
+        "--yarn 256k --replace",
+        "needed",
+        32,
+        8192,
+    ),
+    # its llama3 scaling is part of a training with 131,072 tokens; twice that was measured, four
+    # times was not
     "Llama 3.1 at 256k, on top": (LLAMA_3_1, "--llama3 256k --on-top", "none", 2, 131072),
     "Llama 3.1 at 512k, on top": (LLAMA_3_1, "--llama3 512k --on-top", "needed", 4, 131072),
-    "Llama 3.1 with what it has": (LLAMA_3_1, "--llama3 8 --replace --context 128k", "none", 1, 131072),
+    "Llama 3.1 with what it has": (
+        LLAMA_3_1,
+        "--llama3 8 --replace --context 128k",
+        "none",
+        1,
+        131072,
+    ),
     "Llama 3.1 only declared longer": (LLAMA_3_1, "--as-is --context 256k", "needed", 2, 131072),
     # the card of Qwen 2.5: YaRN with factor 4 from 32,768 tokens
     "Qwen 2.5 at 128k": (QWEN_2_5, "--yarn 128k", "none", 4, 32768),
@@ -44,7 +63,13 @@ KNOWN = {
     # it declares 40,960 and was trained with 32,768
     "Qwen 3 at 128k": (QWEN_3, "--yarn 128k", "none", 4, 32768),
     "Qwen 3 at 100,000": (QWEN_3, "--yarn 100000", "none", 100000 / 32768, 32768),
-    "Qwen 3, its trained length given": (QWEN_3, "--yarn 4 --original-context 40960", "none", 4, 40960),
+    "Qwen 3, its trained length given": (
+        QWEN_3,
+        "--yarn 4 --original-context 40960",
+        "none",
+        4,
+        40960,
+    ),
     "Llama 2 at 16k": (LLAMA_2, "--yarn 16k", "none", 4, 4096),
     "Llama 2 at 32k": (LLAMA_2, "--yarn 32k", "recommended", 8, 4096),
     "Llama 2 at 256k": (LLAMA_2, "--yarn 256k", "needed", 64, 4096),
@@ -55,11 +80,24 @@ KNOWN = {
     "Llama 2 only declared longer": (LLAMA_2, "--as-is --context 8k", "needed", 2, 4096),
     "gpt-oss at 256k, on top": (GPT_OSS, "--yarn 256k --on-top", "none", 2, 131072),
     "gpt-oss at 256k, replaced": (GPT_OSS, "--yarn 256k --replace", "needed", 64, 4096),
-    # DeepSeek V3 was trained with YaRN of factor 40: a larger factor of the same ramp is what --on-top gives
+    # DeepSeek V3 was trained with YaRN of factor 40: a larger factor of the same ramp is what
+    # --on-top gives
     "DeepSeek V3, its scaling wider": (DEEPSEEK_V3, "--yarn 80 --replace", "none", 2, 163840),
     "DeepSeek V3, on top": (DEEPSEEK_V3, "--yarn 2 --on-top", "none", 2, 163840),
-    "DeepSeek V3, another ramp": (DEEPSEEK_V3, "--yarn 80 --beta-fast 16 --replace", "needed", 80, 4096),
-    "Phi 4 at 256k": (PHI_4, "--llama3 256k --on-top --attention-factor 1.22474487", "none", 2, 131072),
+    "DeepSeek V3, another ramp": (
+        DEEPSEEK_V3,
+        "--yarn 80 --beta-fast 16 --replace",
+        "needed",
+        80,
+        4096,
+    ),
+    "Phi 4 at 256k": (
+        PHI_4,
+        "--llama3 256k --on-top --attention-factor 1.22474487",
+        "none",
+        2,
+        131072,
+    ),
 }
 
 
@@ -87,7 +125,9 @@ MODELS = {LLAMA_2: 4096, LLAMA_3_1: 131072, QWEN_2_5: 32768, QWEN_3: 32768, GPT_
 @pytest.mark.parametrize("model", MODELS, ids=lambda path: path.stem)
 @pytest.mark.parametrize("times", [2, 4, 64])
 def test_all_fronts_agree(model: Path, times: int, tmp_path: Path) -> None:
-    """`advise`, the plan and its screen, the refusal of `--context`, the receipt, the card and `train-config`."""
+    """`advise`, the plan and its screen, the refusal of `--context`, the receipt, the card and
+    `train-config`.
+    """
     length = times * MODELS[model]
     advice = document(model, f"--context {length}", "advise")["advice"]
     levels = set()
@@ -126,7 +166,9 @@ def test_all_fronts_agree(model: Path, times: int, tmp_path: Path) -> None:
 
 
 def test_a_conversion_of_an_output_needs_what_the_output_needs(llama: Path, tmp_path: Path) -> None:
-    """The tiny model was trained with 64 tokens. A longer declaration of its output is judged anew."""
+    """The tiny model was trained with 64 tokens. A longer declaration of its output is judged
+    anew.
+    """
     first = make_plan(llama, parse_recipe("mixed:16"), out=tmp_path / "first")
     assert (first.fine_tuning.factor, first.fine_tuning.trained) == (16, 64)
     output = apply(first)
@@ -136,11 +178,18 @@ def test_a_conversion_of_an_output_needs_what_the_output_needs(llama: Path, tmp_
     assert (longer.fine_tuning.level, longer.fine_tuning.factor) == ("needed", 32)
 
 
-@pytest.mark.parametrize(("words", "level"), [("--yarn 2 --on-top", "recommended"), ("--as-is", "none")])
-def test_a_scaling_that_somebody_wrote_into_a_config(words: str, level: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("words", "level"), [("--yarn 2 --on-top", "recommended"), ("--as-is", "none")]
+)
+def test_a_scaling_that_somebody_wrote_into_a_config(
+    words: str, level: str, tmp_path: Path
+) -> None:
     """Qwen 3 with YaRN 4 was trained with 32,768 tokens all the same: a further 2 is 8 times."""
     scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
-    config = json.loads(QWEN_3.read_text()) | {"rope_scaling": scaling, "max_position_embeddings": 131072}
+    config = json.loads(QWEN_3.read_text()) | {
+        "rope_scaling": scaling,
+        "max_position_embeddings": 131072,
+    }
     (tmp_path / "config.json").write_text(json.dumps(config))
     need = document(tmp_path / "config.json", words)["fine_tuning"]
     assert (need["level"], need["trained"]) == (level, 32768)

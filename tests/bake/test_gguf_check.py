@@ -1,4 +1,6 @@
-"""What is read back from a written GGUF file, and files that were damaged while they were written."""
+"""What is read back from a written GGUF file, and files that were damaged while they were
+written.
+"""
 
 import json
 from collections.abc import Callable
@@ -35,7 +37,9 @@ def at_key(path: Path, key: str) -> int:
 
 def at_tensor(path: Path, name: str) -> int:
     """The place of the data of a tensor, which gguf-py finds in the file."""
-    return next(int(tensor.data_offset) for tensor in gguf.GGUFReader(path).tensors if tensor.name == name)
+    return next(
+        int(tensor.data_offset) for tensor in gguf.GGUFReader(path).tensors if tensor.name == name
+    )
 
 
 def overwritten(path: Path, place: int, data: bytes) -> None:
@@ -73,14 +77,18 @@ def writing(damage: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch) -> 
     """Damages every GGUF file right after it was written, at the size that it has."""
     write_new = planning.write_new
 
-    def broken(file: Any, shard: int, edit: Any, target: Path, advance: Any = lambda done: None) -> None:
+    def broken(
+        file: Any, shard: int, edit: Any, target: Path, advance: Any = lambda done: None
+    ) -> None:
         write_new(file, shard, edit, target, advance)
         damage(target)
 
     monkeypatch.setattr(planning, "write_new", broken)
 
 
-def test_a_patched_file_is_compared_with_its_schedule_and_its_source(source: Path, tmp_path: Path) -> None:
+def test_a_patched_file_is_compared_with_its_schedule_and_its_source(
+    source: Path, tmp_path: Path
+) -> None:
     done = ropeconv.apply(source, yarn=4, out=tmp_path / "out.gguf")
     check = done.check
     assert check is not None
@@ -90,7 +98,9 @@ def test_a_patched_file_is_compared_with_its_schedule_and_its_source(source: Pat
     assert "begin and end as in the source" in done.summary()["check"]
 
 
-@pytest.mark.parametrize("damage", [other_factor, other_context, other_size, other_weights, other_magic])
+@pytest.mark.parametrize(
+    "damage", [other_factor, other_context, other_size, other_weights, other_magic]
+)
 def test_a_file_that_was_damaged_while_it_was_written_gets_no_name(
     source: Path, damage: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,7 +119,9 @@ def test_a_file_that_was_cut_off_while_it_was_written_gets_no_name(
     assert [path.name for path in tmp_path.iterdir()] == ["model.gguf"]
 
 
-def test_divisors_are_read_back(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_divisors_are_read_back(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plan = make_plan(source, MIXED, tmp_path / "out.gguf")
     assert ropeconv.apply(plan).check is not None
 
@@ -123,7 +135,10 @@ def test_divisors_are_read_back(source: Path, tmp_path: Path, monkeypatch: pytes
 
 
 def test_reordered_rows_are_compared(tmp_path: Path) -> None:
-    rows = {f"blk.{layer}.attn_q.weight": np.arange(128 * 128, dtype=np.float16).reshape(128, 128) for layer in (0, 1)}
+    rows = {
+        f"blk.{layer}.attn_q.weight": np.arange(128 * 128, dtype=np.float16).reshape(128, 128)
+        for layer in (0, 1)
+    }
     source = write(tmp_path / "model.gguf", "qwen2", None, {**plain_tensors(), **rows})
     plan = make_plan(source, MIXED, tmp_path / "out.gguf", carrier="llama")
     check = ropeconv.apply(plan).check
@@ -162,17 +177,23 @@ def test_shards_are_read_back(tmp_path: Path) -> None:
 
 
 def test_profiles_of_a_file_are_read_back(source: Path, tmp_path: Path) -> None:
-    opened, recipes = ropeconv.open_source(str(source)), [AS_IS, recipe_of("yarn", 2.0)]
+    opened = ropeconv.open_source(str(source))
+    recipes = [AS_IS, recipe_of("yarn", 2.0)]
     out = tmp_path / "profiles"
     plans = profile_plans(opened, recipes, Target(out=out))
     outputs = write_profiles(profiles_plan(opened, plans, out, copied=False))
-    assert {name: done.check is not None for name, done in outputs.items()} == {"base": True, "yarn2": True}
+    assert {name: done.check is not None for name, done in outputs.items()} == {
+        "base": True,
+        "yarn2": True,
+    }
 
 
 def test_the_screen_and_json_say_what_was_checked(source: Path, tmp_path: Path) -> None:
     told = command(tmp_path, "apply", source, "--yarn", 4, "-o", "out.gguf", code=0)
     assert "Checked: by llama.cpp's rules" in " ".join(told.stdout.split())
-    printed = command(tmp_path, "apply", source, "--yarn", 4, "-o", "json.gguf", "--json", code=0).stdout
+    printed = command(
+        tmp_path, "apply", source, "--yarn", 4, "-o", "json.gguf", "--json", code=0
+    ).stdout
     found = json.loads(printed)["check"]
     assert found["max_ulp"] <= 1
     assert found["compared"] == found["tensors"] == len(plain_tensors())

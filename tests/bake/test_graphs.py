@@ -30,7 +30,9 @@ def ropes(path: Path) -> tuple[GraphRope, ...]:
     return inspect_graph(open_graph(str(path))).ropes
 
 
-def tables(inv_freq: np.ndarray, rows: int, factor: float = 1.0, dtype: Any = np.float32) -> tuple[np.ndarray, ...]:
+def tables(
+    inv_freq: np.ndarray, rows: int, factor: float = 1.0, dtype: Any = np.float32
+) -> tuple[np.ndarray, ...]:
     """Cosines and sines as runtimes compute them, in float32."""
     phases = np.outer(np.arange(rows, dtype=np.float32), inv_freq.astype(np.float32))
     return tuple((factor * function(phases)).astype(dtype) for function in (np.cos, np.sin))
@@ -53,7 +55,11 @@ def test_the_method_of_a_vector_is_recognised(method: str, formula: str, tmp_pat
     (half,) = ropes(graphs.rotating(tmp_path / "b.onnx", inv_freq.astype(np.float16)))
     assert half.holds(inv_freq)
     assert not half.holds(1.01 * inv_freq)
-    (other,) = ropes(graphs.rotating(tmp_path / "c.onnx", (inv_freq * np.linspace(1, 0.9, 32)).astype(np.float32)))
+    (other,) = ropes(
+        graphs.rotating(
+            tmp_path / "c.onnx", (inv_freq * np.linspace(1, 0.9, 32)).astype(np.float32)
+        )
+    )
     assert other.recognised(known) == "custom inv_freq"
 
 
@@ -63,18 +69,29 @@ def test_bases_are_recognised_and_other_vectors_are_not(tmp_path: Path) -> None:
     vectors += [np.sort(generator.uniform(1e-4, 1, 64))[::-1], np.append(BASE[:16], np.zeros(16))]
     names = [rope.recognised() for rope in ropes(graphs.rotating(tmp_path / "a.onnx", *vectors))]
     plain = [f"default, theta {theta}" for theta in (10_000, 500_000, 1_000_000, 8_000_000)]
-    (steep,) = ropes(graphs.rotating(tmp_path / "b.onnx", np.append(1.0, np.linspace(1e-20, 1e-21, 63))))
+    (steep,) = ropes(
+        graphs.rotating(tmp_path / "b.onnx", np.append(1.0, np.linspace(1e-20, 1e-21, 63)))
+    )
     assert steep.recognised() == "custom inv_freq"
-    assert names == [*plain, "custom inv_freq", "proportional, theta 10000, factor 1, partial_rotary_factor 0.5"]
+    assert names == [
+        *plain,
+        "custom inv_freq",
+        "proportional, theta 10000, factor 1, partial_rotary_factor 0.5",
+    ]
 
 
 @pytest.mark.parametrize(("dtype", "accuracy"), [(np.float32, 1e-5), (np.float16, 0.02)])
 @pytest.mark.parametrize("repeat", ["", "half", "interleaved"])
-def test_tables_give_their_frequencies(dtype: Any, accuracy: float, repeat: Any, tmp_path: Path) -> None:
+def test_tables_give_their_frequencies(
+    dtype: Any, accuracy: float, repeat: Any, tmp_path: Path
+) -> None:
     from ropeconv.inspection.graph import repeated
 
     schedule = REGISTRY["yarn"](4.0).schedule(SPEC)
-    cos, sin = (repeated(table, repeat) for table in tables(schedule.inv_freq, 3000, schedule.attention_factor, dtype))
+    cos, sin = (
+        repeated(table, repeat)
+        for table in tables(schedule.inv_freq, 3000, schedule.attention_factor, dtype)
+    )
     (rope,) = ropes(graphs.with_tables(tmp_path / "a.onnx", cos, sin, external=True))
     assert (rope.positions, rope.repeat, rope.name) == (3000, repeat, "cos_cache and sin_cache")
     assert rope.attention_factor == pytest.approx(schedule.attention_factor, rel=1e-3)
@@ -91,22 +108,34 @@ def test_tables_of_other_functions_are_not_rope(tmp_path: Path) -> None:
     assert len(ropes(tmp_path / "a.onnx")) == 1  # row 50 is not read
     sin[64] += 0.01
     done = command(tmp_path, "inspect", graphs.with_tables(tmp_path / "a.onnx", cos, sin))
-    assert (done.returncode, "no constants from which cos and sin are made" in done.stderr) == (1, True)
+    assert (done.returncode, "no constants from which cos and sin are made" in done.stderr) == (
+        1,
+        True,
+    )
 
 
 def test_onnxruntime_computes_the_extended_export_of_torch(run: Run, tmp_path: Path) -> None:
-    """Its logits beyond the trained length are those of transformers with the checkpoint that was baked by itself."""
+    """Its logits beyond the trained length are those of transformers with the checkpoint that was
+    baked by itself.
+    """
     source = graphs.exported(tmp_path)
     baked = apply(make_plan(tmp_path / "checkpoint", YARN, tmp_path / "baked"))
     assert run("apply", "onnx/model.onnx", "--yarn", 4, "-o", "out").returncode == 0
     tokens = np.random.default_rng(0).integers(0, models.VOCABULARY, (1, 4 * TRAINED))
     inputs = {"input_ids": tokens, graphs.POSITIONS: np.arange(4 * TRAINED)[None]}
     expected = graphs.logits(baked, tokens)
-    (extended,), (control,) = (graphs.run(path, **inputs) for path in (tmp_path / "out/model.onnx", source))
+    (extended,), (control,) = (
+        graphs.run(path, **inputs) for path in (tmp_path / "out/model.onnx", source)
+    )
     assert np.abs(extended - expected).max() < 1e-4 * np.abs(expected).max()
     assert np.abs(control - expected)[:, TRAINED:].max() > 0.01 * np.abs(expected).max()
-    assert json.loads((tmp_path / "out/config.json").read_text())["max_position_embeddings"] == 4 * TRAINED
-    assert (tmp_path / "out/model.onnx.data").read_bytes() == (tmp_path / "onnx/model.onnx.data").read_bytes()
+    assert (
+        json.loads((tmp_path / "out/config.json").read_text())["max_position_embeddings"]
+        == 4 * TRAINED
+    )
+    assert (tmp_path / "out/model.onnx.data").read_bytes() == (
+        tmp_path / "onnx/model.onnx.data"
+    ).read_bytes()
     done = run("compare", "out", "baked", "--exit-code")
     assert (done.returncode, "They have the same RoPE." in done.stdout) == (0, True)
     done = run("compare", "baked", "onnx/model.onnx", "--exit-code")
@@ -119,7 +148,9 @@ def test_onnxruntime_computes_the_extended_export_of_torch(run: Run, tmp_path: P
 
 
 def test_openvino_computes_the_extended_graph(run: Run, tmp_path: Path) -> None:
-    openvino = pytest.importorskip("openvino", reason="openvino is not installed; pip install 'ropeconv[graphs]'")
+    openvino = pytest.importorskip(
+        "openvino", reason="openvino is not installed; pip install 'ropeconv[graphs]'"
+    )
     source = graphs.rotating(tmp_path / "model.onnx", BASE.astype(np.float32))
     converted = openvino.convert_model(source)
     openvino.save_model(converted, tmp_path / "ir/openvino_model.xml", compress_to_fp16=False)
@@ -131,32 +162,49 @@ def test_openvino_computes_the_extended_graph(run: Run, tmp_path: Path) -> None:
     expected = schedule.attention_factor * np.cos(np.outer(positions, schedule.inv_freq))
     plain = np.cos(np.outer(positions, BASE))
     for folder, values in (("out", expected), ("ir", plain)):
-        path, precision = tmp_path / folder / "openvino_model.xml", {"INFERENCE_PRECISION_HINT": "f32"}
+        path = tmp_path / folder / "openvino_model.xml"
+        precision = {"INFERENCE_PRECISION_HINT": "f32"}
         model = openvino.Core().compile_model(path, "CPU", precision)
         assert np.abs(model([positions])[0][0] - values).max() < 1e-4, folder
     assert np.abs(plain - expected).max() > 0.1
-    assert run("apply", "out", "--yarn", 2, "--replace", "--context", 4 * TRAINED, "-o", "again").returncode == 0
+    assert (
+        run(
+            "apply", "out", "--yarn", 2, "--replace", "--context", 4 * TRAINED, "-o", "again"
+        ).returncode
+        == 0
+    )
     (rope,) = ropes(tmp_path / "again")
     assert rope.attention_factor == pytest.approx(0.1 * np.log(2) + 1)
     openvino.save_model(converted, tmp_path / "ir/openvino_model.xml")
-    assert "stores its frequencies in float16" in run("apply", "ir", "--yarn", 4, "--dry-run").stderr
+    assert (
+        "stores its frequencies in float16" in run("apply", "ir", "--yarn", 4, "--dry-run").stderr
+    )
 
 
 @pytest.mark.parametrize("external", [False, True])
 def test_tables_get_the_rows_of_the_new_context(external: bool, run: Run, tmp_path: Path) -> None:
-    source = graphs.with_tables(tmp_path / "m/model.onnx", *tables(BASE, TRAINED), external=external)
+    source = graphs.with_tables(
+        tmp_path / "m/model.onnx", *tables(BASE, TRAINED), external=external
+    )
     graphs.write_config(tmp_path / "m")
     limits = {"model": {"context_length": TRAINED}, "search": {"max_length": TRAINED}}
     (tmp_path / "m/genai_config.json").write_text(json.dumps(limits))
     assert run("apply", source, "--yarn", 4, "-o", "out").returncode == 0
     raised = json.loads((tmp_path / "out/genai_config.json").read_text())
-    assert raised == {"model": {"context_length": 4 * TRAINED}, "search": {"max_length": 4 * TRAINED}}
-    schedule, position = make_plan(tmp_path / "m/config.json", YARN).schedule, 4 * TRAINED - 1
+    assert raised == {
+        "model": {"context_length": 4 * TRAINED},
+        "search": {"max_length": 4 * TRAINED},
+    }
+    schedule = make_plan(tmp_path / "m/config.json", YARN).schedule
+    position = 4 * TRAINED - 1
     x = np.random.default_rng(0).standard_normal((1, 1, 1, 64)).astype(np.float32)
     inputs = {graphs.X: x, graphs.POSITIONS: np.array([[position]])}
     (rotated,) = graphs.run(tmp_path / "out/model.onnx", **inputs)
-    cos, sin = (schedule.attention_factor * each(position * schedule.inv_freq) for each in (np.cos, np.sin))
-    left, right = x[0, 0, 0, :32], x[0, 0, 0, 32:]
+    cos, sin = (
+        schedule.attention_factor * each(position * schedule.inv_freq) for each in (np.cos, np.sin)
+    )
+    left = x[0, 0, 0, :32]
+    right = x[0, 0, 0, 32:]
     expected = np.concatenate([left * cos - right * sin, right * cos + left * sin])
     assert np.abs(rotated.ravel() - expected).max() < 1e-5
     with pytest.raises(Exception, match="out of range"):
@@ -165,7 +213,9 @@ def test_tables_get_the_rows_of_the_new_context(external: bool, run: Run, tmp_pa
     assert f"have {TRAINED} rows, and the context is {4 * TRAINED}" in done.stdout
 
 
-def test_window_layers_and_other_widths_stay(tiny: Callable[[str], Path], run: Run, tmp_path: Path) -> None:
+def test_window_layers_and_other_widths_stay(
+    tiny: Callable[[str], Path], run: Run, tmp_path: Path
+) -> None:
     config = json.loads((tiny("gemma3_text") / "config.json").read_text())
     (tmp_path / "m").mkdir()
     (tmp_path / "m/config.json").write_text(json.dumps(config))
@@ -173,7 +223,10 @@ def test_window_layers_and_other_widths_stay(tiny: Callable[[str], Path], run: R
     vectors = [inspection.current().inv_freq, inspection.local_inv_freq, base_inv_freq(1e4, 32)]
     assert vectors[1] is not None
     assert not np.allclose(vectors[0], vectors[1])
-    graphs.rotating(tmp_path / "m/model.onnx", *(vector.astype(np.float32) for vector in vectors if vector is not None))
+    graphs.rotating(
+        tmp_path / "m/model.onnx",
+        *(vector.astype(np.float32) for vector in vectors if vector is not None),
+    )
     shown = run("inspect", "m").stdout
     assert ("the same, in window layers" in shown, "another RoPE" in shown) == (True, True)
     compared = run("compare", "m/model.onnx", tiny("gemma3_text"))
@@ -184,25 +237,36 @@ def test_window_layers_and_other_widths_stay(tiny: Callable[[str], Path], run: R
         assert before is not None
         assert after == pytest.approx(before / factor, rel=1e-6)
     graphs.rotating(tmp_path / "m/model.onnx", vectors[1].astype(np.float32))
-    assert "has only the RoPE of other layers" in run("compare", "m/model.onnx", tiny("gemma3_text")).stdout
+    assert (
+        "has only the RoPE of other layers"
+        in run("compare", "m/model.onnx", tiny("gemma3_text")).stdout
+    )
     graphs.rotating(tmp_path / "m/half.onnx", vectors[1].astype(np.float16))
     assert "They have the same RoPE" in run("compare", "m/model.onnx", "m/half.onnx").stdout
 
 
 def test_both_lists_in_branches_are_told_apart(run: Run, tmp_path: Path) -> None:
-    short, long = BASE / 1.5, BASE / 6
+    short = BASE / 1.5
+    long = BASE / 6
     lists = {"short_factor": [1.5] * 32, "long_factor": [6.0] * 32, "rope_type": "longrope"}
     graphs.with_two_lists(tmp_path / "m/model.onnx", tables(short, 64), tables(long, 256))
     graphs.write_config(
-        tmp_path / "m", rope_scaling={**lists, "attention_factor": 1.0}, max_position_embeddings=256,
+        tmp_path / "m",
+        rope_scaling={**lists, "attention_factor": 1.0},
+        max_position_embeddings=256,
         original_max_position_embeddings=64,
-    )  # fmt: skip
+    )
     rows = json.loads(run("inspect", "m", "--json").stdout)["ropes"]
-    assert {row["positions"]: row["config"] for row in rows} == {256: "the same", 64: "the same, as its short list"}
+    assert {row["positions"]: row["config"] for row in rows} == {
+        256: "the same",
+        64: "the same, as its short list",
+    }
     assert {row["formula"] for row in rows} == {"longrope, theta 10000, original_context 64"}
     assert run("apply", "m", "--yarn", 8, "--replace", "-o", "out").returncode == 0
     rows = json.loads(run("inspect", "out", "--json").stdout)["ropes"]
-    assert [(row["positions"], row["config"], row["formula"][:4]) for row in rows] == [(512, "the same", "yarn")] * 2
+    assert [(row["positions"], row["config"], row["formula"][:4]) for row in rows] == [
+        (512, "the same", "yarn")
+    ] * 2
 
 
 def test_a_graph_that_was_exported_without_the_scaling_gets_it(run: Run, tmp_path: Path) -> None:
@@ -210,7 +274,10 @@ def test_a_graph_that_was_exported_without_the_scaling_gets_it(run: Run, tmp_pat
     vector(graphs.write_config(tmp_path, rope_scaling=scaling, max_position_embeddings=4 * TRAINED))
     assert "another RoPE" in run("inspect", "model.onnx").stdout
     done = run("apply", "model.onnx", "--yarn", 8, "--replace", "-o", "out")
-    assert (done.returncode, "pass --as-is to write that into the graph" in done.stderr) == (1, True)
+    assert (done.returncode, "pass --as-is to write that into the graph" in done.stderr) == (
+        1,
+        True,
+    )
     assert run("apply", "model.onnx", "--as-is", "-o", "out").returncode == 0
     assert "They have the same RoPE" in run("compare", "out", "config.json").stdout
     assert "They differ" in run("compare", "model.onnx", "config.json").stdout
@@ -220,10 +287,13 @@ def test_both_branches_of_a_merged_decoder_change(run: Run, tmp_path: Path) -> N
     graphs.in_branches(tmp_path / "m/model.onnx", VECTOR)
     graphs.write_config(tmp_path / "m")
     assert run("apply", "m", "--yarn", 4, "-o", "out").returncode == 0
-    schedule, positions = make_plan(tmp_path / "m/config.json", YARN).schedule, np.arange(200)[None]
+    schedule = make_plan(tmp_path / "m/config.json", YARN).schedule
+    positions = np.arange(200)[None]
     expected = schedule.attention_factor * np.cos(np.outer(positions, schedule.inv_freq))
     for first in (True, False):
-        cos, _ = graphs.run(tmp_path / "out/model.onnx", first=np.array(first), position_ids=positions)
+        cos, _ = graphs.run(
+            tmp_path / "out/model.onnx", first=np.array(first), position_ids=positions
+        )
         assert np.abs(cos[0] - expected).max() < 1e-4
 
 
@@ -262,7 +332,10 @@ def nothing(m: Path) -> None:
 
 VECTOR = BASE.astype(np.float32)
 GRAPHS: dict[str, tuple[Callable[[Path], object], str]] = {
-    "another config": (lambda m: graphs.write_config(m, rope_theta=5e5), "config.json has default, theta 500000"),
+    "another config": (
+        lambda m: graphs.write_config(m, rope_theta=5e5),
+        "config.json has default, theta 500000",
+    ),
     "no config": (lambda m: (m / "config.json").unlink(), "copy that of the checkpoint there"),
     "fixed input": (lambda m: vector(m, length=128), "position_ids has 128 tokens"),
     "mask": (lambda m: vector(m, mask=np.tri(64, dtype=bool)), "mask of 64 tokens"),
@@ -271,12 +344,21 @@ GRAPHS: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda m: graphs.rotating(m / "model.onnx", VECTOR, VECTOR[:16], factor=1.0, opset=14),
         "needs opset 15",
     ),
-    "damaged": (lambda m: (m / "model.onnx").write_bytes(b"\x08\x08ropeconv"), "is not an ONNX model"),
+    "damaged": (
+        lambda m: (m / "model.onnx").write_bytes(b"\x08\x08ropeconv"),
+        "is not an ONNX model",
+    ),
     "no data": (lambda m: cut_tables(m, None), "model.onnx.data, which is missing"),
     "data elsewhere": (lambda m: linked_data(m), "model.onnx.data leads to"),
-    "too large": (lambda m: os.truncate(m / "model.onnx", 1 << 31), "is larger than 2 GB, the limit of ONNX"),
+    "too large": (
+        lambda m: os.truncate(m / "model.onnx", 1 << 31),
+        "is larger than 2 GB, the limit of ONNX",
+    ),
     "cut data": (lambda m: cut_tables(m, b"1"), "cannot be read"),
-    "occupied": (lambda m: (m.parent / "out").mkdir(), "out exists; choose another place with -o, or remove it"),
+    "occupied": (
+        lambda m: (m.parent / "out").mkdir(),
+        "out exists; choose another place with -o, or remove it",
+    ),
 }
 OPTIONS: dict[str, tuple[int, tuple[object, ...]]] = {
     "its operations do not scale queries by position": (1, ("--log-n", "clamped")),
@@ -297,18 +379,29 @@ REFUSALS += [(nothing, words, code, options) for words, (code, options) in OPTIO
 
 @pytest.mark.parametrize(("prepare", "words", "code", "options"), REFUSALS, ids=[*GRAPHS, *OPTIONS])
 def test_what_constants_cannot_express_is_refused(
-    prepare: Callable[[Path], object], words: str, code: int, options: tuple[object, ...], run: Run, tmp_path: Path
+    prepare: Callable[[Path], object],
+    words: str,
+    code: int,
+    options: tuple[object, ...],
+    run: Run,
+    tmp_path: Path,
 ) -> None:
     graphs.rotating(tmp_path / "m/model.onnx", VECTOR)
     prepare(graphs.write_config(tmp_path / "m"))
     before = sorted(tmp_path.rglob("*"))
     done = run("apply", "m/model.onnx", "--yarn", 4, "-o", "out", *options)
-    assert (done.returncode, words in done.stderr, done.stderr.count("\n")) == (code, True, 1), done.stderr
+    assert (done.returncode, words in done.stderr, done.stderr.count("\n")) == (
+        code,
+        True,
+        1,
+    ), done.stderr
     assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_what_is_not_refused_is_written(run: Run, tmp_path: Path) -> None:
-    """The negative control of the refusals: the same graph with its config, and an old opset without a factor."""
+    """The negative control of the refusals: the same graph with its config, and an old opset
+    without a factor.
+    """
     graphs.rotating(tmp_path / "m/model.onnx", VECTOR)
     graphs.write_config(tmp_path / "m")
     planned = json.loads(run("apply", "m/model.onnx", "--yarn", 4, "--dry-run", "--json").stdout)
@@ -330,15 +423,23 @@ def test_formats_that_are_final_say_what_to_do_at_export(run: Run, tmp_path: Pat
     (tmp_path / "model.pte").write_bytes(b"\x1c\x00\x00\x00ET12")
     for words in (("inspect", "model.pte"), ("apply", "model.pte", "--yarn", 4)):
         done = run(*words)
-        assert (done.returncode, "run `ropeconv apply` on the checkpoint, and export its output" in done.stderr) == (
+        assert (
+            done.returncode,
+            "run `ropeconv apply` on the checkpoint, and export its output" in done.stderr,
+        ) == (
             1,
             True,
         )
     graphs.rotating(tmp_path / "a.onnx", VECTOR)
-    assert "only the commands inspect, compare and apply open" in run("advise", "a.onnx", "--context", "4k").stderr
+    assert (
+        "only the commands inspect, compare and apply open"
+        in run("advise", "a.onnx", "--context", "4k").stderr
+    )
 
 
-def test_a_checkpoint_in_a_folder_with_the_name_of_a_graph_is_a_checkpoint(run: Run, tmp_path: Path) -> None:
+def test_a_checkpoint_in_a_folder_with_the_name_of_a_graph_is_a_checkpoint(
+    run: Run, tmp_path: Path
+) -> None:
     (tmp_path / "x.onnx").mkdir()
     assert "x.onnx has no config.json" in run("inspect", "x.onnx").stderr
     graphs.write_config(tmp_path / "x.onnx")
@@ -353,7 +454,12 @@ def test_options_of_a_comparison_without_effect_are_refused(run: Run, tmp_path: 
     assert run("compare", "model.onnx", "model.onnx").returncode == 0
 
 
-def test_a_missing_library_is_named_with_its_command(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_named_with_its_command(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     graphs.rotating(tmp_path / "model.onnx", VECTOR)
     monkeypatch.setattr("ropeconv.environment.installed", lambda package: package != "onnx")
-    assert "needs onnx, which is not installed; pip install 'ropeconv[graphs]'" in run("inspect", "model.onnx").stderr
+    assert (
+        "needs onnx, which is not installed; pip install 'ropeconv[graphs]'"
+        in run("inspect", "model.onnx").stderr
+    )

@@ -31,7 +31,9 @@ settings.n_ctx = settings.n_batch = settings.n_ubatch = 64
 context = llama.llama_init_from_model(model, settings)
 print(bool(llama.llama_get_memory(context)), llama.llama_model_is_diffusion(model))
 """
-"""Asks llama.cpp whether it makes a key-value cache, and whether it takes a model for a diffusion model."""
+"""Asks llama.cpp whether it makes a key-value cache, and whether it takes a model for a diffusion
+model.
+"""
 WITHOUT_CACHE = arch_table().cacheless
 
 
@@ -42,8 +44,13 @@ def gguf_plan(path: Path, arch: str, **changes: object) -> Plan:
 @pytest.mark.parametrize("arch", [*sample(WITHOUT_CACHE, 2), "llama-embed", "qwen3"])
 def test_llama_cpp_has_no_cache_for_what_the_table_says(tmp_path: Path, arch: str) -> None:
     path = make_gguf(arch, tmp_path / "model.gguf")
-    done = subprocess.run([sys.executable, "-c", MEMORY, path], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == [str(arch not in WITHOUT_CACHE), str(arch in arch_table().diffusion)]
+    done = subprocess.run(
+        [sys.executable, "-c", MEMORY, path], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == [
+        str(arch not in WITHOUT_CACHE),
+        str(arch in arch_table().diffusion),
+    ]
     assert (inspected(path).kv_cache is None) == (arch in WITHOUT_CACHE)
 
 
@@ -63,19 +70,27 @@ def test_llama_cpp_has_no_cache_for_what_the_table_says(tmp_path: Path, arch: st
 def test_a_server_is_started_for_what_the_file_gives(
     tmp_path: Path, arch: str, changes: dict[str, object], flags: str
 ) -> None:
-    """A text that is pooled has to fit into one physical batch: tools/server/README.md of llama.cpp."""
+    """A text that is pooled has to fit into one physical batch: tools/server/README.md of
+    llama.cpp.
+    """
     plan = gguf_plan(tmp_path, arch, **changes)
     assert run_commands(plan, Path("out.gguf")) == [f"llama-server -m out.gguf {flags}"]
 
 
-@pytest.mark.parametrize(("arch", "schedule"), [("llada", "--diffusion-block-length 32"), ("dream", "--diffusion-eps")])
-def test_a_diffusion_model_has_a_program_of_its_own(tmp_path: Path, arch: str, schedule: str) -> None:
+@pytest.mark.parametrize(
+    ("arch", "schedule"), [("llada", "--diffusion-block-length 32"), ("dream", "--diffusion-eps")]
+)
+def test_a_diffusion_model_has_a_program_of_its_own(
+    tmp_path: Path, arch: str, schedule: str
+) -> None:
     plan = gguf_plan(tmp_path, arch)
     (line,) = run_commands(plan, Path("out.gguf"))
     assert line.startswith("llama-diffusion-cli -m out.gguf -c 256 -b 256 -ub 256 --diffusion")
     assert schedule in line
     assert plan.kv_cache is None
-    assert run_commands(plan, Path("out.gguf"), Path("out.Modelfile")) == [line], "Ollama does not run it"
+    assert run_commands(plan, Path("out.gguf"), Path("out.Modelfile")) == [line], (
+        "Ollama does not run it"
+    )
 
 
 @pytest.mark.parametrize("tokens", [64, 96, 4096, 16384, 131072, 100_000, 1_000_001])
@@ -105,7 +120,9 @@ def test_the_program_of_an_encoder_runs(tmp_path: Path) -> None:
     model = make("modernbert", tmp_path / "it's a model")
     words = Tokenizer(models.WordLevel({"Hello": 7, "[UNK]": 0}, "[UNK]"))
     words.pre_tokenizer = pre_tokenizers.Whitespace()
-    PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]", pad_token="[UNK]").save_pretrained(model)
+    PreTrainedTokenizerFast(
+        tokenizer_object=words, unk_token="[UNK]", pad_token="[UNK]"
+    ).save_pretrained(model)
     (line,) = run_commands(make_plan(model, YARN, runtimes=("transformers",)), model)
     line = line.replace("python ", f"{sys.executable} ", 1)
     done = subprocess.run(line, shell=True, capture_output=True, text=True, check=False)
@@ -140,7 +157,9 @@ def projector(path: Path, width: int = 128, arch: str = "clip") -> Path:
     return path
 
 
-def test_a_projector_stays_beside_its_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_projector_stays_beside_its_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In the command and in the Modelfile, whose paths are seen from its own folder."""
     (tmp_path / "data").mkdir()
     (tmp_path / "here").mkdir()
@@ -165,8 +184,14 @@ def test_the_files_of_a_modelfile_are_found_from_the_new_one(tmp_path: Path) -> 
     (tmp_path / "data" / "Modelfile").write_text(
         "FROM ./model.gguf\nFROM ./mmproj.gguf\nADAPTER ./nothing.gguf\nPARAMETER num_ctx 64\n"
     )
-    text = write_modelfile(make_plan(tmp_path / "data" / "Modelfile", YARN, tmp_path / "here" / "out.gguf")).read_text()
-    assert text == "FROM ./out.gguf\nFROM ../data/mmproj.gguf\nADAPTER ./nothing.gguf\nPARAMETER num_ctx 256\n"
+    text = write_modelfile(
+        make_plan(tmp_path / "data" / "Modelfile", YARN, tmp_path / "here" / "out.gguf")
+    ).read_text()
+    assert (
+        text
+        == "FROM ./out.gguf\nFROM ../data/mmproj.gguf\nADAPTER ./nothing.gguf\nPARAMETER num_ctx"
+        " 256\n"
+    )
 
 
 def test_only_a_projector_for_the_model_is_taken(tmp_path: Path) -> None:
@@ -184,7 +209,9 @@ def test_only_a_projector_for_the_model_is_taken(tmp_path: Path) -> None:
 # How an output is checked
 
 
-def test_the_source_is_named_where_it_is_not_found_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_source_is_named_where_it_is_not_found_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
@@ -193,19 +220,31 @@ def test_the_source_is_named_where_it_is_not_found_without(tmp_path: Path, monke
     beside = make_plan(str(source), YARN, tmp_path / "data" / "out")
     for plan in (elsewhere, beside):
         apply(plan)
-    assert check_command(elsewhere, elsewhere.out) == "ropeconv validate out --against ../data/model"
+    assert (
+        check_command(elsewhere, elsewhere.out) == "ropeconv validate out --against ../data/model"
+    )
     assert check_command(beside, beside.out) == f"ropeconv validate {tmp_path}/data/out"
     at_server = check_command(elsewhere, elsewhere.out, computed_here=False)
-    assert at_server == "ropeconv validate out --against ../data/model --server http://localhost:8000"
+    assert (
+        at_server == "ropeconv validate out --against ../data/model --server http://localhost:8000"
+    )
 
     make("qwen2", tmp_path / "here" / "model")
-    assert check_command(elsewhere, elsewhere.out).endswith("--against ../data/model"), "another model of that name"
+    assert check_command(elsewhere, elsewhere.out).endswith("--against ../data/model"), (
+        "another model of that name"
+    )
 
 
-@pytest.mark.parametrize(("factor", "labels"), [(4, ["Next", "Check"]), (64, ["Train", "Next", "Check"])])
-def test_training_comes_before_serving(llama: Path, run: Run, factor: int, labels: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("factor", "labels"), [(4, ["Next", "Check"]), (64, ["Train", "Next", "Check"])]
+)
+def test_training_comes_before_serving(
+    llama: Path, run: Run, factor: int, labels: list[str]
+) -> None:
     lines = run("apply", "model", "--yarn", factor, code=0).stdout.splitlines()
-    assert [line.partition(":")[0] for line in lines if line.startswith(("Train:", "Next:", "Check:"))] == labels
+    assert [
+        line.partition(":")[0] for line in lines if line.startswith(("Train:", "Next:", "Check:"))
+    ] == labels
 
 
 def test_runtimes_that_were_not_asked_for_are_left_to_explain(llama: Path, run: Run) -> None:
@@ -215,5 +254,7 @@ def test_runtimes_that_were_not_asked_for_are_left_to_explain(llama: Path, run: 
     unnamed = run("apply", "model", "--yarn", 4, "--dry-run", code=0).stdout
     assert "candle" not in unnamed
     assert "Others: wrong" in unnamed  # that there are some is said, and how many
-    explained = run("apply", "model", "--yarn", 4, "--dry-run", "--explain", "--runtime", "vllm", code=0).stdout
+    explained = run(
+        "apply", "model", "--yarn", 4, "--dry-run", "--explain", "--runtime", "vllm", code=0
+    ).stdout
     assert "candle" in explained

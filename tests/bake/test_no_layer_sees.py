@@ -1,4 +1,6 @@
-"""Models of which no layer sees the whole context: a method is refused in the plan, and only the length is declared."""
+"""Models of which no layer sees the whole context: a method is refused in the plan, and only the
+length is declared.
+"""
 
 import json
 from pathlib import Path
@@ -23,14 +25,20 @@ REFUSED: dict[str, tuple[Path, dict[str, Any]]] = {
         MORE / "meta-llama--Llama-4-Scout-17B-16E-Instruct.json",
         {"no_rope_layers": [1] * 4, "rope_scaling": None, "layer_types": ["chunked_attention"] * 4},
     ),
-    "SmolLM3 without RoPE": (CONFIGS / "HuggingFaceTB--SmolLM3-3B.json", {"no_rope_layers": [0] * 4}),
+    "SmolLM3 without RoPE": (
+        CONFIGS / "HuggingFaceTB--SmolLM3-3B.json",
+        {"no_rope_layers": [0] * 4},
+    ),
     "Qwen 3 with windows": (
         CONFIGS / "Qwen--Qwen3-8B.json",
         {"layer_types": SLIDING, "use_sliding_window": True, "sliding_window": 4096},
     ),
 }
 EXTENDED = {
-    "one full layer": (CONFIGS / "google--gemma-2-9b.json", {"layer_types": [*SLIDING[:3], "full_attention"]}),
+    "one full layer": (
+        CONFIGS / "google--gemma-2-9b.json",
+        {"layer_types": [*SLIDING[:3], "full_attention"]},
+    ),
     # a setting of the whole model, which llama.cpp ignores: a note
     "a window of the whole model": (CONFIGS / "mistralai--Mistral-7B-v0.1.json", {}),
     # the layers without RoPE see everything: a note
@@ -55,10 +63,15 @@ def test_a_method_is_refused_before_anything_is_written(name: str, tmp_path: Pat
         assert "none of the 4 layers" in done.stderr
         assert "--as-is --context" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
-    assert "none of the 4 layers" in command(tmp_path, "advise", model, "--context", "40M", code=1).stderr
+    assert (
+        "none of the 4 layers"
+        in command(tmp_path, "advise", model, "--context", "40M", code=1).stderr
+    )
     screen = command(tmp_path, "inspect", model, code=0).stdout
     assert ("cannot be extended" in screen, "Next:" in screen) == (True, False)
-    declared = command(tmp_path, "apply", model, "--as-is", "--context", "40M", "--dry-run", "--json", code=0)
+    declared = command(
+        tmp_path, "apply", model, "--as-is", "--context", "40M", "--dry-run", "--json", code=0
+    )
     document = json.loads(declared.stdout)
     assert document["schedule"]["context"] == 40 << 20
     assert document["fine_tuning"]["level"] == ("recommended" if "without RoPE" in name else "none")
@@ -77,8 +90,12 @@ def test_gguf_files_too(tmp_path: Path) -> None:
 
 
 def test_what_is_written_as_it_is_passes_the_check_of_transformers(tmp_path: Path) -> None:
-    """The probe sees one kind of frequencies, those of the windows, and they are compared with those."""
+    """The probe sees one kind of frequencies, those of the windows, and they are compared with
+    those.
+    """
     model = config(tmp_path, *REFUSED["Gemma 3"])
-    done = command(tmp_path, "apply", model, "--as-is", "--context", "64k", "--json", "-o", "out", code=0)
+    done = command(
+        tmp_path, "apply", model, "--as-is", "--context", "64k", "--json", "-o", "out", code=0
+    )
     check = json.loads(done.stdout)["check"]
     assert check is None or check["max_ulp"] <= 1

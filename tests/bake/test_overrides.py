@@ -1,4 +1,6 @@
-"""`apply --to overrides`: what vLLM and SGLang set in a config gives it the RoPE of the written config.json."""
+"""`apply --to overrides`: what vLLM and SGLang set in a config gives it the RoPE of the written
+config.json.
+"""
 
 import json
 from pathlib import Path
@@ -26,7 +28,9 @@ def rotary(config: Any) -> list[torch.Tensor]:
 
 
 def overridden(config: Any, values: dict[str, Any]) -> None:
-    """Sets values as vllm/config/model.py:_apply_dict_overrides does: nested configs are entered."""
+    """Sets values as vllm/config/model.py:_apply_dict_overrides does: nested configs are
+    entered.
+    """
     for key, value in values.items():
         inner = getattr(config, key, None)
         if isinstance(inner, transformers.PretrainedConfig):
@@ -36,7 +40,8 @@ def overridden(config: Any, values: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model_type", "method", "value"), [("llama", "yarn", 4.0), ("qwen3", "mixed", 4.0), ("gemma3_text", "linear", 4.0)]
+    ("model_type", "method", "value"),
+    [("llama", "yarn", 4.0), ("qwen3", "mixed", 4.0), ("gemma3_text", "linear", 4.0)],
 )
 def test_a_config_with_the_overrides_has_the_rope_of_the_written_one(
     model_type: str, method: str, value: float, tmp_path: Path
@@ -53,21 +58,26 @@ def test_a_config_with_the_overrides_has_the_rope_of_the_written_one(
     assert all(torch.equal(tensor, other) for tensor, other in zip(ours, theirs, strict=True))
     assert not all(torch.equal(tensor, other) for tensor, other in zip(ours, control, strict=True))
     context = plan.schedule.context
-    assert [settings.get_text_config().max_position_embeddings for settings in (config, written)] == [context, context]
+    assert [
+        settings.get_text_config().max_position_embeddings for settings in (config, written)
+    ] == [context, context]
 
 
 def test_keys_of_a_flat_multimodal_config_reach_its_text_config(tmp_path: Path) -> None:
-    """transformers 5 has a text_config for it, where vLLM reads the length; keys above it would have no effect."""
+    """transformers 5 has a text_config for it, where vLLM reads the length; keys above it would
+    have no effect.
+    """
     published = CONFIGS / "Qwen--Qwen2.5-VL-7B-Instruct.json"
     plan = make_plan(published, NTK)
     write_config(plan, tmp_path)
-    config, written = (
-        transformers.AutoConfig.from_pretrained(published),
-        transformers.AutoConfig.from_pretrained(tmp_path),
-    )
+    config = transformers.AutoConfig.from_pretrained(published)
+    written = transformers.AutoConfig.from_pretrained(tmp_path)
     for expected in (False, True):
         texts = [
-            (settings.text_config.max_position_embeddings, settings.text_config.rope_parameters["rope_theta"])
+            (
+                settings.text_config.max_position_embeddings,
+                settings.text_config.rope_parameters["rope_theta"],
+            )
             for settings in (config, written)
         ]
         assert (texts[0] == texts[1]) is expected
@@ -75,7 +85,9 @@ def test_keys_of_a_flat_multimodal_config_reach_its_text_config(tmp_path: Path) 
 
 
 def test_a_flat_multimodal_config_is_refused_for_sglang() -> None:
-    """SGLang 0.5.23 computes its RoPE as before: `python -m scripts.laboratory.overrides` with such a JSON."""
+    """SGLang 0.5.23 computes its RoPE as before: `python -m scripts.laboratory.overrides` with such
+    a JSON.
+    """
     published = CONFIGS / "Qwen--Qwen2.5-VL-7B-Instruct.json"
     plan = make_plan(published, NTK, runtimes=("sglang",))
     with pytest.raises(RopeconvError, match="SGLang ignores an override of the RoPE of"):
@@ -97,11 +109,16 @@ def test_stdout_is_the_json_and_the_commands_follow_on_stderr(llama: Path, tmp_p
     values = json.loads(done.stdout)
     assert (values["max_position_embeddings"], values["rope_parameters"]["factor"]) == (256, 4.0)
     assert "model_max_length in tokenizer_config.json (64)" in done.stderr
-    assert f"Next: vllm serve model --max-model-len 256 --hf-overrides '{done.stdout.strip()}'\n" in done.stderr
+    assert (
+        f"Next: vllm serve model --max-model-len 256 --hf-overrides '{done.stdout.strip()}'\n"
+        in done.stderr
+    )
     line = ("apply", "model", "--yarn", 4, "--to", "overrides", "--runtime", "sglang", "--json")
     data = json.loads(command(tmp_path, *line, code=0).stdout)
     text = json.dumps(values)
-    run = f"sglang serve --model-path model --context-length 256 --json-model-override-args '{text}'"
+    run = (
+        f"sglang serve --model-path model --context-length 256 --json-model-override-args '{text}'"
+    )
     assert (data["overrides"], data["context"], data["run"]) == (values, 256, [run])
     assert hashes(tmp_path) == before
 
@@ -109,28 +126,46 @@ def test_stdout_is_the_json_and_the_commands_follow_on_stderr(llama: Path, tmp_p
 @pytest.mark.parametrize(
     ("line", "code", "message"),
     [
-        ("model --yarn 4 --encoding weights", 1, "--encoding weights changes more; write the output with"),
+        (
+            "model --yarn 4 --encoding weights",
+            1,
+            "--encoding weights changes more; write the output with",
+        ),
         ("model --yarn 4 -o out", 2, "prints JSON for one SOURCE and writes nothing; leave -o out"),
-        ("model --yarn 4 --adapter lora", 2, "prints JSON for one SOURCE and writes nothing; leave --adapter out"),
+        (
+            "model --yarn 4 --adapter lora",
+            2,
+            "prints JSON for one SOURCE and writes nothing; leave --adapter out",
+        ),
         ("model --yarn 4 --no-fsync", 2, "leave --no-fsync out"),
         ("model model --yarn 4", 2, "leave the others out"),
-        ("model --yarn 4 --runtime llama.cpp", 2, "--runtime llama.cpp has no option for overrides; name vllm"),
+        (
+            "model --yarn 4 --runtime llama.cpp",
+            2,
+            "--runtime llama.cpp has no option for overrides; name vllm",
+        ),
         ("model --yarn 4 --runtime vLLM --runtime mlx", 2, "--runtime mlx has no option"),
         ("file.gguf --yarn 4", 2, "file.gguf is a GGUF file; write it with -o"),
         ("scaled --linear 4 --replace", 1, "an override cannot remove rope_scaling."),
         ("scaled --as-is", 2, "scaled needs no override: its config does not change"),
     ],
-)  # fmt: skip
-def test_a_refusal_is_a_sentence(line: str, code: int, message: str, llama: Path, tmp_path: Path) -> None:
+)
+def test_a_refusal_is_a_sentence(
+    line: str, code: int, message: str, llama: Path, tmp_path: Path
+) -> None:
     from ..support.gguf_files import write
 
     write(tmp_path / "file.gguf")
     if "scaled" in line:
         command(tmp_path, "apply", "model", "--yarn", 4, "-o", "scaled", "-q", code=0)
-    assert message in command(tmp_path, "apply", *line.split(), "--to", "overrides", code=code).stderr
+    assert (
+        message in command(tmp_path, "apply", *line.split(), "--to", "overrides", code=code).stderr
+    )
 
 
 def test_a_format_of_the_command_line_is_refused_in_python(llama: Path) -> None:
     for name in ("overrides", "ollama"):
-        with pytest.raises(Exception, match=f"--to {name} is for the command line; choose safetensors or gguf"):
+        with pytest.raises(
+            Exception, match=f"--to {name} is for the command line; choose safetensors or gguf"
+        ):
             make_plan(llama, YARN, to=name)

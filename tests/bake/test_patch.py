@@ -1,4 +1,6 @@
-"""`ropeconv.patch`: a loaded model computes a method until it is taken back, as transformers itself computes it."""
+"""`ropeconv.patch`: a loaded model computes a method until it is taken back, as transformers itself
+computes it.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -40,8 +42,12 @@ def distance(left: Any, right: Any) -> float:
     return float((left - right).abs().max() / right.std())
 
 
-@pytest.mark.parametrize("model_type", sample(["llama", "qwen3", "gemma3_text", "phi", "deepseek_v2"], 2))
-def test_it_is_what_transformers_computes_from_its_own_keys(tiny: Callable[[str], Path], model_type: str) -> None:
+@pytest.mark.parametrize(
+    "model_type", sample(["llama", "qwen3", "gemma3_text", "phi", "deepseek_v2"], 2)
+)
+def test_it_is_what_transformers_computes_from_its_own_keys(
+    tiny: Callable[[str], Path], model_type: str
+) -> None:
     """The right side has the method in its config, and no code of ours."""
     folder = tiny(model_type)
     model = loaded(folder)
@@ -52,16 +58,22 @@ def test_it_is_what_transformers_computes_from_its_own_keys(tiny: Callable[[str]
     config = transformers.AutoConfig.from_pretrained(folder)
     factor = YARN.schedule(inspected(folder).spec).attention_factor
     scaling = {
-        "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": TRAINED, "beta_fast": 32.0,
-        "beta_slow": 1.0, "attention_factor": factor,
-    }  # fmt: skip
+        "rope_type": "yarn",
+        "factor": 4.0,
+        "original_max_position_embeddings": TRAINED,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "attention_factor": factor,
+    }
     inside = config.rope_parameters.get("full_attention")
     if inside is None:
         config.rope_parameters = {**config.rope_parameters, **scaling}
     else:
         config.rope_parameters = {**config.rope_parameters, "full_attention": {**inside, **scaling}}
     config.max_position_embeddings = LENGTH
-    reference = transformers.AutoModelForCausalLM.from_pretrained(folder, config=config, dtype=torch.float32).eval()
+    reference = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, config=config, dtype=torch.float32
+    ).eval()
     assert distance(patched, logits(reference)) < 1e-3
     assert distance(before, logits(reference)) > 0.1
     assert torch.equal(logits(model), before)
@@ -70,7 +82,8 @@ def test_it_is_what_transformers_computes_from_its_own_keys(tiny: Callable[[str]
 def test_longrope_takes_the_list_of_the_last_position(model: Any) -> None:
     pairs = 32
     method = REGISTRY["longrope"](long_factor=(4.0,) * pairs, short_factor=(1.0,) * pairs)  # type: ignore[call-arg]
-    short, long = logits(model, TRAINED), logits(model, LENGTH)
+    short = logits(model, TRAINED)
+    long = logits(model, LENGTH)
     ropeconv.patch(model, Recipe(method, context=LENGTH, attention_factor=1.0))
     assert distance(logits(model, TRAINED), short) < 1e-3
     assert distance(logits(model, LENGTH), long) > 0.1
@@ -96,7 +109,8 @@ def test_a_scaled_model_needs_a_plan(tiny: Callable[[str], Path], tmp_path: Path
 
 def test_patches_are_undone_in_the_reverse_order(model: Any) -> None:
     before = logits(model)
-    first, second = ropeconv.patch(model, YARN), ropeconv.patch(model, recipe_of("mixed", 2.0))
+    first = ropeconv.patch(model, YARN)
+    second = ropeconv.patch(model, recipe_of("mixed", 2.0))
     with pytest.raises(RopeconvError, match="undo the later one first"):
         first()
     second()
@@ -105,6 +119,8 @@ def test_patches_are_undone_in_the_reverse_order(model: Any) -> None:
     assert torch.equal(logits(model), before)
 
 
-def test_a_plan_for_another_model_is_refused(model: Any, tiny: Callable[[str], Path], tmp_path: Path) -> None:
+def test_a_plan_for_another_model_is_refused(
+    model: Any, tiny: Callable[[str], Path], tmp_path: Path
+) -> None:
     with pytest.raises(RopeconvError, match="the model has another RoPE, so load the source"):
         ropeconv.patch(model, make_plan(tiny("phi"), YARN, tmp_path / "out"))

@@ -1,4 +1,6 @@
-"""Profiles compute what separately written outputs do, and have their weights once, all of them or none."""
+"""Profiles compute what separately written outputs do, and have their weights once, all of them or
+none.
+"""
 
 import json
 import os
@@ -34,29 +36,45 @@ IDS = [int(token) for token in np.random.default_rng(0).integers(VOCABULARY, siz
 
 def on_disk(folder: Path) -> int:
     """Bytes of all files, as `du` counts them: those with several names once."""
-    files = {status.st_ino: status.st_size for path in folder.rglob("*") if path.is_file() for status in [path.stat()]}
+    files = {
+        status.st_ino: status.st_size
+        for path in folder.rglob("*")
+        if path.is_file()
+        for status in [path.stat()]
+    }
     return sum(files.values())
 
 
 def computed(folder: Path) -> tuple[torch.Tensor, torch.Tensor]:
-    """The frequencies of the first rotary module in transformers, and the logits at four times the trained length."""
+    """The frequencies of the first rotary module in transformers, and the logits at four times the
+    trained length.
+    """
     model = load_stock(folder, "cpu")
     inv_freq = next(buffer for name, buffer in model.named_buffers() if name.endswith("inv_freq"))
     with torch.no_grad():
         return inv_freq, model(torch.tensor([IDS])).logits[0]
 
 
-def test_transformers_computes_what_separate_outputs_do_from_one_copy_of_weights(llama: Path, tmp_path: Path) -> None:
+def test_transformers_computes_what_separate_outputs_do_from_one_copy_of_weights(
+    llama: Path, tmp_path: Path
+) -> None:
     source = hashes(llama)
-    done = command(tmp_path, "profiles", "model", "base", "yarn:2", "--yarn", 4, "-o", "out", code=0)
+    done = command(
+        tmp_path, "profiles", "model", "base", "yarn:2", "--yarn", 4, "-o", "out", code=0
+    )
     assert "yarn4: vllm serve out/yarn4 --max-model-len 256" in done.stdout
     assert "transformers computes the frequencies of base, yarn2, yarn4." in done.stdout
-    out, names = tmp_path / "out", ["base", "yarn2", "yarn4"]
+    out = tmp_path / "out"
+    names = ["base", "yarn2", "yarn4"]
     assert sorted(path.name for path in out.iterdir()) == names
-    assert {(out / name / WEIGHTS).stat().st_ino for name in names} == {(llama / WEIGHTS).stat().st_ino}
+    assert {(out / name / WEIGHTS).stat().st_ino for name in names} == {
+        (llama / WEIGHTS).stat().st_ino
+    }
     assert on_disk(out) < 1.2 * (llama / WEIGHTS).stat().st_size
     links = {path.name: path.stat().st_nlink for path in out.rglob("*") if path.is_file()}
-    assert [name for name, count in links.items() if count > 1] == [WEIGHTS], "only weights are shared"
+    assert [name for name, count in links.items() if count > 1] == [WEIGHTS], (
+        "only weights are shared"
+    )
     results = {name: computed(out / name) for name in names}
     for name, recipe in {"base": AS_IS, "yarn2": recipe_of("yarn", 2.0), "yarn4": YARN}.items():
         alone = apply(make_plan(llama, recipe, tmp_path / f"alone-{name}"))
@@ -64,21 +82,25 @@ def test_transformers_computes_what_separate_outputs_do_from_one_copy_of_weights
             assert torch.equal(ours, theirs)
         assert read_receipt(out / name).check is not None
         verify_output(Comparison.open(out / name, str(llama)), Options())
-    assert float((results["yarn2"][1] - results["yarn4"][1]).abs().max()) > 0.1, "the profiles differ"
+    assert float((results["yarn2"][1] - results["yarn4"][1]).abs().max()) > 0.1, (
+        "the profiles differ"
+    )
     command(tmp_path, "restore", "out/yarn4", "-o", "back", "-q", code=0)
     assert hashes(tmp_path / "back") == hashes(llama) == source
 
 
 def test_a_copy_is_shared_by_the_profiles_alone(llama: Path, tmp_path: Path) -> None:
     command(tmp_path, "profiles", "model", "base", "yarn:4", "--copy", "-o", "out", "-q", code=0)
-    shared, alone = (tmp_path / "out/base" / WEIGHTS).stat(), (llama / WEIGHTS).stat()
+    shared = (tmp_path / "out/base" / WEIGHTS).stat()
+    alone = (llama / WEIGHTS).stat()
     assert (shared.st_nlink, alone.st_nlink) == (2, 1)
 
 
 def test_llama_cpp_computes_what_separate_files_do_from_one_copy_of_tensors(tmp_path: Path) -> None:
     from ..support.llamacpp import bake, checkpoint
 
-    source, out = tmp_path / "tiny.gguf", tmp_path / "out"
+    source = tmp_path / "tiny.gguf"
+    out = tmp_path / "out"
     bake(checkpoint("llama", tmp_path / "model"), AS_IS, source)
     done = command(tmp_path, "profiles", "tiny.gguf", "yarn:4", "mixed:4", "-o", "out", code=0)
     assert "base: llama-server -m out/base/tiny-00001-of-00002.gguf -c 64" in done.stdout
@@ -93,7 +115,9 @@ def test_llama_cpp_computes_what_separate_files_do_from_one_copy_of_tensors(tmp_
         logits[name] = LlamaCppEngine(first).logits(IDS, range(LENGTH))
         assert np.array_equal(logits[name], LlamaCppEngine(alone).logits(IDS, range(LENGTH)))
         if name != "base":
-            verify_output(Comparison.open(first, str(next((out / "base").glob("*-00001-*")))), Options())
+            verify_output(
+                Comparison.open(first, str(next((out / "base").glob("*-00001-*")))), Options()
+            )
     assert np.abs(logits["yarn4"] - logits["mixed4"]).max() > 0.1, "the profiles differ"
     assert on_disk(out) < 1.2 * source.stat().st_size
 
@@ -102,10 +126,13 @@ def test_llama_cpp_computes_what_separate_files_do_from_one_copy_of_tensors(tmp_
 def test_an_output_of_apply_becomes_profiles_that_llama_cpp_loads_and_that_are_restored(
     first: str, tmp_path: Path
 ) -> None:
-    """Its receipt has a first source without shards. `mixed` adds a tensor, which the shards' keys count."""
+    """Its receipt has a first source without shards. `mixed` adds a tensor, which the shards' keys
+    count.
+    """
     from ..support.llamacpp import bake, checkpoint
 
-    source, plain = checkpoint("llama", tmp_path / "model"), tmp_path / "plain.gguf"
+    source = checkpoint("llama", tmp_path / "model")
+    plain = tmp_path / "plain.gguf"
     bake(source, AS_IS, plain)
     bake(source if first != "another file" else plain, MIXED, tmp_path / "tiny.gguf")
     command(tmp_path, "profiles", "tiny.gguf", "yarn:4", "--replace", "-o", "out", "-q", code=0)
@@ -121,27 +148,49 @@ def test_an_output_of_apply_becomes_profiles_that_llama_cpp_loads_and_that_are_r
 
 
 @pytest.mark.parametrize("split", ["no", "tensors first", "metadata first"])
-def test_every_shape_of_a_gguf_file_keeps_its_tensors_and_moves_rope_tensors(split: str, tmp_path: Path) -> None:
-    """`metadata first` is what `llama-gguf-split --no-tensor-first-split` writes: its shards are linked as they are."""
-    tensors = plain_tensors() if split == "metadata first" else {
-        **plain_tensors(), "rope_freqs.weight": np.ones(32, np.float32),
-    }  # fmt: skip
+def test_every_shape_of_a_gguf_file_keeps_its_tensors_and_moves_rope_tensors(
+    split: str, tmp_path: Path
+) -> None:
+    """`metadata first` is what `llama-gguf-split --no-tensor-first-split` writes: its shards are
+    linked as they are.
+    """
+    tensors = (
+        plain_tensors()
+        if split == "metadata first"
+        else {
+            **plain_tensors(),
+            "rope_freqs.weight": np.ones(32, np.float32),
+        }
+    )
     write_split(tmp_path / "model.gguf", split, tensors)
-    (source,) = tmp_path.glob("model*.gguf") if split == "no" else tmp_path.glob("model-00001-*.gguf")
+    (source,) = (
+        tmp_path.glob("model*.gguf") if split == "no" else tmp_path.glob("model-00001-*.gguf")
+    )
     command(tmp_path, "profiles", source.name, "mixed:4", "-o", "out", "-q", code=0)
     linked = split == "metadata first"
     for folder in (tmp_path / "out/base", tmp_path / "out/mixed4"):
         (first,) = folder.glob("*-00001-of-*.gguf")
-        assert first.name == f"model{'-mixed4' if folder.name == 'mixed4' else ''}-00001-of-{first.name[-10:]}"
+        assert (
+            first.name
+            == f"model{'-mixed4' if folder.name == 'mixed4' else ''}-00001-of-{first.name[-10:]}"
+        )
         file = GgufFile.open(first)
-        rope = {"rope_freqs.weight"} & ({*tensors} if folder.name == "base" else {"rope_freqs.weight"})
+        rope = {"rope_freqs.weight"} & (
+            {*tensors} if folder.name == "base" else {"rope_freqs.weight"}
+        )
         assert set(file.header.tensors) == rope
         actual = {name: data for path in file.paths for name, data in contents(path).items()}
         expected = {name: tensor.tobytes() for name, tensor in tensors.items()}
         same = [name for name in expected if actual[name] != expected[name]]
-        assert same == (["rope_freqs.weight"] if folder.name == "mixed4" and "rope_freqs.weight" in tensors else [])
+        assert same == (
+            ["rope_freqs.weight"]
+            if folder.name == "mixed4" and "rope_freqs.weight" in tensors
+            else []
+        )
         assert file.get("split.tensors.count") == len(actual) == len(expected.keys() | rope)
-        assert [path.stat().st_nlink for path in file.paths[1:]] == [3 if linked else 2] * (len(file.paths) - 1)
+        assert [path.stat().st_nlink for path in file.paths[1:]] == [3 if linked else 2] * (
+            len(file.paths) - 1
+        )
 
 
 def write_split(path: Path, split: str, tensors: dict[str, Any]) -> None:
@@ -159,16 +208,36 @@ def write_split(path: Path, split: str, tensors: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("line", "code", "message"),
     [
-        ("model yarn:4 --encoding weights", 1, "yarn4 cannot share weights, since its factor is multiplied into"),
-        ("model yarn:4 yarn:4:attention_factor=1", 2, "two profiles would be named yarn4; leave one out"),
+        (
+            "model yarn:4 --encoding weights",
+            1,
+            "yarn4 cannot share weights, since its factor is multiplied into",
+        ),
+        (
+            "model yarn:4 yarn:4:attention_factor=1",
+            2,
+            "two profiles would be named yarn4; leave one out",
+        ),
         ("model/config.json yarn:4", 2, "has no weights in the format of its profiles"),
         ("model", 2, "name the profiles after MODEL, such as base yarn:2 yarn:4"),
-        ("model yarn:4 -o model", 1, "model exists; choose another place with -o, or add one profile to it with"),
+        (
+            "model yarn:4 -o model",
+            1,
+            "model exists; choose another place with -o, or add one profile to it with",
+        ),
         ("model yarn:x", 2, "yarn"),
         ("model yarn:4 --private", 2, "--private goes with --push OWNER/NAME"),
-        ("file.gguf yarn:4 --push me/x", 2, "--push is for checkpoints; write GGUF profiles with -o"),
+        (
+            "file.gguf yarn:4 --push me/x",
+            2,
+            "--push is for checkpoints; write GGUF profiles with -o",
+        ),
         ("file.gguf base", 2, "base of a GGUF file is always written; name a profile beside it"),
-        ("q.gguf mixed:4", 1, "mixed4 cannot share weights, since its encoding in GGUF, carrier, changes tensors"),
+        (
+            "q.gguf mixed:4",
+            1,
+            "mixed4 cannot share weights, since its encoding in GGUF, carrier, changes tensors",
+        ),
     ],
 )
 def test_a_refusal_is_a_sentence_and_nothing_is_written(
@@ -184,7 +253,9 @@ def test_a_refusal_is_a_sentence_and_nothing_is_written(
 def test_base_keeps_a_scaling_that_the_other_profiles_replace(llama: Path, tmp_path: Path) -> None:
     command(tmp_path, "apply", "model", "--yarn", 4, "-o", "long", "-q", code=0)
     refused = command(tmp_path, "profiles", "long", "base", "yarn:8", code=1).stderr
-    assert "pass --replace to start from its unscaled RoPE, which leaves base unchanged\n" in refused
+    assert (
+        "pass --replace to start from its unscaled RoPE, which leaves base unchanged\n" in refused
+    )
     command(tmp_path, "profiles", "long", "base", "yarn:8", "--replace", "-o", "out", "-q", code=0)
     contexts = {name: inspected(tmp_path / "out" / name).spec for name in ("base", "yarn8")}
     assert [(spec.context, spec.form.factor) for spec in contexts.values()] == [(256, 4), (512, 8)]
@@ -195,8 +266,16 @@ def test_the_command_that_adds_a_profile_can_be_pasted(llama: Path, tmp_path: Pa
     command(tmp_path, "profiles", "my model", "yarn:4", "-o", "my profiles", "-q", code=0)
     done = command(tmp_path, "profiles", "my model", "yarn:4", "-o", "my profiles", code=1)
     assert "with `ropeconv apply 'my model' METHOD --link -o 'my profiles/NAME'`" in done.stderr
-    for heading in ("1 profile, which shares", "The profiles and my model share their weight files (hard links)"):
-        assert heading in command(tmp_path, "profiles", "my model", "yarn:4", "-o", "x", "--dry-run", code=0).stdout
+    for heading in (
+        "1 profile, which shares",
+        "The profiles and my model share their weight files (hard links)",
+    ):
+        assert (
+            heading
+            in command(
+                tmp_path, "profiles", "my model", "yarn:4", "-o", "x", "--dry-run", code=0
+            ).stdout
+        )
 
 
 @pytest.mark.parametrize("fails", ["check", "links"])
@@ -212,8 +291,19 @@ def test_all_profiles_are_written_or_none(
     else:
         monkeypatch.setattr(profiles, "link_file", lambda source, target: False)
     before = hashes(tmp_path)
-    done = command(tmp_path, "profiles", "model", "base", "yarn:4", "-o", "out", code=3 if fails == "check" else 1)
-    assert ("something else" if fails == "check" else "hard links, which the disk of out does not have") in done.stderr
+    done = command(
+        tmp_path,
+        "profiles",
+        "model",
+        "base",
+        "yarn:4",
+        "-o",
+        "out",
+        code=3 if fails == "check" else 1,
+    )
+    assert (
+        "something else" if fails == "check" else "hard links, which the disk of out does not have"
+    ) in done.stderr
     assert (hashes(tmp_path), os.listdir(tmp_path)) == (before, ["model"])
 
 
@@ -236,16 +326,33 @@ def test_frequencies_from_a_file_are_a_profile(llama: Path, tmp_path: Path) -> N
     inv_freq = [1 / (7 * 10_000 ** (pair / 32)) for pair in range(32)]
     (tmp_path / "v.json").write_text(json.dumps({"inv_freq": inv_freq}))
     line = ("profiles", "model", "--inv-freq", "v.json", "--yarn", 4, "--dry-run", "--json")
-    schedules = [profile["schedule"] for profile in json.loads(command(tmp_path, *line, code=0).stdout)["profiles"]]
+    schedules = [
+        profile["schedule"]
+        for profile in json.loads(command(tmp_path, *line, code=0).stdout)["profiles"]
+    ]
     assert schedules[1]["inv_freq"] == pytest.approx(inv_freq)
 
 
 def test_the_plan_as_json_and_a_dry_run_write_nothing(llama: Path, tmp_path: Path) -> None:
-    data = json.loads(command(tmp_path, "profiles", "model", "base", "yarn:4", "--dry-run", "--json", code=0).stdout)
-    assert (data["out"], data["shared_bytes"]) == ("model-profiles", (llama / WEIGHTS).stat().st_size)
-    rows = [(profile["name"], profile["schedule"]["context"], profile["out"]) for profile in data["profiles"]]
+    data = json.loads(
+        command(
+            tmp_path, "profiles", "model", "base", "yarn:4", "--dry-run", "--json", code=0
+        ).stdout
+    )
+    assert (data["out"], data["shared_bytes"]) == (
+        "model-profiles",
+        (llama / WEIGHTS).stat().st_size,
+    )
+    rows = [
+        (profile["name"], profile["schedule"]["context"], profile["out"])
+        for profile in data["profiles"]
+    ]
     assert rows == [("base", 64, "model-profiles/base"), ("yarn4", 256, "model-profiles/yarn4")]
     assert os.listdir(tmp_path) == ["model"]
     command(tmp_path, "profiles", "model", "yarn:4", "-q", code=0)
-    pushed = command(tmp_path, "profiles", "model", "base", "yarn:4", "--push", "me/x", "--dry-run", code=0)
-    assert "Would publish me/x: main, yarn4" in pushed.stdout  # where model-profiles exists, since nothing is written
+    pushed = command(
+        tmp_path, "profiles", "model", "base", "yarn:4", "--push", "me/x", "--dry-run", code=0
+    )
+    assert (
+        "Would publish me/x: main, yarn4" in pushed.stdout
+    )  # where model-profiles exists, since nothing is written

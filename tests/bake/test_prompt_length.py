@@ -1,6 +1,8 @@
-"""A prompt of the declared length passes in transformers, tokenizers, Sentence Transformers and llama.cpp.
+"""A prompt of the declared length passes in transformers, tokenizers, Sentence Transformers and
+llama.cpp.
 
-Each test puts the source's own file back into the output, and sees the runtime refuse or cut the same prompt.
+Each test puts the source's own file back into the output, and sees the runtime refuse or cut the
+same prompt.
 """
 
 import json
@@ -44,11 +46,18 @@ def edit(path: Path, **keys: Any) -> None:
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A tiny Llama that limits prompts to its trained length in every file, and its extension to four times that."""
+    """A tiny Llama that limits prompts to its trained length in every file, and its extension to
+    four times that.
+    """
     root = tmp_path_factory.mktemp("lengths")
     source = llamacpp.checkpoint("llama", root / "source")
     edit(source / "generation_config.json", max_length=TRAINED, eos_token_id=None)
-    edit(source / "tokenizer_config.json", model_max_length=TRAINED, max_length=TRAINED, pad_token="</s>")
+    edit(
+        source / "tokenizer_config.json",
+        model_max_length=TRAINED,
+        max_length=TRAINED,
+        pad_token="</s>",
+    )
     tokenizer = Tokenizer.from_file(str(source / "tokenizer.json"))
     tokenizer.enable_truncation(TRAINED)
     tokenizer.save(str(source / "tokenizer.json"))
@@ -77,9 +86,14 @@ def generated(folder: Path, tokens: list[int], **options: Any) -> int:
 
 
 @pytest.mark.parametrize("name", ["generation_config.json", "config.json"])
-def test_generate_fills_the_declared_context(folders: tuple[Path, Path], tmp_path: Path, name: str) -> None:
-    """Without generation_config.json transformers takes the generation parameters from config.json."""
-    source, tokens = shutil.copytree(folders[0], tmp_path / "source"), llamacpp.sequence(CONTEXT)
+def test_generate_fills_the_declared_context(
+    folders: tuple[Path, Path], tmp_path: Path, name: str
+) -> None:
+    """Without generation_config.json transformers takes the generation parameters from
+    config.json.
+    """
+    source = shutil.copytree(folders[0], tmp_path / "source")
+    tokens = llamacpp.sequence(CONTEXT)
     if name == "config.json":
         (source / "generation_config.json").unlink()
         edit(source / "config.json", max_length=TRAINED)
@@ -92,13 +106,21 @@ def test_generate_fills_the_declared_context(folders: tuple[Path, Path], tmp_pat
 
 
 @pytest.mark.parametrize("key", ["model_max_length", "max_len"])
-def test_a_tokenizer_keeps_the_prompt(folders: tuple[Path, Path], tmp_path: Path, prompt: str, key: str) -> None:
+def test_a_tokenizer_keeps_the_prompt(
+    folders: tuple[Path, Path], tmp_path: Path, prompt: str, key: str
+) -> None:
     source = shutil.copytree(folders[0], tmp_path / "source")
     edit(source / "tokenizer_config.json", **{"model_max_length": None, key: TRAINED})
     both = (source, apply(make_plan(source, YARN, tmp_path / "out")))
-    kept = [len(AutoTokenizer.from_pretrained(folder)(prompt, truncation=True).input_ids) for folder in both]
+    kept = [
+        len(AutoTokenizer.from_pretrained(folder)(prompt, truncation=True).input_ids)
+        for folder in both
+    ]
     assert kept == [TRAINED, CONTEXT]
-    kept = [len(Tokenizer.from_file(str(folder / "tokenizer.json")).encode(prompt).ids) for folder in both]
+    kept = [
+        len(Tokenizer.from_file(str(folder / "tokenizer.json")).encode(prompt).ids)
+        for folder in both
+    ]
     assert kept == [TRAINED, CONTEXT]
 
 
@@ -117,8 +139,10 @@ def test_sentence_transformers_encodes_the_whole_prompt(
 
 def test_llamacpp_evaluates_the_whole_prompt(folders: tuple[Path, Path], tmp_path: Path) -> None:
     """With a window of 0 llama.cpp takes that of the file, and at least 256."""
-    source, length = folders[0], 8 * TRAINED
-    tokens, windows = llamacpp.sequence(length), {}
+    source = folders[0]
+    length = 8 * TRAINED
+    tokens = llamacpp.sequence(length)
+    windows = {}
     for method in (REGISTRY["yarn"](8.0), REGISTRY["as-is"]()):
         path = tmp_path / f"{method.name}.gguf"
         llamacpp.bake(source, Recipe(method), path)

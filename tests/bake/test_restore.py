@@ -1,4 +1,6 @@
-"""restore of folders: every file as it was before the first bake, judged by sha256 and by transformers."""
+"""restore of folders: every file as it was before the first bake, judged by sha256 and by
+transformers.
+"""
 
 import hashlib
 import json
@@ -25,7 +27,9 @@ TOKENIZER = '{\r\n  "model_max_length": 64,\r\n  "unk_token": "<unk>"\r\n}\r\n'
 
 @pytest.fixture
 def source(llama: Path) -> Path:
-    """A tiny Llama with the files that a bake rewrites, one of them with the line ends of Windows."""
+    """A tiny Llama with the files that a bake rewrites, one of them with the line ends of
+    Windows.
+    """
     (llama / "tokenizer_config.json").write_bytes(TOKENIZER.encode())
     (llama / "LICENSE").write_text("terms")
     return llama
@@ -50,8 +54,18 @@ def brought_back(baked: Path, out: Path, **options: Any) -> Path:
         (recipe_of("as-is"), "native"),
     ],
 )
-def test_every_file_is_as_it_was(source: Path, tmp_path: Path, recipe: Recipe, encoding: str) -> None:
-    out = apply(make_plan(source, recipe, tmp_path / "out", encoding=encoding, allow_approximate=bool(recipe.log_n)))
+def test_every_file_is_as_it_was(
+    source: Path, tmp_path: Path, recipe: Recipe, encoding: str
+) -> None:
+    out = apply(
+        make_plan(
+            source,
+            recipe,
+            tmp_path / "out",
+            encoding=encoding,
+            allow_approximate=bool(recipe.log_n),
+        )
+    )
     assert hashes(out)["config.json"] != hashes(source)["config.json"]
     assert hashes(brought_back(out, tmp_path / "back")) == hashes(source)
 
@@ -67,13 +81,24 @@ def test_several_bakes_go_back_to_the_first_source(source: Path, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("recipe", "encoding"), [(YARN, "weights"), (recipe_of("mixed", 4.0, log_n="full"), "ministral3")]
+    ("recipe", "encoding"),
+    [(YARN, "weights"), (recipe_of("mixed", 4.0, log_n="full"), "ministral3")],
 )
 def test_weights_that_a_factor_changed_are_refused_by_the_name_of_the_source(
     recipe: Recipe, encoding: str, source: Path, tmp_path: Path
 ) -> None:
-    out = apply(make_plan(source, recipe, tmp_path / "out", encoding=encoding, allow_approximate=bool(recipe.log_n)))
-    with pytest.raises(BadSource, match="multiplied by a factor.*take the source again, the local folder 'model'"):
+    out = apply(
+        make_plan(
+            source,
+            recipe,
+            tmp_path / "out",
+            encoding=encoding,
+            allow_approximate=bool(recipe.log_n),
+        )
+    )
+    with pytest.raises(
+        BadSource, match="multiplied by a factor.*take the source again, the local folder 'model'"
+    ):
         restore_plan(ropeconv.open_source(str(out)))
     with pytest.raises(BadSource, match="multiplied by a factor"):
         make_plan(out, NTK, replace=True)
@@ -82,7 +107,9 @@ def test_weights_that_a_factor_changed_are_refused_by_the_name_of_the_source(
 @pytest.mark.parametrize("name", ["config.json", "tokenizer_config.json"])
 def test_a_file_that_was_changed_since_is_refused(out: Path, name: str) -> None:
     (out / name).write_text((out / name).read_text().replace("256", "128"))
-    with pytest.raises(BadSource, match=f"{name} of .* was changed after .* or remove ropeconv.json"):
+    with pytest.raises(
+        BadSource, match=f"{name} of .* was changed after .* or remove ropeconv.json"
+    ):
         restore_plan(ropeconv.open_source(str(out)))
     with pytest.raises(BadSource, match="was changed after"):
         make_plan(out, MIXED, replace=True)
@@ -119,7 +146,9 @@ def first_config(change: Callable[[dict[str, Any]], object], agrees: bool = True
     """Another config.json of the first source. agrees: whether its sha256 does."""
 
     def altered_config(receipt: dict[str, Any]) -> None:
-        text = next(text for text in receipt["original"]["folder"]["texts"] if text["name"] == "config.json")
+        text = next(
+            text for text in receipt["original"]["folder"]["texts"] if text["name"] == "config.json"
+        )
         config = json.loads(text["text"])
         change(config)
         text["text"] = json.dumps(config)
@@ -130,17 +159,33 @@ def first_config(change: Callable[[dict[str, Any]], object], agrees: bool = True
 
 
 HOSTILE: dict[str, tuple[Change, str]] = {
-    "weights from outside": (record(renamed={"../secret.safetensors": "README.safetensors"}), "outside it"),
-    "a name that another file has": (record(renamed={"model.safetensors": "other.safetensors"}), "gives 'other.safet"),
-    "a file twice": (lambda receipt: receipt["files"].append(receipt["files"][0]), "lists a file twice"),
-    "another text": (first_config(lambda config: config.clear(), agrees=False), "no longer restores config.json"),
+    "weights from outside": (
+        record(renamed={"../secret.safetensors": "README.safetensors"}),
+        "outside it",
+    ),
+    "a name that another file has": (
+        record(renamed={"model.safetensors": "other.safetensors"}),
+        "gives 'other.safet",
+    ),
+    "a file twice": (
+        lambda receipt: receipt["files"].append(receipt["files"][0]),
+        "lists a file twice",
+    ),
+    "another text": (
+        first_config(lambda config: config.clear(), agrees=False),
+        "no longer restores config.json",
+    ),
 }
-"""Through the whole of `restore` and `apply --replace`; tests/inspection/receipts/test_checks.py has every rule."""
+"""Through the whole of `restore` and `apply --replace`; tests/inspection/receipts/test_checks.py
+has every rule.
+"""
 
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_receipt_that_was_forged_is_not_trusted(out: Path, tmp_path: Path, name: str) -> None:
-    """Receipts come with other people's checkpoints. The files are those that ropeconv wrote, the receipt is not."""
+    """Receipts come with other people's checkpoints. The files are those that ropeconv wrote, the
+    receipt is not.
+    """
     change, sentence = HOSTILE[name]
     (out / "README.md").write_text("x" * 10)
     (out / "other.safetensors").write_text("x")
@@ -168,40 +213,57 @@ def test_no_trained_context_beyond_that_of_the_files_is_believed(out: Path) -> N
     assert inspected(out).spec.original_context == TRAINED
 
 
-@pytest.mark.parametrize("change", [lambda config: config.update(model_type="x"), lambda config: config.clear()])
+@pytest.mark.parametrize(
+    "change", [lambda config: config.update(model_type="x"), lambda config: config.clear()]
+)
 def test_a_first_config_that_cannot_be_read_is_none(out: Path, change: Change) -> None:
     assert inspected(out).first is not None
     inspection = inspected(altered(out, first_config(change)))
     assert (inspection.first, inspection.spec.context) == (None, 4 * TRAINED)
 
 
-def test_what_is_not_of_the_source_stays_out_and_what_was_left_out_is_named(source: Path, tmp_path: Path) -> None:
+def test_what_is_not_of_the_source_stays_out_and_what_was_left_out_is_named(
+    source: Path, tmp_path: Path
+) -> None:
     (source / "pytorch_model.bin").write_bytes(b"pickle")
     out = apply(make_plan(source, YARN, tmp_path / "out"))
     (out / "README.md").write_text("mine")
     plan = restore_plan(ropeconv.open_source(str(out)), tmp_path / "back")
     assert (plan.skipped, plan.absent) == (("README.md",), ("pytorch_model.bin",))
     restore(plan)
-    assert hashes(tmp_path / "back") == {k: v for k, v in hashes(source).items() if k != "pytorch_model.bin"}
+    assert hashes(tmp_path / "back") == {
+        k: v for k, v in hashes(source).items() if k != "pytorch_model.bin"
+    }
 
 
-def test_a_card_in_the_place_of_that_of_the_source_is_named_as_missing(source: Path, tmp_path: Path) -> None:
-    """A repository has one README.md, that of the output, and its receipt lists the one of the source."""
+def test_a_card_in_the_place_of_that_of_the_source_is_named_as_missing(
+    source: Path, tmp_path: Path
+) -> None:
+    """A repository has one README.md, that of the output, and its receipt lists the one of the
+    source.
+    """
     (source / "README.md").write_text("# The base")
     out = baking.apply(make_plan(source, YARN, tmp_path / "out"), check=False).path
     (out / "README.md").write_text("# The output")
     plan = restore_plan(ropeconv.open_source(str(out)), tmp_path / "back")
     assert (plan.skipped, plan.absent) == ((), ("README.md",))
     restore(plan)
-    assert hashes(tmp_path / "back") == {k: v for k, v in hashes(source).items() if k != "README.md"}
+    assert hashes(tmp_path / "back") == {
+        k: v for k, v in hashes(source).items() if k != "README.md"
+    }
 
 
 @pytest.mark.parametrize("force", [False, True])
-def test_a_folder_that_was_restored_before_stays_and_the_repair_works(out: Path, tmp_path: Path, force: bool) -> None:
+def test_a_folder_that_was_restored_before_stays_and_the_repair_works(
+    out: Path, tmp_path: Path, force: bool
+) -> None:
     """It has no receipt, so that it looks as any folder of the user."""
     back = brought_back(out, tmp_path / "back")
     before = hashes(back)
-    with pytest.raises(RopeconvError, match=r"--force will not replace it; choose another place with -o, or remove it"):
+    with pytest.raises(
+        RopeconvError,
+        match=r"--force will not replace it; choose another place with -o, or remove it",
+    ):
         brought_back(out, back, force=force)
     assert hashes(back) == before
 

@@ -1,4 +1,6 @@
-"""restore of GGUF files: byte for byte, as new files and in place, judged by llama.cpp where it can load them."""
+"""restore of GGUF files: byte for byte, as new files and in place, judged by llama.cpp where it can
+load them.
+"""
 
 import base64
 import json
@@ -61,7 +63,11 @@ CASES: dict[str, tuple[str, Recipe, dict[str, Any]]] = {
     "an attention factor": ("llama", recipe_of("yarn", 4.0, attention_factor=1.3), {}),
     "a rope tensor": ("llama", MIXED, {}),
     "rows that are reordered": ("qwen2", MIXED, {}),
-    "log-n": ("llama", recipe_of("mixed", 4.0, log_n="clamped"), {"carrier": "mistral3", "allow_approximate": True}),
+    "log-n": (
+        "llama",
+        recipe_of("mixed", 4.0, log_n="clamped"),
+        {"carrier": "mistral3", "allow_approximate": True},
+    ),
 }
 
 
@@ -83,13 +89,18 @@ def test_the_file_is_as_it_was(tmp_path: Path, name: str) -> None:
 
 
 def test_methods_are_tried_one_after_the_other_in_place(tmp_path: Path) -> None:
-    """Each is what the same method makes of the pristine file, also back from a rope tensor to keys."""
+    """Each is what the same method makes of the pristine file, also back from a rope tensor to
+    keys.
+    """
     path = insertable(write(tmp_path / "model.gguf"))
     shutil.copy(path, tmp_path / "pristine.gguf")
-    for number, recipe in enumerate([YARN, MIXED, NTK, YARN, recipe_of("theta", 1e6, context=256), MIXED]):
+    for number, recipe in enumerate(
+        [YARN, MIXED, NTK, YARN, recipe_of("theta", 1e6, context=256), MIXED]
+    ):
         apply(make_plan(path, recipe, in_place=True, replace=number > 0))
         fresh = apply(make_plan(tmp_path / "pristine.gguf", recipe, tmp_path / f"{number}.gguf"))
-        here, there = read_header(path), read_header(fresh)
+        here = read_header(path)
+        there = read_header(fresh)
         assert without_own(here.values) == without_own(there.values)
         assert here.tensors == there.tensors
         assert contents(path) == contents(fresh)
@@ -105,8 +116,13 @@ def test_the_trained_context_stands_in_the_standard_key(tmp_path: Path) -> None:
     baked = apply(make_plan(write(tmp_path / "model.gguf"), NTK, tmp_path / "baked.gguf"))
     fields = gguf.GGUFReader(baked).fields
     assert fields["llama.rope.scaling.original_context_length"].contents() == TRAINED
-    write_new(GgufFile.open(baked), 0, Edit(dropped=frozenset({"ropeconv.json"})), tmp_path / "bare.gguf")
-    assert make_plan(tmp_path / "bare.gguf", YARN, tmp_path / "x.gguf", replace=True).schedule.context == 4 * TRAINED
+    write_new(
+        GgufFile.open(baked), 0, Edit(dropped=frozenset({"ropeconv.json"})), tmp_path / "bare.gguf"
+    )
+    assert (
+        make_plan(tmp_path / "bare.gguf", YARN, tmp_path / "x.gguf", replace=True).schedule.context
+        == 4 * TRAINED
+    )
 
 
 def test_llama3_divisors_of_the_source_come_back(tmp_path: Path) -> None:
@@ -130,7 +146,9 @@ def test_shards(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("recipe", [NTK, recipe_of("yarn", 2.0, on_top=True)])
-def test_a_source_with_a_reserve_is_as_it_was_after_two_methods_in_place(tmp_path: Path, recipe: Recipe) -> None:
+def test_a_source_with_a_reserve_is_as_it_was_after_two_methods_in_place(
+    tmp_path: Path, recipe: Recipe
+) -> None:
     path = write(tmp_path / "model.gguf", extra={"ropeconv.reserved": " " * 9000})
     original = path.read_bytes()
     apply(make_plan(path, YARN, in_place=True))
@@ -141,10 +159,13 @@ def test_a_source_with_a_reserve_is_as_it_was_after_two_methods_in_place(tmp_pat
 
 def test_shards_whose_keys_have_another_number_are_refused(tmp_path: Path) -> None:
     write(tmp_path / "model.gguf", split=2)
-    (first, _) = sorted(tmp_path.glob("model-*.gguf"))
+    first, _ = sorted(tmp_path.glob("model-*.gguf"))
     write_new(GgufFile.open(first), 0, Edit({"split.tensors.count": u32(1)}), tmp_path / "m.gguf")
     (tmp_path / "m.gguf").replace(first)
-    with pytest.raises(BadSource, match=r"would have split.count = 2 and split.tensors.count = 1 for 2 shards of \d"):
+    with pytest.raises(
+        BadSource,
+        match=r"would have split.count = 2 and split.tensors.count = 1 for 2 shards of \d",
+    ):
         make_plan(first, YARN, tmp_path / "baked.gguf")
 
 
@@ -158,7 +179,10 @@ def altered(path: Path, change: Any) -> Path:
 
 def other_theta(receipt: dict[str, Any]) -> None:
     value = np.float32(20000).tobytes()
-    receipt["original"]["gguf"]["values"]["llama.rope.freq_base"] = {"kind": 6, "raw": base64.b64encode(value).decode()}
+    receipt["original"]["gguf"]["values"]["llama.rope.freq_base"] = {
+        "kind": 6,
+        "raw": base64.b64encode(value).decode(),
+    }
 
 
 def record(**fields: Any) -> Any:
@@ -167,12 +191,20 @@ def record(**fields: Any) -> Any:
 
 HOSTILE: dict[str, tuple[Any, str]] = {
     "a tail of a petabyte": (record(tail=1 << 50), "with 1125899906842624 bytes after it"),
-    "divisors of 0": (record(contents={"rope_freqs.weight": base64.b64encode(bytes(128)).decode()}), "not positive"),
+    "divisors of 0": (
+        record(contents={"rope_freqs.weight": base64.b64encode(bytes(128)).decode()}),
+        "not positive",
+    ),
     "another base": (other_theta, "its receipt was.*take the source again, the local file 'model'"),
     "data far behind it": (record(data_start=1 << 42), "the receipt of this file"),
-    "half of a surrogate pair": (record(keys=["general.architecture", "\ud800"]), "half of a character"),
+    "half of a surrogate pair": (
+        record(keys=["general.architecture", "\ud800"]),
+        "half of a character",
+    ),
 }
-"""Through the whole of `restore` and `apply --replace`; tests/inspection/receipts/test_checks.py has every rule."""
+"""Through the whole of `restore` and `apply --replace`; tests/inspection/receipts/test_checks.py
+has every rule.
+"""
 RESTORED = {"another base", "data far behind it", "half of a surrogate pair"}
 """What `--replace` does not need, or takes for a file without a receipt."""
 
@@ -194,22 +226,35 @@ def test_a_receipt_that_was_forged_is_not_trusted(tmp_path: Path, name: str) -> 
 
 
 def test_no_trained_context_beyond_that_of_the_file_is_believed(baked: Path) -> None:
-    named = altered(baked, lambda receipt: receipt["schedule"].update(original_context=4 * TRAINED + 1))
+    named = altered(
+        baked, lambda receipt: receipt["schedule"].update(original_context=4 * TRAINED + 1)
+    )
     assert inspected(named).spec.original_context == TRAINED
 
 
 def test_changed_keys_and_earlier_receipts_are_refused(baked: Path, tmp_path: Path) -> None:
-    write_new(GgufFile.open(baked), 0, Edit({"llama.attention.head_count": u32(4)}), tmp_path / "mine.gguf")
+    write_new(
+        GgufFile.open(baked),
+        0,
+        Edit({"llama.attention.head_count": u32(4)}),
+        tmp_path / "mine.gguf",
+    )
     with pytest.raises(BadSource, match="keys of mine.gguf were changed"):
         brought_back(tmp_path / "mine.gguf", tmp_path / "back.gguf")
     with pytest.raises(BadSource, match="does not say what its source had"):
-        brought_back(altered(baked, lambda receipt: receipt.pop("original")), tmp_path / "back.gguf")
+        brought_back(
+            altered(baked, lambda receipt: receipt.pop("original")), tmp_path / "back.gguf"
+        )
 
 
-def test_where_room_cannot_be_taken_away_it_is_said(baked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_room_cannot_be_taken_away_it_is_said(
+    baked: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = baked.read_bytes()
     monkeypatch.setattr(room, "can_insert", lambda path: False)
-    with pytest.raises(RopeconvError, match="this filesystem cannot remove them; write a new file with -o"):
+    with pytest.raises(
+        RopeconvError, match="this filesystem cannot remove them; write a new file with -o"
+    ):
         brought_back(baked)
     assert baked.read_bytes() == before
 
@@ -218,17 +263,26 @@ CONVERSIONS = [("llama", "f32"), ("qwen2", "f32"), ("gemma3_text", "f32"), ("qwe
 
 
 @pytest.mark.parametrize(("model_type", "outtype"), sample(CONVERSIONS, 1))
-def test_llama_cpp_computes_the_unscaled_model_again(tmp_path: Path, model_type: str, outtype: str) -> None:
-    """A conversion comes back as the same conversion without scaling, also where rows, norms or the order changed.
+def test_llama_cpp_computes_the_unscaled_model_again(
+    tmp_path: Path, model_type: str, outtype: str
+) -> None:
+    """A conversion comes back as the same conversion without scaling, also where rows, norms or the
+    order changed.
 
-    Where it quantises, llama.cpp sorts the tensors, so that the rope tensor is among others, and adds a key.
+    Where it quantises, llama.cpp sorts the tensors, so that the rope tensor is among others, and
+    adds a key.
     """
     import torch
 
     from ..support.llamacpp import bake, checkpoint, of_llamacpp
 
-    wide = {"hidden_size": 256, "intermediate_size": 256, "num_attention_heads": 4} if outtype == "q4_k_m" else {}
-    source, plain = checkpoint(model_type, tmp_path / "source", **wide), tmp_path / "plain.gguf"
+    wide = (
+        {"hidden_size": 256, "intermediate_size": 256, "num_attention_heads": 4}
+        if outtype == "q4_k_m"
+        else {}
+    )
+    source = checkpoint(model_type, tmp_path / "source", **wide)
+    plain = tmp_path / "plain.gguf"
     recipe = recipe_of("yarn", 4.0, attention_factor=1.2) if model_type == "gemma3_text" else MIXED
     bake(source, recipe, tmp_path / "baked.gguf", outtype=outtype)
     bake(source, recipe_of("as-is"), plain, outtype=outtype)
@@ -255,10 +309,14 @@ def path(tmp_path: Path) -> Path:
 
 def test_a_file_with_other_hard_links_is_not_changed(path: Path) -> None:
     run = partial(command, path.parent)
-    other, before = path.with_name("other.gguf"), path.read_bytes()
+    other = path.with_name("other.gguf")
+    before = path.read_bytes()
     other.hardlink_to(path)
     for words in (("apply", "model.gguf", "--yarn", "4", "--replace"), ("restore", "model.gguf")):
         refused = run(*words, "--in-place", "-q")
         assert refused.returncode == 1
-        assert "has 1 other hard link, which in place would change too; write a new file with -o" in refused.stderr
+        assert (
+            "has 1 other hard link, which in place would change too; write a new file with -o"
+            in refused.stderr
+        )
     assert other.read_bytes() == path.read_bytes() == before

@@ -1,4 +1,6 @@
-"""`ropeconv validate` compares the files of an output before anything runs, of folders, GGUF files and servers."""
+"""`ropeconv validate` compares the files of an output before anything runs, of folders, GGUF files
+and servers.
+"""
 
 import json
 import struct
@@ -9,7 +11,14 @@ import numpy as np
 import pytest
 
 from ropeconv.bake.file_checks import is_document, is_loaded
-from ropeconv.bake.findings import BLOCK, CopiedRange, GeneratedRange, Range, StreamedRange, first_difference
+from ropeconv.bake.findings import (
+    BLOCK,
+    CopiedRange,
+    GeneratedRange,
+    Range,
+    StreamedRange,
+    first_difference,
+)
 from ropeconv.errors import Disagreement
 from ropeconv.formats.gguf.edit import Edit, write_new
 from ropeconv.formats.gguf.file import GgufFile
@@ -28,7 +37,11 @@ VALIDATE = ("validate", "out", "--against", "model")
 
 @pytest.fixture
 def out(tmp_path: Path) -> Path:
-    return apply(make_plan(make("llama", tmp_path / "model", initializer_range=0.15), YARN_16, tmp_path / "out"))
+    return apply(
+        make_plan(
+            make("llama", tmp_path / "model", initializer_range=0.15), YARN_16, tmp_path / "out"
+        )
+    )
 
 
 def test_wrong_weights_disagree_and_quick_leaves_them_out(out: Path) -> None:
@@ -89,7 +102,11 @@ def test_weights_on_the_hub_are_compared_by_the_hubs_own_hashes(
             verified(out, "me/tiny")
 
 
-WIDE = {"hidden_size": 256, "intermediate_size": 256, "num_attention_heads": 4}  # as the quantiser needs it
+WIDE = {
+    "hidden_size": 256,
+    "intermediate_size": 256,
+    "num_attention_heads": 4,
+}  # as the quantiser needs it
 LISTS = ("rope_factors_long.weight", "rope_factors_short.weight")
 CASES: dict[str, tuple[str, dict[str, Any], str, tuple[str, ...], str]] = {
     "edited": ("", {}, "", ("rope_freqs.weight",), "token_embd.weight"),
@@ -97,8 +114,9 @@ CASES: dict[str, tuple[str, dict[str, Any], str, tuple[str, ...], str]] = {
     "lists": ("phi3", {}, "f32", LISTS, "token_embd.weight"),
     "quantised": ("llama", WIDE, "q4_k_m", ("rope_freqs.weight",), "blk.0.attn_norm.weight"),
 }
-"""The family of the checkpoint, none for a GGUF file, its sizes, the type of the weights, the tensors of the schedule,
-and one of the weights."""
+"""The family of the checkpoint, none for a GGUF file, its sizes, the type of the weights, the
+tensors of the schedule, and one of the weights.
+"""
 
 
 def flip(path: Path, tensor: str) -> None:
@@ -114,7 +132,11 @@ def test_keys_and_the_tensors_of_the_schedule_are_compared(name: str, tmp_path: 
     family, sizes, outtype, schedule, weights = CASES[name]
     if name == "quantised":
         pytest.importorskip("llama_cpp")
-    source = checkpoint(family, tmp_path / "source", **sizes) if family else write(tmp_path / "model.gguf")
+    source = (
+        checkpoint(family, tmp_path / "source", **sizes)
+        if family
+        else write(tmp_path / "model.gguf")
+    )
     out = tmp_path / "out.gguf"
     bake(source, MIXED, out, **({"outtype": outtype} if outtype else {}))
     good = out.read_bytes()
@@ -148,15 +170,22 @@ def test_tensors_of_another_name_or_shape_are_named(tmp_path: Path) -> None:
     columns, rows = GgufFile.open(source).header.tensors["token_embd.weight"].shape
     for old, new, message in (
         (b"output_norm.weight", b"output_nurm.weight", "it has no tensor output_norm.weight"),
-        (struct.pack("<IQQ", 2, columns, rows), struct.pack("<IQQ", 2, rows, columns), "has another shape, type or pl"),
+        (
+            struct.pack("<IQQ", 2, columns, rows),
+            struct.pack("<IQQ", 2, rows, columns),
+            "has another shape, type or pl",
+        ),
     ):
-        (tmp_path / "out.gguf").write_bytes((tmp_path / "right.gguf").read_bytes().replace(old, new, 1))
+        (tmp_path / "out.gguf").write_bytes(
+            (tmp_path / "right.gguf").read_bytes().replace(old, new, 1)
+        )
         with pytest.raises(Disagreement, match=message):
             verified(tmp_path / "out.gguf", source)
 
 
 def test_stored_frequencies_of_a_folder_are_compared_too(tmp_path: Path) -> None:
-    source, out = make("llama", tmp_path / "source"), tmp_path / "out"
+    source = make("llama", tmp_path / "source")
+    out = tmp_path / "out"
     apply(make_plan(source, MIXED, out, encoding="buffers"))
     verification = verified(out, source, quick=True)
     assert (verification.quick, verification.bytes) == (True, 0)
@@ -166,13 +195,16 @@ def test_stored_frequencies_of_a_folder_are_compared_too(tmp_path: Path) -> None
 
 
 def test_tensors_that_a_fold_changes_are_compared_and_others_are_not(tmp_path: Path) -> None:
-    source, out = make("llama", tmp_path / "source"), tmp_path / "out"
+    source = make("llama", tmp_path / "source")
+    out = tmp_path / "out"
     apply(make_plan(source, recipe_of("yarn", 4.0), out, encoding="weights"))
     plain = verified(out, source, quick=True)
     tensor("model.layers.0.mlp.up_proj.weight", scale(0, 2.0))(out)
     assert verified(out, source, quick=True) == plain
     tensor("model.layers.0.self_attn.k_proj.weight", scale(0, 2.0))(out)
-    with pytest.raises(Disagreement, match=r"model.layers.0.self_attn.k_proj.weight of model.safetensors differs"):
+    with pytest.raises(
+        Disagreement, match=r"model.layers.0.self_attn.k_proj.weight of model.safetensors differs"
+    ):
         verified(out, source, quick=True)
 
 
@@ -224,7 +256,8 @@ def test_other_lengths_are_found(kind: str, tmp_path: Path) -> None:
 
 
 def test_what_no_range_covers_is_zero(tmp_path: Path) -> None:
-    path, origin = tmp_path / "one", tmp_path / "other"
+    path = tmp_path / "one"
+    origin = tmp_path / "other"
     origin.write_bytes(b"abc")
     for place in (None, 0, 6):
         data = bytearray(b"\0\0abc\0\0")
@@ -235,17 +268,35 @@ def test_what_no_range_covers_is_zero(tmp_path: Path) -> None:
 
 
 LOADED = (
-    "LICENSE.safetensors", "NOTICE.bin", "USE_POLICY.gguf", "LICENSE.jinja", "LICENSE.py", "LICENSE.so", "NOTICE.json",
-    "merges.txt", "tokenizer", "sub/LICENSE.pth",
-)  # fmt: skip
+    "LICENSE.safetensors",
+    "NOTICE.bin",
+    "USE_POLICY.gguf",
+    "LICENSE.jinja",
+    "LICENSE.py",
+    "LICENSE.so",
+    "NOTICE.json",
+    "merges.txt",
+    "tokenizer",
+    "sub/LICENSE.pth",
+)
 FOR_PEOPLE = (
-    "LICENSE", "LICENSE.txt", "LICENSE-MODEL.txt", "NOTICE-2.0", "USE_POLICY.md", "sub/USE_POLICY", "README.md",
-    "requirements.txt", "figure.png",
-)  # fmt: skip
+    "LICENSE",
+    "LICENSE.txt",
+    "LICENSE-MODEL.txt",
+    "NOTICE-2.0",
+    "USE_POLICY.md",
+    "sub/USE_POLICY",
+    "README.md",
+    "requirements.txt",
+    "figure.png",
+)
 
 
 @pytest.mark.parametrize(
-    ("name", "loaded"), [*((name, True) for name in LOADED), *((name, False) for name in FOR_PEOPLE)]
+    ("name", "loaded"),
+    [*((name, True) for name in LOADED), *((name, False) for name in FOR_PEOPLE)],
 )
-def test_the_end_of_a_name_decides_whether_a_file_is_loaded_or_for_people(name: str, loaded: bool) -> None:
+def test_the_end_of_a_name_decides_whether_a_file_is_loaded_or_for_people(
+    name: str, loaded: bool
+) -> None:
     assert (is_document(name), is_loaded(name)) == (not loaded, loaded)

@@ -1,4 +1,6 @@
-"""What a plan says of its source: few warnings, repairs, and what it takes over, with the numbers of the source."""
+"""What a plan says of its source: few warnings, repairs, and what it takes over, with the numbers
+of the source.
+"""
 
 import json
 import math
@@ -29,14 +31,22 @@ MORE = CONFIGS.parent / "more_configs"
 MISTRAL = CONFIGS / "mistralai--Mistral-7B-v0.1.json"
 
 
-def warned(path: Path, method: str, *values: Any, replace: bool = False, **modifiers: Any) -> tuple[str, ...]:
+def warned(
+    path: Path, method: str, *values: Any, replace: bool = False, **modifiers: Any
+) -> tuple[str, ...]:
     recipe = recipe_of(method, *values, **modifiers)
     return make_plan(path, recipe, replace=replace).warnings
 
 
 @pytest.mark.parametrize(
     "name",
-    ["meta-llama--Llama-2-7b-hf", "Qwen--Qwen3-8B", "google--gemma-2-9b", "openai--gpt-oss-20b", "tiiuae--falcon-40b"],
+    [
+        "meta-llama--Llama-2-7b-hf",
+        "Qwen--Qwen3-8B",
+        "google--gemma-2-9b",
+        "openai--gpt-oss-20b",
+        "tiiuae--falcon-40b",
+    ],
 )
 def test_an_extension_of_a_common_model_has_no_warnings(name: str) -> None:
     scaled = "gpt-oss" in name  # trained with its scaling, which is kept
@@ -46,11 +56,16 @@ def test_an_extension_of_a_common_model_has_no_warnings(name: str) -> None:
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        (MORE / "CohereForAI--c4ai-command-r7b-12-2024.json", "the 24 layers that rotate see 4,096 tokens"),
+        (
+            MORE / "CohereForAI--c4ai-command-r7b-12-2024.json",
+            "the 24 layers that rotate see 4,096 tokens",
+        ),
         (MISTRAL, "every layer that rotates sees only 4,096 tokens"),
     ],
 )
-def test_layers_that_cannot_gain_come_first_and_only_of_an_extension(path: Path, message: str) -> None:
+def test_layers_that_cannot_gain_come_first_and_only_of_an_extension(
+    path: Path, message: str
+) -> None:
     assert message in warned(path, "yarn", 4.0)[0]
     assert not any(message in warning for warning in warned(path, "as-is"))
 
@@ -70,21 +85,35 @@ def test_code_of_the_checkpoint_is_said_last() -> None:
 
 
 SIZES: dict[str, Any] = {
-    "hidden_size": 4096, "num_attention_heads": 32, "num_hidden_layers": 4, "head_dim": 128, "rope_theta": 1e6,
+    "hidden_size": 4096,
+    "num_attention_heads": 32,
+    "num_hidden_layers": 4,
+    "head_dim": 128,
+    "rope_theta": 1e6,
     "max_position_embeddings": 131072,
-}  # fmt: skip
-SCALING = {"rope_type": "yarn", "type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+}
+SCALING = {
+    "rope_type": "yarn",
+    "type": "yarn",
+    "factor": 4.0,
+    "original_max_position_embeddings": 32768,
+}
 
 
 def offered(tmp_path: Path, config: dict[str, Any]) -> dict[str, tuple[str, str]]:
-    """The message and the flags by the runtime that the flags name, or by the first word of the message."""
+    """The message and the flags by the runtime that the flags name, or by the first word of the
+    message.
+    """
     (tmp_path / "config.json").write_text(json.dumps({**SIZES, **config}))
     source = open_source(str(tmp_path / "config.json"))
     inspection = inspect_source(source)
     assert isinstance(source, Source)
     assert isinstance(inspection, ConfigInspection)
     fixes = repairs(source, inspection)  # the table of `inspect` has the others
-    return {(fix.repair.split("--runtime ")[-1] or fix.message.split()[0]): (fix.message, fix.repair) for fix in fixes}
+    return {
+        (fix.repair.split("--runtime ")[-1] or fix.message.split()[0]): (fix.message, fix.repair)
+        for fix in fixes
+    }
 
 
 NEW_SCHEMA = {"rope_theta": None, "rope_parameters": {**SCALING, "rope_theta": 1e6}}
@@ -94,7 +123,12 @@ LINEAR = {"rope_type": "linear", "factor": 4.0}
 @pytest.mark.parametrize(
     ("config", "runtime", "words", "repair"),
     [
-        ({"model_type": "llama", **NEW_SCHEMA}, "mlx-lm", "mlx-lm 0.32.1-0.32.2: differs", "--as-is"),
+        (
+            {"model_type": "llama", **NEW_SCHEMA},
+            "mlx-lm",
+            "mlx-lm 0.32.1-0.32.2: differs",
+            "--as-is",
+        ),
     ],
 )
 def test_a_runtime_gets_a_recipe_that_it_reads(
@@ -109,7 +143,9 @@ def test_a_runtime_gets_a_recipe_that_it_reads(
 def test_another_method_is_offered_only_for_weights_that_were_trained_without_scaling(
     model_type: str, runtime: str, tmp_path: Path
 ) -> None:
-    """mlx-lm's file for Qwen 3 MoE reads only the base, which NTK changes; the receipt knows what was trained."""
+    """mlx-lm's file for Qwen 3 MoE reads only the base, which NTK changes; the receipt knows what
+    was trained.
+    """
     scaling = SCALING if model_type == "qwen3_moe" else LINEAR
     assert runtime not in offered(tmp_path, {"model_type": model_type, "rope_scaling": scaling})
     plain = SIZES | {"model_type": model_type, "max_position_embeddings": 32768}
@@ -124,7 +160,10 @@ def test_another_method_is_offered_only_for_weights_that_were_trained_without_sc
 
 @pytest.mark.parametrize(
     ("method", "words"),
-    [("yarn", "it computes YaRN's ramp over 4 times the trained length"), ("linear", "a class that is not M-RoPE")],
+    [
+        ("yarn", "it computes YaRN's ramp over 4 times the trained length"),
+        ("linear", "a class that is not M-RoPE"),
+    ],
 )
 def test_m_rope_in_vllm_is_refused_with_the_reason(method: str, words: str) -> None:
     config = CONFIGS / "Qwen--Qwen2.5-VL-7B-Instruct.json"
@@ -135,7 +174,8 @@ def test_m_rope_in_vllm_is_refused_with_the_reason(method: str, words: str) -> N
     assert base.result.verdict_of(newest("vllm")).status == "exact"
 
 
-# What a plan takes over from its source is said in one line, with the numbers that the model's own class computes
+# What a plan takes over from its source is said in one line, with the numbers that the model's own
+# class computes
 
 
 YARN_80 = recipe_of("yarn", 80.0)
@@ -144,10 +184,16 @@ DEEPSEEK_V3, MINISTRAL = "deepseek-ai--DeepSeek-V3", "mistralai--Ministral-3-3B-
 PUBLISHED = [
     ("deepseek-ai--DeepSeek-V2-Lite", "deepseek_v2", 0.707, 0.707),
     (DEEPSEEK_V3, "deepseek_v3", 1.0, 1.0),
-    (MINISTRAL, "mistral3", 1.0, 1.0),  # as published; the transcribed file has the type of the text model there
+    (
+        MINISTRAL,
+        "mistral3",
+        1.0,
+        1.0,
+    ),  # as published; the transcribed file has the type of the text model there
 ]
 SENTENCE = re.compile(
-    r"mscale (\S+) and mscale_all_dim (\S+) are the model's own: attention_factor ([\d.]+)(?:, softmax_scale ([\d.]+))?"
+    r"mscale (\S+) and mscale_all_dim (\S+) are the model's own: attention_factor ([\d.]+)(?:,"
+    r" softmax_scale ([\d.]+))?"
 )
 
 
@@ -180,7 +226,9 @@ def computed(folder: Path) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize(("name", "model_type", "mscale", "everywhere"), PUBLISHED)
-def test_a_published_pair(name: str, model_type: str, mscale: float, everywhere: float, tmp_path: Path) -> None:
+def test_a_published_pair(
+    name: str, model_type: str, mscale: float, everywhere: float, tmp_path: Path
+) -> None:
     plan = make_plan(published(name, model_type, tmp_path), YARN_80, replace=True)
     (tmp_path / "out").mkdir()
     write_config(plan, tmp_path / "out")
@@ -194,7 +242,8 @@ def test_what_is_not_inherited_is_not_said() -> None:
     assert said(make_plan(CONFIGS / f"{DEEPSEEK_V3}.json", recipe, replace=True)) == []
 
 
-# Checkpoints with dual_chunk_attention_config, which some runtimes compute in place of a method: Qwen2.5-1M
+# Checkpoints with dual_chunk_attention_config, which some runtimes compute in place of a method:
+# Qwen2.5-1M
 
 
 CHUNKS = {"chunk_size": 32, "local_size": 8, "original_max_position_embeddings": TRAINED // 2}
@@ -215,17 +264,24 @@ def planned(folder: Path, **options: Any) -> Any:
 
 @pytest.mark.parametrize("choice", [None, "keep"])
 @pytest.mark.parametrize("runtime", ["vllm", "sglang"])
-def test_a_runtime_that_ignores_the_method_is_refused(chunked: Path, runtime: str, choice: str | None) -> None:
+def test_a_runtime_that_ignores_the_method_is_refused(
+    chunked: Path, runtime: str, choice: str | None
+) -> None:
     with pytest.raises(UnsupportedBake, match=f"{DUAL_CHUNK}.*pass --dual-chunk drop"):
         planned(chunked, runtimes=(runtime,), dual_chunk=choice)
     assert (
-        planned(chunked, runtimes=(runtime,), dual_chunk="drop").result.verdict_of(find(runtime)[-1]).status == "exact"
+        planned(chunked, runtimes=(runtime,), dual_chunk="drop")
+        .result.verdict_of(find(runtime)[-1])
+        .status
+        == "exact"
     )
 
 
 def test_it_is_said_until_it_is_chosen(chunked: Path) -> None:
     inspection = inspected(chunked)
-    message = next(problem.message for problem in inspection.problems if problem.code == "dual-chunk")
+    message = next(
+        problem.message for problem in inspection.problems if problem.code == "dual-chunk"
+    )
     assert all(name in message for name in ("ignored by transformers", "vLLM", "SGLang"))
     assert inspection.spec.original_context == TRAINED // 2
     plans = {choice: planned(chunked, dual_chunk=choice) for choice in (None, "keep", "drop")}
@@ -238,21 +294,29 @@ def test_it_is_said_until_it_is_chosen(chunked: Path) -> None:
 def test_a_validation_says_that_no_comparison_computes_it(
     chunked: Path, choice: str, is_said: bool, tmp_path: Path
 ) -> None:
-    result = validate(apply(make_plan(chunked, YARN, tmp_path / "baked", dual_chunk=choice)), chunked)
+    result = validate(
+        apply(make_plan(chunked, YARN, tmp_path / "baked", dual_chunk=choice)), chunked
+    )
     assert (result.agrees, f"does not compute {DUAL_CHUNK}" in result.sentence) == (True, is_said)
 
 
 # Which layers rotate and how far each of them sees, in words, and where a longer RoPE does not help
 
 LAYERS = {
-    "CohereForAI--c4ai-command-r7b-12-2024": "24 rotate and see 4,096 tokens (sliding window); "
-    "8 do not rotate and see the whole context",
-    "LGAI-EXAONE--EXAONE-4.0-32B": "48 rotate and see 4,096 tokens (sliding window); "
-    "16 do not rotate and see the whole context",
-    "meta-llama--Llama-4-Scout-17B-16E-Instruct": "36 rotate and see 8,192 tokens (chunks); "
-    "12 do not rotate and see the whole context",
-    "google--gemma-3-4b-it": "5 rotate and see the whole context; 29 rotate with default, theta 10000 and see 1,024 "
-    "tokens (sliding window)",
+    "CohereForAI--c4ai-command-r7b-12-2024": (
+        "24 rotate and see 4,096 tokens (sliding window); 8 do not rotate and see the whole context"
+    ),
+    "LGAI-EXAONE--EXAONE-4.0-32B": (
+        "48 rotate and see 4,096 tokens (sliding window); "
+        "16 do not rotate and see the whole context"
+    ),
+    "meta-llama--Llama-4-Scout-17B-16E-Instruct": (
+        "36 rotate and see 8,192 tokens (chunks); 12 do not rotate and see the whole context"
+    ),
+    "google--gemma-3-4b-it": (
+        "5 rotate and see the whole context; 29 rotate with default, theta 10000 and see 1,024 "
+        "tokens (sliding window)"
+    ),
     "tencent--Hunyuan-7B-Instruct": "32 rotate",
 }
 
@@ -267,7 +331,11 @@ def test_layers_in_words(name: str) -> None:
 @pytest.mark.parametrize(
     ("folder", "name", "expected"),
     [
-        (MORE, "CohereForAI--c4ai-command-r7b-12-2024", "`--as-is --context 131072` raises the context"),
+        (
+            MORE,
+            "CohereForAI--c4ai-command-r7b-12-2024",
+            "`--as-is --context 131072` raises the context",
+        ),
         (MORE, "LGAI-EXAONE--EXAONE-4.0-32B", "the 48 layers that rotate see 4,096 tokens"),
         (MORE, "meta-llama--Llama-4-Scout-17B-16E-Instruct", "8,192 tokens (chunks)"),
         (CONFIGS, "mistralai--Mistral-7B-v0.1", "set sliding_window to null first"),

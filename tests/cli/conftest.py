@@ -12,10 +12,13 @@ Refuses = Callable[..., None]
 
 @pytest.fixture
 def refuses(run: Run, tmp_path: Path) -> Refuses:
-    """Runs a command that ends with `code` and one sentence with `words`, and that prints and writes nothing."""
+    """Runs a command that ends with `code` and one sentence with `words`, and that prints and
+    writes nothing.
+    """
 
     def check(code: int, words: str, *arguments: object) -> None:
-        before, entries = hashes(tmp_path), sorted(tmp_path.rglob("*"))
+        before = hashes(tmp_path)
+        entries = sorted(tmp_path.rglob("*"))
         done = run(*arguments)
         assert (done.returncode, done.stdout) == (code, ""), done.stderr
         assert done.stderr.startswith("ropeconv: ")

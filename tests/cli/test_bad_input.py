@@ -21,7 +21,9 @@ from .conftest import Refuses
 
 
 def index(**weight_map: str) -> Corruption:
-    return lambda folder: (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    return lambda folder: (folder / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": weight_map})
+    )
 
 
 def rename(name: str) -> Corruption:
@@ -34,7 +36,9 @@ def content(name: str, text: bytes) -> Corruption:
 
 def gptj(folder: Path) -> None:
     config(model_type="gptj", n_embd=128, n_head=2, rotary_dim=32)(folder)
-    names = [f"transformer.h.{layer}.attn.{name}_proj.weight" for layer in range(2) for name in "qkv"]
+    names = [
+        f"transformer.h.{layer}.attn.{name}_proj.weight" for layer in range(2) for name in "qkv"
+    ]
     save_file(dict.fromkeys(names, np.zeros((128, 128), np.float32)), folder / "model.safetensors")
 
 
@@ -48,12 +52,28 @@ SCALED = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings"
         ((), 2, "give a method, such as --yarn 4, or a length"),
         (("--linear", "nan"), 2, "factor must be a number of at least 1"),
         (("--yarn", "four"), 2, "--yarn takes a factor such as 4, or a length such as 128k"),
-        (("--linear", "4", "--beta-fast", "16"), 2, "--beta-fast goes with --yarn, not with --linear"),
+        (
+            ("--linear", "4", "--beta-fast", "16"),
+            2,
+            "--beta-fast goes with --yarn, not with --linear",
+        ),
         (("--dynamic", "ntk:2"), 2, "say with --at TOKENS"),
         (("--yarn", "4", "--ollama"), 2, "Ollama runs GGUF files"),
-        (("--mixed", "4", "--encoding", "native"), 1, "no rope type has its formula; use --encoding factors"),
-        (("--mixed", "4", "--runtime", "llama-cpp"), 1, "with factors: it computes other frequencies"),
-        (("--yarn", "4", "--log-n", "clamped", "--runtime", "vllm"), 1, "pass --allow-approximate to take that"),
+        (
+            ("--mixed", "4", "--encoding", "native"),
+            1,
+            "no rope type has its formula; use --encoding factors",
+        ),
+        (
+            ("--mixed", "4", "--runtime", "llama-cpp"),
+            1,
+            "with factors: it computes other frequencies",
+        ),
+        (
+            ("--yarn", "4", "--log-n", "clamped", "--runtime", "vllm"),
+            1,
+            "pass --allow-approximate to take that",
+        ),
         (("--inv-freq", "missing.json"), 2, "missing.json does not exist"),
         (("--inv-freq", "list.json"), 2, "2 numbers and this model rotates 32 pairs"),
         (("--yarn", "4", "-o", "model/inside"), 1, "lie within each other"),
@@ -75,20 +95,41 @@ def test_arguments(
     ("spoil", "words"),
     [
         (config(rope_scaling=SCALED), "is scaled already"),
-        (config(rope_scaling={"type": "ntk", "factor": 4.0}), "the rope_type ntk, unknown to transformers"),
+        (
+            config(rope_scaling={"type": "ntk", "factor": 4.0}),
+            "the rope_type ntk, unknown to transformers",
+        ),
         (config(model_type="grok9"), "model_type 'grok9' is not supported"),
         (config(model_type="gpt2"), "does not use rotary position embeddings"),
-        (content("config.json", b'{"model_type": "llama", "name": "\\ud800"}'), "half of a character"),
+        (
+            content("config.json", b'{"model_type": "llama", "name": "\\ud800"}'),
+            "half of a character",
+        ),
         (gptj, "its class ignores every RoPE setting"),
         (content("config.json", b'{"model_type": '), "config.json is not valid JSON"),
-        (rename("x-of-y.txt"), "no safetensors weights; give the complete folder, or only its config.json"),
-        (rename("model-00001-of-00001.safetensors"), "has shards and no model.safetensors.index.json"),
+        (
+            rename("x-of-y.txt"),
+            "no safetensors weights; give the complete folder, or only its config.json",
+        ),
+        (
+            rename("model-00001-of-00001.safetensors"),
+            "has shards and no model.safetensors.index.json",
+        ),
         (index(a="../x.safetensors"), "which is not inside the folder"),
         (index(a="C:\\x.safetensors"), "which is not inside the folder"),
-        (lambda folder: os.mkfifo(folder / "notes.txt"), "notes.txt is a FIFO, and a regular file is needed there"),
-        (lambda folder: (folder / "notes.txt").symlink_to("/etc/hostname"), "outside the checkpoint; replace the link"),
+        (
+            lambda folder: os.mkfifo(folder / "notes.txt"),
+            "notes.txt is a FIFO, and a regular file is needed there",
+        ),
+        (
+            lambda folder: (folder / "notes.txt").symlink_to("/etc/hostname"),
+            "outside the checkpoint; replace the link",
+        ),
         (data(lambda shard: shard.__delitem__(slice(-1000, None))), "is truncated"),
-        (content("model.safetensors", struct.pack("<Q", 1 << 60) + b"{}"), "claims a header of 1152921504606846976 by"),
+        (
+            content("model.safetensors", struct.pack("<Q", 1 << 60) + b"{}"),
+            "claims a header of 1152921504606846976 by",
+        ),
     ],
 )
 def test_sources(refuses: Refuses, llama: Path, spoil: Corruption, words: str) -> None:
@@ -96,7 +137,9 @@ def test_sources(refuses: Refuses, llama: Path, spoil: Corruption, words: str) -
     refuses(1, words, "apply", "model", "--yarn", "4")
 
 
-@pytest.mark.parametrize("reference", ["nowhere/at/all", "./missing", "model.gguf", "model/model.safetensors"])
+@pytest.mark.parametrize(
+    "reference", ["nowhere/at/all", "./missing", "model.gguf", "model/model.safetensors"]
+)
 def test_no_such_source(refuses: Refuses, llama: Path, reference: str) -> None:
     refuses(1, "give", "apply", reference, "--yarn", "4")
 

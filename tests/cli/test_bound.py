@@ -22,7 +22,11 @@ LLAMA_2 = str(CONFIGS / "meta-llama--Llama-2-7b-hf.json")
 def test_the_smallest_base_as_json(run: Run) -> None:
     document = json.loads(run("bound", "128k", "--json").stdout)
     assert document["base"] == pytest.approx(4869104.3705287808, rel=1e-14)
-    assert (document["length"], document["rotary_dim"], document["binding_distance"]) == (131072, 128, 124837)
+    assert (document["length"], document["rotary_dim"], document["binding_distance"]) == (
+        131072,
+        128,
+        124837,
+    )
     assert document["window"] == pytest.approx([4869104.3705, 4872527.1774], rel=1e-9)
     assert document["first_wide_window"][0] == pytest.approx(1.597e7, rel=1e-3)
     assert document["last_violating_base"] == pytest.approx(4.227e7, rel=1e-3)
@@ -35,17 +39,33 @@ def test_the_reach_of_a_base(run: Run) -> None:
     assert document["violations"]["below"] == 1 << 20
     assert document["violations"]["places"][0] == [18438, 18439]
     fewer = json.loads(run("bound", "--theta", "500000", "--up-to", "20k", "--json").stdout)
-    assert fewer["violations"] == {"below": 20480, "count": 3, "runs": 2, "places": [[18438, 18439], [20266, 20266]]}
+    assert fewer["violations"] == {
+        "below": 20480,
+        "count": 3,
+        "runs": 2,
+        "places": [[18438, 18439], [20266, 20266]],
+    }
 
 
 def test_the_reach_of_a_source_and_of_what_methods_make_of_it(run: Run) -> None:
     document = json.loads(run("bound", LLAMA_2, "--json").stdout)
     assert document["first_violation"] == 1707
-    both = json.loads(run("bound", LLAMA_2, "--yarn", "8", "--linear", "8", "--json").stdout)["schedules"]
-    assert {name: schedule["first_violation"] for name, schedule in both.items()} == {"yarn8": 8886, "linear8": 13649}
-    numbers = json.loads(run("bound", "--theta", "10000", "--original-context", "4096", "--yarn", "8", "--json").stdout)
+    both = json.loads(run("bound", LLAMA_2, "--yarn", "8", "--linear", "8", "--json").stdout)[
+        "schedules"
+    ]
+    assert {name: schedule["first_violation"] for name, schedule in both.items()} == {
+        "yarn8": 8886,
+        "linear8": 13649,
+    }
+    numbers = json.loads(
+        run(
+            "bound", "--theta", "10000", "--original-context", "4096", "--yarn", "8", "--json"
+        ).stdout
+    )
     assert numbers["first_violation"] == 8886
-    llama_31 = json.loads(run("bound", str(CONFIGS / "meta-llama--Meta-Llama-3.1-8B.json"), "--json").stdout)
+    llama_31 = json.loads(
+        run("bound", str(CONFIGS / "meta-llama--Meta-Llama-3.1-8B.json"), "--json").stdout
+    )
     assert llama_31["first_violation"] == 85133
 
 
@@ -74,7 +94,12 @@ def test_the_certificate_covers_everything_below(run: Run, tmp_path: Path) -> No
     ],
 )
 def test_what_is_refused(
-    refuses: Refuses, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: tuple[str, ...], code: int, words: str
+    refuses: Refuses,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    arguments: tuple[str, ...],
+    code: int,
+    words: str,
 ) -> None:
     """Before any search, which can take minutes."""
     write(tmp_path / "tiny.gguf")
@@ -91,8 +116,12 @@ def test_plans_warn_only_where_a_change_makes_it_worse(run: Run) -> None:
     assert "effective length" not in better.stderr
     row = next(line for line in better.stdout.splitlines() if line.startswith("effective length"))
     assert row.split()[2:] == ["1,706", "8,885"]
-    shorter = json.loads(run("apply", LLAMA_2, "--theta", "5000", "--context", "16k", "--dry-run", "--json").stdout)
-    (warning,) = [line for line in shorter["warnings"] if line.startswith("the effective length is ")]
+    shorter = json.loads(
+        run("apply", LLAMA_2, "--theta", "5000", "--context", "16k", "--dry-run", "--json").stdout
+    )
+    (warning,) = [
+        line for line in shorter["warnings"] if line.startswith("the effective length is ")
+    ]
     assert "of 16,384 tokens; the source's is 1,706" in warning
     assert "retrieval can be lost (Men et al. 2024" in warning
 
@@ -113,7 +142,9 @@ def uneven(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def naive(folder: Path, layer: int, inv_freq: np.ndarray) -> np.ndarray:
     """Sums of all heads of a layer, float64 [heads, UP_TO], by loops over heads and pairs."""
     tensors = safetensors.numpy.load_file(folder / "model.safetensors")
-    q, k, norm = (tensors[f"model.layers.{layer}.{name}"].astype(np.float64) for name in (Q, K, NORM))
+    q, k, norm = (
+        tensors[f"model.layers.{layer}.{name}"].astype(np.float64) for name in (Q, K, NORM)
+    )
     queries, keys = ((np.square(weight * norm).sum(axis=1)).reshape(-1, 64) for weight in (q, k))
     distances = np.arange(UP_TO, dtype=np.float64)
     rows = []
@@ -128,7 +159,9 @@ def naive(folder: Path, layer: int, inv_freq: np.ndarray) -> np.ndarray:
 
 
 def test_each_head_against_its_tensors(run: Run, uneven: Path) -> None:
-    document = json.loads(run("bound", uneven, "--weights", "--linear", "2", "--up-to", str(UP_TO), "--json").stdout)
+    document = json.loads(
+        run("bound", uneven, "--weights", "--linear", "2", "--up-to", str(UP_TO), "--json").stdout
+    )
     lengths = []
     for layer, entry in enumerate(document["weighted"]["layers"]):
         sums = naive(uneven, layer, base_inv_freq(1e4, 64) / 2)
@@ -139,9 +172,11 @@ def test_each_head_against_its_tensors(run: Run, uneven: Path) -> None:
     assert len(set(lengths)) > 4
     summary = {key: value for key, value in document["weighted"].items() if key != "layers"}
     assert summary == {
-        "heads": 8, "heads_with_violations": 8, "effective_length": min(lengths),
+        "heads": 8,
+        "heads_with_violations": 8,
+        "effective_length": min(lengths),
         "median_effective_length": sorted(lengths)[3],
-    }  # fmt: skip
+    }
     assert document["effective_length"] not in lengths, "that of equal variances"
     screen = run("bound", uneven, "--weights", "--linear", "2", "--up-to", str(UP_TO)).stdout
     text = " ".join(screen.split())
@@ -149,4 +184,6 @@ def test_each_head_against_its_tensors(run: Run, uneven: Path) -> None:
     assert "8 of 8 heads have" in text
     worst = {line.split()[0]: line.split()[5] for line in screen.splitlines() if " of 4 " in line}
     layers = document["weighted"]["layers"]
-    assert worst == {str(entry["layer"]): f"{min(entry['effective_lengths']):,}" for entry in layers}
+    assert worst == {
+        str(entry["layer"]): f"{min(entry['effective_lengths']):,}" for entry in layers
+    }

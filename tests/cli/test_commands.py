@@ -26,7 +26,11 @@ from .conftest import Refuses
 def test_frequencies_without_a_checkpoint(run: Run) -> None:
     sizes = ("--head-dim", "128", "--theta", "10000", "--original-context", "4096")
     data = json.loads(run("plot", *sizes, "--yarn", "16", "--json").stdout)["schedules"]["yarn16"]
-    assert (data["method"], data["context"], data["attention_factor"]) == ("yarn", 65536, 0.1 * math.log(16) + 1)
+    assert (data["method"], data["context"], data["attention_factor"]) == (
+        "yarn",
+        65536,
+        0.1 * math.log(16) + 1,
+    )
     assert (len(data["inv_freq"]), len(data["digest"])) == (64, 64)
     assert data["inv_freq"][1] == 10000 ** (-2 / 128)
 
@@ -48,20 +52,31 @@ def test_inspect_sees_what_is_stale_or_too_short(run: Run, llama: Path) -> None:
     from safetensors.numpy import load_file, save_file
 
     tensors = load_file(llama / "model.safetensors")
-    tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = tensors["model.norm.weight"][:32].copy()
+    tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = tensors["model.norm.weight"][
+        :32
+    ].copy()
     save_file(tensors, llama / "model.safetensors", metadata={"format": "pt"})
     (llama / "tokenizer_config.json").write_text('{"model_max_length": 32}')
     document = json.loads(run("inspect", "model", "--json").stdout)
     assert {problem["code"] for problem in document["problems"]} == {"stale-inv-freq", "tokenizer"}
-    assert "tokenizer_config.json has model_max_length = 32, below" in " ".join(run("inspect", "model").stdout.split())
+    assert "tokenizer_config.json has model_max_length = 32, below" in " ".join(
+        run("inspect", "model").stdout.split()
+    )
 
 
-def test_a_dry_run_writes_nothing_and_says_everything(run: Run, llama: Path, tmp_path: Path) -> None:
+def test_a_dry_run_writes_nothing_and_says_everything(
+    run: Run, llama: Path, tmp_path: Path
+) -> None:
     text = run("apply", "model", "--yarn", "16", "--dry-run", "--explain").stdout
     for words in (
-        "yarn, theta 10000, factor 16", "1,024", "transformers 4.51-4.52", "transformers 4.49-4.50", "vLLM 0.20-0.24",
-        "model.safetensors", "copy",
-    ):  # fmt: skip
+        "yarn, theta 10000, factor 16",
+        "1,024",
+        "transformers 4.51-4.52",
+        "transformers 4.49-4.50",
+        "vLLM 0.20-0.24",
+        "model.safetensors",
+        "copy",
+    ):
         assert words in text
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
@@ -81,7 +96,10 @@ def test_an_output_without_weights_is_not_one_to_run(run: Run, llama: Path, tmp_
     assert "Only config.json was written." in done.stdout
     assert "Next:" not in done.stdout
     result = run("validate", "out", "--against", "model")
-    assert (result.returncode, "out has no weights to run; run apply on the folder" in result.stderr) == (1, True)
+    assert (
+        result.returncode,
+        "out has no weights to run; run apply on the folder" in result.stderr,
+    ) == (1, True)
     assert "It has no weights" not in run("apply", "model", "--yarn", "4", "-o", "whole").stdout
 
 
@@ -91,10 +109,15 @@ def test_a_wrong_table_ends_with_3_and_no_output(
     """If a baked config does not compute the schedule, whatever the tables say, nothing is kept."""
     pytest.importorskip("transformers")
     yarn = native._yarn
-    monkeypatch.setattr(native, "_yarn", lambda form, *rest: {**yarn(form, *rest), "beta_fast": 8.0})
+    monkeypatch.setattr(
+        native, "_yarn", lambda form, *rest: {**yarn(form, *rest), "beta_fast": 8.0}
+    )
     monkeypatch.setattr(verdict, "difference", lambda *given: "")
     done = run("apply", "model", "--yarn", "4", "--original-context", "4096", "-q")
-    assert (done.returncode, "computes other global frequencies" in done.stderr) == (3, True), done.stderr
+    assert (done.returncode, "computes other global frequencies" in done.stderr) == (
+        3,
+        True,
+    ), done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
@@ -104,7 +127,9 @@ def cells(text: str) -> dict[str, list[str]]:
 
 
 def test_the_matrix_has_a_letter_for_each_way_that_is_exact(run: Run) -> None:
-    text = run("list", "runtimes", "--matrix", "--runtime", "mlx-lm@0.32", "--runtime", "exllamav3@1.6").stdout
+    text = run(
+        "list", "runtimes", "--matrix", "--runtime", "mlx-lm@0.32", "--runtime", "exllamav3@1.6"
+    ).stdout
     rows = cells(text)
     assert rows["llama"] == ["TL3YF", "TL3YF"]
     assert rows["qwen3_moe"] == ["T....", "TL3YF"]
@@ -113,7 +138,9 @@ def test_the_matrix_has_a_letter_for_each_way_that_is_exact(run: Run) -> None:
 
 
 def test_json_has_every_cell_with_its_evidence(run: Run) -> None:
-    document = json.loads(run("list", "runtimes", "--matrix", "--runtime", "vllm@0.33", "--json").stdout)
+    document = json.loads(
+        run("list", "runtimes", "--matrix", "--runtime", "vllm@0.33", "--json").stdout
+    )
     of_llama = {cell["writing"]: cell for cell in document["cells"] if cell["family"] == "llama"}
     assert set(of_llama) == {"theta", "linear", "llama3", "yarn", "factors"}
     assert of_llama["yarn"]["status"] == "exact"
@@ -122,7 +149,10 @@ def test_json_has_every_cell_with_its_evidence(run: Run) -> None:
 
 
 def test_the_list_counts_what_was_run_read_and_not_looked_at(run: Run) -> None:
-    rows = {row["runtime"]: row for row in json.loads(run("list", "runtimes", "--json").stdout)["runtimes"]}
+    rows = {
+        row["runtime"]: row
+        for row in json.loads(run("list", "runtimes", "--json").stdout)["runtimes"]
+    }
     assert rows["mlx-lm@0.32.1"]["run"] > rows["mlx-lm@0.32.1"]["read"]
     assert rows["candle@0.11"]["run"] == 0
     assert rows["candle@0.11"]["read"] > 0
@@ -140,7 +170,11 @@ def output(run: Run, llama: Path, tmp_path: Path) -> Path:
 
 def test_a_folder(run: Run, llama: Path, output: Path, tmp_path: Path) -> None:
     plan = json.loads(run("restore", "model-ntk4", "--dry-run", "--json").stdout)
-    assert (plan["out"], plan["first"]["name"], plan["in_place"]) == ("model-restored", "model", False)
+    assert (plan["out"], plan["first"]["name"], plan["in_place"]) == (
+        "model-restored",
+        "model",
+        False,
+    )
     assert not (tmp_path / "model-restored").exists()
     done = run("restore", "model-ntk4")
     assert done.returncode == 0, done.stderr
@@ -173,7 +207,9 @@ def test_of_an_output(run: Run, llama: Path, tmp_path: Path) -> None:
     compile(done.stdout, "train_trl.py", "exec")
     assert "max_length=256," in done.stdout
     assert hashes(tmp_path) == before
-    document = json.loads(run("train-config", "model-yarn4", "--for", "trl", "--model", "me/long", "--json").stdout)
+    document = json.loads(
+        run("train-config", "model-yarn4", "--for", "trl", "--model", "me/long", "--json").stdout
+    )
     assert (document["model"], document["context"], document["status"], document["file"]) == (
         "me/long",
         256,
@@ -194,23 +230,44 @@ def test_of_an_output(run: Run, llama: Path, tmp_path: Path) -> None:
     ],
 )
 def test_what_is_refused(
-    run: Run, refuses: Refuses, llama: Path, tmp_path: Path, words: tuple[str, ...], code: int, message: str
+    run: Run,
+    refuses: Refuses,
+    llama: Path,
+    tmp_path: Path,
+    words: tuple[str, ...],
+    code: int,
+    message: str,
 ) -> None:
     write(tmp_path / "small.gguf")
     if "own-code" in words:
-        run("apply", "model", "--mixed", "4", "--log-n", "clamped", "--encoding", "buffers", "-o", "own-code")
+        run(
+            "apply",
+            "model",
+            "--mixed",
+            "4",
+            "--log-n",
+            "clamped",
+            "--encoding",
+            "buffers",
+            "-o",
+            "own-code",
+        )
     refuses(code, message, "train-config", *words)
 
 
 # `ropeconv compare`, as a person types it
 
 
-STOCK, DISTILLED = CONFIGS / "Qwen--Qwen3-8B.json", CONFIGS / "deepseek-ai--DeepSeek-R1-0528-Qwen3-8B.json"
+STOCK = CONFIGS / "Qwen--Qwen3-8B.json"
+DISTILLED = CONFIGS / "deepseek-ai--DeepSeek-R1-0528-Qwen3-8B.json"
 
 
 def test_what_differs_is_said_with_its_numbers(run: Run) -> None:
     text = run("compare", STOCK, DISTILLED, "--explain").stdout
-    assert "They differ in the frequencies (40 of 64 pairs, by up to 4 times) and the attention factor." in text
+    assert (
+        "They differ in the frequencies (40 of 64 pairs, by up to 4 times) and the attention"
+        " factor." in text
+    )
     assert "at pair 40" in text
     assert f"A: {STOCK}" in text
     rows = {line.split("  ")[0]: line.split()[-3:] for line in text.splitlines() if line}
@@ -225,7 +282,11 @@ def test_what_differs_is_said_with_its_numbers(run: Run) -> None:
 def test_the_exit_code(run: Run) -> None:
     same = run("compare", STOCK, STOCK, "--exit-code")
     assert (same.returncode, "They compute the same RoPE." in same.stdout) == (0, True)
-    for second, flags, code in ((DISTILLED, (), 0), (DISTILLED, ("--exit-code",), 3), ("nowhere", (), 1)):
+    for second, flags, code in (
+        (DISTILLED, (), 0),
+        (DISTILLED, ("--exit-code",), 3),
+        ("nowhere", (), 1),
+    ):
         assert run("compare", STOCK, second, *flags).returncode == code
 
 
@@ -238,13 +299,18 @@ def test_json(run: Run) -> None:
 
 
 def test_a_merge(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "merge.yaml").write_text(f"base_model: {STOCK}\nmodels: [{{model: {STOCK}}}, {{model: {DISTILLED}}}]")
+    (tmp_path / "merge.yaml").write_text(
+        f"base_model: {STOCK}\nmodels: [{{model: {STOCK}}}, {{model: {DISTILLED}}}]"
+    )
     comparison = run("compare", "merge.yaml", "--exit-code")
     assert comparison.returncode == 3
     # nobody but its publisher knows whether it was trained with its scaling
     assert "Fix:" not in comparison.stdout
     removal = f"`ropeconv apply {DISTILLED} --theta 1000000 --context 32768 --replace`"
-    assert f"if its scaling was only added to the settings after training, {removal}" in comparison.stdout
+    assert (
+        f"if its scaling was only added to the settings after training, {removal}"
+        in comparison.stdout
+    )
     assert comparison.stdout.endswith("They cannot be merged unchanged: 1 difference.\n")
     data = json.loads(run("compare", STOCK, DISTILLED, "--merge", "--json").stdout)
     assert (data["fits"], [misfit["about"] for misfit in data["misfits"]]) == (False, ["rope"])
@@ -256,11 +322,18 @@ def test_a_merge(run: Run, tmp_path: Path) -> None:
 
 def test_an_adapter(run: Run, tmp_path: Path) -> None:
     (tmp_path / "adapter").mkdir()
-    settings = {"peft_type": "LORA", "r": 16, "base_model_name_or_path": str(DISTILLED), "target_modules": ["q_proj"]}
+    settings = {
+        "peft_type": "LORA",
+        "r": 16,
+        "base_model_name_or_path": str(DISTILLED),
+        "target_modules": ["q_proj"],
+    }
     (tmp_path / "adapter" / "adapter_config.json").write_text(json.dumps(settings))
     shown = run("inspect", "adapter").stdout
     assert "LoRA adapter of rank 16, not a whole model" in shown
-    assert json.loads(run("inspect", "adapter", "--json").stdout)["trained_on"]["rope_type"] == "yarn"
+    assert (
+        json.loads(run("inspect", "adapter", "--json").stdout)["trained_on"]["rope_type"] == "yarn"
+    )
     assert run("compare", DISTILLED, "adapter", "--exit-code").returncode == 0
     over = run("compare", STOCK, "adapter", "--exit-code")
     assert over.returncode == 3
@@ -289,7 +362,9 @@ def head(place: Path) -> None:
 
 def adapter(place: Path) -> None:
     place.mkdir()
-    (place / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 16, "target_modules": ["q_proj"]}))
+    (place / "adapter_config.json").write_text(
+        json.dumps({"peft_type": "LORA", "r": 16, "target_modules": ["q_proj"]})
+    )
 
 
 def graph(place: Path) -> None:

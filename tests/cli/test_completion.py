@@ -1,4 +1,6 @@
-"""TAB in real shells: `--install-completion`, then commands, options, names, files and folders are completed."""
+"""TAB in real shells: `--install-completion`, then commands, options, names, files and folders are
+completed.
+"""
 
 import fcntl
 import os
@@ -43,7 +45,8 @@ class Shell:
         """Type a line, and return what the terminal showed until it was done."""
         self.mark += 1
         os.write(self.terminal, f"{line}\r printf 'end-%s\\n' {self.mark}\r".encode())
-        text, end = "", time.monotonic() + SECONDS
+        text = ""
+        end = time.monotonic() + SECONDS
         while f"end-{self.mark}\r\n" not in text:
             ready, _, _ = select.select([self.terminal], [], [], end - time.monotonic())
             assert ready, text
@@ -68,12 +71,24 @@ def environment(home: Path) -> dict[str, str]:
     """The environment of a new user, who has `ropeconv` on the PATH."""
     kept = {name: value for name, value in os.environ.items() if name in ("LANG", "VIRTUAL_ENV")}
     path = f"{home / 'bin'}:{os.environ['PATH']}"
-    return kept | {"HOME": str(home), "PATH": path, "PYTHONPATH": str(ROOT), "TERM": "xterm", "LC_ALL": "C.UTF-8"}
+    return kept | {
+        "HOME": str(home),
+        "PATH": path,
+        "PYTHONPATH": str(ROOT),
+        "TERM": "xterm",
+        "LC_ALL": "C.UTF-8",
+    }
 
 
-@pytest.fixture(scope="module", params=["bash", "zsh", pytest.param("fish", marks=pytest.mark.nightly)])
-def shell(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
-    """A shell whose user has run `ropeconv --install-completion`, in a folder with a model and files."""
+@pytest.fixture(
+    scope="module", params=["bash", "zsh", pytest.param("fish", marks=pytest.mark.nightly)]
+)
+def shell(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Shell]:
+    """A shell whose user has run `ropeconv --install-completion`, in a folder with a model and
+    files.
+    """
     if shutil.which(request.param) is None:
         pytest.skip(f"needs {request.param}; apt-get install {request.param}")
     home = tmp_path_factory.mktemp(request.param)
@@ -85,18 +100,26 @@ def shell(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m ropeconv "$@"\n')
     program.chmod(0o755)
 
-    # in a script of two lines, since a shell that has one command replaces itself with it, and is not found
+    # in a script of two lines, since a shell that has one command replaces itself with it, and is
+    # not found
     done = subprocess.run(
-        [request.param, "-c", "ropeconv --install-completion\ntrue"], env=environment(home), cwd=home,
-        capture_output=True, text=True,
-    )  # fmt: skip
+        [request.param, "-c", "ropeconv --install-completion\ntrue"],
+        env=environment(home),
+        cwd=home,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
     assert f"{request.param} completion installed in {home}" in done.stdout.replace("\n", "")
-    if request.param == "zsh":  # which takes a TAB literally where more has been typed after it, as this test does
+    if (
+        request.param == "zsh"
+    ):  # which takes a TAB literally where more has been typed after it, as this test does
         with (home / ".zshrc").open("a") as file:
             file.write("zstyle ':completion:*' insert-tab false\n")
     opened = Shell(request.param, home)
-    opened.complete("ropeconv insp")  # the first TAB makes zsh load the script, and completes nothing
+    opened.complete(
+        "ropeconv insp"
+    )  # the first TAB makes zsh load the script, and completes nothing
     yield opened
     opened.close()
 
@@ -124,7 +147,9 @@ def shell(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     ],
 )
 def test_tab_completes(shell: Shell, line: str, word: str) -> None:
-    assert shell.complete(line).removesuffix("/") == word  # zsh takes the slash of a folder away at the end of a word
+    assert (
+        shell.complete(line).removesuffix("/") == word
+    )  # zsh takes the slash of a folder away at the end of a word
 
 
 def test_tab_invents_nothing(shell: Shell) -> None:
@@ -141,6 +166,8 @@ def test_names_are_those_of_the_data_and_come_without_torch(flag: str) -> None:
         "assert not {'torch', 'transformers'} & sys.modules.keys()\n"
         "print(*names)"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     names = done.stdout.split()
     assert len(names) == len(set(names)) > 2

@@ -1,4 +1,6 @@
-"""A dry run and its run never disagree: sources, targets and missing packages, crossed; outcomes compared."""
+"""A dry run and its run never disagree: sources, targets and missing packages, crossed; outcomes
+compared.
+"""
 
 import json
 import shutil
@@ -24,21 +26,41 @@ from ..support.llamacpp import checkpoint
 from ..support.models import make
 
 ALL_SLIDING: dict[str, Any] = {
-    "architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text", "hidden_size": 64, "intermediate_size": 128,
-    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "vocab_size": 320,
-    "max_position_embeddings": 32768, "sliding_window": 512, "layer_types": ["sliding_attention"] * 2,
+    "architectures": ["Gemma3ForCausalLM"],
+    "model_type": "gemma3_text",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "vocab_size": 320,
+    "max_position_embeddings": 32768,
+    "sliding_window": 512,
+    "layer_types": ["sliding_attention"] * 2,
     "rope_parameters": {
         "full_attention": {"rope_type": "default", "rope_theta": 1e6},
         "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
     },
     "query_pre_attn_scalar": 32,
-}  # fmt: skip
+}
 """No layer sees the whole context, as in tiny models of trainers."""
 
 SOURCES = (
-    "llama", "config.json", "small.gguf", "meta", "pickled", "sliding.json", "sliding.gguf", "scaled", "gpt2",
-    "cut", "no-rope.json", "head", "nowhere",
-)  # fmt: skip
+    "llama",
+    "config.json",
+    "small.gguf",
+    "meta",
+    "pickled",
+    "sliding.json",
+    "sliding.gguf",
+    "scaled",
+    "gpt2",
+    "cut",
+    "no-rope.json",
+    "head",
+    "nowhere",
+)
 TARGETS = (
     "--yarn 4",
     "--mixed 4",
@@ -78,9 +100,16 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "sliding.json").write_text(json.dumps(ALL_SLIDING))
     write(root / "sliding.gguf", "gemma3", {"attention.sliding_window": 16})
     config = json.loads((CONFIGS / "meta-llama--Meta-Llama-3.1-8B.json").read_text())
-    make("llama", root / "scaled", rope_scaling=config["rope_scaling"], max_position_embeddings=131072)
+    make(
+        "llama",
+        root / "scaled",
+        rope_scaling=config["rope_scaling"],
+        max_position_embeddings=131072,
+    )
     shutil.copytree(root / "llama", root / "gpt2")
-    (root / "gpt2" / "config.json").write_text(json.dumps({"model_type": "gpt2", "n_embd": 64, "n_head": 4}))
+    (root / "gpt2" / "config.json").write_text(
+        json.dumps({"model_type": "gpt2", "n_embd": 64, "n_head": 4})
+    )
     shutil.copytree(root / "llama", root / "cut")
     weights = root / "cut" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
@@ -99,7 +128,9 @@ class Case:
     missing: str = ""
 
     def __str__(self) -> str:
-        return f"{self.source} {self.target}" + (f", without {self.missing}" if self.missing else "")
+        return f"{self.source} {self.target}" + (
+            f", without {self.missing}" if self.missing else ""
+        )
 
 
 EVERYTHING = [Case(source, target) for source in SOURCES for target in TARGETS]
@@ -110,10 +141,16 @@ WITHOUT = [
     for missing in MISSING[1:]
 ]
 ALWAYS = [
-    Case("sliding.json", TARGETS[0]), Case("sliding.gguf", TARGETS[0]), Case("sliding.json", "--as-is"),
-    Case("meta", TARGETS[0], "torch"), Case("meta", TARGETS[4], "torch"), Case("llama", TARGETS[5], "llama_cpp"),
-    Case("llama", TARGETS[17]), Case("llama", TARGETS[19]), Case("small.gguf", TARGETS[17]),
-]  # fmt: skip
+    Case("sliding.json", TARGETS[0]),
+    Case("sliding.gguf", TARGETS[0]),
+    Case("sliding.json", "--as-is"),
+    Case("meta", TARGETS[0], "torch"),
+    Case("meta", TARGETS[4], "torch"),
+    Case("llama", TARGETS[5], "llama_cpp"),
+    Case("llama", TARGETS[17]),
+    Case("llama", TARGETS[19]),
+    Case("small.gguf", TARGETS[17]),
+]
 CASES = [*ALWAYS, *sample([case for case in (*EVERYTHING, *WITHOUT) if case not in ALWAYS], 25)]
 
 
@@ -127,7 +164,9 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WritingHub]
 
 
 def hide(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a package be as if it were not installed, also for `command`, which then skips other tests."""
+    """Let a package be as if it were not installed, also for `command`, which then skips other
+    tests.
+    """
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.setattr(in_process, "skip_where_advised", lambda text: None)
 
@@ -144,7 +183,17 @@ def outputs(document: dict[str, Any]) -> list[dict[str, Any]]:
     return list(document["outputs"]) if "outputs" in document else [document]
 
 
-SAME = ("out", "recipe", "encoding", "schedule", "runtimes", "warnings", "fine_tuning", "notes", "skipped")
+SAME = (
+    "out",
+    "recipe",
+    "encoding",
+    "schedule",
+    "runtimes",
+    "warnings",
+    "fine_tuning",
+    "notes",
+    "skipped",
+)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -169,7 +218,8 @@ def test_a_run_does_what_its_plan_said(
     if not planned.stdout:
         assert (files_in(work), hub.repos) == (before, {}), "what is refused writes nothing"
         return
-    plan, run = json.loads(planned.stdout), json.loads(done.stdout)
+    plan = json.loads(planned.stdout)
+    run = json.loads(done.stdout)
     written = set[str]()
     for first, second in zip(outputs(plan), outputs(run), strict=True):
         assert {name: first[name] for name in SAME} == {name: second[name] for name in SAME}
@@ -189,7 +239,9 @@ def test_a_run_does_what_its_plan_said(
     assert new - extra == written - before - extra
 
 
-def test_the_check_finds_a_disagreement(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_check_finds_a_disagreement(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A package that goes missing after the plan."""
     shutil.copytree(models, tmp_path / "work")
     words = ("apply", "meta", "--yarn", "4")

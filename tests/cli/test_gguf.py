@@ -40,19 +40,34 @@ YARN = {"rope.scaling.type": string("yarn"), "rope.scaling.factor": f32(4)}
         (YARN, "original", "llama.cpp assumes 64"),
         ({"rope.scaling.yarn_attn_factor": f32(1.2)}, "dead-keys", "ignores yarn_attn_factor"),
         ({"rope.scaling.yarn_beta_fast": f32(8)}, "dead-keys", "ignores yarn_beta_fast"),
-        ({**YARN, "rope.scaling.original_context_length": u32(64)}, "context", "64, but factor x original is 256"),
-        ({"rope.scaling.type": string("longrope")}, "no-factors", "has no effect without factor tensors"),
+        (
+            {**YARN, "rope.scaling.original_context_length": u32(64)},
+            "context",
+            "64, but factor x original is 256",
+        ),
+        (
+            {"rope.scaling.type": string("longrope")},
+            "no-factors",
+            "has no effect without factor tensors",
+        ),
     ],
 )
-def test_inspect_sees_problems(run: Run, model: Path, edit: dict[str, object], code: str, words: str) -> None:
+def test_inspect_sees_problems(
+    run: Run, model: Path, edit: dict[str, object], code: str, words: str
+) -> None:
     path = edited(model, Edit({f"llama.{key}": value for key, value in edit.items()}))  # type: ignore[misc]
     problems = json.loads(run("inspect", path, "--json").stdout)["problems"]
     assert words in next(problem["message"] for problem in problems if problem["code"] == code)
 
 
-def test_ollama_gets_a_modelfile_with_the_new_context(run: Run, model: Path, tmp_path: Path) -> None:
+def test_ollama_gets_a_modelfile_with_the_new_context(
+    run: Run, model: Path, tmp_path: Path
+) -> None:
     done = run("apply", "model.gguf", "--yarn", "4", "--ollama")
-    assert "Next: ollama create model-yarn4 -f model-yarn4.Modelfile && ollama run model-yarn4\n" in done.stdout
+    assert (
+        "Next: ollama create model-yarn4 -f model-yarn4.Modelfile && ollama run model-yarn4\n"
+        in done.stdout
+    )
     modelfile = tmp_path / "model-yarn4.Modelfile"
     assert modelfile.read_text() == "FROM ./model-yarn4.gguf\nPARAMETER num_ctx 256\n"
     longer = ("apply", "model.gguf", "--yarn", "8", "--ollama", "--force", "-o", "model-yarn4.gguf")
@@ -60,7 +75,10 @@ def test_ollama_gets_a_modelfile_with_the_new_context(run: Run, model: Path, tmp
     assert modelfile.read_text() == "FROM ./model-yarn4.gguf\nPARAMETER num_ctx 512\n"
     modelfile.write_text("FROM ./other.gguf\n")
     again = run("apply", "model.gguf", "--yarn", "4", "--ollama", "--force")
-    assert (again.returncode, "Modelfile exists and has other contents" in again.stderr) == (1, True)
+    assert (again.returncode, "Modelfile exists and has other contents" in again.stderr) == (
+        1,
+        True,
+    )
     assert modelfile.read_text() == "FROM ./other.gguf\n"
 
 
@@ -82,16 +100,31 @@ def test_apply_writes_a_new_file_with_a_receipt_and_leaves_the_source_alone(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model-yarn4.gguf", "model.gguf"]
     again = run("apply", "model.gguf", "--yarn", "4")
     assert (again.returncode, "exists" in again.stderr) == (1, True)
-    assert run("apply", "model.gguf", "--yarn", "8", "-o", "model-yarn4.gguf", "--force").returncode == 0
+    assert (
+        run("apply", "model.gguf", "--yarn", "8", "-o", "model-yarn4.gguf", "--force").returncode
+        == 0
+    )
     assert "pass --replace" in run("apply", "model-yarn4.gguf", "--yarn", "2").stderr
-    back = run("apply", "model-yarn4.gguf", "--yarn", "4", "--replace", "--context", "256", "-o", "back.gguf")
+    back = run(
+        "apply",
+        "model-yarn4.gguf",
+        "--yarn",
+        "4",
+        "--replace",
+        "--context",
+        "256",
+        "-o",
+        "back.gguf",
+    )
     assert back.returncode == 0
     assert GgufFile.open(tmp_path / "back.gguf").get("llama.rope.scaling.factor") == 4.0
 
 
 def test_in_place(run: Run, tmp_path: Path) -> None:
     original = write(tmp_path / "plain.gguf").read_bytes()
-    planned = run("apply", "plain.gguf", "--yarn", "4", "--in-place", "--dry-run", "--explain").stdout
+    planned = run(
+        "apply", "plain.gguf", "--yarn", "4", "--in-place", "--dry-run", "--explain"
+    ).stdout
     assert "plain.gguf -> plain.gguf" in planned
     assert "llama.cpp reads it exactly" in planned
     assert (tmp_path / "plain.gguf").read_bytes() == original
@@ -103,15 +136,22 @@ def test_in_place(run: Run, tmp_path: Path) -> None:
     assert contents(tmp_path / "model.gguf") == before
     run("apply", "plain.gguf", "--yarn", "4", "-o", "new.gguf")
     keys = [GgufFile.open(tmp_path / name).header.values for name in ("model.gguf", "new.gguf")]
-    unequal = {key for key in keys[0].keys() | keys[1].keys() if keys[0].get(key) != keys[1].get(key)}
+    unequal = {
+        key for key in keys[0].keys() | keys[1].keys() if keys[0].get(key) != keys[1].get(key)
+    }
     assert unequal <= {"ropeconv.reserved", "ropeconv.json"}
 
 
-def test_validate_a_patched_file_to_the_last_bit_and_catch_a_broken_one(run: Run, tmp_path: Path, qwen2: Path) -> None:
+def test_validate_a_patched_file_to_the_last_bit_and_catch_a_broken_one(
+    run: Run, tmp_path: Path, qwen2: Path
+) -> None:
     run("apply", qwen2, "--as-is", "--to", "gguf", "--outtype", "q8_0", "-o", "plain.gguf")
     assert run("apply", "plain.gguf", "--yarn", "4").returncode == 0
     checked = run("validate", "plain-yarn4.gguf", "--against", "plain.gguf")
-    assert (checked.returncode, "Equal to the last bit." in checked.stdout) == (0, True), checked.stderr
+    assert (checked.returncode, "Equal to the last bit." in checked.stdout) == (
+        0,
+        True,
+    ), checked.stderr
     broken = edited(tmp_path / "plain-yarn4.gguf", Edit({"qwen2.rope.scaling.factor": f32(8)}))
     caught = run("validate", broken, "--against", "plain.gguf")
     assert caught.returncode == 3

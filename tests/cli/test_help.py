@@ -1,4 +1,6 @@
-"""The help: panels in one order, choices as choices, no types where nothing is typed, examples for every command."""
+"""The help: panels in one order, choices as choices, no types where nothing is typed, examples for
+every command.
+"""
 
 import contextlib
 import os
@@ -34,8 +36,15 @@ def panels(text: str) -> list[str]:
 
 def test_the_panels_of_apply_are_in_order(helps: dict[str, str]) -> None:
     assert panels(helps["apply"]) == [
-        METHOD, "Length", "Running", "Output", "Runtimes", "Hub", "General", EXPERT,
-    ]  # fmt: skip
+        METHOD,
+        "Length",
+        "Running",
+        "Output",
+        "Runtimes",
+        "Hub",
+        "General",
+        EXPERT,
+    ]
 
 
 def test_the_short_help_of_apply_fits_two_screens_and_names_the_long_one(run: Run) -> None:
@@ -51,7 +60,9 @@ def test_a_shell_completes_commands_and_options() -> None:
     for words in ("ropeconv ins", "ropeconv list fam", "ropeconv apply --ya"):
         env = {**os.environ, "_ROPECONV_COMPLETE": "complete_bash", "COMP_WORDS": words}
         env["COMP_CWORD"] = str(len(words.split()) - 1)
-        done = subprocess.run([sys.executable, "-m", "ropeconv"], env=env, capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, "-m", "ropeconv"], env=env, capture_output=True, text=True
+        )
         completions[words] = done.stdout.split()
     assert list(completions.values()) == [["inspect"], ["families"], ["--yarn"]]
 
@@ -69,7 +80,9 @@ BOXES = re.compile("[\u2500-\u257f]")
 
 
 @pytest.mark.parametrize("words", [(), ("list",), ("apply",), ("eval",)])
-def test_a_terminal_has_panels_and_a_pipe_has_text_that_can_be_searched(words: tuple[str, ...]) -> None:
+def test_a_terminal_has_panels_and_a_pipe_has_text_that_can_be_searched(
+    words: tuple[str, ...],
+) -> None:
     terminal, end = pty.openpty()
     in_terminal = {**os.environ, "COLUMNS": "200", "TERM": "xterm", "NO_COLOR": "1"}
     process = subprocess.Popen([*ROPECONV, *words, "--help"], stdout=end, env=in_terminal)
@@ -83,7 +96,9 @@ def test_a_terminal_has_panels_and_a_pipe_has_text_that_can_be_searched(words: t
     assert BOXES.search(panels)
     assert "\x1b[3" not in panels, "a colour, in spite of NO_COLOR"
 
-    text = subprocess.run([*ROPECONV, *words, "--help"], capture_output=True, text=True, check=True).stdout
+    text = subprocess.run(
+        [*ROPECONV, *words, "--help"], capture_output=True, text=True, check=True
+    ).stdout
     assert not BOXES.search(text)
     assert "\x1b" not in text
     assert words_of(text) - words_of(plain(panels)) == set(), "markup of rich, or a cut line"
@@ -111,21 +126,29 @@ def test_every_command(helps: dict[str, str], name: str) -> None:
     [
         ("apply", "nowhere", "--yarn", "4", "--to", "onnx"),
         ("apply", "nowhere", "--yarn", "4", "--encoding", "inline"),
-        ("apply", "nowhere", "--yarn", "4", "--fold-into", "v"), ("apply", "nowhere", "--yarn", "4", "--log-n", "half"),
+        ("apply", "nowhere", "--yarn", "4", "--fold-into", "v"),
+        ("apply", "nowhere", "--yarn", "4", "--log-n", "half"),
         ("apply", "nowhere", "--yarn", "4", "--validate", "tpu"),
         ("validate", "nowhere", "--against", "nowhere", "--dtype", "int8"),
         ("validate", "nowhere", "--against", "nowhere", "--model", "x"),
-        ("apply", "nowhere", "--yarn", "4", "--private"), ("apply", "nowhere", "--yarn", "4", "--token", "hf_x"),
-        ("apply", "nowhere", "--as-is", "--replace"), ("list", "methods", "nothing"), ("--yarn", "4", "nowhere"),
+        ("apply", "nowhere", "--yarn", "4", "--private"),
+        ("apply", "nowhere", "--yarn", "4", "--token", "hf_x"),
+        ("apply", "nowhere", "--as-is", "--replace"),
+        ("list", "methods", "nothing"),
+        ("--yarn", "4", "nowhere"),
     ],
-)  # fmt: skip
-def test_what_is_wrong_is_said_before_anything_runs(refuses: Refuses, arguments: tuple[str, ...]) -> None:
+)
+def test_what_is_wrong_is_said_before_anything_runs(
+    refuses: Refuses, arguments: tuple[str, ...]
+) -> None:
     """`nowhere` does not exist, which would be exit code 1."""
     refuses(2, "", *arguments)
 
 
 def test_the_words_of_other_tools_lead_to_what_is_there() -> None:
     options = {flag for name in COMMANDS for option in find(name).options for flag in option.opts}
-    assert {meant for meant in OTHER_COMMANDS.values() if not meant.startswith("--")} <= COMMANDS.keys()
+    assert {
+        meant for meant in OTHER_COMMANDS.values() if not meant.startswith("--")
+    } <= COMMANDS.keys()
     assert {meant.partition(" ")[0] for meant in OTHER_OPTIONS.values()} <= options
     assert not {*OTHER_COMMANDS} & COMMANDS.keys()

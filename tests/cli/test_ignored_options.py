@@ -1,4 +1,6 @@
-"""No option is accepted and ignored: beside every other option of a command it changes the result, or it is refused."""
+"""No option is accepted and ignored: beside every other option of a command it changes the result,
+or it is refused.
+"""
 
 import contextlib
 import hashlib
@@ -20,20 +22,61 @@ from .conftest import Refuses
 
 TIMES = re.compile(rb"[\d.]+ (s|min|h)\b|\"seconds\": [\d.]+")
 VALUES: dict[str, str | tuple[str, ...]] = {
-    "--adapter": "lora", "--alpha": "2", "--at": "512", "--attention-factor": "1.3", "--beta": "16",
-    "--beta-fast": "4", "--beta-slow": "2", "--by-parts": "4", "--carrier": "llama", "--certificate": "proof.txt",
-    "--context": "512", "--draft": "draft", "--dual-chunk": "drop", "--dynamic": ("yarn:4", "--at", "512"),
-    "--encoding": "factors", "--family": "mistral", "--fold-into": "q", "--head-dim": "64",
-    "--high-freq-factor": "3", "--inv-freq": "list.json", "--linear": "2", "--llama3": "2", "--log-n": "clamped",
-    "--log-n-length": "32", "--longrope": "factors.json", "--low-freq-factor": "2", "--measured": "result.json",
-    "--mixed": "2", "--mixed-exponent": "0.7", "--mscale": "0.7", "--mscale-all-dim": "0.7", "--ntk": "2",
-    "--ntk-fixed": "2", "--ntk-old": "2", "--original-context": "48", "--out": "elsewhere", "--outtype": "f16",
-    "--piecewise": "10000,500000,16", "--pre": "llama-bpe", "--push": "me/new", "--quantized-by": "me",
-    "--recipe": "recipe.json", "--rotary-dim": "32", "--runtime": "vllm",
-    "--temperature-intercept": "1.1", "--temperature-slope": "0.2", "--theta": "20000", "--theta-bound": "512",
-    "--theta-for": "512", "--to": "gguf", "--up-to": "100", "--validate": "cpu", "--windows": "3",
+    "--adapter": "lora",
+    "--alpha": "2",
+    "--at": "512",
+    "--attention-factor": "1.3",
+    "--beta": "16",
+    "--beta-fast": "4",
+    "--beta-slow": "2",
+    "--by-parts": "4",
+    "--carrier": "llama",
+    "--certificate": "proof.txt",
+    "--context": "512",
+    "--draft": "draft",
+    "--dual-chunk": "drop",
+    "--dynamic": ("yarn:4", "--at", "512"),
+    "--encoding": "factors",
+    "--family": "mistral",
+    "--fold-into": "q",
+    "--head-dim": "64",
+    "--high-freq-factor": "3",
+    "--inv-freq": "list.json",
+    "--linear": "2",
+    "--llama3": "2",
+    "--log-n": "clamped",
+    "--log-n-length": "32",
+    "--longrope": "factors.json",
+    "--low-freq-factor": "2",
+    "--measured": "result.json",
+    "--mixed": "2",
+    "--mixed-exponent": "0.7",
+    "--mscale": "0.7",
+    "--mscale-all-dim": "0.7",
+    "--ntk": "2",
+    "--ntk-fixed": "2",
+    "--ntk-old": "2",
+    "--original-context": "48",
+    "--out": "elsewhere",
+    "--outtype": "f16",
+    "--piecewise": "10000,500000,16",
+    "--pre": "llama-bpe",
+    "--push": "me/new",
+    "--quantized-by": "me",
+    "--recipe": "recipe.json",
+    "--rotary-dim": "32",
+    "--runtime": "vllm",
+    "--temperature-intercept": "1.1",
+    "--temperature-slope": "0.2",
+    "--theta": "20000",
+    "--theta-bound": "512",
+    "--theta-for": "512",
+    "--to": "gguf",
+    "--up-to": "100",
+    "--validate": "cpu",
+    "--windows": "3",
     "--yarn": "2",
-}  # fmt: skip
+}
 
 MODES: dict[str, tuple[str, ...]] = {
     "frequencies of a method": ("plot", "--yarn", "4", "--original-context", "64", "--json"),
@@ -52,11 +95,27 @@ MODES: dict[str, tuple[str, ...]] = {
     "plan of a GGUF file": ("apply", "model.gguf", "--yarn", "4", "--to", "gguf", "--dry-run"),
 }
 PERMISSIONS = {
-    "--force", "--replace", "--all-files", "--ignore-receipt", "--trust-remote-code", "--fresh",
-    "--exit-code", "--fail-if", "--budget",
-}  # fmt: skip
+    "--force",
+    "--replace",
+    "--all-files",
+    "--ignore-receipt",
+    "--trust-remote-code",
+    "--fresh",
+    "--exit-code",
+    "--fail-if",
+    "--budget",
+}
 """Options that allow or forbid something, which need not occur."""
-WAYS = {"--quiet", "--device", "--device-map", "--dtype", "--no-fsync", "--workers", "--link", "--checksum"}
+WAYS = {
+    "--quiet",
+    "--device",
+    "--device-map",
+    "--dtype",
+    "--no-fsync",
+    "--workers",
+    "--link",
+    "--checksum",
+}
 """Options that say how something is done, and not what."""
 OF_EXECUTION = {"--validate", "--ollama", "--out", "--report", "--plot"}
 """Options that a dry run accepts, since it stands for the run without --dry-run."""
@@ -76,15 +135,20 @@ def options(command: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def observe(command: list[str], folder: Path) -> tuple[int, str, dict[str, str]]:
-    """Exit code, output without times, and the files that a command left, which are removed again."""
-    out, before = io.StringIO(), set(folder.rglob("*"))
+    """Exit code, output without times, and the files that a command left, which are removed
+    again.
+    """
+    out = io.StringIO()
+    before = set(folder.rglob("*"))
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
         code = errors.run(lambda **kwargs: app(command, **kwargs))
     files = {}
     for path in sorted(set(folder.rglob("*")) - before, reverse=True):
         if path.is_file():
             content = path.read_bytes()
-            files[str(path.relative_to(folder))] = hashlib.sha256(TIMES.sub(b"", content)).hexdigest()
+            files[str(path.relative_to(folder))] = hashlib.sha256(
+                TIMES.sub(b"", content)
+            ).hexdigest()
             path.unlink()
         else:
             path.rmdir()
@@ -97,7 +161,9 @@ def ignored(command: list[str], accepted: set[str], folder: Path) -> list[str]:
     assert plain[0] in (0, 3), plain
     flags = []
     for flag, spelled in options(command[0]):
-        if flag not in {*command, *accepted} and (done := observe([*command, *spelled], folder))[0] in (0, 3):
+        if flag not in {*command, *accepted} and (done := observe([*command, *spelled], folder))[
+            0
+        ] in (0, 3):
             flags += [flag] if done == plain else []
     return flags
 
@@ -115,13 +181,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "text.txt").write_text(text)
     (folder / "other.txt").write_text(text[::-1])
     (folder / "list.json").write_text(json.dumps([0.9**k for k in range(32)]))
-    (folder / "factors.json").write_text(json.dumps({"long_factor": [2.0] * 32, "short_factor": [1.0] * 32}))
-    (folder / "recipe.json").write_text(json.dumps({"method": "linear", "parameters": {"factor": 3.0}}))
+    (folder / "factors.json").write_text(
+        json.dumps({"long_factor": [2.0] * 32, "short_factor": [1.0] * 32})
+    )
+    (folder / "recipe.json").write_text(
+        json.dumps({"method": "linear", "parameters": {"factor": 3.0}})
+    )
     return folder
 
 
 @pytest.mark.parametrize("mode", sample(list(MODES), 4))
-def test_no_option_is_accepted_and_ignored(mode: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_option_is_accepted_and_ignored(
+    mode: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     command = list(MODES[mode])
     monkeypatch.chdir(folder)
     accepted = PERMISSIONS | WAYS | (OF_EXECUTION if "--dry-run" in command else set())
@@ -141,5 +213,7 @@ def test_no_option_is_accepted_and_ignored(mode: str, folder: Path, monkeypatch:
         ("validate out --against model --text text.txt --seed 0", "--seed"),
     ],
 )
-def test_an_option_without_effect_is_refused_before_anything_is_read(command: str, flag: str, refuses: Refuses) -> None:
+def test_an_option_without_effect_is_refused_before_anything_is_read(
+    command: str, flag: str, refuses: Refuses
+) -> None:
     refuses(2, f"ropeconv: {flag} ", *command.split())

@@ -14,7 +14,12 @@ from ..support.models import make
 from ..support.printed import printed_commands, run_line
 from ..support.tiny_gguf import make as make_gguf
 
-PLACES = {"FILE": "text.txt", "MODEL": "../data/model", "CHECKPOINT": "../data/model", "TARGET": "../data/model"}
+PLACES = {
+    "FILE": "text.txt",
+    "MODEL": "../data/model",
+    "CHECKPOINT": "../data/model",
+    "TARGET": "../data/model",
+}
 """Words in capitals of printed lines, which the reader replaces."""
 
 PRINTS = {
@@ -106,7 +111,9 @@ def here(data: Path, tmp_path: Path) -> Path:
     shutil.copytree(data / "model", folder / "beside")
     (folder / "sub folder").mkdir()
     (folder / "text.txt").write_text((Path(__file__).parents[2] / "LICENSE").read_text())
-    (folder / "frequencies.json").write_text(json.dumps([10000.0 ** (-2 * pair / 64) / 2 for pair in range(32)]))
+    (folder / "frequencies.json").write_text(
+        json.dumps([10000.0 ** (-2 * pair / 64) / 2 for pair in range(32)])
+    )
     return folder
 
 

@@ -1,4 +1,6 @@
-"""Places that do not exist yet: their folders are made where something is written, and nowhere else."""
+"""Places that do not exist yet: their folders are made where something is written, and nowhere
+else.
+"""
 
 import csv
 import json
@@ -44,17 +46,29 @@ def test_pictures_in_new_folders(run: Run, tmp_path: Path, option: str) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        "apply model --yarn 4 -o a/b --dry-run", "apply model --mixed 4 --encoding native -o a/b",
-        "apply model --yarn 4 -o model/in/side", "apply model model --yarn 4 -o model/in/side",
-        "apply model missing --yarn 4 -o m.gguf/x", "apply model --yarn 4 -o m.gguf/x", "restore model -o a/b",
-        "apply m.gguf --yarn 4 -o a/b/x", "plot model --inv-freq m.gguf -o a/b.csv", "plot missing -o a/b.csv",
-        "train-config model --for trl -o a/b.py", "bound 2k --certificate m.gguf/x", "bound 2k --certificate model",
-        "plot model --yarn 4 -o m.gguf/x.csv", "profiles model yarn:4 --dry-run -o a/b",
+        "apply model --yarn 4 -o a/b --dry-run",
+        "apply model --mixed 4 --encoding native -o a/b",
+        "apply model --yarn 4 -o model/in/side",
+        "apply model model --yarn 4 -o model/in/side",
+        "apply model missing --yarn 4 -o m.gguf/x",
+        "apply model --yarn 4 -o m.gguf/x",
+        "restore model -o a/b",
+        "apply m.gguf --yarn 4 -o a/b/x",
+        "plot model --inv-freq m.gguf -o a/b.csv",
+        "plot missing -o a/b.csv",
+        "train-config model --for trl -o a/b.py",
+        "bound 2k --certificate m.gguf/x",
+        "bound 2k --certificate model",
+        "plot model --yarn 4 -o m.gguf/x.csv",
+        "profiles model yarn:4 --dry-run -o a/b",
     ],
-)  # fmt: skip
-def test_nothing_is_made_where_nothing_is_written(run: Run, llama: Path, tmp_path: Path, words: str) -> None:
+)
+def test_nothing_is_made_where_nothing_is_written(
+    run: Run, llama: Path, tmp_path: Path, words: str
+) -> None:
     write(tmp_path / "m.gguf")
-    before, there = hashes(tmp_path), folders(tmp_path)
+    before = hashes(tmp_path)
+    there = folders(tmp_path)
     done = run(*words.split())
     assert (done.returncode == 0) == ("--dry-run" in words), done.stderr
     assert "Traceback" not in done.stderr
@@ -70,14 +84,20 @@ def test_a_failure_removes_the_folders_that_it_made(tmp_path: Path) -> None:
         (tmp_path / "there/a/b/x").touch()
     with made_folder(tmp_path / "there"):
         pass
-    assert folders(tmp_path) == {"there", "there/a", "there/a/b"}  # the control: what holds a file stays
+    assert folders(tmp_path) == {
+        "there",
+        "there/a",
+        "there/a/b",
+    }  # the control: what holds a file stays
 
 
 def test_a_table_of_numbers(run: Run, tmp_path: Path) -> None:
     done = run("plot", "--theta", "10000", "--head-dim", "8", "--linear", "4", "-o", "x.csv")
     assert (done.returncode, done.stdout, "Wrote x.csv" in done.stderr) == (0, "", True)
     rows = list(csv.DictReader((tmp_path / "x.csv").open()))
-    assert [float(row["inv_freq"]) for row in rows] == pytest.approx([0.25, 0.025, 0.0025, 0.00025], rel=1e-12)
+    assert [float(row["inv_freq"]) for row in rows] == pytest.approx(
+        [0.25, 0.025, 0.0025, 0.00025], rel=1e-12
+    )
     assert [float(row["divided_by"]) for row in rows] == pytest.approx([4, 4, 4, 4])
     assert float(rows[0]["wavelength"]) == pytest.approx(25.132741228718345)
     again = json.loads(run("plot", "--head-dim", "8", "--inv-freq", "x.csv", "--json").stdout)
@@ -86,7 +106,9 @@ def test_a_table_of_numbers(run: Run, tmp_path: Path) -> None:
 
 
 def test_a_table_of_several_methods(run: Run, tmp_path: Path) -> None:
-    run("plot", "--theta", "10000", "--head-dim", "8", "--linear", "4", "--yarn", "4", "-o", "x.csv")
+    run(
+        "plot", "--theta", "10000", "--head-dim", "8", "--linear", "4", "--yarn", "4", "-o", "x.csv"
+    )
     rows = list(csv.DictReader((tmp_path / "x.csv").open()))
     assert [len({row["schedule"] for row in rows}), len(rows)] == [2, 8]
 
@@ -94,14 +116,17 @@ def test_a_table_of_several_methods(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "answer"),
     [
-        ("plot --theta 10000 -o x.json", "print them with --json"), ("plot --theta 10000 -o x.pdf", "plot.svg"),
+        ("plot --theta 10000 -o x.json", "print them with --json"),
+        ("plot --theta 10000 -o x.pdf", "plot.svg"),
         ("plot --theta 10000 --dark -o x.csv", "is for a picture"),
-        ("eval model --text t -o x.html", "--report writes a page"), ("eval model --text t -o x.csv", "result.json"),
-        ("eval model --text t --report x.json", "report.html"), ("validate model --report x.svg", "report.html"),
+        ("eval model --text t -o x.html", "--report writes a page"),
+        ("eval model --text t -o x.csv", "result.json"),
+        ("eval model --text t --report x.json", "report.html"),
+        ("validate model --report x.svg", "report.html"),
         ("tune model --text t --context 8k -o x.png", "--plot a picture"),
         ("eval model --text t -o model", "is a folder"),
     ],
-)  # fmt: skip
+)
 def test_another_kind_of_file_is_answered_with_the_word(
     run: Run, llama: Path, tmp_path: Path, words: str, answer: str
 ) -> None:
@@ -117,4 +142,8 @@ def test_a_shorter_length_of_training(run: Run, llama: Path) -> None:
     whole = run("train-config", "model-yarn4", "--for", "axolotl", "--context", "256")
     assert ("sequence_len: 256\n" in whole.stdout, "not trained" in whole.stderr) == (True, False)
     longer = run("train-config", "model-yarn4", "--for", "axolotl", "--context", "512")
-    assert (longer.returncode, longer.stdout, "bake that length first" in longer.stderr) == (2, "", True)
+    assert (longer.returncode, longer.stdout, "bake that length first" in longer.stderr) == (
+        2,
+        "",
+        True,
+    )

@@ -1,4 +1,6 @@
-"""The process of the command line: what it imports, closed and broken streams, signals, and unexpected errors."""
+"""The process of the command line: what it imports, closed and broken streams, signals, and
+unexpected errors.
+"""
 
 import json
 import os
@@ -36,17 +38,23 @@ def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
 
 def test_windows_is_refused_in_one_sentence(tmp_path: Path) -> None:
     program = "import os, ropeconv.cli; os.name = 'nt'; ropeconv.cli.main()"
-    done = subprocess.run([sys.executable, "-c", program, "--help"], cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program, "--help"], cwd=tmp_path, capture_output=True, text=True
+    )
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == (
-        "ropeconv: Windows is not supported; run ropeconv in WSL (`wsl --install`), or on Linux or macOS\n"
+    assert (
+        done.stderr
+        == "ropeconv: Windows is not supported; run ropeconv in WSL (`wsl --install`), or on Linux"
+        " or macOS\n"
     )
 
 
 def test_a_full_disk_behind_the_output_is_said(tmp_path: Path) -> None:
     done = shell(f"{ROPECONV} list methods > /dev/full", tmp_path)
     assert done.returncode == 1
-    assert re.fullmatch(r"ropeconv: No space left on device: the output; .* and the free space\n", done.stderr)
+    assert re.fullmatch(
+        r"ropeconv: No space left on device: the output; .* and the free space\n", done.stderr
+    )
 
 
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
@@ -58,7 +66,9 @@ def test_signals_end_a_run_with_a_sentence(stop: signal.Signals, tmp_path: Path)
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         process = subprocess.Popen(command, text=True, cwd=tmp_path, env=environment, **pipes)  # type: ignore[call-overload]
         connection, _ = silent.accept()
-        while b"me/tiny" not in connection.recv(4096):  # others may look for a server that had this port
+        while b"me/tiny" not in connection.recv(
+            4096
+        ):  # others may look for a server that had this port
             connection, _ = silent.accept()
         process.send_signal(stop)
         _, words = process.communicate(timeout=60)
@@ -89,7 +99,10 @@ def test_a_terminal_without_unicode_gets_escapes(tmp_path: Path) -> None:
     ],
 )
 def test_errors_of_python_are_sentences_and_tracebacks_where_they_are_asked_for(
-    problem: Exception, words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    problem: Exception,
+    words: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def app(**options: object) -> None:
         raise problem
@@ -127,10 +140,15 @@ sys.exit(code)
         ("list", "archs"),
         ("inspect", "model"),
         ("apply", "model", "--mixed", "4", "--dry-run", "--json"),
-        *(pytest.param(("list", name), marks=pytest.mark.nightly) for name in ("methods", "families", "runtimes")),
+        *(
+            pytest.param(("list", name), marks=pytest.mark.nightly)
+            for name in ("methods", "families", "runtimes")
+        ),
     ],
 )
-def test_no_heavy_module_is_imported(llama: Path, tmp_path: Path, arguments: tuple[str, ...]) -> None:
+def test_no_heavy_module_is_imported(
+    llama: Path, tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
     command = [sys.executable, "-c", WATCH, *arguments]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -162,7 +180,9 @@ SECOND = {"factor": 16.0, "low_freq_factor": 1.0, "high_freq_factor": 1.0}
     ],
 )
 @pytest.mark.parametrize("revision", ["first", "second"])
-def test_both_revisions_of_llama_4_scout(run: Run, tmp_path: Path, revision: str, command: tuple[str, ...]) -> None:
+def test_both_revisions_of_llama_4_scout(
+    run: Run, tmp_path: Path, revision: str, command: tuple[str, ...]
+) -> None:
     config = json.loads((CONFIGS / f"{SCOUT}.json").read_text())
     if revision == "second":
         config["text_config"]["rope_scaling"].update(SECOND)

@@ -36,7 +36,9 @@ def _names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-def test_several_sources_are_as_if_each_were_alone(run: Run, llama: Path, second: Path, tmp_path: Path) -> None:
+def test_several_sources_are_as_if_each_were_alone(
+    run: Run, llama: Path, second: Path, tmp_path: Path
+) -> None:
     given = ("apply", "model", "second", "--yarn", "4", "-o", "out/")
     planned = run(*given, "--dry-run")
     assert "model: 64 -> 256 tokens with --yarn 4" in planned.stdout
@@ -55,7 +57,18 @@ def test_several_sources_are_as_if_each_were_alone(run: Run, llama: Path, second
 
 
 def test_several_outputs_of_one_source(run: Run, qwen2: Path, tmp_path: Path) -> None:
-    outputs = ("--to", "safetensors", "--to", "gguf", "--outtype", "q8_0", "--outtype", "bf16", "--pre", "gpt-2")
+    outputs = (
+        "--to",
+        "safetensors",
+        "--to",
+        "gguf",
+        "--outtype",
+        "q8_0",
+        "--outtype",
+        "bf16",
+        "--pre",
+        "gpt-2",
+    )
     readers = ("--runtime", "transformers", "--runtime", "llama.cpp")
     done = run("apply", "qwen2", "--yarn", "4", *outputs, *readers, "--all-files", "--json")
     assert done.returncode == 0, done.stderr
@@ -70,7 +83,9 @@ def test_several_outputs_of_one_source(run: Run, qwen2: Path, tmp_path: Path) ->
     assert single.keys() == data["outputs"][0].keys()
 
 
-def test_a_failure_of_one_leaves_the_others(run: Run, llama: Path, second: Path, tmp_path: Path) -> None:
+def test_a_failure_of_one_leaves_the_others(
+    run: Run, llama: Path, second: Path, tmp_path: Path
+) -> None:
     config = json.loads((second / "config.json").read_text())
     (second / "config.json").write_text(json.dumps(config | {"model_type": "gpt2"}))
     done = run("apply", "second", "nowhere", "model", "--yarn", "4", "--json")
@@ -80,14 +95,20 @@ def test_a_failure_of_one_leaves_the_others(run: Run, llama: Path, second: Path,
     assert "1 of 3 outputs were made; refused: second, nowhere." in done.stderr
     data = json.loads(done.stdout)
     assert [output["out"] for output in data["outputs"]] == ["model-yarn4"]
-    assert [(failure["source"], failure["exit_code"]) for failure in data["failed"]] == [("second", 1), ("nowhere", 1)]
+    assert [(failure["source"], failure["exit_code"]) for failure in data["failed"]] == [
+        ("second", 1),
+        ("nowhere", 1),
+    ]
     assert (tmp_path / "model-yarn4" / "config.json").is_file()
 
 
-def test_the_same_command_goes_on_where_it_ended(run: Run, llama: Path, second: Path, tmp_path: Path) -> None:
+def test_the_same_command_goes_on_where_it_ended(
+    run: Run, llama: Path, second: Path, tmp_path: Path
+) -> None:
     given = ("apply", "model", "second", "--yarn", "4")
     assert run(*given, "-q").returncode == 0
-    whole, written = hashes(tmp_path / "second-yarn4"), (tmp_path / "model-yarn4" / "config.json").stat().st_mtime_ns
+    whole = hashes(tmp_path / "second-yarn4")
+    written = (tmp_path / "model-yarn4" / "config.json").stat().st_mtime_ns
     shutil.rmtree(tmp_path / "second-yarn4")
     again = run(*given)
     assert again.returncode == 0, again.stderr
@@ -97,29 +118,60 @@ def test_the_same_command_goes_on_where_it_ended(run: Run, llama: Path, second: 
     weights = tmp_path / "model-yarn4" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"x")
     changed = run(*given)
-    assert (changed.returncode, "with --force to replace it" in changed.stderr) == (3, True), "nor what was changed"
+    assert (changed.returncode, "with --force to replace it" in changed.stderr) == (
+        3,
+        True,
+    ), "nor what was changed"
     other = run("apply", "model", "second", "--yarn", "4", "--beta-fast", "16")
     assert other.returncode == 1
-    assert other.stderr.count("exists; choose another place") == 2, "what another command wrote is not taken"
+    assert other.stderr.count("exists; choose another place") == 2, (
+        "what another command wrote is not taken"
+    )
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("model", "model/", "--yarn", "4"), "model and model/ would both be written to model-yarn4"),
+        (
+            ("model", "model/", "--yarn", "4"),
+            "model and model/ would both be written to model-yarn4",
+        ),
         (("model", "second", "--yarn", "4", "-o", "a.gguf"), "-o a.gguf is one file"),
-        (("model", "second", "--yarn", "4", "--push", "me/x"), "--push publishes the output of one SOURCE"),
+        (
+            ("model", "second", "--yarn", "4", "--push", "me/x"),
+            "--push publishes the output of one SOURCE",
+        ),
         (
             ("model", "--to", "gguf", "--to", "safetensors", "--yarn", "4", "--push", "me/x"),
             "--push publishes one folder",
         ),
-        (("second", "a.gguf", "--to", "gguf", "--outtype", "q8_0", "--yarn", "4"), "a.gguf: a GGUF file keeps"),
+        (
+            ("second", "a.gguf", "--to", "gguf", "--outtype", "q8_0", "--yarn", "4"),
+            "a.gguf: a GGUF file keeps",
+        ),
         (("a.gguf", "b.gguf", "--yarn", "4", "--in-place", "-o", "out"), "leave -o out"),
-        (("model", "model-yarn4", "--theta", "20000", "--replace", "--force", "-o", "model-theta"), ""),
+        (
+            (
+                "model",
+                "model-yarn4",
+                "--theta",
+                "20000",
+                "--replace",
+                "--force",
+                "-o",
+                "model-theta",
+            ),
+            "",
+        ),
     ],
 )
 def test_a_wrong_command_line_writes_nothing(
-    arguments: tuple[str, ...], words: str, refuses: Refuses, llama: Path, second: Path, tmp_path: Path
+    arguments: tuple[str, ...],
+    words: str,
+    refuses: Refuses,
+    llama: Path,
+    second: Path,
+    tmp_path: Path,
 ) -> None:
     write(tmp_path / "a.gguf")
     write(tmp_path / "b.gguf")
@@ -130,35 +182,67 @@ def test_a_wrong_command_line_writes_nothing(
     refuses(2, words, "apply", *arguments)
 
 
-def test_quantisations_go_into_one_repository_in_one_commit(process: Run, qwen2: Path, tmp_path: Path) -> None:
-    arguments = ("apply", "qwen2", "--yarn", "4", "--to", "gguf", "--outtype", "q8_0", "--outtype", "f16")
+def test_quantisations_go_into_one_repository_in_one_commit(
+    process: Run, qwen2: Path, tmp_path: Path
+) -> None:
+    arguments = (
+        "apply",
+        "qwen2",
+        "--yarn",
+        "4",
+        "--to",
+        "gguf",
+        "--outtype",
+        "q8_0",
+        "--outtype",
+        "f16",
+    )
     with serving_writes(tmp_path / "hub") as hub:
         environment = {**hub.environment(tmp_path / "home"), "HF_TOKEN": "hf_sesame"}
         shown = process(*arguments, "--push", "me/quants", "--dry-run", "--json", env=environment)
         assert shown.returncode == 0, shown.stderr
         uploads = json.loads(shown.stdout)["publication"]["uploads"]
-        assert len([upload for upload in uploads if upload["name"].endswith(".gguf") and upload["bytes"]]) == 2
+        assert (
+            len(
+                [
+                    upload
+                    for upload in uploads
+                    if upload["name"].endswith(".gguf") and upload["bytes"]
+                ]
+            )
+            == 2
+        )
         done = process(*arguments, "--push", "me/quants", env=environment)
         assert done.returncode == 0, done.stderr
-        assert done.stdout.splitlines()[-1] == f"{hub.url}/me/quants/commit/{hub.commit('me/quants')}"
+        assert (
+            done.stdout.splitlines()[-1] == f"{hub.url}/me/quants/commit/{hub.commit('me/quants')}"
+        )
         assert len(hub.messages) == 1
         names = {name for name in _names(hub.repos["me/quants"]) if name.endswith(".gguf")}
         assert {name.rpartition("-")[2] for name in names} == {"Q8_0.gguf", "F16.gguf"}
-        by = {GgufFile.open(path).get("general.quantized_by") for path in tmp_path.glob("*Q8_0.gguf")}
+        by = {
+            GgufFile.open(path).get("general.quantized_by") for path in tmp_path.glob("*Q8_0.gguf")
+        }
         assert by == {"me"}
-        assert {GgufFile.open(path).get("general.quantized_by") for path in tmp_path.glob("*F16.gguf")} == {None}
+        assert {
+            GgufFile.open(path).get("general.quantized_by") for path in tmp_path.glob("*F16.gguf")
+        } == {None}
         assert {path.read_bytes() for path in hub.repos["me/quants"].glob("*.gguf")} == {
             path.read_bytes() for path in tmp_path.glob("*.gguf")
         }
 
 
 def test_a_batch_is_short_and_ends_with_one_summary(run: Run, tmp_path: Path) -> None:
-    """Thirteen models, of which one is refused: two lines for each, what they share once, and the count last."""
+    """Thirteen models, of which one is refused: two lines for each, what they share once, and the
+    count last.
+    """
     names = [f"m{number:02d}" for number in range(12)]
     for number, name in enumerate(names):
         make("llama", tmp_path / name, seed=number)
     (tmp_path / "odd").mkdir()
-    (tmp_path / "odd" / "config.json").write_text('{"model_type": "gpt2", "n_embd": 64, "n_head": 4}')
+    (tmp_path / "odd" / "config.json").write_text(
+        '{"model_type": "gpt2", "n_embd": 64, "n_head": 4}'
+    )
     given = ("apply", *names, "odd", "--yarn", "64", "-o", "long/")
 
     planned = run(*given, "--dry-run")
@@ -171,7 +255,10 @@ def test_a_batch_is_short_and_ends_with_one_summary(run: Run, tmp_path: Path) ->
     assert done.stdout.count("Wrote ") == 12
     assert done.stderr.count("ine-tun") == 1, "what holds for all is said once"
     assert done.stderr.count("ropeconv: odd") == 1
-    assert done.stderr.rstrip().splitlines()[-1] == "12 of 13 outputs were made, in long; refused: odd."
+    assert (
+        done.stderr.rstrip().splitlines()[-1]
+        == "12 of 13 outputs were made, in long; refused: odd."
+    )
     full = run(*given, "--explain", "--dry-run")
     assert full.stdout.count("Encodings") == 12, "with --explain each has all of it"
 
@@ -182,11 +269,15 @@ def test_a_note_of_some_names_them(run: Run, llama: Path, second: Path, tmp_path
     done = run("apply", "model", "second", "--yarn", "1k")
     assert done.returncode == 0, done.stderr
     notes = [line for line in done.stderr.splitlines() if "times the trained" in line]
-    assert [note.partition(":")[0] for note in notes] == ["Note (model)"], "16 times 64, and 4 times 256"
+    assert [note.partition(":")[0] for note in notes] == ["Note (model)"], (
+        "16 times 64, and 4 times 256"
+    )
     assert done.stderr.rstrip().splitlines()[-1] == "2 of 2 outputs were made."
 
 
-def test_a_failure_of_a_run_is_not_a_refusal(run: Run, llama: Path, second: Path, tmp_path: Path) -> None:
+def test_a_failure_of_a_run_is_not_a_refusal(
+    run: Run, llama: Path, second: Path, tmp_path: Path
+) -> None:
     """What an earlier run of the same command wrote was changed since, which only the run finds."""
     given = ("apply", "model", "second", "nowhere", "--yarn", "4")
     assert run(*given).returncode == 1
@@ -194,7 +285,10 @@ def test_a_failure_of_a_run_is_not_a_refusal(run: Run, llama: Path, second: Path
     weights.write_bytes(weights.read_bytes()[:-1] + b"x")
     done = run(*given)
     assert done.returncode == 3
-    assert done.stderr.rstrip().splitlines()[-1] == "1 of 3 outputs were made; refused: nowhere; failed: second."
+    assert (
+        done.stderr.rstrip().splitlines()[-1]
+        == "1 of 3 outputs were made; refused: nowhere; failed: second."
+    )
 
 
 @pytest.mark.parametrize("sources", [("model",), ("model", "second")])
@@ -205,6 +299,8 @@ def test_a_dry_run_says_that_a_place_is_taken(
     (tmp_path / "model-yarn4" / "mine.txt").write_text("text")
     planned = run("apply", *sources, "--yarn", "4", "--dry-run")
     done = run("apply", *sources, "--yarn", "4")
-    complaints = [[line for line in each.stderr.splitlines() if "exists" in line] for each in (planned, done)]
+    complaints = [
+        [line for line in each.stderr.splitlines() if "exists" in line] for each in (planned, done)
+    ]
     assert complaints[0] == complaints[1] != []
     assert (planned.returncode, done.returncode) == (1, 1)

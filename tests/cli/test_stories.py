@@ -22,23 +22,50 @@ WORKS = {
         "apply model --context 1k --original-context 512",
         "Wrote model-yarn1k",
     ),
-    "Qwen2.5 to 128k": ("apply qwen.json --context 128k", "32,768 -> 131,072 tokens with --yarn 128k"),
-    "Qwen2.5 to 128k, for vLLM": ("apply qwen.json --context 128k --runtime vllm", "supported  vLLM"),
-    "for vLLM": ("apply model --yarn 4 --runtime vllm", "Next: vllm serve model-yarn4 --max-model-len 256"),
+    "Qwen2.5 to 128k": (
+        "apply qwen.json --context 128k",
+        "32,768 -> 131,072 tokens with --yarn 128k",
+    ),
+    "Qwen2.5 to 128k, for vLLM": (
+        "apply qwen.json --context 128k --runtime vllm",
+        "supported  vLLM",
+    ),
+    "for vLLM": (
+        "apply model --yarn 4 --runtime vllm",
+        "Next: vllm serve model-yarn4 --max-model-len 256",
+    ),
     "for a Mac": ("apply model --yarn 4 --runtime mlx", "Next: mlx_lm.server --model model-yarn4"),
     "a GGUF file": ("apply small.gguf --yarn 4", "Next: llama-server -m small-yarn4.gguf -c 256"),
     "a GGUF file itself": ("apply small.gguf --yarn 4 --in-place", "Changed small.gguf in place."),
-    "for Ollama": ("apply small.gguf --yarn 4 --to ollama", "Next: ollama create small-yarn4 -f small-yarn4.Modelfile"),
-    "for Ollama, by its runtime": ("apply small.gguf --yarn 4 --runtime ollama", "ollama create small-yarn4"),
-    "for Ollama, from a Modelfile": ("apply Modelfile --yarn 4 --ollama", "ollama create small-yarn4"),
+    "for Ollama": (
+        "apply small.gguf --yarn 4 --to ollama",
+        "Next: ollama create small-yarn4 -f small-yarn4.Modelfile",
+    ),
+    "for Ollama, by its runtime": (
+        "apply small.gguf --yarn 4 --runtime ollama",
+        "ollama create small-yarn4",
+    ),
+    "for Ollama, from a Modelfile": (
+        "apply Modelfile --yarn 4 --ollama",
+        "ollama create small-yarn4",
+    ),
     "several models": ("apply model small.gguf --yarn 4 -q -o out/", "out/small-yarn4.gguf"),
-    "three models, quietly": ("apply model qwen.json small.gguf --yarn 4 -q -o out/", "out/qwen-yarn4"),
+    "three models, quietly": (
+        "apply model qwen.json small.gguf --yarn 4 -q -o out/",
+        "out/qwen-yarn4",
+    ),
     "only look": ("apply model --yarn 4 --dry-run", "64 -> 256 tokens with --yarn 4"),
     "which method": ("advise model --context 256", "Bake:    ropeconv apply model --yarn 4"),
-    "which method, without weights": ("advise qwen.json --context 128k", "Bake:    ropeconv apply qwen.json --yarn 4"),
+    "which method, without weights": (
+        "advise qwen.json --context 128k",
+        "Bake:    ropeconv apply qwen.json --yarn 4",
+    ),
     "how large a base": ("bound 128k", "smallest base"),
     "trained with another base": ("apply model --theta 5e6", "Wrote model-theta5000000"),
-    "factors of LongRoPE": ("apply model --longrope factors.json --context 256", "Wrote model-longrope"),
+    "factors of LongRoPE": (
+        "apply model --longrope factors.json --context 256",
+        "Wrote model-longrope",
+    ),
     "without copies": ("apply model --yarn 4 --link", "Wrote model-yarn4"),
     "the frequencies": ("plot model --yarn 4", "divided by"),
     "what changed": ("compare model model", "They compute the same RoPE."),
@@ -60,10 +87,16 @@ WORKS = {
     "train it, LLaMA-Factory": ("train-config done --for llama-factory", "cutoff_len: 256"),
     "train it, Unsloth": ("train-config done --for unsloth", "max_seq_length=256"),
     "what would be published": ("push done me/x --dry-run", "Repository me/x (new, public)"),
-    "publish at once, only look": ("apply model --yarn 4 --push me/x --dry-run", "Repository me/x (new, public)"),
+    "publish at once, only look": (
+        "apply model --yarn 4 --push me/x --dry-run",
+        "Repository me/x (new, public)",
+    ),
     "a mixture of experts": ("apply mixtral.json --yarn 4 --dry-run", "32,768 -> 131,072 tokens"),
     "a vision model": ("inspect qwen-vl.json", "family      qwen2_5_vl"),
-    "a quantised model": ("apply gptq.json --yarn 4 --dry-run", "supported    transformers 4.56 or newer, vLLM"),
+    "a quantised model": (
+        "apply gptq.json --yarn 4 --dry-run",
+        "supported    transformers 4.56 or newer, vLLM",
+    ),
     "a model of mlx": ("apply mlx.json --yarn 4 --dry-run --runtime mlx", "supported  mlx-lm"),
     "windows": ("apply mistral.json --yarn 4 --dry-run", "(sliding window)"),
     "Meta's own files": ("apply meta --yarn 4", "Wrote meta-yarn4"),
@@ -73,7 +106,10 @@ WORKS = {
     ),
     "yarn by hand": ("inspect hand.json", "write the length that it was trained on"),
     "two kinds of layers": ("inspect gemma3.json", "see 512 tokens (sliding window)"),
-    "Llama 3.1 to 256k": ("apply llama31.json --llama3 256k --replace --dry-run", "131,072 -> 262,144 tokens"),
+    "Llama 3.1 to 256k": (
+        "apply llama31.json --llama3 256k --replace --dry-run",
+        "131,072 -> 262,144 tokens",
+    ),
     "code of the checkpoint": ("inspect own-code.json", "config.json can make a runtime run code"),
     "weights in two formats": ("inspect both", "No problems found."),
     "AWQ": ("apply awq.json --yarn 4 --dry-run", "unsupported  llama.cpp"),
@@ -123,7 +159,9 @@ ANSWERED = {
     "apply adapter --yarn 4": "bake its base model ('model'), and load the adapter on the result",
     "restore hand.json": "give the folder `apply` made",
     "apply unknown.json --yarn 4": "--family qwen2",
-    "apply interleaved.json --yarn 4": "--family cohere to treat it as that, where pairs (2i, 2i + 1) rotate",
+    "apply interleaved.json --yarn 4": (
+        "--family cohere to treat it as that, where pairs (2i, 2i + 1) rotate"
+    ),
     "apply model --as-is --to gguf --outtype q4_k_m": "fetch the tokenizer",
     "apply Quen/Qwen3-8B --yarn 4": "is not in the cache and HF_HUB_OFFLINE is set",
     "advise model": "Missing option '--context'",
@@ -148,7 +186,9 @@ def config(folder: Path, name: str, file: str, **changes: Any) -> None:
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint, an output of it, a changed one, one that is not beside its source, a GGUF file, and configs."""
+    """A checkpoint, an output of it, a changed one, one that is not beside its source, a GGUF file,
+    and configs.
+    """
     folder = tmp_path_factory.mktemp("stories")
     make("llama", folder / "model")
     release(folder / "meta")
@@ -168,8 +208,12 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "both" / "tokenizer_config.json").write_text('{"model_max_length": 64}')
     (folder / "adapter").mkdir()
     (folder / "adapter" / "adapter_config.json").write_text('{"base_model_name_or_path": "model"}')
-    (folder / "factors.json").write_text(json.dumps({"short_factor": [1.0] * 32, "long_factor": [2.0] * 32}))
-    (folder / "plan.toml").write_text('sources = ["model"]\nrecipes = ["yarn:4"]\ntasks = ["apply"]\ntargets = [{}]\n')
+    (folder / "factors.json").write_text(
+        json.dumps({"short_factor": [1.0] * 32, "long_factor": [2.0] * 32})
+    )
+    (folder / "plan.toml").write_text(
+        'sources = ["model"]\nrecipes = ["yarn:4"]\ntasks = ["apply"]\ntargets = [{}]\n'
+    )
     qwen = "Qwen--Qwen2.5-7B-Instruct.json"
     config(folder, "qwen", qwen)
     config(folder, "hand", qwen, rope_scaling={"type": "yarn", "factor": 4.0})
@@ -178,7 +222,13 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config(folder, "own-code", qwen, auto_map={"AutoModelForCausalLM": "modeling_x.X"})
     config(folder, "mlx", qwen, quantization={"group_size": 64, "bits": 4})
     config(folder, "unknown", qwen, model_type="supernew", architectures=["SuperNewForCausalLM"])
-    config(folder, "interleaved", "CohereForAI--aya-23-8B.json", model_type="new", architectures=["NewForCausalLM"])
+    config(
+        folder,
+        "interleaved",
+        "CohereForAI--aya-23-8B.json",
+        model_type="new",
+        architectures=["NewForCausalLM"],
+    )
     config(folder, "qwen-vl", "Qwen--Qwen2.5-VL-7B-Instruct.json")
     config(folder, "mixtral", "mistralai--Mixtral-8x7B-v0.1.json")
     config(folder, "mistral", "mistralai--Mistral-7B-v0.1.json")
@@ -204,7 +254,10 @@ def test_the_first_command_works(folder: Path, story: str) -> None:
 @pytest.mark.parametrize("words", list(ANSWERED))
 def test_the_answer_has_the_command_that_works(folder: Path, words: str) -> None:
     done = command(folder, *words.split())
-    assert (done.returncode in (1, 2, 3), ANSWERED[words] in done.stderr) == (True, True), done.stderr
+    assert (done.returncode in (1, 2, 3), ANSWERED[words] in done.stderr) == (
+        True,
+        True,
+    ), done.stderr
     assert done.stderr.splitlines()[-1].startswith("ropeconv: ")
 
 

@@ -47,7 +47,11 @@ SHORT = {"apply": ("--yarn", "4", "--replace", "--dry-run"), "inspect": (), "com
 def on_screen(width: int, *arguments: str) -> str:
     """What a terminal of that width is sent, without colours."""
     screen = Terminal()
-    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(screen), contextlib.redirect_stderr(screen):
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        contextlib.redirect_stdout(screen),
+        contextlib.redirect_stderr(screen),
+    ):
         for name, value in (("COLUMNS", str(width)), ("LINES", "50"), ("TERM", "xterm")):
             patch.setenv(name, value)
         errors.run(lambda **kwargs: app(arguments, prog_name="ropeconv", **kwargs))
@@ -76,7 +80,9 @@ def words(text: str) -> set[str]:
 
 
 @pytest.mark.parametrize("name", ["apply --help", *sample(list(COMMANDS)[:-1], 5)])
-def test_no_line_is_too_wide_or_ends_with_blanks_and_no_word_is_broken(run: Run, name: str, tmp_path: Path) -> None:
+def test_no_line_is_too_wide_or_ends_with_blanks_and_no_word_is_broken(
+    run: Run, name: str, tmp_path: Path
+) -> None:
     show = (
         partial(in_terminal, tmp_path) if "--help" in name else on_screen
     )  # Typer measures the terminal, not the stream
@@ -87,7 +93,9 @@ def test_no_line_is_too_wide_or_ends_with_blanks_and_no_word_is_broken(run: Run,
         assert [line for line in wide if not line.strip().startswith(COPIED)] == []
         assert words(text) - words(whole) == set()
     pipe = run(*COMMANDS[name]).stdout
-    for text in [pipe] if "--help" in name else [whole, pipe]:  # rich fills the width with blanks around its panels
+    for text in (
+        [pipe] if "--help" in name else [whole, pipe]
+    ):  # rich fills the width with blanks around its panels
         assert text.strip()
         assert [line for line in text.splitlines() if line != line.rstrip()] == []
 
@@ -96,18 +104,26 @@ def test_no_line_is_too_wide_or_ends_with_blanks_and_no_word_is_broken(run: Run,
 @pytest.mark.parametrize("config", sample(sorted(path.name for path in CONFIGS.glob("*.json")), 4))
 def test_a_screen_has_at_most_15_lines_at_80_columns(command: str, config: str) -> None:
     text = on_screen(80, command, str(CONFIGS / config), *SHORT[command])
-    answer = re.split(r"^(?:Note:|!) ", text, maxsplit=1, flags=re.MULTILINE)[0]  # warnings and problems come last
+    answer = re.split(r"^(?:Note:|!) ", text, maxsplit=1, flags=re.MULTILINE)[
+        0
+    ]  # warnings and problems come last
     assert len([line for line in answer.splitlines() if line]) <= 15, text
 
 
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("inspect", LLAMA_2), ("advise", LLAMA_2, "--context", "8k"), ("bound", "4k"), ("plot", "--yarn", "2"),
-        ("list", "methods"), ("list", "families"), ("list", "archs"), ("list", "runtimes"),
+        ("inspect", LLAMA_2),
+        ("advise", LLAMA_2, "--context", "8k"),
+        ("bound", "4k"),
+        ("plot", "--yarn", "2"),
+        ("list", "methods"),
+        ("list", "families"),
+        ("list", "archs"),
+        ("list", "runtimes"),
         ("apply", LLAMA_2, "--yarn", "2", "--dry-run"),
     ],
-)  # fmt: skip
+)
 def test_every_document_has_its_schema(run: Run, arguments: tuple[str, ...]) -> None:
     assert json.loads(run(*arguments, "--json").stdout)["schema"] == 2
 
@@ -115,7 +131,9 @@ def test_every_document_has_its_schema(run: Run, arguments: tuple[str, ...]) -> 
 def shown(clock: Clock, steps: list[tuple[float, int]]) -> str:
     """The last line of a bar after some steps: seconds that pass, and what is done then."""
     screen = io.StringIO()
-    console = Console(file=screen, force_terminal=True, width=80, color_system=None, legacy_windows=False)
+    console = Console(
+        file=screen, force_terminal=True, width=80, color_system=None, legacy_windows=False
+    )
     with bar("Running", "tokens", console, clock) as (set_total, advance):
         clock.now += 30  # a model is loaded, which does not count
         set_total(1000)
@@ -135,7 +153,9 @@ def shown(clock: Clock, steps: list[tuple[float, int]]) -> str:
         ([(2, 500), (2, 500)], ("100%", "250 tokens/s", "finishing")),
     ],
 )
-def test_percentage_rate_and_time_from_the_first_step_on(steps: list[tuple[float, int]], cols: tuple[str, ...]) -> None:
+def test_percentage_rate_and_time_from_the_first_step_on(
+    steps: list[tuple[float, int]], cols: tuple[str, ...]
+) -> None:
     text = shown(Clock(), steps)
     assert [words for words in cols if words not in text] == []
 
@@ -152,11 +172,14 @@ def test_percentage_rate_and_time_from_the_first_step_on(steps: list[tuple[float
         (2, 10**9, None, ("500.0 MB/s", "")),
     ],
 )
-def test_no_estimate_from_nothing(seconds: float, done: int, total: int | None, expected: tuple[str, str]) -> None:
+def test_no_estimate_from_nothing(
+    seconds: float, done: int, total: int | None, expected: tuple[str, str]
+) -> None:
     assert pace("bytes", done, total, seconds) == expected
 
 
-# Names from checkpoints, and secrets, are printed without what a terminal obeys or a reader should not see
+# Names from checkpoints, and secrets, are printed without what a terminal obeys or a reader should
+# not see
 
 
 HOSTILE = "a\x1b]0;owned\x07\x1b[2J\x9b31m\x7f\u202e\u2066b"
@@ -203,7 +226,9 @@ def test_nothing_in_a_text_is_taken_for_markup(capsys: pytest.CaptureFixture[str
         *(pytest.param(name, marks=pytest.mark.nightly) for name in ("HF_HOME", "XDG_CACHE_HOME")),
     ],
 )
-def test_a_token_that_was_stored_by_the_hubs_client_is_not_printed(variable: str, tmp_path: Path) -> None:
+def test_a_token_that_was_stored_by_the_hubs_client_is_not_printed(
+    variable: str, tmp_path: Path
+) -> None:
     program = (
         "from ropeconv.cli.screen import printable\n"
         "print(printable('refused: hf_stored_secret'))\n"
@@ -216,9 +241,12 @@ def test_a_token_that_was_stored_by_the_hubs_client_is_not_printed(variable: str
     names = ("HF_TOKEN_PATH", "HF_HOME", "XDG_CACHE_HOME", "HF_TOKEN")
     environment = {name: value for name, value in os.environ.items() if name not in names}
     done = subprocess.run(
-        [sys.executable, "-c", program], env={**environment, "HOME": str(tmp_path), variable: str(tmp_path / "place")},
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        [sys.executable, "-c", program],
+        env={**environment, "HOME": str(tmp_path), variable: str(tmp_path / "place")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     before, after = done.stdout.splitlines()
     assert before == "refused: hf_stored_secret"
     assert after.startswith(f"{tmp_path / 'place'}")
@@ -229,10 +257,19 @@ def test_names_of_a_config(run: Run, tmp_path: Path) -> None:
     folder = tmp_path / f"model{HOSTILE}"
     folder.mkdir()
     config = json.loads((CONFIGS / "meta-llama--Llama-2-7b-hf.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "model_type": f"llama{HOSTILE}", "name": HOSTILE}))
-    for arguments in (("inspect", folder), ("inspect", folder, "--json"), ("apply", folder, "--yarn", "4"),
-                      ("validate", folder), ("plot", folder, "--yarn", "4"), ("push", folder, f"me/{HOSTILE}"),
-                      ("apply", folder, f"--{HOSTILE}"), ("bound", HOSTILE)):  # fmt: skip
+    (folder / "config.json").write_text(
+        json.dumps({**config, "model_type": f"llama{HOSTILE}", "name": HOSTILE})
+    )
+    for arguments in (
+        ("inspect", folder),
+        ("inspect", folder, "--json"),
+        ("apply", folder, "--yarn", "4"),
+        ("validate", folder),
+        ("plot", folder, "--yarn", "4"),
+        ("push", folder, f"me/{HOSTILE}"),
+        ("apply", folder, f"--{HOSTILE}"),
+        ("bound", HOSTILE),
+    ):
         done = run(*arguments)
         assert not OBEYED.search(done.stdout + done.stderr), arguments
     assert "\\x1b" in run("inspect", folder).stderr

@@ -1,4 +1,6 @@
-"""A whole number of tokens is a length on every front: it is declared as it is, and the factor reaches it."""
+"""A whole number of tokens is a length on every front: it is declared as it is, and the factor
+reaches it.
+"""
 
 import json
 import shlex
@@ -49,7 +51,9 @@ def test_the_length_is_declared_exactly(model: Path, words: str) -> None:
 
 
 def test_the_config_reaches_the_length_to_the_token() -> None:
-    """3.0517578125 x 32,768 is 100,000; the runtimes that derive the length from the factor find the same."""
+    """3.0517578125 x 32,768 is 100,000; the runtimes that derive the length from the factor find
+    the same.
+    """
     plan = ropeconv.apply(QWEN_3, dry_run=True, context=100000)
     config = json.loads(next(file.text for file in plan.files if file.name == "config.json") or "")
     assert config["max_position_embeddings"] == 100000
@@ -58,7 +62,8 @@ def test_the_config_reaches_the_length_to_the_token() -> None:
 
 
 @pytest.mark.parametrize(
-    "keywords", [{"yarn": 100000}, {"yarn": "100000"}, {"context": 100000}, {"yarn": 4, "context": 100000}]
+    "keywords",
+    [{"yarn": 100000}, {"yarn": "100000"}, {"context": 100000}, {"yarn": 4, "context": 100000}],
 )
 def test_python_takes_it_too(keywords: dict[str, Any]) -> None:
     assert ropeconv.apply(QWEN_3, dry_run=True, **keywords).schedule.context == 100000
@@ -69,7 +74,9 @@ def test_every_front_reads_it_alike(tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.json"
     recipe.write_text('{"method": "yarn", "parameters": {"factor": 100000}}')
     assert planned(QWEN_3, "--recipe", str(recipe)) == planned(QWEN_3, "--yarn", "100000")
-    document = json.loads(command(tmp_path, "advise", QWEN_3, "--context", "100000", "--json", code=0).stdout)
+    document = json.loads(
+        command(tmp_path, "advise", QWEN_3, "--context", "100000", "--json", code=0).stdout
+    )
     for item in document["advice"]:
         words = shlex.split(item["command"])
         assert "100000" in item["command"], item["command"]
@@ -89,8 +96,12 @@ def test_every_front_reads_it_alike(tmp_path: Path) -> None:
         (f"{SMALLEST_LENGTH}.0", 2),
     ],
 )
-def test_no_number_is_both_a_factor_and_a_length(typed: str, code: int, llama: Path, tmp_path: Path) -> None:
-    """The model is trained for 64 tokens: 1,000 is its factor, and 1,024 its length, 16 times the trained one."""
+def test_no_number_is_both_a_factor_and_a_length(
+    typed: str, code: int, llama: Path, tmp_path: Path
+) -> None:
+    """The model is trained for 64 tokens: 1,000 is its factor, and 1,024 its length, 16 times the
+    trained one.
+    """
     done = command(tmp_path, "apply", llama, "--yarn", typed, "--dry-run", "--json", code=code)
     if code == 0:
         context = json.loads(done.stdout)["schedule"]["context"]
@@ -99,7 +110,9 @@ def test_no_number_is_both_a_factor_and_a_length(typed: str, code: int, llama: P
         assert "a factor is at most 1,000" in done.stderr
 
 
-def test_a_short_context_without_a_method_is_refused_with_a_command(llama: Path, tmp_path: Path) -> None:
+def test_a_short_context_without_a_method_is_refused_with_a_command(
+    llama: Path, tmp_path: Path
+) -> None:
     """Below 1,024 a number would be read as a factor where it is written down."""
     done = command(tmp_path, "apply", llama, "--context", "200", "--dry-run", code=2)
     repair = done.stderr.partition("as in ")[2].split()

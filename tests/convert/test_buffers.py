@@ -1,4 +1,6 @@
-"""Frequencies stored in the checkpoint, with code of their own, against the source patched at run time."""
+"""Frequencies stored in the checkpoint, with code of their own, against the source patched at run
+time.
+"""
 
 import json
 import os
@@ -33,9 +35,15 @@ NOISE = 5e-5  # of a standard deviation
 def agrees(source: Path, baked: Path, transformers: str = "") -> None:
     """Runs the program beside this file, with the installed transformers or one in a folder."""
     schedule = json.loads((baked / "ropeconv.json").read_text())["schedule"]
-    schedule_json = json.dumps({key: schedule.get(key) for key in ("inv_freq", "attention_factor", "log_n")})
+    schedule_json = json.dumps(
+        {key: schedule.get(key) for key in ("inv_freq", "attention_factor", "log_n")}
+    )
     program = [sys.executable, "-W", "ignore", str(Path(__file__).with_name("stored_rope.py"))]
-    environment = {**os.environ, "HF_MODULES_CACHE": str(baked.parent / "modules"), "HF_HUB_OFFLINE": "1"}
+    environment = {
+        **os.environ,
+        "HF_MODULES_CACHE": str(baked.parent / "modules"),
+        "HF_HUB_OFFLINE": "1",
+    }
     environment |= {"PYTHONPATH": transformers} if transformers else {}
     command = [*program, str(source), str(baked), schedule_json]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -58,7 +66,9 @@ def baked(source: Path, recipe: Recipe, out: Path) -> Path:
 
 
 @pytest.mark.parametrize(("layout", "kind"), sample(list(product(LAYOUTS, RECIPES)), 1))
-def test_every_way_to_run_the_stored_code_gives_the_same_logits(tmp_path: Path, layout: str, kind: str) -> None:
+def test_every_way_to_run_the_stored_code_gives_the_same_logits(
+    tmp_path: Path, layout: str, kind: str
+) -> None:
     """With SDPA, token by token through the cache, compiled, and saved and loaded again."""
     from transformers import AutoModelForCausalLM
 
@@ -67,21 +77,36 @@ def test_every_way_to_run_the_stored_code_gives_the_same_logits(tmp_path: Path, 
         return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **given).eval()
 
     out = baked(calm(layout, tmp_path / layout), RECIPES[kind], tmp_path / f"{layout}_{kind}_ways")
-    ids, model = torch.randint(4, 300, (1, 160), generator=torch.Generator().manual_seed(0)), loaded(out)
+    ids = torch.randint(4, 300, (1, 160), generator=torch.Generator().manual_seed(0))
+    model = loaded(out)
     model.save_pretrained(tmp_path / "saved")
     with torch.no_grad():
         reference = model(input_ids=ids, use_cache=False).logits[0]
         prompt = model(input_ids=ids[:, :140], use_cache=True)
-        steps, cache = [prompt.logits[0]], prompt.past_key_values
+        steps = [prompt.logits[0]]
+        cache = prompt.past_key_values
         for at in range(140, 160):
-            steps.append(model(input_ids=ids[:, at : at + 1], past_key_values=cache, use_cache=True).logits[0])
-        others = (loaded(out, "sdpa"), loaded(tmp_path / "saved"), torch.compile(model, backend="eager"))
-        outputs = [torch.cat(steps), *(other(input_ids=ids, use_cache=False).logits[0] for other in others)]
+            steps.append(
+                model(input_ids=ids[:, at : at + 1], past_key_values=cache, use_cache=True).logits[
+                    0
+                ]
+            )
+        others = (
+            loaded(out, "sdpa"),
+            loaded(tmp_path / "saved"),
+            torch.compile(model, backend="eager"),
+        )
+        outputs = [
+            torch.cat(steps),
+            *(other(input_ids=ids, use_cache=False).logits[0] for other in others),
+        ]
     assert max((output - reference).abs().max() for output in outputs) < NOISE * reference.std()
 
 
 @pytest.mark.parametrize(("layout", "kind"), sample(list(product(LAYOUTS, RECIPES)), 1))
-def test_the_stored_code_agrees_with_the_patched_source(tmp_path: Path, layout: str, kind: str) -> None:
+def test_the_stored_code_agrees_with_the_patched_source(
+    tmp_path: Path, layout: str, kind: str
+) -> None:
     source = calm(layout, tmp_path / layout)
     out = baked(source, RECIPES[kind], tmp_path / f"{layout}_{kind}_again")
     agrees(source, out)
@@ -102,7 +127,9 @@ def test_another_rule_and_other_frequencies_are_noticed(tmp_path: Path, kind: st
 
 
 @pytest.mark.parametrize("files", [1, 2])
-def test_weights_keep_their_bytes_and_the_index_gets_one_tensor_more(llama: Path, tmp_path: Path, files: int) -> None:
+def test_weights_keep_their_bytes_and_the_index_gets_one_tensor_more(
+    llama: Path, tmp_path: Path, files: int
+) -> None:
     """One file gets another name, since readers prefer model.safetensors to any index."""
     whole = (llama / "model.safetensors").read_bytes()
     where = in_two_files(llama, note="kept") if files == 2 else {}
@@ -113,7 +140,9 @@ def test_weights_keep_their_bytes_and_the_index_gets_one_tensor_more(llama: Path
     if files == 1:
         assert (out / "model-00001-of-00001.safetensors").read_bytes() == whole
         return
-    total = json.loads((llama / "model.safetensors.index.json").read_text())["metadata"]["total_size"]
+    total = json.loads((llama / "model.safetensors.index.json").read_text())["metadata"][
+        "total_size"
+    ]
     assert index["metadata"] == {"total_size": total + 4 * 32, "note": "kept"}
     assert all((out / name).read_bytes() == (llama / name).read_bytes() for name in where.values())
 

@@ -1,7 +1,9 @@
-"""Attention factors folded into weights, of every family, against the same model whose rotary modules carry them.
+"""Attention factors folded into weights, of every family, against the same model whose rotary
+modules carry them.
 
-In float64, and with the attention factor 2, whose products are exact: what differs then is the place of the factor
-alone, and that within 1e-9 of the logits' deviation, while the factor itself changes them by more than a tenth of it.
+In float64, and with the attention factor 2, whose products are exact: what differs then is the
+place of the factor alone, and that within 1e-9 of the logits' deviation, while the factor itself
+changes them by more than a tenth of it.
 """
 
 import json
@@ -36,7 +38,8 @@ EVERY_DAY = [name for name in FOLDING if name in REPRESENTATIVES]
 
 
 def logits(folder: Path, plan: Any, attention_factor: float | None = None) -> torch.Tensor:
-    """Logits in float64 of a model that is patched to a plan's schedule, with its attention factor or another.
+    """Logits in float64 of a model that is patched to a plan's schedule, with its attention factor
+    or another.
 
     Of an encoder, its hidden states.
     """
@@ -58,9 +61,24 @@ def tiny(model_type: str, folder: Path) -> Path:
     return lively(make(model_type, folder / "source"))
 
 
-OTHER_SIDES = ("llama", "qwen3", "phi3", "gpt_neox", "falcon", "gemma3_text", "gemma3n_text", "deepseek_v3")
+OTHER_SIDES = (
+    "llama",
+    "qwen3",
+    "phi3",
+    "gpt_neox",
+    "falcon",
+    "gemma3_text",
+    "gemma3n_text",
+    "deepseek_v3",
+)
 CELLS = [
-    *((name, "k") for name in [*sample(EVERY_DAY, 3), *sample([name for name in FOLDING if name not in EVERY_DAY], 2)]),
+    *(
+        (name, "k")
+        for name in [
+            *sample(EVERY_DAY, 3),
+            *sample([name for name in FOLDING if name not in EVERY_DAY], 2),
+        ]
+    ),
     *sample(list(product(OTHER_SIDES, ("q", "qk"))), 1),
 ]
 
@@ -73,11 +91,14 @@ def test_the_factor_in_the_weights_does_what_it_does_in_the_rotary_module(
     plan = make_plan(source, RECIPE, tmp_path / "out", encoding="weights", fold_into=side)
     folder = apply(plan)
     assert plan.result.in_config.attention_factor == 1
-    reference, folded = logits(source, plan), logits(folder, plan, attention_factor=1.0)
+    reference = logits(source, plan)
+    folded = logits(folder, plan, attention_factor=1.0)
     # (1 + w) a - 1 is not exact
     bound = 1e-5 if any(scaling.plus_one for scaling in plan.result.fold.scalings) else 1e-9
     assert (reference - folded).abs().max() < bound * reference.std()
-    assert (reference - logits(source, plan, attention_factor=1.0)).abs().max() > 0.1 * reference.std()
+    assert (
+        reference - logits(source, plan, attention_factor=1.0)
+    ).abs().max() > 0.1 * reference.std()
 
 
 def test_only_the_ranges_that_the_plan_names_change(tmp_path: Path) -> None:
@@ -97,7 +118,9 @@ def test_only_the_ranges_that_the_plan_names_change(tmp_path: Path) -> None:
     assert 0 < allowed.sum() < len(before) / 10
     receipt = json.loads((folder / "ropeconv.json").read_text())
     assert receipt["fold"]["fold_into"] == "k"
-    assert [file["action"] for file in receipt["files"] if file["name"] == "model.safetensors"] == ["patch"]
+    assert [file["action"] for file in receipt["files"] if file["name"] == "model.safetensors"] == [
+        "patch"
+    ]
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
@@ -118,12 +141,16 @@ def test_sixteen_bits_are_rounded_to_nearest_and_the_plan_says_so(
 
 
 @pytest.mark.parametrize("model_type", sample(sorted(CANCELS), 2))
-def test_where_an_attention_factor_has_no_effect_it_is_refused(tmp_path: Path, model_type: str) -> None:
+def test_where_an_attention_factor_has_no_effect_it_is_refused(
+    tmp_path: Path, model_type: str
+) -> None:
     with pytest.raises(UnsupportedBake):
         make_plan(make(model_type, tmp_path / "source"), RECIPE, encoding="weights")
 
 
 @pytest.mark.parametrize("model_type", sample(sorted(FIXED), 2))
-def test_where_no_factor_can_go_into_the_weights_the_reason_is_said(tmp_path: Path, model_type: str) -> None:
+def test_where_no_factor_can_go_into_the_weights_the_reason_is_said(
+    tmp_path: Path, model_type: str
+) -> None:
     with pytest.raises(UnsupportedBake, match=by_model_type()[model_type].weights.fixed):
         make_plan(make(model_type, tmp_path / "source"), RECIPE, encoding="weights")

@@ -1,4 +1,6 @@
-"""Llama and Mistral weights as Ministral 3, whose steps stand for log-n, against the source patched at run time."""
+"""Llama and Mistral weights as Ministral 3, whose steps stand for log-n, against the source patched
+at run time.
+"""
 
 import json
 from dataclasses import replace
@@ -20,9 +22,19 @@ from ..support.models import TRAINED, make
 from .test_buffers import calm
 
 SILENT = (
-    "rms_norm_eps", "pad_token_id", "num_key_value_heads", "head_dim", "sliding_window", "attention_bias", "mlp_bias",
-    "tie_word_embeddings", "hidden_act", "initializer_range", "attention_dropout", "use_cache",
-)  # fmt: skip
+    "rms_norm_eps",
+    "pad_token_id",
+    "num_key_value_heads",
+    "head_dim",
+    "sliding_window",
+    "attention_bias",
+    "mlp_bias",
+    "tie_word_embeddings",
+    "hidden_act",
+    "initializer_range",
+    "attention_dropout",
+    "use_cache",
+)
 
 
 def baked(source: Path, out: Path, kind: str, of: str | Recipe = "mixed") -> Path:
@@ -30,7 +42,9 @@ def baked(source: Path, out: Path, kind: str, of: str | Recipe = "mixed") -> Pat
     return apply(make_plan(source, recipe, out, encoding="ministral3", allow_approximate=True))
 
 
-CELLS = list(product(("llama", "mistral"), ("linear", "yarn", "mixed", "by-parts"), ("clamped", "full")))
+CELLS = list(
+    product(("llama", "mistral"), ("linear", "yarn", "mixed", "by-parts"), ("clamped", "full"))
+)
 
 
 @pytest.mark.parametrize(("layout", "method", "kind"), sample(CELLS, 1))
@@ -38,7 +52,10 @@ def test_logits(tmp_path: Path, layout: str, method: str, kind: str) -> None:
     source = calm(layout, tmp_path / "source")
     out = baked(source, tmp_path / "out", kind, method)
     config = json.loads((out / "config.json").read_text())
-    assert (config["model_type"], config["architectures"]) == ("ministral3", ["Ministral3ForCausalLM"])
+    assert (config["model_type"], config["architectures"]) == (
+        "ministral3",
+        ["Ministral3ForCausalLM"],
+    )
     result = validate(out, source)
     assert result.agrees, result
     assert max(bucket.kl_95 for bucket in result.buckets) < 1e-6
@@ -50,27 +67,46 @@ def test_the_stock_class_takes_the_steps_that_we_say() -> None:
 
     steps = QueryScaling(1 / np.log(64), 64)
     positions = np.arange(1024)
-    theirs = get_llama_4_attn_scale(torch.from_numpy(positions)[None], steps.beta, steps.length).flatten().numpy()
+    theirs = (
+        get_llama_4_attn_scale(torch.from_numpy(positions)[None], steps.beta, steps.length)
+        .flatten()
+        .numpy()
+    )
     np.testing.assert_allclose(theirs, steps.scale(positions), rtol=1e-6)
 
 
 @pytest.mark.parametrize("layout", sample(["llama", "mistral"], 1))
 def test_silent_keys_keep_the_meaning_they_had(tmp_path: Path, layout: str) -> None:
-    """A config that leaves everything to its class, as Ministral 3 without its steps: the same bits."""
+    """A config that leaves everything to its class, as Ministral 3 without its steps: the same
+    bits.
+    """
     from transformers import AutoConfig, AutoModelForCausalLM
 
     source = make(layout, tmp_path / "source")
-    config = {key: item for key, item in json.loads((source / "config.json").read_text()).items() if key not in SILENT}
+    config = {
+        key: item
+        for key, item in json.loads((source / "config.json").read_text()).items()
+        if key not in SILENT
+    }
     heads = 8 if layout == "mistral" else 2
     config |= {"num_attention_heads": heads, "hidden_size": 64 * heads}
     (source / "config.json").write_text(json.dumps(config))
     torch.manual_seed(0)
-    AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(source)).save_pretrained(tmp_path / "whole")
+    AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(source)).save_pretrained(
+        tmp_path / "whole"
+    )
     (tmp_path / "whole" / "model.safetensors").replace(source / "model.safetensors")
-    out = baked(source, tmp_path / "out", "clamped", recipe_of("theta", 1e4, log_n="clamped", log_n_length=1 << 20))
+    out = baked(
+        source,
+        tmp_path / "out",
+        "clamped",
+        recipe_of("theta", 1e4, log_n="clamped", log_n_length=1 << 20),
+    )
     ids = torch.randint(4, 300, (1, TRAINED), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        reference, other = (load_stock(folder, "cpu")(input_ids=ids).logits for folder in (source, out))
+        reference, other = (
+            load_stock(folder, "cpu")(input_ids=ids).logits for folder in (source, out)
+        )
     assert torch.equal(reference, other)
     written = json.loads((out / "config.json").read_text())
     values = [written[key] for key in ("rms_norm_eps", "pad_token_id", "num_key_value_heads")]
@@ -83,7 +119,11 @@ def test_what_is_written_for_others(llama: Path, tmp_path: Path) -> None:
     config = json.loads((out / "config.json").read_text())
     beta = pytest.approx(1 / np.log(TRAINED))
     assert config["llama_4_scaling"] == {"original_max_position_embeddings": TRAINED, "beta": beta}
-    assert config["rope_parameters"]["llama_4_scaling_beta"] == config["rope_scaling"]["llama_4_scaling_beta"] == beta
+    assert (
+        config["rope_parameters"]["llama_4_scaling_beta"]
+        == config["rope_scaling"]["llama_4_scaling_beta"]
+        == beta
+    )
     receipt = json.loads((out / "ropeconv.json").read_text())
     deviation = pytest.approx(0.162, abs=1e-3)
     steps = {"beta": beta, "length": TRAINED, "gain": 1.0, "deviation": deviation}
@@ -97,7 +137,9 @@ def test_what_is_written_for_others(llama: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_full_form_costs_no_bit(llama: Path, tmp_path: Path, dtype: str) -> None:
     before = stored_as(llama, dtype)
-    after = safetensors.torch.load_file(baked(llama, tmp_path / "out", "full") / "model.safetensors")
+    after = safetensors.torch.load_file(
+        baked(llama, tmp_path / "out", "full") / "model.safetensors"
+    )
     for name, tensor in before.items():
         factor = 8192.0 if name.endswith("q_proj.weight") else 1.0
         assert torch.equal(tensor, after[name] * factor), name

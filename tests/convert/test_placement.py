@@ -1,4 +1,5 @@
-"""Which elements of which tensors a fold multiplies, and by what: rows counted by hand, from names and shapes alone.
+"""Which elements of which tensors a fold multiplies, and by what: rows counted by hand, from names
+and shapes alone.
 
 Every case is layer 0 of a model with 4 heads of queries and 2 of keys, of 8 dimensions each.
 """
@@ -46,7 +47,10 @@ def folded(family: str, shapes: Shapes, **options: Any) -> dict[str, tuple[Any, 
     """Spans and factor of every scaling by the end of its tensor's name."""
     scalings = made(family, checkpoint(shapes), **options).scalings
     assert len({scaling.tensor for scaling in scalings}) == len(scalings)
-    return {scaling.tensor.partition("layers.0.")[2]: (scaling.spans, scaling.factor) for scaling in scalings}
+    return {
+        scaling.tensor.partition("layers.0.")[2]: (scaling.spans, scaling.factor)
+        for scaling in scalings
+    }
 
 
 Q, K = "self_attn.q_proj.weight", "self_attn.k_proj.weight"
@@ -57,14 +61,21 @@ PHI = "self_attn.k_layernorm"
 LLAMA: Shapes = {Q: (32, WIDTH), K: (16, WIDTH)}
 NORMED: Shapes = {**LLAMA, Q_NORM: (8,), K_NORM: (8,)}
 DEEPSEEK: Shapes = {Q_B: (80, WIDTH), KV_A: (24, WIDTH)}
-"""12 rows of content and 8 that rotate in a head of queries; keys share one such head behind 16 latent rows."""
+"""12 rows of content and 8 that rotate in a head of queries; keys share one such head behind 16
+latent rows.
+"""
 GATED: Shapes = {Q_B: (96, WIDTH), KV_A: (24, WIDTH)}
 """The same with a gate of 4 rows behind each head of queries."""
 LAST_8 = tuple((10 * (20 * head + 12), 10 * (20 * head + 20)) for head in range(4))
 BEFORE_GATE = tuple((10 * (24 * head + 12), 10 * (24 * head + 20)) for head in range(4))
 BUT_GATE = tuple((10 * 24 * head, 10 * (24 * head + 20)) for head in range(4))
 SIX = spec(6)
-EACH_KEY = ((8, 14), (32, 38), (56, 62), (80, 86))  # queries, keys and values of one head after the other
+EACH_KEY = (
+    (8, 14),
+    (32, 38),
+    (56, 62),
+    (80, 86),
+)  # queries, keys and values of one head after the other
 
 
 @pytest.mark.parametrize(
@@ -76,21 +87,47 @@ EACH_KEY = ((8, 14), (32, 38), (56, 62), (80, 86))  # queries, keys and values o
         ("llama", LLAMA, {"fold_into": "qk"}, {Q: (((0, 320),), 2.0), K: (((0, 160),), 2.0)}),
         # only the dimensions that rotate
         ("llama", LLAMA, {"spec": SIX}, {K: (((0, 60), (80, 140)), 4.0)}),
-        ("llama", {**LLAMA, "self_attn.k_proj.bias": (16,)}, {"spec": SIX},
-         {K: (((0, 60), (80, 140)), 4.0), "self_attn.k_proj.bias": (((0, 6), (8, 14)), 4.0)}),
+        (
+            "llama",
+            {**LLAMA, "self_attn.k_proj.bias": (16,)},
+            {"spec": SIX},
+            {K: (((0, 60), (80, 140)), 4.0), "self_attn.k_proj.bias": (((0, 6), (8, 14)), 4.0)},
+        ),
         # norms before the rotation stand in for the projections
         ("qwen3", NORMED, {}, {K_NORM: (((0, 8),), 4.0)}),
-        ("qwen3", NORMED, {"fold_into": "qk", "spec": SIX}, {Q_NORM: (((0, 6),), 2.0), K_NORM: (((0, 6),), 2.0)}),
-        ("olmo2", {**LLAMA, Q_NORM: (32,), K_NORM: (16,)}, {"spec": SIX}, {K_NORM: (((0, 6), (8, 14)), 4.0)}),
-        ("phi", {**LLAMA, f"{PHI}.weight": (8,), f"{PHI}.bias": (8,)}, {"spec": spec(4)},
-         {f"{PHI}.weight": (((0, 4),), 4.0), f"{PHI}.bias": (((0, 4),), 4.0)}),
-        ("stablelm", {**LLAMA, **{f"{PHI}.norms.{head}.weight": (8,) for head in (0, 1)}}, {"spec": spec(2)},
-         {f"{PHI}.norms.{head}.weight": (((0, 2),), 4.0) for head in (0, 1)}),
+        (
+            "qwen3",
+            NORMED,
+            {"fold_into": "qk", "spec": SIX},
+            {Q_NORM: (((0, 6),), 2.0), K_NORM: (((0, 6),), 2.0)},
+        ),
+        (
+            "olmo2",
+            {**LLAMA, Q_NORM: (32,), K_NORM: (16,)},
+            {"spec": SIX},
+            {K_NORM: (((0, 6), (8, 14)), 4.0)},
+        ),
+        (
+            "phi",
+            {**LLAMA, f"{PHI}.weight": (8,), f"{PHI}.bias": (8,)},
+            {"spec": spec(4)},
+            {f"{PHI}.weight": (((0, 4),), 4.0), f"{PHI}.bias": (((0, 4),), 4.0)},
+        ),
+        (
+            "stablelm",
+            {**LLAMA, **{f"{PHI}.norms.{head}.weight": (8,) for head in (0, 1)}},
+            {"spec": spec(2)},
+            {f"{PHI}.norms.{head}.weight": (((0, 2),), 4.0) for head in (0, 1)},
+        ),
         # fused rows: 4 heads of queries, 2 of keys and 2 of values
         ("phi3", {QKV: (64, WIDTH)}, {}, {QKV: (((320, 480),), 4.0)}),
         ("phi3", {QKV: (64, WIDTH)}, {"fold_into": "q"}, {QKV: (((0, 320),), 4.0)}),
-        ("persimmon", {f"{EACH}.weight": (96, 1), f"{EACH}.bias": (96,)}, {"spec": SIX},
-         {f"{EACH}.weight": (EACH_KEY, 4.0), f"{EACH}.bias": (EACH_KEY, 4.0)}),
+        (
+            "persimmon",
+            {f"{EACH}.weight": (96, 1), f"{EACH}.bias": (96,)},
+            {"spec": SIX},
+            {f"{EACH}.weight": (EACH_KEY, 4.0), f"{EACH}.bias": (EACH_KEY, 4.0)},
+        ),
         # latent attention rotates the last rows
         ("deepseek_v3", DEEPSEEK, {}, {KV_A: (((160, 240),), 4.0)}),
         ("deepseek_v3", DEEPSEEK, {"fold_into": "q"}, {Q_B: (LAST_8, 4.0)}),
@@ -99,19 +136,31 @@ EACH_KEY = ((8, 14), (32, 38), (56, 62), (80, 86))  # queries, keys and values o
         # an output gate stays as it is
         ("axk2", GATED, {"config": {"v_head_dim": 4}, "fold_into": "q"}, {Q_B: (BEFORE_GATE, 4.0)}),
         ("axk2", GATED, {"config": {"v_head_dim": 4}}, {KV_A: (((160, 240),), 4.0)}),
-        ("axk2", GATED, {"config": {"v_head_dim": 4}, "of": schedule(1.0, 1.5)}, {Q_B: (BUT_GATE, 1.5)}),
+        (
+            "axk2",
+            GATED,
+            {"config": {"v_head_dim": 4}, "of": schedule(1.0, 1.5)},
+            {Q_B: (BUT_GATE, 1.5)},
+        ),
     ],
-)  # fmt: skip
-def test_what_is_multiplied(family: str, shapes: Shapes, options: dict[str, Any], expected: dict[str, Any]) -> None:
+)
+def test_what_is_multiplied(
+    family: str, shapes: Shapes, options: dict[str, Any], expected: dict[str, Any]
+) -> None:
     assert folded(family, shapes, **options) == expected
 
 
 @pytest.mark.parametrize(
-    ("layers", "changed"), [(("global", "none"), [0]), (("local", "global"), [1]), (("global", "global"), [0, 1])]
+    ("layers", "changed"),
+    [(("global", "none"), [0]), (("local", "global"), [1]), (("global", "global"), [0, 1])],
 )
-def test_only_layers_that_are_extended_are_multiplied(layers: tuple[str, ...], changed: list[int]) -> None:
+def test_only_layers_that_are_extended_are_multiplied(
+    layers: tuple[str, ...], changed: list[int]
+) -> None:
     result = made("llama", checkpoint(LLAMA) | checkpoint(LLAMA, layer=1), spec=spec(layers=layers))
-    assert [scaling.tensor for scaling in result.scalings] == [f"model.layers.{layer}.{K}" for layer in changed]
+    assert [scaling.tensor for scaling in result.scalings] == [
+        f"model.layers.{layer}.{K}" for layer in changed
+    ]
 
 
 @pytest.mark.parametrize(("family", "plus_one"), [("qwen3", False), ("gemma3_text", True)])
@@ -124,10 +173,16 @@ def test_norms_cost_nothing_and_may_be_stored_less_one(family: str, plus_one: bo
 @pytest.mark.parametrize(
     ("dtype", "factor", "expected"),
     [
-        ("F32", 1.1, 0.0), ("F64", 1.1, 0.0), ("F16", 1.1, 2e-6), ("BF16", 1.1, 1e-4), ("BF16", 2.0, 0.0),
-        ("BF16", 2.0**0.5, 0.0), ("F16", 0.5, 0.0), ("BF16", 2.0 * (1 + 1e-6), 1e-4),
+        ("F32", 1.1, 0.0),
+        ("F64", 1.1, 0.0),
+        ("F16", 1.1, 2e-6),
+        ("BF16", 1.1, 1e-4),
+        ("BF16", 2.0, 0.0),
+        ("BF16", 2.0**0.5, 0.0),
+        ("F16", 0.5, 0.0),
+        ("BF16", 2.0 * (1 + 1e-6), 1e-4),
     ],
-)  # fmt: skip
+)
 def test_what_rounding_costs(dtype: str, factor: float, expected: float) -> None:
     assert made("llama", checkpoint(LLAMA, dtype), of=schedule(factor)).expected_kl == expected
 
@@ -135,20 +190,47 @@ def test_what_rounding_costs(dtype: str, factor: float, expected: float) -> None
 @pytest.mark.parametrize(
     ("family", "tensors", "options", "words"),
     [
-        ("llama", checkpoint(LLAMA, "I8"), {}, r"k_proj\.weight in I8.*only floats of 16 bits and more can be scaled"),
-        ("llama", checkpoint({"self_attn.k_proj.qweight": (16, WIDTH)}, "I32"), {},
-         r"k_proj\.qweight in I32.*it is quantised to integers"),
+        (
+            "llama",
+            checkpoint(LLAMA, "I8"),
+            {},
+            r"k_proj\.weight in I8.*only floats of 16 bits and more can be scaled",
+        ),
+        (
+            "llama",
+            checkpoint({"self_attn.k_proj.qweight": (16, WIDTH)}, "I32"),
+            {},
+            r"k_proj\.qweight in I32.*it is quantised to integers",
+        ),
         ("llama", checkpoint(LLAMA), {"spec": spec(layers=("none",))}, "no layer is extended"),
-        ("llama", {}, {}, r"the checkpoint has no model\.layers\.0\.self_attn\.k_proj\.weight; download"),
-        ("llama", checkpoint({K: (16, WIDTH)}), {"fold_into": "q"},
-         r"no model\.layers\.0\.self_attn\.q_proj\.weight; download"),
+        (
+            "llama",
+            {},
+            {},
+            r"the checkpoint has no model\.layers\.0\.self_attn\.k_proj\.weight; download",
+        ),
+        (
+            "llama",
+            checkpoint({K: (16, WIDTH)}),
+            {"fold_into": "q"},
+            r"no model\.layers\.0\.self_attn\.q_proj\.weight; download",
+        ),
         ("baichuan", checkpoint(LLAMA), {}, "its projections are not known; use --encoding native"),
-        ("olmo", checkpoint(LLAMA), {"config": {"clip_qkv": 8.0}},
-         "clip_qkv limits the outputs of its projections; use --encoding native"),
-        ("muse_glimmer", checkpoint(LLAMA), {}, "a norm without weights stands between.*; use --encoding native"),
+        (
+            "olmo",
+            checkpoint(LLAMA),
+            {"config": {"clip_qkv": 8.0}},
+            "clip_qkv limits the outputs of its projections; use --encoding native",
+        ),
+        (
+            "muse_glimmer",
+            checkpoint(LLAMA),
+            {},
+            "a norm without weights stands between.*; use --encoding native",
+        ),
         ("axk2", checkpoint(GATED), {"fold_into": "q"}, "config.json has no v_head_dim; add it"),
     ],
-)  # fmt: skip
+)
 def test_weights_that_hold_no_factor(
     family: str, tensors: dict[str, Tensor], options: dict[str, Any], words: str
 ) -> None:
@@ -158,20 +240,31 @@ def test_weights_that_hold_no_factor(
 
 @pytest.mark.parametrize("dtype", ["F32", "BF16"])
 def test_all_queries_times_a_power_of_two(dtype: str) -> None:
-    family, tensors = by_model_type()["llama"], checkpoint(LLAMA, dtype) | checkpoint(LLAMA, dtype, layer=1)
+    family = by_model_type()["llama"]
+    tensors = checkpoint(LLAMA, dtype) | checkpoint(LLAMA, dtype, layer=1)
     scalings = times_queries(2.0**-13, spec(layers=("global", "none")), family, tensors)
-    assert scalings == tuple(Scaling(f"model.layers.{layer}.{Q}", ((0, 320),), 2.0**-13) for layer in (0, 1))
-    with pytest.raises(UnsupportedBake, match="a factor of 0.00012207 in the queries.*bits would be lost"):
+    assert scalings == tuple(
+        Scaling(f"model.layers.{layer}.{Q}", ((0, 320),), 2.0**-13) for layer in (0, 1)
+    )
+    with pytest.raises(
+        UnsupportedBake, match="a factor of 0.00012207 in the queries.*bits would be lost"
+    ):
         times_queries(2.0**-13, spec(), family, checkpoint(LLAMA, "F16"))
 
 
 def indexer(*sides: str) -> Shapes:
-    return {f"self_attn.indexer.{side}_norm.{kind}": (12,) for side in sides for kind in ("weight", "bias")}
+    return {
+        f"self_attn.indexer.{side}_norm.{kind}": (12,)
+        for side in sides
+        for kind in ("weight", "bias")
+    }
 
 
 @pytest.mark.parametrize("into", ["q", "k", "qk"])
 @pytest.mark.parametrize(("family", "span"), [("deepseek_v32", (0, 8)), ("hy_v4", (4, 12))])
-def test_the_norm_of_the_keys_of_an_indexer_takes_the_whole_square(family: str, span: Any, into: str) -> None:
+def test_the_norm_of_the_keys_of_an_indexer_takes_the_whole_square(
+    family: str, span: Any, into: str
+) -> None:
     scalings = folded(family, DEEPSEEK | indexer("k"), fold_into=into)
     indexer_scalings = {name: scaling for name, scaling in scalings.items() if "indexer" in name}
     assert indexer_scalings == dict.fromkeys(indexer("k"), ((span,), 4.0))

@@ -1,4 +1,6 @@
-"""`--allow-untested`: a refusal for what no one has tested becomes a plan, and no other refusal does."""
+"""`--allow-untested`: a refusal for what no one has tested becomes a plan, and no other refusal
+does.
+"""
 
 import json
 from itertools import product
@@ -59,7 +61,9 @@ def refusal(asked: EncodeRequest) -> str:
 
 
 @pytest.mark.parametrize("case", few(MATRIX, 60), ids=str)
-def test_exactly_the_refusals_for_what_is_untested_become_plans(case: tuple[str, str, str, str]) -> None:
+def test_exactly_the_refusals_for_what_is_untested_become_plans(
+    case: tuple[str, str, str, str],
+) -> None:
     family, name, method, encoding = case
     config = sample_config(by_name()[family])
     options = {"runtimes": (name,), "encoding": encoding, "allow_approximate": method == "log-n"}
@@ -114,7 +118,9 @@ def test_what_one_of_several_runtimes_does_wrong_is_not_accepted() -> None:
 
 
 def test_a_runtime_that_was_tested_is_preferred_to_one_that_was_not() -> None:
-    """For the same recipe, with and without the word, the same is selected where anything is exact."""
+    """For the same recipe, with and without the word, the same is selected where anything is
+    exact.
+    """
     plain = select(request(YARN, CONFIG, runtimes=("vllm",)))
     allowed = select(request(YARN, CONFIG, runtimes=("vllm",), allow_untested=True))
     assert allowed.encoding == plain.encoding
@@ -138,12 +144,16 @@ def test_plan_receipt_card_and_json_say_what_was_accepted(untested: Path, tmp_pa
 
     receipt = read_receipt(apply(plan))
     assert receipt.target.allow_untested
-    assert {row.status for row in receipt.runtimes if row.runtime == find("sglang")[-1].key} == {"unknown"}
+    assert {row.status for row in receipt.runtimes if row.runtime == find("sglang")[-1].key} == {
+        "unknown"
+    }
     words = card(UploadSet({}, receipt, 8192), "me/model", BaseModel())
     assert f"for {find('sglang')[-1].display_name} with `{FLAG}`" in words
 
     plain = make_plan(untested, YARN, tmp_path / "plain", runtimes=("transformers",))
-    assert FLAG not in card(UploadSet({}, read_receipt(apply(plain)), 8192), "me/model", BaseModel())
+    assert FLAG not in card(
+        UploadSet({}, read_receipt(apply(plain)), 8192), "me/model", BaseModel()
+    )
 
 
 @pytest.mark.parametrize("runtime", ["vllm", "sglang"])
@@ -151,7 +161,16 @@ def test_overrides_are_printed_for_what_is_untested(runtime: str, tmp_path: Path
     """dbrx needs a kernel in SGLang, mimo_v2_flash other sizes in vLLM than the lab has."""
     text = sample_config(by_name()["dbrx" if runtime == "sglang" else "mimo_v2_flash"])
     (tmp_path / "config.json").write_text(json.dumps(text))
-    words = ["apply", str(tmp_path / "config.json"), "--linear", "4", "--to", "overrides", "--runtime", runtime]
+    words = [
+        "apply",
+        str(tmp_path / "config.json"),
+        "--linear",
+        "4",
+        "--to",
+        "overrides",
+        "--runtime",
+        runtime,
+    ]
     refused = command(tmp_path, *words)
     assert refused.returncode == 1
     assert FLAG in refused.stderr

@@ -1,4 +1,6 @@
-"""Pairs that do not rotate: where a frequency of 0 is carried, that it is exactly 0 there, and who refuses it."""
+"""Pairs that do not rotate: where a frequency of 0 is carried, that it is exactly 0 there, and who
+refuses it.
+"""
 
 import json
 from itertools import product
@@ -14,7 +16,15 @@ from ropeconv.rope.recipe import Recipe
 
 from ..support.baking import apply, inspected, make_plan, recipe_of
 from ..support.extent import sample
-from ..support.llamacpp import LENGTH, bake, beyond, checkpoint, of_llamacpp, of_transformers, sequence
+from ..support.llamacpp import (
+    LENGTH,
+    bake,
+    beyond,
+    checkpoint,
+    of_llamacpp,
+    of_transformers,
+    sequence,
+)
 from ..support.models import TRAINED, make
 
 PAIRS = 32
@@ -74,7 +84,9 @@ def test_p_rope_is_the_rope_type_of_transformers(llama: Path, tmp_path: Path) ->
     settings.pop("rope_theta")
     stock = LlamaConfig(**settings, rope_parameters=parameters)
     actual = logits(loaded(out))
-    assert torch.equal(actual, logits(LlamaForCausalLM.from_pretrained(llama, config=stock, dtype=torch.float32)))
+    assert torch.equal(
+        actual, logits(LlamaForCausalLM.from_pretrained(llama, config=stock, dtype=torch.float32))
+    )
     assert (actual - by_hand(llama, PROPE)).abs().max() < 1e-3
     assert (actual - logits(loaded(llama)))[TRAINED:].abs().max() > 0.1
 
@@ -84,11 +96,13 @@ ENCODED = {"llama": "tensor", "qwen2": "carrier", "phi3": "tensor"}
 
 @pytest.mark.parametrize(("model_type", "name"), sample(list(product(ENCODED, VECTORS)), 1))
 def test_llama_cpp_does_not_rotate_them(model_type: str, name: str, tmp_path: Path) -> None:
-    source, vector = checkpoint(model_type, tmp_path / "source"), VECTORS[name]
+    source = checkpoint(model_type, tmp_path / "source")
+    vector = VECTORS[name]
     plan = bake(source, recipe(vector), tmp_path / "out.gguf")
     assert plan.result.encoding == ENCODED[model_type]
     bake(source, recipe(NEARLY), tmp_path / "other.gguf")
-    reference, stock = of_transformers(source, plan), of_llamacpp(tmp_path / "out.gguf")
+    reference = of_transformers(source, plan)
+    stock = of_llamacpp(tmp_path / "out.gguf")
     control = beyond(reference, of_llamacpp(tmp_path / "other.gguf"))
     for figures, other in zip(beyond(reference, stock), control, strict=True):
         assert figures.kl_mean < 1e-6
@@ -100,10 +114,25 @@ def test_llama_cpp_does_not_rotate_them(model_type: str, name: str, tmp_path: Pa
 @pytest.mark.parametrize(
     ("model_type", "vector", "options", "words"),
     [
-        ("llama", HOLES, {"encoding": "factors"}, "13 of 32 frequencies that are 0.*--encoding buffers, or --to gguf"),
-        ("llama", PROPE, {"runtimes": ("vllm",)}, "rope_type proportional is untested except for Gemma 4"),
+        (
+            "llama",
+            HOLES,
+            {"encoding": "factors"},
+            "13 of 32 frequencies that are 0.*--encoding buffers, or --to gguf",
+        ),
+        (
+            "llama",
+            PROPE,
+            {"runtimes": ("vllm",)},
+            "rope_type proportional is untested except for Gemma 4",
+        ),
         ("llama", PROPE, {"runtimes": ("tgi",)}, "it fails on rope_type proportional"),
-        ("gemma2", HOLES, {}, "with factors: their divisors would be infinite, and JSON has no infinity"),
+        (
+            "gemma2",
+            HOLES,
+            {},
+            "with factors: their divisors would be infinite, and JSON has no infinity",
+        ),
         ("gemma2", HOLES, {"to": "gguf"}, "llama.cpp loads no rope_freqs for it"),
     ],
 )

@@ -1,4 +1,6 @@
-"""The commands in pages of docs/: those with output print it, and the others run on a small model."""
+"""The commands in pages of docs/: those with output print it, and the others run on a small
+model.
+"""
 
 import re
 import shlex
@@ -17,7 +19,11 @@ from ..validate.servers.stand_in import StandIn, running
 
 RUN = ("../README.md", "engines.md")
 """Pages of which every command runs on a small model."""
-SMALL = {"Qwen/Qwen2.5-7B-Instruct": "Qwen3-8B", "model-Q4_K_M.gguf": "Qwen3-8B-Q8_0.gguf", "128k": "256"}
+SMALL = {
+    "Qwen/Qwen2.5-7B-Instruct": "Qwen3-8B",
+    "model-Q4_K_M.gguf": "Qwen3-8B-Q8_0.gguf",
+    "128k": "256",
+}
 """What stands for models and lengths of README.md. The small model is trained with 64 tokens."""
 OWNERS = {"8000": "vllm", "30000": "sglang"}
 """Servers of the pages by their ports."""
@@ -30,20 +36,32 @@ def text_of(page: str) -> str:
 def shown(page: str) -> list[Transcript]:
     """The commands of a page that have their output."""
     entries = [
-        entry for match in transcripts.BLOCK.finditer(text_of(page)) for entry in transcripts.transcripts(match["body"])
+        entry
+        for match in transcripts.BLOCK.finditer(text_of(page))
+        for entry in transcripts.transcripts(match["body"])
     ]
     return [entry for entry in entries if entry.command not in transcripts.OF_WEIGHTS]
 
 
 def bare(page: str) -> list[str]:
-    """The commands of ropeconv in blocks of shell, in their order, without comments and redirections."""
+    """The commands of ropeconv in blocks of shell, in their order, without comments and
+    redirections.
+    """
     text = text_of(page)
     if page == "../README.md":
         for name, stand_in in SMALL.items():
             text = text.replace(name, stand_in)
-    blocks = [match["body"] for match in transcripts.FENCED.finditer(text) if match["language"] in ("", "sh")]
+    blocks = [
+        match["body"]
+        for match in transcripts.FENCED.finditer(text)
+        if match["language"] in ("", "sh")
+    ]
     lines = [line for body in blocks for line in body.replace("\\\n", " ").splitlines()]
-    commands = [line.partition(" > ")[0] for line in lines if line.startswith("ropeconv ") and "--push" not in line]
+    commands = [
+        line.partition(" > ")[0]
+        for line in lines
+        if line.startswith("ropeconv ") and "--push" not in line
+    ]
     return [" ".join(shlex.split(invocation, comments=True)) for invocation in commands]
 
 
@@ -75,7 +93,9 @@ def printed(folder: Path, page: str) -> list[str]:
     Returns what those print whose output is not that of the page.
     """
     outputs = [(entry, transcripts.output_of(entry.command, folder)) for entry in shown(page)]
-    return [f"$ {entry.command}\n{output}" for entry, output in outputs if not fits(entry.shown, output)]
+    return [
+        f"$ {entry.command}\n{output}" for entry, output in outputs if not fits(entry.shown, output)
+    ]
 
 
 @pytest.mark.parametrize("page", sample([page for page in transcripts.PAGES if shown(page)], 1))
@@ -86,7 +106,9 @@ def test_the_commands_of_a_page_print_what_it_shows(beside: Path, page: str) -> 
 @pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [*RUN, "training.md"])
-def test_the_commands_of_a_page_run_one_after_the_other(small: Path, tmp_path: Path, page: str) -> None:
+def test_the_commands_of_a_page_run_one_after_the_other(
+    small: Path, tmp_path: Path, page: str
+) -> None:
     shutil.copytree(small, tmp_path / "own")
     commands = bare(page)
     assert commands
@@ -107,7 +129,11 @@ def test_the_tutorial_prints_what_it_shows(tmp_path: Path) -> None:
 def test_commands_inside_sentences_and_tables_run(small: Path) -> None:
     """Those that name no METAVAR; what would write is only planned."""
     text = transcripts.FENCED.sub("", text_of("engines.md"))
-    commands = [cmd for cmd in re.findall(r"`(ropeconv [\w-]+ [^`]+)`", text) if not re.search(r"\b[A-Z]{3,}\b", cmd)]
+    commands = [
+        cmd
+        for cmd in re.findall(r"`(ropeconv [\w-]+ [^`]+)`", text)
+        if not re.search(r"\b[A-Z]{3,}\b", cmd)
+    ]
     assert commands
     for cmd in commands:
         ran(small, f"{cmd} --dry-run" if " apply " in cmd else cmd)

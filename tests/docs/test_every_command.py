@@ -1,4 +1,6 @@
-"""Every command that stands in the repository is accepted by the real command line: nothing we print or run is dead."""
+"""Every command that stands in the repository is accepted by the real command line: nothing we
+print or run is dead.
+"""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -59,8 +61,12 @@ def test_every_command_of_the_repository_is_accepted(commands: list[Found]) -> N
         ("ropeconv/models/registry.py", "ropeconv list families"),
     ],
 )
-def test_commands_are_found_wherever_they_stand(commands: list[Found], place: str, text: str) -> None:
-    """Workflows, shell files, pages, examples of the help, sentences of the code, and `command_line`."""
+def test_commands_are_found_wherever_they_stand(
+    commands: list[Found], place: str, text: str
+) -> None:
+    """Workflows, shell files, pages, examples of the help, sentences of the code, and
+    `command_line`.
+    """
     assert text in {found.text for found in commands if found.place == place}
 
 
@@ -77,7 +83,7 @@ def test_commands_are_found_wherever_they_stand(commands: list[Found], place: st
         ("ropeconv eval x --measure everything --chunk many", "--chunk"),
         ("ropeconv", "needs a command"),
     ],
-)  # fmt: skip
+)
 def test_a_dead_command_would_be_found(text: str, reason: str) -> None:
     assert reason in parse_problem(text.split()[1:])
 
@@ -118,10 +124,10 @@ READERS: dict[str, Callable[[str, str], Iterator[Found]]] = {
         ("a page", "```sh\n$ ropeconv methods > all.txt\n```\n"),
         ("a page", "```\nropeconv \\\n  methods\n```\n"),
         ("a module", 'EXAMPLES = """\nropeconv methods\n"""'),
-        ("a module", "raise Error(f\"{name}: see `ropeconv methods`\")"),
+        ("a module", 'raise Error(f"{name}: see `ropeconv methods`")'),
         ("a module", "say(command_line('methods'))"),
     ],
-)  # fmt: skip
+)
 def test_a_dead_command_is_found_in_each_kind_of_text(reader: str, text: str) -> None:
     (problem,) = refused(list(READERS[reader](text, "x")))
     assert "no command 'methods'" in problem
@@ -158,8 +164,13 @@ def test_the_commands_of_the_readme_run_on_models_that_need_no_torch(
 
 
 @pytest.mark.slow
-def test_a_dead_command_of_the_readme_fails(installed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dead_command_of_the_readme_fails(
+    installed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     page = installed / "page.md"
-    page.write_text("```sh\nropeconv methods all\nropeconv list methods\n```\nand `ropeconv list method yarn`.\n")
+    page.write_text(
+        "```sh\nropeconv methods all\nropeconv list methods\n```\nand `ropeconv list method"
+        " yarn`.\n"
+    )
     assert readme_commands.main(page) == 2
     assert "ran: ropeconv list methods" in capsys.readouterr().out

@@ -41,7 +41,9 @@ OUTPUT = re.compile(r"(?P<source>.+?)-(?P<method>yarn|mixed)(?P<factor>\d+)(?P<s
 
 def examples() -> list[str]:
     """The commands in the help of all commands that a small model is enough for."""
-    lines = [line for name in COMMANDS for line in find(name).examples if line.startswith("ropeconv ")]
+    lines = [
+        line for name in COMMANDS for line in find(name).examples if line.startswith("ropeconv ")
+    ]
     return [line for line in lines if not elsewhere(line)]
 
 
@@ -49,7 +51,11 @@ def elsewhere(line: str) -> str:
     """Where a command is tested that needs more than a small model; empty for others."""
     words = shlex.split(line)
     for word, place in ELSEWHERE.items():
-        if word in words or (word == "onnx" and "onnx" in line) or (word == "HuggingFaceTB" and word in line):
+        if (
+            word in words
+            or (word == "onnx" and "onnx" in line)
+            or (word == "HuggingFaceTB" and word in line)
+        ):
             return place
     return ""
 
@@ -65,7 +71,9 @@ def make_model(folder: Path, name: str) -> None:
     if output:
         source = output["source"] + (output["suffix"] or "")
         make_model(folder, source)
-        command(folder, "apply", source, f"--{output['method']}", output["factor"], "-o", name, code=0)
+        command(
+            folder, "apply", source, f"--{output['method']}", output["factor"], "-o", name, code=0
+        )
     elif name.endswith(".gguf"):
         make_gguf(path)
     else:
@@ -76,7 +84,9 @@ def make_model(folder: Path, name: str) -> None:
 
 
 def models_of(line: str) -> list[str]:
-    """The models that a command names: its arguments that look like one, and the value of --against."""
+    """The models that a command names: its arguments that look like one, and the value of
+    --against.
+    """
     words = shlex.split(line)[2:]
     named = []
     for place, word in enumerate(words):
@@ -107,7 +117,9 @@ def test_an_example_of_the_help_runs(line: str, tmp_path: Path) -> None:
     if words[0] == "restore" and "--in-place" in words:
         command(tmp_path, "apply", words[1], "--yarn", "4", "--in-place", code=0)
     if words[0] == "restore" and "-o" in words:
-        shutil.rmtree(tmp_path / words[words.index("-o") + 1])  # the source is gone, which is why it is restored
+        shutil.rmtree(
+            tmp_path / words[words.index("-o") + 1]
+        )  # the source is gone, which is why it is restored
 
     done = command(tmp_path, *words)
     expected = (0, 3) if "--exit-code" in words else (0,)

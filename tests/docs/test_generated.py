@@ -1,4 +1,6 @@
-"""Pages that scripts write are what the code and the data say: commands, schemas, API, tables and pictures."""
+"""Pages that scripts write are what the code and the data say: commands, schemas, API, tables and
+pictures.
+"""
 
 import importlib.metadata
 import re
@@ -36,15 +38,25 @@ def test_every_command_and_its_every_option_are_there() -> None:
     assert "| `--theta-bound TOKENS` |" in shared
     for name in COMMANDS:
         described = sections[name] + shared * ("method options" in sections[name])
-        common = sections[name].partition("[Common options](#common-options): ")[2].partition(".\n")[0]
+        common = (
+            sections[name].partition("[Common options](#common-options): ")[2].partition(".\n")[0]
+        )
         for flag in re.findall(r"`(--[\w-]+)`", common):
             assert f"`{flag}" in sections["Common options"]
-        assert [flag for flag in option_rows(name) if flag not in EVERYWHERE and f"`{flag}" not in described] == []
+        assert [
+            flag
+            for flag in option_rows(name)
+            if flag not in EVERYWHERE and f"`{flag}" not in described
+        ] == []
 
 
 def test_every_schema_is_linked_and_no_other_file_is_there() -> None:
     linked = re.findall(r"\(schemas/([\w-]+)\.json\)", (DOCS / "python.md").read_text("utf-8"))
-    assert sorted(linked) == sorted(SCHEMAS) == sorted(path.stem for path in (DOCS / "schemas").iterdir())
+    assert (
+        sorted(linked)
+        == sorted(SCHEMAS)
+        == sorted(path.stem for path in (DOCS / "schemas").iterdir())
+    )
 
 
 def test_every_exported_name_stands_in_the_api_once() -> None:
@@ -71,20 +83,26 @@ def test_the_page_has_the_screen_of_a_measurement(
 
 @pytest.mark.parametrize("factor", [2, 4, 8])
 def test_advise_and_the_page_have_the_numbers_that_were_measured(factor: int) -> None:
-    losses, passkeys = measured(f"{factor}T"), measured("2T" if factor == 2 else f"{factor}T-passkey")
+    losses = measured(f"{factor}T")
+    passkeys = measured("2T" if factor == 2 else f"{factor}T-passkey")
     studies = [study for study in evidence().studies if study.source.endswith("a real model")]
     study = next(study for study in studies if study.factor == factor)
     table = (ROOT / "docs/evaluating.md").read_text("utf-8").partition("| method | loss at 4T |")[2]
     for name, beyond in study.beyond.items():
         row = name if name == "base" else f"{name}:{factor}"
-        loss, inside = (losses.cell(row, "growth", "loss", column) for column in (factor * 8192, 8192))
+        loss, inside = (
+            losses.cell(row, "growth", "loss", column) for column in (factor * 8192, 8192)
+        )
         exact = passkeys.cell(row, "passkey", "exact", factor * 8192)
         assert loss and inside and exact  # noqa: PT018
         assert beyond == round(loss.difference or 0, 3), name
         assert study.inside[name] == round(inside.difference or 0, 3), name
         assert study.retrieval[name] == round(100 * exact.value), name
         if factor > 2:
-            cells = [cell.strip() for cell in re.findall(rf"^\| {name} \|(.*)\|$", table, re.MULTILINE)[0].split("|")]
+            cells = [
+                cell.strip()
+                for cell in re.findall(rf"^\| {name} \|(.*)\|$", table, re.MULTILINE)[0].split("|")
+            ]
             price = f"{inside.difference:.2f}" if inside.difference else ""
             shown = [f"{loss.value:.2f}", price, f"{100 * exact.value:.0f} %"]
             assert shown == (cells[:3] if factor == 4 else cells[3:]), name
@@ -92,16 +110,22 @@ def test_advise_and_the_page_have_the_numbers_that_were_measured(factor: int) ->
 
 def measured(name: str) -> Result:
     """What `eval` wrote on the real model."""
-    return msgspec.json.decode((ROOT / f"docs/evidence/smollm2-{name}.json").read_bytes(), type=Result)
+    return msgspec.json.decode(
+        (ROOT / f"docs/evidence/smollm2-{name}.json").read_bytes(), type=Result
+    )
 
 
-TESTED = re.search(r"^matplotlib==(\S+)", (ROOT / "scripts" / "constraints.txt").read_text(), re.MULTILINE)
+TESTED = re.search(
+    r"^matplotlib==(\S+)", (ROOT / "scripts" / "constraints.txt").read_text(), re.MULTILINE
+)
 
 
 def test_every_method_that_changes_frequencies_has_a_section_with_its_picture() -> None:
     text = (ROOT / "docs" / "methods.md").read_text("utf-8")
     parts = re.split(r"^### `--([a-z0-9-]+)`\n", text, flags=re.MULTILINE)
-    sections = {name: body.split("\n## ")[0] for name, body in zip(parts[1::2], parts[2::2], strict=True)}
+    sections = {
+        name: body.split("\n## ")[0] for name, body in zip(parts[1::2], parts[2::2], strict=True)
+    }
     assert set(DRAWN) == set(sections)
     for name, body in sections.items():
         assert re.findall(r"!\[[^]]{20,}\]\((.*?)\)", body) == [f"pictures/method-{name}.svg"]
@@ -111,15 +135,23 @@ def test_every_method_that_changes_frequencies_has_a_section_with_its_picture() 
 
 
 def parts(text: str) -> tuple[str, list[float]]:
-    """A picture without its numbers and the names made from them, and its numbers: processors round a few otherwise."""
+    """A picture without its numbers and the names made from them, and its numbers: processors round
+    a few otherwise.
+    """
     text = re.sub(r'(?<=[#"])[a-z][0-9a-f]{10}(?=[")])', "name", text)
-    return re.sub(r"-?\d+\.\d+", "0", text), [float(number) for number in re.findall(r"-?\d+\.\d+", text)]
+    return re.sub(r"-?\d+\.\d+", "0", text), [
+        float(number) for number in re.findall(r"-?\d+\.\d+", text)
+    ]
 
 
 @pytest.mark.parametrize("name", sample(DRAWN, 3))
 def test_a_picture_is_that_of_the_method(name: str) -> None:
     if TESTED is None or importlib.metadata.version("matplotlib") != TESTED[1]:
         pytest.skip("another matplotlib than that of scripts/constraints.txt draws other files")
-    (kept, numbers), (drawing, others) = map(parts, ((PICTURES / f"method-{name}.svg").read_text("utf-8"), drawn(name)))
+    (kept, numbers), (drawing, others) = map(
+        parts, ((PICTURES / f"method-{name}.svg").read_text("utf-8"), drawn(name))
+    )
     assert (kept, len(numbers)) == (drawing, len(others)), "run scripts/method_pictures.py"
-    np.testing.assert_allclose(numbers, others, rtol=0, atol=0.01, err_msg="run scripts/method_pictures.py")
+    np.testing.assert_allclose(
+        numbers, others, rtol=0, atol=0.01, err_msg="run scripts/method_pictures.py"
+    )

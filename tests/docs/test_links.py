@@ -1,4 +1,6 @@
-"""Links lead to pages, headings and files that exist: in pages, in the code, and absolute ones to this repository."""
+"""Links lead to pages, headings and files that exist: in pages, in the code, and absolute ones to
+this repository.
+"""
 
 import re
 import subprocess
@@ -10,7 +12,12 @@ import pytest
 from scripts.gather_pages import CODE, RAW, REPOSITORY, ROOT
 
 PAGES = sorted(
-    [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "tests" / "README.md", ROOT / "scripts" / "README.md"]
+    [
+        *ROOT.glob("*.md"),
+        *(ROOT / "docs").glob("*.md"),
+        ROOT / "tests" / "README.md",
+        ROOT / "scripts" / "README.md",
+    ]
 )
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 NAMED = re.compile(r"(?<![\w/-])docs/[\w/-]+\.(?:md|json|txt|svg|png)(?:#[\w-]+)?")
@@ -33,7 +40,9 @@ def broken(page: Path, text: str) -> Iterator[str]:
         name, _, anchor = inside.partition("#")
         folder = page.parent if inside == link else ROOT
         target = folder / name if name else page
-        if not target.exists() or (anchor and target.suffix == ".md" and anchor not in headings(target)):
+        if not target.exists() or (
+            anchor and target.suffix == ".md" and anchor not in headings(target)
+        ):
             yield link
 
 
@@ -43,7 +52,10 @@ def test_links_of_a_page_lead_somewhere(page: Path) -> None:
 
 
 def test_a_link_to_a_page_or_a_heading_that_is_gone_would_be_found() -> None:
-    text = f"[a](nowhere.md) [b](python.md#nothing) [c]({REPOSITORY}docs/nowhere.md) [d](python.md#apply) [e](https://x.org)"
+    text = (
+        f"[a](nowhere.md) [b](python.md#nothing) [c]({REPOSITORY}docs/nowhere.md)"
+        " [d](python.md#apply) [e](https://x.org)"
+    )
     assert list(broken(ROOT / "docs" / "engines.md", text)) == [
         "nowhere.md",
         "python.md#nothing",
@@ -53,16 +65,25 @@ def test_a_link_to_a_page_or_a_heading_that_is_gone_would_be_found() -> None:
 
 def test_pages_that_code_and_messages_name_exist() -> None:
     listed = subprocess.run(
-        ["git", "ls-files", "ropeconv", "templates", "scripts", "tests"], cwd=ROOT, capture_output=True, text=True
-    ).stdout.split()  # fmt: skip
+        ["git", "ls-files", "ropeconv", "templates", "scripts", "tests"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    ).stdout.split()
     if not listed:
         pytest.skip("not a checkout with git")
     named = set()
     for name in listed:
         path = ROOT / name
-        if path.suffix in (".py", ".jinja", ".toml", ".md", "") and path.is_file() and path != Path(__file__):
+        if (
+            path.suffix in (".py", ".jinja", ".toml", ".md", "")
+            and path.is_file()
+            and path != Path(__file__)
+        ):
             named |= {
-                (name, link) for link in NAMED.findall(path.read_text("utf-8", errors="ignore")) if "NAME" not in link
+                (name, link)
+                for link in NAMED.findall(path.read_text("utf-8", errors="ignore"))
+                if "NAME" not in link
             }
     assert len(named) > 10
     wrong = []

@@ -1,4 +1,6 @@
-"""Receipts, plans and inspections are what their schemas in docs/schemas say, and wrong ones are not."""
+"""Receipts, plans and inspections are what their schemas in docs/schemas say, and wrong ones are
+not.
+"""
 
 import json
 from pathlib import Path
@@ -34,10 +36,15 @@ def kind_of(words: str) -> type[msgspec.Struct]:
 
 
 def is_of(data: Any, kind: type[msgspec.Struct]) -> bool:
-    """Whether a document has the types of its kind and no key beside them, and its schema accepts it."""
+    """Whether a document has the types of its kind and no key beside them, and its schema accepts
+    it.
+    """
     schema = jsonschema.Draft202012Validator(schema_of((kind,)))
     try:
-        return bool(schema.is_valid(data)) and json.loads(msgspec.json.encode(msgspec.convert(data, kind))) == data
+        return (
+            bool(schema.is_valid(data))
+            and json.loads(msgspec.json.encode(msgspec.convert(data, kind))) == data
+        )
     except msgspec.ValidationError:
         return False
 
@@ -63,20 +70,40 @@ def test_a_document_is_what_its_schema_says(folder: Path, words: str) -> None:
 def test_an_output_has_the_keys_of_a_plan_and_a_receipt(folder: Path, tmp_path: Path) -> None:
     done = printed(folder, f"apply model --yarn 4 -o {tmp_path / 'out'}")
     assert is_of(
-        {key: value for key, value in done.items() if key not in ("check", "run", "train", "validate")}, PlanDocument
+        {
+            key: value
+            for key, value in done.items()
+            if key not in ("check", "run", "train", "validate")
+        },
+        PlanDocument,
     )
-    schemas = {path.stem: json.loads(path.read_text("utf-8")) for path in (DOCS / "schemas").iterdir()}
+    schemas = {
+        path.stem: json.loads(path.read_text("utf-8")) for path in (DOCS / "schemas").iterdir()
+    }
     assert schemas.keys() >= {"receipt", "evaluation", "apply-journal"}
-    receipt, schema = (tmp_path / "out" / "ropeconv.json"), schemas["receipt"]["$defs"]["Receipt"]
-    assert set(schema["required"]) <= json.loads(receipt.read_text()).keys() <= schema["properties"].keys()
+    receipt = tmp_path / "out" / "ropeconv.json"
+    schema = schemas["receipt"]["$defs"]["Receipt"]
+    assert (
+        set(schema["required"])
+        <= json.loads(receipt.read_text()).keys()
+        <= schema["properties"].keys()
+    )
     assert not {"method", "sha256"} & schema["properties"].keys()
 
 
 def test_inspections_of_published_configs_are_too() -> None:
-    paths = [path for path in sorted(CONFIGS.glob("*.json")) if not path.stem.endswith((".first", ".params"))]
+    paths = [
+        path
+        for path in sorted(CONFIGS.glob("*.json"))
+        if not path.stem.endswith((".first", ".params"))
+    ]
     inspections = [ropeconv.inspect_source(ropeconv.open_source(str(path))) for path in paths]
     documents = [json.loads(json.dumps(inspection.to_dict())) for inspection in inspections]
     assert len(documents) > 20
-    assert [document["source"]["reference"] for document in documents if not is_of(document, InspectionDocument)] == []
+    assert [
+        document["source"]["reference"]
+        for document in documents
+        if not is_of(document, InspectionDocument)
+    ] == []
     assert any(document["local_theta"] for document in documents)
     assert any(document["mla"] for document in documents)

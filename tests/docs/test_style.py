@@ -1,4 +1,6 @@
-"""Pages, help texts, strings of the code, data and templates have no phrases that are hard to read."""
+"""Pages, help texts, strings of the code, data and templates have no phrases that are hard to
+read.
+"""
 
 import ast
 import re
@@ -22,8 +24,12 @@ PAGES = sorted(
 )
 START = r"(?:^|(?<=[.!?:] )|(?<=\| )|(?<=- ))"
 PATTERNS = {
-    START + r"Of (?!course)[^.?!]*": "begin with the subject: 'For GGUF files, only the header is read'",
-    START + r"What (?:[a-z]|CODE)[^.?!|]*(?![^.!|]*\?)": "begin with the subject, or a verb: 'Return ...'",
+    START + r"Of (?!course)[^.?!]*": (
+        "begin with the subject: 'For GGUF files, only the header is read'"
+    ),
+    START + r"What (?:[a-z]|CODE)[^.?!|]*(?![^.!|]*\?)": (
+        "begin with the subject, or a verb: 'Return ...'"
+    ),
     START + r"Who (?:[a-z]|CODE)[^.?!|]*(?![^.!|]*\?)": "name the actor",
     r"(?<![Tt]here )\b(?:is|are|was|were) no\b(?! longer)": "'is not a'",
     r"\bno such\b(?! file)": "'no', or 'no such file'",
@@ -46,7 +52,9 @@ PATTERNS = {
     r"\blooked (?:at|into)\b": "'tested', 'checked', 'read'",
     r"\brooms?\b": "'space'",
 }
-"""What is hard to read, and what to write instead. Case counts only where a pattern begins a sentence."""
+"""What is hard to read, and what to write instead. Case counts only where a pattern begins a
+sentence.
+"""
 LONGEST = 48
 """Words with letters in a sentence at most, outside of tables."""
 
@@ -71,14 +79,22 @@ def count(sentence: str) -> int:
 
 
 def problems(text: str) -> list[str]:
-    """The phrases of a text that a pattern finds, each with what to write instead; and sentences that are too long."""
+    """The phrases of a text that a pattern finds, each with what to write instead; and sentences
+    that are too long.
+    """
     faults = []
     for line in paragraphs(text):
         for pattern, instead in PATTERNS.items():
-            faults += [f"{match[0]!r} in {line[:80]!r}: {instead}" for match in re.finditer(pattern, line)]
+            faults += [
+                f"{match[0]!r} in {line[:80]!r}: {instead}" for match in re.finditer(pattern, line)
+            ]
         if not line.startswith(("|", "#")):
             sentences = re.split(r"(?<=[.!?:;])\s", line)
-            faults += [f"{count(sentence)} words: {sentence!r}" for sentence in sentences if count(sentence) > LONGEST]
+            faults += [
+                f"{count(sentence)} words: {sentence!r}"
+                for sentence in sentences
+                if count(sentence) > LONGEST
+            ]
     return faults
 
 
@@ -88,9 +104,15 @@ def literals(source: str) -> Iterator[str]:
     formatted = [node for node in ast.walk(tree) if isinstance(node, ast.JoinedStr)]
     parts = {id(part) for node in formatted for part in node.values}
     for node in formatted:
-        yield "".join(str(part.value) if isinstance(part, ast.Constant) else "VALUE" for part in node.values)
+        yield "".join(
+            str(part.value) if isinstance(part, ast.Constant) else "VALUE" for part in node.values
+        )
     for literal in ast.walk(tree):
-        if isinstance(literal, ast.Constant) and isinstance(literal.value, str) and id(literal) not in parts:
+        if (
+            isinstance(literal, ast.Constant)
+            and isinstance(literal.value, str)
+            and id(literal) not in parts
+        ):
             yield literal.value
 
 
@@ -110,7 +132,11 @@ def strings(path: Path) -> Iterator[str]:
     elif path.suffix == ".toml":
         parts = values(tomllib.loads(text))
     else:
-        parts = iter(re.sub(r"\{#.*?#\}|\{%.*?%\}|<[^>]*>", "\n", re.sub(r"\{\{.*?\}\}", "VALUE", text)).splitlines())
+        parts = iter(
+            re.sub(
+                r"\{#.*?#\}|\{%.*?%\}|<[^>]*>", "\n", re.sub(r"\{\{.*?\}\}", "VALUE", text)
+            ).splitlines()
+        )
     for part in parts:
         if len(part.split()) >= 4 and re.search(r"\b[a-z]{2,}\b", part):
             yield part
@@ -118,11 +144,21 @@ def strings(path: Path) -> Iterator[str]:
 
 def phrases(path: Path) -> list[str]:
     """The problems of the strings of a file, long sentences left out."""
-    return [problem for text in strings(path) for problem in problems(text) if " words: " not in problem]
+    return [
+        problem for text in strings(path) for problem in problems(text) if " words: " not in problem
+    ]
 
 
-SOURCES = [path for folder in ("ropeconv", "templates") for path in sorted((ROOT / folder).rglob("*.*"))]
-PACKAGES = sorted({path.relative_to(ROOT).parts[1] for path in SOURCES if path.suffix in (".py", ".toml", ".jinja")})
+SOURCES = [
+    path for folder in ("ropeconv", "templates") for path in sorted((ROOT / folder).rglob("*.*"))
+]
+PACKAGES = sorted(
+    {
+        path.relative_to(ROOT).parts[1]
+        for path in SOURCES
+        if path.suffix in (".py", ".toml", ".jinja")
+    }
+)
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -140,7 +176,10 @@ def test_a_page_is_easy_to_read(page: Path) -> None:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_help_of_a_command_is_easy_to_read(name: str) -> None:
     text = "\n\n".join(
-        [" ".join((find(name).help or "").split()), *(row.strip("| ") for row in option_rows(name).values())]
+        [
+            " ".join((find(name).help or "").split()),
+            *(row.strip("| ") for row in option_rows(name).values()),
+        ]
     )
     assert problems(text) == []
 
@@ -157,7 +196,10 @@ HARD = {
     " ".join(["word"] * 60) + ".": "60 words",
 }
 EASY = (
-    "'12q' is not a number of tokens. It is no longer there. What is RoPE? `Of code` is left alone.",
+    (
+        "'12q' is not a number of tokens. It is no longer there. What is RoPE? `Of code` is left"
+        " alone."
+    ),
     "For GGUF files on the Hub, only the header is read.",
 )
 
@@ -172,7 +214,9 @@ def test_plain_words_pass(sentence: str) -> None:
     assert problems(sentence) == []
 
 
-@pytest.mark.parametrize("page", [path for path in PAGES if path.parent.name == "docs"], ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "page", [path for path in PAGES if path.parent.name == "docs"], ids=lambda path: path.name
+)
 def test_a_page_begins_with_what_the_reader_will_be_able_to_do(page: Path) -> None:
     first = next(line for line in paragraphs(page.read_text("utf-8")) if not line.startswith("#"))
     assert re.search(r"\b(?:you|your)\b", first.partition(". ")[0]), first

@@ -1,4 +1,6 @@
-"""Losses with a gradient: against finite differences, against the engine, and the model is as it was afterwards."""
+"""Losses with a gradient: against finite differences, against the engine, and the model is as it
+was afterwards.
+"""
 
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +31,9 @@ def loaded(family: str, folder: Path) -> tuple[Any, Any]:
     return load_stock(folder, "cpu"), spec
 
 
-def mean_loss(model: Any, spec: Any, inv_freq: Any, attention_factor: Any, backward: bool = False) -> Any:
+def mean_loss(
+    model: Any, spec: Any, inv_freq: Any, attention_factor: Any, backward: bool = False
+) -> Any:
     with differentiable.differentiable(model, spec.unscaled().current(), spec) as engine:
         engine.use(inv_freq, attention_factor)
         loss = engine.losses(IDS, TARGETS).double().mean()
@@ -38,13 +42,18 @@ def mean_loss(model: Any, spec: Any, inv_freq: Any, attention_factor: Any, backw
         return loss.detach()
 
 
-@pytest.mark.parametrize("family", ["llama", *sample(["qwen3", "glm4", "gpt_neox", "deepseek_v3", "llama4_text"], 1)])
+@pytest.mark.parametrize(
+    "family", ["llama", *sample(["qwen3", "glm4", "gpt_neox", "deepseek_v3", "llama4_text"], 1)]
+)
 def test_gradients_are_those_of_finite_differences(family: str, tmp_path: Path) -> None:
-    """By the logarithms of the frequencies, along directions in which the phases of all pairs move alike, since a step
-    that float32 resolves in a slow pair is many radians in a fast one; and by that of the attention factor."""
+    """By the logarithms of the frequencies, along directions in which the phases of all pairs move
+    alike, since a step that float32 resolves in a slow pair is many radians in a fast one; and by
+    that of the attention factor.
+    """
     model, spec = loaded(family, tmp_path / family)
     inv_freq = spec.unscaled().current().inv_freq
-    base, draw = torch.from_numpy(inv_freq), np.random.default_rng(0)
+    base = torch.from_numpy(inv_freq)
+    draw = np.random.default_rng(0)
     logs = torch.zeros(len(base), dtype=torch.float64, requires_grad=True)
     log_factor = torch.zeros((), dtype=torch.float64, requires_grad=True)
     mean_loss(model, spec, base * logs.exp(), log_factor.exp(), backward=True)
@@ -54,8 +63,12 @@ def test_gradients_are_those_of_finite_differences(family: str, tmp_path: Path) 
     def central(at: Any, step: float = 3e-4) -> float:
         return float((at(step) - at(-step)) / (2 * step))
 
-    along = torch.from_numpy(draw.choice([-1.0, 1.0], len(base)) * np.minimum(1, 1 / (len(IDS) * inv_freq)))
-    derivative = central(lambda by: mean_loss(model, spec, base * (by * along).exp(), torch.tensor(1.0)))
+    along = torch.from_numpy(
+        draw.choice([-1.0, 1.0], len(base)) * np.minimum(1, 1 / (len(IDS) * inv_freq))
+    )
+    derivative = central(
+        lambda by: mean_loss(model, spec, base * (by * along).exp(), torch.tensor(1.0))
+    )
     assert float(logs.grad @ along) == pytest.approx(derivative, rel=0.03, abs=4e-3)
     derivative = central(lambda by: mean_loss(model, spec, base, torch.tensor(by).exp()))
     assert float(log_factor.grad) == pytest.approx(derivative, rel=0.03, abs=4e-3)
@@ -63,7 +76,9 @@ def test_gradients_are_those_of_finite_differences(family: str, tmp_path: Path) 
 
 def test_losses_are_those_of_the_engine(tmp_path: Path) -> None:
     model, spec = loaded("llama", tmp_path / "llama")
-    schedule = replace(spec.unscaled().current(), inv_freq=spec.current().inv_freq / 3, attention_factor=1.2)
+    schedule = replace(
+        spec.unscaled().current(), inv_freq=spec.current().inv_freq / 3, attention_factor=1.2
+    )
     engine = TransformersEngine(model)
     undo = patch(model, schedule, spec)
     stock = engine.token_losses(IDS, TARGETS).loss
@@ -76,9 +91,13 @@ def test_losses_are_those_of_the_engine(tmp_path: Path) -> None:
     assert np.abs(ours - stock).max() < 1e-4 < np.abs(other - stock).max()
 
 
-def test_activations_that_are_computed_again_give_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_activations_that_are_computed_again_give_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model, spec = loaded("llama", tmp_path / "llama")
-    base, gradients, passes = torch.from_numpy(spec.current().inv_freq), [], []
+    base = torch.from_numpy(spec.current().inv_freq)
+    gradients = []
+    passes = []
     model.model.layers[0].mlp.register_forward_pre_hook(lambda *given: passes.append(1))
     for length in (differentiable.CHECKPOINTED, len(IDS)):
         monkeypatch.setattr(differentiable, "CHECKPOINTED", length)
@@ -103,19 +122,26 @@ def test_the_model_is_as_it_was(tmp_path: Path) -> None:
 
 
 def test_gradients_come_from_kernels_that_give_the_same_again(tmp_path: Path) -> None:
-    """On GPUs only: flash attention adds up gradients in another order every time, unless torch is told not to."""
+    """On GPUs only: flash attention adds up gradients in another order every time, unless torch is
+    told not to.
+    """
     model, spec = loaded("llama", tmp_path / "llama")
     assert not torch.are_deterministic_algorithms_enabled()
     with differentiable.differentiable(model, spec.current(), spec):
         assert torch.are_deterministic_algorithms_enabled()
-        assert not torch.is_deterministic_algorithms_warn_only_enabled(), "the gradients of attention would vary"
+        assert not torch.is_deterministic_algorithms_warn_only_enabled(), (
+            "the gradients of attention would vary"
+        )
     assert not torch.are_deterministic_algorithms_enabled()
 
 
 def test_an_operation_that_never_gives_the_same_again_is_refused(tmp_path: Path) -> None:
     model, spec = loaded("llama", tmp_path / "llama")
     with (
-        pytest.raises(RopeconvError, match=r"^put_ gives other numbers every time on this device; use --device cpu$"),
+        pytest.raises(
+            RopeconvError,
+            match=r"^put_ gives other numbers every time on this device; use --device cpu$",
+        ),
         differentiable.differentiable(model, spec.current(), spec),
     ):
         torch.zeros(2).put_(torch.tensor([0, 0]), torch.tensor([1.0, 2.0]))

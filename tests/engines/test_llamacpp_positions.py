@@ -1,4 +1,6 @@
-"""Blocks of tokens with gaps between their positions in llama.cpp, against transformers with the same mask."""
+"""Blocks of tokens with gaps between their positions in llama.cpp, against transformers with the
+same mask.
+"""
 
 from pathlib import Path
 
@@ -36,7 +38,9 @@ def of_transformers(source: Path, run: TokenRun) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
-def test_every_token_sees_every_block_before_it_at_its_distance(family: str, tmp_path: Path) -> None:
+def test_every_token_sees_every_block_before_it_at_its_distance(
+    family: str, tmp_path: Path
+) -> None:
     source = checkpoint(family, tmp_path / "source")
     bake(source, recipe_of("as-is"), tmp_path / "m.gguf")
     run = TokenRun.blocks(HIGH // 2, HIGH, sequence(4 * BLOCK), 64)

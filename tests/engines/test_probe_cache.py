@@ -1,4 +1,6 @@
-"""The probe: its cached answers, for the same bytes read by the same code alone, and one process for many outputs."""
+"""The probe: its cached answers, for the same bytes read by the same code alone, and one process
+for many outputs.
+"""
 
 import json
 import math
@@ -14,7 +16,9 @@ from ropeconv.errors import Disagreement
 
 from ..support.baking import make_plan, recipe_of
 
-RIGHT: dict[str, Any] = {"modules": {"global": {"inv_freq": [1.0], "short": [1.0], "attention_factor": 1.0}}}
+RIGHT: dict[str, Any] = {
+    "modules": {"global": {"inv_freq": [1.0], "short": [1.0], "attention_factor": 1.0}}
+}
 
 
 @pytest.fixture
@@ -23,7 +27,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache" / "ropeconv" / "checks"
 
 
-def test_answers_come_back_and_failures_are_not_kept(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_come_back_and_failures_are_not_kept(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ProbeCache().put("a", RIGHT)
     ProbeCache().put("b", {"error": "no"})
     assert ProbeCache().get("a") == RIGHT
@@ -35,17 +41,23 @@ def test_answers_come_back_and_failures_are_not_kept(cache: Path, monkeypatch: p
     assert ProbeCache().get("a") is None
 
 
-@pytest.mark.parametrize("odd", [{"attention_factor": math.nan}, {"inv_freq": [1.0, "x"]}, {"short": 3}])
+@pytest.mark.parametrize(
+    "odd", [{"attention_factor": math.nan}, {"inv_freq": [1.0, "x"]}, {"short": 3}]
+)
 def test_answers_of_other_types_are_none(cache: Path, odd: dict[str, object]) -> None:
     """NaN would pass every comparison that looks for a difference."""
     ProbeCache().put("a", RIGHT)
-    (cache / "a.json").write_text(json.dumps({"modules": {"global": RIGHT["modules"]["global"] | odd}}))
+    (cache / "a.json").write_text(
+        json.dumps({"modules": {"global": RIGHT["modules"]["global"] | odd}})
+    )
     assert ProbeCache().get("a") is None
     assert parsed('{"class": "LlamaModel"}') is None, "neither frequencies nor an error"
 
 
 def test_a_cached_answer_is_compared_again(llama: Path, tmp_path: Path, cache: Path) -> None:
-    plans = [make_plan(llama, recipe_of("yarn", 4.0), tmp_path / str(number)) for number in range(3)]
+    plans = [
+        make_plan(llama, recipe_of("yarn", 4.0), tmp_path / str(number)) for number in range(3)
+    ]
     ropeconv.apply(plans[0])
     (file,) = cache.iterdir()
     answer = json.loads(file.read_text())
@@ -67,19 +79,27 @@ for line in sys.stdin:
 
 
 @pytest.mark.skipif(not Probe.available(), reason="transformers is not installed")
-def test_one_probe_serves_several_outputs_and_is_started_anew_after_its_end(llama: Path, tmp_path: Path) -> None:
-    probe, pids = SharedProbe(), []
+def test_one_probe_serves_several_outputs_and_is_started_anew_after_its_end(
+    llama: Path, tmp_path: Path
+) -> None:
+    probe = SharedProbe()
+    pids = []
     probe.command = [sys.executable, "-c", PROGRAM]
     for number in range(3):
         if number == 2:
             probe.process.kill()
             probe.process.wait()
         recipe = recipe_of("theta", 1e6, context=300 + number)
-        assert ropeconv.apply(make_plan(llama, recipe, tmp_path / str(number)), probe=probe).check is not None
+        assert (
+            ropeconv.apply(make_plan(llama, recipe, tmp_path / str(number)), probe=probe).check
+            is not None
+        )
         pids.append(probe.process.pid)
     assert pids[0] == pids[1] != pids[2]
     with pytest.raises(Disagreement, match="computes other global frequencies"):
-        ropeconv.apply(make_plan(llama, recipe_of("theta", 2e6, context=304), tmp_path / "other"), probe=probe)
+        ropeconv.apply(
+            make_plan(llama, recipe_of("theta", 2e6, context=304), tmp_path / "other"), probe=probe
+        )
     probe.stop()
     assert probe.process.poll() is None
     Probe.stop(probe)

@@ -35,7 +35,9 @@ def serving(answer: Callable[[socket.socket], None]) -> Iterator[str]:
 
 
 def whole(body: bytes, head: bytes = HEAD) -> Callable[[socket.socket], None]:
-    return lambda connection: connection.sendall(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+    return lambda connection: connection.sendall(
+        head + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    )
 
 
 def asked(url: str, limits: Limits = SIZES) -> Any:
@@ -50,7 +52,9 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "REST", 0.6)
 
 
-@pytest.mark.parametrize(("start", "piece"), [(HEAD, b"X: y\r\n"), (HEAD + b"Content-Length: 1000\r\n\r\n", b" ")])
+@pytest.mark.parametrize(
+    ("start", "piece"), [(HEAD, b"X: y\r\n"), (HEAD + b"Content-Length: 1000\r\n\r\n", b" ")]
+)
 def test_no_answer_takes_longer_than_both_limits(start: bytes, piece: bytes) -> None:
     def answer(connection: socket.socket) -> None:
         connection.sendall(start)
@@ -59,7 +63,10 @@ def test_no_answer_takes_longer_than_both_limits(start: bytes, piece: bytes) -> 
             connection.sendall(piece)
 
     begun = time.monotonic()
-    with serving(answer) as url, pytest.raises(RopeconvError, match=r"does not answer (\S+ within|\(timed out\))"):
+    with (
+        serving(answer) as url,
+        pytest.raises(RopeconvError, match=r"does not answer (\S+ within|\(timed out\))"),
+    ):
         asked(url)
     assert time.monotonic() - begun < 9
 
@@ -70,7 +77,10 @@ def test_an_endless_answer_ends_at_the_size_that_was_asked_for() -> None:
         while True:
             connection.sendall(b"1000\r\n" + b" " * 4096 + b"\r\n")
 
-    with serving(endless) as url, pytest.raises(RopeconvError, match="longer than the allowed 10,000 bytes"):
+    with (
+        serving(endless) as url,
+        pytest.raises(RopeconvError, match="longer than the allowed 10,000 bytes"),
+    ):
         asked(url)
 
 
@@ -84,12 +94,15 @@ def test_compressed_answers_are_refused_unread() -> None:
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        (b"<!doctype html>", "does not answer in JSON"), (b'{"data": NaN}', "does not answer in JSON"),
-        (b"[" * 100_000, "another format than|does not answer in JSON"), (b"[]", r"Expected `object`, got `array`"),
-        (b'{"data": [{"id": {}}]}', r"at `\$.data\[0\].id`"), (b'{"data": [{"id": "\\ud800"}]}', "JSON|as it is known"),
+        (b"<!doctype html>", "does not answer in JSON"),
+        (b'{"data": NaN}', "does not answer in JSON"),
+        (b"[" * 100_000, "another format than|does not answer in JSON"),
+        (b"[]", r"Expected `object`, got `array`"),
+        (b'{"data": [{"id": {}}]}', r"at `\$.data\[0\].id`"),
+        (b'{"data": [{"id": "\\ud800"}]}', "JSON|as it is known"),
         (b'{"data": [{"id": "x", "max_model_len": -1}]}', "max_model_len"),
     ],
-)  # fmt: skip
+)
 def test_answers_of_other_types_are_a_sentence(body: bytes, message: str) -> None:
     with serving(whole(body)) as url, pytest.raises(RopeconvError, match=message):
         asked(url, Limits(0.4, 1 << 20))
@@ -99,10 +112,15 @@ def test_answers_of_other_types_are_a_sentence(body: bytes, message: str) -> Non
     ("status", "head", "message"),
     [
         (301, b"Location: http://elsewhere/\r\n", "redirects /v1/models to http://elsewhere/"),
-        (401, b"", "wants a key"), (500, b"", "refuses .500.: it is tired"), (204, b"", "refuses .204."),
+        (401, b"", "wants a key"),
+        (500, b"", "refuses .500.: it is tired"),
+        (204, b"", "refuses .204."),
     ],
-)  # fmt: skip
+)
 def test_other_statuses_are_a_sentence(status: int, head: bytes, message: str) -> None:
     body = b'{"error": {"message": "it is tired"}}' if status != 204 else b""
-    with serving(whole(body, b"HTTP/1.1 %d X\r\n" % status + head)) as url, pytest.raises(RopeconvError, match=message):
+    with (
+        serving(whole(body, b"HTTP/1.1 %d X\r\n" % status + head)) as url,
+        pytest.raises(RopeconvError, match=message),
+    ):
         asked(url)

@@ -7,7 +7,9 @@ import pytest
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with `source`, a tiny Llama that has a tokenizer, and `yarn`, the output of --yarn 4 from it."""
+    """A folder with `source`, a tiny Llama that has a tokenizer, and `yarn`, the output of --yarn 4
+    from it.
+    """
     from ..support.llamacpp import checkpoint
     from .runners.reading import baked
 

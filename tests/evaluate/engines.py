@@ -1,4 +1,6 @@
-"""Engines and texts without a model: losses that are known by hand, numbered tokens, and prose in words."""
+"""Engines and texts without a model: losses that are known by hand, numbered tokens, and prose in
+words.
+"""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -32,7 +34,10 @@ class Letters:
 
 def numbered(*sizes: int, prefix: tuple[int, ...] = ()) -> Texts:
     """Texts whose tokens are 1000 times their number plus their place."""
-    documents = [TextDocument(f"text {n}", 1000 * n + np.arange(size, dtype=np.int32)) for n, size in enumerate(sizes)]
+    documents = [
+        TextDocument(f"text {n}", 1000 * n + np.arange(size, dtype=np.int32))
+        for n, size in enumerate(sizes)
+    ]
     return Texts(tuple(documents), Letters(prefix))
 
 
@@ -42,9 +47,12 @@ class Computed(Engine):
     runtime = "by hand"
 
     def __init__(self, loss: Loss) -> None:
-        self.loss, self.asked = loss, list[int]()
+        self.loss = loss
+        self.asked = list[int]()
 
-    def token_losses(self, ids: Sequence[int], targets: Sequence[int], progress: Progress | None = None) -> TokenLosses:
+    def token_losses(
+        self, ids: Sequence[int], targets: Sequence[int], progress: Progress | None = None
+    ) -> TokenLosses:
         self.asked.append(len(ids))
         losses = np.array([self.loss(ids, target) for target in targets])
         return TokenLosses(losses, losses < 1)
@@ -58,9 +66,17 @@ class ByHand(Runner):
 
     runtime, dtype, source, trained = "by hand", "float64", "source", 64
 
-    def __init__(self, rows: dict[str, Loss | Engine], swaps: bool = True, refused: Sequence[str] = ()) -> None:
-        self.engines = {name: entry if isinstance(entry, Engine) else Computed(entry) for name, entry in rows.items()}
-        self.swaps, self.refused, self.tokenizer, self.opened = swaps, refused, Letters(), list[str]()
+    def __init__(
+        self, rows: dict[str, Loss | Engine], swaps: bool = True, refused: Sequence[str] = ()
+    ) -> None:
+        self.engines = {
+            name: entry if isinstance(entry, Engine) else Computed(entry)
+            for name, entry in rows.items()
+        }
+        self.swaps = swaps
+        self.refused = refused
+        self.tokenizer = Letters()
+        self.opened = list[str]()
 
     def digest(self, row: Row) -> str:
         if row.name in self.refused:
@@ -75,7 +91,9 @@ class ByHand(Runner):
 
 @dataclass
 class WordTokenizer:
-    """Words with the space before them, single digits, and all other characters; two tokens before every text."""
+    """Words with the space before them, single digits, and all other characters; two tokens before
+    every text.
+    """
 
     prefix: tuple[int, ...] = (0, 1)
     known: list[str] = field(default_factory=lambda: ["<s>", "<t>"])
@@ -97,5 +115,8 @@ class WordTokenizer:
 def prose(tokenizer: Tokenizer) -> Texts:
     names = sorted(topics, key=lambda name: len(topics[name]))[-6:]
     return Texts(
-        tuple(TextDocument(name, np.array(tokenizer.encode(topics[name]), np.int32)) for name in names), tokenizer
+        tuple(
+            TextDocument(name, np.array(tokenizer.encode(topics[name]), np.int32)) for name in names
+        ),
+        tokenizer,
     )

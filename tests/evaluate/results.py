@@ -1,4 +1,6 @@
-"""A result as an evaluation of a small model leaves it, from made-up losses with the noise of a text."""
+"""A result as an evaluation of a small model leaves it, from made-up losses with the noise of a
+text.
+"""
 
 from collections.abc import Iterator, Sequence
 
@@ -13,9 +15,13 @@ from ropeconv.evaluate.statistics import summarise
 TRAINED = 8192
 LENGTHS = (2048, 8192, 16384, 32768, 65536)
 ROWS = {
-    "base": (0.0, TRAINED), "yarn:4": (0.036, 4 * TRAINED), "by-parts:4": (0.02, 4 * TRAINED),
-    "mixed:4": (0.05, 4 * TRAINED), "ntk:4": (0.01, 3 * TRAINED), "linear:4": (0.75, 4 * TRAINED),
-}  # fmt: skip
+    "base": (0.0, TRAINED),
+    "yarn:4": (0.036, 4 * TRAINED),
+    "by-parts:4": (0.02, 4 * TRAINED),
+    "mixed:4": (0.05, 4 * TRAINED),
+    "ntk:4": (0.01, 3 * TRAINED),
+    "linear:4": (0.75, 4 * TRAINED),
+}
 """Loss that a row adds at every length, and the length beyond which it breaks."""
 
 
@@ -26,24 +32,48 @@ def loss(row: str, length: int) -> float:
 
 
 def made(
-    rows: str = ",".join(ROWS), measures: Sequence[str] = ("growth", "position", "passkey"), documents: int = 1,
+    rows: str = ",".join(ROWS),
+    measures: Sequence[str] = ("growth", "position", "passkey"),
+    documents: int = 1,
     trained: int = TRAINED,
-) -> Result:  # fmt: skip
-    """A result. rows: as for --methods. measures: their names. documents: texts. trained: context in tokens."""
+) -> Result:
+    """A result. rows: as for --methods. measures: their names. documents: texts. trained: context
+    in tokens.
+    """
     parsed = parse_rows(rows)
-    points = {row.name: [point for name in measures for point in MEASURES[name](row, documents)] for row in parsed}
+    points = {
+        row.name: [point for name in measures for point in MEASURES[name](row, documents)]
+        for row in parsed
+    }
     summary = summarise(RunOutcome(points), parsed, EvaluationSizes(LENGTHS, trained))
-    texts = ["moby-dick.txt"] if documents == 1 else [f"essays/{number}.txt" for number in range(documents)]
+    texts = (
+        ["moby-dick.txt"]
+        if documents == 1
+        else [f"essays/{number}.txt" for number in range(documents)]
+    )
     return Result(
-        source="SmolLM2-135M-Instruct", identity="0" * 64, runtime="transformers@5.23.0", device="cpu",
-        dtype="bfloat16", trained=trained, lengths=list(LENGTHS), measures=list(measures), texts=texts,
-        tokens_sha256="3f" * 32, seed=0, seconds=612.5, rows=summary.rows, cells=summary.cells, notes=summary.notes,
+        source="SmolLM2-135M-Instruct",
+        identity="0" * 64,
+        runtime="transformers@5.23.0",
+        device="cpu",
+        dtype="bfloat16",
+        trained=trained,
+        lengths=list(LENGTHS),
+        measures=list(measures),
+        texts=texts,
+        tokens_sha256="3f" * 32,
+        seed=0,
+        seconds=612.5,
+        rows=summary.rows,
+        cells=summary.cells,
+        notes=summary.notes,
         ropeconv="0.1.0",
-    )  # fmt: skip
+    )
 
 
 def growth(row: Row, documents: int) -> Iterator[Observation]:
-    text, noise = np.random.default_rng(1), np.random.default_rng(len(row.name))
+    text = np.random.default_rng(1)
+    noise = np.random.default_rng(len(row.name))
     for window in range(12):
         hard = text.normal(3, 0.4)
         for length in LENGTHS:
@@ -52,7 +82,8 @@ def growth(row: Row, documents: int) -> Iterator[Observation]:
 
 
 def position(row: Row, documents: int) -> Iterator[Observation]:
-    text, noise = np.random.default_rng(2), np.random.default_rng(len(row.name))
+    text = np.random.default_rng(2)
+    noise = np.random.default_rng(len(row.name))
     for window in range(6):
         for last in np.linspace(0, LENGTHS[-1], 33).astype(int)[1:]:
             value = text.normal(3, 0.4) + loss(row.name, last) + noise.normal(0, 0.05)

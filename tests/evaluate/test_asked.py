@@ -29,15 +29,19 @@ def recipe(name: str, *values: object, **settings: object) -> Recipe:
 @pytest.mark.parametrize(
     ("text", "lengths"),
     [
-        ("8k, 32k", (8192, 32768)), ("2T,8k,1T", (4096, 8192)), ("1.5T", (6144,)), ("3/4T", (3072,)),
+        ("8k, 32k", (8192, 32768)),
+        ("2T,8k,1T", (4096, 8192)),
+        ("1.5T", (6144,)),
+        ("3/4T", (3072,)),
     ],
-)  # fmt: skip
+)
 def test_lengths_are_sorted_and_each_once(text: str, lengths: tuple[int, ...]) -> None:
     assert in_4096(text) == lengths
 
 
 @pytest.mark.parametrize(
-    ("sizes", "message"), [({"windows": 0}, "--windows is 0"), ({"seed": 1 << 31}, "give a number from 0")]
+    ("sizes", "message"),
+    [({"windows": 0}, "--windows is 0"), ({"seed": 1 << 31}, "give a number from 0")],
 )
 def test_sizes_out_of_range_are_refused(sizes: dict[str, Any], message: str) -> None:
     with pytest.raises(RopeconvError, match=message):
@@ -49,22 +53,32 @@ def test_times_are_parsed() -> None:
 
 
 def test_rows_are_methods_with_values_settings_and_modifiers() -> None:
-    rows = parse_rows("base, yarn:4, linear:128k,theta:1e6,yarn:4:beta-fast=16:attention_factor=1:context=64k")
+    rows = parse_rows(
+        "base, yarn:4, linear:128k,theta:1e6,yarn:4:beta-fast=16:attention_factor=1:context=64k"
+    )
     assert [row.name for row in rows][:3] == ["base", "yarn:4", "linear:128k"]
     assert [row.recipe for row in rows] == [
-        None, recipe("yarn", 4.0), recipe("linear", "128k"), recipe("theta", 1e6),
+        None,
+        recipe("yarn", 4.0),
+        recipe("linear", "128k"),
+        recipe("theta", 1e6),
         Recipe(METHODS["yarn"](4.0, beta_fast=16), attention_factor=1, context=65536),
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
         ("dynamic:yarn:4:at=8k", recipe("dynamic", "yarn:4", at=8192)),  # a value with a colon
-        ("ntk:4:log_n=clamped:on_top=true", Recipe(METHODS["ntk"](4.0), log_n="clamped", on_top=True)),
+        (
+            "ntk:4:log_n=clamped:on_top=true",
+            Recipe(METHODS["ntk"](4.0), log_n="clamped", on_top=True),
+        ),
     ],
 )
-def test_a_row_is_the_recipe_of_the_command_line_or_a_saved_one(text: str, expected: Recipe, tmp_path: Path) -> None:
+def test_a_row_is_the_recipe_of_the_command_line_or_a_saved_one(
+    text: str, expected: Recipe, tmp_path: Path
+) -> None:
     assert parse_rows(text)[0].recipe == expected
     (tmp_path / "mine.json").write_text(json.dumps(expected.to_dict()))
     assert parse_rows(f"recipe:{tmp_path / 'mine.json'}")[0].recipe == expected
@@ -72,29 +86,48 @@ def test_a_row_is_the_recipe_of_the_command_line_or_a_saved_one(text: str, expec
 
 REFUSED = {
     in_4096: dict.fromkeys(("", "0T", "1/0T", "xT", "-1T", "8q"), ""),
-    parse_duration: dict.fromkeys(("", "20", "0m", "-3m", "20 minutes"), "write it like 90s, 20m or 2h"),
+    parse_duration: dict.fromkeys(
+        ("", "20", "0m", "-3m", "20 minutes"), "write it like 90s, 20m or 2h"
+    ),
     parse_measures: {
-        "grow": "choose growth, longppl, niah, ", "growth,growth": "twice", "growth:3": "only sliding",
+        "grow": "choose growth, longppl, niah, ",
+        "growth,growth": "twice",
+        "growth:3": "only sliding",
         "sliding:0": "only sliding",
     },
     parse_rows: {
-        "": "no method", "base,base": "base twice", "base:2": "write base", "yern:4": "is not a method",
-        "yarn": "write it like yarn:4", "yarn:4:8": "needs one value", "yarn:x": "128k",
-        "yarn:4:factor=8": "gives factor twice", "yarn:4:beta_fast=1:beta_fast=2": "a setting twice",
+        "": "no method",
+        "base,base": "base twice",
+        "base:2": "write base",
+        "yern:4": "is not a method",
+        "yarn": "write it like yarn:4",
+        "yarn:4:8": "needs one value",
+        "yarn:x": "128k",
+        "yarn:4:factor=8": "gives factor twice",
+        "yarn:4:beta_fast=1:beta_fast=2": "a setting twice",
         "yarn:4:gamma=1": "setting gamma, which yarn does not have; it has beta_fast, ",
-        "dynamic:yarn:4": "as in dynamic:yarn:4:at=32k", "dynamic:4:at=8k": "METHOD one of",
-        "theta:big": "needs a number", "yarn:0.5": "at least 1", "recipe:/nowhere.json": "cannot be read",
+        "dynamic:yarn:4": "as in dynamic:yarn:4:at=32k",
+        "dynamic:4:at=8k": "METHOD one of",
+        "theta:big": "needs a number",
+        "yarn:0.5": "at least 1",
+        "recipe:/nowhere.json": "cannot be read",
         "yarn:4:log_n=sometimes": "clamped or full",
     },
-}  # fmt: skip
+}
 """By the function that parses it, texts that are refused and what is said."""
 
 
 @pytest.mark.parametrize(
-    ("parse", "text", "hint"), [(parse, text, hint) for parse, texts in REFUSED.items() for text, hint in texts.items()]
+    ("parse", "text", "hint"),
+    [(parse, text, hint) for parse, texts in REFUSED.items() for text, hint in texts.items()],
 )
-def test_another_text_is_refused_with_a_repair(parse: Callable[[str], object], text: str, hint: str) -> None:
-    with pytest.raises(UsageError if parse in (parse_duration, parse_measures) else RopeconvError, match=hint or None):
+def test_another_text_is_refused_with_a_repair(
+    parse: Callable[[str], object], text: str, hint: str
+) -> None:
+    with pytest.raises(
+        UsageError if parse in (parse_duration, parse_measures) else RopeconvError,
+        match=hint or None,
+    ):
         parse(text)
 
 
@@ -109,8 +142,17 @@ def parsed(text: str) -> Condition:
 
 def with_cells(*cells: tuple[str, dict[str, float | None]]) -> Result:
     """A result with growth of rows at 2T, by name and what differs from the first."""
-    same = {"measure": "growth", "metric": "loss", "column": 2 * TRAINED, "windows": 8, "documents": 8, "clusters": 8}
-    measurements = [Cell(row=name, **same | {"value": 3.0, "error": 0.1} | values) for name, values in cells]
+    same = {
+        "measure": "growth",
+        "metric": "loss",
+        "column": 2 * TRAINED,
+        "windows": 8,
+        "documents": 8,
+        "clusters": 8,
+    }
+    measurements = [
+        Cell(row=name, **same | {"value": 3.0, "error": 0.1} | values) for name, values in cells
+    ]
     return msgspec.structs.replace(made("base", ["growth"]), cells=measurements)
 
 
@@ -128,26 +170,43 @@ BASE: tuple[str, dict[str, float | None]] = ("base", {})
         ("yarn:4<base@1/4T", ("growth", "yarn:4", False, "base", TRAINED // 4)),
         (" yarn:4 > 3.5 @32k ", ("growth", "yarn:4", True, 3.5, 4 * TRAINED)),
         ("position yarn:4 > base @10k", ("position", "yarn:4", True, "base", 10240)),
-        ("lm-eval:arc_easy yarn:4 < base @1T", ("lm-eval:arc_easy", "yarn:4", False, "base", TRAINED)),
+        (
+            "lm-eval:arc_easy yarn:4 < base @1T",
+            ("lm-eval:arc_easy", "yarn:4", False, "base", TRAINED),
+        ),
     ],
 )
 def test_conditions_are_read(text: str, expected: tuple[object, ...]) -> None:
     condition = parse_condition(text)
-    assert (condition.measure, condition.left, condition.above, condition.right, condition.column(TRAINED)) == expected
+    assert (
+        condition.measure,
+        condition.left,
+        condition.above,
+        condition.right,
+        condition.column(TRAINED),
+    ) == expected
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        *((text, "not a condition") for text in (
-            "yarn:4 > base", "yarn:4 >= base @2T", "> base @2T",
-        )),
-        ("yarn:4 > bse @2T", "'bse'"), ("4 > base @2T", "'4'"), ("yarn:4 > nan @2T", "'nan'"),
+        *(
+            (text, "not a condition")
+            for text in (
+                "yarn:4 > base",
+                "yarn:4 >= base @2T",
+                "> base @2T",
+            )
+        ),
+        ("yarn:4 > bse @2T", "'bse'"),
+        ("4 > base @2T", "'4'"),
+        ("yarn:4 > nan @2T", "'nan'"),
         ("sliding yarn:4 > base @2T", "needs sliding; add it"),
-        ("yarn:4 > base @3T", "needs 24,576 tokens; add"), ("yarn:4 > base @twoT", "is not a length"),
+        ("yarn:4 > base @3T", "needs 24,576 tokens; add"),
+        ("yarn:4 > base @twoT", "is not a length"),
         ("yarn:4 > base @1T,2T", "several lengths"),
     ],
-)  # fmt: skip
+)
 def test_other_texts_are_refused(text: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         parsed(text)
@@ -166,11 +225,21 @@ def test_other_texts_are_refused(text: str, message: str) -> None:
         ("yarn:4 > 3.5 @2T", [("yarn:4", {"value": 3.94})], False),
         ("yarn:4 > 3.5 @2T", [("yarn:4", {"value": 3.96})], True),
         # rows behind the first have two margins, which are added
-        ("yarn:4 > linear:4 @2T", [BASE, differing("yarn:4", 0.0), differing("linear:4", -0.92)], True),
-        ("yarn:4 > linear:4 @2T", [BASE, differing("yarn:4", 0.0), differing("linear:4", -0.89)], False),
+        (
+            "yarn:4 > linear:4 @2T",
+            [BASE, differing("yarn:4", 0.0), differing("linear:4", -0.92)],
+            True,
+        ),
+        (
+            "yarn:4 > linear:4 @2T",
+            [BASE, differing("yarn:4", 0.0), differing("linear:4", -0.89)],
+            False,
+        ),
     ],
 )
-def test_it_is_true_beyond_the_margin(text: str, cells: list[tuple[str, dict[str, float]]], met: bool) -> None:
+def test_it_is_true_beyond_the_margin(
+    text: str, cells: list[tuple[str, dict[str, float]]], met: bool
+) -> None:
     assert parsed(text).judge(with_cells(*cells))[0] == met
 
 

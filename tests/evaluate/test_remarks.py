@@ -1,4 +1,6 @@
-"""Texts: what measures little is said and ordinary ones are not, and the rows that a dataset of the Hub gives."""
+"""Texts: what measures little is said and ordinary ones are not, and the rows that a dataset of the
+Hub gives.
+"""
 
 import base64
 import random
@@ -16,14 +18,22 @@ from ropeconv.evaluate.texts import read_dataset, remark
 
 PROSE = "\n".join(sorted(topics.values(), key=len)[-6:])
 DATA = random.Random(0).randbytes(20_000)
-ORDINARY = (PROSE, Path(base64.__file__).read_text(), "长上下文的位置编码。" * 3, "one\x0ctwo\t\r\n" * 100)
+ORDINARY = (
+    PROSE,
+    Path(base64.__file__).read_text(),
+    "长上下文的位置编码。" * 3,
+    "one\x0ctwo\t\r\n" * 100,
+)
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
         *((text, "") for text in ORDINARY),
-        ("The grass is green. The sky is blue. " * 500, "x.txt repeats itself (zlib compresses it to 1 %)"),
+        (
+            "The grass is green. The sky is blue. " * 500,
+            "x.txt repeats itself (zlib compresses it to 1 %)",
+        ),
         (base64.encodebytes(DATA).decode(), "looks encoded"),
     ],
     ids=lambda text: text[:12],
@@ -47,7 +57,9 @@ class Rows(list[dict[str, Any]]):
 
 @pytest.fixture
 def requests(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What a stand-in for `datasets` is asked; it has two rows with a text among five, and trusts code unasked."""
+    """What a stand-in for `datasets` is asked; it has two rows with a text among five, and trusts
+    code unasked.
+    """
     calls = list[Any]()
 
     def load_dataset(*given: Any, **options: Any) -> Rows:
@@ -56,7 +68,9 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
             raise FileNotFoundError("Dataset 'no/such' does not exist\nsee the Hub")
         return Rows([{"text": "a"}, {"text": " "}, {"text": None}, {"text": "b"}, {"text": "c"}])
 
-    stand_in = SimpleNamespace(load_dataset=load_dataset, config=SimpleNamespace(HF_DATASETS_TRUST_REMOTE_CODE=None))
+    stand_in = SimpleNamespace(
+        load_dataset=load_dataset, config=SimpleNamespace(HF_DATASETS_TRUST_REMOTE_CODE=None)
+    )
     monkeypatch.setitem(sys.modules, "datasets", stand_in)
     monkeypatch.setattr(texts, "require", lambda *given: None)
     monkeypatch.setattr(texts, "MOST", 4)
@@ -66,7 +80,11 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 @pytest.mark.parametrize(
     ("name", "config", "split"),
-    [("me/books", None, "test"), ("me/books:train", None, "train"), ("me/books:en:train", "en", "train")],
+    [
+        ("me/books", None, "test"),
+        ("me/books:train", None, "train"),
+        ("me/books:en:train", "en", "train"),
+    ],
 )
 def test_the_first_rows_of_a_dataset_are_streamed(
     requests: list[Any], name: str, config: str | None, split: str
@@ -81,11 +99,23 @@ def test_the_first_rows_of_a_dataset_are_streamed(
     ("name", "field", "problem", "message"),
     [
         ("a/b:c:d:e", "text", UsageError, "write it like owner/name:CONFIG:SPLIT"),
-        ("me/books", "body", BadSource, "has no column 'body'; name the one with the text with --field"),
-        ("no/such", "text", BadSource, r"does not load \(Dataset 'no/such' does not exist\); write it as"),
+        (
+            "me/books",
+            "body",
+            BadSource,
+            "has no column 'body'; name the one with the text with --field",
+        ),
+        (
+            "no/such",
+            "text",
+            BadSource,
+            r"does not load \(Dataset 'no/such' does not exist\); write it as",
+        ),
     ],
 )
 @pytest.mark.usefixtures("requests")
-def test_a_dataset_without_texts_is_refused(name: str, field: str, problem: type[Exception], message: str) -> None:
+def test_a_dataset_without_texts_is_refused(
+    name: str, field: str, problem: type[Exception], message: str
+) -> None:
     with pytest.raises(problem, match=message):
         read_dataset(name, field)

@@ -1,4 +1,6 @@
-"""A result: in a file, as tables, in the receipt of the output that was evaluated, and as the order of advice."""
+"""A result: in a file, as tables, in the receipt of the output that was evaluated, and as the order
+of advice.
+"""
 
 import html
 import json
@@ -43,16 +45,22 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
         ({}, {"row": "another"}, "a wrong cell of another"),
     ],
 )
-def test_a_changed_result_is_refused(tmp_path: Path, change: dict[str, Any], cell: dict[str, Any], error: str) -> None:
+def test_a_changed_result_is_refused(
+    tmp_path: Path, change: dict[str, Any], cell: dict[str, Any], error: str
+) -> None:
     path = tmp_path / "result.json"
     write_result(made(measures=["growth"]), path)
     data = json.loads(path.read_text())
-    path.write_text(json.dumps(data | change | {"cells": [data["cells"][0] | cell, *data["cells"][1:]]}))
+    path.write_text(
+        json.dumps(data | change | {"cells": [data["cells"][0] | cell, *data["cells"][1:]]})
+    )
     with pytest.raises(RopeconvError, match=error):
         read_result(path)
 
 
-@pytest.mark.parametrize(("text", "message"), [(None, "ropeconv eval -o"), ("{", r"x\.json"), ("[]", r"x\.json")])
+@pytest.mark.parametrize(
+    ("text", "message"), [(None, "ropeconv eval -o"), ("{", r"x\.json"), ("[]", r"x\.json")]
+)
 def test_another_file_is_refused(tmp_path: Path, text: str | None, message: str) -> None:
     if text is not None:
         (tmp_path / "x.json").write_text(text)
@@ -66,7 +74,8 @@ def test_the_table_of_growth_has_lengths_price_and_holds_to() -> None:
     assert table.columns == ("1/4T", "1T", "2T", "4T", "8T", "price", "holds to")
     assert [name for name, _ in table.lines] == list(ROWS)
     base, yarn = (dict(zip(table.columns, entries, strict=True)) for _, entries in table.lines[:2])
-    cell, other = result.cell("base", "growth", "loss", 8192), result.cell("yarn:4", "growth", "loss", 16384)
+    cell = result.cell("base", "growth", "loss", 8192)
+    other = result.cell("yarn:4", "growth", "loss", 16384)
     assert (base["1T"].text, base["1T"].decided) == (f"{cell.value:.3f}", None)
     assert (yarn["2T"].text, yarn["2T"].decided) == (f"{other.difference:+.3f}", True)
     assert yarn["2T"].error == f"±{other.difference_error:.3f}"
@@ -76,7 +85,8 @@ def test_the_table_of_growth_has_lengths_price_and_holds_to() -> None:
 
 def test_few_columns_are_kept_with_the_last_and_that_of_the_trained_context() -> None:
     result = made(measures=["position"])
-    whole, few = tables(result)[0], tables(result, 6)[0]
+    whole = tables(result)[0]
+    few = tables(result, 6)[0]
     assert (len(whole.columns), len(few.columns), few.columns[-1]) == (32, 6, "65,536")
     assert "8,192" in few.columns
     for name, entries in few.lines:
@@ -87,7 +97,11 @@ def test_few_columns_are_kept_with_the_last_and_that_of_the_trained_context() ->
 def test_tables_are_in_the_order_that_was_asked_for_with_the_first_metric_of_a_measure() -> None:
     result = made("base", ["position", "passkey", "growth"])
     variant = replaced(result, measures=["growth", "passkey", "position"])
-    assert [table.title.partition(":")[0] for table in tables(variant)] == ["growth", "passkey", "position"]
+    assert [table.title.partition(":")[0] for table in tables(variant)] == [
+        "growth",
+        "passkey",
+        "position",
+    ]
     assert (headline(result, "passkey"), headline(result, "growth")) == ("accuracy", "loss")
 
 
@@ -96,14 +110,26 @@ def test_the_receipt_has_the_cells_over_all_depths(tmp_path: Path) -> None:
     result = replaced(made("base,yarn:4"), texts=["/home/someone/private/book.txt"])
     assert record(result, [Row("base"), Row("yarn:4", path=tmp_path)]) == [tmp_path]
     (evaluation,) = read_receipt(tmp_path).evaluations
-    expected = [(name, metric, n) for name, metric in (("growth", "loss"), ("passkey", "accuracy")) for n in LENGTHS]
+    expected = [
+        (name, metric, n)
+        for name, metric in (("growth", "loss"), ("passkey", "accuracy"))
+        for n in LENGTHS
+    ]
     assert [(item.measure, item.metric, item.column) for item in evaluation.measured] == expected
-    entry, cell, row = evaluation.measured[2], result.cell("yarn:4", "growth", "loss", 16384), result.rows[1]
+    entry = evaluation.measured[2]
+    cell = result.cell("yarn:4", "growth", "loss", 16384)
+    row = result.rows[1]
     for name in ("value", "error", "difference", "difference_error"):
         assert getattr(entry, name) == getattr(cell, name)
     assert evaluation.measured[-1].low is not None
-    assert (evaluation.against, evaluation.price, evaluation.holds_to) == ("base", row.price, row.holds_to)
-    assert evaluation.texts == ("book.txt",), "receipts are published, and folders of this machine are not"
+    assert (evaluation.against, evaluation.price, evaluation.holds_to) == (
+        "base",
+        row.price,
+        row.holds_to,
+    )
+    assert evaluation.texts == ("book.txt",), (
+        "receipts are published, and folders of this machine are not"
+    )
 
 
 # The report of an evaluation, and its pictures
@@ -119,10 +145,18 @@ def page(result: Result, folder: Path) -> str:
     return (folder / "r.html").read_text()
 
 
-def test_the_page_has_tables_pictures_and_how_it_was_measured(result: Result, tmp_path: Path) -> None:
-    text, cell = page(result, tmp_path), result.cell("yarn:4", "growth", "loss", 16384)
-    assert f'<td class="decided">{cell.difference:+.3f} <span class="error">±{cell.difference_error:.3f}</span>' in text
-    assert text.count("<tr><td>yarn:4</td>") == 3 + len([c for c in result.cells if c.row == "yarn:4"])
+def test_the_page_has_tables_pictures_and_how_it_was_measured(
+    result: Result, tmp_path: Path
+) -> None:
+    text = page(result, tmp_path)
+    cell = result.cell("yarn:4", "growth", "loss", 16384)
+    assert (
+        f'<td class="decided">{cell.difference:+.3f} <span'
+        f' class="error">±{cell.difference_error:.3f}</span>' in text
+    )
+    assert text.count("<tr><td>yarn:4</td>") == 3 + len(
+        [c for c in result.cells if c.row == "yarn:4"]
+    )
     assert text.count("<figcaption ") == text.count("<figure>") == text.count("<svg") == 6
     assert '<th scope="row">linear:4</th><td>linear: factor 4</td>' in text
     for phrase in ("loss of the same tokens under a growing context", result.tokens_sha256):
@@ -130,15 +164,20 @@ def test_the_page_has_tables_pictures_and_how_it_was_measured(result: Result, tm
     assert all(html.escape(note[1:]) in text for note in result.notes)
     assert re.search(r"Written</th><td>20\d\d-", text)
     assert "{{" not in text
-    assert not re.search(r"""(src|href)=["']?(https?:|//)""", text), "a page that loads nothing from elsewhere"
+    assert not re.search(r"""(src|href)=["']?(https?:|//)""", text), (
+        "a page that loads nothing from elsewhere"
+    )
 
 
 def test_names_are_escaped_and_a_page_may_have_no_numbers(tmp_path: Path) -> None:
     result = made("base", ["growth"])
     evil = msgspec.structs.replace(
-        result, source="<script>alert(1)</script>", notes=["<b>"], cells=[],
+        result,
+        source="<script>alert(1)</script>",
+        notes=["<b>"],
+        cells=[],
         rows=[*result.rows, msgspec.structs.replace(result.rows[0], name="<u>", refused="<img>")],
-    )  # fmt: skip
+    )
     text = page(evil, tmp_path)
     assert "&lt;script&gt;" in text
     assert not any(tag in text for tag in ("<script", "<u>", "<img", "<p><b>", "<svg"))
@@ -170,15 +209,22 @@ def ranking(advice: list[Advice], result: Result) -> Ranking:
 
 
 def test_measured_methods_come_first_by_their_loss(advice: list[Advice], growth: Result) -> None:
-    names, defaults = ([entry.method.name for entry in rows] for rows in (ranking(advice, growth).methods, advice))
+    names, defaults = (
+        [entry.method.name for entry in rows] for rows in (ranking(advice, growth).methods, advice)
+    )
     losses = {name: growth.cell(row, "growth", "loss", 32768).value for name, row in NAMES.items()}
     assert names[:4] == sorted(losses, key=lambda name: losses[name]) != defaults[:4]
     assert names[3] == "ntk", "it breaks before 32k tokens"
     assert names[4:] == [name for name in defaults if name not in losses]
 
 
-def test_results_that_say_nothing_about_this_model_are_refused(advice: list[Advice], growth: Result) -> None:
-    for change, message in (({"trained": 4096}, "trained for 4,096 tokens"), ({"cells": []}, "no growth")):
+def test_results_that_say_nothing_about_this_model_are_refused(
+    advice: list[Advice], growth: Result
+) -> None:
+    for change, message in (
+        ({"trained": 4096}, "trained for 4,096 tokens"),
+        ({"cells": []}, "no growth"),
+    ):
         with pytest.raises(UsageError, match=message):
             ranking(advice, replaced(growth, **change))
 
@@ -194,7 +240,10 @@ def test_advise_sorts_by_a_file(tmp_path: Path, growth: Result) -> None:
     assert "Sorted by: the loss at 32,768 tokens in " in printed(*measured, "--explain")
     assert "None of these numbers is a measurement" not in text
     assert text.splitlines()[1].split()[:5] == ["method", "loss", "price", "holds", "to"]
-    rows = [item["measured"] and item["measured"]["row"] for item in json.loads(printed(*measured, "--json"))["advice"]]
+    rows = [
+        item["measured"] and item["measured"]["row"]
+        for item in json.loads(printed(*measured, "--json"))["advice"]
+    ]
     assert None not in rows[:4]
     assert set(rows[4:]) == {None}
     assert "measured" not in json.loads(printed("--json"))["advice"][0]

@@ -1,4 +1,6 @@
-"""Units run in order and through the journal, a row that fails does not stop the others, and a budget is kept."""
+"""Units run in order and through the journal, a row that fails does not stop the others, and a
+budget is kept.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,14 +30,20 @@ ROWS: dict[str, Loss] = {"base": lambda ids, at: 2.0, "better": lambda ids, at: 
 
 
 def evaluation(
-    runner: ByHand, measures: str = "growth", texts: Texts | None = None, sizes: EvaluationSizes = ASKED
+    runner: ByHand,
+    measures: str = "growth",
+    texts: Texts | None = None,
+    sizes: EvaluationSizes = ASKED,
 ) -> Evaluation:
-    rows, texts = [Row(name) for name in (*runner.engines, *runner.refused)], texts or numbered(100)
+    rows = [Row(name) for name in (*runner.engines, *runner.refused)]
+    texts = texts or numbered(100)
     runner.tokenizer = texts.tokenizer
     return Evaluation(rows, parse_measures(measures), texts, sizes, runner)
 
 
-def run(runner: ByHand, folder: Path, progress: Progress | None = None, **options: Any) -> RunOutcome:
+def run(
+    runner: ByHand, folder: Path, progress: Progress | None = None, **options: Any
+) -> RunOutcome:
     measurement = evaluation(runner, **options)
     with Journal(folder / "journal", EVAL, runner.source) as journal:
         return measurement.run(journal, progress)
@@ -67,13 +75,23 @@ def test_a_length_with_nan_has_no_cell_and_all_others_run(tmp_path: Path) -> Non
         return float("nan") if len(ids) == 32 and at > 29 and ids[0] > 30 else 1.0
 
     outcome = run(ByHand({**ROWS, "broken": broken}), tmp_path, measures="growth,position")
-    message = "broken gives NaN or infinite logits at position 30 of 32; give --dtype float32 or bfloat16."
-    assert sorted(outcome.sentences(16)) == [f"broken, {name} at 2T: {message}" for name in ("growth", "position")]
-    columns = {row: {(point.measure, point.column) for point in points} for row, points in outcome.observations.items()}
+    message = (
+        "broken gives NaN or infinite logits at position 30 of 32; give --dtype float32 or"
+        " bfloat16."
+    )
+    assert sorted(outcome.sentences(16)) == [
+        f"broken, {name} at 2T: {message}" for name in ("growth", "position")
+    ]
+    columns = {
+        row: {(point.measure, point.column) for point in points}
+        for row, points in outcome.observations.items()
+    }
     assert columns["broken"] == {("growth", 16)}
     assert columns["base"] == columns["better"] > columns["broken"]
     with Journal(tmp_path / "journal", EVAL, "source") as journal:
-        assert np.isfinite([point.value for line in journal.lines.values() for point in line.observations]).all()
+        assert np.isfinite(
+            [point.value for line in journal.lines.values() for point in line.observations]
+        ).all()
 
 
 def test_measures_that_predict_the_same_tokens_share_a_pass(tmp_path: Path) -> None:
@@ -90,16 +108,26 @@ def test_measures_that_predict_the_same_tokens_share_a_pass(tmp_path: Path) -> N
         runner = ByHand({"base": near})
         outcome = run(runner, tmp_path, measures=measures, sizes=sizes)
         assert len(runner.engines["base"].asked) == passes
-        points = {(point.measure, point.column, point.value) for point in outcome.observations["base"]}
-        expected = {(name, column, loss) for name in measures.split(",")[:2] for column, loss in ((16, 3.0), (32, 0.5))}
+        points = {
+            (point.measure, point.column, point.value) for point in outcome.observations["base"]
+        }
+        expected = {
+            (name, column, loss)
+            for name in measures.split(",")[:2]
+            for column, loss in ((16, 3.0), (32, 0.5))
+        }
         assert {point for point in points if point[0] != "position"} == expected
-    outcome = run(ByHand({"base": near, "broken": breaks}), tmp_path, measures="growth,longppl", sizes=sizes)
+    outcome = run(
+        ByHand({"base": near, "broken": breaks}), tmp_path, measures="growth,longppl", sizes=sizes
+    )
     assert [outcome.refused("broken", name, 32)[:22] for name in ("growth", "longppl")] == [
         "broken gives NaN or in"
     ] * 2
 
 
-def test_numbers_of_an_earlier_run_with_other_texts_are_paired_by_the_tokens_of_this_one(tmp_path: Path) -> None:
+def test_numbers_of_an_earlier_run_with_other_texts_are_paired_by_the_tokens_of_this_one(
+    tmp_path: Path,
+) -> None:
     def of_text(ids: Sequence[int], at: int) -> float:
         return ids[at] / 1000  # which text, and which place in it
 
@@ -107,14 +135,19 @@ def test_numbers_of_an_earlier_run_with_other_texts_are_paired_by_the_tokens_of_
     run(ByHand({"base": of_text}), tmp_path, texts=Texts(texts.documents[1:], texts.tokenizer))
     rows: dict[str, Loss] = {"base": of_text, "worse": lambda ids, at: of_text(ids, at) + 0.5}
     outcome = run(ByHand(rows), tmp_path, texts=texts)
-    pairs = {row: {point.pair: point.value for point in points} for row, points in outcome.observations.items()}
+    pairs = {
+        row: {point.pair: point.value for point in points}
+        for row, points in outcome.observations.items()
+    }
     assert len(pairs["base"]) == len(pairs["worse"]) == 6, "three windows of two lengths"
     for pair, value in pairs["base"].items():
         assert pairs["worse"][pair] - value == pytest.approx(0.5)
         assert pair[3] == int(value), "the document is that of this run"
 
 
-def test_the_module_where_numbers_stop_being_finite_is_named(tiny_llama: Path, tmp_path: Path) -> None:
+def test_the_module_where_numbers_stop_being_finite_is_named(
+    tiny_llama: Path, tmp_path: Path
+) -> None:
     import torch
 
     from ropeconv.engines.transformers.engine import TransformersEngine
@@ -122,12 +155,18 @@ def test_the_module_where_numbers_stop_being_finite_is_named(tiny_llama: Path, t
     from ropeconv.evaluate.texts import CheckpointTokenizer
 
     engine = TransformersEngine.load(tiny_llama, DeviceSpec("cpu", "float32"))
-    texts, sizes = prose(CheckpointTokenizer(tiny_llama)), EvaluationSizes((300,), 64, windows=1, depths=1)
+    texts = prose(CheckpointTokenizer(tiny_llama))
+    sizes = EvaluationSizes((300,), 64, windows=1, depths=1)
     runner = ByHand({"base": engine})
-    assert not run(runner, tmp_path / "finite", measures="passkey", texts=texts, sizes=sizes).refusals
+    assert not run(
+        runner, tmp_path / "finite", measures="passkey", texts=texts, sizes=sizes
+    ).refusals
     with torch.no_grad():
         engine.model.get_submodule("model.layers.1.mlp.up_proj").weight.fill_(float("nan"))
-    with pytest.raises(RopeconvError, match=r"base gives .* begin in the output of model.layers.1.mlp.up_proj; give"):
+    with pytest.raises(
+        RopeconvError,
+        match=r"base gives .* begin in the output of model.layers.1.mlp.up_proj; give",
+    ):
         run(runner, tmp_path / "broken", measures="passkey", texts=texts, sizes=sizes)
     assert not any(module._forward_hooks for module in engine.model.modules())
 
@@ -144,7 +183,9 @@ class Timed(Computed):
         super().__init__(lambda ids, at: 1.0)
         self.clock, self.fails = clock, fails
 
-    def token_losses(self, ids: Sequence[int], targets: Sequence[int], progress: Progress | None = None) -> TokenLosses:
+    def token_losses(
+        self, ids: Sequence[int], targets: Sequence[int], progress: Progress | None = None
+    ) -> TokenLosses:
         if self.fails:
             raise RopeconvError("the engine has gone")
         self.clock.now += TRUE.of(case(len(ids))) + (not self.asked)
@@ -168,7 +209,9 @@ SIZES = EvaluationSizes((16, 32, 64), 16, windows=3, targets=4)
 
 def timed(clock: Clock, sizes: EvaluationSizes = SIZES) -> tuple[Timed, Evaluation]:
     engine = Timed(clock)
-    return engine, evaluation(ByHand({"gone": Timed(clock, fails=True), "base": engine}, swaps=False), sizes=sizes)
+    return engine, evaluation(
+        ByHand({"gone": Timed(clock, fails=True), "base": engine}, swaps=False), sizes=sizes
+    )
 
 
 def test_a_cost_is_fitted_to_the_fastest_time_of_each_length() -> None:
@@ -223,17 +266,25 @@ def test_an_estimate_is_the_sum_over_cases() -> None:
     estimate = Estimate([case(100), case(200)], {"growth": Cost(0.1, 0.0001)})
     assert (estimate.seconds, estimate.tokens) == (pytest.approx(35.0), 300)
     assert estimate.sentence == "2 sequences with 300 tokens take about 35 s."
-    assert Estimate([case(100)], {}).sentence == "1 sequence with 100 tokens will take an unknown time."
+    assert (
+        Estimate([case(100)], {}).sentence
+        == "1 sequence with 100 tokens will take an unknown time."
+    )
 
 
 def test_a_budget_says_what_fits() -> None:
-    sizes, cost = EvaluationSizes((100, 400), 100, windows=4), {"growth": Cost(1.0)}
-    cases = [case(length, window=window) for window in range(4) for length in sizes.lengths]  # 2000 s
+    sizes = EvaluationSizes((100, 400), 100, windows=4)
+    cost = {"growth": Cost(1.0)}
+    cases = [
+        case(length, window=window) for window in range(4) for length in sizes.lengths
+    ]  # 2000 s
     for budget in (2001, 0):
         Estimate(cases, cost).check(budget, sizes)
     for budget, at_once, words in (
-        (1100, 1, "--windows 2$"), (300, 1, "--windows 3 and --lengths up to 1T"), (50, 1, "a smaller model, or a GPU"),
+        (1100, 1, "--windows 2$"),
+        (300, 1, "--windows 3 and --lengths up to 1T"),
+        (50, 1, "a smaller model, or a GPU"),
         (300, 4, "--windows 2$"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(UsageError, match=words):
             Estimate(cases, cost, at_once).check(budget, sizes)

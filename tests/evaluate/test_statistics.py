@@ -31,11 +31,17 @@ TEXT = np.random.default_rng(8).normal(3, 0.8, 12)
 """How hard the targets of each window are."""
 
 
-def observed(values: ArrayLike, column: int = 1024, measure: str = "growth", metric: str = "loss") -> list[Observation]:
-    """One observation per document and window. values: [documents, windows], or [windows] of one document."""
+def observed(
+    values: ArrayLike, column: int = 1024, measure: str = "growth", metric: str = "loss"
+) -> list[Observation]:
+    """One observation per document and window. values: [documents, windows], or [windows] of one
+    document.
+    """
     rows = enumerate(np.atleast_2d(np.asarray(values, float)))
     return [
-        Observation(measure, metric, column, n, window, float(v)) for n, row in rows for window, v in enumerate(row)
+        Observation(measure, metric, column, n, window, float(v))
+        for n, row in rows
+        for window, v in enumerate(row)
     ]
 
 
@@ -48,10 +54,14 @@ def by_depth(values: Mapping[float, list[float]]) -> list[Observation]:
     ]
 
 
-def summary(rows: Mapping[str, list[Observation]], trained: int = 1024, **outcome: object) -> EvaluationSummary:
+def summary(
+    rows: Mapping[str, list[Observation]], trained: int = 1024, **outcome: object
+) -> EvaluationSummary:
     lengths = sorted({point.column for points in rows.values() for point in points} | {trained})
     return summarise(
-        RunOutcome(dict(rows), **outcome), [Row(name) for name in rows], EvaluationSizes(tuple(lengths), trained)
+        RunOutcome(dict(rows), **outcome),
+        [Row(name) for name in rows],
+        EvaluationSizes(tuple(lengths), trained),
     )
 
 
@@ -69,17 +79,25 @@ def test_windows_of_one_text_give_the_mean_and_the_error_of_a_textbook() -> None
 
 
 def test_from_five_documents_on_they_are_the_units() -> None:
-    values = np.random.default_rng(2).normal(3, 0.1, (9, 4)) + np.random.default_rng(3).normal(0, 1, (9, 1))
-    sample, four = sample_of(observed(values), 7), sample_of(observed(values[:4]), 7)
+    values = np.random.default_rng(2).normal(3, 0.1, (9, 4)) + np.random.default_rng(3).normal(
+        0, 1, (9, 1)
+    )
+    sample = sample_of(observed(values), 7)
+    four = sample_of(observed(values[:4]), 7)
     assert (sample.by_document, sample.count, four.by_document, four.count) == (True, 9, False, 16)
     assert sample.error == pytest.approx(values.mean(1).std(ddof=1) / 3, rel=0.06)
-    assert sample_of(observed(values), 7).error == sample.error, "the same seed gives the same table"
+    assert sample_of(observed(values), 7).error == sample.error, (
+        "the same seed gives the same table"
+    )
 
 
 @pytest.mark.parametrize(
-    ("right", "count", "low", "high"), [(8, 10, 0.4902, 0.9433), (0, 20, 0.0, 0.1611), (81, 263, 0.2553, 0.3662)]
+    ("right", "count", "low", "high"),
+    [(8, 10, 0.4902, 0.9433), (0, 20, 0.0, 0.1611), (81, 263, 0.2553, 0.3662)],
 )
-def test_the_interval_of_a_share_is_the_published_one(right: int, count: int, low: float, high: float) -> None:
+def test_the_interval_of_a_share_is_the_published_one(
+    right: int, count: int, low: float, high: float
+) -> None:
     """The last one is in Newcombe 1998, table I."""
     assert wilson(right / count, count) == pytest.approx((low, high), abs=5e-5)
 
@@ -87,7 +105,10 @@ def test_the_interval_of_a_share_is_the_published_one(right: int, count: int, lo
 def test_answers_that_are_alike_within_a_document_count_less() -> None:
     assert effective_count(answers(GATHERED)) < 7
     assert effective_count(answers(SPREAD)) == 60
-    assert difference_error(answers(-GATHERED), True)[0] > 2 * difference_error(answers(-SPREAD), True)[0]
+    assert (
+        difference_error(answers(-GATHERED), True)[0]
+        > 2 * difference_error(answers(-SPREAD), True)[0]
+    )
 
 
 def test_all_answers_lost_is_a_difference_of_shares_only_with_enough_answers() -> None:
@@ -98,15 +119,32 @@ def test_all_answers_lost_is_a_difference_of_shares_only_with_enough_answers() -
 
 GUM = {
     0.05: {1: 12.71, 4: 2.78, 10: 2.23, 100: 1.984},
-    1 - 0.9973: {1: 235.80, 2: 19.21, 3: 9.22, 4: 6.62, 5: 5.51, 8: 4.28, 10: 3.96, 19: 3.45, 50: 3.16, 100: 3.077},
+    1 - 0.9973: {
+        1: 235.80,
+        2: 19.21,
+        3: 9.22,
+        4: 6.62,
+        5: 5.51,
+        8: 4.28,
+        10: 3.96,
+        19: 3.45,
+        50: 3.16,
+        100: 3.077,
+    },
 }
-"""By level, the critical values of Student's t by degrees of freedom, in table G.2 of JCGM 100:2008."""
+"""By level, the critical values of Student's t by degrees of freedom, in table G.2 of JCGM
+100:2008.
+"""
 
 
-@pytest.mark.parametrize(("alpha", "freedom"), [(alpha, freedom) for alpha, row in GUM.items() for freedom in row])
+@pytest.mark.parametrize(
+    ("alpha", "freedom"), [(alpha, freedom) for alpha, row in GUM.items() for freedom in row]
+)
 def test_critical_values_are_the_published_ones(alpha: float, freedom: int) -> None:
     published = GUM[alpha][freedom]
-    assert critical(freedom, alpha) == pytest.approx(published, abs=0.0051 if published < 100 else 0.02)
+    assert critical(freedom, alpha) == pytest.approx(
+        published, abs=0.0051 if published < 100 else 0.02
+    )
 
 
 @pytest.mark.parametrize("freedom", [1, 2, 3, 8, 31, 500])
@@ -122,11 +160,14 @@ def test_below_four_windows_nothing_is_significant() -> None:
 
 
 def marked(count: int, by_text: bool, draws: int, shift: float = 0.0) -> float:
-    """The share of experiments in which a difference is marked. count: of windows of one text, or of texts.
+    """The share of experiments in which a difference is marked. count: of windows of one text, or
+    of texts.
 
-    The error of each window is normal with a spread of 1 around `shift`; texts have 2 windows that share a part of it.
+    The error of each window is normal with a spread of 1 around `shift`; texts have 2 windows that
+    share a part of it.
     """
-    random, marks = np.random.default_rng(count), 0
+    random = np.random.default_rng(count)
+    marks = 0
     for _ in range(draws):
         noise = random.normal(shift, 1, (count, 1))
         values = noise + random.normal(0, 0.5, (count, 2)) if by_text else noise.T
@@ -138,19 +179,28 @@ def marked(count: int, by_text: bool, draws: int, shift: float = 0.0) -> float:
 
 @pytest.mark.parametrize(
     ("count", "draws"),
-    [(3, 500), (8, 1500), *(pytest.param(n, 40_000, marks=pytest.mark.nightly) for n in (2, 3, 5, 8, 20))],
+    [
+        (3, 500),
+        (8, 1500),
+        *(pytest.param(n, 40_000, marks=pytest.mark.nightly) for n in (2, 3, 5, 8, 20)),
+    ],
 )
 def test_chance_marks_as_few_differences_as_the_level_says(count: int, draws: int) -> None:
     """Three errors without the quantile of Student's t mark 19 % with 2 windows, and 8 % with 3."""
     expected = 0.0 if count < 4 else ALPHA
-    assert marked(count, False, draws) == pytest.approx(expected, abs=4 * math.sqrt(expected / draws))
+    assert marked(count, False, draws) == pytest.approx(
+        expected, abs=4 * math.sqrt(expected / draws)
+    )
 
 
 @pytest.mark.parametrize(
-    ("count", "draws"), [(5, 1000), *(pytest.param(n, 20_000, marks=pytest.mark.nightly) for n in (5, 8, 20))]
+    ("count", "draws"),
+    [(5, 1000), *(pytest.param(n, 20_000, marks=pytest.mark.nightly) for n in (5, 8, 20))],
 )
 def test_chance_marks_few_differences_between_texts(count: int, draws: int) -> None:
-    """The bootstrap between texts has a larger spread of its error than the textbook's, by a third at most."""
+    """The bootstrap between texts has a larger spread of its error than the textbook's, by a third
+    at most.
+    """
     assert marked(count, True, draws) <= 1.34 * ALPHA + 4 * math.sqrt(ALPHA / draws)
 
 
@@ -158,9 +208,12 @@ def test_a_large_difference_is_marked() -> None:
     assert marked(8, False, 100, shift=8.0) > 0.95
 
 
-def curve(losses: dict[int, float], noise: float = 0.01, measure: str = "growth") -> list[Observation]:
+def curve(
+    losses: dict[int, float], noise: float = 0.01, measure: str = "growth"
+) -> list[Observation]:
     """losses: by length, what is added to the difficulty of each window."""
-    random, observations = np.random.default_rng(11), []
+    random = np.random.default_rng(11)
+    observations = []
     for length, loss in losses.items():
         observations += observed(TEXT + loss + random.normal(0, noise, len(TEXT)), length, measure)
     return observations
@@ -171,7 +224,9 @@ def held(losses: dict[int, float], trained: int = 1024, **settings: object) -> i
 
 
 def test_the_first_row_has_no_difference_and_the_others_have_theirs() -> None:
-    base, other = summary({"base": observed([2.0, 4.0, 3.0]), "yarn:4": observed([2.5, 4.4, 3.6])}).cells
+    base, other = summary(
+        {"base": observed([2.0, 4.0, 3.0]), "yarn:4": observed([2.5, 4.4, 3.6])}
+    ).cells
     assert (base.value, base.difference, base.difference_error) == (3.0, None, None)
     assert (other.value, other.difference) == (pytest.approx(3.5), pytest.approx(0.5))
     assert other.difference_error == pytest.approx(0.1 / 3**0.5)
@@ -180,12 +235,19 @@ def test_the_first_row_has_no_difference_and_the_others_have_theirs() -> None:
 
 
 def test_a_measure_with_depths_has_a_cell_for_each_and_one_for_all() -> None:
-    rows = {"base": by_depth({0.0: [1, 1], 1.0: [0, 1]}), "linear:4": by_depth({0.0: [0, 1], 1.0: [0, 0]})}
+    rows = {
+        "base": by_depth({0.0: [1, 1], 1.0: [0, 1]}),
+        "linear:4": by_depth({0.0: [0, 1], 1.0: [0, 0]}),
+    }
     cells = summary(rows).cells
     assert [(cell.row, cell.depth, cell.value) for cell in cells] == [
-        ("base", None, 0.75), ("base", 0.0, 1.0), ("base", 1.0, 0.5),
-        ("linear:4", None, 0.25), ("linear:4", 0.0, 0.5), ("linear:4", 1.0, 0.0),
-    ]  # fmt: skip
+        ("base", None, 0.75),
+        ("base", 0.0, 1.0),
+        ("base", 1.0, 0.5),
+        ("linear:4", None, 0.25),
+        ("linear:4", 0.0, 0.5),
+        ("linear:4", 1.0, 0.0),
+    ]
     assert cells[3].difference == -0.5
     assert 0 < cells[3].low < 0.25 < cells[3].high < 1
 
@@ -222,7 +284,14 @@ def test_the_price_is_the_difference_of_growth_at_the_trained_length() -> None:
 @pytest.mark.parametrize(
     ("documents", "windows", "expected"),
     [
-        (1, 4, "growth: the errors are between windows of 1 text and do not cover the difference between texts; give"),
+        (
+            1,
+            4,
+            (
+                "growth: the errors are between windows of 1 text and do not cover the difference"
+                " between texts; give"
+            ),
+        ),
         (4, 3, "growth: the errors are between windows of 4 texts"),
         (5, 3, ""),
         (4, 1, ""),  # one window of each text: that is between texts
@@ -242,15 +311,27 @@ def test_the_tokens_of_longppl_need_many_targets() -> None:
 
 
 def test_the_note_counts_the_differences_that_chance_would_give() -> None:
-    rows = {"base": observed(np.zeros(4))} | {f"row {n}": observed([n, 1, 2, 3]) for n in range(400)}
-    assert "400 differences were tested at p < 0.0027; chance would mark about 1.1." in summary(rows).notes
+    rows = {"base": observed(np.zeros(4))} | {
+        f"row {n}": observed([n, 1, 2, 3]) for n in range(400)
+    }
+    assert (
+        "400 differences were tested at p < 0.0027; chance would mark about 1.1."
+        in summary(rows).notes
+    )
 
 
 def test_refusals_and_another_first_row_are_said() -> None:
-    refusals = [Refusal("base", "it does not fit"), Refusal("linear:4", "the server is full", "position")]
-    result = summary({"base": [], "yarn:4": observed([1.0, 2.0]), "linear:4": observed([1.0, 2.5])}, refusals=refusals)
+    refusals = [
+        Refusal("base", "it does not fit"),
+        Refusal("linear:4", "the server is full", "position"),
+    ]
+    result = summary(
+        {"base": [], "yarn:4": observed([1.0, 2.0]), "linear:4": observed([1.0, 2.5])},
+        refusals=refusals,
+    )
     assert result.rows[0].refused == "it does not fit"
-    assert {"linear:4, position: the server is full.", "base did not run, so differences are to yarn:4."} <= {
-        *result.notes
-    }
+    assert {
+        "linear:4, position: the server is full.",
+        "base did not run, so differences are to yarn:4.",
+    } <= {*result.notes}
     assert [cell.row for cell in result.cells if cell.difference is not None] == ["linear:4"]

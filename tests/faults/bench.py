@@ -1,4 +1,6 @@
-"""A case on the bench: its folder ready, its undisturbed result and its writing calls known, and runs with faults."""
+"""A case on the bench: its folder ready, its undisturbed result and its writing calls known, and
+runs with faults.
+"""
 
 import shutil
 from dataclasses import dataclass
@@ -13,7 +15,9 @@ Tree = dict[str, str]
 
 @dataclass
 class Found:
-    """What a fault left. outcome: of the command. after: the folder then. again, at_last: the same of the rerun."""
+    """What a fault left. outcome: of the command. after: the folder then. again, at_last: the same
+    of the rerun.
+    """
 
     outcome: Outcome
     after: Tree
@@ -22,10 +26,14 @@ class Found:
 
 
 class Bench:
-    """A case with its folder. server: that runs its commands. folder: for copies of the folder that it runs in."""
+    """A case with its folder. server: that runs its commands. folder: for copies of the folder that
+    it runs in.
+    """
 
     def __init__(self, server: Server, folder: Path, case: Case) -> None:
-        self.server, self.folder, self.case = server, folder, case
+        self.server = server
+        self.folder = folder
+        self.case = case
 
     @cached_property
     def ready(self) -> Path:
@@ -63,16 +71,24 @@ class Bench:
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(self.ready, folder, symlinks=True)
         if self.case.killed:
-            assert self.server.run(folder, self.case.command, Fault(Mode.KILL, self._first_kill)).code == KILLED
+            assert (
+                self.server.run(folder, self.case.command, Fault(Mode.KILL, self._first_kill)).code
+                == KILLED
+            )
         return folder
 
     @cached_property
     def _first_kill(self) -> int:
         folder = Path(shutil.copytree(self.ready, self.folder / "first", symlinks=True))
-        return round(self.case.killed * len(self.server.run(folder, self.case.command, Fault(Mode.COUNT)).calls()))
+        return round(
+            self.case.killed
+            * len(self.server.run(folder, self.case.command, Fault(Mode.COUNT)).calls())
+        )
 
     def strike(self, fault: Fault, cut: bool | None = None) -> Found:
-        """Runs the command with a fault, and again without one. cut: of the model of lost power, None without it."""
+        """Runs the command with a fault, and again without one. cut: of the model of lost power,
+        None without it.
+        """
         folder = self.copy()
         outcome = self.server.run(folder, self.case.command, fault)
         if cut is not None:
@@ -84,18 +100,23 @@ class Bench:
     def wrong(self, aftermath: Found) -> str:
         """What is wrong with what a fault left; empty where it is sound.
 
-        An error names the hidden things that it leaves. Sources are as they were. Under the final name is nothing, the
-        earlier output as a whole, or the new one as a whole. Running the same command again leaves exactly what it
-        leaves without a fault; or where the fault came when all was done, what it leaves when it runs twice.
+        An error names the hidden things that it leaves. Sources are as they were. Under the final
+        name is nothing, the earlier output as a whole, or the new one as a whole. Running the same
+        command again leaves exactly what it leaves without a fault; or where the fault came when
+        all was done, what it leaves when it runs twice.
         """
-        outcome, again, after = aftermath.outcome, aftermath.again, aftermath.after
+        outcome = aftermath.outcome
+        again = aftermath.again
+        after = aftermath.after
         before, (expected, _), output = tree(self.ready), self.expected, self.case.output
         if outcome.code != KILLED and not outcome.said():
             return f"ended in {outcome.code}: {outcome.output[-600:]}"
         if outcome.code == 0 and after != expected:
             return f"ended in 0, and left {_difference(after, expected)}"
         left = [
-            name for name in after if name.split("/")[-1][0] == "." and name not in before and "partial/" not in name
+            name
+            for name in after
+            if name.split("/")[-1][0] == "." and name not in before and "partial/" not in name
         ]
         if outcome.code not in (0, KILLED) and not all(name in outcome.output for name in left):
             return f"left {left} and does not say so: {outcome.output[-600:]}"
@@ -112,7 +133,10 @@ class Bench:
             return f"the rerun ended in {again.code}: {again.output[-600:]}"
         complete = under(after, output) == under(expected, output)
         if aftermath.at_last != expected and not (complete and aftermath.at_last == self.twice):
-            return f"the rerun ({again.code}: {again.output[-300:]}) left {_difference(aftermath.at_last, expected)}"
+            return (
+                f"the rerun ({again.code}: {again.output[-300:]}) left"
+                f" {_difference(aftermath.at_last, expected)}"
+            )
         return ""
 
 

@@ -51,29 +51,48 @@ class Outcome(NamedTuple):
     report: str = ""
 
     def calls(self) -> list[Call]:
-        lines = [line.split(" ", 3)[1:] for line in self.report.splitlines() if line.startswith("call ")]
-        return [Call(kind, bool(int(flags) & 1), bool(int(flags) & 2), path) for kind, flags, path in lines]
+        lines = [
+            line.split(" ", 3)[1:] for line in self.report.splitlines() if line.startswith("call ")
+        ]
+        return [
+            Call(kind, bool(int(flags) & 1), bool(int(flags) & 2), path)
+            for kind, flags, path in lines
+        ]
 
     def said(self) -> bool:
-        """Whether it ended as a command should: done, or with one sentence and an exit code of its own."""
+        """Whether it ended as a command should: done, or with one sentence and an exit code of its
+        own.
+        """
         sentences = [line for line in self.output.splitlines() if line.startswith("ropeconv: ")]
         clean = "Traceback" not in self.output and "unexpected" not in self.output
         return clean and (self.code == 0 or (self.code in (1, 2, 3) and len(sentences) == 1))
 
 
 class Server:
-    """Starts commands by fork. folder: for the shim and what commands print, outside of the folders they run in."""
+    """Starts commands by fork. folder: for the shim and what commands print, outside of the folders
+    they run in.
+    """
 
     def __init__(self, folder: Path) -> None:
-        self.folder, shim = folder, str(folder / "shim.so")
+        self.folder = folder
+        shim = str(folder / "shim.so")
         command = ["cc", "-O1", "-Wall", "-Wextra", "-shared", "-fPIC", "-o", shim]
         subprocess.run([*command, *map(str, SHIM.glob("*.c")), "-ldl", "-lpthread"], check=True)
-        variables = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "COLUMNS": "500"}
+        variables = {
+            "OPENBLAS_NUM_THREADS": "1",
+            "OMP_NUM_THREADS": "1",
+            "HF_HUB_OFFLINE": "1",
+            "COLUMNS": "500",
+        }
         variables |= {"PYTHONPATH": str(ROOT), "LD_PRELOAD": shim}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.faults.server"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **variables}, cwd=ROOT,
-        )  # fmt: skip
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **variables},
+            cwd=ROOT,
+        )
         assert self._answer() == "ready"
 
     def run(self, folder: Path, command: Sequence[str], fault: Fault | None = None) -> Outcome:
@@ -81,27 +100,40 @@ class Server:
         return self.together(folder, [command], [0.0], fault)[0]
 
     def together(
-        self, folder: Path, commands: Sequence[Sequence[str]], delays: Sequence[float], fault: Fault | None = None
+        self,
+        folder: Path,
+        commands: Sequence[Sequence[str]],
+        delays: Sequence[float],
+        fault: Fault | None = None,
     ) -> list[Outcome]:
         """Runs commands in a folder at the same time.
 
-        folder: that they run in, and whose writing calls count. commands: an action and its arguments each. delays: in
-        seconds, before each begins. fault: of every one of them.
+        folder: that they run in, and whose writing calls count. commands: an action and its
+        arguments each. delays: in seconds, before each begins. fault: of every one of them.
         """
         mode, at, error = fault or (None, 0, 0)
         runs = [
             {
-                "folder": str(folder.resolve()), "command": list(command), "delay": delay, "mode": mode, "at": at,
-                "error": error, "output": str(self.folder / f"output-{number}"),
+                "folder": str(folder.resolve()),
+                "command": list(command),
+                "delay": delay,
+                "mode": mode,
+                "at": at,
+                "error": error,
+                "output": str(self.folder / f"output-{number}"),
                 "report": str(self.folder / f"report-{number}"),
             }
             for number, (command, delay) in enumerate(zip(commands, delays, strict=True))
-        ]  # fmt: skip
+        ]
         assert self.process.stdin is not None
         print(json.dumps(runs), file=self.process.stdin, flush=True)
         codes = json.loads(self._answer())
         return [
-            Outcome(code, Path(str(run["output"])).read_text("utf-8", "replace"), Path(str(run["report"])).read_text())
+            Outcome(
+                code,
+                Path(str(run["output"])).read_text("utf-8", "replace"),
+                Path(str(run["report"])).read_text(),
+            )
             for code, run in zip(codes, runs, strict=True)
         ]
 
@@ -123,13 +155,18 @@ def tree(folder: Path) -> dict[str, str]:
         if path.is_symlink():
             entries[name] = f"link to {os.readlink(path)}"
         else:
-            entries[name] = "folder" if path.is_dir() else hashlib.sha256(path.read_bytes()).hexdigest()
+            entries[name] = (
+                "folder" if path.is_dir() else hashlib.sha256(path.read_bytes()).hexdigest()
+            )
     return entries
 
 
 def under(contents: dict[str, str], names: Sequence[str]) -> dict[str, str]:
     """The part of a tree that has one of these names or is below it."""
-    below = [(path, any(path == name or path.startswith(f"{name}/") for name in names)) for path in contents]
+    below = [
+        (path, any(path == name or path.startswith(f"{name}/") for name in names))
+        for path in contents
+    ]
     return {path: contents[path] for path, inside in below if inside}
 
 
@@ -146,8 +183,8 @@ def _identity(path: Path) -> tuple[int, int]:
 def lose(folder: Path, report: str, cut: bool) -> None:
     """Takes away what was not durable when a command ended.
 
-    folder: that the command ran in. report: of the shim. cut: files end where they ended on the disk; else the bytes
-    that are not on the disk are zeros.
+    folder: that the command ran in. report: of the shim. cut: files end where they ended on the
+    disk; else the bytes that are not on the disk are zeros.
     """
     sizes = {(device, inode): size for device, inode, size in _numbers(report, "file")}
     ranges: dict[tuple[int, int], list[tuple[int, int]]] = {}
@@ -158,7 +195,9 @@ def lose(folder: Path, report: str, cut: bool) -> None:
     for identity, path in lost.items():
         size = path.stat().st_size
         if cut:
-            os.truncate(path, min(size, sizes.get(identity, 0)))  # the shim has no size where a number is used again
+            os.truncate(
+                path, min(size, sizes.get(identity, 0))
+            )  # the shim has no size where a number is used again
             continue
         with path.open("r+b") as file:
             for start, end in ranges[identity]:
@@ -169,4 +208,8 @@ def lose(folder: Path, report: str, cut: bool) -> None:
 def not_durable(folder: Path, report: str) -> list[str]:
     """Names of files and folders that are not durable, of a command that has ended."""
     listed = {(device, inode) for device, inode, *_ in _numbers(report, "range", "folder")}
-    return [str(path.relative_to(folder)) for path in (folder, *folder.rglob("*")) if _identity(path) in listed]
+    return [
+        str(path.relative_to(folder))
+        for path in (folder, *folder.rglob("*"))
+        if _identity(path) in listed
+    ]

@@ -32,9 +32,11 @@ def checkpoint(folder: Path) -> None:
     """A Llama in two shards in the folder `model`, with a tokenizer."""
     from safetensors.numpy import save_file
 
-    model, places = folder / "model", {}
+    model = folder / "model"
+    places = {}
     tensors = {
-        name: array.astype(np.float16) for name, array in plain_llama.weights(CONFIG, np.random.default_rng(0)).items()
+        name: array.astype(np.float16)
+        for name, array in plain_llama.weights(CONFIG, np.random.default_rng(0)).items()
     }
     model.mkdir()
     for first, shard in enumerate(SHARDS):
@@ -47,10 +49,12 @@ def checkpoint(folder: Path) -> None:
         "config.json": CONFIG,
         "generation_config.json": {"bos_token_id": 1, "eos_token_id": 2},
         "tokenizer_config.json": {
-            "bos_token": "<s>", "eos_token": "</s>", "model_max_length": 64,
+            "bos_token": "<s>",
+            "eos_token": "</s>",
+            "model_max_length": 64,
             "tokenizer_class": "PreTrainedTokenizerFast",
         },
-    }  # fmt: skip
+    }
     for name, data in texts.items():
         (model / name).write_text(json.dumps(data, indent=2) + "\n")
     tokenizer().save(str(model / "tokenizer.json"))
@@ -92,9 +96,15 @@ def gguf_file(folder: Path) -> None:
 
 
 def gguf_shards(folder: Path) -> None:
-    """Two GGUF models in two shards each, `model` and `other`, whose weights differ in every tensor."""
+    """Two GGUF models in two shards each, `model` and `other`, whose weights differ in every
+    tensor.
+    """
     write(folder / "model.gguf", split=2)
-    write(folder / "other.gguf", split=2, tensors={name: -tensor for name, tensor in plain_tensors().items()})
+    write(
+        folder / "other.gguf",
+        split=2,
+        tensors={name: -tensor for name, tensor in plain_tensors().items()},
+    )
 
 
 def reordered_gguf(folder: Path) -> None:
@@ -106,4 +116,9 @@ def large_gguf(folder: Path, size: int) -> None:
     """The same of about `size` bytes, so that a change takes a while."""
     rows = size // (4 * 128)
     more = np.random.default_rng(1).standard_normal((rows, 128), dtype=np.float32)
-    write(folder / "model.gguf", "qwen2", {"feed_forward_length": 96}, {**plain_tensors(), "output.weight": more})
+    write(
+        folder / "model.gguf",
+        "qwen2",
+        {"feed_forward_length": 96},
+        {**plain_tensors(), "output.weight": more},
+    )

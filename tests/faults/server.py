@@ -1,7 +1,8 @@
 """A process that has imported ropeconv and forks once for each command, with the shim loaded.
 
-Reads a JSON list of runs on each line of stdin, starts them at the same time, and answers with their exit codes. What a
-fault can strike is in ACTIONS: the command line, and functions that commands end with.
+Reads a JSON list of runs on each line of stdin, starts them at the same time, and answers with
+their exit codes. What a fault can strike is in ACTIONS: the command line, and functions that
+commands end with.
 """
 
 import contextlib
@@ -26,7 +27,9 @@ from . import scenes
 
 
 def command_line(arguments: list[str]) -> int:
-    """`ropeconv` with arguments, without the checks by transformers and llama.cpp, which take seconds each time."""
+    """`ropeconv` with arguments, without the checks by transformers and llama.cpp, which take
+    seconds each time.
+    """
     from ropeconv.cli.app import app
     from ropeconv.cli.process import run
     from ropeconv.engines import llamacpp as loading
@@ -38,7 +41,9 @@ def command_line(arguments: list[str]) -> int:
 
 
 def record_validation(arguments: list[str]) -> int:
-    """Writes the result of a validation into the receipt of an output, or beside it. arguments: the output."""
+    """Writes the result of a validation into the receipt of an output, or beside it. arguments: the
+    output.
+    """
     from ropeconv.cli.process import run
     from ropeconv.inspection.receipts.storage import add_validation, read_receipt
 
@@ -50,7 +55,9 @@ def record_validation(arguments: list[str]) -> int:
 
 
 def careless(arguments: list[str]) -> int:
-    """Copies a file straight to its final name, as nothing should. arguments: the file, and the copy."""
+    """Copies a file straight to its final name, as nothing should. arguments: the file, and the
+    copy.
+    """
     source, target = arguments
     handle = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.write(handle, Path(source).read_bytes())  # write(2) may write a part, and this does not look
@@ -71,8 +78,12 @@ SECONDS = 120
 def import_all() -> None:
     """Imports what commands import when they run, so that each fork need not."""
     for module in pkgutil.walk_packages(ropeconv.__path__, "ropeconv."):
-        # the page's Gradio imports huggingface_hub, which takes its settings from the environment of that moment
-        unused = ("ropeconv.ui.", "ropeconv.engines.transformers.")  # no command here needs torch, and it takes seconds
+        # the page's Gradio imports huggingface_hub, which takes its settings from the environment
+        # of that moment
+        unused = (
+            "ropeconv.ui.",
+            "ropeconv.engines.transformers.",
+        )  # no command here needs torch, and it takes seconds
         if not module.name.endswith(("program", "__main__")) and not module.name.startswith(unused):
             importlib.import_module(module.name)
     for name in ("gguf", "rich.progress", "rich.table"):
@@ -89,7 +100,10 @@ def import_all() -> None:
 def child(run: dict[str, Any], begin: int) -> int:
     """Runs a command in this process. begin: a pipe that says when."""
     signal.alarm(SECONDS)
-    output, report = (os.open(run[name], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600) for name in ("output", "report"))
+    output, report = (
+        os.open(run[name], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        for name in ("output", "report")
+    )
     os.dup2(output, 1)
     os.dup2(output, 2)
     os.chdir(run["folder"])
@@ -97,7 +111,9 @@ def child(run: dict[str, Any], begin: int) -> int:
     os.read(begin, 1)
     time.sleep(run["delay"])
     if run["mode"] is not None:
-        shim.fault_arm(os.fsencode(run["folder"]), ctypes.c_long(run["at"]), run["mode"], run["error"], report)
+        shim.fault_arm(
+            os.fsencode(run["folder"]), ctypes.c_long(run["at"]), run["mode"], run["error"], report
+        )
     try:
         code = ACTIONS[run["command"][0]](run["command"][1:])
     except BaseException:

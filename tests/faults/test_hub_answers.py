@@ -1,4 +1,6 @@
-"""Answers that a Hub should never give: each ends in a sentence, in seconds, and nothing is written."""
+"""Answers that a Hub should never give: each ends in a sentence, in seconds, and nothing is
+written.
+"""
 
 import hashlib
 import json
@@ -36,30 +38,49 @@ def same(info: dict[str, Any]) -> dict[str, Any]:
 
 
 BODIES = {
-    "html": b"<!doctype html><title>Sign in</title>", "nothing": b"", "not UTF-8": b"\xff\xfe\x00", "a list": b"[]",
-    "half of it": b'{"id": "me/tiny", "siblings": [', "deep nesting": b"[" * 100_000 + b"]" * 100_000,
-}  # fmt: skip
+    "html": b"<!doctype html><title>Sign in</title>",
+    "nothing": b"",
+    "not UTF-8": b"\xff\xfe\x00",
+    "a list": b"[]",
+    "half of it": b'{"id": "me/tiny", "siblings": [',
+    "deep nesting": b"[" * 100_000 + b"]" * 100_000,
+}
 ROWS: dict[str, list[Any]] = {
-    "rfilename": [None, "../outside.txt", "/tmp/outside.txt", "config.json\0.txt", "x" * 100_000, "config.json"],
+    "rfilename": [
+        None,
+        "../outside.txt",
+        "/tmp/outside.txt",
+        "config.json\0.txt",
+        "x" * 100_000,
+        "config.json",
+    ],
     "size": [-1, "12", 1 << 70],
     "lfs": ["x", {"sha256": "../../outside", "size": 1, "pointerSize": 130}],
-}  # fmt: skip
+}
 LISTINGS: dict[str, Change | bytes] = {
     **BODIES,
     "no id": lambda info: {key: value for key, value in info.items() if key != "id"},
     "no name": changed(siblings=[{"size": 1}]),
     **{f"siblings: {value}": changed(siblings=value) for value in ("config.json", [1, 2])},
     **{f"sha: {value}": changed(sha=value) for value in ("../../../outside", 7)},
-    **{f"{key}: {str(value)[:30]!r}": rows(**{key: value}) for key, values in ROWS.items() for value in values},
+    **{
+        f"{key}: {str(value)[:30]!r}": rows(**{key: value})
+        for key, values in ROWS.items()
+        for value in values
+    },
 }
 HEADERS = {
-    "ETag": '"../../../../outside"', "X-Linked-Etag": '"/tmp/outside"', "X-Repo-Commit": "../../../outside",
-    "X-Linked-Size": "999999", "Content-Encoding": "gzip",
-}  # fmt: skip
+    "ETag": '"../../../../outside"',
+    "X-Linked-Etag": '"/tmp/outside"',
+    "X-Repo-Commit": "../../../outside",
+    "X-Linked-Size": "999999",
+    "Content-Encoding": "gzip",
+}
 
 
 class Hostile(Hub):
-    """A Hub with one Llama. change: of its listing. header: of the answers about files, in place of the real one.
+    """A Hub with one Llama. change: of its listing. header: of the answers about files, in place of
+    the real one.
 
     drips: in paths whose bodies never end. elsewhere: the Hub that answers about files lead to.
     """
@@ -82,17 +103,29 @@ def hostile(hub: Hostile) -> type[BaseHTTPRequestHandler]:
                 self.drip()
             elif hub.elsewhere and "/resolve/" in self.path:
                 content = (hub.repos["me/tiny"] / self.path.rsplit("/", 1)[1]).read_bytes()
-                headers = {"X-Linked-Etag": hashlib.sha256(content).hexdigest(), "X-Linked-Size": str(len(content))}
-                headers |= {"Location": hub.elsewhere + self.path, "X-Repo-Commit": hub.commit("me/tiny")}
+                headers = {
+                    "X-Linked-Etag": hashlib.sha256(content).hexdigest(),
+                    "X-Linked-Size": str(len(content)),
+                }
+                headers |= {
+                    "Location": hub.elsewhere + self.path,
+                    "X-Repo-Commit": hub.commit("me/tiny"),
+                }
                 self.reply(302, b"", body, headers)
             else:
                 super().answer(body)
 
-        def reply(self, status: int, content: bytes, body: bool, headers: dict[str, str] | None = None) -> None:
+        def reply(
+            self, status: int, content: bytes, body: bool, headers: dict[str, str] | None = None
+        ) -> None:
             headers = dict(headers or {})
             if "/api/models/" in self.path and "/tree/" not in self.path and status == 200:
                 change = hub.change
-                content = change if isinstance(change, bytes) else json.dumps(change(json.loads(content))).encode()
+                content = (
+                    change
+                    if isinstance(change, bytes)
+                    else json.dumps(change(json.loads(content))).encode()
+                )
             elif hub.header and "/resolve/" in self.path:
                 headers[hub.header[0]] = hub.header[1]
             super().reply(status, content, body, headers)
@@ -144,7 +177,9 @@ def test_a_listing_that_is_none(name: str, hub: Hostile, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", HEADERS)
-def test_headers_that_would_become_names_in_the_cache(name: str, hub: Hostile, tmp_path: Path) -> None:
+def test_headers_that_would_become_names_in_the_cache(
+    name: str, hub: Hostile, tmp_path: Path
+) -> None:
     hub.header = (name, HEADERS[name])
     with pytest.raises(BadSource, match=r"me/tiny .*(in its header|compressed|is malformed)"):
         read()
@@ -171,7 +206,9 @@ def test_a_large_listing_is_refused_before_it_is_decoded(hub: Hostile) -> None:
     tracemalloc.stop()
 
 
-def test_weights_with_another_sha256_than_is_listed_are_not_kept(hub: Hostile, tmp_path: Path) -> None:
+def test_weights_with_another_sha256_than_is_listed_are_not_kept(
+    hub: Hostile, tmp_path: Path
+) -> None:
     def zeros(info: dict[str, Any]) -> dict[str, Any]:
         for row in info["siblings"]:
             row.get("lfs", {})["sha256"] = "0" * 64

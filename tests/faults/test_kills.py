@@ -1,5 +1,6 @@
-"""A kill, lost power or a disk error at any writing call: sources stay, no half output takes its name, errors are one
-sentence, and the same command completes it."""
+"""A kill, lost power or a disk error at any writing call: sources stay, no half output takes its
+name, errors are one sentence, and the same command completes it.
+"""
 
 import errno
 import os
@@ -34,8 +35,14 @@ def kills(case: Bench) -> list[Fault]:
 
 
 def errors(case: Bench) -> list[Fault]:
-    """A device error at every writing call, and a full disk at every one that takes space: once, and from then on."""
-    calls = [(number, call, mode) for number, call in enumerate(case.expected[1], 1) for mode in (FAIL_ONCE, FAIL_ON)]
+    """A device error at every writing call, and a full disk at every one that takes space: once,
+    and from then on.
+    """
+    calls = [
+        (number, call, mode)
+        for number, call in enumerate(case.expected[1], 1)
+        for mode in (FAIL_ONCE, FAIL_ON)
+    ]
     full = [Fault(mode, number, errno.ENOSPC) for number, call, mode in calls if call.takes]
     return [*(Fault(mode, number, errno.EIO) for number, _, mode in calls), *full]
 
@@ -52,12 +59,17 @@ KINDS: dict[str, Callable[[Bench], list[tuple[Fault, bool | None]]]] = {
 @pytest.mark.parametrize("name", few(list(CASES), 2))
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_fault_at_any_writing_call_loses_nothing(bench: Get, kind: str, name: str) -> None:
-    case, wrong = bench(name), {}
+    case = bench(name)
+    wrong = {}
     faults = few(KINDS[kind](case), 2, crc32(f"{kind} {name}".encode()))
     for fault, cut in faults:
         aftermath = case.strike(fault, cut)
-        early = case.case.killed and aftermath.outcome.code == 0  # the first kill left more, so fewer calls were made
-        assert early or (aftermath.outcome.code == KILLED) == (kind != "disk error"), f"{fault}: {aftermath.outcome}"
+        early = (
+            case.case.killed and aftermath.outcome.code == 0
+        )  # the first kill left more, so fewer calls were made
+        assert early or (aftermath.outcome.code == KILLED) == (kind != "disk error"), (
+            f"{fault}: {aftermath.outcome}"
+        )
         if problem := case.wrong(aftermath):
             wrong[f"{fault} {cut}"] = problem
     tally(kind, name, len(faults), len(wrong))
@@ -77,7 +89,9 @@ def test_calls_that_do_half_of_the_bytes_give_the_same(bench: Get, name: str) ->
 
 @pytest.mark.parametrize("name", few(list(CASES), 2, seed=2))
 def test_what_a_command_has_done_is_on_the_disk(bench: Get, name: str) -> None:
-    """When it ends, lost power takes nothing away any more: files and the folders with their names are durable."""
+    """When it ends, lost power takes nothing away any more: files and the folders with their names
+    are durable.
+    """
     case = bench(name)
     folder = case.copy()
     outcome = case.server.run(folder, case.case.command, Fault(Mode.COUNT))
@@ -87,10 +101,16 @@ def test_what_a_command_has_done_is_on_the_disk(bench: Get, name: str) -> None:
 
 def test_a_full_disk_after_the_last_file_leaves_a_folder_that_is_named(bench: Get) -> None:
     case = bench("apply")
-    journal = [number for number, call in enumerate(case.expected[1], 1) if call.path.endswith("partial/journal")]
+    journal = [
+        number
+        for number, call in enumerate(case.expected[1], 1)
+        if call.path.endswith("partial/journal")
+    ]
     aftermath = case.strike(Fault(FAIL_ONCE, journal[-2], errno.ENOSPC))
     assert ".out.ropeconv-partial" in aftermath.after
-    message = ".out.ropeconv-partial has the finished files: the same command continues; else remove it"
+    message = (
+        ".out.ropeconv-partial has the finished files: the same command continues; else remove it"
+    )
     assert message in aftermath.outcome.output
     assert case.wrong(aftermath) == ""
 
@@ -121,7 +141,8 @@ def test_what_a_fault_does_to_it_is_found(careless: Bench, name: str) -> None:
     assert (aftermath.outcome.code == KILLED) == ("kill" in name)
 
 
-# Two commands at once: each ends well or with a sentence, and the result is one that they would leave alone
+# Two commands at once: each ends well or with a sentence, and the result is one that they would
+# leave alone
 
 
 IN_PLACE = "apply model.gguf --mixed 4 --in-place"
@@ -133,15 +154,28 @@ PAIRS: dict[str, tuple[Callable[[Path], None], str, str, str]] = {
     "apply and apply": (scenes.checkpoint, "", APPLY, APPLY),
     "apply and another apply": (scenes.checkpoint, "", APPLY, OTHER),
     "apply --force twice": (scenes.checkpoint, OTHER, f"{APPLY} --force", f"{APPLY} --force"),
-    "apply --force and another": (scenes.checkpoint, f"{APPLY} --link", f"{APPLY} --force", f"{OTHER} --force"),
-    "apply to one GGUF file": (scenes.gguf_file, "", "apply model.gguf -o out.gguf --mixed 4", TO_FILE),
+    "apply --force and another": (
+        scenes.checkpoint,
+        f"{APPLY} --link",
+        f"{APPLY} --force",
+        f"{OTHER} --force",
+    ),
+    "apply to one GGUF file": (
+        scenes.gguf_file,
+        "",
+        "apply model.gguf -o out.gguf --mixed 4",
+        TO_FILE,
+    ),
     "--in-place and --in-place": (LARGE, "", IN_PLACE, IN_PLACE),
     "--in-place and another": (LARGE, "", IN_PLACE, "apply model.gguf --yarn 4 --in-place"),
     "--in-place and apply": (LARGE, "", IN_PLACE, TO_FILE),
     "--in-place and restore": (
-        LARGE, IN_PLACE, "apply model.gguf --yarn 4 --in-place --replace", "restore model.gguf --in-place"
+        LARGE,
+        IN_PLACE,
+        "apply model.gguf --yarn 4 --in-place --replace",
+        "restore model.gguf --in-place",
     ),
-}  # fmt: skip
+}
 """What fills the folder that they run in, a command that runs before, and the two."""
 APART, RUNS = 0.05, 20
 
@@ -160,7 +194,9 @@ def problem(outcomes: list[Outcome], now: dict[str, str], allowed: Trees) -> obj
 @pytest.mark.parametrize("name", few(list(PAIRS), 2))
 def test_two_commands_at_once(server: Server, tmp_path: Path, name: str) -> None:
     scene, before, *both = PAIRS[name]
-    ready, folder, pair = tmp_path / "ready", tmp_path / "run", [ropeconv(text) for text in both]
+    ready = tmp_path / "ready"
+    folder = tmp_path / "run"
+    pair = [ropeconv(text) for text in both]
     ready.mkdir()
     scene(ready)
     if before:
@@ -175,8 +211,11 @@ def test_two_commands_at_once(server: Server, tmp_path: Path, name: str) -> None
         fresh()
         assert all(server.run(folder, command).said() for command in order)
         allowed.append(tree(folder))
-    generator, wrong = random.Random(4), {}
-    delays = few([(generator.uniform(0, APART), generator.uniform(0, APART)) for _ in range(RUNS)], 2)
+    generator = random.Random(4)
+    wrong = {}
+    delays = few(
+        [(generator.uniform(0, APART), generator.uniform(0, APART)) for _ in range(RUNS)], 2
+    )
     for apart in delays:
         fresh()
         if finding := problem(server.together(folder, pair, apart), tree(folder), allowed):
@@ -185,7 +224,8 @@ def test_two_commands_at_once(server: Server, tmp_path: Path, name: str) -> None
     assert wrong == {}
 
 
-# `--push`, killed at each request that it makes: the same command completes it, and nothing stays behind
+# `--push`, killed at each request that it makes: the same command completes it, and nothing stays
+# behind
 
 
 BAKE = ("apply", "base/tiny", "--yarn", "16")
@@ -212,9 +252,13 @@ def start(hub: WritingHub, folder: Path, *arguments: str) -> subprocess.Popen[st
     """The command line, running, with temporary files in a folder of its own."""
     variables = {"HF_TOKEN": "hf_sesame", "TMPDIR": str(folder / "temporary")}
     return subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, *arguments], text=True, cwd=folder, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, env={**os.environ, **hub.environment(folder / "home"), **variables},
-    )  # fmt: skip
+        [sys.executable, "-c", PROGRAM, *arguments],
+        text=True,
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, **hub.environment(folder / "home"), **variables},
+    )
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
@@ -229,15 +273,20 @@ def published(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", list(COMMANDS) if ALL else ["a config alone"])
-def test_a_killed_push_is_completed_by_the_same_command(name: str, hub: WritingHub, tmp_path: Path) -> None:
+def test_a_killed_push_is_completed_by_the_same_command(
+    name: str, hub: WritingHub, tmp_path: Path
+) -> None:
     given = COMMANDS[name]
     assert ended(start(hub, tmp_path, *given, "--push", "me/reference"))[0] == 0
     expected = published(hub.repos["me/reference"])
     cases = [(number, late) for number in range(1, hub.requests + 1) for late in (False, True)]
-    refused, kills = [], 0
+    refused = []
+    kills = 0
     for index, (number, late) in enumerate(few(cases, 2)):
         push = (*given, "--push", f"me/killed-{index}")
-        hub.requests, hub.kill_at, hub.kill_late = 0, number, late
+        hub.requests = 0
+        hub.kill_at = number
+        hub.kill_late = late
         process = start(hub, tmp_path, *push)
         hub.victim = process.pid
         kills += ended(process)[0] == KILLED

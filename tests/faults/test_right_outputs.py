@@ -1,4 +1,6 @@
-"""Right outputs of many families, methods and encodings: none is refused when its files are compared."""
+"""Right outputs of many families, methods and encodings: none is refused when its files are
+compared.
+"""
 
 import itertools
 from collections.abc import Callable
@@ -18,11 +20,25 @@ from ..support.extent import few, tally
 from ..support.gguf_files import write
 from ..support.llamacpp import checkpoint
 
-YARN, LINEAR, MIXED = Recipe(REGISTRY["yarn"](16.0)), Recipe(REGISTRY["linear"](4.0)), Recipe(REGISTRY["mixed"](4.0))
+YARN = Recipe(REGISTRY["yarn"](16.0))
+LINEAR = Recipe(REGISTRY["linear"](4.0))
+MIXED = Recipe(REGISTRY["mixed"](4.0))
 FAMILIES = (
-    "llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "phi", "phi3", "stablelm", "gpt_neox", "olmo2",
-    "cohere2", "deepseek_v3", "granite",
-)  # fmt: skip
+    "llama",
+    "mistral",
+    "qwen2",
+    "qwen3",
+    "gemma2",
+    "gemma3_text",
+    "phi",
+    "phi3",
+    "stablelm",
+    "gpt_neox",
+    "olmo2",
+    "cohere2",
+    "deepseek_v3",
+    "granite",
+)
 WAYS: dict[str, tuple[Recipe, dict[str, Any]]] = {
     "yarn": (YARN, {}),
     "yarn folded": (YARN, {"encoding": "weights"}),
@@ -42,7 +58,9 @@ def passes(out: Path, source: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize(("family", "way"), few(list(itertools.product(FAMILIES, WAYS)), 3))
-def test_right_folders_pass(family: str, way: str, tiny: Callable[[str], Path], tmp_path: Path) -> None:
+def test_right_folders_pass(
+    family: str, way: str, tiny: Callable[[str], Path], tmp_path: Path
+) -> None:
     """14 families x 8 ways, where a family has a way at all."""
     recipe, options = WAYS[way]
     try:
@@ -57,14 +75,19 @@ def test_right_folders_pass(family: str, way: str, tiny: Callable[[str], Path], 
     [
         (YARN, {"encoding": "buffers"}),
         (YARN, {"encoding": "factors", "runtimes": ("vllm",)}),
-        (Recipe(REGISTRY["yarn"](16.0), log_n="clamped"), {"encoding": "ministral3", "allow_approximate": True}),
+        (
+            Recipe(REGISTRY["yarn"](16.0), log_n="clamped"),
+            {"encoding": "ministral3", "allow_approximate": True},
+        ),
         (Recipe(REGISTRY["yarn"](16.0), log_n="full"), {"encoding": "buffers"}),
         (Recipe(REGISTRY["as-is"]()), {}),
         (Recipe(REGISTRY["ntk"](4.0), keep_short=True), {}),
     ],
     ids=["buffers", "factors", "ministral3", "log-n", "as-is", "keep-short"],
 )
-def test_other_encodings_pass(recipe: Recipe, options: dict[str, Any], llama: Path, tmp_path: Path) -> None:
+def test_other_encodings_pass(
+    recipe: Recipe, options: dict[str, Any], llama: Path, tmp_path: Path
+) -> None:
     out = apply(make_plan(llama, recipe, tmp_path / "out", **options))
     assert verified(out, llama).files >= 3
 
@@ -75,7 +98,11 @@ def test_right_gguf_files_pass(arch: str, split: int, tmp_path: Path) -> None:
     write(tmp_path / "source.gguf", arch, split=split)
     source = min(tmp_path.glob("*.gguf"))
     for recipe in (YARN, LINEAR, *([MIXED] if arch != "gemma2" else [])):
-        passes(apply(make_plan(source, recipe, tmp_path / f"{recipe.method.name}.gguf")), source, "GGUF files")
+        passes(
+            apply(make_plan(source, recipe, tmp_path / f"{recipe.method.name}.gguf")),
+            source,
+            "GGUF files",
+        )
 
 
 @pytest.mark.parametrize("outtype", few(["f32", "f16", "bf16", "q8_0", "q4_k_m"], 2))

@@ -21,28 +21,40 @@ WITH_TORCH = "from ropeconv.cli import main; main()"
 PROGRAM = f"import sys; sys.modules['torch'] = None; {WITH_TORCH}"
 BAKE = ("apply", "base/tiny", "--yarn", "16")
 WORKS = (
-    ("inspect", "base/tiny", "--json"), (*BAKE, "--dry-run", "--explain"),
-    (*BAKE, "--push", "me/two"), ("push", "out", "me/three", f"--token={TOKEN}", "--json"),
+    ("inspect", "base/tiny", "--json"),
+    (*BAKE, "--dry-run", "--explain"),
+    (*BAKE, "--push", "me/two"),
+    ("push", "out", "me/three", f"--token={TOKEN}", "--json"),
     ("push", "out", "me/four", "--token", TOKEN, "--commit-message", f"Baked with {TOKEN}"),
-)  # fmt: skip
+)
 FAILS = (("inspect", "base/tiny"), (*BAKE, "-o", "never"), (*BAKE, "--push", "me/never"))
 ANSWERS = (401, 403, 404, 412, 429, 500, 0)  # 0: what is no answer
 CASES = [(command, status, debug) for command in FAILS for status in ANSWERS for debug in ("", "1")]
 
 
 class Echo(WritingHub):
-    """A Hub that answers with the token that it was sent. status: of its answers; None for a Hub that works."""
+    """A Hub that answers with the token that it was sent. status: of its answers; None for a Hub
+    that works.
+    """
 
     status: int | None = None
 
 
 def echoing(hub: Echo) -> type[BaseHTTPRequestHandler]:
     class Handler(writing(hub)):  # type: ignore[misc]
-        def reply(self, status: int, content: bytes, body: bool, headers: dict[str, str] | None = None) -> None:
+        def reply(
+            self, status: int, content: bytes, body: bool, headers: dict[str, str] | None = None
+        ) -> None:
             if hub.status is not None:
                 token = str(self.headers.get("Authorization"))
-                content = (f'{{"error": "{token}"}}' if hub.status else f"<html>{token}</html>").encode()
-                status, headers = hub.status or 200, {"X-Error-Message": token, "X-Request-Id": token}
+                content = (
+                    f'{{"error": "{token}"}}' if hub.status else f"<html>{token}</html>"
+                ).encode()
+                status = hub.status or 200
+                headers = {
+                    "X-Error-Message": token,
+                    "X-Request-Id": token,
+                }
             super().reply(status, content, body, headers)
 
     return Handler
@@ -61,15 +73,22 @@ def hub(llama: Path, tmp_path: Path) -> Iterator[Echo]:
 def said(
     folder: Path, hub: WritingHub, *arguments: str, program: str = PROGRAM, debug: str = ""
 ) -> subprocess.CompletedProcess[str]:
-    """The command line with secrets in its environment, and everything that it writes below `folder`."""
+    """The command line with secrets in its environment, and everything that it writes below
+    `folder`.
+    """
     (folder / "temporary").mkdir(exist_ok=True)
     places = {"TMPDIR": "temporary", "HOME": "home", "XDG_CACHE_HOME": "cache"}
     variables = {"HF_TOKEN": TOKEN, "OPENAI_API_KEY": KEY, "ROPECONV_DEBUG": debug}
     variables |= {name: str(folder / place) for name, place in places.items()}
     return subprocess.run(
-        [sys.executable, "-c", program, *arguments], cwd=folder, capture_output=True, text=True, check=False,
-        env={**os.environ, **hub.environment(folder / "home"), **variables}, timeout=120,
-    )  # fmt: skip
+        [sys.executable, "-c", program, *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **hub.environment(folder / "home"), **variables},
+        timeout=120,
+    )
 
 
 def found(folder: Path, *texts: str) -> list[str]:
@@ -77,7 +96,9 @@ def found(folder: Path, *texts: str) -> list[str]:
     secrets = [secret.encode() for secret in SECRETS]
     files = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
     names = [str(path) for path in files if any(secret in path.read_bytes() for secret in secrets)]
-    return names + [text for text in (*texts, *map(str, files)) if any(secret in text for secret in SECRETS)]
+    return names + [
+        text for text in (*texts, *map(str, files)) if any(secret in text for secret in SECRETS)
+    ]
 
 
 def test_what_works_says_and_writes_it_nowhere(hub: Echo, tmp_path: Path) -> None:
@@ -120,11 +141,16 @@ def test_the_key_of_a_server_and_the_password_in_its_url(
     assert said(tmp_path, hub, "apply", "model", "--yarn", "16", "-o", "out", "-q").returncode == 0
     given = ("validate", "out", "--against", "model", "--server", f"http://{user}{echo_server}")
     done = said(tmp_path, hub, *given, program=WITH_TORCH, debug=debug)
-    assert (done.returncode, f"{echo_server} refuses (500)" in done.stderr) == (1, True), done.stderr
+    assert (done.returncode, f"{echo_server} refuses (500)" in done.stderr) == (
+        1,
+        True,
+    ), done.stderr
     assert found(tmp_path, done.stdout, done.stderr) == []
 
 
-def test_processes_that_need_no_secret_have_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_that_need_no_secret_have_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "OPENAI_API_KEY"):
         monkeypatch.setenv(name, TOKEN)
     monkeypatch.setenv("KEPT", "stays")

@@ -1,6 +1,8 @@
-"""The comparison of logits alone: right bakes are neither refused nor inconclusive, wrong ones always refused.
+"""The comparison of logits alone: right bakes are neither refused nor inconclusive, wrong ones
+always refused.
 
-The checks of files, frequencies and folded weights, which see most of these faults sooner, are left out here.
+The checks of files, frequencies and folded weights, which see most of these faults sooner, are left
+out here.
 """
 
 import json
@@ -20,14 +22,23 @@ from ..support.models import make
 from .wrong_bakes import CASES, FAMILIES, METHODS, Wrong, bake
 
 SIZES = {"usual": 0.35, "flat": 0.002, "sharp": 1.0}
-"""Standard deviations of weights: near zero attention and logits are uniform; large ones in bfloat16 give one-hot
-attention and noise."""
+"""Standard deviations of weights: near zero attention and logits are uniform; large ones in
+bfloat16 give one-hot attention and noise.
+"""
 RIGHT = tuple((family, method) for family in FAMILIES for method in METHODS)
 UNSEEN = {
     ("sharp", "weights rounded to bfloat16", ""),  # they are stored so
-    ("flat", "another scale of experts", ""),  # their part of the logits is smaller than that of a faint fault
+    (
+        "flat",
+        "another scale of experts",
+        "",
+    ),  # their part of the logits is smaller than that of a faint fault
     ("flat", "router x 1.1", "mixtral"),  # its logits are near 0 with any factor: a KL of 5e-13
-    ("sharp", "another eps", "qwen3"),  # far smaller than the squares that it is added to: a KL of 1e-6
+    (
+        "sharp",
+        "another eps",
+        "qwen3",
+    ),  # far smaller than the squares that it is added to: a KL of 1e-6
 }
 Case = tuple[str, str, str, Wrong | None]
 
@@ -36,9 +47,15 @@ def cases(*sizes: str, wrong: bool) -> list[Case]:
     """Kind of weights, family, method, and what is wrong."""
     right = [(family, method, None) for family, method in RIGHT]
     faults = [(family, fault.method, fault) for fault, family in CASES]
-    candidates: list[Case] = [(size, *case) for size in sizes for case in (faults if wrong else right)]
+    candidates: list[Case] = [
+        (size, *case) for size in sizes for case in (faults if wrong else right)
+    ]
     pairs = [(case, case[3].what if case[3] else "") for case in candidates]
-    return [case for case, label in pairs if not {(case[0], label, ""), (case[0], label, case[1])} & UNSEEN]
+    return [
+        case
+        for case, label in pairs
+        if not {(case[0], label, ""), (case[0], label, case[1])} & UNSEEN
+    ]
 
 
 def named(case: tuple[object, ...]) -> str:
@@ -53,7 +70,9 @@ def one_thread() -> None:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]:
-    """A folder with a checkpoint of a family in `source`, made once: weights, biases and norms are random."""
+    """A folder with a checkpoint of a family in `source`, made once: weights, biases and norms are
+    random.
+    """
     folders: dict[tuple[str, str], Path] = {}
 
     def get(family: str, size: str = "usual") -> Path:
@@ -80,7 +99,9 @@ def resize(source: Path, size: str) -> None:
     (source / "config.json").write_text(json.dumps(config | {"dtype": dtype}))
 
 
-def compared(folder: Path, method: str, name: str, wrong: Wrong | None = None, dtype: str = "auto") -> Validation:
+def compared(
+    folder: Path, method: str, name: str, wrong: Wrong | None = None, dtype: str = "auto"
+) -> Validation:
     out = bake(folder / "source", folder / name, method)
     if wrong is not None:
         wrong.change(out)
@@ -88,13 +109,17 @@ def compared(folder: Path, method: str, name: str, wrong: Wrong | None = None, d
 
 
 EVERY = (
-    *few(cases("usual", wrong=False), 1), *few(cases("usual", wrong=True), 1),
-    *few(cases("flat", "sharp", wrong=False), 1), *few(cases("flat", "sharp", wrong=True), 1),
-)  # fmt: skip
+    *few(cases("usual", wrong=False), 1),
+    *few(cases("usual", wrong=True), 1),
+    *few(cases("flat", "sharp", wrong=False), 1),
+    *few(cases("flat", "sharp", wrong=True), 1),
+)
 
 
 @pytest.mark.parametrize("case", EVERY, ids=named)
-def test_a_right_bake_agrees_and_a_wrong_one_disagrees(case: Case, place: Callable[[str, str], Path]) -> None:
+def test_a_right_bake_agrees_and_a_wrong_one_disagrees(
+    case: Case, place: Callable[[str, str], Path]
+) -> None:
     size, family, method, wrong = case
     low = "bfloat16" if size == "sharp" and wrong is None else "auto"
     sentence = compared(place(family, size), method, named(case), wrong, low).sentence

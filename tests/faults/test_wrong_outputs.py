@@ -1,6 +1,8 @@
-"""Outputs of which one thing is wrong, with a renewed receipt: no forward pass is needed to refuse them.
+"""Outputs of which one thing is wrong, with a renewed receipt: no forward pass is needed to refuse
+them.
 
-Every corruption is tried on an output that is accepted before. The right outputs are in test_right_outputs.py.
+Every corruption is tried on an output that is accepted before. The right outputs are in
+test_right_outputs.py.
 """
 
 import json
@@ -22,7 +24,19 @@ from ropeconv.rope.recipe import Recipe
 
 from ..support import corruptions as of
 from ..support.baking import apply, make_plan
-from ..support.corruptions import Corruption, add, data, edit, put, remove, renew, replaced, tensor, tensors, text
+from ..support.corruptions import (
+    Corruption,
+    add,
+    data,
+    edit,
+    put,
+    remove,
+    renew,
+    replaced,
+    tensor,
+    tensors,
+    text,
+)
 from ..support.extent import few, tally
 from ..support.gguf_files import write
 from ..support.models import in_two_files, make
@@ -33,7 +47,8 @@ INDEX, ONE, STORED = "model.safetensors.index.json", "model.safetensors", "model
 K, K1 = (f"model.layers.{layer}.self_attn.k_proj.weight" for layer in (0, 1))
 UP, GATE = "model.layers.0.mlp.up_proj.weight", "model.layers.0.mlp.gate_proj.weight"
 FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
-RECEIPT, DOCUMENTS = "ropeconv.json", ("README.md", "README-source.md", "LICENSE")
+RECEIPT = "ropeconv.json"
+DOCUMENTS = ("README.md", "README-source.md", "LICENSE")
 NOTED = ("_name_or_path", "transformers_version")
 """Keys of config.json that change nothing, see EDITED."""
 BOTH: tuple[dict[str, Any], ...] = ({}, {"edited": True})
@@ -71,50 +86,94 @@ WEIGHTS: Table = {
     "a norm x 1.0000002": ("native", tensor("model.norm.weight", of.scale(0, 1.0000002))),
     "one number is -0": ("native", tensor("model.norm.weight", lambda it: np.negative(it, out=it))),
     "one number is NaN": ("native", tensor(UP, lambda it: it.__setitem__((3, 3), np.nan))),
-    "two tensors are exchanged": ("native", tensors(lambda it: it.update({UP: it[GATE], GATE: it[UP]}))),
+    "two tensors are exchanged": (
+        "native",
+        tensors(lambda it: it.update({UP: it[GATE], GATE: it[UP]})),
+    ),
     "a tensor is missing": ("native", tensors(lambda it: it.pop(K1))),
-    "a tensor has another name": ("native", tensors(lambda it: it.__setitem__("model.other", it.pop(K1)))),
+    "a tensor has another name": (
+        "native",
+        tensors(lambda it: it.__setitem__("model.other", it.pop(K1))),
+    ),
     "a tensor too many": ("native", tensors(lambda it: it.__setitem__("model.other", it[K1]))),
     "a tensor is transposed": ("native", tensors(lambda it: it.__setitem__(UP, it[UP].T.copy()))),
-    "a tensor is in 16 bits": ("native", tensors(lambda it: it.__setitem__(K1, it[K1].astype(np.float16)))),
+    "a tensor is in 16 bits": (
+        "native",
+        tensors(lambda it: it.__setitem__(K1, it[K1].astype(np.float16))),
+    ),
     "a shape is another": ("native", data(replaced(b'"shape":[96,128]', b'"shape":[128,96]'))),
     "the metadata is another": ("native", data(replaced(b'"format":"pt"', b'"format":"tf"'))),
     "half of the file": ("native", data(of.halved)),
     "more bytes than tensors": ("native", data(of.grown)),
-    "the factor is not in the weights": ("folded", lambda out: shutil.copy(out.parent / "source" / ONE, out / ONE)),
+    "the factor is not in the weights": (
+        "folded",
+        lambda out: shutil.copy(out.parent / "source" / ONE, out / ONE),
+    ),
     "the factor is in them twice": ("folded", tensor(K, of.scale(slice(None), 1.63))),
     "the factor is in a row less": ("folded", tensor(K, of.scale(5, 1 / 1.63))),
-    "a tensor beside the frequencies": ("stored", tensors(lambda it: it.update({K: np.zeros(3, np.float32)}), STORED)),
-    "the code": ("stored", text("modeling_stored_rope.py", "attention_factor", "attention_factors")),
+    "a tensor beside the frequencies": (
+        "stored",
+        tensors(lambda it: it.update({K: np.zeros(3, np.float32)}), STORED),
+    ),
+    "the code": (
+        "stored",
+        text("modeling_stored_rope.py", "attention_factor", "attention_factors"),
+    ),
     "the shards are exchanged": ("shards", exchange),
     "a tensor is in the other shard": ("shards", move_a_tensor),
-}  # fmt: skip
+}
 SCHEMAS = ("rope_scaling", "rope_parameters")
 KEYS: dict[str, Any] = {
-    "sliding_window": 32, "quantization_config": {"quant_method": "fp8"}, "transformers_weights": "other.safetensors",
-    "attn_implementation": "someone/kernels", "auto_map": {"AutoModel": "x--y.Z"}, "bos_token_id": True,
-}  # fmt: skip
+    "sliding_window": 32,
+    "quantization_config": {"quant_method": "fp8"},
+    "transformers_weights": "other.safetensors",
+    "attn_implementation": "someone/kernels",
+    "auto_map": {"AutoModel": "x--y.Z"},
+    "bos_token_id": True,
+}
 CONFIGS: Table = {
-    **{f"{CONFIG}: {key} = {value}": ("native", put(CONFIG, key, value)) for key, value in KEYS.items()},
+    **{
+        f"{CONFIG}: {key} = {value}": ("native", put(CONFIG, key, value))
+        for key, value in KEYS.items()
+    },
     "another factor in both schemas": (
-        "native", lambda out: edit(out, CONFIG, lambda it: [it[key].update(factor=8.0) for key in SCHEMAS])
+        "native",
+        lambda out: edit(out, CONFIG, lambda it: [it[key].update(factor=8.0) for key in SCHEMAS]),
     ),
     "a key twice": ("native", text(CONFIG, '"model_type"', '"rms_norm_eps": 0.5,\n  "model_type"')),
-    "code of the tokenizer": ("native", put(TOKENIZER, "auto_map", {"AutoTokenizer": ["x--y.T", None]})),
-}  # fmt: skip
+    "code of the tokenizer": (
+        "native",
+        put(TOKENIZER, "auto_map", {"AutoTokenizer": ["x--y.T", None]}),
+    ),
+}
 HEADER, PICKLE = b"\x02\0\0\0\0\0\0\0{}", b"\x80\x02."
 ADDED = {
-    "CONFIG.JSON": b"{}", "Model.SafeTensors": HEADER, "model.onnx": b"x", "params.json": b"{}",
-    "pytorch_model.bin": PICKLE, "tokenizer.model": b"x", "added_tokens.json": b'{"<x>": 5}',
-    "additional_chat_templates/rag.jinja": b"x", "helper.py": b"x = 1\n", "custom_generate/generate.py": b"x = 1\n",
-    "kernels.so": b"\x7fELF", "model.gguf": b"GGUF", "LICENSE.safetensors": HEADER, "USE_POLICY.gguf": b"GGUF",
-}  # fmt: skip
+    "CONFIG.JSON": b"{}",
+    "Model.SafeTensors": HEADER,
+    "model.onnx": b"x",
+    "params.json": b"{}",
+    "pytorch_model.bin": PICKLE,
+    "tokenizer.model": b"x",
+    "added_tokens.json": b'{"<x>": 5}',
+    "additional_chat_templates/rag.jinja": b"x",
+    "helper.py": b"x = 1\n",
+    "custom_generate/generate.py": b"x = 1\n",
+    "kernels.so": b"\x7fELF",
+    "model.gguf": b"GGUF",
+    "LICENSE.safetensors": HEADER,
+    "USE_POLICY.gguf": b"GGUF",
+}
 """Files that some runtime may load, under names of documents too."""
-FILES: Table = {f"{name} is added": ("native", add(name, content)) for name, content in ADDED.items()}
+FILES: Table = {
+    f"{name} is added": ("native", add(name, content)) for name, content in ADDED.items()
+}
 OF_RECEIPTS: dict[str, tuple[str, Callable[[dict[str, Any]], object]]] = {
     "another encoding": ("native", lambda it: it.update(encoding="factors")),
     "other frequencies": ("native", lambda it: it["schedule"]["inv_freq"].__setitem__(3, 0.5)),
-    "another factor of the config": ("folded", lambda it: it["in_config"].update(attention_factor=1.2)),
+    "another factor of the config": (
+        "folded",
+        lambda it: it["in_config"].update(attention_factor=1.2),
+    ),
     "fewer folded tensors": ("folded", lambda it: it["fold"]["tensors"].pop()),
     "another encoding asked for": ("native", lambda it: it["target"].update(encoding="buffers")),
     "no files": ("native", lambda it: it.update(files=[])),
@@ -122,23 +181,35 @@ OF_RECEIPTS: dict[str, tuple[str, Callable[[dict[str, Any]], object]]] = {
     "a file outside": ("native", lambda it: it["files"][0].update(name="../source/config.json")),
     "another original": ("native", lambda it: it["original"]["folder"].update(added=["x"])),
 }
-RECEIPTS: Table = {name: (bake, partial(edit, name=RECEIPT, change=it)) for name, (bake, it) in OF_RECEIPTS.items()}
+RECEIPTS: Table = {
+    name: (bake, partial(edit, name=RECEIPT, change=it)) for name, (bake, it) in OF_RECEIPTS.items()
+}
 TABLE: Table = {**WEIGHTS, **CONFIGS, **FILES, **RECEIPTS}
 
 
 def other(value: Any) -> Any:
     if isinstance(value, bool) or value is None:
         return not value
-    return [*value, 1] if isinstance(value, list) else f"{value}x" if isinstance(value, str) else value * 1.01 + 0.01
+    return (
+        [*value, 1]
+        if isinstance(value, list)
+        else f"{value}x"
+        if isinstance(value, str)
+        else value * 1.01 + 0.01
+    )
 
 
 def leaves(document: Any, place: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
     for key, value in document.items():
-        yield from leaves(value, (*place, key)) if isinstance(value, dict) else [((*place, key), value)]
+        yield from (
+            leaves(value, (*place, key)) if isinstance(value, dict) else [((*place, key), value)]
+        )
 
 
 def everything(out: Path) -> dict[str, Corruption]:
-    """Another value of every key of the JSON files, and none; other bytes of every tensor and file, and no file."""
+    """Another value of every key of the JSON files, and none; other bytes of every tensor and file,
+    and no file.
+    """
     corruptions: dict[str, Corruption] = {}
     for path in (path for path in sorted(out.iterdir()) if path.name not in (RECEIPT, *DOCUMENTS)):
         corruptions[f"the end of {path.name}"] = data(of.last_bit, path.name)
@@ -146,24 +217,32 @@ def everything(out: Path) -> dict[str, Corruption]:
         if path.suffix == ".json":
             for place, value in leaves(json.loads(path.read_text())):
                 if place[-1] not in NOTED:
-                    corruptions[f"{path.name}: another {place}"] = put(path.name, place, other(value))
+                    corruptions[f"{path.name}: another {place}"] = put(
+                        path.name, place, other(value)
+                    )
                     corruptions[f"{path.name}: no {place}"] = of.drop(path.name, place)
         elif path.suffix == ".safetensors":
             length = int.from_bytes(path.read_bytes()[:8], "little")
             header = json.loads(path.read_bytes()[8 : 8 + length])
             for name in header.keys() - {"__metadata__"}:
                 start, stop = header[name]["data_offsets"]
-                corruptions[f"{path.name}: {name}"] = data(of.flipped(8 + length + (start + stop) // 2), path.name)
+                corruptions[f"{path.name}: {name}"] = data(
+                    of.flipped(8 + length + (start + stop) // 2), path.name
+                )
     return corruptions
 
 
 def furnish(folder: Path) -> None:
     """Files beside the weights that a published checkpoint has."""
     texts = {
-        "tokenizer.json": '{"model": {"vocab": {"a": 0}}}', "vocab.json": '{"a": 0}', "README.md": "# A model\n",
-        TOKENIZER: '{\n  "model_max_length": 64,\n  "bos_token": "a"\n}\n', "merges.txt": "#version: 0.2\na b\n",
-        "chat_template.jinja": "{{ messages[0].content }}", "LICENSE": "MIT\n",
-    }  # fmt: skip
+        "tokenizer.json": '{"model": {"vocab": {"a": 0}}}',
+        "vocab.json": '{"a": 0}',
+        "README.md": "# A model\n",
+        TOKENIZER: '{\n  "model_max_length": 64,\n  "bos_token": "a"\n}\n',
+        "merges.txt": "#version: 0.2\na b\n",
+        "chat_template.jinja": "{{ messages[0].content }}",
+        "LICENSE": "MIT\n",
+    }
     for name, content in texts.items():
         (folder / name).write_text(content)
 
@@ -194,7 +273,10 @@ def baked(tmp_path_factory: pytest.TempPathFactory) -> Baked:
                 in_two_files(source)
             apply(make_plan(source, YARN, folder / "out", **options))
             for kwargs in BOTH:
-                assert (verified(folder, **kwargs).notes, verified(folder, **kwargs).unverified) == ((), ())
+                assert (
+                    verified(folder, **kwargs).notes,
+                    verified(folder, **kwargs).unverified,
+                ) == ((), ())
         shutil.rmtree(place / "case", ignore_errors=True)
         return Path(shutil.copytree(folders[name], place / "case"))
 
@@ -271,16 +353,25 @@ def test_what_changes_nothing_is_a_note(sentence: str, baked: Baked, tmp_path: P
 
 RECIPES = {"keys": Recipe(REGISTRY["yarn"](16.0)), "tensor": Recipe(REGISTRY["mixed"](4.0))}
 EXTRA: dict[str, Any] = {
-    "general.name": "A model", "general.file_type": 0, "attention.layer_norm_rms_epsilon": 1e-5,
-    "attention.sliding_window": 32, "ropeconv.note": "x", "general.sampling.sequence": "top_k;temp",
-}  # fmt: skip
+    "general.name": "A model",
+    "general.file_type": 0,
+    "attention.layer_norm_rms_epsilon": 1e-5,
+    "attention.sliding_window": 32,
+    "ropeconv.note": "x",
+    "general.sampling.sequence": "top_k;temp",
+}
 TEXTS = {
-    b"\4\0\0\0\0\0\0\0yarn": b"\4\0\0\0\0\0\0\0none", b"token 3": b"token X",
-    b'["rope_freqs.weight"]': b'["rope_freqX.weight"]', b'"factor": 16.0': b'"factor": 18.0',
-    b'"encoding": "keys"': b'"encoding": "keyz"', b'"context": 1024': b'"context": 1025',
-}  # fmt: skip
+    b"\4\0\0\0\0\0\0\0yarn": b"\4\0\0\0\0\0\0\0none",
+    b"token 3": b"token X",
+    b'["rope_freqs.weight"]': b'["rope_freqX.weight"]',
+    b'"factor": 16.0': b'"factor": 18.0',
+    b'"encoding": "keys"': b'"encoding": "keyz"',
+    b'"context": 1024': b'"context": 1025',
+}
 CHANGES: dict[str, Corruption] = {
-    "another architecture": data(lambda it: it.__setitem__(slice(None), it.replace(b"llama", b"qwen2"))),
+    "another architecture": data(
+        lambda it: it.__setitem__(slice(None), it.replace(b"llama", b"qwen2"))
+    ),
     "bytes after the tensors": data(of.grown),
     "one byte after the tensors": data(lambda it: it.append(1)),
     "fewer bytes": data(lambda it: it.__delitem__(slice(-8, None))),
@@ -288,7 +379,9 @@ CHANGES: dict[str, Corruption] = {
 
 
 def parts(path: Path) -> dict[str, list[np.ndarray]]:
-    """The numbers and letters of the header and of the tensors, which gguf-py writes where they are changed."""
+    """The numbers and letters of the header and of the tensors, which gguf-py writes where they are
+    changed.
+    """
     reader = gguf.GGUFReader(path, "r+")
     arrays = {name: field.parts for name, field in reader.fields.items()}
     arrays |= {f"entry {tensor.name}": tensor.field.parts for tensor in reader.tensors}
@@ -304,20 +397,27 @@ def change(path: Path, name: str, place: int) -> None:
 def everything_of_gguf(path: Path) -> dict[str, Corruption]:
     """The changes of the tables that this file can have, and one of every part."""
     content = path.read_bytes()
-    corruptions = CHANGES | {f"{new!r}": data(replaced(old, new)) for old, new in TEXTS.items() if old in content}
+    corruptions = CHANGES | {
+        f"{new!r}": data(replaced(old, new)) for old, new in TEXTS.items() if old in content
+    }
     for name, places in parts(path).items():
-        corruptions |= {f"{name}, {place}": partial(change, name=name, place=place) for place in range(len(places))}
+        corruptions |= {
+            f"{name}, {place}": partial(change, name=name, place=place)
+            for place in range(len(places))
+        }
     return corruptions
 
 
 @pytest.mark.parametrize("bake", RECIPES)
 def test_what_is_wrong_in_a_gguf_file_is_refused(bake: str, tmp_path: Path) -> None:
-    source, out = write(tmp_path / "source.gguf", extra=EXTRA), tmp_path / "out.gguf"
+    source = write(tmp_path / "source.gguf", extra=EXTRA)
+    out = tmp_path / "out.gguf"
     right = apply(make_plan(source, RECIPES[bake], tmp_path / "right.gguf"))
     verification = of.verified(right, source)
     assert (verification.files, verification.notes, verification.unverified) == (1, (), ())
     every = everything_of_gguf(right)
-    passed, names = [], few(list(every), 6)
+    passed = []
+    names = few(list(every), 6)
     for name in names:
         shutil.copy(right, out)
         every[name](out)

@@ -1,4 +1,6 @@
-"""What tests of formats share: a file that any filesystem changes in place, changes of it, and calls that fail."""
+"""What tests of formats share: a file that any filesystem changes in place, changes of it, and
+calls that fail.
+"""
 
 import os
 from collections.abc import Callable
@@ -43,5 +45,7 @@ def stopped(path: Path, edit: Edit, step: str) -> None:
 def model(tmp_path: Path) -> Path:
     """A GGUF file with a reserve, alone in its folder, which any filesystem changes in place."""
     (tmp_path / "folder").mkdir()
-    write_new(GgufFile.open(write(tmp_path / "plain.gguf")), 0, Edit(), tmp_path / "folder" / "model.gguf")
+    write_new(
+        GgufFile.open(write(tmp_path / "plain.gguf")), 0, Edit(), tmp_path / "folder" / "model.gguf"
+    )
     return tmp_path / "folder" / "model.gguf"

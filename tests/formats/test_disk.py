@@ -1,4 +1,6 @@
-"""Copies whose bytes and holes are equal whatever the kernel offers, and renames and exchanges that replace nothing."""
+"""Copies whose bytes and holes are equal whatever the kernel offers, and renames and exchanges that
+replace nothing.
+"""
 
 import errno
 import fcntl
@@ -30,7 +32,9 @@ Call = Callable[..., int]
 
 def at_most(count: int) -> Call:
     """The kernel copies less than it is asked for, each time: copy_file_range(2)."""
-    return lambda reader, writer, size, origin, goal: RANGE(reader, writer, min(size, count), origin, goal)
+    return lambda reader, writer, size, origin, goal: RANGE(
+        reader, writer, min(size, count), origin, goal
+    )
 
 
 def until(end: int, number: int) -> Call:
@@ -47,12 +51,21 @@ def until(end: int, number: int) -> Call:
 @pytest.mark.parametrize(
     "call",
     [
-        RANGE, at_most(7), at_most(999), until(5, 0), until(5, errno.EXDEV), None,
+        RANGE,
+        at_most(7),
+        at_most(999),
+        until(5, 0),
+        until(5, errno.EXDEV),
+        None,
         *(fails(number) for number in (errno.EXDEV, errno.ENOSYS, errno.EINVAL)),
     ],
-)  # fmt: skip
-def test_a_copy_is_equal_and_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call | None) -> None:
-    """Of a whole file, and of a part to another place, by blocks of any size where bytes pass through us."""
+)
+def test_a_copy_is_equal_and_flushed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call | None
+) -> None:
+    """Of a whole file, and of a part to another place, by blocks of any size where bytes pass
+    through us.
+    """
     if call is None:
         monkeypatch.delattr(os, "copy_file_range")
     else:
@@ -74,12 +87,20 @@ def test_a_copy_is_equal_and_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert sum(done) == 600
 
 
-def test_a_filesystem_that_shares_blocks_copies_no_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_filesystem_that_shares_blocks_copies_no_byte(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """They are asked for from the writer."""
     calls: list[tuple[str, int, str]] = []
 
     def shared(writer: int, request: int, reader: int) -> int:
-        calls.append((os.readlink(f"/proc/self/fd/{writer}"), request, os.readlink(f"/proc/self/fd/{reader}")))
+        calls.append(
+            (
+                os.readlink(f"/proc/self/fd/{writer}"),
+                request,
+                os.readlink(f"/proc/self/fd/{reader}"),
+            )
+        )
         os.pwrite(writer, os.pread(reader, 100, 0), 0)
         return 0
 
@@ -118,14 +139,23 @@ LARGE = 1 << 25
 @pytest.mark.parametrize("through_us", [False, True])
 @pytest.mark.parametrize(
     "data",
-    [(), ((0, 8192),), ((LARGE - 5, 5),), ((4096, 4096), (LARGE // 2 + 77, 1_000_000), (LARGE - 10_000_000, 5000))],
+    [
+        (),
+        ((0, 8192),),
+        ((LARGE - 5, 5),),
+        ((4096, 4096), (LARGE // 2 + 77, 1_000_000), (LARGE - 10_000_000, 5000)),
+    ],
 )
 def test_holes_stay_holes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: tuple[tuple[int, int], ...], through_us: bool
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    data: tuple[tuple[int, int], ...],
+    through_us: bool,
 ) -> None:
     if through_us:
         monkeypatch.setattr(os, "copy_file_range", fails(errno.ENOSYS))
-    source, target = sparse(tmp_path / "source", *data, size=LARGE), tmp_path / "target"
+    source = sparse(tmp_path / "source", *data, size=LARGE)
+    target = tmp_path / "target"
     done: list[int] = []
     copy_file(source, target, done.append)
     assert sum(done) == LARGE
@@ -138,18 +168,29 @@ def test_holes_stay_holes(
 # Pieces, links and sizes
 
 
-def test_a_file_that_ends_early_is_said_to_be_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_ends_early_is_said_to_be_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(disk, "BLOCK", 4)
     (tmp_path / "a").write_bytes(bytes(range(10)))
     with (tmp_path / "a").open("rb") as file:
-        assert list(pieces_of(file.fileno(), 1, 9)) == [(0, b"\1\2\3\4"), (4, b"\5\6\7\x08"), (8, b"\t")]
-        assert list(pieces_of(file.fileno(), 1, 6)) == [(0, b"\1\2\3\4"), (4, b"\5\6")], "and no byte behind it"
+        assert list(pieces_of(file.fileno(), 1, 9)) == [
+            (0, b"\1\2\3\4"),
+            (4, b"\5\6\7\x08"),
+            (8, b"\t"),
+        ]
+        assert list(pieces_of(file.fileno(), 1, 6)) == [
+            (0, b"\1\2\3\4"),
+            (4, b"\5\6"),
+        ], "and no byte behind it"
         assert list(pieces_of(file.fileno(), 3, 0)) == []
         with pytest.raises(BadSource, match="cut off while it was read"):
             list(pieces_of(file.fileno(), 1, 10))
 
 
-def test_links_resolve_symlinks_where_they_can_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_links_resolve_symlinks_where_they_can_be_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "source").write_bytes(b"1")
     (tmp_path / "alias").symlink_to("source")
     assert link_file(tmp_path / "alias", tmp_path / "linked")
@@ -202,8 +243,11 @@ def text(path: Path) -> str:
 
 @pytest.mark.parametrize("there", ["nothing", "file", "folder", "link to nowhere"])
 @pytest.mark.parametrize("kind", ["file", "folder"])
-def test_a_free_name_is_taken_and_another_is_not_replaced(tmp_path: Path, system: str, kind: str, there: str) -> None:
-    source, target = place(tmp_path / "a", kind, "new"), tmp_path / "b"
+def test_a_free_name_is_taken_and_another_is_not_replaced(
+    tmp_path: Path, system: str, kind: str, there: str
+) -> None:
+    source = place(tmp_path / "a", kind, "new")
+    target = tmp_path / "b"
     if there == "nothing":
         rename_new(source, target)
         assert (text(target), source.exists()) == ("new", False)
@@ -222,14 +266,19 @@ def test_a_free_name_is_taken_and_another_is_not_replaced(tmp_path: Path, system
 @pytest.mark.parametrize("other", ["file", "folder"])
 @pytest.mark.parametrize("kind", ["file", "folder"])
 def test_two_names_are_exchanged(tmp_path: Path, system: str, kind: str, other: str) -> None:
-    first, second = place(tmp_path / "a", kind, "one"), place(tmp_path / "b", other, "other")
+    first = place(tmp_path / "a", kind, "one")
+    second = place(tmp_path / "b", other, "other")
     exchange(first, second, tmp_path / "spare")
     assert (text(first), text(second)) == ("other", "one")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
 
 
-def test_a_large_copy_advances_in_pieces_of_at_most_64_mib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    size, asked, done = 3 * (64 << 20) + 5, list[int](), list[int]()
+def test_a_large_copy_advances_in_pieces_of_at_most_64_mib(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = 3 * (64 << 20) + 5
+    asked = list[int]()
+    done = list[int]()
 
     def copied(reader: int, writer: int, count: int, origin: int, goal: int) -> int:
         asked.append(count)

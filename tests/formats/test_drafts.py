@@ -17,7 +17,9 @@ def names(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("content", ["a result\n", b"\x00\x01", "ä"])
-def test_a_file_has_its_content_and_nothing_is_beside_it(tmp_path: Path, content: str | bytes) -> None:
+def test_a_file_has_its_content_and_nothing_is_beside_it(
+    tmp_path: Path, content: str | bytes
+) -> None:
     place = tmp_path / "out.json"
     write_file(place, content)
     assert place.read_bytes() == (content.encode() if isinstance(content, str) else content)
@@ -104,16 +106,28 @@ def test_two_writers_at_once_leave_one_whole_file(tmp_path: Path) -> None:
     assert names(tmp_path) == ["out.txt"]
 
 
-# Who may write: the modules that give names, and functions that fill a draft or a target that they are given
+# Who may write: the modules that give names, and functions that fill a draft or a target that they
+# are given
 
 WRITERS = {
-    "formats/disk.py", "formats/drafts.py", "formats/journal.py", "formats/gguf/edit.py", "formats/gguf/inplace.py",
-    "bake/execution.py", "bake/hidden.py",
-}  # fmt: skip
+    "formats/disk.py",
+    "formats/drafts.py",
+    "formats/journal.py",
+    "formats/gguf/edit.py",
+    "formats/gguf/inplace.py",
+    "bake/execution.py",
+    "bake/hidden.py",
+}
 GIVEN = {"target", "draft", "place", "floats"}
 """Names of parameters and variables that hold a file without its final name."""
 WRITING = {"write_text", "write_bytes", "rename"}
-MOVING = {("os", "rename"), ("os", "replace"), ("shutil", "move"), ("shutil", "copy"), ("shutil", "copyfile")}
+MOVING = {
+    ("os", "rename"),
+    ("os", "replace"),
+    ("shutil", "move"),
+    ("shutil", "copy"),
+    ("shutil", "copyfile"),
+}
 SCRATCH = {"ui/preload.py"}
 """Modules that write into a temporary folder of their own, which they remove."""
 
@@ -133,7 +147,10 @@ def direct_writes(source: str) -> list[str]:
         if words == "open" or words.endswith(".open"):
             modes = [ast.unparse(argument) for argument in call.args]
             holder = words.removesuffix(".open")
-            if any(mode in ("'w'", "'wb'", "'x'", "'xb'") for mode in modes) and holder not in GIVEN:
+            if (
+                any(mode in ("'w'", "'wb'", "'x'", "'xb'") for mode in modes)
+                and holder not in GIVEN
+            ):
                 direct.append(words)
     return direct
 
@@ -142,7 +159,9 @@ def test_no_module_gives_a_file_its_name_without_a_draft() -> None:
     modules = {path.relative_to(ROOT).as_posix(): path for path in ROOT.rglob("*.py")}
     others = {name: path for name, path in modules.items() if name not in WRITERS | SCRATCH}
     assert modules.keys() >= WRITERS | SCRATCH
-    found = {name: calls for name, path in others.items() if (calls := direct_writes(path.read_text()))}
+    found = {
+        name: calls for name, path in others.items() if (calls := direct_writes(path.read_text()))
+    }
     assert found == {}
 
 

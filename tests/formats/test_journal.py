@@ -1,4 +1,6 @@
-"""A journal: what a run wrote is there for the next one, damage costs one line, and other files stay as they are."""
+"""A journal: what a run wrote is there for the next one, damage costs one line, and other files
+stay as they are.
+"""
 
 import re
 from pathlib import Path
@@ -35,7 +37,10 @@ def values(path: Path) -> dict[str, int]:
 def test_lines_are_there_again_and_the_last_of_a_key_holds(tmp_path: Path) -> None:
     path = kept(tmp_path / "new" / "x.jsonl", 2)
     with opened(path) as journal:
-        assert (list(journal.lines.values()), journal.notes) == ([Number("0", 0), Number("1", 1)], [])
+        assert (list(journal.lines.values()), journal.notes) == (
+            [Number("0", 0), Number("1", 1)],
+            [],
+        )
         journal.add(Number("0", 5))
     assert values(path) == {"0": 5, "1": 1}
     assert path.read_text().count("\n") == 4
@@ -56,20 +61,26 @@ def test_a_changed_byte_anywhere_costs_one_line_and_is_told(tmp_path: Path) -> N
                 lost = 3 - len(numbers)
                 assert lost <= (2 if whole[place] == ord("\n") else 1), place
                 assert len(journal.notes) == 1, place
-                assert re.search(r"(^1 line of .* is|^\d lines of .* are) damaged and skipped\.$", journal.notes[0])
+                assert re.search(
+                    r"(^1 line of .* is|^\d lines of .* are) damaged and skipped\.$",
+                    journal.notes[0],
+                )
                 journal.add(Number("after", 9))
             assert values(path).items() >= numbers.items() | {"after": 9}.items()
 
 
 def test_fresh_gives_the_old_journal_another_name(tmp_path: Path) -> None:
     """Also one of another model, of another version, and a damaged one."""
-    path, other = tmp_path / "x.jsonl", tmp_path / "other"
+    path = tmp_path / "x.jsonl"
+    other = tmp_path / "other"
     with opened(other, "b") as journal:
         journal.add(Number("9", 9))
     contents = (
-        kept(tmp_path / "own").read_bytes(), other.read_bytes(), kept(tmp_path / "damaged").read_bytes()[5:],
+        kept(tmp_path / "own").read_bytes(),
+        other.read_bytes(),
+        kept(tmp_path / "damaged").read_bytes()[5:],
         encoded(Head("ropeconv count", 7, "a")) + b"[]\n",
-    )  # fmt: skip
+    )
     for content, end in zip(contents, ("", "2", "3", "4"), strict=True):
         path.write_bytes(content)
         with opened(path, fresh=True) as journal:
@@ -84,35 +95,59 @@ def test_fresh_gives_the_old_journal_another_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content",
     [
-        b"text", b"my thesis\n", b'{"value":1}\n', b'{"format":1,"of":"a"}\n{"value":"b"}\n', b"\0" * 100, b"\n",
-        b'{"journal":"of a traveller"}\n', b'{"ropeconv_eval":2,"source":"a"}\n', b"x" * (1 << 21),
+        b"text",
+        b"my thesis\n",
+        b'{"value":1}\n',
+        b'{"format":1,"of":"a"}\n{"value":"b"}\n',
+        b"\0" * 100,
+        b"\n",
+        b'{"journal":"of a traveller"}\n',
+        b'{"ropeconv_eval":2,"source":"a"}\n',
+        b"x" * (1 << 21),
         encoded(Head("ropeconv weigh", 1, "a")) + encoded(Number("0", 0)),
         encoded(Head("ropeconv weigh", 1, "a"))[5:] + encoded(Number("0", 0)),
     ],
-)  # fmt: skip
-def test_a_file_of_the_user_stays_and_no_advice_destroys_it(tmp_path: Path, content: bytes, fresh: bool) -> None:
+)
+def test_a_file_of_the_user_stays_and_no_advice_destroys_it(
+    tmp_path: Path, content: bytes, fresh: bool
+) -> None:
     path = tmp_path / "x.jsonl"
     path.write_bytes(content)
     with pytest.raises(BadSource) as caught:
         opened(path, fresh=fresh)
-    assert str(caught.value) == f"{path} is not a journal of `ropeconv count`; give another --journal"
+    assert (
+        str(caught.value) == f"{path} is not a journal of `ropeconv count`; give another --journal"
+    )
     assert [(file.name, file.read_bytes()) for file in tmp_path.iterdir()] == [("x.jsonl", content)]
 
 
-def test_a_journal_of_another_model_another_version_and_another_writer_is_refused(tmp_path: Path) -> None:
+def test_a_journal_of_another_model_another_version_and_another_writer_is_refused(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "x.jsonl"
-    with opened(path), pytest.raises(BadSource, match="^another run writes to .*; wait for its end, or give another"):
+    with (
+        opened(path),
+        pytest.raises(
+            BadSource, match="^another run writes to .*; wait for its end, or give another"
+        ),
+    ):
         opened(path, fresh=True)
-    with pytest.raises(BadSource, match=r"^.* is the journal of another model; give another --journal, or --fresh"):
+    with pytest.raises(
+        BadSource, match=r"^.* is the journal of another model; give another --journal, or --fresh"
+    ):
         opened(path, of="b")
     path.write_bytes(encoded(Head("ropeconv count", 2, "a")))
-    with pytest.raises(BadSource, match=r"^.* is the journal of another version of ropeconv; give another"):
+    with pytest.raises(
+        BadSource, match=r"^.* is the journal of another version of ropeconv; give another"
+    ):
         opened(path)
     assert [file.name for file in tmp_path.iterdir()] == ["x.jsonl"]
 
 
 def test_the_default_journal_is_in_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
-    assert default_path("0123456789abcdef" * 4) == Path("/cache/ropeconv/eval/0123456789abcdef.jsonl")
+    assert default_path("0123456789abcdef" * 4) == Path(
+        "/cache/ropeconv/eval/0123456789abcdef.jsonl"
+    )
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert default_path("a", "run") == Path.home() / ".cache" / "ropeconv" / "run" / "a.jsonl"

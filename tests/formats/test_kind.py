@@ -50,12 +50,16 @@ MADE: dict[str, Callable[[Path], object]] = {
     "torch": a_torch_file,
     "pickle": lambda path: path.write_bytes(pickle.dumps(0x1950A86A20F9469CFC6C, protocol=2)),
     "onnx": an_onnx_file,
-    "openvino": lambda path: path.write_text('<?xml version="1.0"?>\n<net name="m" version="11"></net>\n'),
+    "openvino": lambda path: path.write_text(
+        '<?xml version="1.0"?>\n<net name="m" version="11"></net>\n'
+    ),
     "npy": an_npy_file,
     "npz": an_npz_file,
     "json": lambda path: path.write_bytes(b'\xef\xbb\xbf \n{"model_type": "llama"}'),
     "text": lambda path: path.write_text("0.5\n0.25\n" + "é" * 4100),
-    "lfs": lambda path: path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\n"),
+    "lfs": lambda path: path.write_text(
+        "version https://git-lfs.github.com/spec/v1\noid sha256:0\n"
+    ),
     "html": lambda path: path.write_text("<!DOCTYPE html>\n<html>Sign in</html>"),
     "ggml": lambda path: path.write_bytes(struct.pack("<II", 0x67676A74, 3) + bytes(40)),
     "hdf5": lambda path: path.write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(9)),
@@ -75,7 +79,10 @@ def test_a_file_is_known_by_its_first_bytes(kind: str, name: str, tmp_path: Path
     path = tmp_path / name
     MADE[kind](path)
     assert kind_of(path) == kind
-    by_name = kind in ("missing", "empty", "text", "lfs", "html", "special", "unknown") and name == "m.gguf"
+    by_name = (
+        kind in ("missing", "empty", "text", "lfs", "html", "special", "unknown")
+        and name == "m.gguf"
+    )
     assert is_gguf(path) == (kind == "gguf" or by_name)
     assert is_graph(str(path)) == (kind in ("onnx", "openvino", "tflite"))
 
@@ -85,7 +92,11 @@ def test_a_file_that_is_needed_and_is_another_gets_one_sentence(kind: str, tmp_p
     path = tmp_path / "model.gguf"
     MADE[kind](path)
     sentence = refusal(path, "a GGUF file")
-    assert (str(path) in sentence, "\n" in sentence, "; " in sentence or "needed there" in sentence) == (
+    assert (
+        str(path) in sentence,
+        "\n" in sentence,
+        "; " in sentence or "needed there" in sentence,
+    ) == (
         True,
         False,
         True,

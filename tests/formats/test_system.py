@@ -1,4 +1,6 @@
-"""What the system answers: files that change, fsync, write-back, samples, threads, locks and temporary folders."""
+"""What the system answers: files that change, fsync, write-back, samples, threads, locks and
+temporary folders.
+"""
 
 import errno
 import fcntl
@@ -35,7 +37,9 @@ def test_texts_have_a_longest_length(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(BadSource, match="b is not UTF-8 text"):
         read_text(tmp_path / "a", "b")
     assert regular.expanded("~/a") == Path.home() / "a"
-    with pytest.raises(BadSource, match="'~no-such-user/a' is in the home of an unknown user; write the"):
+    with pytest.raises(
+        BadSource, match="'~no-such-user/a' is in the home of an unknown user; write the"
+    ):
         regular.expanded("~no-such-user/a")
 
 
@@ -46,7 +50,9 @@ PIECE, PIECES = 65536, 64
 
 
 @pytest.mark.parametrize("size", [0, 1, PIECE, PIECE + 1, 3 * PIECE, PIECE * PIECES, 6_553_601])
-def test_a_sample_is_the_size_and_64_evenly_spaced_pieces_of_64_kb(tmp_path: Path, size: int) -> None:
+def test_a_sample_is_the_size_and_64_evenly_spaced_pieces_of_64_kb(
+    tmp_path: Path, size: int
+) -> None:
     """Together they are the whole of a file of up to 4 MB."""
     data = os.urandom(size)
     (tmp_path / "a").write_bytes(data)
@@ -62,13 +68,23 @@ MIDDLE = (1 << 29) + (1 << 27)
 
 @pytest.mark.parametrize(
     ("place", "noticed"),
-    [(0, True), (99_999, True), (100_000, False), (MIDDLE - 2048, True), (MIDDLE + 2047, True), (MIDDLE + 2048, False)],
+    [
+        (0, True),
+        (99_999, True),
+        (100_000, False),
+        (MIDDLE - 2048, True),
+        (MIDDLE + 2047, True),
+        (MIDDLE + 2048, False),
+    ],
 )
 def test_weights_are_told_apart_by_their_header_and_the_middle_of_tensors(
     tmp_path: Path, place: int, noticed: bool
 ) -> None:
-    """Of a file of a gigabyte the 100,000 bytes of the header, and 4 kB in the middle of the only tensor."""
-    path, digests = tmp_path / "a", []
+    """Of a file of a gigabyte the 100,000 bytes of the header, and 4 kB in the middle of the only
+    tensor.
+    """
+    path = tmp_path / "a"
+    digests = []
     for byte in (b"\0", b"\1"):
         with path.open("wb") as file:
             file.truncate(1 << 30)
@@ -83,7 +99,9 @@ def test_weights_are_told_apart_by_their_header_and_the_middle_of_tensors(
 
 
 @pytest.mark.parametrize("number", [errno.EINVAL, errno.EIO, errno.ENOSPC])
-def test_folders_that_do_not_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+def test_folders_that_do_not_sync(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
     """A folder that cannot be synced is no error, and a failing disk is."""
     monkeypatch.setattr(os, "fsync", fails(number))
     if number == errno.EINVAL:
@@ -94,7 +112,9 @@ def test_folders_that_do_not_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert (caught.value.errno, caught.value.filename) == (number, str(tmp_path))
 
 
-def test_write_back_begins_while_a_file_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_write_back_begins_while_a_file_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls: list[tuple[int, ...]] = []
     monkeypatch.setattr(disk, "PAUSE", 0.01)
     monkeypatch.setattr(disk, "libc", lambda *types: lambda *given: calls.append(given[1:]))
@@ -132,17 +152,24 @@ def test_a_temporary_folder_is_private_and_goes_as_does_what_a_kill_left(
     temporary: Path, monkeypatch: pytest.MonkeyPatch, nfs: bool
 ) -> None:
     """Also on NFS, which locks only what is open for writing; what is in use is not removed."""
-    real, dead = fcntl.flock, left_by_a_kill(temporary)
+    real = fcntl.flock
+    dead = left_by_a_kill(temporary)
 
     def flock(file: int, operation: int) -> None:
-        if nfs and operation & fcntl.LOCK_EX and fcntl.fcntl(file, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+        if (
+            nfs
+            and operation & fcntl.LOCK_EX
+            and fcntl.fcntl(file, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
+        ):
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         real(file, operation)
 
     monkeypatch.setattr(fcntl, "flock", flock)
     with scratch.scratch() as folder:
         assert list(folder.iterdir()) == []
-        assert [path.stat().st_mode & 0o777 for path in (folder.parent, folder.parent / scratch.LOCK)] == [0o700, 0o600]
+        assert [
+            path.stat().st_mode & 0o777 for path in (folder.parent, folder.parent / scratch.LOCK)
+        ] == [0o700, 0o600]
         assert list(temporary.iterdir()) == [folder.parent]
         assert not dead.exists()
         (folder / "file").write_text("x")
@@ -154,7 +181,8 @@ def test_a_temporary_folder_is_private_and_goes_as_does_what_a_kill_left(
 def test_a_temporary_folder_that_another_run_cleared_before_it_was_locked_is_made_again(
     temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, cleared = tempfile.mkdtemp, list[str]()
+    real = tempfile.mkdtemp
+    cleared = list[str]()
 
     def mkdtemp(prefix: str) -> str:
         folder = real(prefix=prefix)
@@ -170,7 +198,8 @@ def test_a_temporary_folder_that_another_run_cleared_before_it_was_locked_is_mad
 
 def test_folders_of_others_are_left_alone(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.getuid()
-    folder, other = temporary / f"ropeconv-{real}-1-a", temporary / f"ropeconv-{real + 1}-1-a"
+    folder = temporary / f"ropeconv-{real}-1-a"
+    other = temporary / f"ropeconv-{real + 1}-1-a"
     folder.mkdir()
     other.mkdir()  # the name is of that user, and the folder of another
     monkeypatch.setattr(os, "getuid", lambda: real + 1)
@@ -199,7 +228,9 @@ def test_one_core_is_assumed_where_the_system_does_not_say(monkeypatch: pytest.M
 
 @pytest.mark.parametrize("first", [False, True])
 @pytest.mark.parametrize("second", [False, True])
-def test_locks_shut_others_out_unless_both_are_shared(temporary: Path, first: bool, second: bool) -> None:
+def test_locks_shut_others_out_unless_both_are_shared(
+    temporary: Path, first: bool, second: bool
+) -> None:
     with (temporary / "a").open("w") as file, (temporary / "a").open("r+") as other:
         assert try_lock(file.fileno(), first) == "taken"
         assert try_lock(other.fileno(), second) == ("taken" if first and second else "busy")

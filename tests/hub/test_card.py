@@ -46,7 +46,9 @@ def made(**more: Any) -> Receipt:
     return msgspec.structs.replace(receipt(), **given | more)
 
 
-def text_of(upload: UploadSet, base: BaseModel = BaseModel("base/tiny"), ggufs: tuple[str, ...] = ()) -> str:
+def text_of(
+    upload: UploadSet, base: BaseModel = BaseModel("base/tiny"), ggufs: tuple[str, ...] = ()
+) -> str:
     return card(upload, "me/tiny-1k", base, ggufs)
 
 
@@ -71,10 +73,22 @@ EXPORT = made(
         (UploadSet({}, EXPORT, 64), NO_OPTIONS, ("base/tiny", "c" * 40)),
         (UploadSet({}, made(), 64, card=OWN_CARD), NO_OPTIONS, ("somebody/model", "")),
         (UploadSet({}, made(), 64, known={"base_model": "keys/say"}), NO_OPTIONS, ("keys/say", "")),
-        (UploadSet({}, made(), 64, card="---\nbase_model: [one/a, two/b]\n---\n"), NO_OPTIONS, ("one/a", "")),
+        (
+            UploadSet({}, made(), 64, card="---\nbase_model: [one/a, two/b]\n---\n"),
+            NO_OPTIONS,
+            ("one/a", ""),
+        ),
         (UploadSet({}, made(), 64, card="---\nbase_model: ../../etc\n---\n"), NO_OPTIONS, ("", "")),
-        (UploadSet({}, made(), 64, card=OWN_CARD), PublishOptions(base_model="given/one"), ("given/one", "")),
-        (UploadSet({}, made(source=HUB), 64), PublishOptions(base_model="given/one"), ("given/one", "")),
+        (
+            UploadSet({}, made(), 64, card=OWN_CARD),
+            PublishOptions(base_model="given/one"),
+            ("given/one", ""),
+        ),
+        (
+            UploadSet({}, made(source=HUB), 64),
+            PublishOptions(base_model="given/one"),
+            ("given/one", ""),
+        ),
     ],
 )
 def test_the_base_model(upload: UploadSet, options: PublishOptions, name: tuple[str, str]) -> None:
@@ -83,17 +97,29 @@ def test_the_base_model(upload: UploadSet, options: PublishOptions, name: tuple[
 
 def test_what_the_keys_of_a_file_say(tmp_path: Path) -> None:
     keys: dict[str, Any] = {
-        "general.license": "apache-2.0", "general.languages": ["en", "fr"], "general.tags": ["chat"],
-        "general.base_model.0.repo_url": "https://huggingface.co/somebody/model", "general.datasets": 3,
-    }  # fmt: skip
+        "general.license": "apache-2.0",
+        "general.languages": ["en", "fr"],
+        "general.tags": ["chat"],
+        "general.base_model.0.repo_url": "https://huggingface.co/somebody/model",
+        "general.datasets": 3,
+    }
     source = write(tmp_path / "m.gguf", extra=keys)
     out = apply(make_plan(source, Recipe(REGISTRY["yarn"](4.0)), tmp_path / "m-yarn4.gguf"))
     upload = from_gguf(out)
     assert upload.known == {
-        "license": "apache-2.0", "language": ["en", "fr"], "tags": ["chat"], "base_model": "somebody/model",
-    }  # fmt: skip
-    data = data_of(card(upload, "me/m-GGUF", BaseModel("somebody/model", upload.known), upload.gguf))
-    assert (data.license, data.language, data.base_model) == ("apache-2.0", ["en", "fr"], "somebody/model")
+        "license": "apache-2.0",
+        "language": ["en", "fr"],
+        "tags": ["chat"],
+        "base_model": "somebody/model",
+    }
+    data = data_of(
+        card(upload, "me/m-GGUF", BaseModel("somebody/model", upload.known), upload.gguf)
+    )
+    assert (data.license, data.language, data.base_model) == (
+        "apache-2.0",
+        ["en", "fr"],
+        "somebody/model",
+    )
     assert data.tags == ["chat", "ropeconv", "yarn", "long-context"]
     assert (data.base_model_relation, data.library_name) == ("quantized", "gguf")
 
@@ -102,57 +128,92 @@ def test_what_the_keys_of_a_file_say(tmp_path: Path) -> None:
 
 
 def runtimes(*names: str) -> tuple[RuntimeRecord, ...]:
-    return tuple(RuntimeRecord(f"{name}@1.0", "exact", display_name=f"{name.upper()} 1.0") for name in names)
+    return tuple(
+        RuntimeRecord(f"{name}@1.0", "exact", display_name=f"{name.upper()} 1.0") for name in names
+    )
 
 
 CANDLE = RuntimeRecord("candle@0.11", "ignored", display_name="candle 0.11")
 ONE = ("tiny-Q8_0.gguf",)
-STEPS = "ropeconv apply base/tiny --yarn 16 -o step1\nropeconv apply step1 --as-is --to gguf --outtype q8_0"
+STEPS = (
+    "ropeconv apply base/tiny --yarn 16 -o step1\nropeconv apply step1 --as-is --to gguf --outtype"
+    " q8_0"
+)
 CHECKPOINT = UploadSet({}, made(source=HUB), 1024)
 CARDS: dict[str, tuple[UploadSet, tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
     "two steps are one extension": (
-        UploadSet({}, EXPORT, 1024), ONE,
-        ("extended from 64 to 1,024 tokens with [YaRN](https://arxiv.org/abs/2309.00071) (Peng et al. 2023; factor 16)",
-         "| context | 64 | 1,024 |", "| frequencies | default | yarn |",
-         f"```\n{STEPS}\n```", f"from commit `{'c' * 40}`"),
+        UploadSet({}, EXPORT, 1024),
+        ONE,
+        (
+            (
+                "extended from 64 to 1,024 tokens with [YaRN](https://arxiv.org/abs/2309.00071)"
+                " (Peng et al. 2023; factor 16)"
+            ),
+            "| context | 64 | 1,024 |",
+            "| frequencies | default | yarn |",
+            f"```\n{STEPS}\n```",
+            f"from commit `{'c' * 40}`",
+        ),
         ("as-is (",),
     ),
     "a conversion alone is one": (
-        UploadSet({}, made(recipe=AS_IS, source=HUB), 1024), ONE,
-        ("with its RoPE unchanged", "converted to GGUF"), (", extended ",),
+        UploadSet({}, made(recipe=AS_IS, source=HUB), 1024),
+        ONE,
+        ("with its RoPE unchanged", "converted to GGUF"),
+        (", extended ",),
     ),
     "GGUF files have the window in their commands": (
-        UploadSet({}, EXPORT, 1024), ONE,
-        ("llama-server -hf me/tiny-1k -c 1024", "OLLAMA_CONTEXT_LENGTH=1024 ollama serve"), ("vllm serve",),
+        UploadSet({}, EXPORT, 1024),
+        ONE,
+        ("llama-server -hf me/tiny-1k -c 1024", "OLLAMA_CONTEXT_LENGTH=1024 ollama serve"),
+        ("vllm serve",),
     ),
     "weights of mlx": (
-        UploadSet({}, made(source=HUB), 1024, quantised="mlx"), (),
-        ("library_name: mlx", "mlx_lm.server --model me/tiny-1k"), ("AutoModelForCausalLM",),
+        UploadSet({}, made(source=HUB), 1024, quantised="mlx"),
+        (),
+        ("library_name: mlx", "mlx_lm.server --model me/tiny-1k"),
+        ("AutoModelForCausalLM",),
     ),
     "weights of awq": (
-        UploadSet({}, made(source=HUB), 1024, quantised="awq"), (),
-        ("library_name: transformers", "quantised (awq)", "base_model_relation: quantized"), (),
+        UploadSet({}, made(source=HUB), 1024, quantised="awq"),
+        (),
+        ("library_name: transformers", "quantised (awq)", "base_model_relation: quantized"),
+        (),
     ),
-    "weights as they were": (CHECKPOINT, (), ("**Not fine-tuned.**",), ("quantised (", "base_model_relation")),
+    "weights as they were": (
+        CHECKPOINT,
+        (),
+        ("**Not fine-tuned.**",),
+        ("quantised (", "base_model_relation"),
+    ),
     "a checkpoint as GGUF": (CHECKPOINT, ("a.gguf",), ("base_model_relation: quantized",), ()),
     "runtimes by their names": (
-        UploadSet({}, made(source=HUB, runtimes=runtimes("vllm", "llama-cpp")), 1024), (),
-        ("| supported | VLLM 1.0, LLAMA-CPP 1.0 |",), ("@1.0",),
+        UploadSet({}, made(source=HUB, runtimes=runtimes("vllm", "llama-cpp")), 1024),
+        (),
+        ("| supported | VLLM 1.0, LLAMA-CPP 1.0 |",),
+        ("@1.0",),
     ),
     "runtimes that are wrong": (
-        UploadSet({}, made(source=HUB, runtimes=(CANDLE,)), 64), (),
-        ("Silently ignored by candle.",), ("| | runtimes",),
+        UploadSet({}, made(source=HUB, runtimes=(CANDLE,)), 64),
+        (),
+        ("Silently ignored by candle.",),
+        ("| | runtimes",),
     ),
     "a GGUF file is named as a file": (
-        UploadSet({}, made(source=SourceRecord("tiny-Q8_0", "gguf"), target=TargetRecord("gguf")), 64), ONE,
-        ("ropeconv apply tiny-Q8_0.gguf --yarn 16", "the metadata of the GGUF file"), (),
+        UploadSet(
+            {}, made(source=SourceRecord("tiny-Q8_0", "gguf"), target=TargetRecord("gguf")), 64
+        ),
+        ONE,
+        ("ropeconv apply tiny-Q8_0.gguf --yarn 16", "the metadata of the GGUF file"),
+        (),
     ),
     "how to run it comes first": (
-        replace(CHECKPOINT, kv_cache="KV cache: 2.0 GiB at 1,024 tokens in bfloat16."), (),
+        replace(CHECKPOINT, kv_cache="KV cache: 2.0 GiB at 1,024 tokens in bfloat16."),
+        (),
         ("## How to run it\n\n```python", "**KV cache:** 2.0 GiB at 1,024 tokens in bfloat16."),
         ("stands for the path",),
     ),
-}  # fmt: skip
+}
 """Outputs, names of GGUF files, what their cards say, and what they do not say."""
 
 
@@ -162,7 +223,11 @@ def test_a_card_says_how_an_output_was_made_and_is_run(case: str) -> None:
     text = text_of(upload, ggufs=ggufs)
     assert [words for words in expected if words not in text] == []
     assert [words for words in unsaid if words in text] == []
-    assert text.index("## How to run it") < text.index("## Runtime support") < text.index("## How it was made")
+    assert (
+        text.index("## How to run it")
+        < text.index("## Runtime support")
+        < text.index("## How it was made")
+    )
 
 
 # The README.md that `apply` writes beside a model
@@ -175,7 +240,9 @@ def test_a_folder_gets_a_card_and_keeps_that_of_the_source(llama: Path, tmp_path
     assert (out / "README-source.md").read_text() == (llama / "README.md").read_text()
     text = (out / "README.md").read_text()
     assert (data_of(text).license, data_of(text).language) == ("mit", ["en"])
-    assert [words for words in ("# model-yarn4", "ropeconv apply model --yarn 4") if words not in text] == []
+    assert [
+        words for words in ("# model-yarn4", "ropeconv apply model --yarn 4") if words not in text
+    ] == []
     upload = from_folder(out)
     assert (upload.own_card, upload.card) == (False, (llama / "README.md").read_text())
     assert {"README.md", "README-source.md"} & {*upload.adds, *upload.copies} == set()
@@ -184,21 +251,36 @@ def test_a_folder_gets_a_card_and_keeps_that_of_the_source(llama: Path, tmp_path
 @pytest.mark.parametrize(
     "metadata",
     [
-        "license: [", "- mit", "license: mit\ntags: 7", "date: 2024-13-45", "license: " + "[" * 3000,
-        "license: 2024-01-01", "license: {x: 1}", "license: mit\ntags: [1, 2024-01-01]\nlanguage: no\ndatasets: [3]",
+        "license: [",
+        "- mit",
+        "license: mit\ntags: 7",
+        "date: 2024-13-45",
+        "license: " + "[" * 3000,
+        "license: 2024-01-01",
+        "license: {x: 1}",
+        "license: mit\ntags: [1, 2024-01-01]\nlanguage: no\ndatasets: [3]",
     ],
-)  # fmt: skip
-def test_metadata_that_the_hub_would_refuse_is_left_out(metadata: str, llama: Path, tmp_path: Path) -> None:
+)
+def test_metadata_that_the_hub_would_refuse_is_left_out(
+    metadata: str, llama: Path, tmp_path: Path
+) -> None:
     (llama / "README.md").write_text(f"---\n{metadata}\n---\n# The base\n")
     command(tmp_path, "apply", "model", "--yarn", "4", "-q", code=0)
     data = data_of((tmp_path / "model-yarn4" / "README.md").read_text())
-    assert (data.license, data.tags) == ("mit" if "mit\n" in metadata else None, ["ropeconv", "yarn", "long-context"])
+    assert (data.license, data.tags) == (
+        "mit" if "mit\n" in metadata else None,
+        ["ropeconv", "yarn", "long-context"],
+    )
 
 
-def test_a_card_is_replaced_by_the_next_bake_and_undone_and_an_edited_one_stays(llama: Path, tmp_path: Path) -> None:
+def test_a_card_is_replaced_by_the_next_bake_and_undone_and_an_edited_one_stays(
+    llama: Path, tmp_path: Path
+) -> None:
     (llama / "README.md").write_text("# The base\n")
     command(tmp_path, "apply", "model", "--yarn", "4", "-q", code=0)
-    command(tmp_path, "apply", "model-yarn4", "--yarn", "2", "--on-top", "-o", "further", "-q", code=0)
+    command(
+        tmp_path, "apply", "model-yarn4", "--yarn", "2", "--on-top", "-o", "further", "-q", code=0
+    )
     assert "extended from" in (tmp_path / "further" / "README.md").read_text()
     assert (tmp_path / "further" / "README-source.md").read_text() == "# The base\n"
     command(tmp_path, "restore", "further", "-o", "back", "-q", code=0)
@@ -207,9 +289,16 @@ def test_a_card_is_replaced_by_the_next_bake_and_undone_and_an_edited_one_stays(
     done = command(tmp_path, "validate", "model-yarn4", "--against", "model", "--quick", code=0)
     assert "README.md has other contents" in done.stderr
     assert from_folder(tmp_path / "model-yarn4").own_card
-    again = command(tmp_path, "apply", "model", "--yarn", "2", "-o", "model-yarn4", "--force", code=1)
-    assert "model-yarn4 has README.md, which ropeconv did not write and --force would delete" in again.stderr
-    command(tmp_path, "apply", "model-yarn4", "--yarn", "2", "--on-top", "-o", "again", "-q", code=0)
+    again = command(
+        tmp_path, "apply", "model", "--yarn", "2", "-o", "model-yarn4", "--force", code=1
+    )
+    assert (
+        "model-yarn4 has README.md, which ropeconv did not write and --force would delete"
+        in again.stderr
+    )
+    command(
+        tmp_path, "apply", "model-yarn4", "--yarn", "2", "--on-top", "-o", "again", "-q", code=0
+    )
     assert (tmp_path / "again" / "README.md").read_text() == "# Mine\n"
     command(tmp_path, "restore", "model-yarn4", "-o", "home", "-q", code=0)
     assert hashes(tmp_path / "home") == hashes(llama)
@@ -229,13 +318,17 @@ def evaluated(out: Path, *measured: Result) -> str:
     for result in measured:
         record(result, [Row("yarn:4", path=out)])
     receipt = read_receipt(out)
-    return card(UploadSet({}, receipt, 32768), "me/tiny-yarn4", BaseModel(), pictures=drawn(receipt))
+    return card(
+        UploadSet({}, receipt, 32768), "me/tiny-yarn4", BaseModel(), pictures=drawn(receipt)
+    )
 
 
 def test_the_card_has_the_table_instead_of_a_request_to_test(out: Path) -> None:
     before = evaluated(out)
     assert "test it on your task" in before
-    assert [words for words in ("model-index", "## Evaluation", "evaluation.png") if words in before] == []
+    assert [
+        words for words in ("model-index", "## Evaluation", "evaluation.png") if words in before
+    ] == []
     result = results.made("base,yarn:4")
     text = evaluated(out, result)
     assert "test it on your task" not in text
@@ -246,9 +339,11 @@ def test_the_card_has_the_table_instead_of_a_request_to_test(out: Path) -> None:
     assert lines[head + 1] == "|---|---|---|---|---|---|"
     rows = [line for line in lines[head + 2 : head + 6] if line.startswith("|")]
     assert [line.split("|")[1].strip() for line in rows] == [
-        "growth, loss in nats per token (n = 12)", "minus base", "passkey, accuracy in % (n = 4)",
+        "growth, loss in nats per token (n = 12)",
         "minus base",
-    ]  # fmt: skip
+        "passkey, accuracy in % (n = 4)",
+        "minus base",
+    ]
     assert {line.count("|") for line in rows} == {7}
     assert f"At the trained 8,192 tokens it costs {result.rows[1].price:+.3f}" in text
     assert "up to 32,768 tokens" in text

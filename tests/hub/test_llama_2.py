@@ -1,7 +1,8 @@
-"""The main example, `ropeconv apply meta-llama/Llama-2-7b --yarn 16`, on a Hub of this machine, from plan to card.
+"""The main example, `ropeconv apply meta-llama/Llama-2-7b --yarn 16`, on a Hub of this machine,
+from plan to card.
 
-The release is there as Meta has it and in the HF layout, in one file and in two. The tensors that an output has to hold
-are made from torch.load of the .pth files alone.
+The release is there as Meta has it and in the HF layout, in one file and in two. The tensors that
+an output has to hold are made from torch.load of the .pth files alone.
 """
 
 import json
@@ -28,14 +29,27 @@ def hf_folder(meta: Path, folder: Path, tensors: dict[str, Any], files: int) -> 
 
     folder.mkdir()
     config = {
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": PARAMS["dim"],
-        "intermediate_size": 352, "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2,
-        "vocab_size": VOCABULARY, "max_position_embeddings": 4096, "rope_theta": 10000.0, "rms_norm_eps": 1e-5,
-        "torch_dtype": "bfloat16", "tie_word_embeddings": False, "hidden_act": "silu", "bos_token_id": 1,
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": PARAMS["dim"],
+        "intermediate_size": 352,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "num_hidden_layers": 2,
+        "vocab_size": VOCABULARY,
+        "max_position_embeddings": 4096,
+        "rope_theta": 10000.0,
+        "rms_norm_eps": 1e-5,
+        "torch_dtype": "bfloat16",
+        "tie_word_embeddings": False,
+        "hidden_act": "silu",
+        "bos_token_id": 1,
         "eos_token_id": 2,
-    }  # fmt: skip
+    }
     (folder / "config.json").write_text(json.dumps(config))
-    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "LlamaTokenizer", "model_max_length": 4096}')
+    (folder / "tokenizer_config.json").write_text(
+        '{"tokenizer_class": "LlamaTokenizer", "model_max_length": 4096}'
+    )
     for name in ("tokenizer.model", "LICENSE.txt", "README.md"):
         (folder / name).write_bytes((meta / name).read_bytes())
     contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
@@ -47,11 +61,19 @@ def hf_folder(meta: Path, folder: Path, tensors: dict[str, Any], files: int) -> 
 def loaded(folder: Path) -> dict[str, Any]:
     from safetensors.torch import load_file
 
-    return {name: tensor for path in folder.glob("*.safetensors") for name, tensor in load_file(path).items()}
+    return {
+        name: tensor
+        for path in folder.glob("*.safetensors")
+        for name, tensor in load_file(path).items()
+    }
 
 
-@pytest.mark.parametrize(("layout", "parts"), sample([("meta", 2), ("hf", 1), ("meta", 1), ("hf", 2)], 1))
-def test_from_plan_to_card(layout: str, parts: int, hub: WritingHub, push: Push, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("layout", "parts"), sample([("meta", 2), ("hf", 1), ("meta", 1), ("hf", 2)], 1)
+)
+def test_from_plan_to_card(
+    layout: str, parts: int, hub: WritingHub, push: Push, tmp_path: Path
+) -> None:
     import gguf
     import torch
     from transformers import AutoModelForCausalLM
@@ -64,7 +86,9 @@ def test_from_plan_to_card(layout: str, parts: int, hub: WritingHub, push: Push,
     if layout == "hf":
         hf_folder(meta, tmp_path / "hf", expected, parts)
     hub.repos[REPOSITORY] = meta if layout == "meta" else tmp_path / "hf"
-    weights = [path for path in hub.repos[REPOSITORY].iterdir() if path.suffix in (".pth", ".safetensors")]
+    weights = [
+        path for path in hub.repos[REPOSITORY].iterdir() if path.suffix in (".pth", ".safetensors")
+    ]
 
     plan = json.loads(push(f"{BAKE} --dry-run --json").stdout)
     assert plan["schedule"]["context"] == 65536
@@ -85,12 +109,16 @@ def test_from_plan_to_card(layout: str, parts: int, hub: WritingHub, push: Push,
     assert all(torch.equal(back[name], expected[name]) for name in expected)
     ids = torch.arange(40) * 7 % VOCABULARY
     with torch.no_grad():
-        logits = AutoModelForCausalLM.from_pretrained(tmp_path / "back", dtype=torch.float32)(ids[None]).logits[0]
+        logits = AutoModelForCausalLM.from_pretrained(tmp_path / "back", dtype=torch.float32)(
+            ids[None]
+        ).logits[0]
     reference = meta_logits(meta_tensors, PARAMS, ids, 10000.0)
     assert (logits - reference).abs().max() < 1e-3 * reference.std()
 
     push(f"{BAKE} --to gguf --outtype f32 -o out.gguf -q")
-    tensors = {tensor.name: tensor.data for tensor in gguf.GGUFReader(tmp_path / "out.gguf").tensors}
+    tensors = {
+        tensor.name: tensor.data for tensor in gguf.GGUFReader(tmp_path / "out.gguf").tensors
+    }
     assert len(tensors) == len(expected)
     for layer in range(2):  # GGUF has the rows of q in Meta's order
         wq = torch.cat([part[f"layers.{layer}.attention.wq.weight"] for part in stored])
@@ -105,8 +133,13 @@ def test_from_plan_to_card(layout: str, parts: int, hub: WritingHub, push: Push,
     for words in (f"base_model: {REPOSITORY}", "license: llama2", "to 65,536 tokens with [YaRN]"):
         assert words in card_of(hub, "me/Llama-2-7b-64k")
 
-    name, other = weights[0].name, bytearray(weights[0].read_bytes())
+    name = weights[0].name
+    other = bytearray(weights[0].read_bytes())
     other[len(other) // 2] ^= 64
     (hub.repos[REPOSITORY] / name).write_bytes(other)
     hub.version[REPOSITORY] = 1
-    push(f"validate out --against {REPOSITORY} --device cpu", 3, "is not what its recipe and source give")
+    push(
+        f"validate out --against {REPOSITORY} --device cpu",
+        3,
+        "is not what its recipe and source give",
+    )

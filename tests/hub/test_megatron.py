@@ -1,4 +1,6 @@
-"""The options for Megatron-LM and NeMo, in the `GPTModel` of a released megatron-core, beside transformers."""
+"""The options for Megatron-LM and NeMo, in the `GPTModel` of a released megatron-core, beside
+transformers.
+"""
 
 import json
 import os
@@ -54,20 +56,30 @@ FLAGS: dict[str, tuple[str, Any]] = {
     "--yarn-beta-fast": ("yarn_beta_fast", float),
     "--yarn-beta-slow": ("yarn_beta_slow", float),
     "--yarn-correction-range-round-to-int": ("yarn_correction_range_round_to_int", lambda _: True),
-    "--no-yarn-correction-range-round-to-int": ("yarn_correction_range_round_to_int", lambda _: False),
+    "--no-yarn-correction-range-round-to-int": (
+        "yarn_correction_range_round_to_int",
+        lambda _: False,
+    ),
     "--mscale": ("yarn_mscale", float),
     "--mscale-all-dim": ("yarn_mscale_all_dim", float),
 }
-"""What `gpt_config_from_args` of core 0.19.1 makes of each flag, in its type of megatron/training/arguments.py."""
+"""What `gpt_config_from_args` of core 0.19.1 makes of each flag, in its type of
+megatron/training/arguments.py.
+"""
 METHODS = (
-    "--theta 500000", "--linear 4", "--yarn 4", "--yarn 4 --beta-fast 16 --no-truncate --attention-factor 1.3",
+    "--theta 500000",
+    "--linear 4",
+    "--yarn 4",
+    "--yarn 4 --beta-fast 16 --no-truncate --attention-factor 1.3",
     "--by-parts 8 --alpha 1 --beta 4",
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)
 class Computed:
-    """The frequencies of an output: radians per token, float32 [rotary_dim / 2], and the factor on cos and sin."""
+    """The frequencies of an output: radians per token, float32 [rotary_dim / 2], and the factor on
+    cos and sin.
+    """
 
     inv_freq: np.ndarray
     attention_factor: float
@@ -75,20 +87,40 @@ class Computed:
 
 def computed(ropes: list[dict[str, Any]], place: Path) -> list[Computed]:
     """What megatron-core computes. ropes: arguments of its `GPTModel`."""
-    words = (sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", place, "megatron-core==0.16.1")
+    words = (
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "--no-deps",
+        "--target",
+        place,
+        "megatron-core==0.16.1",
+    )
     subprocess.run(words, check=True)
     done = subprocess.run(
-        (sys.executable, "-W", "ignore", "-c", PROGRAM, place / "rendezvous"), input=json.dumps(ropes), text=True,
-        stdout=subprocess.PIPE, check=True, env={**os.environ, "PYTHONPATH": str(place)},
-    )  # fmt: skip
+        (sys.executable, "-W", "ignore", "-c", PROGRAM, place / "rendezvous"),
+        input=json.dumps(ropes),
+        text=True,
+        stdout=subprocess.PIPE,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(place)},
+    )
     rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[[")]
-    return [Computed(np.array(angles[: len(angles) // 2], np.float32), factor) for angles, factor in rows]
+    return [
+        Computed(np.array(angles[: len(angles) // 2], np.float32), factor)
+        for angles, factor in rows
+    ]
 
 
-def test_the_options_give_the_frequencies_of_transformers(run: Run, llama: Path, tmp_path: Path) -> None:
+def test_the_options_give_the_frequencies_of_transformers(
+    run: Run, llama: Path, tmp_path: Path
+) -> None:
     config = json.loads((llama / "config.json").read_text())
     (llama / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 8192}))
-    ropes, expected = [], []
+    ropes = []
+    expected = []
     for number, words in enumerate(METHODS):
         assert run("apply", "model", *words.split(), "-q", "-o", f"out{number}").returncode == 0
         output = baked_output(open_source(str(tmp_path / f"out{number}")))
@@ -96,7 +128,9 @@ def test_the_options_give_the_frequencies_of_transformers(run: Run, llama: Path,
         for name in ("megatron", "nemo"):
             trainer = trainers()[name]
             rope, _ = settings(trainer, make_snippet(trainer, output).text)
-            rope = {FLAGS[key][0]: FLAGS[key][1](value) for key, value in rope.items() if key in FLAGS} or rope
+            rope = {
+                FLAGS[key][0]: FLAGS[key][1](value) for key, value in rope.items() if key in FLAGS
+            } or rope
             ropes.append(rope | {"head_dim": output.spec.head_dim})
             expected.append(Computed(embedding.inv_freq.numpy(), embedding.attention_scaling))
     other = ropes[4] | {"yarn_rotary_scaling_factor": 2.0}
@@ -104,6 +138,10 @@ def test_the_options_give_the_frequencies_of_transformers(run: Run, llama: Path,
     assert len(results) == 2 * len(METHODS)
     for words, result, reference in zip(np.repeat(METHODS, 2), results, expected, strict=True):
         ulps = 4 if "by-parts" in words else 2
-        assert (np.abs(result.inv_freq - reference.inv_freq) <= ulps * np.spacing(reference.inv_freq)).all(), words
-        assert result.attention_factor == pytest.approx(reference.attention_factor, rel=1e-12), words
+        assert (
+            np.abs(result.inv_freq - reference.inv_freq) <= ulps * np.spacing(reference.inv_freq)
+        ).all(), words
+        assert result.attention_factor == pytest.approx(reference.attention_factor, rel=1e-12), (
+            words
+        )
     assert not np.allclose(control.inv_freq, expected[4].inv_freq, rtol=1e-2)

@@ -14,15 +14,23 @@ from ..support.hub_writing import WritingHub
 from .conftest import BAKE, BASE_CARD, WEIGHTS, Push, card_of
 
 
-def test_a_config_travels_and_weights_do_not(push: Push, hub: WritingHub, llama: Path, tmp_path: Path) -> None:
+def test_a_config_travels_and_weights_do_not(
+    push: Push, hub: WritingHub, llama: Path, tmp_path: Path
+) -> None:
     from transformers import AutoModelForCausalLM
 
     done = push(f"{BAKE} --push me/tiny-1k")
-    assert done.stdout.strip().splitlines()[-1] == f"{hub.url}/me/tiny-1k/commit/{hub.commit('me/tiny-1k')}"
-    assert re.search(r"^\d files to upload, \d to copy on the Hub from base/tiny\.$", done.stderr, re.MULTILINE)
+    assert (
+        done.stdout.strip().splitlines()[-1]
+        == f"{hub.url}/me/tiny-1k/commit/{hub.commit('me/tiny-1k')}"
+    )
+    assert re.search(
+        r"^\d files to upload, \d to copy on the Hub from base/tiny\.$", done.stderr, re.MULTILINE
+    )
     assert (hub.sent.get(WEIGHTS), hub.received < 100_000, hub.stored) == (None, True, {})
     assert not list(tmp_path.glob("tiny*"))
-    repository, source = hub.repos["me/tiny-1k"], hashes(llama)
+    repository = hub.repos["me/tiny-1k"]
+    source = hashes(llama)
     assert {name: hashes(repository)[name] for name in (WEIGHTS, "LICENSE")} == {
         name: source[name] for name in (WEIGHTS, "LICENSE")
     }
@@ -40,8 +48,12 @@ def test_a_fold_sends_the_changed_shard_alone(push: Push, hub: WritingHub, llama
     assert set(hub.stored) == {digests[WEIGHTS]}
 
 
-@pytest.mark.parametrize("given", ["native", "weights", "ministral3 --log-n full", "buffers --log-n full"])
-def test_a_plan_reads_headers_alone(given: str, push: Push, hub: WritingHub, llama: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "given", ["native", "weights", "ministral3 --log-n full", "buffers --log-n full"]
+)
+def test_a_plan_reads_headers_alone(
+    given: str, push: Push, hub: WritingHub, llama: Path, tmp_path: Path
+) -> None:
     push(f"{BAKE} --encoding {given} --dry-run --json")
     assert hub.sent.get(WEIGHTS, 0) <= 2 * 65536 < (llama / WEIGHTS).stat().st_size
     assert not list((tmp_path / "home").rglob("*.safetensors"))
@@ -68,7 +80,9 @@ def test_an_output_is_published_later_and_a_source_of_this_disk_at_once(
     assert ("# later" in text, "SECRET PROSE" in text) == (True, False)
 
 
-def test_a_link_out_of_the_output_is_refused_and_hidden_files_stay(push: Push, hub: WritingHub, tmp_path: Path) -> None:
+def test_a_link_out_of_the_output_is_refused_and_hidden_files_stay(
+    push: Push, hub: WritingHub, tmp_path: Path
+) -> None:
     push("apply model --yarn 16 -o out -q")
     for name in ("key", "out/.env", "out/notes.txt"):
         (tmp_path / name).write_text("text")
@@ -82,7 +96,9 @@ def test_a_link_out_of_the_output_is_refused_and_hidden_files_stay(push: Push, h
 
 
 @pytest.mark.parametrize("why", ["region", "no xet"])
-def test_what_the_hub_does_not_copy_goes_through_here(why: str, push: Push, hub: WritingHub, llama: Path) -> None:
+def test_what_the_hub_does_not_copy_goes_through_here(
+    why: str, push: Push, hub: WritingHub, llama: Path
+) -> None:
     if why == "region":
         hub.faults["region"] = 1
     else:
@@ -92,22 +108,37 @@ def test_what_the_hub_does_not_copy_goes_through_here(why: str, push: Push, hub:
     assert len(hub.stored) == 1
 
 
-def test_the_card_is_that_of_the_output_with_the_metadata_of_its_base(push: Push, hub: WritingHub) -> None:
+def test_the_card_is_that_of_the_output_with_the_metadata_of_its_base(
+    push: Push, hub: WritingHub
+) -> None:
     push(f"{BAKE} -o out -q")
     done = push("push out me/tiny-1k --token hf_other", says='asks for "Built with Llama"')
     text = card_of(hub, "me/tiny-1k")
     data = ModelCard(text).data
     assert (data.base_model, data.get("base_model_relation")) == ("base/tiny", None)
-    assert (data.license, data.language, data.pipeline_tag) == ("llama3.1", ["en", "de"], "text-generation")
+    assert (data.license, data.language, data.pipeline_tag) == (
+        "llama3.1",
+        ["en", "de"],
+        "text-generation",
+    )
     assert data.tags == ["base-tag", "ropeconv", "yarn", "long-context"]
     for words in (
-        "to 1,024 tokens with [YaRN]", "Peng et al. 2023", "Not fine-tuned", hub.commit("base/tiny"),
-        "vllm serve me/tiny-1k", "ropeconv apply base/tiny --yarn 16\n", "| context | 64 | 1,024 |",
+        "to 1,024 tokens with [YaRN]",
+        "Peng et al. 2023",
+        "Not fine-tuned",
+        hub.commit("base/tiny"),
+        "vllm serve me/tiny-1k",
+        "ropeconv apply base/tiny --yarn 16\n",
+        "| context | 64 | 1,024 |",
         "| supported | transformers 4.51 or newer, vLLM 0.11",
-    ):  # fmt: skip
+    ):
         assert words in text, words
-    everything = done.stdout + done.stderr + text + (hub.repos["me/tiny-1k"] / "ropeconv.json").read_text()
-    assert [words for words in ("SECRET PROSE", "hf_other", "hf_sesame") if words in everything] == []
+    everything = (
+        done.stdout + done.stderr + text + (hub.repos["me/tiny-1k"] / "ropeconv.json").read_text()
+    )
+    assert [
+        words for words in ("SECRET PROSE", "hf_other", "hf_sesame") if words in everything
+    ] == []
     compile(text.split("```python")[1].split("```")[0], "snippet", "exec")
 
 
@@ -133,7 +164,9 @@ def test_who_may_see_it(push: Push, hub: WritingHub, monkeypatch: pytest.MonkeyP
     push(f"{BAKE} --push me/open -q")
     push(f"{BAKE} --push me/closed --private -q")
     hub.gated.add("base/tiny")
-    push(f"{BAKE} --push me/gated", says="is made private; `ropeconv push --public` publishes openly")
+    push(
+        f"{BAKE} --push me/gated", says="is made private; `ropeconv push --public` publishes openly"
+    )
     push(f"{BAKE} -o out -q")
     push("push out me/public --public -q")
     monkeypatch.setenv("HF_TOKEN", "")
@@ -145,11 +178,15 @@ def test_who_may_see_it(push: Push, hub: WritingHub, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("fault", "times", "given", "message"),
     [
-        ("race", 1, "", "has changed while this was prepared"), ("commit", 99, "", "the Hub answered with an error"),
-        ("commit", 1, "", ""), ("cut", 99, "", "cannot reach the Hub"), ("cut", 1, "", ""),
-        ("put", 99, "--encoding weights", "the Hub"), ("put", 1, "--encoding weights", ""),
+        ("race", 1, "", "has changed while this was prepared"),
+        ("commit", 99, "", "the Hub answered with an error"),
+        ("commit", 1, "", ""),
+        ("cut", 99, "", "cannot reach the Hub"),
+        ("cut", 1, "", ""),
+        ("put", 99, "--encoding weights", "the Hub"),
+        ("put", 1, "--encoding weights", ""),
     ],
-)  # fmt: skip
+)
 def test_an_error_of_the_hub_is_tried_again_and_leaves_no_repository(
     fault: str, times: int, given: str, message: str, push: Push, hub: WritingHub
 ) -> None:
@@ -172,7 +209,9 @@ def test_without_a_login_or_a_licence_that_allows_it_nothing_is_published(
     assert "me/new" not in hub.repos
 
 
-def test_an_existing_repository_takes_commits_pull_requests_and_branches(push: Push, hub: WritingHub) -> None:
+def test_an_existing_repository_takes_commits_pull_requests_and_branches(
+    push: Push, hub: WritingHub
+) -> None:
     push(f"{BAKE} --push me/a -q")
     push("apply base/tiny --yarn 8 -o other -q")
     again = "push other me/a"
@@ -189,7 +228,9 @@ def test_an_existing_repository_takes_commits_pull_requests_and_branches(push: P
     assert hub.branches == ["longer"]
 
 
-def test_gguf_files_of_one_recipe_share_a_repository(push: Push, hub: WritingHub, tmp_path: Path) -> None:
+def test_gguf_files_of_one_recipe_share_a_repository(
+    push: Push, hub: WritingHub, tmp_path: Path
+) -> None:
     from ..support.llamacpp import checkpoint
 
     checkpoint("llama", tmp_path / "source")
@@ -200,8 +241,15 @@ def test_gguf_files_of_one_recipe_share_a_repository(push: Push, hub: WritingHub
         push("push tiny-F16.gguf me/tiny-gguf")
         assert set(hub.stored) == {hashes(tmp_path)["tiny-F16.gguf"]}
     text = card_of(hub, "me/tiny-gguf")
-    assert ("llama-server -hf me/tiny-gguf" in text, "to 1,024 tokens with [YaRN]" in text) == (True, True)
-    push("push tiny-other.gguf me/tiny-gguf", 1, "exists; choose another name, or run `ropeconv push OUTPUT")
+    assert ("llama-server -hf me/tiny-gguf" in text, "to 1,024 tokens with [YaRN]" in text) == (
+        True,
+        True,
+    )
+    push(
+        "push tiny-other.gguf me/tiny-gguf",
+        1,
+        "exists; choose another name, or run `ropeconv push OUTPUT",
+    )
     push("push tiny-Q8_0.gguf tiny-F32.gguf me/tiny-gguf --exist-ok")
     text = card_of(hub, "me/tiny-gguf")
     assert all(f"[tiny-{kind}.gguf](./tiny-{kind}.gguf)" in text for kind in ("F16", "Q8_0", "F32"))
@@ -223,15 +271,25 @@ def test_names_of_gguf_files(name: str, file_type: int | None, expected: str) ->
     assert conventional(name, file_type) == expected
 
 
-def test_a_gguf_file_of_a_base_on_the_hub_has_its_licence(push: Push, hub: WritingHub, tmp_path: Path) -> None:
+def test_a_gguf_file_of_a_base_on_the_hub_has_its_licence(
+    push: Push, hub: WritingHub, tmp_path: Path
+) -> None:
     from ..support.llamacpp import checkpoint
 
     hub.repos["base/words"] = checkpoint("llama", tmp_path / "words")
     (tmp_path / "words" / "README.md").write_text(BASE_CARD)
     (tmp_path / "words" / "LICENSE.txt").write_text("Terms")
-    push("apply base/words --yarn 16 --to gguf --outtype q8_0 -o words-Q8_0.gguf --push hf://me/words-gguf")
-    data, repo = ModelCard(card_of(hub, "me/words-gguf")).data, hub.repos["me/words-gguf"]
-    assert (data.base_model, data.base_model_relation, data.license) == ("base/words", "quantized", "llama3.1")
+    push(
+        "apply base/words --yarn 16 --to gguf --outtype q8_0 -o words-Q8_0.gguf --push"
+        " hf://me/words-gguf"
+    )
+    data = ModelCard(card_of(hub, "me/words-gguf")).data
+    repo = hub.repos["me/words-gguf"]
+    assert (data.base_model, data.base_model_relation, data.license) == (
+        "base/words",
+        "quantized",
+        "llama3.1",
+    )
     assert ((repo / "LICENSE.txt").read_text(), (repo / WEIGHTS).exists()) == ("Terms", False)
 
 

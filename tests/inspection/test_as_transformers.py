@@ -1,4 +1,6 @@
-"""Published configs as transformers' own classes resolve them: frequencies, attention factor, and windows."""
+"""Published configs as transformers' own classes resolve them: frequencies, attention factor, and
+windows.
+"""
 
 import importlib
 import json
@@ -25,7 +27,9 @@ ALL_LAYERS = ("mistral", "mixtral", "phi3", "starcoder2", "ministral3", "qwen3_m
 
 
 def text_config(path: Path) -> tuple[str, Any] | None:
-    """The family and the text config as transformers' class resolves it; None for what transformers does not have."""
+    """The family and the text config as transformers' class resolves it; None for what transformers
+    does not have.
+    """
     import transformers
 
     config = json.loads(path.read_text())
@@ -40,11 +44,17 @@ def text_config(path: Path) -> tuple[str, Any] | None:
     return family.name, transformers.AutoConfig.for_model(model_type, **part).get_text_config()
 
 
-JUDGED = {path.stem: (path, *family_config) for path in PUBLISHED if (family_config := text_config(path)) is not None}
+JUDGED = {
+    path.stem: (path, *family_config)
+    for path in PUBLISHED
+    if (family_config := text_config(path)) is not None
+}
 
 
 def windows(family: str, config: Any) -> list[int | None]:
-    """The window of each layer by transformers: layer_types, or the one mask that all layers get."""
+    """The window of each layer by transformers: layer_types, or the one mask that all layers
+    get.
+    """
     count = config.num_hidden_layers
     if family in ALL_LAYERS:
         return [getattr(config, "sliding_window", None) or None] * count
@@ -53,9 +63,15 @@ def windows(family: str, config: Any) -> list[int | None]:
 
 
 def computed(config: Any) -> tuple[np.ndarray, float]:
-    """inv_freq of the layers that an extension changes, at the declared length, and the attention factor."""
-    modeling = importlib.import_module(type(config).__module__.replace(".configuration_", ".modeling_"))
-    names = [name for name in vars(modeling) if name.endswith("RotaryEmbedding") and "Vision" not in name]
+    """inv_freq of the layers that an extension changes, at the declared length, and the attention
+    factor.
+    """
+    modeling = importlib.import_module(
+        type(config).__module__.replace(".configuration_", ".modeling_")
+    )
+    names = [
+        name for name in vars(modeling) if name.endswith("RotaryEmbedding") and "Vision" not in name
+    ]
     module = getattr(modeling, min(names, key=len))(config)
     if not hasattr(module, "inv_freq"):  # a set per layer type
         return module.full_attention_inv_freq.numpy(), module.full_attention_attention_scaling

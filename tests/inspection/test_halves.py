@@ -1,4 +1,6 @@
-"""Models with an encoder and a decoder: one recipe is about both halves, which have to have the same RoPE."""
+"""Models with an encoder and a decoder: one recipe is about both halves, which have to have the
+same RoPE.
+"""
 
 import json
 from collections.abc import Callable
@@ -45,8 +47,12 @@ def test_a_half_with_another_rope_is_refused(
     assert message in refusal(config, tmp_path)
 
 
-@pytest.mark.parametrize(("model_type", "path"), [(name, path) for name in MODELS for path in TINY[name].halves])
-def test_a_half_that_is_absent_is_named_and_half_a_model_is_refused(model_type: str, path: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("model_type", "path"), [(name, path) for name in MODELS for path in TINY[name].halves]
+)
+def test_a_half_that_is_absent_is_named_and_half_a_model_is_refused(
+    model_type: str, path: str, tmp_path: Path
+) -> None:
     config = small_config(model_type)
     assert "pass the folder of the whole model" in refusal(part_at(config, path), tmp_path)
     outer, _, last = path.rpartition(".")
@@ -62,7 +68,13 @@ def test_both_halves_are_written_alike_and_nothing_else(
     before = json.loads((tiny(model_type) / "config.json").read_text())
     after = json.loads(next(file.text for file in plan.files if file.name == "config.json") or "")
     parts = [part_at(after, path) for path in TINY[model_type].halves]
-    keys = ("rope_parameters", "rope_scaling", "rope_theta", "max_position_embeddings", "rope_local_base_freq")
+    keys = (
+        "rope_parameters",
+        "rope_scaling",
+        "rope_theta",
+        "max_position_embeddings",
+        "rope_local_base_freq",
+    )
     assert len({json.dumps([part.get(key) for key in keys]) for part in parts}) == 1
     assert parts[0]["max_position_embeddings"] == 1024
     for path in TINY[model_type].halves:

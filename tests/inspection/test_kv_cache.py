@@ -41,7 +41,9 @@ def allocated(folder: Path) -> int:
     own_cache = model.config.model_type == "minimax"  # it takes no other
     cache = None if own_cache else DynamicCache(config=model.config)
     with torch.no_grad():
-        out = model(input_ids=torch.randint(4, 300, (1, TOKENS)), past_key_values=cache, use_cache=True)
+        out = model(
+            input_ids=torch.randint(4, 300, (1, TOKENS)), past_key_values=cache, use_cache=True
+        )
     cache = out.past_key_values
     tensors = [
         tensor
@@ -53,8 +55,12 @@ def allocated(folder: Path) -> int:
 
 
 def expected(cache: KvCache) -> int:
-    """Bytes by hand: transformers keeps one token less than the window, since the query's own token is the last."""
-    return sum(4 * layers.count * (layers.keys + layers.values) * kept(layers) for layers in cache.layers)
+    """Bytes by hand: transformers keeps one token less than the window, since the query's own token
+    is the last.
+    """
+    return sum(
+        4 * layers.count * (layers.keys + layers.values) * kept(layers) for layers in cache.layers
+    )
 
 
 def kept(layers: CachedLayers) -> int:
@@ -62,13 +68,23 @@ def kept(layers: CachedLayers) -> int:
 
 
 REPEATS = {"falcon"}
-"""Families of which transformers keeps the keys and values of a head once for every query head that shares it."""
-DECODERS = [name for name in FAMILIES if name not in ENCODERS | REPEATS and by_model_type()[name].cache.per_token]
-OWN = [name for name in DECODERS if by_model_type()[name].cache != Cache() or by_model_type()[name].mla]
+"""Families of which transformers keeps the keys and values of a head once for every query head that
+shares it.
+"""
+DECODERS = [
+    name
+    for name in FAMILIES
+    if name not in ENCODERS | REPEATS and by_model_type()[name].cache.per_token
+]
+OWN = [
+    name for name in DECODERS if by_model_type()[name].cache != Cache() or by_model_type()[name].mla
+]
 """Families with rules of their own about what is kept."""
 
 
-@pytest.mark.parametrize("model_type", [*sample(OWN, 4), *sample([name for name in DECODERS if name not in OWN], 4)])
+@pytest.mark.parametrize(
+    "model_type", [*sample(OWN, 4), *sample([name for name in DECODERS if name not in OWN], 4)]
+)
 def test_what_transformers_allocates(model_type: str, tiny: Callable[[str], Path]) -> None:
     folder = tiny(model_type)
     assert expected(cache_of(folder)) == allocated(folder) > 0
@@ -97,7 +113,10 @@ def test_windows_and_single_heads(model_type: str, changes: dict[str, Any], tmp_
 @pytest.mark.parametrize(
     ("name", "per_token"),
     [
-        ("meta-llama--Meta-Llama-3.1-8B", 131072),  # 16 GiB at 128k: https://huggingface.co/blog/llama31
+        (
+            "meta-llama--Meta-Llama-3.1-8B",
+            131072,
+        ),  # 16 GiB at 128k: https://huggingface.co/blog/llama31
         ("deepseek-ai--DeepSeek-V3", 70272),  # table 1 of https://arxiv.org/abs/2505.09343
         ("meta-llama--Llama-2-7b-hf", 2 * 32 * 4096 * 2),
         ("meta-llama--Llama-2-70b-hf", 2 * 80 * 8 * 128 * 2),
@@ -141,9 +160,13 @@ Llama(path, n_ctx=cells, n_batch=256, n_ubatch=256, type_k=kind, type_v=kind, fl
 
 
 def logged(path: Path, kind: str) -> list[float]:
-    """MiB of the buffers with keys and values that llama.cpp allocates: one, or one for window layers as well."""
+    """MiB of the buffers with keys and values that llama.cpp allocates: one, or one for window
+    layers as well.
+    """
     arguments = json.dumps([str(path), CELLS, TYPES[kind]])
-    done = subprocess.run([sys.executable, "-c", PROGRAM, arguments], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, arguments], capture_output=True, text=True, check=False
+    )
     sizes = re.findall(r"KV buffer size = +([\d.]+) MiB", done.stderr)
     assert sizes, done.stderr[-2000:]
     return [float(size) for size in sizes]
@@ -155,26 +178,44 @@ def logged(path: Path, kind: str) -> list[float]:
 def test_what_llamacpp_allocates(model_type: str, kind: str, tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     bake(checkpoint(model_type, tmp_path / "model"), AS_IS, path)
-    assert [cache_of(path).bytes(CELLS)[kind] / 2**20] == pytest.approx(logged(path, kind), abs=0.006)
+    assert [cache_of(path).bytes(CELLS)[kind] / 2**20] == pytest.approx(
+        logged(path, kind), abs=0.006
+    )
 
 
 def test_multi_head_latent_attention_keeps_no_values(tmp_path: Path) -> None:
     """llama-kv-cache.cpp: has_v = !is_mla. DeepSeek's file has one head of 512 + 64 keys."""
     keys = {
-        "attention.key_length": 576, "attention.value_length": 512, "attention.key_length_mla": 192,
-        "attention.value_length_mla": 128, "attention.kv_lora_rank": 512,
-    }  # fmt: skip
+        "attention.key_length": 576,
+        "attention.value_length": 512,
+        "attention.key_length_mla": 192,
+        "attention.value_length_mla": 128,
+        "attention.kv_lora_rank": 512,
+    }
     path = write(tmp_path / "model.gguf", "deepseek2", keys)
     assert cache_of(path).bytes(1000)["f16"] == 1000 * LAYERS * 576 * 2
-    old = write(tmp_path / "old.gguf", "deepseek2", {"attention.key_length": 192, "attention.value_length": 128})
+    old = write(
+        tmp_path / "old.gguf",
+        "deepseek2",
+        {"attention.key_length": 192, "attention.value_length": 128},
+    )
     assert cache_of(old).bytes(1000)["f16"] == 1000 * LAYERS * (192 + 128) * 2
 
 
-def test_window_layers_are_as_wide_as_the_others_unless_keys_of_their_own_say_more(tmp_path: Path) -> None:
+def test_window_layers_are_as_wide_as_the_others_unless_keys_of_their_own_say_more(
+    tmp_path: Path,
+) -> None:
     for index, (window_widths, keys, values) in enumerate(
-        [({}, 64, 32), ({"attention.key_length_swa": 128, "attention.value_length_swa": 16}, 128, 16)]
+        [
+            ({}, 64, 32),
+            ({"attention.key_length_swa": 128, "attention.value_length_swa": 16}, 128, 16),
+        ]
     ):
-        widths = {"attention.key_length": 64, "attention.value_length": 32, "attention.sliding_window": 8}
+        widths = {
+            "attention.key_length": 64,
+            "attention.value_length": 32,
+            "attention.sliding_window": 8,
+        }
         path = write(tmp_path / f"{index}.gguf", "gemma3", widths | window_widths)
         assert cache_of(path).bytes(8)["f16"] == 8 * LAYERS * (keys + values) * 2
 
@@ -183,7 +224,11 @@ def test_quantised_caches_by_hand(tmp_path: Path) -> None:
     """q8_0 has 34 bytes per 32 numbers, q4_0 18."""
     cache = cache_of(write(tmp_path / "model.gguf"))
     numbers = 1000 * LAYERS * 2 * HEAD_DIM
-    assert cache.bytes(1000) == {"f16": 2 * numbers, "q8_0": numbers * 34 // 32, "q4_0": numbers * 18 // 32}
+    assert cache.bytes(1000) == {
+        "f16": 2 * numbers,
+        "q8_0": numbers * 34 // 32,
+        "q4_0": numbers * 18 // 32,
+    }
 
 
 def test_blocks_that_do_not_fit_are_left_out(tmp_path: Path) -> None:

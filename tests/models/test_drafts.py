@@ -1,4 +1,6 @@
-"""Model types of the installed transformers: all that rotate are known, and their drafts say what our files say."""
+"""Model types of the installed transformers: all that rotate are known, and their drafts say what
+our files say.
+"""
 
 import json
 import tomllib
@@ -18,10 +20,13 @@ from scripts.family_drafts.walk import ModelType, walk
 
 from ..support.extent import sample
 
-KNOWN = sorted(name for family in families() for name in family.model_types if name in config_classes())
+KNOWN = sorted(
+    name for family in families() for name in family.model_types if name in config_classes()
+)
 DATA = Path(__file__).parent.parent / "data" / "draft_differences.toml"
 EXCEPTIONS: dict[str, dict[str, str]] = tomllib.loads(DATA.read_text())
-DIFFERS, NO_DEFAULTS = EXCEPTIONS["differs"], EXCEPTIONS["no_defaults"]
+DIFFERS = EXCEPTIONS["differs"]
+NO_DEFAULTS = EXCEPTIONS["no_defaults"]
 ALIKE = [name for name in KNOWN if name not in {*DIFFERS, *NO_DEFAULTS}]
 
 
@@ -35,7 +40,9 @@ def test_every_difference_with_a_reason_is_one(model_type: str) -> None:
     assert disagreements(by_model_type()[model_type], draft(model_type))
 
 
-@pytest.mark.parametrize("model_type", sample(["gemma3_text", "cohere2", "deepseek_v3", "falcon"], 1))
+@pytest.mark.parametrize(
+    "model_type", sample(["gemma3_text", "cohere2", "deepseek_v3", "falcon"], 1)
+)
 def test_a_draft_is_a_file_of_a_family(model_type: str) -> None:
     document = draft(model_type)
     read = msgspec.convert(tomllib.loads(render(document)), Family)
@@ -51,12 +58,20 @@ def test_the_keys_of_all_families_are_written_down() -> None:
 
 @pytest.mark.parametrize("family", sample(packaged(), 10), ids=lambda family: family.name)
 def test_and_they_are_those_of_the_config_class(family: Family) -> None:
-    assert json.loads(config_keys.FILE.read_text()).get(family.name, []) == config_keys.keys_of(family)
+    assert json.loads(config_keys.FILE.read_text()).get(family.name, []) == config_keys.keys_of(
+        family
+    )
 
 
 PENDING = Path(__file__).parent.parent / "data" / "pending_model_types.txt"
-WITHOUT_ROPE = [name for name, reason in refused().items() if "does not use rotary position embeddings" in reason]
-NOT_OF_TRANSFORMERS = {"rwkv7"} | {name for name, reason in refused().items() if "custom code" in reason}
+WITHOUT_ROPE = [
+    name
+    for name, reason in refused().items()
+    if "does not use rotary position embeddings" in reason
+]
+NOT_OF_TRANSFORMERS = {"rwkv7"} | {
+    name for name, reason in refused().items() if "custom code" in reason
+}
 
 
 @pytest.fixture(scope="module")
@@ -66,20 +81,30 @@ def model_types() -> dict[str, ModelType]:
 
 def unknown(model_types: dict[str, ModelType]) -> set[str]:
     """Model types that rotate, and of which ropeconv says nothing."""
-    return {model.name for model in model_types.values() if model.rotates and model.state == "unknown"}
+    return {
+        model.name for model in model_types.values() if model.rotates and model.state == "unknown"
+    }
 
 
-def test_every_model_type_that_rotates_is_known_or_refused(model_types: dict[str, ModelType]) -> None:
+def test_every_model_type_that_rotates_is_known_or_refused(
+    model_types: dict[str, ModelType],
+) -> None:
     assert unknown(model_types) == (set(PENDING.read_text().split()) if PENDING.exists() else set())
 
 
-def test_models_of_text_that_do_not_rotate_are_refused_with_that_sentence(model_types: dict[str, ModelType]) -> None:
+def test_models_of_text_that_do_not_rotate_are_refused_with_that_sentence(
+    model_types: dict[str, ModelType],
+) -> None:
     still = {model.name for model in model_types.values() if model.text and not model.rotates}
     assert still - set(WITHOUT_ROPE) == set()
     assert [name for name in still if not model_types[name].detail.endswith(refused()[name])] == []
 
 
-def test_no_model_that_rotates_is_refused_as_one_that_does_not(model_types: dict[str, ModelType]) -> None:
-    assert [name for name in refused() if name not in model_types and name not in NOT_OF_TRANSFORMERS] == []
+def test_no_model_that_rotates_is_refused_as_one_that_does_not(
+    model_types: dict[str, ModelType],
+) -> None:
+    assert [
+        name for name in refused() if name not in model_types and name not in NOT_OF_TRANSFORMERS
+    ] == []
     for name in refused().keys() & model_types.keys():
         assert model_types[name].rotates == (name not in WITHOUT_ROPE), name

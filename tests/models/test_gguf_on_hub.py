@@ -1,4 +1,6 @@
-"""GGUF files on the Hub: plans read headers by range, outputs fetch the files, and no answer is believed unchecked."""
+"""GGUF files on the Hub: plans read headers by range, outputs fetch the files, and no answer is
+believed unchecked.
+"""
 
 import json
 import tracemalloc
@@ -31,7 +33,9 @@ Change = Callable[[int, bytes, dict[str, str]], tuple[int, bytes, dict[str, str]
 
 
 class Hostile(Hub):
-    """A Hub that notes the requested ranges, "" for whole files. change: the answer in place of the right one."""
+    """A Hub that notes the requested ranges, "" for whole files. change: the answer in place of the
+    right one.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,7 +45,9 @@ class Hostile(Hub):
 
 def hostile(hub: Hostile) -> type[BaseHTTPRequestHandler]:
     class Handler(handler(hub)):  # type: ignore[misc]
-        def reply(self, status: int, content: bytes, body: bool, headers: dict[str, str] | None = None) -> None:
+        def reply(
+            self, status: int, content: bytes, body: bool, headers: dict[str, str] | None = None
+        ) -> None:
             if body:
                 hub.seen.append(self.headers.get("Range") or "")
             if hub.change is not None and self.headers.get("Range"):
@@ -55,9 +61,15 @@ def hostile(hub: Hostile) -> type[BaseHTTPRequestHandler]:
 
 
 def large(path: Path, vocabulary: int = 5_000, **options: Any) -> Path:
-    """A file with a header of some hundred kB and tensors of 5 MB, of which a plan reads one that is the last."""
+    """A file with a header of some hundred kB and tensors of 5 MB, of which a plan reads one that
+    is the last.
+    """
     numbers = np.random.default_rng(1).standard_normal((LARGE // 4 // 128, 128), dtype=np.float32)
-    tensors = {**plain_tensors(), "blk.0.ffn_up.weight": numbers, FREQS: np.linspace(1, 4, 32, dtype=np.float32)}
+    tensors = {
+        **plain_tensors(),
+        "blk.0.ffn_up.weight": numbers,
+        FREQS: np.linspace(1, 4, 32, dtype=np.float32),
+    }
     return write(path, tensors=tensors, vocabulary=vocabulary, **options)
 
 
@@ -78,11 +90,24 @@ def big_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hostile
 
 
 def same_model(path: Path, other: Path) -> bool:
-    """Whether two files have the same bytes but for the receipt, which names another source, and its reserve."""
-    first, second = read_header(path), read_header(other)
-    differ = {key for key in first.values | second.values if first.values.get(key) != second.values.get(key)}
-    same = differ <= {RECEIPT, RESERVED} and first.tensors == second.tensors and contents(path) == contents(other)
-    return same and list(first.values) == list(second.values) and first.data_start == second.data_start
+    """Whether two files have the same bytes but for the receipt, which names another source, and
+    its reserve.
+    """
+    first = read_header(path)
+    second = read_header(other)
+    differ = {
+        key
+        for key in first.values | second.values
+        if first.values.get(key) != second.values.get(key)
+    }
+    same = (
+        differ <= {RECEIPT, RESERVED}
+        and first.tensors == second.tensors
+        and contents(path) == contents(other)
+    )
+    return (
+        same and list(first.values) == list(second.values) and first.data_start == second.data_start
+    )
 
 
 COMMANDS = {
@@ -95,38 +120,60 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("name", sample(list(COMMANDS), 1))
-def test_what_writes_no_model_reads_only_headers(name: str, process: Run, big_hub: Hostile, tmp_path: Path) -> None:
+def test_what_writes_no_model_reads_only_headers(
+    name: str, process: Run, big_hub: Hostile, tmp_path: Path
+) -> None:
     command = COMMANDS[name]
     done = process(*command, env=big_hub.environment(tmp_path / "home"))
     assert done.returncode == 0, done.stderr
     assert big_hub.sent["quants/big.gguf"] == command.count(NAME) * (hub_shard.FIRST + 32 * 4)
     assert fetched(tmp_path) == []
     if "--json" in command:
-        local = process(*(str(tmp_path / "repo" / "quants" / "big.gguf") if part == NAME else part for part in command))
-        actual, expected = json.loads(done.stdout), json.loads(local.stdout)
-        assert actual.pop("source") == {"reference": NAME, "kind": "gguf", "commit": big_hub.commit("me/tiny")}
+        local = process(
+            *(
+                str(tmp_path / "repo" / "quants" / "big.gguf") if part == NAME else part
+                for part in command
+            )
+        )
+        actual = json.loads(done.stdout)
+        expected = json.loads(local.stdout)
+        assert actual.pop("source") == {
+            "reference": NAME,
+            "kind": "gguf",
+            "commit": big_hub.commit("me/tiny"),
+        }
         assert actual == {key: value for key, value in expected.items() if key != "source"}
 
 
-def test_shards_are_read_by_range_and_fetched_beside_each_other(big_hub: Hostile, tmp_path: Path) -> None:
-    """Each shard is fetched once where it is read, under the branch, so that the cache serves the branch offline."""
+def test_shards_are_read_by_range_and_fetched_beside_each_other(
+    big_hub: Hostile, tmp_path: Path
+) -> None:
+    """Each shard is fetched once where it is read, under the branch, so that the cache serves the
+    branch offline.
+    """
     large(tmp_path / "repo" / "s.gguf", split=2)
-    paths, commit = sorted((tmp_path / "repo").glob("s-*.gguf")), big_hub.commit("me/tiny")
+    paths = sorted((tmp_path / "repo").glob("s-*.gguf"))
+    commit = big_hub.commit("me/tiny")
     reference = f"me/tiny/{paths[0].name}"
     source = open_source(reference)
     plan = make_plan(source, YARN, tmp_path / "out.gguf", replace=True)
     assert [file.size for file in plan.files[1:]] == [path.stat().st_size for path in paths[1:]]
     assert sum(big_hub.sent.values()) <= 3 * hub_shard.FIRST + 128
     assert (fetched(tmp_path), dict(plan.identities)) == ([], {})
-    out, local = apply(plan), apply(make_plan(paths[0], YARN, tmp_path / "local.gguf", replace=True))
+    out = apply(plan)
+    local = apply(make_plan(paths[0], YARN, tmp_path / "local.gguf", replace=True))
     assert same_model(out, local)
     assert not same_model(local, paths[0])
     assert (tmp_path / "out-00002-of-00003.gguf").read_bytes() == paths[1].read_bytes()
     changed, other = (tmp_path / f"{name}-00003-of-00003.gguf" for name in ("out", "local"))
     assert changed.read_bytes() == other.read_bytes() != paths[2].read_bytes()
     assert json.loads(GgufSource(out).file.get(RECEIPT))["source"] == {
-        "name": "s", "kind": "gguf", "reference": reference, "commit": commit, "family": "",
-    }  # fmt: skip
+        "name": "s",
+        "kind": "gguf",
+        "reference": reference,
+        "commit": commit,
+        "family": "",
+    }
     assert fetched(tmp_path) == [path.name for path in paths]
     assert isinstance(source, HubGguf)
     assert {path.parent for path in source.file.paths} == {source.path.parent}
@@ -141,8 +188,19 @@ def test_a_damaged_header_has_the_sentence_of_a_local_one(big_hub: Hostile, tmp_
     path = tmp_path / "repo" / "bad.gguf"
     whole = (tmp_path / "repo" / "quants" / "big.gguf").read_bytes()
     start = read_header(tmp_path / "repo" / "quants" / "big.gguf").data_start
-    damaged = [whole[:-100], whole[: start // 2], whole[:200], b"GGUF" + whole[:20], b"GG" + whole[2:9], whole[:7] * 10]
-    for data in (*damaged, whole[:16] + b"\xff" * 8 + whole[24:], whole[:40] + b"\xff" * 7 + whole[47:]):
+    damaged = [
+        whole[:-100],
+        whole[: start // 2],
+        whole[:200],
+        b"GGUF" + whole[:20],
+        b"GG" + whole[2:9],
+        whole[:7] * 10,
+    ]
+    for data in (
+        *damaged,
+        whole[:16] + b"\xff" * 8 + whole[24:],
+        whole[:40] + b"\xff" * 7 + whole[47:],
+    ):
         path.write_bytes(data)
         with pytest.raises(BadSource) as local:
             _ = GgufSource(path).file
@@ -153,10 +211,13 @@ def test_a_damaged_header_has_the_sentence_of_a_local_one(big_hub: Hostile, tmp_
 
 
 RANGES = {
-    "no range": None, "text as a range": "bytes all of it", "another part": "bytes 1-262144/6000000",
-    "no size": "bytes 0-262143/*", "a size smaller than the part": "bytes 0-262143/7",
+    "no range": None,
+    "text as a range": "bytes all of it",
+    "another part": "bytes 1-262144/6000000",
+    "no size": "bytes 0-262143/*",
+    "a size smaller than the part": "bytes 0-262143/7",
     "a size with too many digits": "bytes 0-262143/" + "9" * 5000,
-}  # fmt: skip
+}
 
 
 def described(text: str | None) -> Change:
@@ -174,11 +235,14 @@ ANSWERS: dict[str, Change] = {
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-def test_an_answer_that_is_not_what_was_asked_for(big_hub: Hostile, tmp_path: Path, name: str) -> None:
+def test_an_answer_that_is_not_what_was_asked_for(
+    big_hub: Hostile, tmp_path: Path, name: str
+) -> None:
     big_hub.change = ANSWERS[name]
     tracemalloc.start()
     with pytest.raises(
-        BadSource, match=f"answer about {NAME} (is not the requested part of the file|is longer than 262,144)"
+        BadSource,
+        match=f"answer about {NAME} (is not the requested part of the file|is longer than 262,144)",
     ):
         _ = open_source(NAME).file
     assert tracemalloc.get_traced_memory()[1] < 100 << 20
@@ -188,10 +252,14 @@ def test_an_answer_that_is_not_what_was_asked_for(big_hub: Hostile, tmp_path: Pa
     assert open_source(NAME).file.name == "big.gguf"
 
 
-def test_a_file_that_arrives_otherwise_than_it_was_planned(big_hub: Hostile, tmp_path: Path) -> None:
+def test_a_file_that_arrives_otherwise_than_it_was_planned(
+    big_hub: Hostile, tmp_path: Path
+) -> None:
     plan = make_plan(NAME, YARN, tmp_path / "out.gguf", replace=True)
     large(tmp_path / "repo" / "quants" / "big.gguf", 5_001)
-    with pytest.raises(BadSource, match=f"{NAME} changed during the download; run the command again"):
+    with pytest.raises(
+        BadSource, match=f"{NAME} changed during the download; run the command again"
+    ):
         apply(plan)
     assert not (tmp_path / "out.gguf").exists()
 

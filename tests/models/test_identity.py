@@ -1,4 +1,6 @@
-"""One identity of a model for eval, tune, run and a resumed apply: the weights decide, never times alone."""
+"""One identity of a model for eval, tune, run and a resumed apply: the weights decide, never times
+alone.
+"""
 
 import json
 import os
@@ -46,8 +48,11 @@ def test_a_model_with_other_weights_is_another_one_to_eval_and_to_run(tmp_path: 
     changed(other / "model.safetensors", (other / "model.safetensors").stat().st_size - 200, 200)
 
     def evaluated(model: Path) -> list[float]:
-        sizes, text = Sizes(lengths="1T", windows=1, targets=8), tmp_path / "text.txt"
-        result = evaluate_model(model, "base", [text], sizes, tmp_path / "journal.jsonl", dtype="float32")
+        sizes = Sizes(lengths="1T", windows=1, targets=8)
+        text = tmp_path / "text.txt"
+        result = evaluate_model(
+            model, "base", [text], sizes, tmp_path / "journal.jsonl", dtype="float32"
+        )
         return [cell.value for cell in result.cells]
 
     first = evaluated(original)
@@ -55,13 +60,18 @@ def test_a_model_with_other_weights_is_another_one_to_eval_and_to_run(tmp_path: 
         evaluated(other)
     assert evaluated(copied(original, "c")) == first, "the same model under another name"
     named = named_sources([str(original), str(other)], tmp_path)
-    assert [(model.problem, model.identity) for model in named] == [("", identity(original)), ("", identity(other))]
+    assert [(model.problem, model.identity) for model in named] == [
+        ("", identity(original)),
+        ("", identity(other)),
+    ]
     assert identity(original) != identity(other)
 
 
 @pytest.fixture
 def sparse(tmp_path: Path) -> tuple[Path, list[tuple[int, int]]]:
-    """A checkpoint of three tensors of zeros, of which the middle one is small; where each begins and ends."""
+    """A checkpoint of three tensors of zeros, of which the middle one is small; where each begins
+    and ends.
+    """
     model = tmp_path / "model"
     model.mkdir()
     (model / "config.json").write_text("{}")
@@ -77,7 +87,9 @@ def sparse(tmp_path: Path) -> tuple[Path, list[tuple[int, int]]]:
     return model, [(8 + len(text) + start, 8 + len(text) + stop) for start, stop in pairwise(ends)]
 
 
-def test_one_changed_tensor_of_a_large_file_is_another_model(sparse: tuple[Path, list[tuple[int, int]]]) -> None:
+def test_one_changed_tensor_of_a_large_file_is_another_model(
+    sparse: tuple[Path, list[tuple[int, int]]],
+) -> None:
     model, places = sparse
     identities = [identity(model)]
     assert identity(copied(model, "copy")) == identities[0]

@@ -1,4 +1,6 @@
-"""Links and special files in a source: nothing of the machine gets into an output, and nothing is waited for."""
+"""Links and special files in a source: nothing of the machine gets into an output, and nothing is
+waited for.
+"""
 
 import os
 import socket
@@ -24,7 +26,9 @@ def model(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def snapshot(model: Path, tmp_path: Path) -> Path:
-    """The folder of a commit in the Hub's cache, whose files are links into the blobs of that repository."""
+    """The folder of a commit in the Hub's cache, whose files are links into the blobs of that
+    repository.
+    """
     repository = tmp_path / "hub" / "models--owner--name"
     (repository / "blobs").mkdir(parents=True)
     commit = repository / "snapshots" / "0123abcd"
@@ -51,7 +55,10 @@ def test_a_link_out_of_the_folder_is_refused_unless_it_is_to_be_followed(
 ) -> None:
     (model / "through another link").symlink_to("../secret")
     (model / "notes.txt").symlink_to(target.format(absolute=model.parent / "secret"))
-    with pytest.raises(BadSource, match=r" leads to .*secret, outside the checkpoint.*replace the link with the file"):
+    with pytest.raises(
+        BadSource,
+        match=r" leads to .*secret, outside the checkpoint.*replace the link with the file",
+    ):
         names(model)
     monkeypatch.setenv(FOLLOW, "1")
     assert "notes.txt" in names(model)
@@ -73,7 +80,9 @@ def test_links_of_the_hubs_cache_into_its_own_blobs_are_followed(snapshot: Path)
     assert len(opened(snapshot).tensors) == 21
 
 
-@pytest.mark.parametrize("target", ["../../../secret", "../../refs/main", "../../../models--a--b/blobs/0"])
+@pytest.mark.parametrize(
+    "target", ["../../../secret", "../../refs/main", "../../../models--a--b/blobs/0"]
+)
 def test_other_links_in_the_hubs_cache_are_refused(snapshot: Path, target: str) -> None:
     place = snapshot / target
     place.parent.mkdir(parents=True, exist_ok=True)
@@ -90,7 +99,11 @@ def _socket(path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "kind", "make"),
-    [("config.json", "FIFO", os.mkfifo), ("model.safetensors", "FIFO", os.mkfifo), ("notes.txt", "socket", _socket)],
+    [
+        ("config.json", "FIFO", os.mkfifo),
+        ("model.safetensors", "FIFO", os.mkfifo),
+        ("notes.txt", "socket", _socket),
+    ],
 )
 def test_special_files_are_refused_and_not_waited_for(
     name: str, kind: str, make: Callable[[Path], None], model: Path, monkeypatch: pytest.MonkeyPatch

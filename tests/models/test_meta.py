@@ -1,4 +1,6 @@
-"""Meta's layout, against an implementation of Meta's own model: interleaved pairs, complex rotation; read in ranges."""
+"""Meta's layout, against an implementation of Meta's own model: interleaved pairs, complex
+rotation; read in ranges.
+"""
 
 import base64
 import json
@@ -22,12 +24,25 @@ from ..support.corruptions import data, last_bit, verified
 from ..support.extent import sample
 
 VOCABULARY = 400
-PARAMS = {"dim": 128, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "multiple_of": 32, "norm_eps": 1e-5}
+PARAMS = {
+    "dim": 128,
+    "n_layers": 2,
+    "n_heads": 4,
+    "n_kv_heads": 2,
+    "multiple_of": 32,
+    "norm_eps": 1e-5,
+}
 LAYERS = {
-    "attention.wq": "self_attn.q_proj", "attention.wk": "self_attn.k_proj", "attention.wv": "self_attn.v_proj",
-    "attention.wo": "self_attn.o_proj", "feed_forward.w1": "mlp.gate_proj", "feed_forward.w3": "mlp.up_proj",
-    "feed_forward.w2": "mlp.down_proj", "attention_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm",
-}  # fmt: skip
+    "attention.wq": "self_attn.q_proj",
+    "attention.wk": "self_attn.k_proj",
+    "attention.wv": "self_attn.v_proj",
+    "attention.wo": "self_attn.o_proj",
+    "feed_forward.w1": "mlp.gate_proj",
+    "feed_forward.w3": "mlp.up_proj",
+    "feed_forward.w2": "mlp.down_proj",
+    "attention_norm": "input_layernorm",
+    "ffn_norm": "post_attention_layernorm",
+}
 
 
 def published(name: str) -> Params:
@@ -41,9 +56,15 @@ def sentencepiece_model(folder: Path) -> int:
     text = folder / "text.txt"
     text.write_text(Path(__file__).read_text() * 3)
     sentencepiece.SentencePieceTrainer.train(
-        input=str(text), model_prefix=str(folder / "tokenizer"), vocab_size=VOCABULARY, model_type="bpe",
-        byte_fallback=True, normalization_rule_name="identity", remove_extra_whitespaces=False, minloglevel=2,
-    )  # fmt: skip
+        input=str(text),
+        model_prefix=str(folder / "tokenizer"),
+        vocab_size=VOCABULARY,
+        model_type="bpe",
+        byte_fallback=True,
+        normalization_rule_name="identity",
+        remove_extra_whitespaces=False,
+        minloglevel=2,
+    )
     (folder / "tokenizer.vocab").unlink()
     text.unlink()
     return VOCABULARY
@@ -54,20 +75,35 @@ def weights(params: dict[str, Any], vocabulary: int, dtype: Any) -> dict[str, An
     import torch
 
     torch.manual_seed(0)
-    dim, inner = params["dim"], msgspec.convert(params, Params).intermediate_size
+    dim = params["dim"]
+    inner = msgspec.convert(params, Params).intermediate_size
     width = dim // params["n_heads"]
     keys = params["n_kv_heads"] * width
     shapes = {"tok_embeddings": (vocabulary, dim), "output": (vocabulary, dim)}
     for layer in range(params["n_layers"]):
-        attention, forward = f"layers.{layer}.attention.", f"layers.{layer}.feed_forward."
-        shapes |= {attention + "wq": (dim, dim), attention + "wk": (keys, dim), attention + "wv": (keys, dim)}
-        shapes |= {attention + "wo": (dim, dim), forward + "w1": (inner, dim), forward + "w3": (inner, dim)}
+        attention = f"layers.{layer}.attention."
+        forward = f"layers.{layer}.feed_forward."
+        shapes |= {
+            attention + "wq": (dim, dim),
+            attention + "wk": (keys, dim),
+            attention + "wv": (keys, dim),
+        }
+        shapes |= {
+            attention + "wo": (dim, dim),
+            forward + "w1": (inner, dim),
+            forward + "w3": (inner, dim),
+        }
         shapes |= {forward + "w2": (dim, inner)}
-    tensors = {f"{name}.weight": (torch.randn(*shape) * 0.3).to(dtype) for name, shape in shapes.items()}
+    tensors = {
+        f"{name}.weight": (torch.randn(*shape) * 0.3).to(dtype) for name, shape in shapes.items()
+    }
     for layer in range(params["n_layers"]):
         for name in ("attention_norm", "ffn_norm"):
             tensors[f"layers.{layer}.{name}.weight"] = torch.rand(dim).to(dtype)
-    return tensors | {"norm.weight": torch.ones(dim, dtype=dtype), "rope.freqs": torch.zeros(width // 2, dtype=dtype)}
+    return tensors | {
+        "norm.weight": torch.ones(dim, dtype=dtype),
+        "rope.freqs": torch.zeros(width // 2, dtype=dtype),
+    }
 
 
 def split(tensors: dict[str, Any], parts: int, embed_axis: int) -> list[dict[str, Any]]:
@@ -87,13 +123,20 @@ def meta_logits(tensors: dict[str, Any], params: dict[str, Any], ids: Any, theta
     """Meta's forward pass: pairs (2i, 2i+1) as complex numbers, multiplied by e^(i m theta_i)."""
     import torch
 
-    heads, kv, dim = params["n_heads"], params["n_kv_heads"], params["dim"]
-    width, count = dim // heads, len(ids)
-    angles = torch.outer(torch.arange(count).double(), theta ** (-torch.arange(0, width, 2).double() / width))
+    heads = params["n_heads"]
+    kv = params["n_kv_heads"]
+    dim = params["dim"]
+    width = dim // heads
+    count = len(ids)
+    angles = torch.outer(
+        torch.arange(count).double(), theta ** (-torch.arange(0, width, 2).double() / width)
+    )
     turn = torch.polar(torch.ones_like(angles), angles)[:, None]
 
     def norm(x: Any, weight: Any) -> Any:
-        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + params["norm_eps"]) * weight.double()
+        return (
+            x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + params["norm_eps"]) * weight.double()
+        )
 
     def rotate(x: Any) -> Any:
         pairs = torch.view_as_complex(x.reshape(count, -1, width // 2, 2).contiguous())
@@ -102,20 +145,36 @@ def meta_logits(tensors: dict[str, Any], params: dict[str, Any], ids: Any, theta
     x = tensors["tok_embeddings.weight"].double()[ids]
     mask = torch.full((count, count), -torch.inf).triu(1).double()
     for layer in range(params["n_layers"]):
-        w = {k.split(f"layers.{layer}.")[1]: v.double() for k, v in tensors.items() if k.startswith(f"layers.{layer}.")}
+        w = {
+            k.split(f"layers.{layer}.")[1]: v.double()
+            for k, v in tensors.items()
+            if k.startswith(f"layers.{layer}.")
+        }
         h = norm(x, w["attention_norm.weight"])
         q = rotate((h @ w["attention.wq.weight"].T).view(count, heads, width))
-        k = rotate((h @ w["attention.wk.weight"].T).view(count, kv, width)).repeat_interleave(heads // kv, 1)
-        v = (h @ w["attention.wv.weight"].T).view(count, kv, width).repeat_interleave(heads // kv, 1)
+        k = rotate((h @ w["attention.wk.weight"].T).view(count, kv, width)).repeat_interleave(
+            heads // kv, 1
+        )
+        v = (
+            (h @ w["attention.wv.weight"].T)
+            .view(count, kv, width)
+            .repeat_interleave(heads // kv, 1)
+        )
         score = torch.einsum("qhd,khd->hqk", q, k) / width**0.5 + mask
-        x = x + torch.einsum("hqk,khd->qhd", score.softmax(-1), v).flatten(1) @ w["attention.wo.weight"].T
+        x = (
+            x
+            + torch.einsum("hqk,khd->qhd", score.softmax(-1), v).flatten(1)
+            @ w["attention.wo.weight"].T
+        )
         h = norm(x, w["ffn_norm.weight"])
         gate = torch.nn.functional.silu(h @ w["feed_forward.w1.weight"].T)
         x = x + (gate * (h @ w["feed_forward.w3.weight"].T)) @ w["feed_forward.w2.weight"].T
     return norm(x, tensors["norm.weight"]) @ tensors["output.weight"].double().T
 
 
-def release(folder: Path, parts: int = 1, embed_axis: int = 1, dtype: str = "float32", **params: Any) -> dict[str, Any]:
+def release(
+    folder: Path, parts: int = 1, embed_axis: int = 1, dtype: str = "float32", **params: Any
+) -> dict[str, Any]:
     """A folder as Meta distributes it; returns the whole tensors."""
     import torch
 
@@ -144,17 +203,25 @@ def hf_tensors(parts: list[dict[str, Any]]) -> dict[str, Any]:
         return weight[[head + row for head in range(0, len(weight), int(width)) for row in order]]
 
     tensors = {"model.embed_tokens.weight": joined("tok_embeddings.weight", 1)}
-    tensors |= {"lm_head.weight": joined("output.weight", 0), "model.norm.weight": parts[0]["norm.weight"]}
+    tensors |= {
+        "lm_head.weight": joined("output.weight", 0),
+        "model.norm.weight": parts[0]["norm.weight"],
+    }
     for layer in range(int(PARAMS["n_layers"])):
         for old, new in LAYERS.items():
-            name, axis = f"layers.{layer}.{old}.weight", int(old.endswith(("wo", "w2")))
+            name = f"layers.{layer}.{old}.weight"
+            axis = int(old.endswith(("wo", "w2")))
             whole = parts[0][name] if old.endswith("norm") else joined(name, axis)
-            tensors[f"model.layers.{layer}.{new}.weight"] = halves(whole) if old.endswith(("wq", "wk")) else whole
+            tensors[f"model.layers.{layer}.{new}.weight"] = (
+                halves(whole) if old.endswith(("wq", "wk")) else whole
+            )
     return tensors
 
 
 @pytest.mark.parametrize(("parts", "embed_axis"), sample([(1, 1), (2, 1), (2, 0)], 2))
-def test_stock_transformers_computes_what_meta_does(tmp_path: Path, parts: int, embed_axis: int) -> None:
+def test_stock_transformers_computes_what_meta_does(
+    tmp_path: Path, parts: int, embed_axis: int
+) -> None:
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -177,22 +244,33 @@ def test_the_tokenizer_of_llama_2_loads(tmp_path: Path) -> None:
 
     release(tmp_path / "llama")
     out = apply(make_plan(tmp_path / "llama", AS_IS, tmp_path / "out"))
-    plain = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "llama" / "tokenizer.model"))
+    plain = sentencepiece.SentencePieceProcessor(
+        model_file=str(tmp_path / "llama" / "tokenizer.model")
+    )
     tokenizer = AutoTokenizer.from_pretrained(out)
     text = "def rotate(x): return x"
     assert tokenizer.encode(text) == [1, *plain.encode(text)]
     assert tokenizer.model_max_length == 4096
 
 
-def test_the_tokenizer_may_be_one_level_above_where_it_has_as_many_tokens_as_the_release_says(tmp_path: Path) -> None:
+def test_the_tokenizer_may_be_one_level_above_where_it_has_as_many_tokens_as_the_release_says(
+    tmp_path: Path,
+) -> None:
     release(tmp_path / "llama", vocab_size=VOCABULARY)
     (tmp_path / "llama" / "tokenizer.model").rename(tmp_path / "tokenizer.model")
     plan = make_plan(tmp_path / "llama", AS_IS, tmp_path / "out")
-    assert any(f"tokenizer.model is that of {tmp_path}" in note for note in (*plan.notes, *plan.warnings))
-    assert (apply(plan) / "tokenizer.model").read_bytes() == (tmp_path / "tokenizer.model").read_bytes()
-    (tmp_path / "llama" / "params.json").write_text(json.dumps(PARAMS | {"vocab_size": VOCABULARY + 1}))
+    assert any(
+        f"tokenizer.model is that of {tmp_path}" in note for note in (*plan.notes, *plan.warnings)
+    )
+    assert (apply(plan) / "tokenizer.model").read_bytes() == (
+        tmp_path / "tokenizer.model"
+    ).read_bytes()
+    (tmp_path / "llama" / "params.json").write_text(
+        json.dumps(PARAMS | {"vocab_size": VOCABULARY + 1})
+    )
     with pytest.raises(
-        BadSource, match=r"has 400 tokens and params.json says 401; put the release's own file beside it"
+        BadSource,
+        match=r"has 400 tokens and params.json says 401; put the release's own file beside it",
     ):
         make_plan(tmp_path / "llama", AS_IS, tmp_path / "again")
 
@@ -203,7 +281,10 @@ def test_the_tokenizer_of_llama_3_loads(tmp_path: Path) -> None:
 
     release(tmp_path / "llama", rope_theta=500000.0)
     lines = [f"{base64.b64encode(bytes([byte])).decode()} {byte}" for byte in range(256)]
-    lines += [f"{base64.b64encode(word).decode()} {256 + rank}" for rank, word in enumerate((b"he", b"ll", b"hell"))]
+    lines += [
+        f"{base64.b64encode(word).decode()} {256 + rank}"
+        for rank, word in enumerate((b"he", b"ll", b"hell"))
+    ]
     (tmp_path / "llama" / "tokenizer.model").write_text("\n".join(lines) + "\n")
     tensors = weights(PARAMS, 259 + 256, torch.float32)
     torch.save(tensors, tmp_path / "llama" / "consolidated.00.pth")
@@ -220,7 +301,11 @@ def test_the_tokenizer_of_llama_3_loads(tmp_path: Path) -> None:
 )
 def test_published_params(name: str, expected: tuple[int, float, int]) -> None:
     config = hf_config(published(f"meta-llama--{name}"), 32000, "bfloat16")
-    assert (config["max_position_embeddings"], config["rope_theta"], config["intermediate_size"]) == expected
+    assert (
+        config["max_position_embeddings"],
+        config["rope_theta"],
+        config["intermediate_size"],
+    ) == expected
 
 
 HALF = SHARD_BYTES // 2
@@ -229,12 +314,19 @@ HALF = SHARD_BYTES // 2
 @pytest.mark.parametrize(
     ("sizes", "limit", "groups"),
     [
-        ([3, 3, 3], 6, [[3, 3], [3]]), ([3, 3, 3], 5, [[3], [3], [3]]), ([9, 1, 1], 4, [[9], [1, 1]]),
-        ([1, 9, 1], 4, [[1], [9], [1]]), ([2, 2, 2, 2, 2], 4, [[2, 2], [2, 2], [2]]), ([5], 4, [[5]]),
-        ([], 4, [[]]), ([HALF, HALF], 5 * 10**9, [[HALF, HALF]]),
+        ([3, 3, 3], 6, [[3, 3], [3]]),
+        ([3, 3, 3], 5, [[3], [3], [3]]),
+        ([9, 1, 1], 4, [[9], [1, 1]]),
+        ([1, 9, 1], 4, [[1], [9], [1]]),
+        ([2, 2, 2, 2, 2], 4, [[2, 2], [2, 2], [2]]),
+        ([5], 4, [[5]]),
+        ([], 4, [[]]),
+        ([HALF, HALF], 5 * 10**9, [[HALF, HALF]]),
     ],
-)  # fmt: skip
-def test_groups_of_shards_within_their_limit(sizes: list[int], limit: int, groups: list[list[int]]) -> None:
+)
+def test_groups_of_shards_within_their_limit(
+    sizes: list[int], limit: int, groups: list[list[int]]
+) -> None:
     shards = in_shards((TensorTarget("x", "U8", (size,), "", None) for size in sizes), limit)
     assert [[tensor.shape[0] for tensor in shard.tensors] for shard in shards] == groups
 
@@ -256,7 +348,8 @@ def test_no_pickle_is_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_damaged_releases(tmp_path: Path) -> None:
-    folder, first = tmp_path / "llama", tmp_path / "llama" / "consolidated.00.pth"
+    folder = tmp_path / "llama"
+    first = tmp_path / "llama" / "consolidated.00.pth"
     release(folder, parts=2)
     first.rename(folder / "consolidated.02.pth")
     with pytest.raises(BadSource, match=r"lacks consolidated\.00\.pth"):
@@ -306,25 +399,36 @@ def raw(tensor: Any) -> bytes:
 
 
 def test_ranges_are_those_of_the_pth_files(meta: Path, as_is: Path) -> None:
-    source, expected = checkpoint(meta), hf_tensors(stored(meta))
+    source = checkpoint(meta)
+    expected = hf_tensors(stored(meta))
     assert source.tensors.keys() == expected.keys()
     start = source.headers[MODEL].data_start
     generator = np.random.default_rng(0)
     for name, tensor in source.tensors.items():
         data = raw(expected[name])
         assert (tensor.shape, tensor.dtype) == (tuple(expected[name].shape), "BF16")
-        ranges = [(0, len(data)), *(sorted(generator.integers(0, len(data) + 1, 2).tolist()) for _ in range(6))]
+        ranges = [
+            (0, len(data)),
+            *(sorted(generator.integers(0, len(data) + 1, 2).tolist()) for _ in range(6)),
+        ]
         for first, last in ranges:
             at = start + tensor.start
-            assert source.read(MODEL, at + first, at + last) == data[first:last], (name, first, last)
+            assert source.read(MODEL, at + first, at + last) == data[first:last], (
+                name,
+                first,
+                last,
+            )
     size = (as_is / MODEL).stat().st_size
     assert source.read(MODEL, 0, size) == (as_is / MODEL).read_bytes()
     with pytest.raises(BadSource, match="ends before byte"):
         source.read(MODEL, 0, size + 1)
 
 
-def test_an_output_is_compared_with_a_conversion_of_its_source(meta: Path, as_is: Path, tmp_path: Path) -> None:
-    out, other = apply(make_plan(meta, YARN_16, tmp_path / "out")), Path(shutil.copytree(as_is, tmp_path / "other"))
+def test_an_output_is_compared_with_a_conversion_of_its_source(
+    meta: Path, as_is: Path, tmp_path: Path
+) -> None:
+    out = apply(make_plan(meta, YARN_16, tmp_path / "out"))
+    other = Path(shutil.copytree(as_is, tmp_path / "other"))
     verified(out, meta)
     verified(out, other)
     data(last_bit)(other)

@@ -1,4 +1,6 @@
-"""Meta's layout from strangers: zips that inflate, pickles, params.json and tokenizers of other types."""
+"""Meta's layout from strangers: zips that inflate, pickles, params.json and tokenizers of other
+types.
+"""
 
 import io
 import json
@@ -40,12 +42,17 @@ def pth(folder: Path) -> Path:
 
 
 def repacked(path: Path, kind: int = zipfile.ZIP_STORED, **more: bytes) -> None:
-    """Writes a zip again. kind: of compression. more: entries to add, `pickle` in place of the one that is there."""
+    """Writes a zip again. kind: of compression. more: entries to add, `pickle` in place of the one
+    that is there.
+    """
     old = zipfile.ZipFile(io.BytesIO(path.read_bytes()))
     with zipfile.ZipFile(path, "w", kind) as new:
         for entry in old.infolist():
             pickled = entry.filename.endswith("data.pkl")
-            new.writestr(entry.filename, more.get("pickle", b"") if pickled and "pickle" in more else old.read(entry))
+            new.writestr(
+                entry.filename,
+                more.get("pickle", b"") if pickled and "pickle" in more else old.read(entry),
+            )
         for name in more.keys() - {"pickle"}:
             new.writestr(name, more[name])
 
@@ -53,7 +60,8 @@ def repacked(path: Path, kind: int = zipfile.ZIP_STORED, **more: bytes) -> None:
 def test_a_zip_that_inflates_is_refused_unread(pth: Path) -> None:
     repacked(pth, zipfile.ZIP_DEFLATED, zeros=bytes(200_000_000))
     assert pth.stat().st_size < 3_000_000
-    before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    start = time.process_time()
     with pytest.raises(BadSource, match="is compressed, which torch.save never does"):
         peek_dtype(pth)
     assert time.process_time() - start < 5
@@ -69,7 +77,8 @@ def test_entries_that_share_bytes_are_refused(pth: Path) -> None:
         largest = max(archive.infolist(), key=lambda entry: entry.file_size)
         for number in range(20):
             twin = zipfile.ZipInfo(f"archive/data/{1000 + number}")
-            twin.header_offset, twin.CRC = largest.header_offset, largest.CRC
+            twin.header_offset = largest.header_offset
+            twin.CRC = largest.CRC
             twin.file_size = twin.compress_size = largest.file_size
             archive.filelist.append(twin)
             archive.NameToInfo[twin.filename] = twin
@@ -95,10 +104,19 @@ def test_pickles_that_no_model_has(pth: Path, pickle: bytes, words: str) -> None
 
 
 ODD_PARAMS = [
-    ("dim", '"128"'), ("dim", "0"), ("n_layers", "300000000"), ("n_heads", "null"), ("n_kv_heads", "3"),
-    ("ffn_dim_multiplier", "1e300"), ("rope_theta", "0"), ("rope_theta", "1" + "0" * 400), ("rope_theta", "NaN"),
-    ("use_scaled_rope", "1"), ("vocab_size", "1000000000000"), ("rope_scaling_factor", "-8"),
-]  # fmt: skip
+    ("dim", '"128"'),
+    ("dim", "0"),
+    ("n_layers", "300000000"),
+    ("n_heads", "null"),
+    ("n_kv_heads", "3"),
+    ("ffn_dim_multiplier", "1e300"),
+    ("rope_theta", "0"),
+    ("rope_theta", "1" + "0" * 400),
+    ("rope_theta", "NaN"),
+    ("use_scaled_rope", "1"),
+    ("vocab_size", "1000000000000"),
+    ("rope_scaling_factor", "-8"),
+]
 
 
 @pytest.mark.parametrize(("key", "text"), ODD_PARAMS)
@@ -110,17 +128,25 @@ def test_params_of_other_types(folder: Path, key: str, text: str) -> None:
 
 
 ODD_TENSORS: dict[str, Callable[[Any], Any]] = {
-    "none": lambda old: None, "ints": lambda old: old.long(), "list": lambda old: [old], "shape": lambda old: old[:1],
-    "sparse": lambda old: old.to_sparse(), "meta": lambda old: old.to("meta"), "scalar": lambda old: old[0, 0],
+    "none": lambda old: None,
+    "ints": lambda old: old.long(),
+    "list": lambda old: [old],
+    "shape": lambda old: old[:1],
+    "sparse": lambda old: old.to_sparse(),
+    "meta": lambda old: old.to("meta"),
+    "scalar": lambda old: old[0, 0],
     "expanded": lambda old: old.reshape(-1)[:1].expand(1 << 40),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("odd", ODD_TENSORS)
-def test_entries_that_are_no_such_tensors(folder: Path, pth: Path, tmp_path: Path, odd: str) -> None:
+def test_entries_that_are_no_such_tensors(
+    folder: Path, pth: Path, tmp_path: Path, odd: str
+) -> None:
     import torch
 
-    tensors, name = torch.load(pth, weights_only=True), "layers.1.attention.wq.weight"
+    tensors = torch.load(pth, weights_only=True)
+    name = "layers.1.attention.wq.weight"
     torch.save(tensors | {name: ODD_TENSORS[odd](tensors[name])}, pth)
     with pytest.raises(BadSource, match=f"{name} (has shape|is not a tensor of)|mixes dtypes"):
         apply(make_plan(folder, AS_IS, tmp_path / "out"))

@@ -1,4 +1,6 @@
-"""Published configs, as their publishers shipped them: what `inspect` says, and what a plan does."""
+"""Published configs, as their publishers shipped them: what `inspect` says, and what a plan
+does.
+"""
 
 import json
 from pathlib import Path
@@ -59,21 +61,33 @@ BAKED = [name for name, facts in FACTS.items() if facts[0] not in REFUSED]
 @pytest.mark.parametrize("name", FACTS)
 def test_inspect(name: str) -> None:
     report = inspected(CONFIGS / f"{name}.json").to_dict()
-    fields = (report["family"], report["rope_type"], report["rope_theta"], report["head_dim"], report["rotary_dim"])
+    fields = (
+        report["family"],
+        report["rope_type"],
+        report["rope_theta"],
+        report["head_dim"],
+        report["rotary_dim"],
+    )
     lengths = (report["original_context"], report["context"])
-    assert (*fields, *lengths, sorted(problem["code"] for problem in report["problems"])) == FACTS[name]
+    assert (*fields, *lengths, sorted(problem["code"] for problem in report["problems"])) == FACTS[
+        name
+    ]
 
 
 @pytest.mark.parametrize("name", sample(list(FACTS), 8))
 def test_plan(name: str) -> None:
-    """Unscaled models get 4 times their trained context; the others are refused, each with its way out."""
+    """Unscaled models get 4 times their trained context; the others are refused, each with its way
+    out.
+    """
     family, kind, *_, trained, _, _ = FACTS[name]
     source = open_source(str(CONFIGS / f"{name}.json"))
     if family in REFUSED:
         with pytest.raises(UnsupportedBake, match="cannot be baked for"):
             make_plan(source, YARN)
     elif kind != "default":
-        with pytest.raises(RopeconvError, match=r"is scaled already .* pass --replace .* --on-top .* or --as-is"):
+        with pytest.raises(
+            RopeconvError, match=r"is scaled already .* pass --replace .* --on-top .* or --as-is"
+        ):
             make_plan(source, YARN)
     else:
         plan = make_plan(source, YARN)
@@ -84,7 +98,9 @@ def test_plan(name: str) -> None:
 @pytest.mark.parametrize("name", sample(BAKED, 5, seed=1))
 @pytest.mark.parametrize("method", ["mixed", "theta"])
 def test_what_is_written_reads_back_alike_in_both_schemas(name: str, method: str) -> None:
-    """transformers 4 (legacy keys), transformers 5 and the precedence of other runtimes see one and the same."""
+    """transformers 4 (legacy keys), transformers 5 and the precedence of other runtimes see one and
+    the same.
+    """
     source = open_source(str(CONFIGS / f"{name}.json"))
     value, encoding = (4.0, "factors") if method == "mixed" else (2e6, "native")
     recipe = recipe_of(method, value, context=4 * FACTS[name][6])
@@ -95,10 +111,16 @@ def test_what_is_written_reads_back_alike_in_both_schemas(name: str, method: str
         readers = [row for row in readers if row.rule_set(family.name).nested]
     specs = [read_spec(plan.result.config, family, reader) for reader in readers]
     assert len({repr((spec.form, spec.local_form)) for spec in specs}) == 1
-    before, after = source.config(), plan.result.config
+    before = source.config()
+    after = plan.result.config
     ours = {"rope", "rotary", "max_position", "original_max", "head_dim", "partial"}
-    for old, new in ((before, after), (before.get("text_config", {}), after.get("text_config", {}))):
-        kept = [key for key in old if key != "text_config" and not any(word in key for word in ours)]
+    for old, new in (
+        (before, after),
+        (before.get("text_config", {}), after.get("text_config", {})),
+    ):
+        kept = [
+            key for key in old if key != "text_config" and not any(word in key for word in ours)
+        ]
         assert [key for key in new if key in kept] == kept, "other keys stay where they were"
         assert all(new[key] == old[key] for key in kept)
 
@@ -107,9 +129,18 @@ def test_what_is_written_reads_back_alike_in_both_schemas(name: str, method: str
     ("model_type", "kind", "factor"),
     [("gpt_oss", "yarn", 32.0), ("apertus", "llama3", 8.0), ("ministral3", "yarn", 16.0)],
 )
-def test_scaling_that_stands_only_in_the_class(tmp_path, model_type: str, kind: str, factor: float) -> None:
-    """A config without any RoPE key: the stock class scales, so the model counts as scaled, and --as-is writes it down."""
-    sizes = {"hidden_size": 128, "num_attention_heads": 2, "num_hidden_layers": 2, "max_position_embeddings": 131072}
+def test_scaling_that_stands_only_in_the_class(
+    tmp_path, model_type: str, kind: str, factor: float
+) -> None:
+    """A config without any RoPE key: the stock class scales, so the model counts as scaled, and
+    --as-is writes it down.
+    """
+    sizes = {
+        "hidden_size": 128,
+        "num_attention_heads": 2,
+        "num_hidden_layers": 2,
+        "max_position_embeddings": 131072,
+    }
     (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type, **sizes}))
     source = open_source(str(tmp_path / "config.json"))
     inspection = inspect_source(source)
@@ -125,8 +156,12 @@ def test_scaling_that_stands_only_in_the_class(tmp_path, model_type: str, kind: 
 
 
 @pytest.mark.parametrize("model_type", ["llama", "mistral", "qwen2"])
-def test_sizes_that_a_wrapper_leaves_to_the_class_of_its_text_model(tmp_path: Path, model_type: str) -> None:
-    """llava-hf/llava-1.5-7b-hf and llava-v1.6-mistral-7b-hf have no hidden_size, and no number of heads or layers."""
+def test_sizes_that_a_wrapper_leaves_to_the_class_of_its_text_model(
+    tmp_path: Path, model_type: str
+) -> None:
+    """llava-hf/llava-1.5-7b-hf and llava-v1.6-mistral-7b-hf have no hidden_size, and no number of
+    heads or layers.
+    """
     from transformers import LlavaConfig
 
     text = {"model_type": model_type, "max_position_embeddings": 4096}
@@ -141,14 +176,15 @@ def test_sizes_that_a_wrapper_leaves_to_the_class_of_its_text_model(tmp_path: Pa
     assert statuses[newest("mlx-lm").key] != "exact", "its ModelArgs require hidden_size"
 
 
-# The parts of multimodal models that a method changes, told apart from those that it leaves: by published configs
+# The parts of multimodal models that a method changes, told apart from those that it leaves: by
+# published configs
 
 
 MORE = DATA / "more_configs"
 NOTES = {
     MORE / "Qwen--Qwen2-VL-7B-Instruct.json": (
-        "methods leave vision_config as it is; time, height and width (mrope_section 16, 24, 24) share the scaled "
-        "frequencies"
+        "methods leave vision_config as it is; time, height and width (mrope_section 16, 24, 24)"
+        " share the scaled frequencies"
     ),
     MORE / "google--gemma-4-26B-A4B.json": "methods leave vision_config as it is",
     MORE / "moonshotai--Kimi-K2.5.json": "methods leave vision_config as it is",
@@ -165,7 +201,9 @@ def test_the_note_on_a_published_config(path: Path) -> None:
 def test_several_towers_of_an_omni_model() -> None:
     parts = {"text_config": {}, "vision_config": {}, "audio_config": {}, "quantization_config": {}}
     for config in (parts, {"thinker_config": parts, "talker_config": {}}):
-        assert modality_note(config, ()) == "methods leave vision_config and audio_config as they are"
+        assert (
+            modality_note(config, ()) == "methods leave vision_config and audio_config as they are"
+        )
 
 
 def test_a_bake_does_what_the_note_says(tmp_path: Path) -> None:
@@ -178,10 +216,21 @@ def test_a_bake_does_what_the_note_says(tmp_path: Path) -> None:
     assert NOTES[source] in plan.notes
     (tmp_path / "baked").mkdir()
     write_config(plan, tmp_path / "baked")
-    baked, before = (json.loads(path.read_text()) for path in (tmp_path / "baked" / "config.json", source))
+    baked, before = (
+        json.loads(path.read_text()) for path in (tmp_path / "baked" / "config.json", source)
+    )
     assert baked["vision_config"] == before["vision_config"]
-    places, sections = (8, 16, 24), (16, 24, 24)  # of one token in time, height and width, and their pairs
-    position = torch.tensor([place for place, pairs in zip(places, sections, strict=True) for _ in range(pairs)])
+    places, sections = (
+        (8, 16, 24),
+        (
+            16,
+            24,
+            24,
+        ),
+    )  # of one token in time, height and width, and their pairs
+    position = torch.tensor(
+        [place for place, pairs in zip(places, sections, strict=True) for _ in range(pairs)]
+    )
     for scale, config in ((1, before), (4, baked)):
         rotary = Qwen2VLRotaryEmbedding(Qwen2VLConfig(**config).text_config)
         cosines = rotary(torch.zeros(1, 1, 8), torch.tensor(places)[:, None, None])[0][0, 0]

@@ -1,4 +1,6 @@
-"""What people type for a model: pages of the Hub, Modelfiles, adapters, folders of GGUF files, pickled weights."""
+"""What people type for a model: pages of the Hub, Modelfiles, adapters, folders of GGUF files,
+pickled weights.
+"""
 
 import json
 from collections.abc import Callable, Iterator
@@ -30,9 +32,13 @@ PAGES = {
     "https://huggingface.co/me/m-GGUF/resolve/v1/q/m.gguf?download=true": "me/m-GGUF@v1/q/m.gguf",
 }
 OTHERS = (
-    "Qwen/Qwen3-8B", "./folder", "hf://Qwen/Qwen3-8B", "https://example.com/Qwen/Qwen3-8B",
-    "https://huggingface.co.evil.com/a/b", "https://huggingface.co/datasets/a/b",
-)  # fmt: skip
+    "Qwen/Qwen3-8B",
+    "./folder",
+    "hf://Qwen/Qwen3-8B",
+    "https://example.com/Qwen/Qwen3-8B",
+    "https://huggingface.co.evil.com/a/b",
+    "https://huggingface.co/datasets/a/b",
+)
 
 
 @pytest.mark.parametrize(("typed", "taken"), [*PAGES.items(), *zip(OTHERS, OTHERS, strict=True)])
@@ -43,11 +49,22 @@ def test_pages_of_the_hub(typed: str, taken: str) -> None:
 @pytest.mark.parametrize(
     "typed",
     [
-        "a/..", "a/b@..", "a/b@../../c", "a/b/../c.gguf", "a/b@v/../c.gguf", "a/b//c.gguf", "a/b@v/./c.gguf", "hf://a/..",
-        "a--b/c", "a/b.git", f"a/{'b' * 97}", "https://huggingface.co/a/b/tree/..%2F..",
-        "https://huggingface.co/a/b/blob/..%2F../c.gguf", "https://hf.co/a/b/resolve/main/../c.gguf",
+        "a/..",
+        "a/b@..",
+        "a/b@../../c",
+        "a/b/../c.gguf",
+        "a/b@v/../c.gguf",
+        "a/b//c.gguf",
+        "a/b@v/./c.gguf",
+        "hf://a/..",
+        "a--b/c",
+        "a/b.git",
+        f"a/{'b' * 97}",
+        "https://huggingface.co/a/b/tree/..%2F..",
+        "https://huggingface.co/a/b/blob/..%2F../c.gguf",
+        "https://hf.co/a/b/resolve/main/../c.gguf",
     ],
-)  # fmt: skip
+)
 def test_what_the_hub_cannot_have_is_a_sentence(typed: str) -> None:
     with pytest.raises(BadSource, match="is not an address on the Hub; write owner/name"):
         open_source(typed)
@@ -56,7 +73,10 @@ def test_what_the_hub_cannot_have_is_a_sentence(typed: str) -> None:
 @pytest.mark.parametrize(
     ("typed", "words"),
     [
-        ("https://example.com/m.gguf", "is not the address of a model on huggingface.co; download it"),
+        (
+            "https://example.com/m.gguf",
+            "is not the address of a model on huggingface.co; download it",
+        ),
         ("https://huggingface.co/datasets/a/b", "is not the address of a model"),
         ("hf.co/me/m-GGUF:Q4_K_M", "give the file itself, me/m-GGUF/FILE-Q4_K_M.gguf"),
         ("me/m-GGUF:Q4_K_M", "give the file itself, me/m-GGUF/FILE-Q4_K_M.gguf"),
@@ -77,7 +97,10 @@ def test_a_modelfile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file.write_text("from hf.co/me/m\n")
     assert resolved(str(file)) == "me/m"
     for text, words in (
-        ("FROM llama3.2\n", r"is FROM 'llama3\.2', which is not a file next to it.*`ollama pull llama3\.2`"),
+        (
+            "FROM llama3.2\n",
+            r"is FROM 'llama3\.2', which is not a file next to it.*`ollama pull llama3\.2`",
+        ),
         ("PARAMETER num_ctx 64\n", "has no FROM line"),
     ):
         file.write_text(text)
@@ -86,8 +109,12 @@ def test_a_modelfile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_adapter_names_its_base_model(tmp_path: Path) -> None:
-    (tmp_path / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "Qwen/Qwen3-8B"}))
-    with pytest.raises(BadSource, match=r"is a PEFT adapter.*bake its base model \('Qwen/Qwen3-8B'\)"):
+    (tmp_path / "adapter_config.json").write_text(
+        json.dumps({"base_model_name_or_path": "Qwen/Qwen3-8B"})
+    )
+    with pytest.raises(
+        BadSource, match=r"is a PEFT adapter.*bake its base model \('Qwen/Qwen3-8B'\)"
+    ):
         open_source(str(tmp_path)).config()
     (tmp_path / "adapter_config.json").write_text("{}")
     with pytest.raises(BadSource, match="which it does not name"):
@@ -97,13 +124,21 @@ def test_an_adapter_names_its_base_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [
-        ("model_index.json", '{"_class_name": "WanPipeline"}', "is a pipeline of diffusers; image and video models"),
+        (
+            "model_index.json",
+            '{"_class_name": "WanPipeline"}',
+            "is a pipeline of diffusers; image and video models",
+        ),
         (
             "config.json",
             '{"_class_name": "FluxTransformer2DModel"}',
             "'FluxTransformer2DModel' in diffusers; image and",
         ),
-        ("config.json", '{"_class_name": "WanModel", "model_type": "t2v"}', "'WanModel' in diffusers; image and"),
+        (
+            "config.json",
+            '{"_class_name": "WanModel", "model_type": "t2v"}',
+            "'WanModel' in diffusers; image and",
+        ),
         ("config.json", "{}", "has no model_type"),
     ],
 )
@@ -115,7 +150,9 @@ def test_a_model_of_images_is_told_from_a_config_that_lacks_a_key(
         open_source(str(tmp_path)).family()
 
 
-@pytest.mark.parametrize("tensor", ["model.diffusion_model.double_blocks.0.img_mod.weight", "patch_embedding.weight"])
+@pytest.mark.parametrize(
+    "tensor", ["model.diffusion_model.double_blocks.0.img_mod.weight", "patch_embedding.weight"]
+)
 def test_a_video_model_in_a_single_file(tensor: str, tmp_path: Path) -> None:
     file = tmp_path / "model.safetensors"
     save_file({tensor: np.zeros(2, np.float32)}, file)
@@ -126,7 +163,9 @@ def test_a_video_model_in_a_single_file(tensor: str, tmp_path: Path) -> None:
         open_source(str(file))
 
 
-def test_pickled_weights_are_copied_where_only_the_config_changes(llama: Path, tmp_path: Path) -> None:
+def test_pickled_weights_are_copied_where_only_the_config_changes(
+    llama: Path, tmp_path: Path
+) -> None:
     import torch
     from safetensors.torch import load_file
 
@@ -135,11 +174,16 @@ def test_pickled_weights_are_copied_where_only_the_config_changes(llama: Path, t
     (llama / "model.safetensors").unlink()
     out = apply(make_plan(llama, YARN, tmp_path / "out"))
     assert (out / "pytorch_model.bin").read_bytes() == (llama / "pytorch_model.bin").read_bytes()
-    with pytest.raises(BadSource, match=r"pytorch_model\.bin is a pickle, .*pass --trust-remote-code"):
+    with pytest.raises(
+        BadSource, match=r"pytorch_model\.bin is a pickle, .*pass --trust-remote-code"
+    ):
         validate(out, llama, device="cpu", tokens=64)
     assert validate(out, llama, device="cpu", tokens=64, trust_remote_code=True).agrees
     for encoding in ("weights", "buffers"):
-        words = r"only as pickle \(pytorch_model\.bin\), .*pass --encoding native or factors, or load it once"
+        words = (
+            r"only as pickle \(pytorch_model\.bin\), .*pass --encoding native or factors, or load"
+            r" it once"
+        )
         with pytest.raises(BadSource, match=words):
             make_plan(llama, YARN, tmp_path / "other", encoding=encoding)
 
@@ -152,7 +196,9 @@ MODEL = "model.safetensors"
 
 @pytest.fixture
 def hub(llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    """A Hub with one Llama, with its weights in two formats, which this process and commands talk to."""
+    """A Hub with one Llama, with its weights in two formats, which this process and commands talk
+    to.
+    """
     (llama / "pytorch_model.bin").write_bytes(b"x" * 10_000)
     (llama / "tokenizer_config.json").write_text('{"model_max_length": 64}')
     with serving() as running:
@@ -176,7 +222,11 @@ def online(process: Run, hub: Hub, tmp_path: Path) -> Callable[..., Done]:
 
 def test_planning_fetches_only_small_files(online: Callable[..., Done], hub: Hub) -> None:
     plan = json.loads(online("apply", "me/tiny", "--yarn", "4", "--dry-run", "--json").stdout)
-    assert plan["source"] == {"reference": "me/tiny", "kind": "hub", "commit": hub.commit("me/tiny")}
+    assert plan["source"] == {
+        "reference": "me/tiny",
+        "kind": "hub",
+        "commit": hub.commit("me/tiny"),
+    }
     assert (plan["out"], plan["skipped"]) == ("tiny-yarn4", ["pytorch_model.bin"])
     assert set(hub.sent) == {"config.json", "generation_config.json", "tokenizer_config.json"}
 
@@ -186,12 +236,17 @@ def problems(reference: str) -> list[dict[str, Any]]:
 
 
 def test_inspect_reads_the_beginning_of_a_large_tokenizer(hub: Hub, llama: Path) -> None:
-    text = '{"version": "1.0", "truncation": {"max_length": 32}, "model": {"vocab": {"' + "x" * (4 << 20) + '": 0}}}'
+    text = (
+        '{"version": "1.0", "truncation": {"max_length": 32}, "model": {"vocab": {"'
+        + "x" * (4 << 20)
+        + '": 0}}}'
+    )
     (llama / "tokenizer.json").write_text(text)
     (llama / "generation_config.json").write_text('{"max_length": 16}')
     assert [problem["message"].split(", below")[0] for problem in problems("me/tiny")] == [
-        "generation_config.json has max_length = 16", "tokenizer.json has truncation.max_length = 32",
-    ]  # fmt: skip
+        "generation_config.json has max_length = 16",
+        "tokenizer.json has truncation.max_length = 32",
+    ]
     assert 0 < hub.sent["tokenizer.json"] < len(text) // 10
 
 
@@ -202,13 +257,18 @@ def test_applying_fetches_the_rest_once_without_pickles(
     hub.dropped = 1
     out = apply(make_plan("me/tiny", YARN, tmp_path / "out"))
     assert hub.dropped == 0
-    arrived, source = hashes(out), hashes(llama)
+    arrived = hashes(out)
+    source = hashes(llama)
     assert arrived[MODEL] == source[MODEL]
     assert "pytorch_model.bin" not in {*arrived, *hub.sent}
     receipt = json.loads((out / "ropeconv.json").read_text())
     assert receipt["source"] == {
-        "name": "tiny", "reference": "me/tiny", "kind": "hub", "commit": hub.commit("me/tiny"), "family": "",
-    }  # fmt: skip
+        "name": "tiny",
+        "reference": "me/tiny",
+        "kind": "hub",
+        "commit": hub.commit("me/tiny"),
+        "family": "",
+    }
     assert {file["name"]: file["sha256"] for file in receipt["files"]}[MODEL] == source[MODEL]
     sent = dict(hub.sent)
     apply(make_plan("me/tiny", recipe_of("linear", 4.0), tmp_path / "again"))
@@ -230,7 +290,12 @@ def test_applying_fetches_the_rest_once_without_pickles(
     ],
 )
 def test_what_cannot_be_had(
-    reference: str, words: str, hub: Hub, llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    reference: str,
+    words: str,
+    hub: Hub,
+    llama: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "")
     monkeypatch.chdir(tmp_path)

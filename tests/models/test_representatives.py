@@ -1,4 +1,6 @@
-"""Families: their files name the tensors of transformers, and the default run covers every key of their schema."""
+"""Families: their files name the tensors of transformers, and the default run covers every key of
+their schema.
+"""
 
 import functools
 import typing
@@ -23,15 +25,20 @@ hints_of = functools.cache(typing.get_type_hints)
 
 
 def keys(facts: msgspec.Struct, prefix: str = "") -> Iterator[str]:
-    """The dotted keys that a family gives another value than the default; with the value where a key names a case."""
+    """The dotted keys that a family gives another value than the default; with the value where a
+    key names a case.
+    """
     hints = hints_of(type(facts))
     for field in msgspec.structs.fields(facts):
-        value, name = getattr(facts, field.name), prefix + field.name
+        value = getattr(facts, field.name)
+        name = prefix + field.name
         factory = field.default_factory
         default = field.default if factory is msgspec.NODEFAULT else factory()
         if value == default or name in DESCRIPTIONS:
             continue
-        yield f"{name} = {value}" if typing.get_origin(hints[field.name]) is typing.Literal else name
+        yield (
+            f"{name} = {value}" if typing.get_origin(hints[field.name]) is typing.Literal else name
+        )
         for part in value if isinstance(value, tuple) else (value,):
             if isinstance(part, msgspec.Struct):
                 yield from keys(part, f"{name}.")
@@ -85,9 +92,15 @@ def test_projections_and_norms_are_where_the_file_says(
     parts += further
     for part in parts:
         places = [prefix + part for layer in range(4) for prefix in layer_prefixes(layer, family)]
-        part_names = [name for name in names if name.startswith(tuple(f"{place}." for place in places))]
+        part_names = [
+            name for name in names if name.startswith(tuple(f"{place}." for place in places))
+        ]
         assert [name for name in part_names if name.endswith("weight")], part
-        assert weights.bias or part in further or not [name for name in part_names if name.endswith("bias")], part
+        assert (
+            weights.bias
+            or part in further
+            or not [name for name in part_names if name.endswith("bias")]
+        ), part
 
 
 def test_every_family_has_a_source_and_a_place_for_its_projections() -> None:

@@ -1,4 +1,6 @@
-"""Families of the user: TOML files that say what those of the package say, or an error that names file and field."""
+"""Families of the user: TOML files that say what those of the package say, or an error that names
+file and field.
+"""
 
 import json
 import shutil
@@ -65,7 +67,10 @@ def test_a_file_is_a_family_and_says_where_it_is_from(place: Path) -> None:
         ("name = ", "Invalid value"),
         (LLAMA_LIKE.replace('name = "mine"\n', "", 1), "missing required field `name`"),
         (LLAMA_LIKE + 'qq = "x"\n', "unknown field `qq` - at `$.weights`"),
-        (LLAMA_LIKE.replace("context = 64", 'context = "64"'), "got `str` - at `$.defaults.context`"),
+        (
+            LLAMA_LIKE.replace("context = 64", 'context = "64"'),
+            "got `str` - at `$.defaults.context`",
+        ),
         (LLAMA_LIKE.replace("context = 64", "context = -1"), "`defaults` is invalid"),
         (LLAMA_LIKE.replace("context = 64", "hidden = 0"), "`defaults` is invalid"),
         (LLAMA_LIKE.replace("context = 64", "theta = nan"), "`defaults.theta` is invalid"),
@@ -74,11 +79,14 @@ def test_a_file_is_a_family_and_says_where_it_is_from(place: Path) -> None:
         (LLAMA_LIKE + "[layers]\nblocks = 2\n", "`weights.layer` is invalid"),
         (LLAMA_LIKE + "[layers]\nblocks = 0\n", "`layers.blocks` is invalid"),
         (LLAMA_LIKE.replace('name = "mine"', 'name = "../mine"'), "`name` is invalid"),
-        (LLAMA_LIKE.replace("[defaults]", 'origin = "elsewhere"\n[defaults]'), "`origin` is invalid"),
+        (
+            LLAMA_LIKE.replace("[defaults]", 'origin = "elsewhere"\n[defaults]'),
+            "`origin` is invalid",
+        ),
         ("x = " + "[" * 5000, "is not a family description"),
         ("#" * (LONGEST + 1), "is longer than 65,536 bytes"),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_file_is_named_with_its_field(place: Path, text: str, words: str) -> None:
     with pytest.raises(BadSource) as refused:
         read(place, text)
@@ -90,11 +98,19 @@ def test_a_wrong_file_is_named_with_its_field(place: Path, text: str, words: str
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (('name = "mine"', 'name = "llama"'), "describes the family 'llama', which the package already defines"),
-        (('["mine"]', '["mine", "qwen3"]'), "describes the model_type 'qwen3', which the package already defines"),
+        (
+            ('name = "mine"', 'name = "llama"'),
+            "describes the family 'llama', which the package already defines",
+        ),
+        (
+            ('["mine"]', '["mine", "qwen3"]'),
+            "describes the model_type 'qwen3', which the package already defines",
+        ),
     ],
 )
-def test_no_file_replaces_a_family_of_the_package(place: Path, change: tuple[str, str], words: str) -> None:
+def test_no_file_replaces_a_family_of_the_package(
+    place: Path, change: tuple[str, str], words: str
+) -> None:
     with pytest.raises(BadSource, match=f"{words}; choose another name and other model_types"):
         read(place, LLAMA_LIKE.replace(*change))
 
@@ -111,19 +127,28 @@ def test_the_commands_know_it_and_say_what_could_not_be_compared(
 ) -> None:
     (place / "mine.toml").write_text(LLAMA_LIKE)
     listed = json.loads(process("list", "families", "--json").stdout)["families"]
-    assert {row["name"]: row["origin"] for row in listed if row["origin"]} == {"mine": str(place / "mine.toml")}
+    assert {row["name"]: row["origin"] for row in listed if row["origin"]} == {
+        "mine": str(place / "mine.toml")
+    }
     data = json.loads(process("inspect", mine, "--json").stdout)
     statuses = {row["runtime"]: row["status"] for row in data["runtimes"]}
-    assert (data["family"], statuses.pop("transformers@5.21"), set(statuses.values())) == ("mine", "exact", {"unknown"})
+    assert (data["family"], statuses.pop("transformers@5.21"), set(statuses.values())) == (
+        "mine",
+        "exact",
+        {"unknown"},
+    )
     done = process("apply", mine, "--yarn", "4", "-o", "out")
     assert done.returncode == 0, done.stderr
-    compared = "does not have this model type, so nothing was compared with" in " ".join(done.stderr.split())
+    compared = "does not have this model type, so nothing was compared with" in " ".join(
+        done.stderr.split()
+    )
     assert compared is Probe.available()
     written = json.loads((tmp_path / "out" / "config.json").read_text())
     assert (written["model_type"], written["rope_scaling"]["rope_type"]) == ("mine", "yarn")
 
 
-# `--family`: a model type that nobody knows is treated as a family, which is said, recorded and checked
+# `--family`: a model type that nobody knows is treated as a family, which is said, recorded and
+# checked
 
 
 Tiny = Callable[[str], Path]
@@ -137,7 +162,11 @@ def stand_in(tiny: Tiny, tmp_path: Path) -> Callable[[str], Path]:
     def make(model_type: str) -> Path:
         folder = tmp_path / model_type
         shutil.copytree(tiny(STAND_INS[model_type]), folder)
-        edit(folder, "config.json", lambda config: config.update(model_type=model_type, architectures=None))
+        edit(
+            folder,
+            "config.json",
+            lambda config: config.update(model_type=model_type, architectures=None),
+        )
         return folder
 
     return make
@@ -146,8 +175,14 @@ def stand_in(tiny: Tiny, tmp_path: Path) -> Callable[[str], Path]:
 @pytest.mark.parametrize(
     ("model_type", "words"),
     [
-        ("renamed_deepseek", ["treated as deepseek_v3", "(2i, 2i + 1)", "kv_a_proj_with_mqa", "every layer"]),
-        ("renamed_llama", ["treated as llama", "(i, i + r/2)", "self_attn.q_proj and self_attn.k_proj"]),
+        (
+            "renamed_deepseek",
+            ["treated as deepseek_v3", "(2i, 2i + 1)", "kv_a_proj_with_mqa", "every layer"],
+        ),
+        (
+            "renamed_llama",
+            ["treated as llama", "(i, i + r/2)", "self_attn.q_proj and self_attn.k_proj"],
+        ),
     ],
 )
 def test_what_is_assumed_is_what_the_file_of_the_family_says(
@@ -170,11 +205,17 @@ def test_what_is_assumed_is_what_the_file_of_the_family_says(
     [("renamed_deepseek", MIXED), pytest.param("renamed_llama", YARN, marks=pytest.mark.nightly)],
 )
 def test_it_is_baked_checked_and_brought_back_without_naming_the_family_again(
-    model_type: str, recipe: Recipe, stand_in: Callable[[str], Path], tmp_path: Path, shared_probe: Probe
+    model_type: str,
+    recipe: Recipe,
+    stand_in: Callable[[str], Path],
+    tmp_path: Path,
+    shared_probe: Probe,
 ) -> None:
     folder = stand_in(model_type)
     before = (folder / "config.json").read_text()
-    plan = make_plan(open_source(str(folder), STAND_INS[model_type]), recipe, Target(out=tmp_path / "baked"))
+    plan = make_plan(
+        open_source(str(folder), STAND_INS[model_type]), recipe, Target(out=tmp_path / "baked")
+    )
     assert any("is treated as" in note for note in plan.notes)
     done = apply(plan, probe=shared_probe)
     assert done.check is not None
@@ -191,23 +232,39 @@ def test_it_is_baked_checked_and_brought_back_without_naming_the_family_again(
 
 
 PUBLISHED = {
-    "deepseek-ai--DeepSeek-V3": "deepseek_v3", "Qwen--Qwen2-7B": "qwen2", "01-ai--Yi-34B": "llama",
-    "meta-llama--Llama-3.2-1B-Instruct": "llama", "openai--gpt-oss-20b": "gpt_oss",
-}  # fmt: skip
+    "deepseek-ai--DeepSeek-V3": "deepseek_v3",
+    "Qwen--Qwen2-7B": "qwen2",
+    "01-ai--Yi-34B": "llama",
+    "meta-llama--Llama-3.2-1B-Instruct": "llama",
+    "openai--gpt-oss-20b": "gpt_oss",
+}
 FEWEST = {
-    "hidden_size": 2048, "intermediate_size": 8192, "num_attention_heads": 32, "num_hidden_layers": 16,
-    "num_key_value_heads": 8, "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "vocab_size": 128256, "hidden_act": "silu",
-}  # fmt: skip
+    "hidden_size": 2048,
+    "intermediate_size": 8192,
+    "num_attention_heads": 32,
+    "num_hidden_layers": 16,
+    "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 500000.0,
+    "vocab_size": 128256,
+    "hidden_act": "silu",
+}
 
 
 @pytest.mark.parametrize(("name", "family"), PUBLISHED.items())
-def test_an_unknown_model_type_gets_the_family_that_fits_as_a_suggestion(name: str, family: str) -> None:
+def test_an_unknown_model_type_gets_the_family_that_fits_as_a_suggestion(
+    name: str, family: str
+) -> None:
     config = json.loads((CONFIGS / f"{name}.json").read_text())
     for classes in (config["architectures"], None):
-        with pytest.raises(UnknownModelType, match=f"its fields are those of .*: pass --family {family} "):
+        with pytest.raises(
+            UnknownModelType, match=f"its fields are those of .*: pass --family {family} "
+        ):
             detect({**config, "model_type": "something_new", "architectures": classes})
     sentence = suggestion({**FEWEST, "model_type": "new"}, {})
-    assert "pass --family llama to treat it as that, where pairs (i, i + r/2) rotate, and" in sentence
+    assert (
+        "pass --family llama to treat it as that, where pairs (i, i + r/2) rotate, and" in sentence
+    )
 
 
 TENSORS = "model.layers.0.self_attn."
@@ -230,15 +287,21 @@ def test_tensors_decide_between_families_with_the_same_fields(
 
 
 def test_the_commands_take_it(stand_in: Callable[[str], Path], tmp_path: Path) -> None:
-    folder, family = stand_in("renamed_deepseek"), ("--family", "deepseek_v3")
+    folder = stand_in("renamed_deepseek")
+    family = ("--family", "deepseek_v3")
     command(tmp_path, "inspect", folder, code=1)
     near = command(tmp_path, "inspect", folder, "--family", "deepsek_v3", code=2).stderr
     assert "--family deepsek_v3 is not known; did you mean deepseek_v3" in near
     document = json.loads(command(tmp_path, "inspect", folder, *family, "--json", code=0).stdout)
-    assert (document["family"], document["mla"], document["layout"]) == ("deepseek_v3", True, "interleaved")
+    assert (document["family"], document["mla"], document["layout"]) == (
+        "deepseek_v3",
+        True,
+        "interleaved",
+    )
     for words in (
-        ("apply", folder, "--yarn", "4", "-o", "out", "--dry-run"), ("advise", folder, "--context", "256"),
+        ("apply", folder, "--yarn", "4", "-o", "out", "--dry-run"),
+        ("advise", folder, "--context", "256"),
         ("compare", folder, folder),
-    ):  # fmt: skip
+    ):
         process = command(tmp_path, *words, *family, code=0)
         assert "is treated as deepseek_v3" in " ".join((process.stdout + process.stderr).split())

@@ -1,6 +1,7 @@
 """A real model is inspected, converted, baked in three encodings, and validated.
 
-`scripts/test --all` runs this by itself, since the weights take half a gigabyte. `test_patched_gguf.py` has its GGUF.
+`scripts/test --all` runs this by itself, since the weights take half a gigabyte.
+`test_patched_gguf.py` has its GGUF.
 """
 
 from pathlib import Path
@@ -43,13 +44,19 @@ def patched(real: RealModel) -> TransformersEngine:
     return TransformersEngine.load(real.checkpoint, DeviceSpec("cpu", "float32"))
 
 
-@pytest.mark.parametrize(("method", "encoding"), [("yarn", "native"), ("mixed", "factors"), ("yarn", "weights")])
+@pytest.mark.parametrize(
+    ("method", "encoding"), [("yarn", "native"), ("mixed", "factors"), ("yarn", "weights")]
+)
 def test_transformers_computes_the_same_from_a_baked_checkpoint_and_a_patched_model(
     method: str, encoding: str, real: RealModel, patched: TransformersEngine, tmp_path: Path
 ) -> None:
-    plan = make_plan(real.checkpoint, Recipe(REGISTRY[method](4.0)), tmp_path / "baked", encoding=encoding)
+    plan = make_plan(
+        real.checkpoint, Recipe(REGISTRY[method](4.0)), tmp_path / "baked", encoding=encoding
+    )
     assert plan.result.encoding == encoding
-    stock = TransformersEngine.load(apply(plan, link=True, fsync=False), DeviceSpec("cpu", "float32"))
+    stock = TransformersEngine.load(
+        apply(plan, link=True, fsync=False), DeviceSpec("cpu", "float32")
+    )
     tokenizer = AutoTokenizer.from_pretrained(real.checkpoint)
     ids = tokenizer((real.texts / "class.txt").read_text("utf-8")).input_ids[:160]
     targets = range(1, len(ids))

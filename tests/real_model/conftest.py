@@ -1,4 +1,6 @@
-"""The real model, which is fetched on first use; where it cannot be had, its tests are skipped with the reason."""
+"""The real model, which is fetched on first use; where it cannot be had, its tests are skipped with
+the reason.
+"""
 
 from pathlib import Path
 

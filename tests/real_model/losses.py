@@ -1,7 +1,7 @@
 """What methods do to a real model at short lengths, in transformers and in llama.cpp.
 
-`scripts/test` runs this by itself. Nothing in it is trained: these are the losses that an extension costs where a model
-needs none.
+`scripts/test` runs this by itself. Nothing in it is trained: these are the losses that an extension
+costs where a model needs none.
 """
 
 from collections.abc import Iterator
@@ -25,17 +25,23 @@ LENGTH = 768
 
 @pytest.fixture(scope="module")
 def runner(real: RealModel) -> Iterator[Runner]:
-    with open_runner(RunnerRequest(str(real.checkpoint), parse_rows(ROWS), device="cpu", dtype="float32")) as (
+    with open_runner(
+        RunnerRequest(str(real.checkpoint), parse_rows(ROWS), device="cpu", dtype="float32")
+    ) as (
         opened,
         _,
     ):
         yield opened
 
 
-def evaluation(runner: Runner, real: RealModel, rows: str, measure: str, sizes: EvaluationSizes) -> Evaluation:
+def evaluation(
+    runner: Runner, real: RealModel, rows: str, measure: str, sizes: EvaluationSizes
+) -> Evaluation:
     names = [str(real.texts / f"{name}.txt") for name in ("typesseq", "specialnames", "class")]
     measures = parse_measures(measure)
-    return Evaluation(parse_rows(rows), measures, tokenized(read_files(names), runner.tokenizer), sizes, runner)
+    return Evaluation(
+        parse_rows(rows), measures, tokenized(read_files(names), runner.tokenizer), sizes, runner
+    )
 
 
 def run(experiment: Evaluation, folder: Path) -> dict[str, list[Observation]]:
@@ -44,7 +50,10 @@ def run(experiment: Evaluation, folder: Path) -> dict[str, list[Observation]]:
 
 
 def losses(observations: dict[str, list[Observation]]) -> dict[str, float]:
-    return {row: float(np.mean([observation.value for observation in series])) for row, series in observations.items()}
+    return {
+        row: float(np.mean([observation.value for observation in series]))
+        for row, series in observations.items()
+    }
 
 
 @pytest.fixture(scope="module")
@@ -52,11 +61,15 @@ def measured(
     runner: Runner, real: RealModel, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Evaluation, dict[str, float]]:
     """Six rows over one window, and the mean loss of each."""
-    experiment = evaluation(runner, real, ROWS, "position", EvaluationSizes((LENGTH,), runner.trained, windows=1))
+    experiment = evaluation(
+        runner, real, ROWS, "position", EvaluationSizes((LENGTH,), runner.trained, windows=1)
+    )
     return experiment, losses(run(experiment, tmp_path_factory.mktemp("losses")))
 
 
-def test_the_order_of_the_methods_is_the_one_that_is_known(measured: tuple[Evaluation, dict[str, float]]) -> None:
+def test_the_order_of_the_methods_is_the_one_that_is_known(
+    measured: tuple[Evaluation, dict[str, float]],
+) -> None:
     loss = measured[1]
     assert list(loss) == ROWS.split(",")
     assert loss["base"] == min(loss.values())
@@ -71,7 +84,9 @@ def test_llama_cpp_measures_the_same_with_the_quantised_file(
 ) -> None:
     here = measured[1]
     with open_runner(RunnerRequest(str(real.gguf), [])) as (runner, _):
-        experiment = evaluation(runner, real, ROWS, "position", EvaluationSizes((LENGTH,), runner.trained, windows=1))
+        experiment = evaluation(
+            runner, real, ROWS, "position", EvaluationSizes((LENGTH,), runner.trained, windows=1)
+        )
         there = losses(run(experiment, tmp_path))
     assert list(there) == list(here)
     assert [np.exp(there[row] - here[row]) for row in here] == pytest.approx([1.0] * 6, abs=0.01)

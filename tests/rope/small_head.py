@@ -1,4 +1,6 @@
-"""A model with a head of 8 dimensions, whose frequencies can be written down, and schedules for it."""
+"""A model with a head of 8 dimensions, whose frequencies can be written down, and schedules for
+it.
+"""
 
 from typing import Any
 
@@ -13,8 +15,12 @@ THETA, TRAINED = 10000.0, 4096
 
 def spec(**changes: Any) -> RopeSpec:
     given = {
-        "head_dim": 8, "rotary_dim": 8, "form": Plain(THETA), "original_context": TRAINED, "context": TRAINED,
-    }  # fmt: skip
+        "head_dim": 8,
+        "rotary_dim": 8,
+        "form": Plain(THETA),
+        "original_context": TRAINED,
+        "context": TRAINED,
+    }
     return RopeSpec(**{**given, **changes})
 
 

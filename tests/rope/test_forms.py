@@ -1,4 +1,6 @@
-"""Closed forms against the installed transformers, and models whose slowest pairs stand still (p-RoPE)."""
+"""Closed forms against the installed transformers, and models whose slowest pairs stand still
+(p-RoPE).
+"""
 
 import math
 from dataclasses import replace
@@ -27,7 +29,9 @@ from ..support.baking import recipe_of
 
 
 def of_transformers(head_dim: int, **rope: Any) -> Vector:
-    """What the installed transformers computes from a rope_parameters of a Llama, float64 [head_dim / 2]."""
+    """What the installed transformers computes from a rope_parameters of a Llama, float64 [head_dim
+    / 2].
+    """
     from transformers import LlamaConfig
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
@@ -40,19 +44,29 @@ def of_transformers(head_dim: int, **rope: Any) -> Vector:
 @pytest.mark.parametrize(("low", "high"), [(1.0, 1.0), (2.5, 2.5), (4.0, 1.0)])
 @pytest.mark.parametrize("original", [64, 8192])
 def test_llama3_without_a_ramp_is_a_step(low: float, high: float, original: int) -> None:
-    """Also where the two factors are the wrong way round, which transformers warns about and computes."""
+    """Also where the two factors are the wrong way round, which transformers warns about and
+    computes.
+    """
     form = Llama3(5e5, 16.0, original, low, high)
-    rope = {"low_freq_factor": low, "high_freq_factor": high, "original_max_position_embeddings": original}
+    rope = {
+        "low_freq_factor": low,
+        "high_freq_factor": high,
+        "original_max_position_embeddings": original,
+    }
     expected = of_transformers(64, rope_type="llama3", rope_theta=5e5, factor=16.0, **rope)
     np.testing.assert_allclose(form.inv_freq(64), expected, rtol=4e-6)
     turns = original * base_inv_freq(5e5, 64) / math.tau
-    np.testing.assert_allclose(base_inv_freq(5e5, 64) / form.inv_freq(64), np.where(turns < low, 16.0, 1.0))
+    np.testing.assert_allclose(
+        base_inv_freq(5e5, 64) / form.inv_freq(64), np.where(turns < low, 16.0, 1.0)
+    )
 
 
 @pytest.mark.parametrize("factor", [1.0, 4.0])
 @pytest.mark.parametrize("head_dim", [64, 80, 96, 128])
 def test_every_share_of_a_head_is_that_of_transformers(head_dim: int, factor: float) -> None:
-    """Also where 2k / head_dim times head_dim is a little below 2k, which transformers cuts to a pair fewer."""
+    """Also where 2k / head_dim times head_dim is a little below 2k, which transformers cuts to a
+    pair fewer.
+    """
     for rotating in range(head_dim // 2):
         form = Proportional(1e4, factor, share(rotating, head_dim))
         rope = {"partial_rotary_factor": form.partial_rotary_factor, "factor": factor}
@@ -67,25 +81,37 @@ def prope(theta: float, pairs: int, rotating: int, factor: float = 1.0) -> Vecto
     return vector
 
 
-FACTOR_1, FACTOR_4 = prope(1e4, 32, 8), prope(1e4, 32, 8, 4.0)
+FACTOR_1 = prope(1e4, 32, 8)
+FACTOR_4 = prope(1e4, 32, 8, 4.0)
 
 
 @pytest.mark.parametrize(
     ("vector", "theta", "expected"),
     [
-        (FACTOR_1, 1e4, Proportional(1e4, 1.0, 0.25)), (FACTOR_4, 1e4, Proportional(1e4, 4.0, 0.25)),
-        (prope(3e6, 32, 8), 1e4, Proportional(3e6, 1.0, 0.25)), (np.zeros(32), 1e4, Proportional(1e4, 1.0, 0.0)),
+        (FACTOR_1, 1e4, Proportional(1e4, 1.0, 0.25)),
+        (FACTOR_4, 1e4, Proportional(1e4, 4.0, 0.25)),
+        (prope(3e6, 32, 8), 1e4, Proportional(3e6, 1.0, 0.25)),
+        (np.zeros(32), 1e4, Proportional(1e4, 1.0, 0.0)),
         (FACTOR_1.astype(np.float32).astype(np.float64), 1e4, Proportional(1e4, 1.0, 0.25)),
         (FACTOR_1 + 1.1e-7 * (np.arange(32) == 0), 1e4, Proportional(1e4, 1.0, 0.25)),
         (FACTOR_1 - 1.1e-7 * (np.arange(32) == 0), 1e4, Proportional(1e4, 1.0, 0.25)),
-        (np.array([0.25, 0.0]), 1e4, Proportional(1e4, 4.0, 0.5)),  # one pair says nothing of a base
+        (
+            np.array([0.25, 0.0]),
+            1e4,
+            Proportional(1e4, 4.0, 0.5),
+        ),  # one pair says nothing of a base
         (np.array([0.5, 0.5, 0.0]), 1.0, Proportional(1.0, 2.0, share(2, 6))),
-        (prope(1e4, 32, 32), 1e4, None), (np.where(np.arange(32) == 3, 0, FACTOR_1), 1e4, None),
-        (FACTOR_1 * (1 + 1e-6 * (np.arange(32) == 3)), 1e4, None), (np.append(0, prope(1e4, 32, 32)[1:]), 1e4, None),
-        (np.array([0.0, 0.5, 0.0]), 1e4, None), (np.append([1.0, 1e-20], np.zeros(30)), 1e4, None),
+        (prope(1e4, 32, 32), 1e4, None),
+        (np.where(np.arange(32) == 3, 0, FACTOR_1), 1e4, None),
+        (FACTOR_1 * (1 + 1e-6 * (np.arange(32) == 3)), 1e4, None),
+        (np.append(0, prope(1e4, 32, 32)[1:]), 1e4, None),
+        (np.array([0.0, 0.5, 0.0]), 1e4, None),
+        (np.append([1.0, 1e-20], np.zeros(30)), 1e4, None),
     ],
-)  # fmt: skip
-def test_vectors_that_are_proportional_or_not(vector: Vector, theta: float, expected: Proportional | None) -> None:
+)
+def test_vectors_that_are_proportional_or_not(
+    vector: Vector, theta: float, expected: Proportional | None
+) -> None:
     assert recognise(vector, theta) == expected
 
 
@@ -98,10 +124,14 @@ def test_divisors_of_frequencies_that_are_0() -> None:
 
 
 def test_a_written_divisor_makes_the_frequency_exactly_0_in_float32() -> None:
-    base = (np.float32(1e6) ** (np.arange(2, 512, 2, dtype=np.float32) / np.float32(512))).astype(np.float32)
+    base = (np.float32(1e6) ** (np.arange(2, 512, 2, dtype=np.float32) / np.float32(512))).astype(
+        np.float32
+    )
     with np.errstate(over="ignore"):
         assert not (np.float32(1) / (np.float32(written_divisors([1e30])[0]) * base)).any()
-        assert (np.float32(1) / (np.float32(1e30) * base)).all(), "what GGUF files have is no 0 there"
+        assert (np.float32(1) / (np.float32(1e30) * base)).all(), (
+            "what GGUF files have is no 0 there"
+        )
     assert written_divisors([2.0, 9.9e28]) == [2.0, 9.9e28]
     assert written_divisors([1e29]) == written_divisors([1e30]) == [float(np.finfo(np.float32).max)]
 
@@ -131,14 +161,18 @@ def test_a_base_is_that_of_the_whole_head() -> None:
     recipe = recipe_of("theta", 5e6)
     assert recipe.schedule(GEMMA4).form == Proportional(5e6, 1.0, 0.25)
     assert (GEMMA4.scaled, GEMMA4.unscaled().form) == (False, Proportional(THETA, 1.0, 0.25))
-    np.testing.assert_allclose(rotating(recipe), 5e6 ** (-np.arange(0, 2 * ROTATING, 2) / WHOLE), rtol=1e-12)
+    np.testing.assert_allclose(
+        rotating(recipe), 5e6 ** (-np.arange(0, 2 * ROTATING, 2) / WHOLE), rtol=1e-12
+    )
     law = recipe_of("theta-for", 1 << 20).schedule(GEMMA4)
     exponent = np.log((1 << 20) / (2 * np.pi)) / np.log(131072 / (2 * np.pi))
     assert law.form == Proportional(float(np.floor(THETA**exponent)), 1.0, 0.25)
 
 
 def test_yarn_leaves_gemma_4_its_frequencies() -> None:
-    """Its slowest pair that rotates turns 700 times in the trained context, and the ramp begins at 32 turns."""
+    """Its slowest pair that rotates turns 700 times in the trained context, and the ramp begins at
+    32 turns.
+    """
     schedule = recipe_of("yarn", 4.0).schedule(GEMMA4)
     assert 131072 * BASE[-1] / (2 * np.pi) > 32
     np.testing.assert_allclose(schedule.inv_freq[:ROTATING], BASE, rtol=1e-12)
@@ -160,6 +194,8 @@ def test_a_given_vector_has_a_number_for_each_pair_that_rotates() -> None:
     vector = tuple((BASE / 3).tolist())
     np.testing.assert_allclose(rotating(recipe_of("inv-freq", vector)), vector)
     usual = tuple(BASE.tolist())
-    assert recipe_of("inv-freq", usual).schedule(GEMMA4).form == GEMMA4.form, "a formula is known again"
+    assert recipe_of("inv-freq", usual).schedule(GEMMA4).form == GEMMA4.form, (
+        "a formula is known again"
+    )
     with pytest.raises(RopeconvError, match="this model rotates 64 pairs"):
         recipe_of("inv-freq", (*vector, 0.1)).schedule(GEMMA4)

@@ -1,4 +1,6 @@
-"""Every method against numbers made another way: mpmath, hand computation, published checkpoints."""
+"""Every method against numbers made another way: mpmath, hand computation, published
+checkpoints.
+"""
 
 import json
 import math
@@ -12,7 +14,15 @@ from hypothesis import strategies as st
 
 from ropeconv.rope.bound.reach import first_violation
 from ropeconv.rope.errors import RecipeError
-from ropeconv.rope.forms import DynamicNtk, InterpolatedForm, Llama3, LongRope, Plain, Yarn, base_inv_freq
+from ropeconv.rope.forms import (
+    DynamicNtk,
+    InterpolatedForm,
+    Llama3,
+    LongRope,
+    Plain,
+    Yarn,
+    base_inv_freq,
+)
 from ropeconv.rope.methods.method import REGISTRY, Method, number, param, register
 from ropeconv.rope.recipe import Recipe
 from ropeconv.rope.registry import Registry
@@ -26,10 +36,14 @@ from .small_head import BASE, TRAINED, made, spec
 REFERENCE = json.loads((DATA / "schedules.json").read_text())
 CASES = [(case, scale) for case in REFERENCE["cases"] for scale in case["scales"]]
 NAMED: dict[str, tuple[str, dict[str, Any]]] = {
-    "pi": ("linear", {}), "ntk_old": ("ntk-old", {}), "ntk_aware": ("ntk", {}), "ntk_fixed": ("ntk-fixed", {}),
-    "byparts_paper": ("by-parts", {}), "byparts_ref": ("yarn", {}),
+    "pi": ("linear", {}),
+    "ntk_old": ("ntk-old", {}),
+    "ntk_aware": ("ntk", {}),
+    "ntk_fixed": ("ntk-fixed", {}),
+    "byparts_paper": ("by-parts", {}),
+    "byparts_ref": ("yarn", {}),
     "byparts_ref_notrunc": ("yarn", {"truncate": False}),
-}  # fmt: skip
+}
 FACTORS = ["linear", "ntk", "ntk-old", "ntk-fixed", "mixed", "by-parts", "yarn", "llama3"]
 
 
@@ -51,9 +65,12 @@ def agrees(actual: Schedule, expected: dict[str, Any]) -> None:
         np.testing.assert_allclose(actual.inv_freq[int(pair)], value, rtol=1e-13)
 
 
-@pytest.mark.parametrize(("case", "scale"), CASES, ids=[f"d{c['d']}-b{c['base']}-L{c['L']}-s{s}" for c, s in CASES])
+@pytest.mark.parametrize(
+    ("case", "scale"), CASES, ids=[f"d{c['d']}-b{c['base']}-L{c['L']}-s{s}" for c, s in CASES]
+)
 def test_methods_agree_with_the_reference(case: dict[str, Any], scale: str) -> None:
-    model, expected = bare(case["d"], case["base"], case["L"]), case["scales"][scale]
+    model = bare(case["d"], case["base"], case["L"])
+    expected = case["scales"][scale]
     for name, (method, more) in NAMED.items():
         actual = schedule(model, method, float(scale), **more)
         agrees(actual, expected[name])
@@ -65,20 +82,27 @@ def test_methods_agree_with_the_reference(case: dict[str, Any], scale: str) -> N
     assert frozen.theta == pytest.approx(expected["hf_dynamic_base_at_Ls_factor_s"], rel=1e-13)
 
 
-@pytest.mark.parametrize("row", REFERENCE["attention_factor"], ids=lambda row: f"s{row['s']}-a{row['a']}")
+@pytest.mark.parametrize(
+    "row", REFERENCE["attention_factor"], ids=lambda row: f"s{row['s']}-a{row['a']}"
+)
 def test_temperature(row: dict[str, float]) -> None:
     recipe = recipe_of("yarn", float(row["s"]), temperature_slope=row["a"])
-    assert recipe.schedule(bare(128, 1e4, 4096)).attention_factor == pytest.approx(row["value"], rel=1e-14)
+    assert recipe.schedule(bare(128, 1e4, 4096)).attention_factor == pytest.approx(
+        row["value"], rel=1e-14
+    )
 
 
 @pytest.mark.parametrize("mla", [False, True])
 def test_mscale_pair_of_deepseek(mla: bool) -> None:
     """Both count where neither is 0, as in transformers; the softmax scale is that of MLA."""
-    row, law = REFERENCE["mscale_ratio_deepseek"], 0.1 * math.log(40) + 1
+    row = REFERENCE["mscale_ratio_deepseek"]
+    law = 0.1 * math.log(40) + 1
     pair = {"mscale": row["mscale"], "mscale_all_dim": row["mscale_all_dim"]}
     result = schedule(spec(mla=mla), "yarn", float(row["factor"]), **pair)
     assert result.attention_factor == pytest.approx(row["hf_attention_factor"])
-    assert result.softmax_scale == pytest.approx((0.1 * 0.707 * math.log(40) + 1) ** 2 if mla else 1)
+    assert result.softmax_scale == pytest.approx(
+        (0.1 * 0.707 * math.log(40) + 1) ** 2 if mla else 1
+    )
     for zero in ((0.0, 1.0), (1.0, 0.0), (0.0, 0.0)):
         without = made("yarn", 40.0, 32.0, 1.0, True, *zero, of=spec(mla=mla))
         assert (without.attention_factor, without.softmax_scale) == (pytest.approx(law), 1.0)
@@ -97,11 +121,17 @@ def test_mscale_pair_of_deepseek(mla: bool) -> None:
         ("mixed", (4.0,), [BASE[i] * 4 ** -(((i + 1) / 4) ** 0.625) for i in range(4)]),
         ("mixed", (4.0, 0.0), [value / 4 for value in BASE]),
         ("theta", (16.0,), [1.0, 0.5, 0.25, 0.125]),
-        ("piecewise", ("1.5@2",), [1, 22500.0**-0.25, 0.01 / 1.5, 0.001 / 1.5]),  # theta 1.5^(8/4) before pair 2
+        (
+            "piecewise",
+            ("1.5@2",),
+            [1, 22500.0**-0.25, 0.01 / 1.5, 0.001 / 1.5],
+        ),  # theta 1.5^(8/4) before pair 2
         ("inv-freq", ((1.0, 0.1, 0.0, 0.0),), [1.0, 0.1, 0.0, 0.0]),
     ],
 )
-def test_frequencies_by_hand(method: str, values: tuple[object, ...], expected: list[float]) -> None:
+def test_frequencies_by_hand(
+    method: str, values: tuple[object, ...], expected: list[float]
+) -> None:
     result = made(method, *values)
     np.testing.assert_allclose(result.inv_freq, expected, rtol=1e-13)
     assert (result.attention_factor, result.original_context) == (1.0, TRAINED)
@@ -110,7 +140,11 @@ def test_frequencies_by_hand(method: str, values: tuple[object, ...], expected: 
 
 
 @pytest.mark.parametrize("name", FACTORS)
-@given(theta=st.floats(100, 1e8), context=st.sampled_from([512, 4096, 32768]), rotary=st.sampled_from([16, 64, 128]))
+@given(
+    theta=st.floats(100, 1e8),
+    context=st.sampled_from([512, 4096, 32768]),
+    rotary=st.sampled_from([16, 64, 128]),
+)
 def test_factor_1_changes_nothing(name: str, theta: float, context: int, rotary: int) -> None:
     model = bare(rotary, theta, context)
     result = schedule(model, name, 1.0)
@@ -120,7 +154,9 @@ def test_factor_1_changes_nothing(name: str, theta: float, context: int, rotary:
 
 @pytest.mark.parametrize("name", FACTORS)
 @given(factor=st.floats(1, 64), theta=st.floats(1e3, 1e7))
-def test_frequencies_fall_and_never_rise_above_the_unscaled(name: str, factor: float, theta: float) -> None:
+def test_frequencies_fall_and_never_rise_above_the_unscaled(
+    name: str, factor: float, theta: float
+) -> None:
     model = bare(64, theta, 4096)
     inv_freq = schedule(model, name, factor).inv_freq
     assert (np.diff(inv_freq) < 0).all()
@@ -130,18 +166,31 @@ def test_frequencies_fall_and_never_rise_above_the_unscaled(name: str, factor: f
 # The length at which a dynamic method is frozen
 
 
-@pytest.mark.parametrize(("at", "growth"), [(1024, 1.0), (4096, 1.0), (6144, 2.0), (8192, 3.0), (16384, 7.0)])
-def test_dynamic_ntk_has_the_base_of_transformers_and_at_least_the_models_own(at: int, growth: float) -> None:
-    """With S = 2, S n / L - (S - 1) is 2 at 1.5 L, 3 at 2 L and 7 at 4 L; the last is beyond S and still goes."""
+@pytest.mark.parametrize(
+    ("at", "growth"), [(1024, 1.0), (4096, 1.0), (6144, 2.0), (8192, 3.0), (16384, 7.0)]
+)
+def test_dynamic_ntk_has_the_base_of_transformers_and_at_least_the_models_own(
+    at: int, growth: float
+) -> None:
+    """With S = 2, S n / L - (S - 1) is 2 at 1.5 L, 3 at 2 L and 7 at 4 L; the last is beyond S and
+    still goes.
+    """
     dynamic = made("dynamic", "ntk:2", at)
     assert dynamic.form == Plain(pytest.approx(10000 * growth ** (8 / 6), rel=1e-13))  # type: ignore[arg-type]
-    assert (dynamic.context, dynamic.original_context, dynamic.attention_factor) == (at, TRAINED, 1.0)
+    assert (dynamic.context, dynamic.original_context, dynamic.attention_factor) == (
+        at,
+        TRAINED,
+        1.0,
+    )
 
 
 @pytest.mark.parametrize("method", ["linear", "by-parts", "yarn"])
 @pytest.mark.parametrize(("at", "factor"), [(1024, 1.0), (4096, 1.0), (6144, 1.5), (16384, 4.0)])
-def test_other_dynamic_methods_have_the_length_over_the_trained_one(method: str, at: int, factor: float) -> None:
-    dynamic, static = made("dynamic", f"{method}:4", at), made(method, factor)
+def test_other_dynamic_methods_have_the_length_over_the_trained_one(
+    method: str, at: int, factor: float
+) -> None:
+    dynamic = made("dynamic", f"{method}:4", at)
+    static = made(method, factor)
     np.testing.assert_array_equal(dynamic.inv_freq, static.inv_freq)
     assert (dynamic.attention_factor, dynamic.context) == (static.attention_factor, at)
     assert (dynamic.original_context, dynamic.form) == (TRAINED, static.form)
@@ -160,7 +209,9 @@ def test_dynamic_scaling_is_not_kept_as_it_is() -> None:
     with pytest.raises(RecipeError, match=r"freeze it with --dynamic ntk:2 --at TOKENS --replace"):
         recipe_of("as-is").schedule(dynamic)
     linear = spec(form=InterpolatedForm(10000.0, 2.0))
-    assert recipe_of("as-is").schedule(linear).inv_freq == pytest.approx([value / 2 for value in BASE])
+    assert recipe_of("as-is").schedule(linear).inv_freq == pytest.approx(
+        [value / 2 for value in BASE]
+    )
 
 
 # Lists
@@ -175,7 +226,9 @@ def test_lists_divide_and_give_two_frequency_vectors() -> None:
     assert (result.context, result.original_context) == (16384, 4096)
     assert result.form == LongRope(10000.0, (1.0, 1.0, 1.0, 2.0), (1.0, 2.0, 3.0, 4.0), 4096)
     assert made("longrope", (1.0, 2.0, 3.0, 4.0), context=8192).short_inv_freq is None
-    half = Recipe(REGISTRY["longrope"]((1.0, 2.0), (1.0, 4.0)), context=16384).schedule(spec(rotating_share=0.5))
+    half = Recipe(REGISTRY["longrope"]((1.0, 2.0), (1.0, 4.0)), context=16384).schedule(
+        spec(rotating_share=0.5)
+    )
     np.testing.assert_allclose(half.inv_freq, [1, 0.05, 0, 0])  # of the pairs that rotate
     np.testing.assert_allclose(half.short_inv_freq, [1, 0.025, 0, 0])
 
@@ -187,10 +240,16 @@ def test_lists_divide_and_give_two_frequency_vectors() -> None:
         ("longrope", ((1.0,) * 4, (1.0,) * 5), "^--longrope: short_factor has 5 numbers"),
         ("inv-freq", ((1.0,) * 5,), "inv_freq has 5 numbers and this model rotates 4"),
         ("piecewise", ("8@4",), "pair 4 is outside the 4 rotated pairs; choose 1 to 3"),
-        ("longrope", ((1.0, 2.0, 3.0, 1e29),), "--longrope gives frequencies that are 0; check its parameters"),
+        (
+            "longrope",
+            ((1.0, 2.0, 3.0, 1e29),),
+            "--longrope gives frequencies that are 0; check its parameters",
+        ),
     ],
 )
-def test_lists_and_splits_fit_the_pairs_of_a_model(method: str, values: tuple[object, ...], words: str) -> None:
+def test_lists_and_splits_fit_the_pairs_of_a_model(
+    method: str, values: tuple[object, ...], words: str
+) -> None:
     with pytest.raises(RecipeError, match=words):
         made(method, *values)
     assert made("longrope", (1.0, 2.0, 3.0, 0.9e29)).inv_freq[3] > 0
@@ -200,10 +259,14 @@ def test_lists_and_splits_fit_the_pairs_of_a_model(method: str, values: tuple[ob
 
 
 def test_llama3_ramps_over_turns() -> None:
-    """L = 2 pi 4: the pairs of theta = 16 turn 4, 2, 1 and 0.5 times; from 1 to 4 the ramp is 1, 1/3, 0 and 0."""
+    """L = 2 pi 4: the pairs of theta = 16 turn 4, 2, 1 and 0.5 times; from 1 to 4 the ramp is 1,
+    1/3, 0 and 0.
+    """
     form = Llama3(16.0, 8.0, 8 * math.pi, 1.0, 4.0)  # type: ignore[arg-type]
     keep = np.array([1.0, 1 / 3, 0.0, 0.0])
-    np.testing.assert_allclose(form.inv_freq(8), np.array([1, 0.5, 0.25, 0.125]) * (keep + (1 - keep) / 8), atol=1e-15)
+    np.testing.assert_allclose(
+        form.inv_freq(8), np.array([1, 0.5, 0.25, 0.125]) * (keep + (1 - keep) / 8), atol=1e-15
+    )
 
 
 @pytest.mark.parametrize(
@@ -217,8 +280,12 @@ def test_llama3_ramps_over_turns() -> None:
         (2.0, 2.0, False, [0, 0, 0, 1]),  # equal ends are 0.001 apart
     ],
 )
-def test_yarn_ramps_over_pairs_rounded_outward(fast: float, slow: float, truncate: bool, expected: list[float]) -> None:
-    """dim(beta) = r ln(L / 2 pi beta) / (2 ln theta): with theta = e and L = 2 pi e it is 4 (1 - ln beta)."""
+def test_yarn_ramps_over_pairs_rounded_outward(
+    fast: float, slow: float, truncate: bool, expected: list[float]
+) -> None:
+    """dim(beta) = r ln(L / 2 pi beta) / (2 ln theta): with theta = e and L = 2 pi e it is 4 (1 - ln
+    beta).
+    """
     betas = (math.exp(1 - fast / 4), math.exp(1 - slow / 4))
     form = Yarn(math.e, 4.0, 2 * math.pi * math.e, *betas, truncate)  # type: ignore[arg-type]
     assert form.ramp(8) == pytest.approx(np.array(expected), abs=1e-9)
@@ -238,14 +305,19 @@ def test_a_base_for_the_bound_survives_float32() -> None:
         assert first_violation(stored, 0.0, length) is None
         assert result.form.theta == math.floor(result.form.theta)
     assert made("theta-bound", 500, of=spec(head_dim=14)).context == 500
-    with pytest.raises(RecipeError, match="of 16 dimensions 8 rotate, so every base will do; choose one with --theta"):
+    with pytest.raises(
+        RecipeError,
+        match="of 16 dimensions 8 rotate, so every base will do; choose one with --theta",
+    ):
         made("theta-bound", 500, of=spec(head_dim=16))
 
 
 def test_a_name_is_declared_once() -> None:
     registry: Registry[int] = Registry("number", "ropeconv.rope.methods")
     registry.add("one", 1, "first.py")
-    with pytest.raises(RecipeError, match=r"first.py and second.py both declare the number one; rename one"):
+    with pytest.raises(
+        RecipeError, match=r"first.py and second.py both declare the number one; rename one"
+    ):
         registry.add("one", 2, "second.py")
     assert dict(registry) == {"one": 1}
 
@@ -259,8 +331,13 @@ def test_things_stand_in_their_order_however_they_are_declared() -> None:
 
 @pytest.mark.parametrize(("name", "setting"), [("alpha", "curve"), ("curve", "yarn")])
 def test_a_method_and_a_setting_have_different_options(name: str, setting: str) -> None:
-    fields = {"__annotations__": {"factor": float, setting: float}, "factor": param(number, "a number", 1.0)}
-    kind = dataclass(frozen=True)(type("Curve", (Method,), {**fields, setting: param(number, "a number", 1.0)}))
+    fields = {
+        "__annotations__": {"factor": float, setting: float},
+        "factor": param(number, "a number", 1.0),
+    }
+    kind = dataclass(frozen=True)(
+        type("Curve", (Method,), {**fields, setting: param(number, "a number", 1.0)})
+    )
     kind.name = name
     with pytest.raises(RecipeError, match="is a method and a setting of .*; rename one"):
         register(kind)

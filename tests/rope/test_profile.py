@@ -22,23 +22,45 @@ SMALL = np.array(BASE)
 @pytest.mark.parametrize(
     ("recipe", "outside", "largest", "fastest", "first_violation"),
     [
-        (recipe_of("linear", 8.0), 0, 8, 8, 13649),  # every angle is one of training, every frequency changed
+        (
+            recipe_of("linear", 8.0),
+            0,
+            8,
+            8,
+            13649,
+        ),  # every angle is one of training, every frequency changed
         (recipe_of("theta", 1e4, context=32768), 128 - 92, 1, 1, 1707),
-        (recipe_of("ntk", 8.0), 128 - 92 - 2, 8, 8 ** (45 / 63), 5732),  # by the factor in the last pair only
+        (
+            recipe_of("ntk", 8.0),
+            128 - 92 - 2,
+            8,
+            8 ** (45 / 63),
+            5732,
+        ),  # by the factor in the last pair only
     ],
 )
 def test_profiles_of_methods(
     recipe: Recipe, outside: int, largest: float, fastest: float, first_violation: int
 ) -> None:
     result = profile(recipe.schedule(LLAMA_2), LLAMA_2)
-    assert (result.critical_dimension, result.outside, result.reach.first_violation) == (92, outside, first_violation)
+    assert (result.critical_dimension, result.outside, result.reach.first_violation) == (
+        92,
+        outside,
+        first_violation,
+    )
     assert result.to_dict() == result.reach.to_dict() | {
-        "critical_dimension": 92, "outside": outside, "largest_change": pytest.approx(largest), "not_rotating": 0,
-        "largest_change_at": result.largest_change_at, "fast_change": pytest.approx(fastest),
-    }  # fmt: skip
+        "critical_dimension": 92,
+        "outside": outside,
+        "largest_change": pytest.approx(largest),
+        "not_rotating": 0,
+        "largest_change_at": result.largest_change_at,
+        "fast_change": pytest.approx(fastest),
+    }
 
 
-@pytest.mark.parametrize("name", [name for name, kind in REGISTRY.items() if kind.reaching(LLAMA_2, 32768)])
+@pytest.mark.parametrize(
+    "name", [name for name, kind in REGISTRY.items() if kind.reaching(LLAMA_2, 32768)]
+)
 def test_methods_reach_what_they_say(name: str) -> None:
     method = REGISTRY[name].reaching(LLAMA_2, 32768)
     assert method is not None
@@ -67,23 +89,39 @@ def test_pairs_that_do_not_rotate_are_counted_and_change_no_number() -> None:
     first = base_inv_freq(1e4, 128)
     first[0] = 0
     unchanged = profile(recipe_of("inv-freq", tuple(first)).schedule(LLAMA_2), LLAMA_2)
-    assert (unchanged.largest_change, unchanged.largest_change_at) == (1, 1), "the first pair that rotates"
+    assert (unchanged.largest_change, unchanged.largest_change_at) == (
+        1,
+        1,
+    ), "the first pair that rotates"
 
 
 def test_a_profile_by_hand() -> None:
-    """L = 4096 and theta 10000 over 4 pairs: 4096, 409.6 and 40.96 radians complete a period, 4.096 does not."""
+    """L = 4096 and theta 10000 over 4 pairs: 4096, 409.6 and 40.96 radians complete a period, 4.096
+    does not.
+    """
     unchanged = profile(Schedule(SMALL, 1.0, 4096, 4096), spec())
-    assert (unchanged.critical_dimension, unchanged.outside, unchanged.largest_change) == (6, 0, 1.0)
+    assert (unchanged.critical_dimension, unchanged.outside, unchanged.largest_change) == (
+        6,
+        0,
+        1.0,
+    )
     assert (unchanged.fast_change, unchanged.not_rotating) == (1.0, 0)
     assert profile(Schedule(SMALL, 1.0, 4097, 4096), spec()).outside == 2
     changed = profile(Schedule(SMALL / [1, 2, 1, 0.25], 1.0, 4096, 4096), spec())
-    assert (changed.largest_change, changed.largest_change_at, changed.fast_change, changed.outside) == (4.0, 3, 2.0, 2)
+    assert (
+        changed.largest_change,
+        changed.largest_change_at,
+        changed.fast_change,
+        changed.outside,
+    ) == (4.0, 3, 2.0, 2)
     windowed = profile(Schedule(SMALL, 1.0, 16384, 4096), spec(layers=("global",), windows=(32,)))
     assert (windowed.outside, windowed.critical_dimension) == (0, 2)
 
 
 def test_a_trained_scaling_is_what_a_profile_compares_with() -> None:
-    """Llama 3.1 was trained with its frequencies and 131,072 tokens: nothing is new there, and a longer context is."""
+    """Llama 3.1 was trained with its frequencies and 131,072 tokens: nothing is new there, and a
+    longer context is.
+    """
     llama = RopeSpec(128, 128, Llama3(5e5, 8.0, 8192), 8192, 131072)
     unchanged = profile(llama.current(), llama)
     assert (unchanged.outside, unchanged.largest_change, unchanged.fast_change) == (0, 1.0, 1.0)
@@ -96,9 +134,16 @@ def test_a_trained_scaling_is_what_a_profile_compares_with() -> None:
 
 @pytest.mark.parametrize("still", [0, 40, 64, 100])
 def test_pairs_that_stand_still_are_counted_beside_the_others(still: int) -> None:
-    """A frequency of 0 adds 1 at every distance, so that its pair may as well be a dimension that does not rotate."""
+    """A frequency of 0 adds 1 at every distance, so that its pair may as well be a dimension that
+    does not rotate.
+    """
     inv_freq = np.where(np.arange(128) < 128 - still, base_inv_freq(1e3, 256), 0.0)
-    known, same = reach(inv_freq, 0.0, 20_000), reach(inv_freq[: 128 - still], float(still), 20_000)
-    assert (known.first_violation, known.count, known.automatic) == (same.first_violation, same.count, still >= 64)
+    known = reach(inv_freq, 0.0, 20_000)
+    same = reach(inv_freq[: 128 - still], float(still), 20_000)
+    assert (known.first_violation, known.count, known.automatic) == (
+        same.first_violation,
+        same.count,
+        still >= 64,
+    )
     sums = np.cos(np.multiply.outer(np.arange(1, 20_000), inv_freq)).sum(axis=1)
     assert known.count == np.count_nonzero(sums < 0)

@@ -12,7 +12,9 @@ EVAL = '[eval]\ntext = ["text.txt"]\nlengths = "1/2T,1T,4T"\nwindows = 4\ntarget
 
 def models(folder: Path, names: str = "abc") -> Path:
     """A folder with tiny models that have a tokenizer, and a text."""
-    from ..support.llamacpp import checkpoint  # not in the workers that tests start, where torch takes seconds
+    from ..support.llamacpp import (
+        checkpoint,
+    )  # not in the workers that tests start, where torch takes seconds
 
     for name in names:
         checkpoint("llama", folder / "models" / name)
@@ -21,7 +23,9 @@ def models(folder: Path, names: str = "abc") -> Path:
     return folder
 
 
-def plan_text(tasks: str, more: str = "", sources: str = '"models/?"', recipes: str = '"yarn:4", "mixed:4"') -> str:
+def plan_text(
+    tasks: str, more: str = "", sources: str = '"models/?"', recipes: str = '"yarn:4", "mixed:4"'
+) -> str:
     listed = ", ".join(f'"{task}"' for task in tasks.split())
     return f"sources = [{sources}]\nrecipes = [{recipes}]\ntasks = [{listed}]\n{more}"
 

@@ -1,4 +1,6 @@
-"""What `run` takes for done: outputs as they were written; and units and runs that hang or are killed."""
+"""What `run` takes for done: outputs as they were written; and units and runs that hang or are
+killed.
+"""
 
 import os
 import shutil
@@ -34,7 +36,8 @@ FOLDER, GGUF = "a-yarn4", "a-yarn4-g.gguf"
 
 def again(place: Path, verify: bool = False) -> list[RunLine]:
     """Runs what is not done, and returns the lines of it."""
-    jobs, lines = jobs_in(place), list[RunLine]()
+    jobs = jobs_in(place)
+    lines = list[RunLine]()
     with RunJournal(place / "plan" / "journal.jsonl") as journal:
         for unit in [unit for job in jobs for unit in job] if verify else ():
             journal.verify(unit)
@@ -53,7 +56,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def place(finished: Path, tmp_path: Path) -> Iterator[Path]:
-    """A place of its own; the journal has absolute paths, so the whole takes the place of the first."""
+    """A place of its own; the journal has absolute paths, so the whole takes the place of the
+    first.
+    """
     kept = tmp_path / "kept"
     subprocess.run(["cp", "-rp", str(finished), str(kept)], check=True)
     yield finished
@@ -77,24 +82,37 @@ def of_another_recipe(path: Path) -> None:
     shutil.rmtree(path)
     recipe = parse_rows("yarn:2")[0].recipe
     assert recipe is not None
-    apply(make_plan(open_source(str(path.parent.parent / "models" / "a")), recipe, Target(out=path)), check=False)
+    apply(
+        make_plan(open_source(str(path.parent.parent / "models" / "a")), recipe, Target(out=path)),
+        check=False,
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "damage", "reason"),
     [
-        (f"{FOLDER}/model.safetensors", cut, DAMAGED), (f"{FOLDER}/config.json", cut, DAMAGED),
-        (FOLDER, foreign, OTHER), (FOLDER, of_another_recipe, OTHER), (GGUF, cut, OTHER), (GGUF, foreign, OTHER),
+        (f"{FOLDER}/model.safetensors", cut, DAMAGED),
+        (f"{FOLDER}/config.json", cut, DAMAGED),
+        (FOLDER, foreign, OTHER),
+        (FOLDER, of_another_recipe, OTHER),
+        (GGUF, cut, OTHER),
+        (GGUF, foreign, OTHER),
     ],
-)  # fmt: skip
+)
 def test_what_is_not_as_it_was_written_is_not_done(
     place: Path, name: str, damage: Callable[[Path], None], reason: str
 ) -> None:
     damage(place / "plan" / name)
-    before = {path: path.read_bytes() for path in (place / "plan" / name.split("/")[0]).rglob("*") if path.is_file()}
+    before = {
+        path: path.read_bytes()
+        for path in (place / "plan" / name.split("/")[0]).rglob("*")
+        if path.is_file()
+    }
     (line,) = again(place)
     assert (line.task, reason in line.failed) == ("apply", True), line.failed
-    assert all(path.read_bytes() == data for path, data in before.items()), "nothing of it was replaced"
+    assert all(path.read_bytes() == data for path, data in before.items()), (
+        "nothing of it was replaced"
+    )
     assert again(place)[0].failed == line.failed, "and not the next time either"
     shutil.move(place / "plan" / name.split("/")[0], place / "away")
     (line,) = again(place)
@@ -110,13 +128,18 @@ def test_bytes_are_compared_where_that_is_asked_for(place: Path) -> None:
         path.write_bytes(data)
     assert again(place) == []
     done = command(place, "run", "plan.toml", "--verify", code=1)
-    assert ("1 done, 2 failed, 0 not run." in done.stdout, done.stdout.count(DAMAGED)) == (True, 2), done.stdout
+    assert ("1 done, 2 failed, 0 not run." in done.stdout, done.stdout.count(DAMAGED)) == (
+        True,
+        2,
+    ), done.stdout
 
 
 def test_a_unit_that_hangs_fails_at_its_limit_and_the_next_one_runs(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    jobs, worker, begun = jobs_in(place), TaskWorker(0.2), time.monotonic()
+    jobs = jobs_in(place)
+    worker = TaskWorker(0.2)
+    begun = time.monotonic()
     with monkeypatch.context() as patched:
         patched.setitem(TASKS, "apply", lambda unit, tools: time.sleep(60))
         (line,) = worker(jobs[0])
@@ -152,7 +175,9 @@ def planned(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("retries", [1, pytest.param(0, marks=pytest.mark.nightly)])
-def test_the_unit_of_a_killed_worker_is_tried_again_at_once_or_by_the_next_run(planned: Path, retries: int) -> None:
+def test_the_unit_of_a_killed_worker_is_tried_again_at_once_or_by_the_next_run(
+    planned: Path, retries: int
+) -> None:
     jobs = jobs_in(planned)
     with RunJournal(planned / "plan" / "journal.jsonl") as journal:
         for left in (1 - retries, 0):
@@ -162,17 +187,27 @@ def test_the_unit_of_a_killed_worker_is_tried_again_at_once_or_by_the_next_run(p
     done = [line for line in lines(planned) if not line["failed"]]
     assert Counter(line["key"] for line in done) == Counter(job[0].key for job in jobs)
     assert len(lines(planned)) - len(done) == 1 - retries
-    assert [line["result"].get("earlier", False) for line in done].count(True) == 1, "the output was there already"
+    assert [line["result"].get("earlier", False) for line in done].count(True) == 1, (
+        "the output was there already"
+    )
 
 
-@pytest.mark.parametrize("ending", [pytest.param(signal.SIGKILL, marks=pytest.mark.nightly), signal.SIGINT])
+@pytest.mark.parametrize(
+    "ending", [pytest.param(signal.SIGKILL, marks=pytest.mark.nightly), signal.SIGINT]
+)
 def test_a_run_that_is_ended_goes_on_where_it_was(planned: Path, ending: signal.Signals) -> None:
     words = [sys.executable, "-m", "ropeconv", "run", "plan.toml", "-q"]
-    running = subprocess.Popen(words, cwd=planned, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    running = subprocess.Popen(
+        words, cwd=planned, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
     journal = planned / "plan" / "journal.jsonl"
-    until(lambda: journal.exists() and journal.read_bytes().count(b"\n") >= 2, "a unit in the journal")
+    until(
+        lambda: journal.exists() and journal.read_bytes().count(b"\n") >= 2, "a unit in the journal"
+    )
     os.kill(running.pid, ending)
-    _, stderr = running.communicate(timeout=60)  # its worker has the pipe too, and ends when it sees that it is alone
+    _, stderr = running.communicate(
+        timeout=60
+    )  # its worker has the pipe too, and ends when it sees that it is alone
     if ending == signal.SIGINT:
         sentence = "ropeconv: stopped before its end; the same command continues\n"
         assert (running.returncode, stderr) == (130, sentence)

@@ -60,8 +60,13 @@ def comparable(result: Result) -> dict[str, Any]:
 
 def evaluated(place: Path, journal: Path, executor: Executor | None = None) -> Outcome:
     """An evaluation of model a. executor: over whose workers it is spread; None for one process."""
-    query, files = RunnerRequest(str(place / "models" / "a"), parse_rows(ROWS)), read_files([str(place / "text.txt")])
-    with open_spread(executor, query, SIZES, files) if executor else open_evaluation(query, SIZES, files) as evaluation:
+    query = RunnerRequest(str(place / "models" / "a"), parse_rows(ROWS))
+    files = read_files([str(place / "text.txt")])
+    with (
+        open_spread(executor, query, SIZES, files)
+        if executor
+        else open_evaluation(query, SIZES, files)
+    ) as evaluation:
         with Journal(journal, EVAL, evaluation.runner.source) as writing:
             evaluation.run(writing)
         assert ("loaded" in vars(evaluation.runner)) is not bool(executor), (
@@ -69,7 +74,11 @@ def evaluated(place: Path, journal: Path, executor: Executor | None = None) -> O
         )
         written = sorted(json.loads(line)["key"] for line in journal.read_text().splitlines()[1:])
         assert len(written) == len(set(written))
-        return Outcome(comparable(evaluation.result("a")), sorted(map(str, evaluation.outcome.refusals)), written)
+        return Outcome(
+            comparable(evaluation.result("a")),
+            sorted(map(str, evaluation.outcome.refusals)),
+            written,
+        )
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +86,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return models(tmp_path_factory.mktemp("spread"), "a")
 
 
-def test_what_workers_compute_with_is_what_the_table_says_and_is_of_one_kind(place: Path, tmp_path: Path) -> None:
+def test_what_workers_compute_with_is_what_the_table_says_and_is_of_one_kind(
+    place: Path, tmp_path: Path
+) -> None:
     def on_a_gpu(value: Any) -> Any:
         return ("transformers 9", "cuda", "bfloat16") if isinstance(value, tuple) else value
 
@@ -85,21 +96,43 @@ def test_what_workers_compute_with_is_what_the_table_says_and_is_of_one_kind(pla
     query = RunnerRequest(str(place / "models" / "a"), parse_rows("base,yarn:4"))
     with open_spread(Here(on_a_gpu), query, SIZES, files) as evaluation:
         result = evaluation.result("a")
-        assert (result.runtime, result.device, result.dtype) == ("transformers 9", "cuda", "bfloat16")
+        assert (result.runtime, result.device, result.dtype) == (
+            "transformers 9",
+            "cuda",
+            "bfloat16",
+        )
     with pytest.raises(RopeconvError, match="give workers of one kind"):
         evaluated(place, tmp_path / "j.jsonl", Here(on_a_gpu))
 
 
 def test_the_command_goes_on_with_the_journal_of_workers(place: Path) -> None:
-    given = ("eval", "models/a", "--methods", "base,yarn:4", "--text", "text.txt", "--lengths", "1/2T,4T", "--json")
+    given = (
+        "eval",
+        "models/a",
+        "--methods",
+        "base,yarn:4",
+        "--text",
+        "text.txt",
+        "--lengths",
+        "1/2T,4T",
+        "--json",
+    )
     sizes = ("--windows", "3", "--targets", "8", "--journal", "j.jsonl")
     spread = command(place, *given, *sizes, "--workers", "1", code=0)
     again = command(place, *given, *sizes, code=0)
     assert "12 sequences are in the journal, j.jsonl." in again.stderr
     assert json.loads(spread.stdout)["cells"] == json.loads(again.stdout)["cells"]
     for more, code, message in (
-        (("models/a", "--methods", "base,yarn:4", "--workers", "many"), 2, "'many' is not a place to run; give local"),
-        (("--server", "http://localhost:1", "--workers", "2"), 2, "--workers has no effect on --server; leave it out"),
+        (
+            ("models/a", "--methods", "base,yarn:4", "--workers", "many"),
+            2,
+            "'many' is not a place to run; give local",
+        ),
+        (
+            ("--server", "http://localhost:1", "--workers", "2"),
+            2,
+            "--workers has no effect on --server; leave it out",
+        ),
         (("models/none", "--workers", "2"), 1, "models/none"),
     ):
         done = command(place, "eval", *more, "--text", "text.txt", code=code)

@@ -1,4 +1,6 @@
-"""A plan is checked as a whole before anything is read, and its sources are found; mistakes end in a sentence."""
+"""A plan is checked as a whole before anything is read, and its sources are found; mistakes end in
+a sentence.
+"""
 
 import json
 from collections.abc import Iterator
@@ -29,9 +31,11 @@ def read(folder: Path, text: str) -> RunPlan:
 
 def test_a_whole_plan(tmp_path: Path) -> None:
     more = (
-        '[[targets]]\n[[targets]]\nname = "q8"\nto = "gguf"\nouttype = "q8_0"\n' + PUSH + EVAL
+        '[[targets]]\n[[targets]]\nname = "q8"\nto = "gguf"\nouttype = "q8_0"\n'
+        + PUSH
+        + EVAL
         + '[limits]\njobs = 3\nhours = 2\nbytes = "1.5GB"\n[executor]\non = "local"\n'
-    )  # fmt: skip
+    )
     plan = read(tmp_path, plan_text("apply push eval", more))
     assert plan.most_bytes == 1_500_000_000
     assert [target.target(tmp_path / "x").outtype for target in plan.targets] == [None, "q8_0"]
@@ -40,8 +44,16 @@ def test_a_whole_plan(tmp_path: Path) -> None:
 
 
 def test_a_target_has_all_that_a_target_of_apply_has(tmp_path: Path) -> None:
-    keys = {"outtype": "q8_0", "pre": "gpt-2", "carrier": "llama", "assume_arch_keys": True, "quantized_by": "me"}
-    more = '[[targets]]\nto = "gguf"\n' + "".join(f"{key} = {json.dumps(value)}\n" for key, value in keys.items())
+    keys = {
+        "outtype": "q8_0",
+        "pre": "gpt-2",
+        "carrier": "llama",
+        "assume_arch_keys": True,
+        "quantized_by": "me",
+    }
+    more = '[[targets]]\nto = "gguf"\n' + "".join(
+        f"{key} = {json.dumps(value)}\n" for key, value in keys.items()
+    )
     assert read(tmp_path, plan_text("apply", more)).targets[0].target(tmp_path / "x") == Target(
         **keys, to="gguf", out=tmp_path / "x"
     )
@@ -53,8 +65,14 @@ def test_a_target_has_all_that_a_target_of_apply_has(tmp_path: Path) -> None:
         ("x = ", "is not TOML .* correct it"),
         ('sources = ["a"]\nrecipes = ["yarn:4"]\n', "missing required field tasks; correct it"),
         (plan_text("apply", "recipe = 3\n"), "the file has no key 'recipe'; did you mean recipes?"),
-        (plan_text("apply", "[[targets]]\nouttypes = 1\n"), r"\[targets\] has no key 'outtypes'; did you mean outtyp"),
-        (plan_text("apply", '[limits]\njobs = "a"\n'), "expected int, got str in limits.jobs; correct it"),
+        (
+            plan_text("apply", "[[targets]]\nouttypes = 1\n"),
+            r"\[targets\] has no key 'outtypes'; did you mean outtyp",
+        ),
+        (
+            plan_text("apply", '[limits]\njobs = "a"\n'),
+            "expected int, got str in limits.jobs; correct it",
+        ),
         (plan_text("aply"), "tasks has 'aply'; choose apply, validate, eval, push"),
         (plan_text("apply", sources=""), "sources is empty; name at least one"),
         (plan_text("apply apply"), "tasks names one twice; name each once"),
@@ -62,14 +80,29 @@ def test_a_target_has_all_that_a_target_of_apply_has(tmp_path: Path) -> None:
         (plan_text("eval"), r"tasks has eval and there is no \[eval\]; add it, with text = "),
         (plan_text("apply", recipes='"base"'), "recipes has base, .* leave it out"),
         (plan_text("apply", recipes='"yarm:4"'), "'yarm:4' is not a method; choose base"),
-        (plan_text("apply", recipes='"yarn:4", "yarn:4"'), "recipes has yarn:4 twice; name each row once"),
-        (plan_text("apply", "[[targets]]\n[[targets]]\n"), "targets have the name '' twice; give each its own"),
-        (plan_text("apply", '[limits]\nbytes = "many"\n'), "limits.bytes is 'many'; write it like 200GB"),
-        (plan_text("apply", "[limits]\nretries = -1\n"), "limits.retries is -1; give a number from 0 to 10,000"),
-        (plan_text("apply", '[limits]\nunit_timeout = "soon"\n'), "limits.unit_timeout: 'soon' is .* write it like"),
+        (
+            plan_text("apply", recipes='"yarn:4", "yarn:4"'),
+            "recipes has yarn:4 twice; name each row once",
+        ),
+        (
+            plan_text("apply", "[[targets]]\n[[targets]]\n"),
+            "targets have the name '' twice; give each its own",
+        ),
+        (
+            plan_text("apply", '[limits]\nbytes = "many"\n'),
+            "limits.bytes is 'many'; write it like 200GB",
+        ),
+        (
+            plan_text("apply", "[limits]\nretries = -1\n"),
+            "limits.retries is -1; give a number from 0 to 10,000",
+        ),
+        (
+            plan_text("apply", '[limits]\nunit_timeout = "soon"\n'),
+            "limits.unit_timeout: 'soon' is .* write it like",
+        ),
         (plan_text("eval", EVAL + 'measures = "grow"\n'), "--measure grow is not known; choose"),
     ],
-)  # fmt: skip
+)
 def test_mistakes_are_told(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(UsageError, match=message) as problem:
         read(tmp_path, text)
@@ -92,7 +125,11 @@ def test_patterns_take_models_alone(place: Path) -> None:
     assert before == sources[:3]
     (place / "models" / "b" / "config.json").write_text("{}")
     after = named_sources(["models/?"], place)
-    assert [old == new for old, new in zip(before, after, strict=True)] == [True, False, True], "by their files"
+    assert [old == new for old, new in zip(before, after, strict=True)] == [
+        True,
+        False,
+        True,
+    ], "by their files"
 
 
 def test_nothing_is_an_error_and_one_of_several_is_a_problem(place: Path) -> None:
@@ -114,7 +151,9 @@ def hub(tmp_path: Path, llama: Path) -> Iterator[WritingHub]:
         yield running
 
 
-def test_a_query_and_a_collection_are_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_query_and_a_collection_are_sources(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     queries: list[object] = []
 
     class Api:
@@ -126,25 +165,40 @@ def test_a_query_and_a_collection_are_sources(tmp_path: Path, monkeypatch: pytes
 
         def list_models(self, **given: object) -> list[object]:
             queries.append(given)
-            return [SimpleNamespace(id="base/m2"), SimpleNamespace(id="base/m1")] if given["author"] else []
+            return (
+                [SimpleNamespace(id="base/m2"), SimpleNamespace(id="base/m1")]
+                if given["author"]
+                else []
+            )
 
         def get_collection(self, slug: str) -> object:
             queries.append(slug)
             items = [("base/m3", "model"), ("base/data", "dataset"), ("base/m1", "model")]
-            return SimpleNamespace(items=[SimpleNamespace(item_id=id, item_type=kind) for id, kind in items])
+            return SimpleNamespace(
+                items=[SimpleNamespace(item_id=id, item_type=kind) for id, kind in items]
+            )
 
     monkeypatch.setattr(huggingface_hub, "HfApi", Api)
     monkeypatch.setattr(HubSource, "files", lambda self: setattr(self, "commit", "c" * 40) or ())
     sources = named_sources(["author:me search:m tag:x", "collection:base/all-1"], tmp_path)
-    assert [source.reference for source in sources] == [f"base/{name}@{'c' * 40}" for name in ("m1", "m2", "m3")]
+    assert [source.reference for source in sources] == [
+        f"base/{name}@{'c' * 40}" for name in ("m1", "m2", "m3")
+    ]
     assert queries == [{"author": "base", "search": "m", "filter": ["x"]}, "base/all-1"]
     with pytest.raises(UsageError, match="the source 'search:none' matches no model"):
         named_sources(["search:none"], tmp_path)
 
 
 def test_a_busy_hub_is_waited_for_as_long_as_it_asks(hub: WritingHub, tmp_path: Path) -> None:
-    (tmp_path / "plan.toml").write_text(plan_text("push", f"{PUSH}[limits]\njobs = 2\n", '"base/m1"', '"yarn:4"'))
+    (tmp_path / "plan.toml").write_text(
+        plan_text("push", f"{PUSH}[limits]\njobs = 2\n", '"base/m1"', '"yarn:4"')
+    )
     hub.faults["busy"] = 2
-    done = run_in(tmp_path, "run", "plan.toml", env={**hub.environment(tmp_path / "home"), "HF_TOKEN": "hf_sesame"})
+    done = run_in(
+        tmp_path,
+        "run",
+        "plan.toml",
+        env={**hub.environment(tmp_path / "home"), "HF_TOKEN": "hf_sesame"},
+    )
     assert done.returncode == 0, done.stderr + done.stdout
     assert (len(hub.refused), "me/m1-yarn4" in hub.repos) == (2, True)

@@ -1,4 +1,6 @@
-"""`ropeconv run`, as a person types it: every unit once, what fails among others, and what a second run does."""
+"""`ropeconv run`, as a person types it: every unit once, what fails among others, and what a second
+run does.
+"""
 
 import json
 import shutil
@@ -19,7 +21,9 @@ def planned(folder: Path) -> Path:
     """Two models, of which one is damaged, and a plan."""
     config = models(folder, "ab") / "models" / "b" / "config.json"
     config.write_text(config.read_text()[:100])
-    (folder / "plan.toml").write_text(plan_text(TASKS, TARGETS + EVAL + "[limits]\njobs = 1\n", recipes='"yarn:4"'))
+    (folder / "plan.toml").write_text(
+        plan_text(TASKS, TARGETS + EVAL + "[limits]\njobs = 1\n", recipes='"yarn:4"')
+    )
     return folder
 
 
@@ -29,8 +33,12 @@ def place(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]], set[str]]:
-    """A place after a run, the repair of the damaged model, and another run; their documents; what the first left."""
+def finished(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[Path, list[dict[str, Any]], set[str]]:
+    """A place after a run, the repair of the damaged model, and another run; their documents; what
+    the first left.
+    """
     folder = planned(tmp_path_factory.mktemp("run"))
     first = command(folder, "run", "plan.toml", "--json", code=1)
     left = {path.name for path in (folder / "plan").iterdir() if not path.name.endswith(".json")}
@@ -45,10 +53,11 @@ def test_a_plan_is_shown_and_nothing_is_written(place: Path) -> None:
     assert done.stderr == "ropeconv: a unit would fail; change plan.toml as its reason says\n"
     shown = done.stdout
     for words in (
-        "10 units of 2 sources to run, 0 in the journal", "apply b yarn:4 would fail: config.json",
+        "10 units of 2 sources to run, 0 in the journal",
+        "apply b yarn:4 would fail: config.json",
         "No time estimate yet for 4 apply and 4 validate: the first one has not run.",
         "By the median of finished units (eval by short sequences of a): 2 eval of",
-    ):  # fmt: skip
+    ):
         assert words in shown
     assert sorted(path.name for path in place.iterdir()) == before
     document = json.loads(command(place, "run", "plan.toml", "--dry-run", "--json", code=1).stdout)
@@ -57,7 +66,9 @@ def test_a_plan_is_shown_and_nothing_is_written(place: Path) -> None:
 
 
 def test_two_sources_two_targets(finished: tuple[Path, list[dict[str, Any]], set[str]]) -> None:
-    """One of the sources fails, and nothing else; a second run does only that; a third one does nothing."""
+    """One of the sources fails, and nothing else; a second run does only that; a third one does
+    nothing.
+    """
     place, (first, second), left = finished
     assert (first["done"], first["failed"], first["not_run"]) == (5, 3, 2)
     for row in first["rows"]:
@@ -76,18 +87,34 @@ def test_two_sources_two_targets(finished: tuple[Path, list[dict[str, Any]], set
     before = (place / "plan" / "journal.jsonl").read_bytes()
     shown = command(place, "run", "plan.toml", code=0).stdout
     assert "10 done, 0 failed, 0 not run." in shown
-    assert ["source", "recipe", "target", "apply", "validate", "eval"] in [line.split() for line in shown.splitlines()]
+    assert ["source", "recipe", "target", "apply", "validate", "eval"] in [
+        line.split() for line in shown.splitlines()
+    ]
     assert (place / "plan" / "journal.jsonl").read_bytes() == before
     again = command(place, "run", "plan.toml", "--dry-run", code=0).stdout
     assert "0 units of 2 sources to run, 10 in the journal" in again
 
 
-def test_the_page_has_the_evaluations(finished: tuple[Path, list[dict[str, Any]], set[str]]) -> None:
+def test_the_page_has_the_evaluations(
+    finished: tuple[Path, list[dict[str, Any]], set[str]],
+) -> None:
     place = finished[0]
     done = command(
-        place, "eval", "models/a", "--methods", "base,yarn:4", "--text", "text.txt", "--lengths", "1/2T,1T,4T",
-        "--windows", "4", "--targets", "8", "--json",
-    )  # fmt: skip
+        place,
+        "eval",
+        "models/a",
+        "--methods",
+        "base,yarn:4",
+        "--text",
+        "text.txt",
+        "--lengths",
+        "1/2T,1T,4T",
+        "--windows",
+        "4",
+        "--targets",
+        "8",
+        "--json",
+    )
     expected = json.loads(done.stdout)
     actual = json.loads((place / "plan" / "eval" / "a.json").read_text())
     assert actual["cells"] == expected["cells"]
@@ -103,10 +130,17 @@ def test_the_page_has_the_evaluations(finished: tuple[Path, list[dict[str, Any]]
     [
         ('bytes = "1MB"', (), 2, "the outputs have 2.1 MB, and limits.bytes is 1MB; raise it"),
         ("", ("--on", "somewhere"), 2, "'somewhere' is not a place to run; give local"),
-        ("hours = 0.0000001\njobs = 1", (), 130, "stopped before its end; the same command continues"),
+        (
+            "hours = 0.0000001\njobs = 1",
+            (),
+            130,
+            "stopped before its end; the same command continues",
+        ),
     ],
 )
-def test_limits_are_kept(place: Path, more: str, given: tuple[str, ...], code: int, message: str) -> None:
+def test_limits_are_kept(
+    place: Path, more: str, given: tuple[str, ...], code: int, message: str
+) -> None:
     (place / "other.toml").write_text(plan_text("apply", f"[limits]\n{more}\n"))
     assert message in command(place, "run", "other.toml", *given, code=code).stderr
     assert not list((place / "other").glob("*-yarn4"))

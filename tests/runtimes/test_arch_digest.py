@@ -1,4 +1,6 @@
-"""The table of llama.cpp's architectures: by the digest that scripts/archs extracts, by the library, and by itself."""
+"""The table of llama.cpp's architectures: by the digest that scripts/archs extracts, by the
+library, and by itself.
+"""
 
 import importlib.util
 import json
@@ -34,7 +36,9 @@ def test_every_architecture_is_known() -> None:
 
 @pytest.mark.parametrize("arch", list(TABLE.draft_arch.values()), ids=lambda arch: arch.name)
 def test_a_draft_rotates_as_the_sources_say(arch: Arch) -> None:
-    """DFlash gives ggml_rope_ext no factors; the digest sees those of its backbone of DeepSeek V4."""
+    """DFlash gives ggml_rope_ext no factors; the digest sees those of its backbone of DeepSeek
+    V4.
+    """
     entry = ARCHS[arch.name]
     assert entry["rotates"]
     assert arch.pairs == entry["rope"][-1]
@@ -48,7 +52,9 @@ def test_a_draft_rotates_as_the_sources_say(arch: Arch) -> None:
 
 
 def test_those_without_rope_are_those_whose_graph_does_not_rotate() -> None:
-    assert {name for name, entry in ARCHS.items() if not entry["rotates"]} - NO_MODEL - set(TABLE.without_rope) == {
+    assert {name for name, entry in ARCHS.items() if not entry["rotates"]} - NO_MODEL - set(
+        TABLE.without_rope
+    ) == {
         "cogvlm"  # ggml_rope without settings
     }
     assert all(not ARCHS[name]["rotates"] for name in TABLE.without_rope)
@@ -57,7 +63,8 @@ def test_those_without_rope_are_those_whose_graph_does_not_rotate() -> None:
 @pytest.mark.parametrize("arch", sample(list(TABLE.arch.values()), 25), ids=lambda arch: arch.name)
 def test_an_architecture_is_as_the_sources_say(arch: Arch) -> None:
     entry = ARCHS[arch.name]
-    keys, tensors = set(entry["keys"]), set(entry["tensors"])
+    keys = set(entry["keys"])
+    tensors = set(entry["tensors"])
     assert arch.pairs == ("neox" if arch.name == "deepseek2-ocr" else entry["rope"][-1])
     assert (arch.sections == "optional") is (len(entry["rope"]) > 1)
     if arch.sections:
@@ -79,16 +86,21 @@ def test_an_architecture_is_as_the_sources_say(arch: Arch) -> None:
     assert arch.heads_by_layer is entry["heads_by_layer"]
     assert (msgspec.to_builtins(arch.shared_kv) if arch.shared_kv else None) == entry["shared_kv"]
     assert bool(arch.shared_kv) is bool(arch.kv_layers)
-    if arch.theta_key == "rope.freq_base":  # in deepseek4 all layers have a window beside compressed keys
+    if (
+        arch.theta_key == "rope.freq_base"
+    ):  # in deepseek4 all layers have a window beside compressed keys
         windows(arch)
 
 
 def windows(arch: Arch) -> None:
-    entry, window = ARCHS[arch.name]["window"], arch.window
+    entry = ARCHS[arch.name]["window"]
+    window = arch.window
     assert (window is None) is (entry is None)
     if window is None or entry is None:
         return
-    assert (window.pattern == "flags") is ("attention.sliding_window_pattern" in ARCHS[arch.name]["required_arrays"])
+    assert (window.pattern == "flags") is (
+        "attention.sliding_window_pattern" in ARCHS[arch.name]["required_arrays"]
+    )
     assert window.interval == (entry["interval"] or 0)
     assert window.dense_first is entry["dense_first"]
     assert window.own_theta is entry["own_base"]
@@ -102,13 +114,17 @@ def windows(arch: Arch) -> None:
 
 
 def test_the_installed_library_has_these_architectures_and_no_others() -> None:
-    """The names of LLM_ARCH_NAMES lie beside each other, but those that are a string elsewhere in the library too."""
+    """The names of LLM_ARCH_NAMES lie beside each other, but those that are a string elsewhere in
+    the library too.
+    """
     spec = importlib.util.find_spec("llama_cpp")
     if spec is None or spec.origin is None:
         pytest.skip("llama_cpp is not installed")
     data = next((Path(spec.origin).parent / "lib").glob("libllama.*")).read_bytes()
     end = data.index(b"\0(unknown)\0")
-    listed = {name.decode() for name in data[data.rindex(b"\0clip\0", 0, end) : end].split(b"\0") if name}
+    listed = {
+        name.decode() for name in data[data.rindex(b"\0clip\0", 0, end) : end].split(b"\0") if name
+    }
     assert listed <= set(ARCHS), f"new in llama.cpp: {sorted(listed - set(ARCHS))}"
     assert len(listed) > 100
     assert all(name.encode() + b"\0" in data for name in set(ARCHS) - listed)

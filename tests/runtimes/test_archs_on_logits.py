@@ -1,4 +1,6 @@
-"""Every architecture of the table in llama.cpp itself, on tiny files whose tensors llama.cpp asked for."""
+"""Every architecture of the table in llama.cpp itself, on tiny files whose tensors llama.cpp asked
+for.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -20,10 +22,14 @@ from ..support.tiny_gguf import NAMES, answers, keys_of, make, rewritten
 if "llama_cpp" in MISSING:
     skip("llama_cpp")
 
-MADE = tuple(name for name in NAMES if name != "graniteswitch")  # its adapters need a tokenizer with their tokens
+MADE = tuple(
+    name for name in NAMES if name != "graniteswitch"
+)  # its adapters need a tokenizer with their tokens
 FREQS, LONG, SHORT = "rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"
 CHANGED, SAME = 0.05, 1e-4
-"""Largest difference over the standard deviation of the answers: another rotation is above, rounding below."""
+"""Largest difference over the standard deviation of the answers: another rotation is above,
+rounding below.
+"""
 
 
 @pytest.fixture
@@ -42,15 +48,23 @@ def apart(left: np.ndarray[Any, Any], right: np.ndarray[Any, Any]) -> float:
 
 
 def recipe(arch: Arch) -> Recipe:
-    """Yarn, or a larger base where layers with a window are all that rotate, or have another base and follow yarn."""
-    alone = arch.window is not None and arch.window.rotates == "window" and arch.window.scaling == "base"
+    """Yarn, or a larger base where layers with a window are all that rotate, or have another base
+    and follow yarn.
+    """
+    alone = (
+        arch.window is not None
+        and arch.window.rotates == "window"
+        and arch.window.scaling == "base"
+    )
     if alone or arch.name == "dots3note":
         return recipe_of("theta", 500000.0, context=256)
     plain = arch.no_attention_factor or arch.softmax or arch.norm_after_rope
     return recipe_of("yarn", 4.0, attention_factor=1.0 if plain else None)
 
 
-@pytest.mark.parametrize("name", sample([name for name in MADE if not arch_table().arch[name].fixed], 2))
+@pytest.mark.parametrize(
+    "name", sample([name for name in MADE if not arch_table().arch[name].fixed], 2)
+)
 def test_a_file_with_the_keys_computes_what_the_source_does_under_the_same_settings(
     name: str, tiny: Path, tmp_path: Path
 ) -> None:
@@ -59,13 +73,17 @@ def test_a_file_with_the_keys_computes_what_the_source_does_under_the_same_setti
     apply(plan)
     given = overrides(plan.schedule, name)
     assert given is not None
-    logits = answers(name, tmp_path, {"source": tiny, "given": (tiny, given), "written": tmp_path / "out.gguf"})
+    logits = answers(
+        name, tmp_path, {"source": tiny, "given": (tiny, given), "written": tmp_path / "out.gguf"}
+    )
     assert apart(logits["written"], logits["given"]) == 0
     assert apart(logits["written"], logits["source"]) > CHANGED
 
 
 @pytest.mark.parametrize("name", sample(MADE, 4, seed=1))
-def test_an_architecture_reads_the_keys_and_tensors_that_the_table_says(name: str, tiny: Path, tmp_path: Path) -> None:
+def test_an_architecture_reads_the_keys_and_tensors_that_the_table_says(
+    name: str, tiny: Path, tmp_path: Path
+) -> None:
     arch = arch_table().arch[name]
     spec = inspected(tiny).spec
     four = np.full(spec.rotary_dim // 2 * (2 if arch.halved else 1), 4, np.float32)
@@ -120,7 +138,9 @@ def test_an_architecture_reads_the_keys_and_tensors_that_the_table_says(name: st
 
 ONE_KIND = {"dots3note", "gemma-embedding", "modern-bert"}
 """Architectures that llama.cpp does not run with windows in all layers."""
-WINDOWS = [name for name in MADE if arch_table().arch[name].window is not None and name not in ONE_KIND]
+WINDOWS = [
+    name for name in MADE if arch_table().arch[name].window is not None and name not in ONE_KIND
+]
 
 
 @pytest.mark.parametrize("name", sample(WINDOWS, 1))
@@ -134,9 +154,18 @@ def test_layers_with_a_window_read_what_the_table_says(name: str, tmp_path: Path
     tiny = make(name, tmp_path / "tiny.gguf", attention__sliding_window_pattern=every)
     linear = keys(name, rope__scaling__type=("str", "linear"), rope__scaling__factor=("float", 4.0))
     attention = keys(name, rope__scaling__attn_factor=("float", 1.5))
-    window_theta, theta = keys(name, rope__freq_base_swa=("float", 500.0)), keys(name, rope__freq_base=("float", 500.0))
-    given = {"linear": linear, "attention": attention, "own": window_theta, "theta": theta, "plain": {}}
-    logits = answers(name, tmp_path, {variant: (tiny, settings) for variant, settings in given.items()})
+    window_theta = keys(name, rope__freq_base_swa=("float", 500.0))
+    theta = keys(name, rope__freq_base=("float", 500.0))
+    given = {
+        "linear": linear,
+        "attention": attention,
+        "own": window_theta,
+        "theta": theta,
+        "plain": {},
+    }
+    logits = answers(
+        name, tmp_path, {variant: (tiny, settings) for variant, settings in given.items()}
+    )
 
     def changes(variant: str) -> bool:
         return apart(logits[variant], logits["plain"]) > SAME
@@ -148,10 +177,14 @@ def test_layers_with_a_window_read_what_the_table_says(name: str, tmp_path: Path
     assert changes("theta") is (window.theta is None or not window.own_theta)
 
 
-@pytest.mark.parametrize("name", sample(["gemma4", "mimo2", "step35", "spark2_5", "maple", "granite_swa"], 1))
+@pytest.mark.parametrize(
+    "name", sample(["gemma4", "mimo2", "step35", "spark2_5", "maple", "granite_swa"], 1)
+)
 def test_flags_of_windows_are_required_by_both(name: str, tmp_path: Path) -> None:
     tiny = make(name, tmp_path / "tiny.gguf")
-    bare = rewritten(tiny, tmp_path / "bare.gguf", left_out=f"{name}.attention.sliding_window_pattern")
+    bare = rewritten(
+        tiny, tmp_path / "bare.gguf", left_out=f"{name}.attention.sliding_window_pattern"
+    )
     with pytest.raises(BadSource, match="needs attention.sliding_window_pattern"):
         inspected(bare)
     assert set(answers(name, tmp_path, {"tiny": tiny, "bare": bare})) == {"tiny"}

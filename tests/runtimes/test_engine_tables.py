@@ -1,4 +1,6 @@
-"""The table of methods that four engines compute alike: cells that are known, and what would change them."""
+"""The table of methods that four engines compute alike: cells that are known, and what would change
+them.
+"""
 
 import pytest
 
@@ -20,14 +22,22 @@ def test_the_models_are_published_ones() -> None:
 @pytest.mark.parametrize(
     ("model", "method", "engines"),
     [
-        (LLAMA, "mixed", set()), (QWEN, "yarn", set()), (QWEN, "llama3", {"llama.cpp"}),
-        ("google--gemma-2-9b", "linear", {"SGLang"}), ("openai--gpt-oss-20b", "ntk", {"vLLM"}),
-        ("Qwen--Qwen3.5-27B", "linear", {"vLLM", "SGLang"}), (SCOUT, "mixed", set()), (SCOUT, "yarn", {"llama.cpp"}),
-        (VISION, "yarn", set()), (VISION, "llama3", {"vLLM", "SGLang", "llama.cpp"}),
+        (LLAMA, "mixed", set()),
+        (QWEN, "yarn", set()),
+        (QWEN, "llama3", {"llama.cpp"}),
+        ("google--gemma-2-9b", "linear", {"SGLang"}),
+        ("openai--gpt-oss-20b", "ntk", {"vLLM"}),
+        ("Qwen--Qwen3.5-27B", "linear", {"vLLM", "SGLang"}),
+        (SCOUT, "mixed", set()),
+        (SCOUT, "yarn", {"llama.cpp"}),
+        (VISION, "yarn", set()),
+        (VISION, "llama3", {"vLLM", "SGLang", "llama.cpp"}),
     ],
-)  # fmt: skip
+)
 def test_known_cells(model: str, method: str, engines: set[str]) -> None:
-    """llama.cpp has keys for linear and yarn, and loads rope_freqs for llama and llama4, not for qwen3 and qwen3vl."""
+    """llama.cpp has keys for linear and yarn, and loads rope_freqs for llama and llama4, not for
+    qwen3 and qwen3vl.
+    """
     reasons = obstacles(model, method)
     assert set(reasons) == engines
     assert all(reasons.values())
@@ -35,10 +45,14 @@ def test_known_cells(model: str, method: str, engines: set[str]) -> None:
 
 def test_an_engine_that_computes_something_else_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        engine_tables, "_verdict", lambda result, name: Verdict(name, name, "differs", "it differs (a lot)", "")
+        engine_tables,
+        "_verdict",
+        lambda result, name: Verdict(name, name, "differs", "it differs (a lot)", ""),
     )
     obstacles.cache_clear()
     try:
-        assert obstacles(LLAMA, "linear") == dict.fromkeys(("transformers", "vLLM", "SGLang"), "it differs")
+        assert obstacles(LLAMA, "linear") == dict.fromkeys(
+            ("transformers", "vLLM", "SGLang"), "it differs"
+        )
     finally:
         obstacles.cache_clear()

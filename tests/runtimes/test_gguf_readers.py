@@ -21,7 +21,10 @@ from ropeconv.runtimes.gguf_readers import (
 from ropeconv.runtimes.runtime import find
 from scripts.laboratory.reader_sources import OUT, contradictions, digest, fork, ollama
 
-IK_BEFORE, IK, OLLAMA_12, OLLAMA_30 = "ik-llama-cpp@2026.4", "ik-llama-cpp@2026.8", "ollama@0.12", "ollama@0.30"
+IK_BEFORE = "ik-llama-cpp@2026.4"
+IK = "ik-llama-cpp@2026.8"
+OLLAMA_12 = "ollama@0.12"
+OLLAMA_30 = "ollama@0.30"
 OLLAMA_13 = "ollama@0.13.4"
 YARN: tuple[Feature, ...] = ("theta", "yarn", "yarn_attention_factor")
 
@@ -34,43 +37,66 @@ def statuses(arch: str, *features: Feature) -> dict[str, str]:
     ("arch", "features", "runtime", "status"),
     [
         ("qwen3", ("theta", "linear"), OLLAMA_12, "exact"),
-        ("qwen3", ("theta", "yarn", "attention_factor_1"), OLLAMA_12, "exact"), ("qwen3", YARN, OLLAMA_12, "differs"),
+        ("qwen3", ("theta", "yarn", "attention_factor_1"), OLLAMA_12, "exact"),
+        ("qwen3", YARN, OLLAMA_12, "differs"),
         ("qwen3", ("theta", "yarn", "attn_factor"), OLLAMA_12, "differs"),
-        ("llama", ("theta", "yarn", "attn_factor"), OLLAMA_12, "exact"), ("llama", YARN, "koboldcpp@1.76", "exact"),
+        ("llama", ("theta", "yarn", "attn_factor"), OLLAMA_12, "exact"),
+        ("llama", YARN, "koboldcpp@1.76", "exact"),
         ("llama", ("theta", "yarn", "attn_factor"), "koboldcpp@1.76", "exact"),
-        ("gpt-oss", ("theta", "linear"), OLLAMA_12, "differs"), ("gemma3", ("theta", "linear"), OLLAMA_13, "exact"),
-        ("llama", ("theta", "rope_freqs"), "koboldcpp@1.76", "exact"), ("gemma4", ("theta",), OLLAMA_13, "exact"),
+        ("gpt-oss", ("theta", "linear"), OLLAMA_12, "differs"),
+        ("gemma3", ("theta", "linear"), OLLAMA_13, "exact"),
+        ("llama", ("theta", "rope_freqs"), "koboldcpp@1.76", "exact"),
+        ("gemma4", ("theta",), OLLAMA_13, "exact"),
         ("minicpm", ("theta", "rope_freqs"), "koboldcpp@1.76", "unknown"),
-        ("gemma4", ("theta", "linear"), OLLAMA_13, "ignored"), ("gemma3n", ("theta", "linear"), OLLAMA_13, "differs"),
-        ("gemma3", ("theta", "linear"), OLLAMA_12, "ignored"), ("gemma3", ("theta",), OLLAMA_12, "ignored"),
-        ("gemma3", ("theta",), "ollama@0.13.3", "exact"), ("gemma3", ("theta", "linear"), "ollama@0.13.3", "differs"),
+        ("gemma4", ("theta", "linear"), OLLAMA_13, "ignored"),
+        ("gemma3n", ("theta", "linear"), OLLAMA_13, "differs"),
+        ("gemma3", ("theta", "linear"), OLLAMA_12, "ignored"),
+        ("gemma3", ("theta",), OLLAMA_12, "ignored"),
+        ("gemma3", ("theta",), "ollama@0.13.3", "exact"),
+        ("gemma3", ("theta", "linear"), "ollama@0.13.3", "differs"),
         ("gemma3", ("theta", "linear", "gemma3_not_8"), OLLAMA_13, "differs"),
-        ("mistral3", YARN, OLLAMA_12, "differs"), ("mistral3", YARN, OLLAMA_13, "differs"),
+        ("mistral3", YARN, OLLAMA_12, "differs"),
+        ("mistral3", YARN, OLLAMA_13, "differs"),
         ("gemma3", ("theta", "no_scaling_keys"), OLLAMA_30, "differs"),
         ("mistral3", ("theta", "rope_freqs"), OLLAMA_12, "ignored"),
         ("mistral3", ("theta", "temperature_scale"), OLLAMA_30, "unknown"),
-        ("llama", ("theta", "rope_freqs"), IK_BEFORE, "ignored"), ("llama", ("theta", "rope_freqs"), IK, "exact"),
+        ("llama", ("theta", "rope_freqs"), IK_BEFORE, "ignored"),
+        ("llama", ("theta", "rope_freqs"), IK, "exact"),
         ("llama", ("theta", "rope_freqs", "rope_freqs_shape"), IK, "refused"),
-        ("llama", ("theta", "factors"), IK, "refused"), ("phi3", ("theta", "factors"), IK, "exact"),
-        ("minicpm", ("theta", "rope_freqs"), IK, "ignored"), ("arcee", ("theta",), IK, "refused"),
-        ("granite_swa", ("theta", "rope_freqs"), IK, "refused"), ("llama", ("theta",), "lm-studio", "unknown"),
+        ("llama", ("theta", "factors"), IK, "refused"),
+        ("phi3", ("theta", "factors"), IK, "exact"),
+        ("minicpm", ("theta", "rope_freqs"), IK, "ignored"),
+        ("arcee", ("theta",), IK, "refused"),
+        ("granite_swa", ("theta", "rope_freqs"), IK, "refused"),
+        ("llama", ("theta",), "lm-studio", "unknown"),
     ],
-)  # fmt: skip
+)
 def test_what_was_read(arch: str, features: tuple[Feature, ...], runtime: str, status: str) -> None:
     assert statuses(arch, *features)[runtime] == status
 
 
 def test_an_unknown_architecture_and_a_file_without_features_are_unknown_everywhere() -> None:
-    assert set(statuses("nobody", *WORDS).values()) == set(statuses("llama").values()) == {"unknown"}
-    for arch, subject in (("nobody", "nobody"), ("mistral3", f"{WORDS['temperature_scale']} of mistral3")):
-        reasons = {entry.reason for entry in judge_readers(("temperature_scale",), arch) if entry.runtime == OLLAMA_12}
+    assert (
+        set(statuses("nobody", *WORDS).values()) == set(statuses("llama").values()) == {"unknown"}
+    )
+    for arch, subject in (
+        ("nobody", "nobody"),
+        ("mistral3", f"{WORDS['temperature_scale']} of mistral3"),
+    ):
+        reasons = {
+            entry.reason
+            for entry in judge_readers(("temperature_scale",), arch)
+            if entry.runtime == OLLAMA_12
+        }
         assert reasons == {f"{subject} is untested"}
 
 
 def test_every_feature_has_words_and_every_other_status_than_exact_a_reason() -> None:
     assert set(WORDS) == set(get_args(Feature))
     for reader in gguf_readers():
-        assert [claim for claim in reader.statements if claim.status != "exact" and not claim.reason] == []
+        assert [
+            claim for claim in reader.statements if claim.status != "exact" and not claim.reason
+        ] == []
 
 
 def test_names() -> None:
@@ -82,7 +108,9 @@ def test_names() -> None:
         with pytest.raises(RecipeError, match="unknown runtime"):
             find(name)
     assert find_any("LM Studio") == find_any("lmstudio") == find_readers("lm-studio")
-    with pytest.raises(RecipeError, match=r"tested: 0\.12-0\.13\.2, 0\.13\.3, 0\.13\.4-0\.29, 0\.30-0\.33"):
+    with pytest.raises(
+        RecipeError, match=r"tested: 0\.12-0\.13\.2, 0\.13\.3, 0\.13\.4-0\.29, 0\.30-0\.33"
+    ):
         find_readers("ollama@0.11")
     with pytest.raises(RecipeError, match=r"supported: .*transformers.*ollama"):
         find_any("nope")
@@ -106,7 +134,11 @@ def test_no_statement_contradicts_the_sources(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "statement", "problem"),
     [
-        ("ollama", ReaderStatement(("gemma3",), ("theta",), "exact"), "0.12.0 does not read rope.freq_base"),
+        (
+            "ollama",
+            ReaderStatement(("gemma3",), ("theta",), "exact"),
+            "0.12.0 does not read rope.freq_base",
+        ),
         (
             "ollama",
             ReaderStatement(("gemma3",), ("linear",), "exact", since="0.12.1"),
@@ -117,10 +149,26 @@ def test_no_statement_contradicts_the_sources(name: str) -> None:
             ReaderStatement(("mistral3",), ("yarn",), "exact", until="0.13"),
             "0.12.0 does not read rope.scaling.orig",
         ),
-        ("ik-llama-cpp", ReaderStatement(("qwen3",), ("rope_freqs",), "exact"), "2026.4 does not read rope_freqs"),
-        ("ik-llama-cpp", ReaderStatement(("llama",), ("rope_freqs",), "refused"), "2026.4 reads rope_freqs"),
-        ("ik-llama-cpp", ReaderStatement(("llama",), ("*",), "refused"), "2026.4 has the architecture"),
-        ("koboldcpp", ReaderStatement(("qwen2",), ("factors",), "exact"), "1.76 does not read rope_factors_long"),
+        (
+            "ik-llama-cpp",
+            ReaderStatement(("qwen3",), ("rope_freqs",), "exact"),
+            "2026.4 does not read rope_freqs",
+        ),
+        (
+            "ik-llama-cpp",
+            ReaderStatement(("llama",), ("rope_freqs",), "refused"),
+            "2026.4 reads rope_freqs",
+        ),
+        (
+            "ik-llama-cpp",
+            ReaderStatement(("llama",), ("*",), "refused"),
+            "2026.4 has the architecture",
+        ),
+        (
+            "koboldcpp",
+            ReaderStatement(("qwen2",), ("factors",), "exact"),
+            "1.76 does not read rope_factors_long",
+        ),
     ],
 )
 def test_a_wrong_statement_is_noticed(name: str, statement: ReaderStatement, problem: str) -> None:
@@ -131,7 +179,8 @@ def test_a_wrong_statement_is_noticed(name: str, statement: ReaderStatement, pro
 
 SERVER = "if envconfig.NewEngine() || f.KV().OllamaEngineRequired() {"
 CONFIG = (
-    'func (kv KV) OllamaEngineRequired() bool {\n\treturn slices.Contains([]string{\n\t\t"gemma3", "llama4",\n\t}\n}\n'
+    'func (kv KV) OllamaEngineRequired() bool {\n\treturn slices.Contains([]string{\n\t\t"gemma3",'
+    ' "llama4",\n\t}\n}\n'
 )
 GEMMA = """
 \tmodel.Register("gemma3", New)
@@ -145,11 +194,17 @@ LLAMA = '\tmodel.Register("llama4", New)\n\tRopeFactors ml.Tensor  `gguf:"rope_f
 
 def test_ollama_reads_what_its_own_engine_names() -> None:
     files = {
-        "llm/server.go": SERVER, "fs/ggml/ggml.go": CONFIG, "model/models/gemma3/model_text.go": GEMMA,
-        "model/models/llama4/model_text.go": LLAMA, "model/models/llama4/model_vision.go": 'c.Float("rope.freq_base")',
+        "llm/server.go": SERVER,
+        "fs/ggml/ggml.go": CONFIG,
+        "model/models/gemma3/model_text.go": GEMMA,
+        "model/models/llama4/model_text.go": LLAMA,
+        "model/models/llama4/model_vision.go": 'c.Float("rope.freq_base")',
         "model/models/qwen2/model.go": 'model.Register("qwen2", New)\nc.Float("rope.freq_base")',
-    }  # fmt: skip
-    assert ollama(files) == {"gemma3": ["rope.global.freq_base", "rope.local.freq_base"], "llama4": ["rope_factors"]}
+    }
+    assert ollama(files) == {
+        "gemma3": ["rope.global.freq_base", "rope.local.freq_base"],
+        "llama4": ["rope_factors"],
+    }
     assert ollama({**files, "llm/server.go": "llama-server"}) == {}
 
 
@@ -190,5 +245,10 @@ def test_forks_of_llama_cpp_load_what_their_cases_create(loader: str) -> None:
 
 
 def test_a_digest_has_the_versions_at_which_something_changes() -> None:
-    read = {"1": {"a": ["x"]}, "2": {"a": ["x"], "b": []}, "3": {"a": ["x", "y"], "b": []}, "4": {"b": []}}
+    read = {
+        "1": {"a": ["x"]},
+        "2": {"a": ["x"], "b": []},
+        "3": {"a": ["x", "y"], "b": []},
+        "4": {"b": []},
+    }
     assert digest(read) == {"a": {"1": ["x"], "3": ["x", "y"], "4": None}, "b": {"2": []}}

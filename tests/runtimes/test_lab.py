@@ -1,6 +1,8 @@
-"""The table of runtimes against what the lab saw when it executed them: every cell of the models of the day.
+"""The table of runtimes against what the lab saw when it executed them: every cell of the models of
+the day.
 
-`scripts/lab` writes the records. One that is about other configs than today's is red here, and is made again there.
+`scripts/lab` writes the records. One that is about other configs than today's is red here, and is
+made again there.
 """
 
 import re
@@ -41,22 +43,32 @@ def config_records() -> Iterator[Record]:
     return (record for record in records() if record.runtime in names)
 
 
-@pytest.mark.parametrize("record", list(config_records()), ids=lambda record: f"{record.runtime}-{record.version}")
+@pytest.mark.parametrize(
+    "record", list(config_records()), ids=lambda record: f"{record.runtime}-{record.version}"
+)
 def test_the_table_says_what_the_lab_saw(record: Record) -> None:
     assert set(record.models) <= set(SOURCES)
     errors = []
     for name in TODAY & set(record.models):
-        grid, model = cells_of(name), record.models[name]
-        assert model.digest == digest(grid), f"{name} has other configs now; run scripts/lab {record.runtime}"
+        grid = cells_of(name)
+        model = record.models[name]
+        assert model.digest == digest(grid), (
+            f"{name} has other configs now; run scripts/lab {record.runtime}"
+        )
         statuses = model.statuses(tuple(cell.name for cell in grid))
         assert len(statuses) == len(grid)
-        errors += [str(error) for error in disagreements(row_of(record.runtime, record.version)[0], grid, statuses)]
+        errors += [
+            str(error)
+            for error in disagreements(row_of(record.runtime, record.version)[0], grid, statuses)
+        ]
     assert errors == []
 
 
 def test_every_version_of_the_lab_has_a_record() -> None:
     recorded = {(record.runtime, record.version) for record in records()}
-    assert {(runtime.name, version) for runtime in RUNTIMES for version in runtime.versions} <= recorded
+    assert {
+        (runtime.name, version) for runtime in RUNTIMES for version in runtime.versions
+    } <= recorded
 
 
 def test_the_workflow_runs_releases_of_runtimes_in_the_lab() -> None:
@@ -73,12 +85,16 @@ def test_the_workflow_runs_releases_of_runtimes_in_the_lab() -> None:
 def test_every_tiny_family_is_in_the_lab() -> None:
     tiny = {by_model_type()[model_type].name for model_type in TINY}
     assert tiny <= set(SOURCES)
-    (newest_record,) = (entry for entry in records() if (entry.runtime, entry.version) == ("transformers", "5.23.0"))
+    (newest_record,) = (
+        entry for entry in records() if (entry.runtime, entry.version) == ("transformers", "5.23.0")
+    )
     assert tiny <= set(newest_record.models)
 
 
 def test_what_is_executed_is_said_to_be() -> None:
-    """At least 85 % of what the table states of the runtimes that can be executed here was executed."""
+    """At least 85 % of what the table states of the runtimes that can be executed here was
+    executed.
+    """
     names = {row.key for row in runtimes() if row.name in EXECUTED}
     grades = counts(cell for cell in matrix() if cell.verdict.runtime.partition("@")[0] in EXECUTED)
     assert names
@@ -88,4 +104,6 @@ def test_what_is_executed_is_said_to_be() -> None:
 def test_llama_cpp_computes_what_the_gguf_encodings_write() -> None:
     record = next(record for record in records() if record.runtime == "llama-cpp-gguf")
     assert {name: model.others for name, model in record.models.items() if model.others} == {}
-    assert {"keys", "tensor"} <= {encoding for model in record.models.values() for encoding in model.rope_types}
+    assert {"keys", "tensor"} <= {
+        encoding for model in record.models.values() for encoding in model.rope_types
+    }

@@ -1,4 +1,6 @@
-"""The lab: the row that it drafts for a new version, the changes that it prints, and tables of cos and sin."""
+"""The lab: the row that it drafts for a new version, the changes that it prints, and tables of cos
+and sin.
+"""
 
 import shutil
 import sys
@@ -54,7 +56,11 @@ def releases(name: str) -> dict[str, str]:
     }
     if name in GAPS:
         found["gap"] = GAPS[name]
-    return {kind: version for kind, version in found.items() if not any(row.covers(version) for row in rows)}
+    return {
+        kind: version
+        for kind, version in found.items()
+        if not any(row.covers(version) for row in rows)
+    }
 
 
 RELEASED = [(name, kind, version) for name in NAMES for kind, version in releases(name).items()]
@@ -66,13 +72,22 @@ def contents(folder: Path) -> dict[str, str]:
 
 def covering(folder: Path, name: str, version: str) -> list[str]:
     """The files whose rows cover a version, as the package loads them."""
-    return [f"{stem}.toml" for stem, row in read_rows(folder).items() if row.name == name and row.covers(version)]
+    return [
+        f"{stem}.toml"
+        for stem, row in read_rows(folder).items()
+        if row.name == name and row.covers(version)
+    ]
 
 
 def test_the_next_release_of_every_runtime_is_tried() -> None:
     """The first four are those for which a draft once overwrote a row, or had no end."""
     versions = {(name, version) for name, _, version in RELEASED}
-    assert {("sglang", "0.5.24"), ("mlx-lm", "0.32.3"), ("mlx-vlm", "0.7.11"), ("exllamav3", "1.6.6")} <= versions
+    assert {
+        ("sglang", "0.5.24"),
+        ("mlx-lm", "0.32.3"),
+        ("mlx-vlm", "0.7.11"),
+        ("exllamav3", "1.6.6"),
+    } <= versions
     assert {name for name, _ in versions} == set(NAMES)
     assert len(NAMES) == 8
     assert {kind for _, kind, _ in RELEASED} == {"patch", "minor", "major", "far", "gap"}
@@ -124,7 +139,10 @@ def test_a_release_that_disagrees_gets_a_file_with_its_own_name(
     written = tomllib.loads(after[target])
     assert f"{written['inherits']}.toml" in before
     assert (written["version"], set(written)) == (version, {"inherits", "version", "source"})
-    assert "# llama: the table says otherwise for 2 cells, such as llama, yarn / native: refused" in after[target]
+    assert (
+        "# llama: the table says otherwise for 2 cells, such as llama, yarn / native: refused"
+        in after[target]
+    )
 
     assert covering(folder, name, version) == [target]
     assert covering(folder, name, raised(version, 2)) == []
@@ -144,31 +162,50 @@ def test_releases_one_after_the_other_extend_the_same_row(folder: Path) -> None:
 def test_a_version_before_the_first_row_gets_a_row_of_its_own(folder: Path) -> None:
     for name in NAMES:
         first = next(row for row in runtimes() if row.name == name)
-        assert draft(name, "0.0.2", [], folder).startswith(f"{name}-0.0.2.toml is a draft; 0 families disagree with ")
+        assert draft(name, "0.0.2", [], folder).startswith(
+            f"{name}-0.0.2.toml is a draft; 0 families disagree with "
+        )
         written = tomllib.loads((folder / f"{name}-0.0.2.toml").read_text())
         row = read_rows(folder)[f"{name}-0.0.2"]
         assert read_rows(folder)[written["inherits"]].version == first.version
-        assert (row.version, row.last, row.current) == ("0.0.2", "0.0.2", False), "nobody means it by the name"
+        assert (row.version, row.last, row.current) == (
+            "0.0.2",
+            "0.0.2",
+            False,
+        ), "nobody means it by the name"
 
 
 def test_an_answer_of_several_lines_stays_in_a_comment(folder: Path) -> None:
-    draft(NAME, "0.99.1", [problem("llama", 'refused\n[rules]\n\x1b[31m"broken'), problem("x")], folder)
+    draft(
+        NAME,
+        "0.99.1",
+        [problem("llama", 'refused\n[rules]\n\x1b[31m"broken'), problem("x")],
+        folder,
+    )
     assert covering(folder, NAME, "0.99.1") == [f"{NAME}-0.99.1.toml"]
 
 
 def test_nothing_is_overwritten_and_nothing_that_has_a_row_is_drafted(folder: Path) -> None:
-    (folder / f"{NAME}-0.99.1.toml").write_text((folder / f"{NAME}-{LAST.version}.toml").read_text().replace(
-        f'version = "{LAST.version}"', 'version = "0.98"', 1
-    ))  # fmt: skip
+    (folder / f"{NAME}-0.99.1.toml").write_text(
+        (folder / f"{NAME}-{LAST.version}.toml")
+        .read_text()
+        .replace(f'version = "{LAST.version}"', 'version = "0.98"', 1)
+    )
     before = contents(folder)
-    for version, why in (("0.99.1", "exists"), ("0.98.2", "covers"), ("0.99.0rc1", "not a release")):
+    for version, why in (
+        ("0.99.1", "exists"),
+        ("0.98.2", "covers"),
+        ("0.99.0rc1", "not a release"),
+    ):
         with pytest.raises(CannotDraft, match=why):
             draft(NAME, version, [problem("llama")], folder)
     assert contents(folder) == before
 
 
 @pytest.mark.parametrize("problems", [[], [problem("llama")]])
-def test_a_row_that_does_not_load_is_undone(problems: list[Any], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_that_does_not_load_is_undone(
+    problems: list[Any], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = contents(folder)
     with monkeypatch.context() as patched:
         patched.setattr(module, "_through", lambda text, version: text + "version = [")
@@ -205,14 +242,20 @@ def test_changes_name_the_cells_whose_status_changed() -> None:
 
 
 @pytest.mark.parametrize("layout", ["once", "halves", "neighbours"])
-def test_each_pair_is_read_once_from_any_layout(monkeypatch: pytest.MonkeyPatch, layout: str) -> None:
+def test_each_pair_is_read_once_from_any_layout(
+    monkeypatch: pytest.MonkeyPatch, layout: str
+) -> None:
     """gpt-oss has every pair once, Llama in two halves, Cohere beside each other."""
     torch = pytest.importorskip("torch")
     monkeypatch.setattr(sys, "path", [str(PROGRAMS), *sys.path])
     import transformers_backend
 
     frequencies = torch.tensor([1.0, 0.5, 0.25, 0.125])
-    angles = {"once": frequencies, "halves": frequencies.repeat(2), "neighbours": frequencies.repeat_interleave(2)}
+    angles = {
+        "once": frequencies,
+        "halves": frequencies.repeat(2),
+        "neighbours": frequencies.repeat_interleave(2),
+    }
     cos, sin = (1.5 * function(angles[layout])[None, None] for function in (torch.cos, torch.sin))
     inv_freq, attention_factor = transformers_backend._first(cos, sin)
     assert inv_freq == pytest.approx(frequencies.tolist(), rel=1e-6)

@@ -1,6 +1,8 @@
-"""The rows of each runtime in the order of versions: what a row says unlike both of its neighbours needs a record.
+"""The rows of each runtime in the order of versions: what a row says unlike both of its neighbours
+needs a record.
 
-A rule that a row lost looks so: dual chunk attention was refused in vLLM 0.11 and 0.20, and exact in the rows between.
+A rule that a row lost looks so: dual chunk attention was refused in vLLM 0.11 and 0.20, and exact
+in the rows between.
 """
 
 from collections.abc import Iterator
@@ -29,7 +31,9 @@ from ..support.extent import sample
 ORIGINAL = {"factor": 4.0, "original_max_position_embeddings": 1024}
 SPECIAL: dict[str, Config] = {
     "": {},
-    DUAL_CHUNK: {DUAL_CHUNK: {"chunk_size": 512, "local_size": 64, "original_max_position_embeddings": 1024}},
+    DUAL_CHUNK: {
+        DUAL_CHUNK: {"chunk_size": 512, "local_size": 64, "original_max_position_embeddings": 1024}
+    },
     "quantization_config": {"quantization_config": {"quant_method": "awq"}},
 }
 """Keys beside the RoPE dictionary that can decide, by the name of what has to be recorded."""
@@ -45,9 +49,19 @@ def ropes(pairs: int) -> dict[str, Config]:
         "yarn": {"rope_type": "yarn", **ORIGINAL},
         "yarn, attention factor": {"rope_type": "yarn", **ORIGINAL, "attention_factor": 1.3},
         "yarn, no truncation": {"rope_type": "yarn", **ORIGINAL, "truncate": False},
-        "llama3": {"rope_type": "llama3", **ORIGINAL, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
+        "llama3": {
+            "rope_type": "llama3",
+            **ORIGINAL,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+        },
         "longrope": {"rope_type": "longrope", **ORIGINAL, **lists},
-        "longrope, one list": {"rope_type": "longrope", **ORIGINAL, **lists, "short_factor": [4.0] * pairs},
+        "longrope, one list": {
+            "rope_type": "longrope",
+            **ORIGINAL,
+            **lists,
+            "short_factor": [4.0] * pairs,
+        },
     }
 
 
@@ -62,7 +76,10 @@ class Run:
 def runs(name: str, config: Config, family: Family) -> list[Run]:
     """What the rows of a runtime say about a config, in the order of versions."""
     spec = read_spec(config, family)
-    rows = sorted((row for row in rows_for(family) if row.name == name), key=lambda row: version_key(row.version))
+    rows = sorted(
+        (row for row in rows_for(family) if row.name == name),
+        key=lambda row: version_key(row.version),
+    )
     judged = [(judge(config, family, spec.current(), spec, row).status, row) for row in rows]
     groups = groupby(judged, key=lambda pair: pair[0])
     return [Run(status, tuple(row for _, row in group)) for status, group in groups]
@@ -75,7 +92,8 @@ def is_recorded(row: Runtime, family: Family, key: str) -> bool:
     if evidence(row, family.name).grade == "run":
         return True
     return any(
-        family.name in statement.get("names", ()) and statement.get("source") for statement in own_statements(row)
+        family.name in statement.get("names", ()) and statement.get("source")
+        for statement in own_statements(row)
     )
 
 
@@ -89,7 +107,9 @@ def own_statements(row: Runtime) -> list[dict[str, Any]]:
 
 
 def unlike(config: Config, family: Family, key: str) -> Iterator[str]:
-    """Yield the rows that say something else than both neighbours, without a record of their own."""
+    """Yield the rows that say something else than both neighbours, without a record of their
+    own.
+    """
     for name in dict.fromkeys(row.name for row in runtimes()):
         stated = runs(name, config, family)
         for before, run, after in zip(stated, stated[1:], stated[2:], strict=False):
@@ -97,7 +117,10 @@ def unlike(config: Config, family: Family, key: str) -> Iterator[str]:
                 continue
             if not any(is_recorded(row, family, key) for row in run.rows):
                 names = ", ".join(row.key for row in run.rows)
-                yield f"{names}: {run.status} for {family.name}, and {before.status} and {after.status} beside it"
+                yield (
+                    f"{names}: {run.status} for {family.name}, and {before.status} and"
+                    f" {after.status} beside it"
+                )
 
 
 def configs(family: Family) -> Iterator[tuple[str, str, Config]]:
@@ -118,7 +141,8 @@ TODAY = [*MOST_USED, *sample([name for name in FAMILIES if name not in MOST_USED
 
 @pytest.mark.parametrize("name", TODAY)
 def test_a_row_unlike_both_neighbours_has_a_record_of_its_own(name: str) -> None:
-    family, found = by_name()[name], list[str]()
+    family = by_name()[name]
+    found = list[str]()
     for rope, key, config in configs(family):
         try:
             found += [f"{rope} {key}: {line}" for line in unlike(config, family, key)]
@@ -129,13 +153,19 @@ def test_a_row_unlike_both_neighbours_has_a_record_of_its_own(name: str) -> None
 
 def test_a_rule_that_a_row_loses_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     family = by_name()["qwen2"]
-    config = {**sample_config(family), **SPECIAL[DUAL_CHUNK], "rope_scaling": {"rope_type": "yarn", **ORIGINAL}}
+    config = {
+        **sample_config(family),
+        **SPECIAL[DUAL_CHUNK],
+        "rope_scaling": {"rope_type": "yarn", **ORIGINAL},
+    }
     assert list(unlike(config, family, DUAL_CHUNK)) == []
     lost = {"vllm@0.12", "vllm@0.17", "vllm@0.19"}
     extracted = {"0.12.0", "0.16.0", "0.17.1", "0.18.1", "0.19.1"}
     stated = verdict_module.stated_key
 
-    def without(config: Config, family: Family, runtime: Runtime) -> tuple[str, KeyStatement] | None:
+    def without(
+        config: Config, family: Family, runtime: Runtime
+    ) -> tuple[str, KeyStatement] | None:
         return None if runtime.key in lost else stated(config, family, runtime)
 
     monkeypatch.setattr(verdict_module, "stated_key", without)
@@ -147,21 +177,38 @@ def test_a_rule_that_a_row_loses_is_noticed(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 VLLM = (
-    "0.11.0", "0.11.2", "0.12.0", "0.16.0", "0.17.1", "0.19.1", "0.20.2", "0.24.0", "0.25.0", "0.26.0", "0.27.1",
-    "0.28.0", "0.29.0", "0.31.0", "0.33.0",
-)  # fmt: skip
+    "0.11.0",
+    "0.11.2",
+    "0.12.0",
+    "0.16.0",
+    "0.17.1",
+    "0.19.1",
+    "0.20.2",
+    "0.24.0",
+    "0.25.0",
+    "0.26.0",
+    "0.27.1",
+    "0.28.0",
+    "0.29.0",
+    "0.31.0",
+    "0.33.0",
+)
 
 
 @pytest.mark.parametrize(
     ("runtime", "status"),
     [
-        # each release from 0.11 on takes the branch of dual chunk attention first, and has no backend for it
+        # each release from 0.11 on takes the branch of dual chunk attention first, and has no
+        # backend for it
         *((f"vllm@{version}", "refused") for version in VLLM),
         # its backend was removed between 0.5.16 and 0.5.20
-        ("sglang@0.5.10", "differs"), ("sglang@0.5.16", "differs"), ("sglang@0.5.20", "refused"),
-        ("sglang@0.5.23", "refused"), ("transformers@5.23", "exact"),
+        ("sglang@0.5.10", "differs"),
+        ("sglang@0.5.16", "differs"),
+        ("sglang@0.5.20", "refused"),
+        ("sglang@0.5.23", "refused"),
+        ("transformers@5.23", "exact"),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("name", ["qwen2", "qwen2_moe", "qwen3"])
 def test_yarn_beside_dual_chunk_attention(name: str, runtime: str, status: str) -> None:
     """Qwen2.5-1M and its siblings, with YaRN by 4."""
@@ -178,10 +225,14 @@ def test_the_keys_of_every_row_were_extracted_from_its_own_version() -> None:
     assert {"transformers", "vllm", "sglang", "mlx-lm", "exllamav3"} <= extracted
     for row in runtimes():
         if row.name in extracted:
-            assert any(row.covers(version) for version in evidence_module._records(row.name)), row.key
+            assert any(row.covers(version) for version in evidence_module._records(row.name)), (
+                row.key
+            )
 
 
-def test_a_row_that_nobody_extracted_reads_what_the_row_before_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_that_nobody_extracted_reads_what_the_row_before_it_reads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     versions = {"1.0": ReadKeys(("a",), {}), "1.2": ReadKeys(("b",), {})}
     monkeypatch.setattr(evidence_module, "_records", lambda name: versions)
     (row,) = find("vllm@0.33")

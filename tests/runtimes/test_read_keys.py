@@ -1,4 +1,6 @@
-"""Config keys that the attention of a runtime reads: what nobody looked at is unknown, and never exact."""
+"""Config keys that the attention of a runtime reads: what nobody looked at is unknown, and never
+exact.
+"""
 
 import json
 from pathlib import Path
@@ -20,11 +22,20 @@ from ..conftest import CONFIGS
 from ..support.extent import sample
 
 QWEN: dict[str, Any] = {
-    "model_type": "qwen2", "hidden_size": 128, "num_attention_heads": 2, "num_hidden_layers": 2,
-    "max_position_embeddings": 4096, "rope_theta": 10000.0,
-}  # fmt: skip
+    "model_type": "qwen2",
+    "hidden_size": 128,
+    "num_attention_heads": 2,
+    "num_hidden_layers": 2,
+    "max_position_embeddings": 4096,
+    "rope_theta": 10000.0,
+}
 CHUNKS = {"dual_chunk_attention_config": {"chunk_size": 1024, "local_size": 128}}
-YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024, "attention_factor": 1.13862944}
+YARN = {
+    "rope_type": "yarn",
+    "factor": 4.0,
+    "original_max_position_embeddings": 1024,
+    "attention_factor": 1.13862944,
+}
 
 
 def judged(runtime: str, config: dict[str, Any]) -> Verdict:
@@ -39,8 +50,18 @@ def judged(runtime: str, config: dict[str, Any]) -> Verdict:
         # mlx_lm/models/llama.py 0.32: pairs are neighbours where it is true
         ("mlx-lm", "llama", {"rope_traditional": True}, "rope_traditional"),
         # sglang/srt/layers/rotary_embedding/factory.py
-        ("sglang", "llama", {"rope_scaling": {**YARN, "extrapolation_factor": 0.5}}, "extrapolation_factor"),
-        ("vllm", "qwen2", {"rope_parameters": {"rope_type": "default", "use_fope": True}}, "use_fope"),
+        (
+            "sglang",
+            "llama",
+            {"rope_scaling": {**YARN, "extrapolation_factor": 0.5}},
+            "extrapolation_factor",
+        ),
+        (
+            "vllm",
+            "qwen2",
+            {"rope_parameters": {"rope_type": "default", "use_fope": True}},
+            "use_fope",
+        ),
         # vllm/model_executor/models/llama.py makes window layers
         ("vllm", "llama", {"sliding_window": 512}, "sliding_window"),
         # transformers/models/deepseek_v3: pairs are halves where it is false
@@ -65,10 +86,14 @@ def test_only_a_key_that_nobody_looked_at_is_unknown(
 @pytest.mark.parametrize(
     ("runtime", "model_type", "status"),
     [
-        ("vllm", "qwen2", "refused"), ("vllm@0.11", "qwen2", "refused"), ("sglang", "qwen2", "refused"),
-        ("transformers", "qwen2", "exact"), ("mlx-lm", "qwen2", "exact"), ("vllm", "llama", "exact"),
+        ("vllm", "qwen2", "refused"),
+        ("vllm@0.11", "qwen2", "refused"),
+        ("sglang", "qwen2", "refused"),
+        ("transformers", "qwen2", "exact"),
+        ("mlx-lm", "qwen2", "exact"),
+        ("vllm", "llama", "exact"),
     ],
-)  # fmt: skip
+)
 def test_dual_chunk_attention(runtime: str, model_type: str, status: str) -> None:
     config = {**QWEN, "model_type": model_type}
     assert judged(runtime, config).status == "exact"
@@ -83,7 +108,9 @@ def test_the_trained_length_is_that_of_the_chunks() -> None:
     spec = read_spec(config, detect(config))
     assert (spec.original_context, spec.original_context_source) == (1024, "config")
     with pytest.raises(BadSource, match="in its dual_chunk_attention_config; write"):
-        detect({**config, "dual_chunk_attention_config": {"original_max_position_embeddings": "many"}})
+        detect(
+            {**config, "dual_chunk_attention_config": {"original_max_position_embeddings": "many"}}
+        )
 
 
 @pytest.mark.parametrize("path", sample(sorted(CONFIGS.glob("*.json"))), ids=lambda path: path.stem)
@@ -95,7 +122,11 @@ def test_published_configs_have_no_key_that_nobody_looked_at(path: Path) -> None
         return
     spec = read_spec(config, family)
     verdicts = [judge(config, family, spec.current(), spec, row) for row in runtimes()]
-    assert [item.reason for item in verdicts if item.status == "unknown" and "its attention reads" in item.reason] == []
+    assert [
+        item.reason
+        for item in verdicts
+        if item.status == "unknown" and "its attention reads" in item.reason
+    ] == []
 
 
 @pytest.mark.parametrize("family", sample(["llama", "deepseek_v3", "gemma3", "phi3"], 1))
@@ -103,8 +134,12 @@ def test_the_record_is_what_the_installed_transformers_reads(family: str) -> Non
     transformers = pytest.importorskip("transformers")
     row = find(f"transformers@{transformers.__version__}")[0]
     stated = read_keys(row)
-    keys = record("transformers", Path(transformers.__file__).parents[1], [model_of(by_model_type()[family])])
-    assert sorted(keys["config"]) == sorted(key for key, names in stated.config.items() if family in names)
+    keys = record(
+        "transformers", Path(transformers.__file__).parents[1], [model_of(by_model_type()[family])]
+    )
+    assert sorted(keys["config"]) == sorted(
+        key for key, names in stated.config.items() if family in names
+    )
     assert keys["rope"] == list(stated.rope)
 
 
@@ -116,5 +151,7 @@ def test_no_key_of_a_config_class_is_one_that_nobody_looked_at() -> None:
                 whole = dict.fromkeys(config_keys().get(family.name, ()), "set")
                 rules = row.rule_set(family.name)
                 key = unknown_key(whole, {}, family, row, rules)
-                unknown_keys += [(row.key, family.name, key)] if key and key not in understood().values else []
+                unknown_keys += (
+                    [(row.key, family.name, key)] if key and key not in understood().values else []
+                )
     assert unknown_keys == []

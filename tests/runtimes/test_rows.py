@@ -1,4 +1,6 @@
-"""Rows of the table of runtimes: where a family begins, whose word counts, and how a verdict says that it is known."""
+"""Rows of the table of runtimes: where a family begins, whose word counts, and how a verdict says
+that it is known.
+"""
 
 from typing import Any
 
@@ -29,15 +31,25 @@ def row(first: str, last: str = "", **changes: Any) -> Runtime:
 @pytest.mark.parametrize(
     ("since", "expected"),
     [
-        ("1.1", ["1.2-1.4"]), ("1.2", ["1.2-1.4"]), ("1.3", ["1.2", "1.3-1.4"]), ("1.4", ["1.2-1.3", "1.4"]),
-        ("1.5", ["1.2-1.4"]), ("", ["1.2-1.4"]),
+        ("1.1", ["1.2-1.4"]),
+        ("1.2", ["1.2-1.4"]),
+        ("1.3", ["1.2", "1.3-1.4"]),
+        ("1.4", ["1.2-1.3", "1.4"]),
+        ("1.5", ["1.2-1.4"]),
+        ("", ["1.2-1.4"]),
     ],
-)  # fmt: skip
-def test_a_row_is_cut_where_a_family_begins(monkeypatch: pytest.MonkeyPatch, since: str, expected: list[str]) -> None:
+)
+def test_a_row_is_cut_where_a_family_begins(
+    monkeypatch: pytest.MonkeyPatch, since: str, expected: list[str]
+) -> None:
     begins = {"made": since} if since else {}
     monkeypatch.setattr(verdict_module, "runtimes", lambda: (row("1.2", "1.4"),))
-    assert [part.display_name for part in rows_for(family(since=begins))] == [f"Made {span}" for span in expected]
-    monkeypatch.setattr(verdict_module, "runtimes", lambda: (row("1.2", "1.4", families=UNSUPPORTED),))
+    assert [part.display_name for part in rows_for(family(since=begins))] == [
+        f"Made {span}" for span in expected
+    ]
+    monkeypatch.setattr(
+        verdict_module, "runtimes", lambda: (row("1.2", "1.4", families=UNSUPPORTED),)
+    )
     assert len(rows_for(family(since=begins))) == 1, "no rules of the row, so no first version"
 
 
@@ -59,7 +71,11 @@ def test_what_was_run_says_nothing_of_families_that_are_assumed_or_of_a_user() -
 
     assert (verdict(LLAMA).grade, verdict(LLAMA).reason) == ("run", "")
     assumed = verdict(family(assumed="mystery"))
-    assert (assumed.status, assumed.reason, assumed.grade) == ("exact", "if it runs mystery as llama", "")
+    assert (assumed.status, assumed.reason, assumed.grade) == (
+        "exact",
+        "if it runs mystery as llama",
+        "",
+    )
     assert verdict(family(origin="own.toml")).grade == ""
     limited = verdict(family(assumed="mystery"), runtime(types={"linear": {"window": "says less"}}))
     assert limited.reason == "if it runs mystery as llama; says less"
@@ -77,7 +93,11 @@ def test_what_was_run_says_nothing_of_families_that_are_assumed_or_of_a_user() -
     ],
 )
 def test_code_of_a_checkpoint_needs_a_runtime_that_has_its_layers(
-    monkeypatch: pytest.MonkeyPatch, code: str, reason: str, families: Any, expected: tuple[str, str]
+    monkeypatch: pytest.MonkeyPatch,
+    code: str,
+    reason: str,
+    families: Any,
+    expected: tuple[str, str],
 ) -> None:
     only_runtime = runtime(families, custom_code=code, custom_code_reason=reason)
     monkeypatch.setattr(verdict_module, "runtimes", lambda: (only_runtime,))
@@ -103,10 +123,20 @@ def test_the_record_of_the_last_version_that_a_row_covers(monkeypatch: pytest.Mo
     monkeypatch.setattr(evidence_module, "records", lambda: records)
     evidence_module.executed_models.cache_clear()
     by = row("1.0", "1.2", families=[{"names": ["llama", "gemma"], "rules": "generic"}])
-    assert evidence(by, "llama") == evidence(by, "llama", "yarn") == Evidence("run", "1.1, date of 1.1")
-    assert evidence(by, "llama", "linear") == Evidence("read"), "a rope type that the record has not"
+    assert (
+        evidence(by, "llama")
+        == evidence(by, "llama", "yarn")
+        == Evidence("run", "1.1, date of 1.1")
+    )
+    assert evidence(by, "llama", "linear") == Evidence("read"), (
+        "a rope type that the record has not"
+    )
     assert evidence(by, "phi3", "yarn") == Evidence("run", "1.0, its own")
-    assert evidence(by, "qwen2", "yarn") == evidence(by, "qwen2") == Evidence("run", "1.2, date of 1.2")
+    assert (
+        evidence(by, "qwen2", "yarn")
+        == evidence(by, "qwen2")
+        == Evidence("run", "1.2, date of 1.2")
+    )
     assert evidence(by, "gemma") == Evidence("read"), "it was another runtime"
     assert evidence(by, "olmo") == Evidence("")
 
@@ -114,10 +144,15 @@ def test_the_record_of_the_last_version_that_a_row_covers(monkeypatch: pytest.Mo
 def test_names_of_runtimes_that_are_not_known() -> None:
     with pytest.raises(RecipeError, match="llama-cpp, .*, ollama, koboldcpp"):
         find("nope", ("ollama", "koboldcpp"))
-    assert [entry.key for entry in find("all")] == [entry.key for entry in runtimes() if entry.current]
+    assert [entry.key for entry in find("all")] == [
+        entry.key for entry in runtimes() if entry.current
+    ]
     with pytest.raises(RecipeError, match="--runtime all@1: unknown runtime"):
         find("all@1")
-    with pytest.raises(RecipeError, match="--runtime oMLX@0.6: .*runs text models in mlx-lm and .* in mlx-vlm; name"):
+    with pytest.raises(
+        RecipeError,
+        match="--runtime oMLX@0.6: .*runs text models in mlx-lm and .* in mlx-vlm; name",
+    ):
         find("oMLX@0.6")
     with pytest.raises(RecipeError, match="llama-cpp and ONNX graphs in onnxruntime-genai"):
         find("lemonade")

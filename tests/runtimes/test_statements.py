@@ -1,4 +1,6 @@
-"""What is stated about a family in a runtime, what follows where nothing is, and statements against measurements."""
+"""What is stated about a family in a runtime, what follows where nothing is, and statements against
+measurements.
+"""
 
 import json
 import math
@@ -27,17 +29,28 @@ from ..support.baking import make_plan, recipe_of
 
 def test_untested_versions_are_not_covered() -> None:
     assert find("vllm@0.20")[0].version == "0.20"
-    for name in ("vllm@0.10", "vllm@0.34", "vllm@0.9", "transformers@5.25", "sglang@0.5.9", "tensorrt-llm@1.2.1"):
+    for name in (
+        "vllm@0.10",
+        "vllm@0.34",
+        "vllm@0.9",
+        "transformers@5.25",
+        "sglang@0.5.9",
+        "tensorrt-llm@1.2.1",
+    ):
         with pytest.raises(RecipeError, match="this version is untested; tested: "):
             find(name)
 
 
 def test_a_family_without_statements_is_unknown_everywhere() -> None:
     """A new family is one TOML; nothing is claimed about it before somebody looked."""
-    new = msgspec.structs.replace(by_name()["llama"], name="brand_new", model_types=("brand_new",), since={})
+    new = msgspec.structs.replace(
+        by_name()["llama"], name="brand_new", model_types=("brand_new",), since={}
+    )
     config = sample_config(new)
     spec = read_spec(config, new)
-    request = EncodeRequest(recipe_of("yarn", 4.0).schedule(spec), spec, new, config, Target(encoding="native"))
+    request = EncodeRequest(
+        recipe_of("yarn", 4.0).schedule(spec), spec, new, config, Target(encoding="native")
+    )
     result = ENCODINGS["native"].encode(request)
     assert {verdict.status for verdict in result.verdicts} == {"unknown"}
     assert result.exact_share == "exact in 0 of 0 runtime versions"
@@ -47,19 +60,35 @@ def test_a_family_without_statements_is_unknown_everywhere() -> None:
 def test_two_factor_lists_and_who_switches() -> None:
     family = by_name()["phi3"]
     config = {
-        **sample_config(family), "max_position_embeddings": 16384, "original_max_position_embeddings": 4096,
+        **sample_config(family),
+        "max_position_embeddings": 16384,
+        "original_max_position_embeddings": 4096,
         "rope_scaling": {"type": "longrope", "short_factor": [1.0] * 64, "long_factor": [4.0] * 64},
-    }  # fmt: skip
+    }
     spec = read_spec(config, family)
     verdicts = judge_all(config, family, spec.current(), spec)
 
     def of(name: str) -> str:
         return next(item.status for item in reversed(verdicts) if item.covers(find(name)[-1]))
 
-    assert [of(f"transformers@{version}") for version in ("4.46", "4.49", "4.57", "5.23")] == ["exact"] * 4
-    others = ("vllm@0.33", "vllm@0.11.2", "vllm@0.11.0", "exllamav3", "mlx-lm@0.32", "mlx-lm@0.29", "tgi", "sglang")
+    assert [of(f"transformers@{version}") for version in ("4.46", "4.49", "4.57", "5.23")] == [
+        "exact"
+    ] * 4
+    others = (
+        "vllm@0.33",
+        "vllm@0.11.2",
+        "vllm@0.11.0",
+        "exllamav3",
+        "mlx-lm@0.32",
+        "mlx-lm@0.29",
+        "tgi",
+        "sglang",
+    )
     assert [of(name) for name in (*others, "lmdeploy")] == ["differs"] * 9
-    reasons = {name: next(item.reason for item in reversed(verdicts) if item.covers(find(name)[-1])) for name in others}
+    reasons = {
+        name: next(item.reason for item in reversed(verdicts) if item.covers(find(name)[-1]))
+        for name in others
+    }
     assert "--max-model-len" in reasons["vllm@0.33"]
     assert reasons["vllm@0.33"] == reasons["vllm@0.11.2"]
     assert "chunked prefill mixes both lists in one long prompt" in reasons["sglang"]
@@ -70,27 +99,41 @@ def test_two_factor_lists_and_who_switches() -> None:
 def test_a_wrapper_that_was_not_executed_is_unknown() -> None:
     """The tiny Llama was executed everywhere, and LLaVA, around it, in some runtimes."""
     family = by_name()["llama"]
-    config = {"model_type": "brand_new_vision", "text_config": {**sample_config(family), "model_type": "llama"}}
+    config = {
+        "model_type": "brand_new_vision",
+        "text_config": {**sample_config(family), "model_type": "llama"},
+    }
     spec = read_spec(config, family)
-    verdicts = {verdict.runtime: verdict for verdict in judge_all(config, family, spec.current(), spec)}
+    verdicts = {
+        verdict.runtime: verdict for verdict in judge_all(config, family, spec.current(), spec)
+    }
     for name in ("vllm@0.33", "sglang", "mlx-lm", "exllamav3"):
         verdict = verdicts[find(name)[-1].key]
         assert (verdict.status, verdict.grade) == ("unknown", ""), name
         assert "is tested, not brand_new_vision" in verdict.reason
-    assert (verdicts["transformers@5.21"].status, verdicts["transformers@5.21"].grade) == ("unknown", "")
+    assert (verdicts["transformers@5.21"].status, verdicts["transformers@5.21"].grade) == (
+        "unknown",
+        "",
+    )
 
 
 def test_every_row_says_where_it_is_from_and_follows_the_one_before() -> None:
     known = {name for name, family in by_name().items() if not family.refuse}
     for row in runtimes():
         assert row.source
-        assert all(rule.reason or not rule.status for rules in row.rules.values() for rule in rules.types.values())
+        assert all(
+            rule.reason or not rule.status
+            for rules in row.rules.values()
+            for rule in rules.types.values()
+        )
         assert {name for stated in row.families for name in stated.names} <= known
         assert version_key(row.version) <= version_key(row.last), row.key
     names = [row.name for row in runtimes()]
     assert names == sorted(names, key=lambda name: (name != "transformers", name))
     for left, right in pairwise(runtimes()):
-        assert left.name != right.name or version_key(left.last) < version_key(right.version), right.key
+        assert left.name != right.name or version_key(left.last) < version_key(right.version), (
+            right.key
+        )
 
 
 # What is said about two factor lists: which runtime takes which, and what becomes of a cache
@@ -113,22 +156,30 @@ def test_runtimes_are_named_by_what_they_do() -> None:
     assert (rule("transformers"), rule("vllm")) == ("trained", "window")
     sentences = switching(LLAMA, 4096, [verdict("transformers"), verdict("vllm")])
     assert sentences[:2] == (
-        f"With {newest('transformers').display_name}, a forward pass uses the short list if no sequence of the batch "
-        "is longer than 4,096 tokens, else the long one",
-        f"With {newest('vllm').display_name}, every position uses the long list if --max-model-len is above 4,096 "
-        "tokens, else the short one",
+        (
+            f"With {newest('transformers').display_name}, a forward pass uses the short list if no"
+            " sequence of the batch is longer than 4,096 tokens, else the long one"
+        ),
+        (
+            f"With {newest('vllm').display_name}, every position uses the long list if"
+            " --max-model-len is above 4,096 tokens, else the short one"
+        ),
     )
     assert len(sentences) == 3
 
 
-@pytest.mark.parametrize(("status", "named"), [("rounded", True), ("differs", True), ("refused", False)])
+@pytest.mark.parametrize(
+    ("status", "named"), [("rounded", True), ("differs", True), ("refused", False)]
+)
 def test_only_runtimes_that_read_the_lists_are_named(status: str, named: bool) -> None:
     sentences = switching(LLAMA, 4096, [verdict("vllm", status)])
     assert any("vLLM" in sentence for sentence in sentences) is named
     assert len(sentences) == 1 + named
 
 
-def test_a_runtime_that_computes_a_prompt_in_chunks_is_named_with_the_option_that_avoids_it() -> None:
+def test_a_runtime_that_computes_a_prompt_in_chunks_is_named_with_the_option_that_avoids_it() -> (
+    None
+):
     assert rule("sglang") == "chunked"
     sentences = switching(LLAMA, 4096, [verdict("sglang", "differs")])
     assert sentences[0].startswith(
@@ -139,9 +190,19 @@ def test_a_runtime_that_computes_a_prompt_in_chunks_is_named_with_the_option_tha
 
 # How runtimes read the same keys: attention factors measured by running them
 
-CONFIG = {"model_type": "llama", "head_dim": 32, "max_position_embeddings": 1024, "rope_theta": 10000.0}
+CONFIG = {
+    "model_type": "llama",
+    "head_dim": 32,
+    "max_position_embeddings": 1024,
+    "rope_theta": 10000.0,
+}
 LISTS = {"short_factor": [1.0] * 16, "long_factor": [2.0] * 16}
-LONGROPE = {"rope_type": "longrope", "original_max_position_embeddings": 256, "factor": 4.0, **LISTS}
+LONGROPE = {
+    "rope_type": "longrope",
+    "original_max_position_embeddings": 256,
+    "factor": 4.0,
+    **LISTS,
+}
 YARN = {"rope_type": "yarn", "original_max_position_embeddings": 256, "factor": 4.0}
 FORMULA = 0.1 * math.log(4) + 1
 
@@ -156,26 +217,39 @@ def attention_factor(runtime: str, rope: dict[str, Any]) -> float:
     [
         ({**LONGROPE, "attention_factor": 1.25}, 1.25, 1.118034, 1.118034),
         ({**LONGROPE, "attention_factor": 1.0}, 1.0, 1.118034, 1.118034),
-        ({**LONGROPE, "attention_factor": 1.25, "short_mscale": 1.25, "long_mscale": 1.25}, 1.25, 1.25, 1.25),
+        (
+            {**LONGROPE, "attention_factor": 1.25, "short_mscale": 1.25, "long_mscale": 1.25},
+            1.25,
+            1.25,
+            1.25,
+        ),
         (YARN, FORMULA, FORMULA, FORMULA),
         ({**YARN, "attention_factor": 1.25}, 1.25, 1.25, FORMULA),
         ({**YARN, "attention_factor": 1.25, "attn_factor": 1.25 / FORMULA}, 1.25, 1.25, 1.25),
         ({**YARN, "mscale": 0.707, "mscale_all_dim": 1.0}, 0.964327, 0.964327, 0.964327),
     ],
 )
-def test_attention_factors_as_measured(rope: dict[str, Any], transformers: float, vllm: float, sglang: float) -> None:
+def test_attention_factors_as_measured(
+    rope: dict[str, Any], transformers: float, vllm: float, sglang: float
+) -> None:
     assert attention_factor("transformers", rope) == pytest.approx(transformers, rel=1e-5)
     assert attention_factor("vllm", rope) == pytest.approx(vllm, rel=1e-5)
     assert attention_factor("sglang", rope) == pytest.approx(sglang, rel=1e-5)
 
 
 def test_predictions_for_single_versions(tiny: Callable[[str], Path]) -> None:
-    """SmolLM3 came in the middle of an era; a version before the tables is no ground for a verdict."""
+    """SmolLM3 came in the middle of an era; a version before the tables is no ground for a
+    verdict.
+    """
     plan = make_plan(tiny("smollm3"), recipe_of("yarn", 4.0))
     words = [plan.predicted(version) for version in ("4.52.4", "4.53.0", "5.23.0", "4.30.0", "")]
     assert words == ["unsupported", "exact", "exact", "unknown", "unknown"]
     llama = make_plan(tiny("llama"), recipe_of("yarn", 4.0))
-    assert [llama.predicted(version) for version in ("4.30.0", "", "4.50.3")] == ["unknown", "unknown", "differs"]
+    assert [llama.predicted(version) for version in ("4.30.0", "", "4.50.3")] == [
+        "unknown",
+        "unknown",
+        "differs",
+    ]
 
 
 # mlx-vlm, whose models were built on a CPU, and DeepSpeed inference, whose source was read:
@@ -204,9 +278,15 @@ CASES = [
 @pytest.mark.parametrize(
     ("runtime", "path", "recipe", "status"), CASES, ids=lambda value: getattr(value, "stem", value)
 )
-def test_what_was_executed_and_read(runtime: str, path: Path, recipe: str, status: str, tmp_path: Path) -> None:
+def test_what_was_executed_and_read(
+    runtime: str, path: Path, recipe: str, status: str, tmp_path: Path
+) -> None:
     plan = make_plan(path, parse_recipe(recipe), tmp_path / "out", replace=path.stem in SCALED)
-    statuses = [verdict.status for verdict in plan.result.verdicts if verdict.runtime.startswith(f"{runtime}@")]
+    statuses = [
+        verdict.status
+        for verdict in plan.result.verdicts
+        if verdict.runtime.startswith(f"{runtime}@")
+    ]
     assert statuses == [status]
 
 

@@ -1,4 +1,6 @@
-"""Models around a text model: what is known of the text model says nothing of a model around it that nobody saw."""
+"""Models around a text model: what is known of the text model says nothing of a model around it
+that nobody saw.
+"""
 
 import json
 import sys
@@ -18,10 +20,17 @@ from ropeconv.runtimes.verdict import Verdict, judge_all
 from ..support.in_process import command
 
 TEXT: dict[str, Any] = {
-    "model_type": "qwen3", "hidden_size": 128, "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 64,
-    "num_hidden_layers": 2, "intermediate_size": 64, "vocab_size": 64, "max_position_embeddings": 4096,
+    "model_type": "qwen3",
+    "hidden_size": 128,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "num_hidden_layers": 2,
+    "intermediate_size": 64,
+    "vocab_size": 64,
+    "max_position_embeddings": 4096,
     "rope_theta": 1000000.0,
-}  # fmt: skip
+}
 
 
 def verdicts(config: dict[str, Any]) -> tuple[Verdict, ...]:
@@ -36,9 +45,17 @@ def of(name: str, config: dict[str, Any]) -> Verdict:
 
 
 UNKNOWN = {
-    "vision": {"model_type": "my_vlm", "text_config": TEXT, "vision_config": {"model_type": "siglip"}},
+    "vision": {
+        "model_type": "my_vlm",
+        "text_config": TEXT,
+        "vision_config": {"model_type": "siglip"},
+    },
     "speech": {"model_type": "my_asr", "thinker_config": {"text_config": TEXT, "audio_config": {}}},
-    "remote code": {"model_type": "my_vlm", "text_config": TEXT, "auto_map": {"AutoModel": "modeling.MyVlm"}},
+    "remote code": {
+        "model_type": "my_vlm",
+        "text_config": TEXT,
+        "auto_map": {"AutoModel": "modeling.MyVlm"},
+    },
     "without a name": {"text_config": TEXT},
     # transformers has this model type since 5.13, and its class reads text_config
     "Qwen3-ASR as published": {"model_type": "qwen3_asr", "thinker_config": {"text_config": TEXT}},
@@ -57,7 +74,12 @@ def test_a_model_that_nobody_saw_is_exact_in_no_runtime(name: str) -> None:
     ("runtime", "config", "status", "grade"),
     [
         ("transformers", {"model_type": "qwen3_asr", "text_config": TEXT}, "exact", "read"),
-        ("transformers@5.12", {"model_type": "qwen3_asr", "text_config": TEXT}, "unknown", ""),  # before it had it
+        (
+            "transformers@5.12",
+            {"model_type": "qwen3_asr", "text_config": TEXT},
+            "unknown",
+            "",
+        ),  # before it had it
         ("transformers", {"model_type": "internvl", "text_config": TEXT}, "exact", "run"),
         ("vllm", {"model_type": "internvl", "text_config": TEXT}, "exact", "run"),
         ("candle", {"model_type": "internvl", "text_config": TEXT}, "unknown", ""),
@@ -92,8 +114,15 @@ def test_models_that_a_runtime_states_by_name_keep_their_status() -> None:
         {"model_type": "my_vlm", "language_config": TEXT},
         {"model_type": "my_vlm", "llm_config": TEXT},
         {"model_type": "my_vlm", "text_config": {"model_type": "my_lm", "text_config": TEXT}},
-        {"model_type": "my_vlm", "thinker_config": {"model_type": "my_thinker", "llm_config": TEXT}},
-        {"model_type": "speech-encoder-decoder", "encoder": {"model_type": "wav2vec2"}, "decoder": TEXT},
+        {
+            "model_type": "my_vlm",
+            "thinker_config": {"model_type": "my_thinker", "llm_config": TEXT},
+        },
+        {
+            "model_type": "speech-encoder-decoder",
+            "encoder": {"model_type": "wav2vec2"},
+            "decoder": TEXT,
+        },
     ],
 )
 def test_a_text_model_elsewhere_is_refused(config: dict[str, Any], tmp_path: Path) -> None:
@@ -104,7 +133,9 @@ def test_a_text_model_elsewhere_is_refused(config: dict[str, Any], tmp_path: Pat
     assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
 
 
-@pytest.mark.parametrize("name", ["internvl", "llava", "mistral3", "ovis2", "qwen3_asr", "smolvlm", "voxtral"])
+@pytest.mark.parametrize(
+    "name", ["internvl", "llava", "mistral3", "ovis2", "qwen3_asr", "smolvlm", "voxtral"]
+)
 def test_the_classes_of_transformers_keep_the_text_model_there(name: str) -> None:
     transformers = pytest.importorskip("transformers")
     config = transformers.CONFIG_MAPPING[name](text_config=dict(TEXT))
@@ -114,9 +145,14 @@ def test_the_classes_of_transformers_keep_the_text_model_there(name: str) -> Non
 
 def test_the_class_for_qwen3_asr_does_not_read_the_published_place() -> None:
     transformers = pytest.importorskip("transformers")
-    config = transformers.CONFIG_MAPPING["qwen3_asr"](**{"thinker_config": {"text_config": dict(TEXT)}})
+    config = transformers.CONFIG_MAPPING["qwen3_asr"](
+        **{"thinker_config": {"text_config": dict(TEXT)}}
+    )
     assert config.get_text_config().rope_parameters["rope_theta"] != 1000000
-    for name, path in (("qwen2_5_omni", "thinker_config.text_config"), ("qwen3_asr", "text_config")):
+    for name, path in (
+        ("qwen2_5_omni", "thinker_config.text_config"),
+        ("qwen3_asr", "text_config"),
+    ):
         assert wrapper_types()[name].path == path
 
 
@@ -131,21 +167,32 @@ def wrapped(llama: Path, **outer: Any) -> Path:
 
 
 OUTPUTS = (
-    ("-o", "out"), ("-o", "out", "--encoding", "native"), ("-o", "out", "--runtime", "vllm"),
-    ("-o", "out.gguf", "--to", "gguf"), ("--to", "overrides"), ("-o", "out", "--runtime", "all"),
-)  # fmt: skip
+    ("-o", "out"),
+    ("-o", "out", "--encoding", "native"),
+    ("-o", "out", "--runtime", "vllm"),
+    ("-o", "out.gguf", "--to", "gguf"),
+    ("--to", "overrides"),
+    ("-o", "out", "--runtime", "all"),
+)
 
 
 @pytest.mark.parametrize("installed", [True, False])
 @pytest.mark.parametrize("options", OUTPUTS, ids=" ".join)
 def test_apply_refuses_it_with_the_way_out(
-    options: tuple[str, ...], installed: bool, llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    options: tuple[str, ...],
+    installed: bool,
+    llama: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if not installed:
         monkeypatch.setitem(sys.modules, "transformers", None)
     wrapped(llama)
     done = command(tmp_path, "apply", llama, "--yarn", 4, *options)
-    assert (done.returncode, "'my_vlm' around a llama model" in done.stderr) == (1, True), done.stderr
+    assert (done.returncode, "'my_vlm' around a llama model" in done.stderr) == (
+        1,
+        True,
+    ), done.stderr
     assert "--family llama" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == [llama.name]
     shown = command(tmp_path, "inspect", llama, code=0).stdout
@@ -154,13 +201,21 @@ def test_apply_refuses_it_with_the_way_out(
 
 def test_the_user_may_say_of_which_family_the_text_model_is(llama: Path, tmp_path: Path) -> None:
     wrapped(llama)
-    done = command(tmp_path, "apply", llama, "--yarn", 4, "--family", "llama", "-o", "out", "--json", code=0)
-    reasons = [verdict["reason"] for verdict in json.loads(done.stdout)["runtimes"] if verdict["status"] == "exact"]
+    done = command(
+        tmp_path, "apply", llama, "--yarn", 4, "--family", "llama", "-o", "out", "--json", code=0
+    )
+    reasons = [
+        verdict["reason"]
+        for verdict in json.loads(done.stdout)["runtimes"]
+        if verdict["status"] == "exact"
+    ]
     assert reasons
     assert all("if it runs my_vlm as llama" in reason for reason in reasons)
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     assert config["text_config"]["rope_scaling"]["factor"] == 4
-    assert json.loads((tmp_path / "out" / "ropeconv.json").read_text())["check"]["read_as"] == "llama"
+    assert (
+        json.loads((tmp_path / "out" / "ropeconv.json").read_text())["check"]["read_as"] == "llama"
+    )
 
 
 def test_the_installed_transformers_is_asked_about_a_type_that_it_has(tmp_path: Path) -> None:
@@ -168,6 +223,8 @@ def test_the_installed_transformers_is_asked_about_a_type_that_it_has(tmp_path: 
     (tmp_path / "config.json").write_text(json.dumps(UNKNOWN["Qwen3-ASR as published"]))
     done = command(tmp_path, "apply", "config.json", "--yarn", 4, "-o", "out")
     assert (done.returncode, "reads text_config" in done.stderr) == (1, True)
-    assumed = command(tmp_path, "apply", "config.json", "--yarn", 4, "--family", "qwen3", "-o", "out")
+    assumed = command(
+        tmp_path, "apply", "config.json", "--yarn", 4, "--family", "qwen3", "-o", "out"
+    )
     assert (assumed.returncode, "nothing was kept" in assumed.stderr) == (3, True), assumed.stderr
     assert not (tmp_path / "out").exists()

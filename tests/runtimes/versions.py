@@ -1,6 +1,7 @@
 """Checkpoints with stored frequencies on versions of transformers that are not the installed one.
 
-`scripts/test` runs this after the lab, which installs the versions; what configs alone say is executed there.
+`scripts/test` runs this after the lab, which installs the versions; what configs alone say is
+executed there.
 """
 
 import os
@@ -18,7 +19,8 @@ VERSIONS = RUNTIME.quick[:-1]
 
 
 @pytest.mark.parametrize(
-    ("layout", "kind"), [("llama", "clamped"), ("mistral", "full"), ("qwen2", "clamped"), ("qwen3", "full")]
+    ("layout", "kind"),
+    [("llama", "clamped"), ("mistral", "full"), ("qwen2", "clamped"), ("qwen3", "full")],
 )
 @pytest.mark.parametrize("version", VERSIONS)
 def test_stored_frequencies(version: str, layout: str, kind: str, tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""Recipes, plans, outputs and validations in one line each, for tests that are about something else."""
+"""Recipes, plans, outputs and validations in one line each, for tests that are about something
+else.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,9 @@ Opened = Source | GgufSource
 
 
 def recipe_of(method: str, *values: Any, **modifiers: Any) -> Recipe:
-    """A recipe by the name of its method and the values that the method takes on the command line."""
+    """A recipe by the name of its method and the values that the method takes on the command
+    line.
+    """
     return Recipe(REGISTRY[method](*values), **modifiers)
 
 
@@ -26,7 +30,9 @@ YARN_16 = recipe_of("yarn", 16.0)
 YARN, MIXED, NTK, LINEAR = (recipe_of(name, 4.0) for name in ("yarn", "mixed", "ntk", "linear"))
 
 
-def make_plan(source: Path | str | Opened, recipe: Recipe, out: Path | None = None, **options: Any) -> Plan:
+def make_plan(
+    source: Path | str | Opened, recipe: Recipe, out: Path | None = None, **options: Any
+) -> Plan:
     """A plan for a source, which may be a path. options: of `Target`."""
     opened = source if isinstance(source, Opened) else ropeconv.open_source(str(source))
     return ropeconv.make_plan(opened, recipe, Target(out=out, **options))
@@ -58,7 +64,10 @@ def stored_as(folder: Path, dtype: str) -> dict[str, Any]:
     import torch
 
     path = folder / "model.safetensors"
-    tensors = {name: tensor.to(getattr(torch, dtype)) for name, tensor in safetensors.torch.load_file(path).items()}
+    tensors = {
+        name: tensor.to(getattr(torch, dtype))
+        for name, tensor in safetensors.torch.load_file(path).items()
+    }
     safetensors.torch.save_file(tensors, path, {"format": "pt"})
     return tensors
 
@@ -69,7 +78,9 @@ def changed_weights(folder: Path, part: str, factor: float) -> Path:
 
     path = folder / "model.safetensors"
     tensors = safetensors.torch.load_file(path)
-    tensors = {name: tensor * factor if part in name else tensor for name, tensor in tensors.items()}
+    tensors = {
+        name: tensor * factor if part in name else tensor for name, tensor in tensors.items()
+    }
     safetensors.torch.save_file(tensors, path, {"format": "pt"})
     return folder
 

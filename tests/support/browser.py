@@ -1,4 +1,6 @@
-"""A real browser without a window, for pages: what overflows, what is too small to read, what has no name."""
+"""A real browser without a window, for pages: what overflows, what is too small to read, what has
+no name.
+"""
 
 import base64
 import shutil
@@ -9,11 +11,19 @@ from typing import Any
 
 import pytest
 
-CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+CHROMIUM = shutil.which("chromium")
+DRIVER = shutil.which("chromedriver")
 FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",
-)  # fmt: skip
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--hide-scrollbars",
+)
 SMALLEST = 11
 """Pixels of the smallest type that is read without effort."""
 PROBLEMS = """
@@ -78,8 +88,12 @@ return [lowest, where];
 
 @contextmanager
 def browser(profile: Path) -> Iterator["Browser"]:
-    """A browser with an empty profile. profile: a folder for it. Skips the test where there is none."""
-    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed: ./scripts/setup test")
+    """A browser with an empty profile. profile: a folder for it. Skips the test where there is
+    none.
+    """
+    webdriver = pytest.importorskip(
+        "selenium.webdriver", reason="selenium is not installed: ./scripts/setup test"
+    )
     if CHROMIUM is None or DRIVER is None:
         pytest.skip("chromium is not installed: ./scripts/setup test --system")
     options = webdriver.ChromeOptions()
@@ -116,14 +130,20 @@ class Browser:
         return list(self.driver.execute_script(PROBLEMS, SMALLEST))
 
     def contrast(self) -> tuple[float, str]:
-        """The lowest contrast of a text with what is behind it, by WCAG 2, and that text. Heat maps are left out."""
+        """The lowest contrast of a text with what is behind it, by WCAG 2, and that text. Heat maps
+        are left out.
+        """
         lowest, where = self.driver.execute_script(CONTRAST)
         return float(lowest), str(where)
 
     def picture(self, path: Path, height: int = 20_000) -> None:
         """Writes the page as PNG, up to that many pixels of its height."""
-        height = min(height, self.driver.execute_script("return document.documentElement.scrollHeight"))
+        height = min(
+            height, self.driver.execute_script("return document.documentElement.scrollHeight")
+        )
         width = self.driver.execute_script("return window.innerWidth")
         clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
         options = {"format": "png", "captureBeyondViewport": True, "clip": clip}
-        path.write_bytes(base64.b64decode(self.driver.execute_cdp_cmd("Page.captureScreenshot", options)["data"]))
+        path.write_bytes(
+            base64.b64decode(self.driver.execute_cdp_cmd("Page.captureScreenshot", options)["data"])
+        )

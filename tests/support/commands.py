@@ -1,7 +1,9 @@
-"""Every command of ropeconv and of `scripts/` that stands anywhere in the repository, and its parsing.
+"""Every command of ropeconv and of `scripts/` that stands anywhere in the repository, and its
+parsing.
 
-`every_command` collects them from workflows, shell files, templates, pages, help, and the strings of the code.
-`problem_of` parses one through the real command line, or through the parser of its script, and runs nothing.
+`every_command` collects them from workflows, shell files, templates, pages, help, and the strings
+of the code. `problem_of` parses one through the real command line, or through the parser of its
+script, and runs nothing.
 """
 
 import argparse
@@ -31,14 +33,18 @@ ROOT = Path(__file__).parents[2]
 VALUE = "X"
 """What stands for a part that is known only when a command is printed."""
 CONTROL = re.compile(r"[();<>|&]+")
-"""Words of shell between two commands, or between a command and the file that it reads or writes."""
+"""Words of shell between two commands, or between a command and the file that it reads or
+writes.
+"""
 VARIABLE = re.compile(r"\$\{[^}]*\}|\$\w+")
 NUMBER = "2"
 """What stands for a variable of shell, and for an open value of an option."""
 DATA = (".txt", ".toml", ".json", ".md", "/")
 """Ends of the names of files and folders of `scripts/` that are not programs."""
 FENCED = re.compile(r"^[ ]*```(?P<language>\w*)\n(?P<body>.*?)^[ ]*```", re.MULTILINE | re.DOTALL)
-INLINE = re.compile(r"`((?:\.venv/bin/|\./)?(?:ropeconv|python(?: -m)? scripts|scripts)[\s/.][^`]*)`")
+INLINE = re.compile(
+    r"`((?:\.venv/bin/|\./)?(?:ropeconv|python(?: -m)? scripts|scripts)[\s/.][^`]*)`"
+)
 SHELLS = ("", "sh", "bash", "console")
 
 
@@ -49,7 +55,9 @@ class Found:
     text: str
     place: str
     mention: bool = False
-    """Whether it stands in a sentence, which may name a command and an option without their values."""
+    """Whether it stands in a sentence, which may name a command and an option without their
+    values.
+    """
 
     def __str__(self) -> str:
         return f"{self.place}: {self.text}"
@@ -65,7 +73,9 @@ def of_workflows() -> Iterator[Found]:
     """Yield the commands of the steps of workflows on GitHub, and of their texts."""
     for path in sorted((ROOT / ".github").rglob("*.yml")):
         for key, text in _strings(yaml.safe_load(path.read_text("utf-8"))):
-            yield from of_shell(text, _name(path)) if key == "run" else of_sentences(text, _name(path))
+            yield from (
+                of_shell(text, _name(path)) if key == "run" else of_sentences(text, _name(path))
+            )
 
 
 def of_shell_files() -> Iterator[Found]:
@@ -79,7 +89,11 @@ def of_shell_files() -> Iterator[Found]:
 def shell_files() -> list[Path]:
     """Return the shell programs of the repository."""
     candidates = [path for path in (ROOT / "scripts").iterdir() if path.is_file()]
-    return [path for path in (*sorted(candidates), ROOT / ".ci" / "run") if b"bash" in path.read_bytes()[:30]]
+    return [
+        path
+        for path in (*sorted(candidates), ROOT / ".ci" / "run")
+        if b"bash" in path.read_bytes()[:30]
+    ]
 
 
 def of_templates() -> Iterator[Found]:
@@ -87,7 +101,11 @@ def of_templates() -> Iterator[Found]:
     for path in sorted((ROOT / "templates").rglob("*")):
         if path.is_file() and path.suffix in (".jinja", ".md", ".html", ".js"):
             text = re.sub(r"\{\{.*?\}\}", VALUE, re.sub(r"\{%.*?%\}", "", path.read_text("utf-8")))
-            lines = [line for line in text.splitlines() if re.match(r"\W*(?:\./)?(?:ropeconv|scripts/)", line)]
+            lines = [
+                line
+                for line in text.splitlines()
+                if re.match(r"\W*(?:\./)?(?:ropeconv|scripts/)", line)
+            ]
             yield from of_shell("\n".join(lines), _name(path))
             yield from of_sentences(text, _name(path))
 
@@ -105,13 +123,19 @@ def of_page(text: str, place: str) -> Iterator[Found]:
     for block in FENCED.finditer(text):
         if block["language"] in SHELLS:
             lines = block["body"].replace("\\\n", " ").splitlines()
-            yield from of_shell("\n".join(line.removeprefix("$ ") for line in lines if _is_typed(line)), place)
+            yield from of_shell(
+                "\n".join(line.removeprefix("$ ") for line in lines if _is_typed(line)), place
+            )
     yield from of_sentences(FENCED.sub("", text), place)
 
 
 def of_code() -> Iterator[Found]:
-    """Yield the commands in the strings of the package and of the scripts: help, examples, errors and notes."""
-    for path in sorted(path for folder in ("ropeconv", "scripts") for path in (ROOT / folder).rglob("*.py")):
+    """Yield the commands in the strings of the package and of the scripts: help, examples, errors
+    and notes.
+    """
+    for path in sorted(
+        path for folder in ("ropeconv", "scripts") for path in (ROOT / folder).rglob("*.py")
+    ):
         yield from of_module(path.read_text("utf-8"), _name(path))
     for path in sorted((ROOT / "ropeconv").rglob("*.toml")):
         yield from of_sentences(path.read_text("utf-8"), _name(path))
@@ -120,7 +144,12 @@ def of_code() -> Iterator[Found]:
 def of_module(text: str, place: str) -> Iterator[Found]:
     """Yield the commands in the strings of a module, and those that `command_line` makes."""
     tree = ast.parse(text)
-    parts = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    parts = {
+        id(part)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.JoinedStr)
+        for part in node.values
+    }
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "command_line":
             words = [_written(word) for word in node.args if not isinstance(word, ast.Starred)]
@@ -150,7 +179,9 @@ def of_sentences(text: str, place: str) -> Iterator[Found]:
 
 
 def commands_of(line: str) -> Iterator[list[str]]:
-    """Yield the words of each command of ropeconv and of `scripts/` in a line of shell, without those before it."""
+    """Yield the words of each command of ropeconv and of `scripts/` in a line of shell, without
+    those before it.
+    """
     plain = VARIABLE.sub(NUMBER, re.sub(r"\d?>&\d", "", line.replace('"$@"', "")))
     reader = shlex.shlex(plain, posix=True, punctuation_chars=True)
     reader.whitespace_split, reader.commenters = True, "#"
@@ -170,7 +201,9 @@ def commands_of(line: str) -> Iterator[list[str]]:
 
 
 def _from_name(words: list[str]) -> list[str]:
-    """The words from the name of ropeconv or of a program of `scripts/`; none for other commands."""
+    """The words from the name of ropeconv or of a program of `scripts/`; none for other
+    commands.
+    """
     for place, word in enumerate(words):
         if re.fullmatch(r"(?:\S*/)?ropeconv", word) and place + 1 < len(words):
             return ["ropeconv", *words[place + 1 :]]
@@ -226,7 +259,9 @@ def parse_problem(words: list[str], mention: bool = False) -> str:
         return ""
     except typer.TyperException as problem:
         kind = type(problem).__name__  # Typer exports neither of these two classes
-        is_left_out = kind == "MissingParameter" or (kind == "BadOptionUsage" and "argument" in str(problem))
+        is_left_out = kind == "MissingParameter" or (
+            kind == "BadOptionUsage" and "argument" in str(problem)
+        )
         return "" if mention and is_left_out else problem.format_message()
     except RopeconvError as problem:
         return str(problem)
@@ -234,7 +269,9 @@ def parse_problem(words: list[str], mention: bool = False) -> str:
 
 
 def _with_values(command: Command, words: list[str]) -> list[str]:
-    """The words with values that the options accept in the place of `VALUE` and of words in capitals."""
+    """The words with values that the options accept in the place of `VALUE` and of words in
+    capitals.
+    """
     options = {flag: option for option in command.options for flag in option.opts}
     filled: list[str] = []
     for word in words:
@@ -247,7 +284,9 @@ def _with_values(command: Command, words: list[str]) -> list[str]:
 
 
 def _is_open(word: str) -> bool:
-    """Whether a word stands for others: one in capitals, or a part of a string that is filled in."""
+    """Whether a word stands for others: one in capitals, or a part of a string that is filled
+    in.
+    """
     return word == VALUE or re.fullmatch(r"[A-Z][A-Z_]*", word) is not None
 
 
@@ -260,10 +299,12 @@ def _sample(option: Any) -> str:
 def script_problem(words: list[str], mention: bool = False) -> str:
     """Return why a command with a program of `scripts/` cannot work; empty where nothing is wrong.
 
-    Its file is there, and can be executed where it is called without python. Its words are accepted by its parser; a
-    shell program has to name its words and options. mention: as in `parse_problem`.
+    Its file is there, and can be executed where it is called without python. Its words are accepted
+    by its parser; a shell program has to name its words and options. mention: as in
+    `parse_problem`.
     """
-    is_python, is_module = words[0] == "python", words[0] == "-m"
+    is_python = words[0] == "python"
+    is_module = words[0] == "-m"
     script, *given = words[1:] if is_python or is_module else words
     place = ROOT / (script.replace(".", "/") if is_module else script)
     if is_module:
@@ -280,8 +321,12 @@ def script_problem(words: list[str], mention: bool = False) -> str:
 
 
 def _shell_problem(place: Path, given: list[str], mention: bool) -> str:
-    """Why a shell program does not know the words that it is given, or the program to which it hands them."""
-    code = "\n".join(re.sub(r"(?:^|\s)#.*", "", line) for line in place.read_text("utf-8").splitlines())
+    """Why a shell program does not know the words that it is given, or the program to which it
+    hands them.
+    """
+    code = "\n".join(
+        re.sub(r"(?:^|\s)#.*", "", line) for line in place.read_text("utf-8").splitlines()
+    )
     branch = re.search(rf"^\s*{re.escape(given[0])}\)(.*)$", code, re.MULTILINE) if given else None
     line = branch[1] if branch else code
     handed = re.findall(r"(?:-m\s+)?(?:\S*/)?(scripts[./][\w./]+)\s+\"\$@\"", line)
@@ -293,7 +338,9 @@ def _shell_problem(place: Path, given: list[str], mention: bool) -> str:
         return _extras_problem(given, code)
     for word in given:
         is_known = re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", code)
-        is_test = "pytest" in code and ((word.startswith("-") and word[1] != "-") or (ROOT / word).exists())
+        is_test = "pytest" in code and (
+            (word.startswith("-") and word[1] != "-") or (ROOT / word).exists()
+        )
         is_value = "pytest" in code and given[max(0, given.index(word) - 1)] in ("-k", "-n")
         if not (is_known or _is_open(word) or is_test or is_value):
             return f"{place.name} does not know {word}"
@@ -302,20 +349,28 @@ def _shell_problem(place: Path, given: list[str], mention: bool) -> str:
 
 def _extras_problem(given: list[str], code: str) -> str:
     """Why `scripts/setup` does not install what it is asked for."""
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"][
+        "optional-dependencies"
+    ]
     for word in given:
         if word.startswith("-"):
             if word not in code:
                 return f"setup has no option {word}"
-        elif not (word.isupper() or word == "plain" or all(name in extras for name in word.split(","))):
+        elif not (
+            word.isupper() or word == "plain" or all(name in extras for name in word.split(","))
+        ):
             return f"there is no extra {word}"
     return ""
 
 
 def _python_problem(place: Path, given: list[str], mention: bool) -> str:
-    """Why the parser of a program in Python refuses words; for one without a parser, whether it names its options."""
+    """Why the parser of a program in Python refuses words; for one without a parser, whether it
+    names its options.
+    """
     text = place.read_text("utf-8")
-    files = place.parent.glob("*.py") if place.name == "__main__.py" else [place]  # a package may have parsers in parts
+    files = (
+        place.parent.glob("*.py") if place.name == "__main__.py" else [place]
+    )  # a package may have parsers in parts
     if not any("argparse" in file.read_text("utf-8") for file in files):
         unknown = [word for word in given if word.startswith("--") and f'"{word}"' not in text]
         return f"{place.name} does not know {unknown[0]}" if unknown else ""
@@ -323,7 +378,9 @@ def _python_problem(place: Path, given: list[str], mention: bool) -> str:
     said = StringIO()
     parse = argparse.ArgumentParser.parse_args
 
-    def only_parse(parser: argparse.ArgumentParser, args: Any = None, namespace: Any = None) -> None:
+    def only_parse(
+        parser: argparse.ArgumentParser, args: Any = None, namespace: Any = None
+    ) -> None:
         parse(parser, args, namespace)
         raise SystemExit(0)
 
@@ -334,7 +391,9 @@ def _python_problem(place: Path, given: list[str], mention: bool) -> str:
         try:
             runpy.run_module(module, run_name="__main__")
         except SystemExit as end:
-            lines = (end.code if isinstance(end.code, str) else said.getvalue()).strip().splitlines()
+            lines = (
+                (end.code if isinstance(end.code, str) else said.getvalue()).strip().splitlines()
+            )
             problem = lines[-1] if end.code else ""
             return "" if mention and ("required" in problem or not given) else problem
     return f"{place.name} parses no arguments"

@@ -18,7 +18,9 @@ Corruption = Callable[[Path], object]
 
 
 def renew(out: Path) -> None:
-    """Writes the sizes and sha256 of the files as they are into the receipt, as an attacker would."""
+    """Writes the sizes and sha256 of the files as they are into the receipt, as an attacker
+    would.
+    """
     path = out / "ropeconv.json"
     receipt = json.loads(path.read_text())
     receipt["files"] = [file for file in receipt["files"] if (out / file["name"]).is_file()]
@@ -44,7 +46,9 @@ Place = str | tuple[str, ...]
 
 
 def at(data: dict[str, Any], place: Place) -> tuple[dict[str, Any], str]:
-    """The dictionary that holds a key, and its name there. place: keys joined by points, or one by one."""
+    """The dictionary that holds a key, and its name there. place: keys joined by points, or one by
+    one.
+    """
     *outer, name = place.split(".") if isinstance(place, str) else place
     for key in outer:
         data = data[key]
@@ -95,7 +99,9 @@ def text(name: str, old: str, new: str) -> Corruption:
     return change
 
 
-def tensor(name: str, change: Callable[[np.ndarray], object], file: str = "model.safetensors") -> Corruption:
+def tensor(
+    name: str, change: Callable[[np.ndarray], object], file: str = "model.safetensors"
+) -> Corruption:
     """Changes the numbers of a float32 tensor in place, and nothing else of its file."""
 
     def corrupt(out: Path) -> None:
@@ -115,7 +121,9 @@ def tensor(name: str, change: Callable[[np.ndarray], object], file: str = "model
     return corrupt
 
 
-def tensors(change: Callable[[dict[str, np.ndarray]], object], file: str = "model.safetensors") -> Corruption:
+def tensors(
+    change: Callable[[dict[str, np.ndarray]], object], file: str = "model.safetensors"
+) -> Corruption:
     """Changes the tensors of a file, which is written again by safetensors."""
 
     def corrupt(out: Path) -> None:

@@ -1,4 +1,6 @@
-"""Which cases of a test run: the default takes a part by the day, `./scripts/test --all` every case."""
+"""Which cases of a test run: the default takes a part by the day, `./scripts/test --all` every
+case.
+"""
 
 import datetime
 import json
@@ -20,7 +22,8 @@ DAY = int(os.environ.setdefault("ROPECONV_TESTS_DAY", str(datetime.date.today().
 
 
 def few(cases: Sequence[T], count: int, seed: int = 0) -> list[T]:
-    """Return that many cases in their order, other ones every day; of faults and random inputs, which have thousands.
+    """Return that many cases in their order, other ones every day; of faults and random inputs,
+    which have thousands.
 
     Args:
         cases: All cases, which `./scripts/test --all` takes.

@@ -1,10 +1,12 @@
-"""The families that the default run of the tests goes through, and how methods are crossed with them.
+"""The families that the default run of the tests goes through, and how methods are crossed with
+them.
 
-A key of the family schema is a branch of ropeconv. REPRESENTATIVES cover every key that more than three families use,
-so they are crossed with methods, encodings and runtimes. A key of three families or fewer is covered by one of SINGLES:
-such a family gets one case of a matrix, since its keys are about its own layers or tensors and no method knows them.
-All other families are in the sample of the day, and all families with everything in `./scripts/test --all`.
-Their checkpoints, by `models.make` or `llamacpp.checkpoint`, are made once and kept in `.cache/models`.
+A key of the family schema is a branch of ropeconv. REPRESENTATIVES cover every key that more than
+three families use, so they are crossed with methods, encodings and runtimes. A key of three
+families or fewer is covered by one of SINGLES: such a family gets one case of a matrix, since its
+keys are about its own layers or tensors and no method knows them. All other families are in the
+sample of the day, and all families with everything in `./scripts/test --all`. Their checkpoints, by
+`models.make` or `llamacpp.checkpoint`, are made once and kept in `.cache/models`.
 """
 
 from collections.abc import Collection, Sequence
@@ -17,18 +19,50 @@ from .models import FAMILIES
 T = TypeVar("T")
 
 REPRESENTATIVES = (
-    "llama", "qwen3", "phi3", "gemma3_text", "gemma4_text", "deepseek_v3", "llama4_text", "minimax_m2", "modernbert",
-    "dbrx", "t5gemma2", "qwen3_5_text", "qwen4_exp_text", "dots3_note_text",
-)  # fmt: skip
+    "llama",
+    "qwen3",
+    "phi3",
+    "gemma3_text",
+    "gemma4_text",
+    "deepseek_v3",
+    "llama4_text",
+    "minimax_m2",
+    "modernbert",
+    "dbrx",
+    "t5gemma2",
+    "qwen3_5_text",
+    "qwen4_exp_text",
+    "dots3_note_text",
+)
 SINGLES = (
-    "apertus", "axk2", "cohere", "cohere_compass_text", "falcon", "falcon_h1", "glm4_moe", "gpt_neox", "hrm_text",
-    "hunyuan_v1_moe", "hy_v4", "jetmoe", "kolibri1", "mistral4", "modernbert-decoder", "molmo2", "nemotron", "phimoe",
-    "smollm3", "stablelm", "step3p7", "zaya",
-)  # fmt: skip
+    "apertus",
+    "axk2",
+    "cohere",
+    "cohere_compass_text",
+    "falcon",
+    "falcon_h1",
+    "glm4_moe",
+    "gpt_neox",
+    "hrm_text",
+    "hunyuan_v1_moe",
+    "hy_v4",
+    "jetmoe",
+    "kolibri1",
+    "mistral4",
+    "modernbert-decoder",
+    "molmo2",
+    "nemotron",
+    "phimoe",
+    "smollm3",
+    "stablelm",
+    "step3p7",
+    "zaya",
+)
 
 
 def crossed(cases: Sequence[T], count: int) -> list[tuple[str, T]]:
-    """Return some cases with each representative, one with each single family, and a sample of all other pairs.
+    """Return some cases with each representative, one with each single family, and a sample of all
+    other pairs.
 
     Args:
         cases: What a family is combined with.
@@ -46,6 +80,8 @@ def crossed(cases: Sequence[T], count: int) -> list[tuple[str, T]]:
 
 
 def some(families: Collection[str] = FAMILIES) -> list[str]:
-    """Return the representatives among families and a tenth of the others; all of them in `--all`."""
+    """Return the representatives among families and a tenth of the others; all of them in
+    `--all`.
+    """
     others = sample([family for family in families if family not in REPRESENTATIVES])
     return [family for family in families if family in REPRESENTATIVES or family in others]

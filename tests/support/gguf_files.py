@@ -29,7 +29,11 @@ def write(
     writer.add_token_list([f"token {index}" for index in range(vocabulary)])
     writer.add_token_scores([float(-index) for index in range(vocabulary)])
     for key, value in (extra or {}).items():
-        name = key if key.startswith(("general.", "adapter.", "split.", "ropeconv.")) else f"{arch}.{key}"
+        name = (
+            key
+            if key.startswith(("general.", "adapter.", "split.", "ropeconv."))
+            else f"{arch}.{key}"
+        )
         if isinstance(value, bool):
             writer.add_bool(name, value)
         elif isinstance(value, int):

@@ -1,6 +1,8 @@
-"""A Hub on localhost, enough of it for reading: repository info, resolve by HEAD and GET with ranges, errors.
+"""A Hub on localhost, enough of it for reading: repository info, resolve by HEAD and GET with
+ranges, errors.
 
-It is driven through the real huggingface_hub client only. `sent` counts the bytes of file contents that left it.
+It is driven through the real huggingface_hub client only. `sent` counts the bytes of file contents
+that left it.
 """
 
 import hashlib
@@ -22,10 +24,12 @@ LARGE = (".safetensors", ".bin", ".gguf", ".pth")
 
 
 class Hub:
-    """Repositories by id: a folder each, one commit; branches are `id@branch`. gated: ids that need a token.
+    """Repositories by id: a folder each, one commit; branches are `id@branch`. gated: ids that need
+    a token.
 
-    requests: how many came. kill_at: at which of them the process `victim` is killed, 0 for none, and kill_late: after
-    the request had its effect, before it is answered. open: whole files of weights are sent while it is set.
+    requests: how many came. kill_at: at which of them the process `victim` is killed, 0 for none,
+    and kill_late: after the request had its effect, before it is answered. open: whole files of
+    weights are sent while it is set.
     """
 
     def __init__(self) -> None:
@@ -64,28 +68,45 @@ class Hub:
         return [self.row(root, path) for path in sorted(root.rglob("*")) if path.is_file()]
 
     def row(self, root: Path, path: Path) -> dict[str, Any]:
-        content, name = path.read_bytes(), path.relative_to(root).as_posix()
-        entry = {"type": "file", "path": name, "size": len(content), "oid": hashlib.sha1(content).hexdigest()}
+        content = path.read_bytes()
+        name = path.relative_to(root).as_posix()
+        entry = {
+            "type": "file",
+            "path": name,
+            "size": len(content),
+            "oid": hashlib.sha1(content).hexdigest(),
+        }
         if name.endswith(LARGE):
             digest = hashlib.sha256(content).hexdigest()
-            entry["lfs"] = {"oid": digest, "sha256": digest, "size": len(content), "pointerSize": 130}
+            entry["lfs"] = {
+                "oid": digest,
+                "sha256": digest,
+                "size": len(content),
+                "pointerSize": 130,
+            }
         return entry
 
     def environment(self, home: Path) -> dict[str, str]:
         """Variables for a client that knows only this Hub."""
         return {
-            "HF_ENDPOINT": self.url, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1", "HF_HUB_OFFLINE": "0",
-            "HF_HUB_DISABLE_UPDATE_CHECK": "1", "HF_HUB_DISABLE_TELEMETRY": "1",
-        }  # fmt: skip
+            "HF_ENDPOINT": self.url,
+            "HF_HOME": str(home),
+            "HF_HUB_DISABLE_XET": "1",
+            "HF_HUB_OFFLINE": "0",
+            "HF_HUB_DISABLE_UPDATE_CHECK": "1",
+            "HF_HUB_DISABLE_TELEMETRY": "1",
+        }
 
 
 H = TypeVar("H", bound=Hub)
 
 
 def talk_to(hub: Hub, cache: Path, monkeypatch: "pytest.MonkeyPatch") -> None:
-    """Makes a Hub the one that the huggingface_hub of this process talks to. cache: for what it fetches.
+    """Makes a Hub the one that the huggingface_hub of this process talks to. cache: for what it
+    fetches.
 
-    It tries again at once where it would wait: 23 seconds for each request that the Hub never answers.
+    It tries again at once where it would wait: 23 seconds for each request that the Hub never
+    answers.
     """
     from huggingface_hub import constants, hf_api, utils
 
@@ -141,7 +162,9 @@ def handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
 
         def known(self, repo: str, revision: str, body: bool) -> bool:
             if repo not in hub.repos:
-                self.reply(404, b'{"error":"Repository not found"}', body, {"X-Error-Code": "RepoNotFound"})
+                self.reply(
+                    404, b'{"error":"Repository not found"}', body, {"X-Error-Code": "RepoNotFound"}
+                )
             elif repo in hub.gated and not self.headers.get("Authorization"):
                 self.reply(401, b'{"error":"gated"}', body, {"X-Error-Code": "GatedRepo"})
             elif revision not in ("main", "v2", hub.commit(repo), *hub.branches):
@@ -155,9 +178,22 @@ def handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
                 return
             repo, name = hub.at(repo, revision), repo
             names = {"rfilename": "path", "size": "size", "blobId": "oid", "lfs": "lfs"}
-            rows = [{name: file[key] for name, key in names.items() if key in file} for file in hub.listing(repo)]
-            data = {"id": name, "modelId": name, "sha": hub.commit(repo), "tags": [], "downloads": 0, "likes": 0}
-            access = {"private": repo in hub.private, "gated": "manual" if repo in hub.gated else False}
+            rows = [
+                {name: file[key] for name, key in names.items() if key in file}
+                for file in hub.listing(repo)
+            ]
+            data = {
+                "id": name,
+                "modelId": name,
+                "sha": hub.commit(repo),
+                "tags": [],
+                "downloads": 0,
+                "likes": 0,
+            }
+            access = {
+                "private": repo in hub.private,
+                "gated": "manual" if repo in hub.gated else False,
+            }
             self.reply(200, json.dumps({**data, **access, "siblings": rows}).encode(), body)
 
         def tree(self, repo: str, revision: str, body: bool) -> None:
@@ -170,10 +206,18 @@ def handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
             repo = hub.at(repo, revision)
             path = hub.repos[repo] / name
             if not path.is_file():
-                self.reply(404, b"{}", body, {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": hub.commit(repo)})
+                self.reply(
+                    404,
+                    b"{}",
+                    body,
+                    {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": hub.commit(repo)},
+                )
                 return
             content = path.read_bytes()
-            headers = {"ETag": f'"{hashlib.sha256(content).hexdigest()}"', "X-Repo-Commit": hub.commit(repo)}
+            headers = {
+                "ETag": f'"{hashlib.sha256(content).hexdigest()}"',
+                "X-Repo-Commit": hub.commit(repo),
+            }
             range_header = self.headers.get("Range")
             if range_header and body:
                 first, _, last = range_header.removeprefix("bytes=").partition("-")
@@ -195,7 +239,9 @@ def handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
                 return
             self.reply(206 if range_header and body else 200, content, body, headers)
 
-        def reply(self, status: int, content: bytes, body: bool, headers: dict[str, str] | None = None) -> None:
+        def reply(
+            self, status: int, content: bytes, body: bool, headers: dict[str, str] | None = None
+        ) -> None:
             if self.fatal:
                 hub.kill()
                 self.close_connection = True

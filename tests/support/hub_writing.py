@@ -1,7 +1,8 @@
-"""A Hub on localhost that can be written to, driven through the real client: repositories, commits, LFS, copies.
+"""A Hub on localhost that can be written to, driven through the real client: repositories, commits,
+LFS, copies.
 
-Faults are switched on by name in `faults`, each a number of times. `received` counts the bytes of bodies that arrived,
-`stored` what came in by upload, by sha256.
+Faults are switched on by name in `faults`, each a number of times. `received` counts the bytes of
+bodies that arrived, `stored` what came in by upload, by sha256.
 """
 
 import base64
@@ -82,7 +83,12 @@ def writing(hub: WritingHub) -> type[BaseHTTPRequestHandler]:
             return data
 
         def json(self, status: int, data: Any, headers: dict[str, str] | None = None) -> None:
-            self.reply(status, json.dumps(data).encode(), True, {"Content-Type": "application/json", **(headers or {})})
+            self.reply(
+                status,
+                json.dumps(data).encode(),
+                True,
+                {"Content-Type": "application/json", **(headers or {})},
+            )
 
         def busy(self) -> None:
             hub.refused.append(time.monotonic())
@@ -92,7 +98,9 @@ def writing(hub: WritingHub) -> type[BaseHTTPRequestHandler]:
             data = self.read()
             if self.path.endswith("/settings"):
                 repo = "/".join(self.path.split("/")[3:5])
-                closed = json.loads(data).get("private", json.loads(data).get("visibility") == "private")
+                closed = json.loads(data).get(
+                    "private", json.loads(data).get("visibility") == "private"
+                )
                 (hub.private.add if closed else hub.private.discard)(repo)
                 self.json(200, {})
                 return
@@ -111,7 +119,8 @@ def writing(hub: WritingHub) -> type[BaseHTTPRequestHandler]:
 
         def do_POST(self) -> None:
             path, _, query = self.path.partition("?")
-            parts, data = path.strip("/").split("/"), self.read()
+            parts = path.strip("/").split("/")
+            data = self.read()
             if hub.fails("busy"):
                 self.busy()
                 return
@@ -124,15 +133,20 @@ def writing(hub: WritingHub) -> type[BaseHTTPRequestHandler]:
             elif path.endswith(".git/info/lfs/objects/batch"):
                 self.batch("/".join(parts[:2]).removesuffix(".git"), json.loads(data))
             elif parts[4] == "paths-info":
-                repo, names = "/".join(parts[2:4]), parse_qs(data.decode()).get("paths", [])
+                repo = "/".join(parts[2:4])
+                names = parse_qs(data.decode()).get("paths", [])
                 paths = [hub.repos[repo] / name for name in names]
                 self.json(200, [hub.row(hub.repos[repo], file) for file in paths if file.is_file()])
             elif parts[4] == "preupload":
                 files = [
-                    {"path": f["path"], "uploadMode": "lfs" if f["path"].endswith(LARGE) else "regular",
-                     "shouldIgnore": False, "oid": None}
+                    {
+                        "path": f["path"],
+                        "uploadMode": "lfs" if f["path"].endswith(LARGE) else "regular",
+                        "shouldIgnore": False,
+                        "oid": None,
+                    }
                     for f in json.loads(data)["files"]
-                ]  # fmt: skip
+                ]
                 self.json(200, {"files": files})
             elif parts[4:] == ["lfs-files", "duplicate"]:
                 self.duplicate(json.loads(data))
@@ -146,7 +160,10 @@ def writing(hub: WritingHub) -> type[BaseHTTPRequestHandler]:
         def create(self, body: dict[str, Any]) -> None:
             repo = "/".join(filter(None, [body.get("organization") or "me", body["name"]]))
             if repo in hub.repos:
-                self.json(409, {"error": "You already created this model repo", "url": f"{hub.url}/{repo}"})
+                self.json(
+                    409,
+                    {"error": "You already created this model repo", "url": f"{hub.url}/{repo}"},
+                )
                 return
             hub.repos[repo] = hub.root / repo
             hub.repos[repo].mkdir(parents=True)
@@ -176,7 +193,9 @@ def writing(hub: WritingHub) -> type[BaseHTTPRequestHandler]:
             if hub.fails("region"):
                 self.json(400, {"error": "Repositories are in different regions"})
                 return
-            hub.allowed.setdefault(body["target"]["name"], set()).update(file["sha256"] for file in body["files"])
+            hub.allowed.setdefault(body["target"]["name"], set()).update(
+                file["sha256"] for file in body["files"]
+            )
             self.json(200, {"failed": []})
 
         def commit(self, repo: str, data: bytes, pull: bool) -> None:
@@ -194,7 +213,9 @@ def writing(hub: WritingHub) -> type[BaseHTTPRequestHandler]:
                 self.json(500, {"error": "Internal Error"})
                 return
             if header.get("parentCommit") not in (None, hub.commit(repo)):
-                self.json(412, {"error": "A commit has happened since. Please refresh and try again."})
+                self.json(
+                    412, {"error": "A commit has happened since. Please refresh and try again."}
+                )
                 return
             root = hub.repos[repo] if not pull else hub.root / f"pull-{len(hub.pulls)}"
             contents = {}
@@ -203,8 +224,12 @@ def writing(hub: WritingHub) -> type[BaseHTTPRequestHandler]:
                 if line["key"] == "file":
                     contents[value["path"]] = base64.b64decode(value["content"])
                 elif line["key"] == "lfsFile":
-                    known = value["oid"] in hub.stored or value["oid"] in hub.allowed.get(repo.partition("@")[0], set())
-                    content = hub.stored.get(value["oid"]) or (hub.by_sha(value["oid"]) if known else None)
+                    known = value["oid"] in hub.stored or value["oid"] in hub.allowed.get(
+                        repo.partition("@")[0], set()
+                    )
+                    content = hub.stored.get(value["oid"]) or (
+                        hub.by_sha(value["oid"]) if known else None
+                    )
                     if content is None:
                         self.json(400, {"error": f"LFS object {value['oid']} is not here"})
                         return
@@ -222,7 +247,9 @@ def writing(hub: WritingHub) -> type[BaseHTTPRequestHandler]:
                 return
             url = f"{hub.url}/{repo}/commit/{hub.commit(repo)}"
             more = {"pullRequestUrl": f"{hub.url}/{repo}/discussions/1"} if pull else {}
-            self.json(200, {"success": True, "commitOid": hub.commit(repo), "commitUrl": url, **more})
+            self.json(
+                200, {"success": True, "commitOid": hub.commit(repo), "commitUrl": url, **more}
+            )
 
     return Handler
 

@@ -1,4 +1,6 @@
-"""The command line in this process: exit code and streams as of `ropeconv`, without the second that a process takes."""
+"""The command line in this process: exit code and streams as of `ropeconv`, without the second that
+a process takes.
+"""
 
 import io
 import re
@@ -36,8 +38,14 @@ class Done(NamedTuple):
 
 def command(folder: Path, *words: object, code: int | None = None) -> Done:
     """Runs a command in a folder. code: that it has to end with, None for any."""
-    out, err = io.StringIO(), io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, chdir(folder), redirect_stdout(out), redirect_stderr(err):
+    out = io.StringIO()
+    err = io.StringIO()
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        chdir(folder),
+        redirect_stdout(out),
+        redirect_stderr(err),
+    ):
         patch.setattr("sys.argv", ["ropeconv", *map(str, words)])
         done = errors.run(lambda **options: app([str(word) for word in words], **options))
     if done:

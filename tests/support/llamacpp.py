@@ -39,7 +39,10 @@ CHANGES: dict[str, dict[str, Any]] = {
         "initializer_range": 0.02,
         "num_hidden_layers": 22,
         "num_kv_shared_layers": 2,
-        "layer_types": (["sliding_attention"] * 4 + ["full_attention"]) * 4 + ["sliding_attention", "full_attention"],
+        "layer_types": (
+            (["sliding_attention"] * 4 + ["full_attention"]) * 4
+            + ["sliding_attention", "full_attention"]
+        ),
         "intermediate_size": [96] * 22,
         "laurel_rank": 64,
         "hidden_size_per_layer_input": 256,
@@ -58,7 +61,11 @@ CHANGES: dict[str, dict[str, Any]] = {
     "qwen3_next": {"linear_num_value_heads": 4},
     "qwen3_5_text": {"linear_num_value_heads": 4},
     "qwen3_5_moe_text": {"linear_num_value_heads": 4},
-    "lfm2": {"block_auto_adjust_ff_dim": True, "block_multiple_of": 40, "block_ffn_dim_multiplier": 1.3},
+    "lfm2": {
+        "block_auto_adjust_ff_dim": True,
+        "block_multiple_of": 40,
+        "block_ffn_dim_multiplier": 1.3,
+    },
     "lfm2_moe": {"tie_word_embeddings": True, "initializer_range": 0.1},
     "falcon_h1": {
         "embedding_multiplier": 1.2,
@@ -87,14 +94,18 @@ def tokenizer_json() -> str:
     tokenizer.decoder = decoders.ByteLevel()
     special = ["<unk>", "<s>", "</s>", "<|endoftext|>"]
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY, special_tokens=special, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
+        vocab_size=VOCABULARY,
+        special_tokens=special,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
     )
     tokenizer.train_from_iterator(Path(__file__).read_text().splitlines() * 4, trainer)
     return str(tokenizer.to_str())
 
 
 def lively(folder: Path) -> Path:
-    """Puts numbers into what transformers begins with zeros and ones, such as norms: those would hide errors."""
+    """Puts numbers into what transformers begins with zeros and ones, such as norms: those would
+    hide errors.
+    """
     tensors = safetensors.torch.load_file(folder / "model.safetensors")
     generator = torch.Generator().manual_seed(1)
     for name, tensor in tensors.items():
@@ -107,18 +118,29 @@ def lively(folder: Path) -> Path:
 
 
 def like_gemma3n(folder: Path, count: int) -> None:
-    """Adds the keys of layers that take those of others, as published: transformers 5 drops them. Tames the others.
+    """Adds the keys of layers that take those of others, as published: transformers 5 drops them.
+    Tames the others.
 
-    llama.cpp divides the variance of the activations that it cuts by n - 1, not n, which is seen in layers as narrow as
-    these: with usual norms KL 4e-4, without the MLP 2e-8. count: layers that have keys of their own.
+    llama.cpp divides the variance of the activations that it cuts by n - 1, not n, which is seen in
+    layers as narrow as these: with usual norms KL 4e-4, without the MLP 2e-8. count: layers that
+    have keys of their own.
     """
     tensors = safetensors.torch.load_file(folder / "model.safetensors")
-    for name in [name for name in tensors if name.endswith("q_norm.weight") and int(name.split(".")[2]) >= count]:
+    for name in [
+        name
+        for name in tensors
+        if name.endswith("q_norm.weight") and int(name.split(".")[2]) >= count
+    ]:
         for part in ("k_norm", "k_proj", "v_proj"):
-            layer, first = (text.replace("q_norm", part) for text in (name, "model.layers.0.self_attn.q_norm.weight"))
+            layer, first = (
+                text.replace("q_norm", part)
+                for text in (name, "model.layers.0.self_attn.q_norm.weight")
+            )
             tensors[layer] = tensors[first].clone()
     for name in tensors:
-        tensors[name] *= 0.05 if "post_feedforward_layernorm" in name else 0.25 if "q_norm" in name else 1.0
+        tensors[name] *= (
+            0.05 if "post_feedforward_layernorm" in name else 0.25 if "q_norm" in name else 1.0
+        )
     safetensors.torch.save_file(tensors, folder / "model.safetensors", {"format": "pt"})
 
 
@@ -134,10 +156,16 @@ def checkpoint(model_type: str, folder: Path, **changes: Any) -> Path:
         config |= {key: None for key, value in settings.items() if value is None}
         (place / "config.json").write_text(json.dumps(config, indent=2) + "\n")
         (place / "tokenizer.json").write_text(tokenizer_json())
-        special = {"bos_token": "<s>", "eos_token": "</s>", "tokenizer_class": "PreTrainedTokenizerFast"}
+        special = {
+            "bos_token": "<s>",
+            "eos_token": "</s>",
+            "tokenizer_class": "PreTrainedTokenizerFast",
+        }
         (place / "tokenizer_config.json").write_text(json.dumps(special))
 
-    return stored(write, folder, (*SOURCES, __file__), "with a tokenizer", *what_decides(model_type, settings))
+    return stored(
+        write, folder, (*SOURCES, __file__), "with a tokenizer", *what_decides(model_type, settings)
+    )
 
 
 def bake(source: Path, recipe: Recipe, out: Path, **options: Any) -> Plan:
@@ -151,7 +179,9 @@ def bake(source: Path, recipe: Recipe, out: Path, **options: Any) -> Plan:
 
 def sequence(length: int = LENGTH) -> list[int]:
     """Random tokens, the same every time."""
-    return torch.randint(4, VOCABULARY, (length,), generator=torch.Generator().manual_seed(0)).tolist()
+    return torch.randint(
+        4, VOCABULARY, (length,), generator=torch.Generator().manual_seed(0)
+    ).tolist()
 
 
 def of_llamacpp(path: Path, **options: Any) -> torch.Tensor:
@@ -159,8 +189,11 @@ def of_llamacpp(path: Path, **options: Any) -> torch.Tensor:
     return LlamaCppEngine(path, **options).logits(sequence(), list(range(LENGTH)))
 
 
-def of_transformers(source: Path, plan: Plan | None, queries: LogN | QueryScaling | None = None) -> torch.Tensor:
-    """Logits of the source at every position, scaled at run time as the plan's schedule says, or left alone.
+def of_transformers(
+    source: Path, plan: Plan | None, queries: LogN | QueryScaling | None = None
+) -> torch.Tensor:
+    """Logits of the source at every position, scaled at run time as the plan's schedule says, or
+    left alone.
 
     queries: what they are scaled by.
     """

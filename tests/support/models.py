@@ -1,6 +1,8 @@
-"""Tiny checkpoints of every family, made by transformers itself: 2 layers or as many as show every kind of layer.
+"""Tiny checkpoints of every family, made by transformers itself: 2 layers or as many as show every
+kind of layer.
 
-`data/tiny/MODEL_TYPE.toml` says what a family has beside COMMON; the beginning of `Tiny` explains the fields.
+`data/tiny/MODEL_TYPE.toml` says what a family has beside COMMON; the beginning of `Tiny` explains
+the fields.
 """
 
 import copy
@@ -35,30 +37,49 @@ COMMON: dict[str, Any] = {
     "pad_token_id": 0,
 }
 PARTS: dict[str, dict[str, Any]] = {
-    "experts": {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
+    "experts": {
+        "num_experts": 4,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+    },
     "mla": {
-        "qk_rope_head_dim": 64, "qk_nope_head_dim": 16, "v_head_dim": 32, "kv_lora_rank": 32, "q_lora_rank": 48,
-        "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1,
-        "moe_intermediate_size": 32, "num_key_value_heads": 2,
+        "qk_rope_head_dim": 64,
+        "qk_nope_head_dim": 16,
+        "v_head_dim": 32,
+        "kv_lora_rank": 32,
+        "q_lora_rank": 48,
+        "n_routed_experts": 4,
+        "num_experts_per_tok": 2,
+        "n_group": 1,
+        "topk_group": 1,
+        "first_k_dense_replace": 1,
+        "moe_intermediate_size": 32,
+        "num_key_value_heads": 2,
     },
     "linear": {
-        "linear_num_key_heads": 2, "linear_num_value_heads": 2, "linear_key_head_dim": 32, "linear_value_head_dim": 32,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 2,
+        "linear_key_head_dim": 32,
+        "linear_value_head_dim": 32,
     },
-}  # fmt: skip
+}
 
 
 class Tiny(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a tiny checkpoint of a family has beside COMMON.
 
-    parts: names in PARTS. remove: keys of COMMON and of the parts that it has not. null: keys that are null. config:
-    its own keys. rotary_dim: dimensions of a head that rotate, of 64. local_theta, local_rotary_dim: of the layers that
-    are not extended, where they have others. rotating_share: the share of pairs that rotate in the class itself. norms:
-    keys with which queries and keys have norms. cancels: whether a norm behind the rotation cancels an attention
-    factor. auto: the class of transformers that makes it. refused: methods whose frequencies, recipes by their names,
-    and encodings, that its class cannot carry. fill: by the end of their names, values of parameters that begin with 0
-    and would make attention blind; of matrices the standard deviation. text: the model type of its `text_config`, which
-    has all these keys then; around: what its config has beside that. halves: the same for several such parts, by the
-    names of their keys, joined by dots.
+    parts: names in PARTS. remove: keys of COMMON and of the parts that it has not. null: keys that
+    are null. config: its own keys. rotary_dim: dimensions of a head that rotate, of 64.
+    local_theta, local_rotary_dim: of the layers that are not extended, where they have others.
+    rotating_share: the share of pairs that rotate in the class itself. norms: keys with which
+    queries and keys have norms. cancels: whether a norm behind the rotation cancels an attention
+    factor. auto: the class of transformers that makes it. refused: methods whose frequencies,
+    recipes by their names, and encodings, that its class cannot carry. fill: by the end of their
+    names, values of parameters that begin with 0 and would make attention blind; of matrices the
+    standard deviation. text: the model type of its `text_config`, which has all these keys then;
+    around: what its config has beside that. halves: the same for several such parts, by the names
+    of their keys, joined by dots.
     """
 
     parts: tuple[str, ...] = ()
@@ -80,7 +101,9 @@ class Tiny(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def inner(self) -> dict[str, str]:
-        """The model types of the parts that have its keys, by where they stand in its config; empty for the whole."""
+        """The model types of the parts that have its keys, by where they stand in its config; empty
+        for the whole.
+        """
         return self.halves or ({"text_config": self.text} if self.text else {})
 
     @property
@@ -92,18 +115,29 @@ class Tiny(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 SOURCES = (__file__, plain_llama.__file__)
 TINY = {
-    path.stem: msgspec.convert(tomllib.loads(path.read_text()), Tiny) for path in sorted(DATA.glob("*.toml"))
-}  # fmt: skip
-FAMILIES: dict[str, dict[str, Any]] = {model_type: tiny.changes for model_type, tiny in TINY.items()}
+    path.stem: msgspec.convert(tomllib.loads(path.read_text()), Tiny)
+    for path in sorted(DATA.glob("*.toml"))
+}
+FAMILIES: dict[str, dict[str, Any]] = {
+    model_type: tiny.changes for model_type, tiny in TINY.items()
+}
 ENCODERS = {model_type for model_type, tiny in TINY.items() if tiny.auto == "AutoModel"}
 CANCELS = {model_type for model_type, tiny in TINY.items() if tiny.cancels}
 
 
 def of_extended(rope: dict[str, Any]) -> dict[str, Any]:
-    """The settings of the layers that are extended, of a `rope_parameters` that may be nested per layer type."""
+    """The settings of the layers that are extended, of a `rope_parameters` that may be nested per
+    layer type.
+    """
     named = (
         rope[name]
-        for name in ("full_attention", "hybrid", "compress", "indexed_attention", "sliding_attention")
+        for name in (
+            "full_attention",
+            "hybrid",
+            "compress",
+            "indexed_attention",
+            "sliding_attention",
+        )
         if rope.get(name)
     )
     return next(named, rope)
@@ -117,7 +151,11 @@ def make(model_type: str, folder: Path, seed: int = 0, **changes: Any) -> Path:
 
     def write(place: Path) -> None:
         settings = {**COMMON, **FAMILIES[model_type], **changes}
-        settings = {key: value for key, value in settings.items() if value is not None or key in TINY[model_type].null}
+        settings = {
+            key: value
+            for key, value in settings.items()
+            if value is not None or key in TINY[model_type].null
+        }
         if model_type == "llama" and "torch" in MISSING:
             write_llama(place, settings, seed)
         else:
@@ -127,7 +165,9 @@ def make(model_type: str, folder: Path, seed: int = 0, **changes: Any) -> Path:
 
 
 def in_two_files(folder: Path, **metadata: str) -> dict[str, str]:
-    """Divides the weights of a checkpoint, and returns which file has which tensor. metadata: for the index."""
+    """Divides the weights of a checkpoint, and returns which file has which tensor. metadata: for
+    the index.
+    """
     from huggingface_hub import save_torch_state_dict
     from safetensors.torch import load_file
 
@@ -148,7 +188,9 @@ def by_transformers(model_type: str, folder: Path, settings: dict[str, Any], see
     from transformers import AutoConfig
 
     torch.manual_seed(seed)
-    model = from_config(AutoConfig.for_model(model_type, **whole(model_type, settings))).to(torch.float32)
+    model = from_config(AutoConfig.for_model(model_type, **whole(model_type, settings))).to(
+        torch.float32
+    )
     for name, parameter in model.named_parameters():
         for end, value in TINY[model_type].fill.items():
             if name.endswith(end) and parameter.ndim == 2:
@@ -160,7 +202,9 @@ def by_transformers(model_type: str, folder: Path, settings: dict[str, Any], see
 
 
 def whole(model_type: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """The keys of a whole config but its model type. settings: the keys of the language model or of both halves."""
+    """The keys of a whole config but its model type. settings: the keys of the language model or of
+    both halves.
+    """
     tiny = TINY[model_type]
     config = copy.deepcopy(tiny.around) if tiny.inner else settings
     for path, inner in tiny.inner.items():
@@ -170,7 +214,9 @@ def whole(model_type: str, settings: dict[str, Any]) -> dict[str, Any]:
 
 def from_config(config: Any) -> Any:
     made_by = auto_class(config.model_type)
-    return (made_by.from_config if hasattr(made_by, "from_config") else made_by._from_config)(config)
+    return (made_by.from_config if hasattr(made_by, "from_config") else made_by._from_config)(
+        config
+    )
 
 
 def auto_class(model_type: str) -> Any:
@@ -181,14 +227,18 @@ def auto_class(model_type: str) -> Any:
 
 
 def part_at(config: dict[str, Any], path: str) -> dict[str, Any]:
-    """The part of a config at a path of keys joined by dots, which is made where it is absent; "" for the whole."""
+    """The part of a config at a path of keys joined by dots, which is made where it is absent; ""
+    for the whole.
+    """
     for key in path.split(".") if path else ():
         config = config.setdefault(key, {})
     return config
 
 
 def published(folder: Path, model_type: str, settings: dict[str, Any]) -> None:
-    """Rewrites the saved config as publishers write it: rope_theta at the top, and only the keys that were given."""
+    """Rewrites the saved config as publishers write it: rope_theta at the top, and only the keys
+    that were given.
+    """
     saved = json.loads((folder / "config.json").read_text())
     for path, inner in (TINY[model_type].inner or {"": model_type}).items():
         part = part_at(saved, path)

@@ -1,4 +1,6 @@
-"""Skip tests of torch, transformers, llama.cpp and other extras where these are absent, and say how to get them."""
+"""Skip tests of torch, transformers, llama.cpp and other extras where these are absent, and say how
+to get them.
+"""
 
 import importlib.util
 import re
@@ -12,12 +14,22 @@ from ropeconv.environment import MODEL_PACKAGES
 from ropeconv.rope.errors import RopeconvError
 
 EXTRAS = {
-    "llama_cpp": "llamacpp", "ray": "ray", "submitit": "slurm", "sentence_transformers": "test", "gradio": "ui",
-    "httpx": "ui", "joserfc": "ui", "onnx": "graphs", "openvino": "graphs", "onnxruntime": "test",
+    "llama_cpp": "llamacpp",
+    "ray": "ray",
+    "submitit": "slurm",
+    "sentence_transformers": "test",
+    "gradio": "ui",
+    "httpx": "ui",
+    "joserfc": "ui",
+    "onnx": "graphs",
+    "openvino": "graphs",
+    "onnxruntime": "test",
     "onnxscript": "test",
-}  # fmt: skip
+}
 """Packages by the extra that brings them."""
-MISSING = frozenset(name for name in (*MODEL_PACKAGES, *EXTRAS) if importlib.util.find_spec(name) is None)
+MISSING = frozenset(
+    name for name in (*MODEL_PACKAGES, *EXTRAS) if importlib.util.find_spec(name) is None
+)
 ADVICE = re.compile("pip install '?ropeconv")
 
 
@@ -31,7 +43,11 @@ def skip_where_missing(problem: BaseException) -> None:
     """Skips where a failure says that an optional package is missing, and it is."""
     cause: BaseException | None = problem
     while cause is not None:
-        name = (getattr(cause, "name", None) or "").partition(".")[0] if isinstance(cause, ModuleNotFoundError) else ""
+        name = (
+            (getattr(cause, "name", None) or "").partition(".")[0]
+            if isinstance(cause, ModuleNotFoundError)
+            else ""
+        )
         if name in MISSING:
             skip(name)
         if isinstance(cause, RopeconvError):
@@ -40,7 +56,9 @@ def skip_where_missing(problem: BaseException) -> None:
 
 
 def skip_where_advised(message: str) -> None:
-    """Skips where ropeconv says that an extra is to be installed, and a package of it is missing."""
+    """Skips where ropeconv says that an extra is to be installed, and a package of it is
+    missing.
+    """
     if MISSING and ADVICE.search(message):
         pytest.skip(next(line.strip() for line in message.splitlines() if ADVICE.search(line)))
 
@@ -90,4 +108,6 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     if reasons:
         terminalreporter.section("skipped")
     for (folder, reason), count in sorted(reasons.items()):
-        terminalreporter.write_line(f"{folder}: {count} {'test' if count == 1 else 'tests'}: {reason}")
+        terminalreporter.write_line(
+            f"{folder}: {count} {'test' if count == 1 else 'tests'}: {reason}"
+        )

@@ -1,4 +1,6 @@
-"""A tiny Llama as transformers would save it, made with numpy, so that tests without torch have a checkpoint."""
+"""A tiny Llama as transformers would save it, made with numpy, so that tests without torch have a
+checkpoint.
+"""
 
 import json
 from pathlib import Path
@@ -36,27 +38,44 @@ def write_llama(folder: Path, settings: dict[str, Any], seed: int = 0) -> None:
     config = {**CONFIG, **settings}
     if "rope_parameters" in settings:
         config.pop("rope_theta", None)
-    generation = {name: config[name] for name in ("bos_token_id", "eos_token_id", "pad_token_id") if name in config}
+    generation = {
+        name: config[name]
+        for name in ("bos_token_id", "eos_token_id", "pad_token_id")
+        if name in config
+    }
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-    (folder / "generation_config.json").write_text(json.dumps({**generation, "use_cache": True}, indent=2) + "\n")
-    save_file(weights(config, np.random.default_rng(seed)), folder / "model.safetensors", {"format": "pt"})
+    (folder / "generation_config.json").write_text(
+        json.dumps({**generation, "use_cache": True}, indent=2) + "\n"
+    )
+    save_file(
+        weights(config, np.random.default_rng(seed)), folder / "model.safetensors", {"format": "pt"}
+    )
 
 
 def weights(config: dict[str, Any], generator: np.random.Generator) -> dict[str, np.ndarray]:
     """Gaussian matrices, norms of ones and biases of zeros, as the class begins with."""
-    hidden, inner, vocabulary = (config[name] for name in ("hidden_size", "intermediate_size", "vocab_size"))
+    hidden, inner, vocabulary = (
+        config[name] for name in ("hidden_size", "intermediate_size", "vocab_size")
+    )
     head = config.get("head_dim", hidden // config["num_attention_heads"])
     queries, keys = (config[name] * head for name in ("num_attention_heads", "num_key_value_heads"))
     shapes = {
-        "self_attn.q_proj": (queries, hidden), "self_attn.k_proj": (keys, hidden), "self_attn.v_proj": (keys, hidden),
-        "self_attn.o_proj": (hidden, queries), "mlp.gate_proj": (inner, hidden), "mlp.up_proj": (inner, hidden),
+        "self_attn.q_proj": (queries, hidden),
+        "self_attn.k_proj": (keys, hidden),
+        "self_attn.v_proj": (keys, hidden),
+        "self_attn.o_proj": (hidden, queries),
+        "mlp.gate_proj": (inner, hidden),
+        "mlp.up_proj": (inner, hidden),
         "mlp.down_proj": (hidden, inner),
-    }  # fmt: skip
+    }
 
     def matrix(*shape: int) -> np.ndarray:
         return (config["initializer_range"] * generator.standard_normal(shape)).astype(np.float32)
 
-    arrays = {"model.embed_tokens.weight": matrix(vocabulary, hidden), "model.norm.weight": np.ones(hidden, np.float32)}
+    arrays = {
+        "model.embed_tokens.weight": matrix(vocabulary, hidden),
+        "model.norm.weight": np.ones(hidden, np.float32),
+    }
     arrays["model.embed_tokens.weight"][config["pad_token_id"]] = 0
     for layer in range(config["num_hidden_layers"]):
         prefix = f"model.layers.{layer}."

@@ -1,4 +1,6 @@
-"""Tiny checkpoints that are made once: a store of folders under `.cache/models`, by what they are made from."""
+"""Tiny checkpoints that are made once: a store of folders under `.cache/models`, by what they are
+made from.
+"""
 
 import hashlib
 import importlib.metadata
@@ -12,14 +14,21 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-STORE = Path(os.environ.get("ROPECONV_TESTS_STORE") or Path(__file__).parents[2] / ".cache" / "models")
+STORE = Path(
+    os.environ.get("ROPECONV_TESTS_STORE") or Path(__file__).parents[2] / ".cache" / "models"
+)
 LIMIT = 500
-"""Folders that the store keeps; those that were not used for longest go first, but none of the last hour."""
+"""Folders that the store keeps; those that were not used for longest go first, but none of the last
+hour.
+"""
 PACKAGES = ("torch", "transformers", "safetensors", "tokenizers", "numpy")
 
 
-def stored(make: Callable[[Path], Any], folder: Path, sources: tuple[str, ...], *settings: Any) -> Path:
-    """Copy what `make` writes into `folder`, and call `make` only where the store has nothing with this key.
+def stored(
+    make: Callable[[Path], Any], folder: Path, sources: tuple[str, ...], *settings: Any
+) -> Path:
+    """Copy what `make` writes into `folder`, and call `make` only where the store has nothing with
+    this key.
 
     Args:
         make: Writes files into a folder that it is given.
@@ -54,7 +63,9 @@ def key(sources: tuple[str, ...], *settings: Any) -> str:
 
 
 def versions() -> Iterator[str]:
-    """The versions of the packages that make checkpoints, empty for those that are not installed."""
+    """The versions of the packages that make checkpoints, empty for those that are not
+    installed.
+    """
     for name in PACKAGES:
         try:
             yield importlib.metadata.version(name)

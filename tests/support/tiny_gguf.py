@@ -1,4 +1,6 @@
-"""Tiny GGUF files of nearly every architecture of llama.cpp, with the tensors that llama.cpp itself asks for."""
+"""Tiny GGUF files of nearly every architecture of llama.cpp, with the tensors that llama.cpp itself
+asks for.
+"""
 
 import json
 import subprocess
@@ -32,7 +34,9 @@ def keys_of(arch: str) -> dict[str, Any]:
         if arch in SETTINGS["lists"][name].split():
             keys |= SETTINGS[name]
     if arch in SETTINGS["lists"]["hybrid"].split():
-        keys["attention.head_count"] = keys["attention.head_count_kv"] = [0 if i == 1 else 2 for i in range(count)]
+        keys["attention.head_count"] = keys["attention.head_count_kv"] = [
+            0 if i == 1 else 2 for i in range(count)
+        ]
     if arch in SETTINGS["lists"]["flags"].split():
         keys["attention.sliding_window_pattern"] = [i % 2 for i in range(count)]
     keys = {key: value for key, value in {**keys, **changes}.items() if value != ""}
@@ -44,36 +48,57 @@ def keys_of(arch: str) -> dict[str, Any]:
 
 
 def make(arch: str, path: Path, **changes: Any) -> Path:
-    """Writes the tiny file. changes: keys, with __ for a dot. Raises RuntimeError where llama.cpp refuses them."""
+    """Writes the tiny file. changes: keys, with __ for a dot. Raises RuntimeError where llama.cpp
+    refuses them.
+    """
     keys = {**keys_of(arch), **{key.replace("__", "."): value for key, value in changes.items()}}
     _program({"arch": arch, "path": str(path), "keys": keys})
     return path
 
 
-def answers(arch: str, folder: Path, variants: dict[str, Any], positions: list[list[int]] | None = None) -> Answers:
+def answers(
+    arch: str, folder: Path, variants: dict[str, Any], positions: list[list[int]] | None = None
+) -> Answers:
     """What llama.cpp computes for each variant that it loads, by its name; see `tiny_gguf_program`.
 
-    arch: the architecture. folder: for a file between. variants: files, or pairs of a file and overrides as
-    `LlamaCppEngine` takes them. positions: of the tokens in each of four sections (M-RoPE).
+    arch: the architecture. folder: for a file between. variants: files, or pairs of a file and
+    overrides as `LlamaCppEngine` takes them. positions: of the tokens in each of four sections
+    (M-RoPE).
     """
     requests = dict[str, Any]()
     for name, variant in variants.items():
         path, given = variant if isinstance(variant, tuple) else (variant, {})
-        requests[name] = {"path": str(path), "overrides": {key: list(value) for key, value in given.items()}}
-        requests[name] |= {"hidden": arch in SETTINGS["lists"]["encoders"].split(), "positions": positions}
+        requests[name] = {
+            "path": str(path),
+            "overrides": {key: list(value) for key, value in given.items()},
+        }
+        requests[name] |= {
+            "hidden": arch in SETTINGS["lists"]["encoders"].split(),
+            "positions": positions,
+        }
     out = folder / "answers.npz"
     _program({"variants": requests, "tokens": TOKENS, "path": str(out)})
     with np.load(out) as archive:
         return dict(archive)
 
 
-def rewritten(path: Path, out: Path, added: dict[str, np.ndarray[Any, Any]] | None = None, left_out: str = "") -> Path:
-    """A copy by gguf-py of a file. added: tensors to put into it, by name. left_out: the key to leave out."""
-    reader, tensors = gguf.GGUFReader(path), dict(added or {})
+def rewritten(
+    path: Path, out: Path, added: dict[str, np.ndarray[Any, Any]] | None = None, left_out: str = ""
+) -> Path:
+    """A copy by gguf-py of a file. added: tensors to put into it, by name. left_out: the key to
+    leave out.
+    """
+    reader = gguf.GGUFReader(path)
+    tensors = dict(added or {})
     writer = gguf.GGUFWriter(out, reader.fields["general.architecture"].contents())
     for field in reader.fields.values():
-        if not field.name.startswith("GGUF.") and field.name not in ("general.architecture", left_out):
-            writer.add_key_value(field.name, field.contents(), field.types[0], (*field.types[1:], None)[0])
+        if not field.name.startswith("GGUF.") and field.name not in (
+            "general.architecture",
+            left_out,
+        ):
+            writer.add_key_value(
+                field.name, field.contents(), field.types[0], (*field.types[1:], None)[0]
+            )
     for tensor in reader.tensors:
         writer.add_tensor(tensor.name, tensors.pop(tensor.name, tensor.data))
     for name, tensor in tensors.items():
@@ -84,8 +109,13 @@ def rewritten(path: Path, out: Path, added: dict[str, np.ndarray[Any, Any]] | No
 
 def _program(job: dict[str, Any]) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.support.tiny_gguf_program"], input=json.dumps(job), capture_output=True,
-        text=True, check=False, cwd=ROOT, env=without_secrets(),
-    )  # fmt: skip
+        [sys.executable, "-m", "tests.support.tiny_gguf_program"],
+        input=json.dumps(job),
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+        env=without_secrets(),
+    )
     if done.returncode != 0:
         raise RuntimeError("\n".join(done.stderr.splitlines()[-5:]))

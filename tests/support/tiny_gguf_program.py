@@ -1,10 +1,12 @@
-"""Has llama.cpp make a tiny GGUF file, or read several in turn, in a process of its own since it ends that on bad ones.
+"""Has llama.cpp make a tiny GGUF file, or read several in turn, in a process of its own since it
+ends that on bad ones.
 
-Reads a job as JSON from stdin. With `keys`: writes the file `path` of `arch` with random weights for every tensor that
-llama.cpp asks for (llama_model_init_from_user). With `variants`: writes to `path` (.npz) for each, by its name, what
-llama.cpp computes for `tokens` at the last 32 of them, float32 [32, width], from the file `path` with `overrides` of
-its keys; nothing for a file that it does not load: the logits, or with `hidden` the hidden state. A variant may have
-`positions`, four for each token (M-RoPE); tokens are then given by their rows of token_embd.weight.
+Reads a job as JSON from stdin. With `keys`: writes the file `path` of `arch` with random weights
+for every tensor that llama.cpp asks for (llama_model_init_from_user). With `variants`: writes to
+`path` (.npz) for each, by its name, what llama.cpp computes for `tokens` at the last 32 of them,
+float32 [32, width], from the file `path` with `overrides` of its keys; nothing for a file that it
+does not load: the logits, or with `hidden` the hidden state. A variant may have `positions`, four
+for each token (M-RoPE); tokens are then given by their rows of token_embd.weight.
 """
 
 import ctypes
@@ -27,16 +29,21 @@ KEPT = 32
 WHOLE = ("general.", "tokenizer.", "xielu.")
 
 
-def write(path: Path, arch: str, keys: dict[str, Any], tensors: dict[str, np.ndarray[Any, Any]]) -> None:
+def write(
+    path: Path, arch: str, keys: dict[str, Any], tensors: dict[str, np.ndarray[Any, Any]]
+) -> None:
     """A GGUF file by gguf-py. keys: by their names without `ARCH.`."""
-    writer, types = gguf.GGUFWriter(path, arch), gguf.GGUFValueType
+    writer = gguf.GGUFWriter(path, arch)
+    types = gguf.GGUFValueType
     for key, value in keys.items():
         name = key if key.startswith(WHOLE) else f"{arch}.{key}"
         if isinstance(value, list):
             whole = types.UINT32 if isinstance(value[0], int) else None
             writer.add_key_value(name, value, types.ARRAY, whole)
         else:
-            kind = {bool: types.BOOL, int: types.UINT32, float: types.FLOAT32, str: types.STRING}[type(value)]
+            kind = {bool: types.BOOL, int: types.UINT32, float: types.FLOAT32, str: types.STRING}[
+                type(value)
+            ]
             writer.add_key_value(name, value, kind)
     for name, tensor in tensors.items():
         writer.add_tensor(name, tensor)
@@ -44,8 +51,12 @@ def write(path: Path, arch: str, keys: dict[str, Any], tensors: dict[str, np.nda
 
 
 def weights(name: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """Numbers of a tensor, the same every time: large enough in matrices for attention to depend on positions."""
-    drawn = np.random.default_rng(zlib.crc32(name.encode())).standard_normal(shape, dtype=np.float32)
+    """Numbers of a tensor, the same every time: large enough in matrices for attention to depend on
+    positions.
+    """
+    drawn = np.random.default_rng(zlib.crc32(name.encode())).standard_normal(
+        shape, dtype=np.float32
+    )
     if name.startswith("rope_f"):
         return np.ones(shape, np.float32)
     if "ssm_a" in name:
@@ -68,10 +79,20 @@ def make(path: Path, arch: str, keys: dict[str, Any]) -> None:
     described = path.with_suffix(".keys")
     write(described, arch, keys, {})
     base = ctypes.CDLL(str(next((Path(llama.__file__).parent / "lib").glob("libggml-base.so"))))
-    base.gguf_init_from_file.restype, base.gguf_init_from_file.argtypes = ctypes.c_void_p, [ctypes.c_char_p, InitParams]
-    base.ggml_get_name.restype, base.ggml_get_name.argtypes = ctypes.c_char_p, [ctypes.c_void_p]
+    base.gguf_init_from_file.restype = ctypes.c_void_p
+    base.gguf_init_from_file.argtypes = [
+        ctypes.c_char_p,
+        InitParams,
+    ]
+    base.ggml_get_name.restype = ctypes.c_char_p
+    base.ggml_get_name.argtypes = [ctypes.c_void_p]
     base.ggml_n_dims.argtypes = [ctypes.c_void_p]
-    base.ggml_backend_tensor_set.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t]
+    base.ggml_backend_tensor_set.argtypes = [
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+        ctypes.c_size_t,
+        ctypes.c_size_t,
+    ]
     tensors: dict[str, np.ndarray[Any, Any]] = {}
 
     def fill(tensor: int, _: int) -> None:
@@ -86,7 +107,9 @@ def make(path: Path, arch: str, keys: dict[str, Any]) -> None:
     settings = llama.llama_model_default_params()
     settings.n_gpu_layers = 0
     given = base.gguf_init_from_file(str(described).encode(), InitParams(True, None))
-    model = llama.llama_model_init_from_user(given, llama.llama_model_set_tensor_data_t(fill), None, settings)
+    model = llama.llama_model_init_from_user(
+        given, llama.llama_model_set_tensor_data_t(fill), None, settings
+    )
     if not model:
         raise RuntimeError(f"llama.cpp makes no model of {arch}")
     described.unlink()
@@ -110,20 +133,31 @@ def read(variant: dict[str, Any], tokens: list[int]) -> np.ndarray[Any, Any] | N
 
 def _run(model: Any, tokens: list[int], variant: dict[str, Any]) -> np.ndarray[Any, Any]:
     """What a model computes at the last positions."""
-    settings, count, positions = llama.llama_context_default_params(), len(tokens), variant.get("positions")
-    settings.n_ctx, settings.n_batch, settings.n_ubatch = 256, count, count
+    settings = llama.llama_context_default_params()
+    count = len(tokens)
+    positions = variant.get("positions")
+    settings.n_ctx = 256
+    settings.n_batch = count
+    settings.n_ubatch = count
     settings.type_k = settings.type_v = 0
     settings.flash_attn_type, settings.swa_full = 0, True
     settings.n_threads = settings.n_threads_batch = 1
-    settings.pooling_type, settings.embeddings = 0, bool(variant.get("hidden"))
+    settings.pooling_type = 0
+    settings.embeddings = bool(variant.get("hidden"))
     context = llama.llama_init_from_model(model, settings)
     width = llama.llama_model_n_embd(model)
     batch = llama.llama_batch_init(count, width if positions else 0, 1)
     batch.n_tokens = count
-    sections = (ctypes.c_int32 * (4 * count))(*(position for section in positions or [] for position in section))
+    sections = (ctypes.c_int32 * (4 * count))(
+        *(position for section in positions or [] for position in section)
+    )
     if positions:
         batch.pos = sections
-        rows = next(item for item in gguf.GGUFReader(variant["path"]).tensors if item.name == "token_embd.weight").data
+        rows = next(
+            item
+            for item in gguf.GGUFReader(variant["path"]).tensors
+            if item.name == "token_embd.weight"
+        ).data
         given = np.ascontiguousarray(rows[tokens], np.float32)
         ctypes.memmove(batch.embd, given.ctypes.data, given.nbytes)
     for index, token in enumerate(tokens):
@@ -132,16 +166,20 @@ def _run(model: Any, tokens: list[int], variant: dict[str, Any]) -> np.ndarray[A
         batch.n_seq_id[index], batch.seq_id[index][0], batch.logits[index] = 1, 0, True
     if llama.llama_decode(context, batch) != 0:
         raise RuntimeError("llama.cpp does not decode the sequence")
-    answer, vocabulary = llama.llama_get_logits_ith, llama.llama_vocab_n_tokens(llama.llama_model_get_vocab(model))
+    answer = llama.llama_get_logits_ith
+    vocabulary = llama.llama_vocab_n_tokens(llama.llama_model_get_vocab(model))
     if variant.get("hidden"):
-        answer, vocabulary = llama.llama_get_embeddings_ith, width
+        answer = llama.llama_get_embeddings_ith
+        vocabulary = width
     outputs = [_row(answer(context, row), vocabulary) for row in range(count - KEPT, count)]
     llama.llama_free(context)
     return np.stack(outputs)
 
 
 def _row(pointer: Any, width: int) -> np.ndarray[Any, Any]:
-    return np.ctypeslib.as_array(pointer, (width,)).copy() if pointer else np.zeros(width, np.float32)
+    return (
+        np.ctypeslib.as_array(pointer, (width,)).copy() if pointer else np.zeros(width, np.float32)
+    )
 
 
 def main() -> None:
@@ -150,7 +188,9 @@ def main() -> None:
         make(Path(job["path"]), job["arch"], job["keys"])
         return
     answers = {name: read(variant, job["tokens"]) for name, variant in job["variants"].items()}
-    np.savez(job["path"], **{name: answer for name, answer in answers.items() if answer is not None})
+    np.savez(
+        job["path"], **{name: answer for name, answer in answers.items() if answer is not None}
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""Servers of tests: free ports for them, and waiting until they are there; and a clock that is set by hand."""
+"""Servers of tests: free ports for them, and waiting until they are there; and a clock that is set
+by hand.
+"""
 
 import socket
 import time

@@ -27,7 +27,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def own_temporary_files() -> Iterator[None]:
-    """What is left there is then of these tests, and not of others that run beside them. Short, as for a socket."""
+    """What is left there is then of these tests, and not of others that run beside them. Short, as
+    for a socket.
+    """
     get_temp_dir()  # of multiprocessing, which removes it after all fixtures have ended
     with tempfile.TemporaryDirectory(prefix="ui-") as folder, pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", folder)
@@ -43,7 +45,9 @@ def requests_begin_prepared(own_temporary_files: None) -> None:
 
 @dataclass
 class Site:
-    """The pages in a folder that has a tiny Llama named `model`. address: with the key. hub: a test Hub with it."""
+    """The pages in a folder that has a tiny Llama named `model`. address: with the key. hub: a test
+    Hub with it.
+    """
 
     folder: Path
     address: str
@@ -68,7 +72,9 @@ def other() -> Iterator[str]:
 
     class Handler(handler(Hub())):  # type: ignore[misc]
         def do_GET(self) -> None:
-            self.reply(200, b"<!DOCTYPE html><title>other</title>", True, {"Content-Type": "text/html"})
+            self.reply(
+                200, b"<!DOCTYPE html><title>other</title>", True, {"Content-Type": "text/html"}
+            )
 
     with running_server(Hub(), Handler) as hub:
         yield hub.url

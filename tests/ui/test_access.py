@@ -19,8 +19,17 @@ from .visitor import Visitor, served
 KEY, PATH = "the-key", "the-path"
 
 
-def passed(wrap: Any, path: str = "/", query: str = "", kind: str = "http", method: str = "GET", **given: str) -> Any:
-    """The answer to a request: its status, headers and body; 200 where it was let through. given: headers."""
+def passed(
+    wrap: Any,
+    path: str = "/",
+    query: str = "",
+    kind: str = "http",
+    method: str = "GET",
+    **given: str,
+) -> Any:
+    """The answer to a request: its status, headers and body; 200 where it was let through. given:
+    headers.
+    """
     answer: dict[str, Any] = {}
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -28,10 +37,20 @@ def passed(wrap: Any, path: str = "/", query: str = "", kind: str = "http", meth
 
     async def send(message: Any) -> None:
         headers = {name.decode(): value.decode() for name, value in message.get("headers", ())}
-        answer.update(headers, **{key: message[key] for key in ("status", "body") if key in message})
+        answer.update(
+            headers, **{key: message[key] for key in ("status", "body") if key in message}
+        )
 
-    headers = [(name.replace("_", "-").encode(), value.encode("latin-1")) for name, value in given.items()]
-    scope = {"type": kind, "method": method, "path": path, "query_string": query.encode(), "headers": headers}
+    headers = [
+        (name.replace("_", "-").encode(), value.encode("latin-1")) for name, value in given.items()
+    ]
+    scope = {
+        "type": kind,
+        "method": method,
+        "path": path,
+        "query_string": query.encode(),
+        "headers": headers,
+    }
     asyncio.run(wrap(app)(scope, None, send))
     return answer
 
@@ -91,7 +110,17 @@ WRONG_COOKIES = (
     "=;=,",
     "a=\xe9",
 )
-WRONG_PATHS = ("/", "", "//", "/bake", f"/{PATH}x/", f"/x/{PATH}/", f"//{PATH}/", "/config", "/\xe9/")
+WRONG_PATHS = (
+    "/",
+    "",
+    "//",
+    "/bake",
+    f"/{PATH}x/",
+    f"/x/{PATH}/",
+    f"//{PATH}/",
+    "/config",
+    "/\xe9/",
+)
 WRONG_KEYS = ("", "key=", "key=wrong", f"KEY={KEY}", f"key={KEY}x", "key=%ff")
 
 
@@ -105,43 +134,68 @@ def test_the_cookie_below_the_path_is_enough_and_nothing_else_is(kind: str) -> N
 
     for place in (f"/{PATH}", f"/{PATH}/", f"/{PATH}/bake"):
         assert status(place, cookie=f'of={{"another": "program"}}; {good}') == 200
-    for both in (f"{good}; ropeconv-7860=x", f"ropeconv-7860=x; {good}"):  # another port has set one, too
+    for both in (
+        f"{good}; ropeconv-7860=x",
+        f"ropeconv-7860=x; {good}",
+    ):  # another port has set one, too
         assert status(cookie=both) == 200
     value = good.partition("=")[2]
     assert {status(cookie=cookie.format(value)) for cookie in WRONG_COOKIES} == {401}
     assert {status(place, cookie=good) for place in WRONG_PATHS} == {401}
     assert {status("/", query) for query in WRONG_KEYS} == {401}
-    sites = {site: status(cookie=good, sec_fetch_site=site) for site in ("same-site", "cross-site", "none")}
+    sites = {
+        site: status(cookie=good, sec_fetch_site=site)
+        for site in ("same-site", "cross-site", "none")
+    }
     assert sites == {"same-site": 401, "cross-site": 401, "none": 200}, "a link on another page"
 
 
 def test_the_page_that_follows_is_of_this_site() -> None:
-    for path in ("//elsewhere.example/", "/\\elsewhere.example/", "/a\r\nset-cookie: b=\u20ac", '/"><script>'):
+    for path in (
+        "//elsewhere.example/",
+        "/\\elsewhere.example/",
+        "/a\r\nset-cookie: b=\u20ac",
+        '/"><script>',
+    ):
         response = passed(Keyed(), path, f"key={KEY}")
         assert led(response).startswith(f"/{PATH}/"), path
         assert b"<script" not in response["body"]
-    assert led(passed(Keyed(), "//elsewhere.example/", f"key={KEY}")) == f"/{PATH}/elsewhere.example/"
+    assert (
+        led(passed(Keyed(), "//elsewhere.example/", f"key={KEY}")) == f"/{PATH}/elsewhere.example/"
+    )
 
 
 HERE = {"host": "127.0.0.1:7860"}
 SAME = {"origin": "http://127.0.0.1:7860"}
 LINK = {"sec_fetch_site": "cross-site", "sec_fetch_mode": "navigate", "sec_fetch_dest": "document"}
 ACCEPTED: list[dict[str, str]] = [
-    HERE, {"host": "LOCALHOST"},
+    HERE,
+    {"host": "LOCALHOST"},
     {"host": "localhost:8888"},  # another port, by ssh -L
-    HERE | SAME | {"sec_fetch_site": "same-origin"}, HERE | SAME | {"method": "POST"},
+    HERE | SAME | {"sec_fetch_site": "same-origin"},
+    HERE | SAME | {"method": "POST"},
     HERE | SAME | {"kind": "websocket"},
     HERE | LINK,  # with the key, by the file
-]  # fmt: skip
+]
 REFUSED: list[dict[str, str]] = [
     *({"host": host} for host in ("", "evil.example:7860", "127.0.0.1@evil.example", "127.0.0.1/")),
-    {}, {"host": "localhost.evil.example"},
-    *(HERE | {"origin": origin} for origin in ("null", "", "http://localhost:7860", "http://127.0.0.1:8888")),
-    HERE | {"origin": "http://[::1"}, HERE | SAME | {"sec_fetch_site": "same-site"},
+    {},
+    {"host": "localhost.evil.example"},
+    *(
+        HERE | {"origin": origin}
+        for origin in ("null", "", "http://localhost:7860", "http://127.0.0.1:8888")
+    ),
+    HERE | {"origin": "http://[::1"},
+    HERE | SAME | {"sec_fetch_site": "same-site"},
     HERE | {"origin": "http://evil.example", "x_forwarded_host": "evil.example"},
-    HERE | LINK | {"sec_fetch_dest": "iframe"}, HERE | {"method": "POST"}, HERE | {"kind": "websocket"},
-    *(HERE | LINK | more for more in ({"method": "POST"}, {"sec_fetch_mode": "cors"}, {"kind": "websocket"})),
-]  # fmt: skip
+    HERE | LINK | {"sec_fetch_dest": "iframe"},
+    HERE | {"method": "POST"},
+    HERE | {"kind": "websocket"},
+    *(
+        HERE | LINK | more
+        for more in ({"method": "POST"}, {"sec_fetch_mode": "cors"}, {"kind": "websocket"})
+    ),
+]
 """Headers, the method and the kind of a request."""
 
 
@@ -151,14 +205,20 @@ def test_hosts_and_origins(status: int, cases: list[dict[str, str]]) -> None:
 
 
 @pytest.mark.nightly
-def test_the_browser_is_opened_through_a_file_that_others_cannot_read(opened_browser: Browser, tmp_path: Path) -> None:
-    folder, opener = tmp_path / "site", tmp_path / "opener"
+def test_the_browser_is_opened_through_a_file_that_others_cannot_read(
+    opened_browser: Browser, tmp_path: Path
+) -> None:
+    folder = tmp_path / "site"
+    opener = tmp_path / "opener"
     folder.mkdir()
     opener.write_text("#!/bin/sh\nprintf '%s\\n' \"$@\" > arguments\n")
     opener.chmod(0o700)
     with served(folder, {"BROWSER": f"{opener} %s"}, show=True) as (address, _):
         key = address.split("key=")[1]
-        until(lambda: (folder / "arguments").exists() and (folder / "arguments").read_text(), "the browser")
+        until(
+            lambda: (folder / "arguments").exists() and (folder / "arguments").read_text(),
+            "the browser",
+        )
         url = (folder / "arguments").read_text().strip()
         assert key not in url
         file = Path(urlsplit(url).path)

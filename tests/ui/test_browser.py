@@ -1,4 +1,6 @@
-"""The page in a real browser, each day: it opens, it answers, and a page of another origin reads nothing of it."""
+"""The page in a real browser, each day: it opens, it answers, and a page of another origin reads
+nothing of it.
+"""
 
 import pytest
 
@@ -12,10 +14,14 @@ fetch(address, options).then(async (one) => done(`${one.status} ${await one.text
 """
 JOIN = '{"fn_index": 0, "data": [], "session_hash": "x"}'
 REQUESTS = [
-    ("config", {}), ("gradio_api/info", {"headers": {"X-Forwarded-Host": "a"}}),
-    ("gradio_api/queue/join", {"method": "POST", "body": JOIN, "headers": {"Content-Type": "application/json"}}),
+    ("config", {}),
+    ("gradio_api/info", {"headers": {"X-Forwarded-Host": "a"}}),
+    (
+        "gradio_api/queue/join",
+        {"method": "POST", "body": JOIN, "headers": {"Content-Type": "application/json"}},
+    ),
     ("gradio_api/upload", {"method": "POST", "body": "x"}),
-]  # fmt: skip
+]
 
 
 def test_inspect_answers_a_name_by_keyboard_and_keeps_it(visitor: Visitor) -> None:
@@ -40,13 +46,19 @@ def test_a_dropped_config_is_inspected_under_its_own_name(visitor: Visitor, site
     assert str(site.folder) not in answer
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", pytest.param("localhost", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", pytest.param("localhost", marks=pytest.mark.nightly)]
+)
 def test_a_page_on_another_port_reads_nothing_even_where_it_knows_the_address(
     host: str, visitor: Visitor, other: str
 ) -> None:
-    ask, credentials = visitor.driver.execute_async_script, {"credentials": "include"}
+    ask = visitor.driver.execute_async_script
+    credentials = {"credentials": "include"}
     visitor.open("")
     assert ask(ASK, f"{visitor.site}/config", credentials).startswith("200 {"), "as the page itself"
     visitor.driver.get(other.replace("127.0.0.1", host))
     for path, options in REQUESTS:
-        assert ask(ASK, f"{visitor.site}/{path}", credentials | options) == "TypeError: Failed to fetch", path
+        assert (
+            ask(ASK, f"{visitor.site}/{path}", credentials | options)
+            == "TypeError: Failed to fetch"
+        ), path

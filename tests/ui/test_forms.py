@@ -22,9 +22,19 @@ from ropeconv.ui.forms import (
 )
 
 FILLED = BakeForm(
-    source="a/b@c", method="yarn", value="4", settings="beta_fast=16", to="gguf", outtype="q8_0", encoding="keys",
-    runtimes=("llama.cpp", "ollama"), replace=True, out="x y", repo_id="me/x", private=True,
-)  # fmt: skip
+    source="a/b@c",
+    method="yarn",
+    value="4",
+    settings="beta_fast=16",
+    to="gguf",
+    outtype="q8_0",
+    encoding="keys",
+    runtimes=("llama.cpp", "ollama"),
+    replace=True,
+    out="x y",
+    repo_id="me/x",
+    private=True,
+)
 
 
 def read(address: str) -> dict[str, str]:
@@ -36,7 +46,10 @@ def test_an_address_keeps_everything_but_dropped_files() -> None:
     dropped = BakeForm(upload="/tmp/x/config.json", recipe="/tmp/y.json")
     assert to_page("", dropped) == "./?"
     assert not {"upload", "measured", "recipe"} & {*kept(BakeForm), *kept(CompareForm)}
-    assert from_address(BakeForm, {"upload": "/etc/passwd", "recipe": "/etc/passwd", "nothing": "1"}) == BakeForm()
+    assert (
+        from_address(BakeForm, {"upload": "/etc/passwd", "recipe": "/etc/passwd", "nothing": "1"})
+        == BakeForm()
+    )
 
 
 @pytest.mark.parametrize(
@@ -48,10 +61,17 @@ def test_an_address_keeps_everything_but_dropped_files() -> None:
         (BakeForm(method="theta", value="1e6"), Recipe(REGISTRY["theta"](1e6), context=131072)),
         (BakeForm(method="yarn", value=" 128 k "), Recipe(REGISTRY["yarn"]("128k"))),
         (
-            BakeForm(method="yarn", value="4", settings="beta_fast = 16, truncate=false,attention_factor=1.5"),
+            BakeForm(
+                method="yarn",
+                value="4",
+                settings="beta_fast = 16, truncate=false,attention_factor=1.5",
+            ),
             Recipe(REGISTRY["yarn"](4.0, beta_fast=16, truncate=False), attention_factor=1.5),
         ),
-        (BakeForm(method="theta", value="1e6", settings="context=8k"), Recipe(REGISTRY["theta"](1e6), context=8192)),
+        (
+            BakeForm(method="theta", value="1e6", settings="context=8k"),
+            Recipe(REGISTRY["theta"](1e6), context=8192),
+        ),
         (BakeForm(method="as-is"), Recipe(REGISTRY["as-is"]())),
         (
             BakeForm(method="dynamic", value="yarn:4", settings="at=32k"),
@@ -72,7 +92,10 @@ def test_a_form_is_a_recipe(form: BakeForm, recipe: Recipe) -> None:
         (BakeForm(method="inv-freq", value="/etc/passwd"), "'inv-freq' is not a method"),
         (BakeForm(method="yarn", value="4,recipe:/etc/passwd"), "is not a setting"),
         (BakeForm(method="yarn", value="4", settings="recipe:/etc/passwd"), "is not a setting"),
-        (BakeForm(method="yarn", value="4", settings="beta_fast"), "'beta_fast' is not a setting; write name=value"),
+        (
+            BakeForm(method="yarn", value="4", settings="beta_fast"),
+            "'beta_fast' is not a setting; write name=value",
+        ),
         (BakeForm(method="theta", context="4"), "needs one value"),
         (BakeForm(method="yarn", value="nan"), "yarn"),
         (BakeForm(recipe="x.json", value="4"), "a recipe and settings of a method are given"),
@@ -85,7 +108,12 @@ def test_what_is_no_recipe_is_refused_in_a_sentence(form: BakeForm, message: str
 
 def test_a_form_is_a_target() -> None:
     gguf = target_of(replace(FILLED, out="x"))
-    assert (gguf.to, gguf.out, gguf.encoding, gguf.runtimes) == ("gguf", Path("x"), "keys", ("llama.cpp", "ollama"))
+    assert (gguf.to, gguf.out, gguf.encoding, gguf.runtimes) == (
+        "gguf",
+        Path("x"),
+        "keys",
+        ("llama.cpp", "ollama"),
+    )
     assert (gguf.outtype, gguf.replace) == ("q8_0", True)
     plain = target_of(BakeForm())
     assert (plain.to, plain.encoding, plain.outtype, plain.in_place) == (None, "auto", None, False)
@@ -96,12 +124,24 @@ def test_a_form_is_a_target() -> None:
 @pytest.mark.parametrize(
     ("reference", "on_hub"),
     [
-        ("Qwen/Qwen3-8B", True), ("Qwen/Qwen3-8B@main", True), ("a/b/c/d.gguf", True), ("a/b@v1/d.gguf", True),
-        ("https://huggingface.co/Qwen/Qwen3-8B/tree/main", True), ("hf://a/b", True),
-        ("Modelfile", False), ("/etc/passwd", False), ("./a/b", False), ("~/a", False), ("a/../b", False),
-        ("a/b/../../../etc/x.gguf", False), ("file:///etc/passwd", False), ("/a/Modelfile", False), ("", False),
-        ("https://example.com/a/b", False), ("a/b\n/etc/passwd", False),
+        ("Qwen/Qwen3-8B", True),
+        ("Qwen/Qwen3-8B@main", True),
+        ("a/b/c/d.gguf", True),
+        ("a/b@v1/d.gguf", True),
+        ("https://huggingface.co/Qwen/Qwen3-8B/tree/main", True),
+        ("hf://a/b", True),
+        ("Modelfile", False),
+        ("/etc/passwd", False),
+        ("./a/b", False),
+        ("~/a", False),
+        ("a/../b", False),
+        ("a/b/../../../etc/x.gguf", False),
+        ("file:///etc/passwd", False),
+        ("/a/Modelfile", False),
+        ("", False),
+        ("https://example.com/a/b", False),
+        ("a/b\n/etc/passwd", False),
     ],
-)  # fmt: skip
+)
 def test_what_can_only_be_on_the_hub(reference: str, on_hub: bool) -> None:
     assert is_on_hub(reference) == on_hub

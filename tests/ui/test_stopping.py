@@ -26,7 +26,9 @@ from .visitor import Visitor, served
 
 
 def workers(root: int) -> list[int]:
-    """The processes of requests below a process: children of the one that they are forked from, with its command."""
+    """The processes of requests below a process: children of the one that they are forked from,
+    with its command.
+    """
     pids = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -61,8 +63,12 @@ def form(llama: Path, tmp_path: Path) -> BakeForm:
 
 
 def begin(visitor: Visitor, site: Site, name: str) -> set[Path]:
-    """Begins to write a folder from the Hub, and returns what is on the disk in the middle but not before."""
-    before = set(site.folder.iterdir()) | set(Path(tempfile.gettempdir()).glob(f"ropeconv-{os.getuid()}-*"))
+    """Begins to write a folder from the Hub, and returns what is on the disk in the middle but not
+    before.
+    """
+    before = set(site.folder.iterdir()) | set(
+        Path(tempfile.gettempdir()).glob(f"ropeconv-{os.getuid()}-*")
+    )
     visitor.open("", source="them/llama", method="yarn", value="4", out=name)
     visitor.answer()
     visitor.press("write")
@@ -75,7 +81,9 @@ def begin(visitor: Visitor, site: Site, name: str) -> set[Path]:
 @pytest.mark.nightly
 def test_cancel_leaves_nothing(visitor: Visitor, site: Site, slow: WritingHub) -> None:
     before = begin(visitor, site, "cancelled")
-    visitor.driver.execute_script("for (const one of document.querySelectorAll('.answer')) one.dataset.old = 1")
+    visitor.driver.execute_script(
+        "for (const one of document.querySelectorAll('.answer')) one.dataset.old = 1"
+    )
     visitor.first("button#cancel").click()
     assert visitor.answer() == "Cancelled: nothing was kept."
     assert left(site.folder, before) == []
@@ -102,7 +110,9 @@ except KeyboardInterrupt:
 
 
 def test_ctrl_c_while_the_page_starts_prints_nothing_of_its_other_processes() -> None:
-    done = subprocess.run([sys.executable, "-c", EARLY], capture_output=True, text=True, start_new_session=True)
+    done = subprocess.run(
+        [sys.executable, "-c", EARLY], capture_output=True, text=True, start_new_session=True
+    )
     assert (done.stdout, done.stderr) == ("interrupted\n", "")
 
 
@@ -112,7 +122,9 @@ def ask(task: str, form: ModelForm | BakeForm, seconds: float | None = 60) -> Pa
     return last
 
 
-def test_a_request_that_takes_too_long_is_stopped_and_leaves_what_others_keep(form: BakeForm, tmp_path: Path) -> None:
+def test_a_request_that_takes_too_long_is_stopped_and_leaves_what_others_keep(
+    form: BakeForm, tmp_path: Path
+) -> None:
     kept = tmp_path / ".out.ropeconv-partial"  # of a run of the command line
     kept.mkdir()
     (kept / "journal").write_text("")
@@ -131,11 +143,16 @@ def test_a_process_that_is_killed_is_an_answer(llama: Path) -> None:
     assert "ended without an answer" in answer.html
 
 
-def test_a_stopped_request_does_not_answer_in_place_of_the_next(form: BakeForm, llama: Path) -> None:
+def test_a_stopped_request_does_not_answer_in_place_of_the_next(
+    form: BakeForm, llama: Path
+) -> None:
     front = Front()
     first = front.answers("inspect", ModelForm(source=str(llama)), "page")
     assert (
-        "model-yarn4" in list(front.answers("plan", BakeForm(source=str(llama), method="yarn", value="4"), "page"))[-1]
+        "model-yarn4"
+        in list(
+            front.answers("plan", BakeForm(source=str(llama), method="yarn", value="4"), "page")
+        )[-1]
     )
     assert list(first)  # nothing was asked before: it begins now
     begun = front.answers("write", form, "page")
@@ -150,7 +167,9 @@ def test_ports_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         done = command(tmp_path, "ui", "--no-browser", "--port", port, code=1)
         assert done.stderr == f"ropeconv: port {port} is taken; choose another one with --port\n"
-    refused = pytest.raises(RopeconvError, match=r"^port 7 cannot be used \(.*\); choose another one with --port$")
+    refused = pytest.raises(
+        RopeconvError, match=r"^port 7 cannot be used \(.*\); choose another one with --port$"
+    )
     with refused, _listening("203.0.113.1", 7):  # an address that this machine does not have
         pass
     command(tmp_path, "ui", "--port", "0", code=2)
@@ -163,8 +182,12 @@ def test_a_second_bake_on_a_page_is_refused_and_keeps_nobody_else_waiting(form: 
     held = workers(os.getpid())
     for worker in held:
         os.kill(worker, signal.SIGSTOP)
-    assert "A bake is running" in next(front.answers("plan", form, "page"))  # and is looked at no further
-    asking = threading.Thread(target=lambda: list(front.answers("plan", form, "another page")), daemon=True)
+    assert "A bake is running" in next(
+        front.answers("plan", form, "page")
+    )  # and is looked at no further
+    asking = threading.Thread(
+        target=lambda: list(front.answers("plan", form, "another page")), daemon=True
+    )
     asking.start()
     asking.join(60)
     assert not asking.is_alive()

@@ -1,4 +1,6 @@
-"""A person at the pages: types, presses, waits for the answer. And the pages, as a process of their own."""
+"""A person at the pages: types, presses, waits for the answer. And the pages, as a process of their
+own.
+"""
 
 import os
 import subprocess
@@ -17,11 +19,15 @@ from ..support.waiting import until
 def served(
     folder: Path, environment: dict[str, str] | None = None, show: bool = False
 ) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """`ropeconv ui` in a folder: its address with the key, and its process. show: whether it opens a browser."""
+    """`ropeconv ui` in a folder: its address with the key, and its process. show: whether it opens
+    a browser.
+    """
     command = [sys.executable, "-m", "ropeconv", "ui", *([] if show else ["--no-browser"])]
     env = {**os.environ, **(environment or {})}
     with (folder / "ui.log").open("w") as log:
-        process = subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=log, text=True)
+        process = subprocess.Popen(
+            command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=log, text=True
+        )
         try:
             assert process.stdout is not None
             address = process.stdout.readline().strip()
@@ -74,7 +80,9 @@ class Visitor:
 
     def press(self, button: str) -> None:
         """Presses a button, after what is answered so far is marked as old."""
-        self.driver.execute_script("document.querySelectorAll('.answer').forEach((e) => { e.dataset.old = 1; })")
+        self.driver.execute_script(
+            "document.querySelectorAll('.answer').forEach((e) => { e.dataset.old = 1; })"
+        )
         self.first(f"button#{button}, #{button} button").click()
 
     def answer(self) -> str:
@@ -86,4 +94,7 @@ class Visitor:
         return self.answer()
 
     def address(self) -> dict[str, str]:
-        return {name: values[0] for name, values in parse_qs(urlsplit(self.driver.current_url).query).items()}
+        return {
+            name: values[0]
+            for name, values in parse_qs(urlsplit(self.driver.current_url).query).items()
+        }

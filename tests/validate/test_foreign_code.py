@@ -1,4 +1,6 @@
-"""No code of an output runs but what ropeconv writes: payloads that leave a mark, in every place transformers looks."""
+"""No code of an output runs but what ropeconv writes: payloads that leave a mark, in every place
+transformers looks.
+"""
 
 import os
 from collections.abc import Callable
@@ -69,24 +71,34 @@ ATTACKS = (in_a_folder_before_two_dashes, in_custom_generate, in_the_module_itse
 def validated(out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     """Attacks the output and validates it, in the folder of the payload; its mark is `mark`."""
     monkeypatch.setenv("MARK", str(tmp_path / "mark"))
-    monkeypatch.setattr("ropeconv.engines.probe.Probe", Probe)  # not the shared process, which has another folder
+    monkeypatch.setattr(
+        "ropeconv.engines.probe.Probe", Probe
+    )  # not the shared process, which has another folder
 
     def validate(attack: Corruption, *given: str, code: int | None = None) -> str:
         attack(out)
         renew(out)
-        return command(tmp_path, "validate", "out", "--against", "source", "--tokens", 16, *given, code=code).stderr
+        return command(
+            tmp_path, "validate", "out", "--against", "source", "--tokens", 16, *given, code=code
+        ).stderr
 
     return validate
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)
-def test_a_payload_does_not_run(attack: Corruption, validated: Callable[..., str], tmp_path: Path) -> None:
+def test_a_payload_does_not_run(
+    attack: Corruption, validated: Callable[..., str], tmp_path: Path
+) -> None:
     assert "pass --trust-remote-code" in validated(attack, code=1)
     assert not (tmp_path / "mark").exists()
 
 
-@pytest.mark.parametrize("attack", [in_a_folder_before_two_dashes, in_custom_generate], ids=lambda it: it.__name__)
-def test_with_permission_it_runs(attack: Corruption, validated: Callable[..., str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "attack", [in_a_folder_before_two_dashes, in_custom_generate], ids=lambda it: it.__name__
+)
+def test_with_permission_it_runs(
+    attack: Corruption, validated: Callable[..., str], tmp_path: Path
+) -> None:
     """The control: these payloads are where transformers does look."""
     validated(attack, "--trust-remote-code")
     assert (tmp_path / "mark").exists()
@@ -96,16 +108,24 @@ REFUSED: dict[str, Corruption] = {
     "another architecture": config(architectures=["LlamaForCausalLM"]),
     "a class of the module that is not ours": config(auto_map={"AutoConfig": f"{MODULE}.Other"}),
     "one more class": in_the_map(AutoTokenizer=f"{MODULE}.x--payload.Tokenizer"),
-    "a list of two classes": put("config.json", "auto_map.AutoModel", [f"{MODULE}.Model", "x--y.Z"]),
+    "a list of two classes": put(
+        "config.json", "auto_map.AutoModel", [f"{MODULE}.Model", "x--y.Z"]
+    ),
     "an unknown model type": config(model_type="payload_stored_rope"),
-    "another kind of log-n": config(stored_rope={"attention_factor": 1.0, "log_n": {"kind": "x", "length": 64}}),
-    "the map of a tokenizer": put("tokenizer_config.json", "auto_map", {"AutoTokenizer": [None, "x--payload.T"]}),
+    "another kind of log-n": config(
+        stored_rope={"attention_factor": 1.0, "log_n": {"kind": "x", "length": 64}}
+    ),
+    "the map of a tokenizer": put(
+        "tokenizer_config.json", "auto_map", {"AutoTokenizer": [None, "x--payload.T"]}
+    ),
     "an adapter": put("adapter_config.json", "peft_type", "LORA"),
     "another file of code": add("helper.py"),
     "a compiled module": add("modeling_stored_rope.pyc"),
     "no module": remove(f"{MODULE}.py"),
     "kernels of the Hub": config(attn_implementation="someone/kernels"),
-    "kernels of the Hub in a part": config(vision_config={"_attn_implementation": {"": "someone/kernels:attn"}}),
+    "kernels of the Hub in a part": config(
+        vision_config={"_attn_implementation": {"": "someone/kernels:attn"}}
+    ),
 }
 
 

@@ -1,4 +1,6 @@
-"""A patched GGUF file against the GGUF file it came from: right ones agree by every encoding, wrong ones do not."""
+"""A patched GGUF file against the GGUF file it came from: right ones agree by every encoding, wrong
+ones do not.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -25,8 +27,15 @@ from ..support.llamacpp import bake, checkpoint
 
 pytest.importorskip("llama_cpp")
 OUTTYPES = ("f32", "f16", "q8_0", "q4_k_m", "q4_0", "q4_1", "q2_k")
-CALM = {"hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 256, "initializer_range": 0.12}
-"""Widths that blocks of Q4_K fit, and weights with which quantisation is no larger than in published models."""
+CALM = {
+    "hidden_size": 256,
+    "num_attention_heads": 4,
+    "intermediate_size": 256,
+    "initializer_range": 0.12,
+}
+"""Widths that blocks of Q4_K fit, and weights with which quantisation is no larger than in
+published models.
+"""
 YARN = recipe_of("yarn", 4.0, attention_factor=1.1)
 LOG_N = recipe_of("linear", 4.0, log_n="full")
 WAYS: dict[str, tuple[str, Recipe, dict[str, Any], str]] = {
@@ -59,16 +68,23 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Plain:
     return get
 
 
-def compared(out: Path, source: Path, progress: Progress | None = None, **settings: Any) -> Validation:
-    return validate_gguf(Comparison.open(out, str(source)), Settings(**settings), progress or Progress())
+def compared(
+    out: Path, source: Path, progress: Progress | None = None, **settings: Any
+) -> Validation:
+    return validate_gguf(
+        Comparison.open(out, str(source)), Settings(**settings), progress or Progress()
+    )
 
 
 @pytest.mark.parametrize(
     ("way", "outtype"), sample([(way, outtype) for way in WAYS for outtype in OUTTYPES], 2, seed=3)
 )
-def test_a_right_bake_agrees_and_its_source_does_not(way: str, outtype: str, plain: Plain, tmp_path: Path) -> None:
+def test_a_right_bake_agrees_and_its_source_does_not(
+    way: str, outtype: str, plain: Plain, tmp_path: Path
+) -> None:
     family, recipe, options, reference = WAYS[way]
-    source, out = plain(family, outtype), tmp_path / "out.gguf"
+    source = plain(family, outtype)
+    out = tmp_path / "out.gguf"
     bake(source, recipe, out, **options)
     chosen: Any = check_gguf(Comparison.open(out, str(source)), Settings()).logits
     assert chosen.func.__name__ == reference
@@ -96,20 +112,30 @@ def with_divisors(out: Path, wrong: Path, change: Callable[[Any], Any]) -> None:
 
 
 WRONG: dict[str, Callable[[Path, Path], None]] = {
-    "factor 3.5 for 4": lambda out, wrong: with_divisors(out, wrong, lambda d: 1 + (d - 1) * 2.5 / 3),
+    "factor 3.5 for 4": lambda out, wrong: with_divisors(
+        out, wrong, lambda d: 1 + (d - 1) * 2.5 / 3
+    ),
     "theta off by 10 %": lambda out, wrong: with_keys(out, wrong, "freq_base", 11000.0),
     "attention factor off by 5 %": lambda out, wrong: with_keys(out, wrong, "attn_factor", 1.05),
-    "linear for mixed": lambda out, wrong: with_divisors(out, wrong, lambda d: np.full_like(d, 4.0)),
+    "linear for mixed": lambda out, wrong: with_divisors(
+        out, wrong, lambda d: np.full_like(d, 4.0)
+    ),
     "no attention factor": lambda out, wrong: with_keys(out, wrong, "attn_factor", 1.0),
     "divisors inverted": lambda out, wrong: with_divisors(out, wrong, lambda d: 1 / d),
     "no method at all": lambda out, wrong: with_divisors(out, wrong, np.ones_like),
 }
-CASES = [(wrong, outtype, by) for wrong in WRONG for outtype in OUTTYPES[1:] for by in (False, True)]
+CASES = [
+    (wrong, outtype, by) for wrong in WRONG for outtype in OUTTYPES[1:] for by in (False, True)
+]
 
 
 @pytest.mark.parametrize(("wrong", "outtype", "dequantised"), sample(CASES, 2, seed=1))
-def test_a_wrong_bake_disagrees(wrong: str, outtype: str, dequantised: bool, plain: Plain, tmp_path: Path) -> None:
-    source, out, other = plain("llama", outtype), tmp_path / "out.gguf", tmp_path / "wrong.gguf"
+def test_a_wrong_bake_disagrees(
+    wrong: str, outtype: str, dequantised: bool, plain: Plain, tmp_path: Path
+) -> None:
+    source = plain("llama", outtype)
+    out = tmp_path / "out.gguf"
+    other = tmp_path / "wrong.gguf"
     bake(source, recipe_of("mixed", 4.0, attention_factor=1.1), out)
     WRONG[wrong](out, other)
     result = compared(other, source, dequantised=dequantised)
@@ -117,7 +143,9 @@ def test_a_wrong_bake_disagrees(wrong: str, outtype: str, dequantised: bool, pla
 
 
 def test_the_default_reaches_the_new_context_in_a_few_tokens(tmp_path: Path) -> None:
-    """A trained context longer than any run over every position: only gaps between positions go beyond it."""
+    """A trained context longer than any run over every position: only gaps between positions go
+    beyond it.
+    """
     long = {**CALM, "max_position_embeddings": 4096}
     source = checkpoint("llama", tmp_path / "source", **long)
     bake(source, recipe_of("as-is"), tmp_path / "plain.gguf", outtype="q4_0")
@@ -143,7 +171,9 @@ def test_the_default_reaches_the_new_context_in_a_few_tokens(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("outtype", sample(OUTTYPES, 2, seed=5))
-def test_an_export_is_compared_with_its_checkpoint_and_beyond_that_with_itself(outtype: str, tmp_path: Path) -> None:
+def test_an_export_is_compared_with_its_checkpoint_and_beyond_that_with_itself(
+    outtype: str, tmp_path: Path
+) -> None:
     source = checkpoint("llama", tmp_path / "source", **CALM)
     bake(source, MIXED, tmp_path / "out.gguf", outtype=outtype)
     result = compared(tmp_path / "out.gguf", source)
@@ -173,11 +203,16 @@ def test_a_run_over_every_position_goes_beyond_the_trained_context_where_that_is
     assert affordable_length(original, context, lambda: seconds, needed, 100) == expected
 
 
-def test_what_cannot_be_compared_is_refused_before_anything_runs(plain: Plain, tmp_path: Path) -> None:
-    source, strange = plain("llama", "f32"), tmp_path / "strange.gguf"
+def test_what_cannot_be_compared_is_refused_before_anything_runs(
+    plain: Plain, tmp_path: Path
+) -> None:
+    source = plain("llama", "f32")
+    strange = tmp_path / "strange.gguf"
     write_new(GgufFile.open(source), 0, Edit({"llama.some_switch": f32(2.0)}), strange)
     bake(strange, MIXED, tmp_path / "out.gguf")
     comparison = Comparison.open(tmp_path / "out.gguf", str(strange))
     check_gguf(comparison, Settings())  # llama.cpp against itself needs no such key
-    with pytest.raises(BadSource, match=r"cannot be dequantised either .*llama.some_switch.*give --against"):
+    with pytest.raises(
+        BadSource, match=r"cannot be dequantised either .*llama.some_switch.*give --against"
+    ):
         check_gguf(comparison, Settings(dequantised=True))

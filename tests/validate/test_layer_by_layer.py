@@ -13,7 +13,15 @@ from ropeconv.engines.transformers.engine import TransformersEngine
 from ropeconv.engines.transformers.load import DeviceSpec, load_stock
 from ropeconv.rope.errors import RopeconvError
 
-from ..support.baking import YARN_16, apply, changed_weights, make_plan, recipe_of, stored_as, validate
+from ..support.baking import (
+    YARN_16,
+    apply,
+    changed_weights,
+    make_plan,
+    recipe_of,
+    stored_as,
+    validate,
+)
 from ..support.extent import sample
 from ..support.in_process import command
 from ..support.models import make
@@ -40,11 +48,15 @@ def test_the_result_is_that_of_the_whole_model(
 
 
 def test_a_fold_is_rounded_in_every_layer_that_is_read(tmp_path: Path) -> None:
-    """The noise floor of a fold rounds weights of the source, which are read again for every pass."""
+    """The noise floor of a fold rounds weights of the source, which are read again for every
+    pass.
+    """
     source = make("llama", tmp_path / "source", initializer_range=0.15)
     stored_as(source, "bfloat16")
     out = apply(make_plan(source, YARN_16, tmp_path / "out", encoding="weights"))
-    whole, by_layer = (validate(out, source, tokens=64, layer_by_layer=layers) for layers in (False, True))
+    whole, by_layer = (
+        validate(out, source, tokens=64, layer_by_layer=layers) for layers in (False, True)
+    )
     assert by_layer.buckets == whole.buckets
     assert by_layer.agrees, by_layer.sentence
 
@@ -57,7 +69,17 @@ def test_code_of_an_output_runs_layer_by_layer(llama: Path, tmp_path: Path) -> N
 
 def test_a_wrong_bake_is_noticed(llama: Path, tmp_path: Path) -> None:
     apply(make_plan(llama, YARN_16, tmp_path / "out"))
-    given = ("validate", "out", "--against", "model", "--tokens", 64, "--layer-by-layer", "--ignore-receipt", "--quick")
+    given = (
+        "validate",
+        "out",
+        "--against",
+        "model",
+        "--tokens",
+        64,
+        "--layer-by-layer",
+        "--ignore-receipt",
+        "--quick",
+    )
     assert "from the disk layer by layer" in command(tmp_path, *given, code=0).stderr
     assert "uses one device" in command(tmp_path, *given, "--device-map", "auto", code=2).stderr
     changed_weights(tmp_path / "out", "layers.1.self_attn.k_proj", 0.97)
@@ -73,12 +95,19 @@ def test_a_wrong_bake_is_noticed(llama: Path, tmp_path: Path) -> None:
         (("out", "--dequantised"), "a GGUF file and its source in GGUF"),
     ],
 )
-def test_options_that_do_not_go_together(given: tuple[str, ...], message: str, tmp_path: Path) -> None:
+def test_options_that_do_not_go_together(
+    given: tuple[str, ...], message: str, tmp_path: Path
+) -> None:
     assert message in command(tmp_path, "validate", *given, "--against", "model", code=2).stderr
 
 
-def test_models_that_cannot_run_layer_by_layer_are_refused(tiny: Callable[[str], Path], tmp_path: Path) -> None:
-    with pytest.raises(RopeconvError, match=r"shares model\..* between layers, so it cannot run layer by layer; use"):
+def test_models_that_cannot_run_layer_by_layer_are_refused(
+    tiny: Callable[[str], Path], tmp_path: Path
+) -> None:
+    with pytest.raises(
+        RopeconvError,
+        match=r"shares model\..* between layers, so it cannot run layer by layer; use",
+    ):
         load_stock(tiny("diffusion_gemma"), DeviceSpec("cpu", "float32", layer_by_layer=True))
 
 
@@ -87,7 +116,9 @@ def test_only_one_layer_is_in_memory(llama: Path) -> None:
     loaded = []
     for layer in model.model.layers:
         layer.mlp.register_forward_hook(
-            lambda *call: loaded.append([not block.mlp.up_proj.weight.is_meta for block in model.model.layers])
+            lambda *call: loaded.append(
+                [not block.mlp.up_proj.weight.is_meta for block in model.model.layers]
+            )
         )
     TransformersEngine(model).hidden_states([1, 2, 3], range(3), range(3))
     assert loaded == [[True, False], [False, True]]
@@ -125,15 +156,26 @@ except RopeconvError as problem:
 
 @pytest.mark.nightly
 def test_a_model_larger_than_the_memory_is_validated(tmp_path: Path) -> None:
-    """64 layers of 13 MB within 700 MB: the whole model does not load, and is read layer by layer without an option."""
-    shape = {"hidden_size": 512, "intermediate_size": 1408, "num_hidden_layers": 64, "num_attention_heads": 8}
-    source = make("llama", tmp_path / "source", num_key_value_heads=8, initializer_range=0.05, **shape)
+    """64 layers of 13 MB within 700 MB: the whole model does not load, and is read layer by layer
+    without an option.
+    """
+    shape = {
+        "hidden_size": 512,
+        "intermediate_size": 1408,
+        "num_hidden_layers": 64,
+        "num_attention_heads": 8,
+    }
+    source = make(
+        "llama", tmp_path / "source", num_key_value_heads=8, initializer_range=0.05, **shape
+    )
     out = apply(make_plan(source, recipe_of("yarn", 4.0), tmp_path / "out"))
 
     def run(mode: str) -> dict[str, object]:
         given = [str(source), str(out), mode, str(700 << 20)]
         env = {**os.environ, "OMP_NUM_THREADS": "1"}
-        done = subprocess.run([sys.executable, "-c", LIMITED, *given], capture_output=True, text=True, env=env)
+        done = subprocess.run(
+            [sys.executable, "-c", LIMITED, *given], capture_output=True, text=True, env=env
+        )
         assert done.returncode == 0, done.stderr
         answer: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
         return answer

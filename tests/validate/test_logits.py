@@ -1,4 +1,6 @@
-"""Logits: every family inside and far beyond its trained context, and what has to be noticed when it is wrong."""
+"""Logits: every family inside and far beyond its trained context, and what has to be noticed when
+it is wrong.
+"""
 
 import json
 import math
@@ -18,7 +20,16 @@ from ropeconv.rope.schedule import QueryScaling
 from ropeconv.validate.validation import Validation, measure_states
 
 from ..faults.wrong_bakes import CASES, Wrong, bake, local, rope
-from ..support.baking import YARN_16, apply, changed_weights, make_plan, recipe_of, replaced, stored_as, validate
+from ..support.baking import (
+    YARN_16,
+    apply,
+    changed_weights,
+    make_plan,
+    recipe_of,
+    replaced,
+    stored_as,
+    validate,
+)
 from ..support.extent import sample
 from ..support.in_process import command
 from ..support.models import CANCELS, ENCODERS, FAMILIES, TINY, make
@@ -52,10 +63,16 @@ def test_the_stock_load_computes_the_method(
 
 
 IN_BFLOAT16 = (
-    "no attention factor", "betas swapped", "one frequency off by 1 %", "keys by A, not A^2", "fold over all rows",
+    "no attention factor",
+    "betas swapped",
+    "one frequency off by 1 %",
+    "keys by A, not A^2",
+    "fold over all rows",
     "log-n to another base",
-)  # fmt: skip
-"""Faults that are larger than the rounding of bfloat16; `tests/faults` has all of them in float32."""
+)
+"""Faults that are larger than the rounding of bfloat16; `tests/faults` has all of them in
+float32.
+"""
 
 
 @pytest.mark.parametrize(
@@ -76,7 +93,9 @@ def test_a_wrong_bake_disagrees_and_a_right_one_agrees_in_bfloat16(
 
 
 def test_logits_that_cannot_tell_are_called_inconclusive(llama: Path, tmp_path: Path) -> None:
-    """Where the outputs of attention are multiplied by 0, logits are the same whatever the positions."""
+    """Where the outputs of attention are multiplied by 0, logits are the same whatever the
+    positions.
+    """
     deaf = changed_weights(llama, "o_proj", 0.0)
     result = check(baked(deaf, tmp_path / "out"), deaf)
     assert not result.agrees
@@ -84,7 +103,9 @@ def test_logits_that_cannot_tell_are_called_inconclusive(llama: Path, tmp_path: 
 
 
 def test_flat_models_are_distinguished(tmp_path: Path) -> None:
-    """With weights near zero attention and logits are uniform: their differences are below any fixed KL."""
+    """With weights near zero attention and logits are uniform: their differences are below any
+    fixed KL.
+    """
     flat = make("llama", tmp_path / "flat", initializer_range=0.002)
     out = baked(flat, tmp_path / "out")
     right = check(out, flat)
@@ -96,7 +117,9 @@ def test_flat_models_are_distinguished(tmp_path: Path) -> None:
 
 
 def test_sharp_models_are_distinguished_in_another_precision(tmp_path: Path) -> None:
-    """One-hot attention in bfloat16 is noise; in float32, with smaller attention scores, it is none."""
+    """One-hot attention in bfloat16 is noise; in float32, with smaller attention scores, it is
+    none.
+    """
     sharp = make("granite", tmp_path / "sharp", initializer_range=0.35)
     out = baked(sharp, tmp_path / "out", recipe_of("linear", 16.0))
     right = check(out, sharp, dtype="bfloat16")
@@ -113,7 +136,9 @@ def test_as_is_has_no_control(llama: Path, tmp_path: Path) -> None:
     assert "no control" in result.sentence
 
 
-def test_the_command_records_its_result_and_refuses_an_edited_output(llama: Path, tmp_path: Path) -> None:
+def test_the_command_records_its_result_and_refuses_an_edited_output(
+    llama: Path, tmp_path: Path
+) -> None:
     out = baked(llama, tmp_path / "out")
     given = ("validate", "out", "--against", "model", "--device", "cpu", "-q")
     result = json.loads(command(tmp_path, *given, "--tokens", 64, "--json", code=0).stdout)
@@ -126,7 +151,9 @@ def test_the_command_records_its_result_and_refuses_an_edited_output(llama: Path
     assert "rope_scaling.factor = 8.0, where 16.0 belongs" in disagrees.stderr
 
 
-def test_a_choice_of_indexers_is_left_out_of_the_comparison(tiny: Callable[[str], Path], tmp_path: Path) -> None:
+def test_a_choice_of_indexers_is_left_out_of_the_comparison(
+    tiny: Callable[[str], Path], tmp_path: Path
+) -> None:
     """Rounding can change which keys an indexer of sparse attention chooses."""
     source = tiny("deepseek_v32")
     out = baked(source, tmp_path / "out")
@@ -157,13 +184,18 @@ def test_an_output_that_replaces_stored_frequencies_is_compared_with_the_first_s
     llama: Path, tmp_path: Path
 ) -> None:
     stored = apply(make_plan(llama, SHORT, tmp_path / "stored", encoding="buffers"))
-    replaced = apply(make_plan(stored, recipe_of("linear", 4.0), tmp_path / "replaced", replace=True))
-    with pytest.raises(BadSource, match="by --replace from the local folder .model.; name that with --against"):
+    replaced = apply(
+        make_plan(stored, recipe_of("linear", 4.0), tmp_path / "replaced", replace=True)
+    )
+    with pytest.raises(
+        BadSource, match="by --replace from the local folder .model.; name that with --against"
+    ):
         ropeconv.Comparison.open(replaced, str(stored))
     assert ropeconv.Comparison.open(replaced, str(llama)).schedule.context == 256
 
 
-# Encoders: their hidden states tell a right output from wrong ones, and the commands say what they are
+# Encoders: their hidden states tell a right output from wrong ones, and the commands say what they
+# are
 
 WRONG = {
     "base": rope(rope_theta=lambda old: old * 1.05),
@@ -174,23 +206,33 @@ WRONG = {
 OF_ENCODERS = [(name, wrong) for name in sorted(ENCODERS) for wrong in list(WRONG)[:3]]
 
 
-@pytest.mark.parametrize(("model_type", "wrong"), [*sample(OF_ENCODERS, 1), ("modernbert", "local layers too")])
-def test_a_wrong_output_disagrees(model_type: str, wrong: str, tiny: Callable[[str], Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("model_type", "wrong"), [*sample(OF_ENCODERS, 1), ("modernbert", "local layers too")]
+)
+def test_a_wrong_output_disagrees(
+    model_type: str, wrong: str, tiny: Callable[[str], Path], tmp_path: Path
+) -> None:
     out = apply(make_plan(tiny(model_type), YARN_16, tmp_path / "out"))
     WRONG[wrong](out)
     assert check(out, tiny(model_type)).sentence.startswith("FAIL: relative error ")
 
 
 @pytest.mark.parametrize(("encoding", "dtype"), [("native", "float32"), ("weights", "bfloat16")])
-def test_a_right_output_agrees_in_every_precision(encoding: str, dtype: str, tmp_path: Path) -> None:
+def test_a_right_output_agrees_in_every_precision(
+    encoding: str, dtype: str, tmp_path: Path
+) -> None:
     source = make("modernbert", tmp_path / "source", initializer_range=0.15)
     stored_as(source, dtype)
-    result = check(apply(make_plan(source, YARN_16, tmp_path / "out", encoding=encoding)), source, dtype=dtype)
+    result = check(
+        apply(make_plan(source, YARN_16, tmp_path / "out", encoding=encoding)), source, dtype=dtype
+    )
     assert result.agrees, result.sentence
 
 
 def test_relative_error_and_cosine_by_hand() -> None:
-    """(3, 4) against itself turned by a right angle, made twice as long, and moved by 0.05 across."""
+    """(3, 4) against itself turned by a right angle, made twice as long, and moved by 0.05
+    across.
+    """
     reference = torch.tensor([[3.0, 4.0]] * 3)
     other = torch.tensor([[-4.0, 3.0], [6.0, 8.0], [3.04, 3.97]])
     result = measure_states(reference, other)

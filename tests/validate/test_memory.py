@@ -1,4 +1,6 @@
-"""Memory: where a model is loaded on machines with several GPUs, and what is refused before it is loaded."""
+"""Memory: where a model is loaded on machines with several GPUs, and what is refused before it is
+loaded.
+"""
 
 import os
 import resource
@@ -31,8 +33,11 @@ def gpus(monkeypatch: pytest.MonkeyPatch, *free: float) -> None:
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda number=0: (int(free[number]), 1 << 40))
 
 
-def test_memory_is_that_of_one_device(llama: Path, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source, has_accelerate = FolderSource(llama), True
+def test_memory_is_that_of_one_device(
+    llama: Path, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = FolderSource(llama)
+    has_accelerate = True
     assert weight_bytes(source, "bfloat16") == size
     monkeypatch.setattr(load, "installed", lambda package: has_accelerate)
     gpus(monkeypatch, *[size / 2] * 8)
@@ -53,7 +58,9 @@ def test_apply_validates_on_a_gpu_that_is_large_enough(
 ) -> None:
     gpus(monkeypatch, size / 3, size / 3)
     monkeypatch.setattr(load, "installed", lambda package: False)
-    done = command(tmp_path, "apply", "model", "--yarn", 4, "-o", "out", "--validate", "auto", code=0)
+    done = command(
+        tmp_path, "apply", "model", "--yarn", 4, "-o", "out", "--validate", "auto", code=0
+    )
     assert "Not validated: the GPU is too small" in done.stderr
 
 
@@ -61,22 +68,32 @@ def test_a_model_larger_than_the_memory_is_refused_before_it_is_loaded(
     llama: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(load, "free_bytes", lambda device: 1 << 18)
-    with pytest.raises(RopeconvError, match=r"take .* as float32, and .* are free on cpu; use --dtype bfloat16"):
+    with pytest.raises(
+        RopeconvError, match=r"take .* as float32, and .* are free on cpu; use --dtype bfloat16"
+    ):
         load_stock(llama, "cpu")
     monkeypatch.setattr("ropeconv.engines.transformers.layers.free_bytes", lambda device: 1 << 10)
-    with pytest.raises(RopeconvError, match=r"needs .* even layer by layer, and .* are free on cpu"):
+    with pytest.raises(
+        RopeconvError, match=r"needs .* even layer by layer, and .* are free on cpu"
+    ):
         load_stock(llama, DeviceSpec("cpu", "float32", layer_by_layer=True))
 
 
-def test_memory_of_the_machine_is_within_its_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    proc, cgroup = tmp_path / "proc", tmp_path / "cgroup"
+def test_memory_of_the_machine_is_within_its_limits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proc = tmp_path / "proc"
+    cgroup = tmp_path / "cgroup"
     for path, text in (
         (proc / "meminfo", "MemTotal: 9000 kB\nMemAvailable:    8000 kB\n"),
         (proc / "self" / "status", "Name: python\nVmSize: 3000 kB\nVmData: 1000 kB\n"),
     ):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    limits = {resource.RLIMIT_AS: resource.RLIM_INFINITY, resource.RLIMIT_DATA: resource.RLIM_INFINITY}
+    limits = {
+        resource.RLIMIT_AS: resource.RLIM_INFINITY,
+        resource.RLIMIT_DATA: resource.RLIM_INFINITY,
+    }
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (limits[kind], resource.RLIM_INFINITY))
     assert host_bytes(proc, cgroup) == 8000 << 10
     limits[resource.RLIMIT_DATA] = 7000 << 10
@@ -103,5 +120,9 @@ def test_the_allocator_of_a_gpu_has_expandable_segments_unless_the_user_chose_ot
     if chosen:
         monkeypatch.setenv(chosen, "max_split_size_mb:64")
     load.DeviceSpec("cpu", "auto").available()
-    expected = {chosen: "max_split_size_mb:64"} if chosen else dict.fromkeys(names, "expandable_segments:True")
+    expected = (
+        {chosen: "max_split_size_mb:64"}
+        if chosen
+        else dict.fromkeys(names, "expandable_segments:True")
+    )
     assert {name: value for name, value in os.environ.items() if name in names} == expected

@@ -1,7 +1,8 @@
-"""The rule for quantised weights: by noise and ratio, on made KLs with what is known of their distribution.
+"""The rule for quantised weights: by noise and ratio, on made KLs with what is known of their
+distribution.
 
-On SmolLM2-135M in Q4_1, KLs between two ways of rounding have a coefficient of variation of 0.5 to 1.4, and those of a
-right output have the same mean as them within a tenth.
+On SmolLM2-135M in Q4_1, KLs between two ways of rounding have a coefficient of variation of 0.5 to
+1.4, and those of a right output have the same mean as them within a tenth.
 """
 
 import math
@@ -41,7 +42,9 @@ def noise(generator: torch.Generator, shape: float = 1.0, mean: float = NOISE) -
     return mean * numbers / numbers.mean().new_tensor(float(steps))
 
 
-def judged(fault: float, control: float, seed: int, shape: float = 1.0, where: int = COUNT) -> BucketResult:
+def judged(
+    fault: float, control: float, seed: int, shape: float = 1.0, where: int = COUNT
+) -> BucketResult:
     """The result of an output with a fault, in nats; of `where` positions, which have it all."""
     generator = torch.Generator().manual_seed(seed)
     between, first, second = (noise(generator, shape) for _ in range(3))
@@ -58,7 +61,9 @@ def verdict(result: BucketResult) -> str:
 
 
 @pytest.mark.parametrize(("shape", "least"), [(0.5, 150), (1.0, 190), (4.0, 200)])
-def test_a_right_output_passes_where_the_control_is_eight_times_as_far_away(shape: float, least: int) -> None:
+def test_a_right_output_passes_where_the_control_is_eight_times_as_far_away(
+    shape: float, least: int
+) -> None:
     """With a coefficient of variation of 1.4, 124 positions do not always suffice."""
     verdicts = [verdict(judged(0.0, 7 * NOISE, seed, shape)) for seed in range(200)]
     assert verdicts.count("FAIL") <= 1
@@ -67,19 +72,27 @@ def test_a_right_output_passes_where_the_control_is_eight_times_as_far_away(shap
 
 @pytest.mark.parametrize("shape", [0.5, 1.0, 4.0])
 def test_no_wrong_output_passes_however_far_the_control_is(shape: float) -> None:
-    """The KL of a fault is that of the whole method, a half, or the 24th part, as of 1.9 in place of 2."""
+    """The KL of a fault is that of the whole method, a half, or the 24th part, as of 1.9 in place
+    of 2.
+    """
     for part, where in ((1.0, COUNT), (0.5, COUNT), (0.5, 12), (1 / 24, COUNT)):
         for control in (8, 20, 250):
             fault = part * control * NOISE
             if fault < NOISE:
-                continue  # smaller than what rounding does: no measurement of these outputs can see it
-            verdicts = {verdict(judged(fault, control * NOISE, seed, shape, where)) for seed in range(60)}
+                # smaller than what rounding does: no measurement of these outputs can see it
+                continue
+            verdicts = {
+                verdict(judged(fault, control * NOISE, seed, shape, where)) for seed in range(60)
+            }
             assert "PASS" not in verdicts, (part, where, control)
 
 
 def test_a_fault_does_not_raise_what_is_allowed() -> None:
-    """At a few positions it has a large variance; the tolerance is of the noise and of nothing else."""
-    right, wrong = judged(0.0, 1.0, 3), judged(0.5, 1.0, 3, where=4)
+    """At a few positions it has a large variance; the tolerance is of the noise and of nothing
+    else.
+    """
+    right = judged(0.0, 1.0, 3)
+    wrong = judged(0.5, 1.0, 3, where=4)
     assert right.tolerance == wrong.tolerance
     assert (right.agrees, wrong.agrees) == (True, False)
 
@@ -94,12 +107,18 @@ def test_positions_inside_the_trained_context_need_not_differ() -> None:
     inside = replace(judged(0.0, 0.0, 0), last=TRAINED - 1)
     beyond = judged(0.0, 20 * NOISE, 1)
     assert conclusion([inside, beyond], False, TRAINED)[0]
-    assert not conclusion([beyond, inside], False)[0], "without a trained length, every range counts"
-    assert not conclusion([inside], False, TRAINED)[0], "nothing beyond it: the range that there is has to differ"
+    assert not conclusion([beyond, inside], False)[0], (
+        "without a trained length, every range counts"
+    )
+    assert not conclusion([inside], False, TRAINED)[0], (
+        "nothing beyond it: the range that there is has to differ"
+    )
 
 
 def test_a_tenth_of_the_control_is_still_the_rule_without_a_measured_noise() -> None:
-    plain = bucket_result(Bucket("0-99", list(range(100))), measures(torch.full((100,), 0.09).double()), 1.0)
+    plain = bucket_result(
+        Bucket("0-99", list(range(100))), measures(torch.full((100,), 0.09).double()), 1.0
+    )
     result = with_rounded_weights(plain)
     assert math.isclose(result.tolerance, 0.1)
     assert result.agrees

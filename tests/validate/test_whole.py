@@ -1,4 +1,6 @@
-"""Runs over every position: in chunks with a cache, of a text, interrupted, and the evidence they leave."""
+"""Runs over every position: in chunks with a cache, of a text, interrupted, and the evidence they
+leave.
+"""
 
 import json
 import re
@@ -38,8 +40,12 @@ def test_measures_against_float64() -> None:
         result = measure(reference, other, targets)
         p, q = (torch.log_softmax(values.double(), -1) for values in (reference, other))
         torch.testing.assert_close(result.kl, (p.exp() * (p - q)).sum(-1), rtol=2e-3, atol=1e-13)
-        torch.testing.assert_close(result.loss_other.double(), -q[range(50), targets], rtol=1e-5, atol=1e-5)
-        blocks = in_blocks(lambda rows, o=other, t=targets: measure(reference[rows], o[rows], t[rows]), 50, 1 << 24)
+        torch.testing.assert_close(
+            result.loss_other.double(), -q[range(50), targets], rtol=1e-5, atol=1e-5
+        )
+        blocks = in_blocks(
+            lambda rows, o=other, t=targets: measure(reference[rows], o[rows], t[rows]), 50, 1 << 24
+        )
         torch.testing.assert_close(blocks.kl, result.kl)
     same = figures(reference, reference)
     assert (same.kl_max, same.top1, same.top5) == (0, 1, 1)
@@ -58,14 +64,27 @@ def test_every_position(tmp_path: Path) -> None:
 
 
 def test_longrope_in_chunks(llama: Path, tmp_path: Path) -> None:
-    """Lists change with the chunk that passes the trained length, in the reference as in the stock class."""
+    """Lists change with the chunk that passes the trained length, in the reference as in the stock
+    class.
+    """
     recipe = recipe_of("longrope", (4.0,) * 32, (2.0,) * 32, context=1024)
-    assert validate(baked(llama, tmp_path / "out", recipe), llama, length=512, chunk=50, tokens=128).agrees
+    assert validate(
+        baked(llama, tmp_path / "out", recipe), llama, length=512, chunk=50, tokens=128
+    ).agrees
 
 
 def test_a_text(tmp_path: Path) -> None:
     baked(checkpoint("llama", tmp_path / "model"), tmp_path / "out")
-    text, given = tmp_path / "text.txt", (*VALIDATE, "--length", 256, "--chunk", 100, "--text", "text.txt")
+    text = tmp_path / "text.txt"
+    given = (
+        *VALIDATE,
+        "--length",
+        256,
+        "--chunk",
+        100,
+        "--text",
+        "text.txt",
+    )
     assert "cannot be read" in command(tmp_path, *given, code=1).stderr
     for short, has in (("", "0 tokens"), ("a", "1 token")):
         text.write_text(short)
@@ -75,17 +94,26 @@ def test_a_text(tmp_path: Path) -> None:
     command(tmp_path, *given, code=0)
 
 
-def test_a_length_beyond_the_context_and_unknown_devices_are_refused(llama: Path, tmp_path: Path) -> None:
-    with pytest.raises(BadSource, match="has a context of 1024 tokens; pass a --length of at most that"):
+def test_a_length_beyond_the_context_and_unknown_devices_are_refused(
+    llama: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(
+        BadSource, match="has a context of 1024 tokens; pass a --length of at most that"
+    ):
         validate(baked(llama, tmp_path / "out"), llama, length=2048)
-    for device, dtype, message in (("cuda:7", "auto", "'cuda:7'"), ("cpu", "int8", "unknown dtype 'int8'")):
+    for device, dtype, message in (
+        ("cuda:7", "auto", "'cuda:7'"),
+        ("cpu", "int8", "unknown dtype 'int8'"),
+    ):
         with pytest.raises(RopeconvError, match=message):
             DeviceSpec(device, dtype).available()
 
     def full() -> None:
         raise RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB")
 
-    with pytest.raises(RopeconvError, match="--chunk or --length, --dtype bfloat16, or --device-map"):
+    with pytest.raises(
+        RopeconvError, match="--chunk or --length, --dtype bfloat16, or --device-map"
+    ):
         out_of_memory(full)
 
 
@@ -115,18 +143,34 @@ def test_another_model_with_the_same_rope_is_noticed(
 def test_a_run_that_is_stopped_is_judged_as_far_as_it_came(llama: Path, tmp_path: Path) -> None:
     out = baked(llama, tmp_path / "out")
     presses = iter([False, False, True])
-    settings, progress = Settings(length=1024, chunk=100, tokens=64), Progress(stopped=lambda: next(presses, False))
+    settings = Settings(length=1024, chunk=100, tokens=64)
+    progress = Progress(stopped=lambda: next(presses, False))
     result = validate_checkpoint(Comparison.open(out, str(llama)), settings, progress)
     assert result.partial
     assert result.agrees
     assert result.sentence.endswith("It was stopped before its end.")
     assert [position for position, _ in result.curve][-1] == 299
-    assert [bucket.last for bucket in result.buckets if bucket.run == "whole"] == [63, 127, 255, 299]
+    assert [bucket.last for bucket in result.buckets if bucket.run == "whole"] == [
+        63,
+        127,
+        255,
+        299,
+    ]
 
 
 def test_evidence_is_a_page_that_loads_nothing_and_a_picture(llama: Path, tmp_path: Path) -> None:
     baked(llama, tmp_path / "out")
-    command(tmp_path, *VALIDATE, "--length", 1024, "--report", "report.html", "--plot", "plots.png", code=0)
+    command(
+        tmp_path,
+        *VALIDATE,
+        "--length",
+        1024,
+        "--report",
+        "report.html",
+        "--plot",
+        "plots.png",
+        code=0,
+    )
     page = (tmp_path / "report.html").read_text()
     for words in (
         "PASS: matches the reference at every position",
@@ -136,23 +180,40 @@ def test_evidence_is_a_page_that_loads_nothing_and_a_picture(llama: Path, tmp_pa
         "KL divergence by position",
     ):
         assert words in page
-    assert not re.search(r"""(src|href|xlink:href|url|@import)\s*[=( ]\s*["']?(https?:)?//""", page), "it loads nothing"
+    assert not re.search(
+        r"""(src|href|xlink:href|url|@import)\s*[=( ]\s*["']?(https?:)?//""", page
+    ), "it loads nothing"
     addresses = set(re.findall(r"https?://[^\s<>\"')]+", page))
-    assert all(url.startswith(("http://www.w3.org/", "https://arxiv.org/abs/")) for url in addresses), addresses
+    assert all(
+        url.startswith(("http://www.w3.org/", "https://arxiv.org/abs/")) for url in addresses
+    ), addresses
     assert "<script" not in page
     assert (tmp_path / "plots.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_apply_validates_on_request(llama: Path, tmp_path: Path) -> None:
     def validated(device: str, code: int) -> Any:
-        return command(tmp_path, "apply", "model", "--yarn", 4, "-o", device, "--validate", device, code=code)
+        return command(
+            tmp_path, "apply", "model", "--yarn", 4, "-o", device, "--validate", device, code=code
+        )
 
     assert "PASS: matches the reference at every position" in validated("cpu", 0).stdout
     assert json.loads((tmp_path / "cpu" / "ropeconv.json").read_text())["validation"]["agrees"]
     if not torch.cuda.is_available():
         assert "Not validated: there is no GPU" in validated("auto", 0).stderr
     validated("tpu", 2)
-    refusal = command(tmp_path, "apply", "model/config.json", "--yarn", 4, "-o", "tpu", "--validate", "cpu", code=2)
+    refusal = command(
+        tmp_path,
+        "apply",
+        "model/config.json",
+        "--yarn",
+        4,
+        "-o",
+        "tpu",
+        "--validate",
+        "cpu",
+        code=2,
+    )
     assert "this source has no weights" in refusal.stderr
     assert not (tmp_path / "tpu").exists()
 
@@ -165,10 +226,15 @@ def test_an_output_without_weights_is_refused(llama: Path, tmp_path: Path) -> No
 def test_an_output_is_not_its_own_reference(llama: Path, tmp_path: Path) -> None:
     baked(llama, tmp_path / "out")
     refusal = command(tmp_path, "validate", "out", "--against", "out/../out", code=2)
-    assert "out/../out is the output itself, which agrees with whatever it is; name its source" in refusal.stderr
+    assert (
+        "out/../out is the output itself, which agrees with whatever it is; name its source"
+        in refusal.stderr
+    )
 
 
-def test_a_result_that_cannot_be_stored_is_shown(llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_result_that_cannot_be_stored_is_shown(
+    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def record(self: Comparison, result: object, server: str = "") -> None:
         raise PermissionError(13, "Permission denied", str(self.baked))
 

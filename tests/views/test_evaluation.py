@@ -1,4 +1,6 @@
-"""The table of an evaluation in terminals and pipes, its pictures, and the report of a validation."""
+"""The table of an evaluation in terminals and pipes, its pictures, and the report of a
+validation.
+"""
 
 import io
 import re
@@ -61,7 +63,9 @@ def test_a_wide_terminal_has_errors_behind_their_numbers_and_what_is_decided_in_
     assert "*" not in text
 
 
-@pytest.mark.parametrize(("width", "env"), [(0, {}), (100, {"NO_COLOR": "1"}), (100, {"TERM": "dumb"})])
+@pytest.mark.parametrize(
+    ("width", "env"), [(0, {}), (100, {"NO_COLOR": "1"}), (100, {"TERM": "dumb"})]
+)
 def test_where_colours_are_not_there_a_star_marks_what_is_decided(
     width: int, env: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -72,16 +76,22 @@ def test_where_colours_are_not_there_a_star_marks_what_is_decided(
     assert "*: differs from the first row, p < 0.0027" in " ".join(text.split())
 
 
-def test_sentences_below_the_table_say_what_belongs_to_the_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sentences_below_the_table_say_what_belongs_to_the_numbers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     result = made(measures=["growth"])
     *others, last = result.rows
     refused = msgspec.structs.replace(last, refused="it does not fit")
-    text = " ".join(shown(msgspec.structs.replace(result, rows=[*others, refused]), monkeypatch, 0).split())
+    text = " ".join(
+        shown(msgspec.structs.replace(result, rows=[*others, refused]), monkeypatch, 0).split()
+    )
     for sentence in (
-        f"{last.name} was refused: it does not fit", "T: the trained context, 8,192 tokens",
-        "tokens sha256 3f3f3f3f3f3f", "the errors are between windows of 1 text",
+        f"{last.name} was refused: it does not fit",
+        "T: the trained context, 8,192 tokens",
+        "tokens sha256 3f3f3f3f3f3f",
+        "the errors are between windows of 1 text",
         "chance would mark",
-    ):  # fmt: skip
+    ):
         assert sentence in text
 
 
@@ -94,7 +104,9 @@ def test_a_validation_leaves_columns_out_where_a_terminal_is_narrow(
     monkeypatch.setenv("COLUMNS", str(width))
     monkeypatch.setattr(sys, "stdout", Terminal())
     show_validation(result, "x", Screen(), explain=width > 40)
-    row = next(line for line in plain(sys.stdout.getvalue()).splitlines() if line.startswith("1-63"))
+    row = next(
+        line for line in plain(sys.stdout.getvalue()).splitlines() if line.startswith("1-63")
+    )
     assert len(re.split(r" {2,}", row)) == columns
 
 
@@ -128,28 +140,57 @@ def test_curves_are_the_numbers_with_bands_of_one_error_and_the_trained_length_m
 def test_a_heat_map_is_the_shares_by_depth_and_length() -> None:
     shares = np.array([[1.0, 0.5], [0.0, np.nan]])
     axes = figure(
-        partial(heat_map, shares=shares, lengths=[8192, 32768], depths=[0.0, 1.0], trained=8192, title="passkey")
+        partial(
+            heat_map,
+            shares=shares,
+            lengths=[8192, 32768],
+            depths=[0.0, 1.0],
+            trained=8192,
+            title="passkey",
+        )
     ).axes[0]
     np.testing.assert_array_equal(axes.images[0].get_array().filled(np.nan), shares)
-    assert {text.xy: text.get_text() for text in axes.texts} == {(0, 0): "100", (1, 0): "50", (0, 1): "0"}
+    assert {text.xy: text.get_text() for text in axes.texts} == {
+        (0, 0): "100",
+        (1, 0): "50",
+        (0, 1): "0",
+    }
     assert {line.get_xdata()[0] for line in axes.get_lines()} == {0.5}, "behind the trained length"
 
 
-def test_a_picture_of_a_page_has_its_colours_and_loads_nothing_and_words_are_as_they_are_written() -> None:
+def test_a_picture_of_a_page_has_its_colours_and_loads_nothing_and_words_are_as_they_are_written() -> (
+    None
+):
     odd = {"base": BASE, "<b>&$x_y$": YARN}
-    (picture,) = drawn([Picture(partial(of_losses, curves=odd, title="a $x_y$ <b>"), "What it shows.")])
+    (picture,) = drawn(
+        [Picture(partial(of_losses, curves=odd, title="a $x_y$ <b>"), "What it shows.")]
+    )
     assert not [colour for colour in VARIABLES if colour in picture.svg]
     assert "var(--blue)" in picture.svg
     assert not re.search(r"""(src|href)=["']?https?:|<metadata|<script""", picture.svg)
     words = set(re.findall(r"<text[^>]*>([^<]*)</text>", picture.svg))
-    assert words >= {"1k", "length, tokens", "trained 8k", "&lt;b&gt;&amp;$x_y$"}, "neither tags nor formulas"
+    assert words >= {
+        "1k",
+        "length, tokens",
+        "trained 8k",
+        "&lt;b&gt;&amp;$x_y$",
+    }, "neither tags nor formulas"
     assert (picture.title, picture.caption) == ("a $x_y$ <b>", "What it shows.")
 
 
 # The report of a validation, which says only whether the method is computed
 
 BUCKET = BucketResult("1-63", 63, 1e-7, 2e-7, 3e-7, 1e-3, 1.0, 0.5, 1e-5, True)
-RESULT = Validation("5.23.0", "cpu", "d" * 64, 64, 0, (BUCKET,), True, "PASS: matches the reference at every position.")
+RESULT = Validation(
+    "5.23.0",
+    "cpu",
+    "d" * 64,
+    64,
+    0,
+    (BUCKET,),
+    True,
+    "PASS: matches the reference at every position.",
+)
 
 
 def page(folder: Path, result: Validation = RESULT) -> str:
@@ -158,7 +199,9 @@ def page(folder: Path, result: Validation = RESULT) -> str:
 
 
 def test_what_was_measured_stands_in_the_report(tmp_path: Path) -> None:
-    write_receipt(tmp_path, receipt(evaluations=(ONE, msgspec.structs.replace(ONE, texts=("<b>.txt",)))))
+    write_receipt(
+        tmp_path, receipt(evaluations=(ONE, msgspec.structs.replace(ONE, texts=("<b>.txt",))))
+    )
     text = page(tmp_path)
     assert "<td>growth, loss</td><td>8,192</td>" in text
     assert "<td>3.100 ± 0.100</td>" in text
@@ -167,21 +210,33 @@ def test_what_was_measured_stands_in_the_report(tmp_path: Path) -> None:
     assert "has not measured" not in text
 
 
-def test_without_evaluations_and_receipt_the_report_says_so_and_leaves_their_parts_out(tmp_path: Path) -> None:
+def test_without_evaluations_and_receipt_the_report_says_so_and_leaves_their_parts_out(
+    tmp_path: Path,
+) -> None:
     text = page(tmp_path)
     assert "<code>ropeconv eval</code>, which was not run on this output." in text
-    assert not [heading for heading in ("<h2>Recipe", "<h2>Runtimes", "<h2>What changed") if heading in text]
+    assert not [
+        heading for heading in ("<h2>Recipe", "<h2>Runtimes", "<h2>What changed") if heading in text
+    ]
 
 
 def test_recipe_runtimes_size_and_date_stand_in_the_report(tmp_path: Path) -> None:
     before = BeforeRecord("default", "yarn", 1.0, 4096, 4096, None, None)
-    runs = (RuntimeRecord("vllm@0.33", "exact", "", "", "vLLM <0.33>", "run"), RuntimeRecord("x@1", "refused"))
+    runs = (
+        RuntimeRecord("vllm@0.33", "exact", "", "", "vLLM <0.33>", "run"),
+        RuntimeRecord("x@1", "refused"),
+    )
     recipe = {"method": "yarn", "parameters": {"factor": 4.0, "truncate": True}}
-    schedule = ScheduleRecord(digest="d", inv_freq=(), attention_factor=1.25, context=16384, original_context=4096)
+    schedule = ScheduleRecord(
+        digest="d", inv_freq=(), attention_factor=1.25, context=16384, original_context=4096
+    )
     write_receipt(tmp_path, receipt(recipe=recipe, before=before, schedule=schedule, runtimes=runs))
     text = page(tmp_path)
     for words in (
-        "<td>factor 4, truncate on</td>", "<td>4,096 tokens, then 16,384</td>", "<td>1, then 1.25</td>",
-        '<th scope="row">exact</th><td>vLLM &lt;0.33&gt;</td>', '<th scope="row">refused</th><td>x 1</td>',
-    ):  # fmt: skip
+        "<td>factor 4, truncate on</td>",
+        "<td>4,096 tokens, then 16,384</td>",
+        "<td>1, then 1.25</td>",
+        '<th scope="row">exact</th><td>vLLM &lt;0.33&gt;</td>',
+        '<th scope="row">refused</th><td>x 1</td>',
+    ):
         assert words in text

@@ -25,7 +25,10 @@ def test_every_status_has_a_meaning_and_only_those_that_are_there_are_said() -> 
     [
         ("inspect model --explain", ["Exact: computes this RoPE"]),
         ("apply model --yarn 4 --dry-run --explain", ["ignored: runs the unscaled RoPE, silently"]),
-        ("advise model --context 512 --explain", ["Runtimes, safetensors, gguf: runtimes", "Without training: known"]),
+        (
+            "advise model --context 512 --explain",
+            ["Runtimes, safetensors, gguf: runtimes", "Without training: known"],
+        ),
         ("compare model model --explain", ["unknown: not tested"]),
         ("list runtimes", ["run, read, unknown: cells that"]),
     ],

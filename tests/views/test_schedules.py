@@ -33,9 +33,18 @@ def test_lines_are_the_numbers_and_pairs_that_do_not_rotate_are_gaps() -> None:
     plot = figure(
         partial(wavelengths, before=BEFORE, curves=curves, lengths=LENGTHS),
         partial(ramp, before=BEFORE, curves=curves),
-        partial(preference, before=BEFORE, curves={"yarn8": YARN}, unrotated=0, length=32768, lengths=LENGTHS),
+        partial(
+            preference,
+            before=BEFORE,
+            curves={"yarn8": YARN},
+            unrotated=0,
+            length=32768,
+            lengths=LENGTHS,
+        ),
     )
-    for axes, first, expected in zip(plot.axes, (1, 0), (math.tau / YARN, BEFORE / YARN), strict=False):
+    for axes, first, expected in zip(
+        plot.axes, (1, 0), (math.tau / YARN, BEFORE / YARN), strict=False
+    ):
         some, whole = (line.get_ydata() for line in axes.get_lines()[first : first + 2])
         assert np.flatnonzero(np.isnan(some)).tolist() == [3, 60, 61, 62, 63]
         np.testing.assert_allclose(whole, expected)
@@ -44,7 +53,13 @@ def test_lines_are_the_numbers_and_pairs_that_do_not_rotate_are_gaps() -> None:
     spot = int(np.argmin(lowest))
     assert lowest[spot] == pytest.approx(np.cos(at[spot] * YARN).sum(), abs=1e-4)
     curve = numbers(BEFORE, still, 0.0, 4096)
-    assert [at for at, wavelength in enumerate(curve["wavelengths"]) if wavelength is None] == [3, 60, 61, 62, 63]
+    assert [at for at, wavelength in enumerate(curve["wavelengths"]) if wavelength is None] == [
+        3,
+        60,
+        61,
+        62,
+        63,
+    ]
 
 
 def plotted(folder: Path, name: str, *words: object) -> str:
@@ -90,5 +105,7 @@ def contrast(foreground: Any, other: Any) -> float:
 
 @pytest.mark.parametrize("background", ["white", DARK, "black"])
 def test_curves_are_seen_and_text_is_read_on_light_and_dark(background: str) -> None:
-    assert min(contrast(colour, background) for colour in [RED, *(colour for colour, _ in LINES)]) >= 3
+    assert (
+        min(contrast(colour, background) for colour in [RED, *(colour for colour, _ in LINES)]) >= 3
+    )
     assert contrast(LIGHT if background == DARK else GREY, background) >= 4.5

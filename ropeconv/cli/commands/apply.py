@@ -1,4 +1,6 @@
-"""`ropeconv apply`: plans outputs, writes and checks them, and publishes them where that is asked for."""
+"""`ropeconv apply`: plans outputs, writes and checks them, and publishes them where that is asked
+for.
+"""
 
 from __future__ import annotations
 
@@ -48,9 +50,18 @@ ropeconv apply ./Meta-Llama-3-8B-Instruct --yarn 4 --draft ./EAGLE3-LLaMA3-Instr
 
 
 OVERRIDING = (
-    "to", "runtime", "encoding", "replace", "dual_chunk", "allow_approximate", "allow_untested", "family", "by_length",
-    "dry_run", "explain",
-)  # fmt: skip
+    "to",
+    "runtime",
+    "encoding",
+    "replace",
+    "dual_chunk",
+    "allow_approximate",
+    "allow_untested",
+    "family",
+    "by_length",
+    "dry_run",
+    "explain",
+)
 """Options that go with `--to overrides`, beside the method."""
 
 
@@ -65,15 +76,18 @@ def apply_command(
 ) -> None:
     """Write a checkpoint or GGUF file with a longer context.
 
-    With several sources, all outputs are planned before the first one is written. With -q, only the path is printed.
-    Exit codes: 0 done, 1 failed, 2 wrong usage, 3 the output does not compute the method, 130 interrupted.
+    With several sources, all outputs are planned before the first one is written. With -q, only the
+    path is printed. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 the output does not compute the
+    method, 130 interrupted.
     """
     from ...engines.probe import Probe
 
     if flags.private and not flags.push:
         raise UsageError("--private goes with --push OWNER/NAME; add it, or leave --private out")
     if flags.create_pr and not flags.push:
-        raise UsageError("--create-pr goes with --push OWNER/NAME; add it, or leave --create-pr out")
+        raise UsageError(
+            "--create-pr goes with --push OWNER/NAME; add it, or leave --create-pr out"
+        )
     chosen = build_recipe(recipe)
     if "overrides" in target["to"]:
         print_overrides(sources, chosen, target, flags, screen)
@@ -86,14 +100,19 @@ def apply_command(
     units = units_of(sources, target)
     if flags.draft:
         units.append(OutputUnit(flags.draft, units[0].given, None, flags.draft, is_draft=True))
-    flags = replace(flags, ollama=flags.ollama or names_ollama(target), by_length=not chosen_methods(recipe))
+    flags = replace(
+        flags, ollama=flags.ollama or names_ollama(target), by_length=not chosen_methods(recipe)
+    )
     check_flags(units, flags)
     if flags.push:
-        publication = PublishOptions(flags.private, create_pr=flags.create_pr, repo_id=repository(flags.push))
+        publication = PublishOptions(
+            flags.private, create_pr=flags.create_pr, repo_id=repository(flags.push)
+        )
         flags = replace(flags, publication=publication)
     probing = not (flags.dry_run or all(unit.to_gguf for unit in units)) and Probe.available()
     with Probe() if probing else nullcontext() as probe:
-        # after the probe has been started, which takes longer to import transformers than all of this
+        # after the probe has been started, which takes longer to import transformers than all of
+        # this
         from ..batch import Batch
 
         batch = Batch(units, flags, screen)
@@ -111,7 +130,8 @@ def print_overrides(
 ) -> None:
     """Prints what `--to overrides` asks for: the JSON on stdout, and the command with it on stderr.
 
-    Raises UsageError for several sources, for options of an output that is written, and as `override_commands` does.
+    Raises UsageError for several sources, for options of an output that is written, and as
+    `override_commands` does.
     """
     from ...bake.apply import make_plan
     from ...bake.overrides import kept_limits, override_commands, overrides
@@ -123,7 +143,8 @@ def print_overrides(
     given = other_option(flags, target, OVERRIDING)
     if given or len(sources) > 1 or len(target["to"]) > 1:
         raise UsageError(
-            f"--to overrides prints JSON for one SOURCE and writes nothing; leave {given or 'the others'} out"
+            "--to overrides prints JSON for one SOURCE and writes nothing; leave"
+            f" {given or 'the others'} out"
         )
     from_gguf = names_gguf(sources[0])
     runtimes = target["runtime"] or ([] if from_gguf else ["vllm"])
@@ -135,7 +156,12 @@ def print_overrides(
     text = json.dumps(values)
     run = override_commands(plan, text)
     if screen.as_json:
-        document = {"overrides": values, "context": plan.schedule.context, "run": run, "warnings": list(plan.warnings)}
+        document = {
+            "overrides": values,
+            "context": plan.schedule.context,
+            "run": run,
+            "warnings": list(plan.warnings),
+        }
         screen.data(document)
         return
     screen.copyable(text)

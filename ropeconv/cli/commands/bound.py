@@ -18,7 +18,15 @@ from ...rope.lengths import parse_tokens
 from ...rope.schedule import Schedule
 from ...rope.spec import LayerKind, RopeSpec
 from ..command import GENERAL, expand_options, refuse
-from ..model_args import HeadDimOption, ModelArgs, RotaryDimOption, find, frequencies_only, head_size, is_length
+from ..model_args import (
+    HeadDimOption,
+    ModelArgs,
+    RotaryDimOption,
+    find,
+    frequencies_only,
+    head_size,
+    is_length,
+)
 from ..options import RecipeValues, check_place
 from ..screen import ProgressScreen, Screen
 from ..typer_classes import Command
@@ -34,9 +42,14 @@ Schedules = dict[str, tuple[Schedule, Reach]]
 """Schedules by label, each with its reach where all variances are equal."""
 
 
-def _document(spec: RopeSpec, schedules: Schedules, weighted: dict[str, HeadLengths]) -> dict[str, Any]:
+def _document(
+    spec: RopeSpec, schedules: Schedules, weighted: dict[str, HeadLengths]
+) -> dict[str, Any]:
     """The JSON of the reach of schedules. weighted: by label, that of the heads of a model."""
-    rows = {label: {"context": schedule.context} | at.to_dict() for label, (schedule, at) in schedules.items()}
+    rows = {
+        label: {"context": schedule.context} | at.to_dict()
+        for label, (schedule, at) in schedules.items()
+    }
     for label, lengths in weighted.items():
         rows[label]["weighted"] = lengths.to_dict()
     body = next(iter(rows.values())) if len(rows) == 1 else {"schedules": rows}
@@ -46,7 +59,12 @@ def _document(spec: RopeSpec, schedules: Schedules, weighted: dict[str, HeadLeng
 
 def _show_reach(spec: RopeSpec, schedules: Schedules, screen: Screen) -> None:
     table = [
-        (label, _effective(at), f"{at.count:,} in {counted(at.runs, 'run')} below {at.length:,}", _places(at))
+        (
+            label,
+            _effective(at),
+            f"{at.count:,} in {counted(at.runs, 'run')} below {at.length:,}",
+            _places(at),
+        )
         for label, (_, at) in schedules.items()
     ]
     columns = ("", "effective length", "distances with a negative sum", "where")
@@ -54,7 +72,9 @@ def _show_reach(spec: RopeSpec, schedules: Schedules, screen: Screen) -> None:
 
 
 def _effective(at: Reach) -> str:
-    """The effective length of a schedule in words: a number of tokens, the length above which it is, or "any"."""
+    """The effective length of a schedule in words: a number of tokens, the length above which it
+    is, or "any".
+    """
     return "any" if at.automatic else _length(at.effective_length, at.searched)
 
 
@@ -63,7 +83,9 @@ def _length(length: int | None, below: int) -> str:
 
 
 def _places(at: Reach) -> str:
-    shown = [f"{first:,}" if first == last else f"{first:,}-{last:,}" for first, last in at.places[:6]]
+    shown = [
+        f"{first:,}" if first == last else f"{first:,}-{last:,}" for first, last in at.places[:6]
+    ]
     return ", ".join(shown) + (", ..." if at.runs > 6 else "")
 
 
@@ -72,7 +94,9 @@ def _head_weights(model: ModelArgs, screen: Screen) -> HeadWeights:
     from ...inspection.head_bound import head_weights
 
     if model.inspection is None:
-        raise UsageError("--weights needs a SOURCE, whose weights are read; give a folder or a Hub id")
+        raise UsageError(
+            "--weights needs a SOURCE, whose weights are read; give a folder or a Hub id"
+        )
     with screen.counting("Reading", "bytes") as (total, advance):
         return head_weights(model.inspection, total, advance)
 
@@ -81,7 +105,10 @@ def _weighted(weights: HeadWeights, schedules: Schedules, screen: Screen) -> dic
     """Searches the effective lengths of all heads, by label of the schedule."""
     with screen.counting("Searching") as (total, advance):
         total(sum(weights.work(at.length) for _, at in schedules.values()))
-        return {label: weights.reach(schedule, at.length, advance) for label, (schedule, at) in schedules.items()}
+        return {
+            label: weights.reach(schedule, at.length, advance)
+            for label, (schedule, at) in schedules.items()
+        }
 
 
 def _show_weighted(label: str, at: Reach, reached: HeadLengths, screen: Screen) -> None:
@@ -89,16 +116,29 @@ def _show_weighted(label: str, at: Reach, reached: HeadLengths, screen: Screen) 
     for layer in reached.layers:
         head, length = layer.worst or ("", None)
         share = f"{layer.violating} of {len(layer.violations)}"
-        rows.append((f"{layer.layer}", share, f"{head}", _length(length, layer.below), f"{layer.below:,}"))
-    columns = ("layer", "heads with a negative sum", "worst head", "its effective length", "of distances below")
-    screen.table(f"{label}: sum_i w_i cos(m theta_i), with weights per head", columns, rows, right=columns)
+        rows.append(
+            (f"{layer.layer}", share, f"{head}", _length(length, layer.below), f"{layer.below:,}")
+        )
+    columns = (
+        "layer",
+        "heads with a negative sum",
+        "worst head",
+        "its effective length",
+        "of distances below",
+    )
+    screen.table(
+        f"{label}: sum_i w_i cos(m theta_i), with weights per head", columns, rows, right=columns
+    )
     longest = max(layer.below for layer in reached.layers)
     worst, half = (_length(length, longest) for length in (reached.worst, reached.median))
-    violating = f"{reached.violating} of {counted(reached.heads, 'head')} {'has' if reached.violating == 1 else 'have'}"
+    violating = (
+        f"{reached.violating} of {counted(reached.heads, 'head')}"
+        f" {'has' if reached.violating == 1 else 'have'}"
+    )
     screen.say(
-        f"{label}: with equal variances the effective length is {_effective(at)}. With this model's, "
-        f"{violating} a negative sum; the effective length of the worst is "
-        f"{worst}, the median {half}."
+        f"{label}: with equal variances the effective length is {_effective(at)}. With this"
+        f" model's, {violating} a negative sum; the effective length of the worst is {worst}, the"
+        f" median {half}."
     )
 
 
@@ -117,7 +157,8 @@ def bound_command(
     recipe: RecipeValues,
     screen: ProgressScreen,
     argument: Annotated[
-        str | None, typer.Argument(metavar="LENGTH|SOURCE", help="A number of tokens, or a model to judge.")
+        str | None,
+        typer.Argument(metavar="LENGTH|SOURCE", help="A number of tokens, or a model to judge."),
     ] = None,
     head_dim: HeadDimOption = None,
     rotary_dim: RotaryDimOption = None,
@@ -134,7 +175,10 @@ def bound_command(
         bool | None,
         typer.Option(
             "--windows/--no-windows",
-            help="Look for the first wide interval and the last violation (default: where that is quick).",
+            help=(
+                "Look for the first wide interval and the last violation (default: where that is"
+                " quick)."
+            ),
             rich_help_panel=GENERAL,
         ),
     ] = None,
@@ -157,11 +201,13 @@ def bound_command(
         ),
     ] = False,
 ) -> None:
-    """Find the smallest rope_theta for a context length, or the longest distance that a model supports.
+    """Find the smallest rope_theta for a context length, or the longest distance that a model
+    supports.
 
-    The bound of Men et al. 2024: sum_i cos(m theta_i) + (d - r)/2 must not be negative for any distance m.
-    With a LENGTH: the smallest base above 1, proven, and the first range of bases that is wide enough to use.
-    With a SOURCE, methods, or --theta: the effective length. --weights adds the effective length of each head.
+    The bound of Men et al. 2024: sum_i cos(m theta_i) + (d - r)/2 must not be negative for any
+    distance m. With a LENGTH: the smallest base above 1, proven, and the first range of bases that
+    is wide enough to use. With a SOURCE, methods, or --theta: the effective length. --weights adds
+    the effective length of each head.
     """
     by_length = argument is not None and is_length(argument)
     if up_to and by_length:
@@ -174,8 +220,12 @@ def bound_command(
     if argument is not None and is_length(argument):
         if values:
             flag = next(iter(values)).replace("_", "-")
-            raise UsageError(f"--{flag} does not go with a length; give a length, or a schedule with --up-to")
-        _smallest(parse_tokens(argument), *head_size(head_dim, rotary_dim), windows, certificate, screen)
+            raise UsageError(
+                f"--{flag} does not go with a length; give a length, or a schedule with --up-to"
+            )
+        _smallest(
+            parse_tokens(argument), *head_size(head_dim, rotary_dim), windows, certificate, screen
+        )
         return
     words = "--certificate and --windows go with a LENGTH, as in `ropeconv bound 128k --windows`"
     refuse(
@@ -189,7 +239,9 @@ def bound_command(
 
 
 def _reaches(model: ModelArgs, up_to: str, weights: bool, screen: Screen) -> None:
-    """Shows the effective length of every schedule of a model. up_to: as given, empty for the context of each."""
+    """Shows the effective length of every schedule of a model. up_to: as given, empty for the
+    context of each.
+    """
     heads = _head_weights(model, screen) if weights else None
     schedules: Schedules = {}
     for label, schedule in model.schedules().items():
@@ -201,7 +253,11 @@ def _reaches(model: ModelArgs, up_to: str, weights: bool, screen: Screen) -> Non
     elif weighted:
         for label, lengths in weighted.items():
             _show_weighted(label, schedules[label][1], lengths, screen)
-        left = [f"{count} {words}" for kind, words in LEFT_OUT.items() if (count := model.spec.count(kind))]
+        left = [
+            f"{count} {words}"
+            for kind, words in LEFT_OUT.items()
+            if (count := model.spec.count(kind))
+        ]
         if left:
             screen.say(f"Layers left out: {' and '.join(left)}.")
     else:
@@ -209,14 +265,21 @@ def _reaches(model: ModelArgs, up_to: str, weights: bool, screen: Screen) -> Non
 
 
 def _smallest(
-    length: int, head_dim: int, rotary_dim: int, windows: bool | None, certificate: Path | None, screen: Screen
+    length: int,
+    head_dim: int,
+    rotary_dim: int,
+    windows: bool | None,
+    certificate: Path | None,
+    screen: Screen,
 ) -> None:
     proof: list[tuple[float, float, int]] | None = None if certificate is None else []
     with screen.watching() as tell:
         bases = bound(length, rotary_dim, head_dim, windows, proof, tell)
     if certificate is not None and proof is not None:
         lines = [f"{begin!r}\t{end!r}\t{distance}\n" for begin, end, distance in proof]
-        write_file(certificate, "# ln b from\tto\tdistance whose sum is negative there\n" + "".join(lines))
+        write_file(
+            certificate, "# ln b from\tto\tdistance whose sum is negative there\n" + "".join(lines)
+        )
     if screen.as_json:
         screen.data(bases.to_dict())
     else:
@@ -230,17 +293,35 @@ def _show_bound(bases: Bound, screen: Screen) -> None:
         return
     rows = [
         ("smallest base", repr(bases.base), f"the sum is 0 at distance {bases.binding_distance:,}"),
-        ("the interval it opens", _interval(bases.window), "" if bases.width is None else f"{bases.width:.2g} wide"),
+        (
+            "the interval it opens",
+            _interval(bases.window),
+            "" if bases.width is None else f"{bases.width:.2g} wide",
+        ),
     ]
     if bases.first_wide_window:
-        rows.append(("first interval 1 % wide", _interval(bases.first_wide_window), "used by --theta-bound"))
+        rows.append(
+            ("first interval 1 % wide", _interval(bases.first_wide_window), "used by --theta-bound")
+        )
     if bases.last_violating_base:
-        rows.append(("last base that violates", f"{bases.last_violating_base:,.0f}", "all larger ones will do"))
+        rows.append(
+            (
+                "last base that violates",
+                f"{bases.last_violating_base:,.0f}",
+                "all larger ones will do",
+            )
+        )
     rows += [("published", f"{base:.2g}", source) for source, base in bases.published.items()]
-    rows.append(("estimate L / x0", f"{asymptotic_base(bases.length):,.0f}", "for ever wider heads"))
+    rows.append(
+        ("estimate L / x0", f"{asymptotic_base(bases.length):,.0f}", "for ever wider heads")
+    )
     screen.table(title, ("", "base", ""), rows)
     if not bases.known_windows:
-        title = "the last violation" if bases.first_wide_window else "the first wide interval and the last violation"
+        title = (
+            "the last violation"
+            if bases.first_wide_window
+            else "the first wide interval and the last violation"
+        )
         screen.say(f"--windows looks for {title}, which takes 15 minutes at 1M tokens.")
 
 

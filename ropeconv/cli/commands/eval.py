@@ -15,7 +15,15 @@ from ...formats.kind import is_gguf
 from ...options import EvalOptions, RunOptions, SizeOptions, TextOptions, copied
 from ...rope.errors import counted
 from ..command import expand_options, typed_options
-from ..options import DeviceMapOption, DryRunOption, FamilyOption, PlotOption, ReportOption, TrustOption, check_places
+from ..options import (
+    DeviceMapOption,
+    DryRunOption,
+    FamilyOption,
+    PlotOption,
+    ReportOption,
+    TrustOption,
+    check_places,
+)
 from ..screen import ProgressScreen, Screen
 from ..typer_classes import Command
 
@@ -35,17 +43,24 @@ ropeconv eval ./model-yarn4 --text book.txt --report eval.html --fail-if 'model-
 """
 
 
-MODEL = "A folder, a GGUF file or an id on the Hub: a source, or an output of `apply`. May be left out with --server."
+MODEL = (
+    "A folder, a GGUF file or an id on the Hub: a source, or an output of `apply`. May be left out"
+    " with --server."
+)
 
 
 def sort_words(words: Sequence[str], options: TextOptions) -> tuple[list[str], list[str]]:
-    """The words of a command line without text files, and these: an unquoted `--text *.txt` becomes several words."""
+    """The words of a command line without text files, and these: an unquoted `--text *.txt` becomes
+    several words.
+    """
     files = [word for word in words if options.text and Path(word).is_file() and not is_gguf(word)]
     return [word for word in words if word not in files], [*options.text, *files]
 
 
 def texts_of(names: list[str], options: TextOptions) -> list[tuple[str, str]]:
-    """Names and contents of texts. names: of files. Raises UsageError for both sources of text, and for none."""
+    """Names and contents of texts. names: of files. Raises UsageError for both sources of text, and
+    for none.
+    """
     from ...evaluate.texts import read_dataset, read_files
 
     if names and options.dataset:
@@ -68,7 +83,9 @@ def refuse_ignored(typed: Set[str], model: str, options: EvalOptions, measures: 
     if "--targets" in typed and "targets" not in sizes:
         raise UsageError("--targets is for --measure growth; leave it out")
     if "--depths" in typed and "depths" not in sizes:
-        raise UsageError("--depths is for facts hidden in a text; add --measure passkey, or leave it out")
+        raise UsageError(
+            "--depths is for facts hidden in a text; add --measure passkey, or leave it out"
+        )
     if "--generate" in typed and "generate" not in sizes:
         raise UsageError("--generate is for questions; add --measure passkey, or leave it out")
     for flag in ("--chunk", "--threads"):
@@ -89,7 +106,10 @@ def eval_command(
     model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL)] = "",
     named: Annotated[
         list[str] | None,
-        typer.Argument(metavar="METHOD:VALUE", help="Methods to compare with the unchanged model, such as yarn:4."),
+        typer.Argument(
+            metavar="METHOD:VALUE",
+            help="Methods to compare with the unchanged model, such as yarn:4.",
+        ),
     ] = None,
     device_map: DeviceMapOption = "",
     report: ReportOption = None,
@@ -100,8 +120,8 @@ def eval_command(
 ) -> None:
     """Measure loss and retrieval of a model with several methods, before anything is written.
 
-    The model is loaded once for all methods. Exit codes: 0 done, 3 a condition of --fail-if holds, 130 stopped before
-    the end (the same command continues).
+    The model is loaded once for all methods. Exit codes: 0 done, 3 a condition of --fail-if holds,
+    130 stopped before the end (the same command continues).
     """
     from msgspec import to_builtins
 
@@ -123,17 +143,35 @@ def eval_command(
     seconds = parse_duration(options.budget) if options.budget else 0.0
     conditions = [parse_condition(text) for text in options.fail_if]
     opening = RunnerRequest(
-        model, parse_rows(methods) if methods else [], options.against, options.servers, running.device, running.dtype,
-        device_map, running.chunk, family, trust_remote_code, options.threads,
-    )  # fmt: skip
-    with _opened(options.workers, opening, copied(Sizes, sizes), texts_of(names, options)) as evaluation:
-        rows, measures = evaluation.rows, [measure.name for measure in evaluation.measures]
+        model,
+        parse_rows(methods) if methods else [],
+        options.against,
+        options.servers,
+        running.device,
+        running.dtype,
+        device_map,
+        running.chunk,
+        family,
+        trust_remote_code,
+        options.threads,
+    )
+    with _opened(
+        options.workers, opening, copied(Sizes, sizes), texts_of(names, options)
+    ) as evaluation:
+        rows = evaluation.rows
+        measures = [measure.name for measure in evaluation.measures]
         for condition in conditions:
             condition.check([row.name for row in rows], measures, evaluation.sizes)
         if dry_run:
             _show_plan(evaluation, model, seconds, screen)
             return
-        _run(evaluation, options.journal or default_path(evaluation.runner.source), options.fresh, seconds, screen)
+        _run(
+            evaluation,
+            options.journal or default_path(evaluation.runner.source),
+            options.fresh,
+            seconds,
+            screen,
+        )
     result = evaluation.result(model or ", ".join(row.url for row in rows))
     _write(result, options.out, plot, report)
     if screen.as_json:
@@ -189,18 +227,30 @@ def _opened(
 
 
 def _show_plan(evaluation: Evaluation, model: str, budget: float, screen: Screen) -> None:
-    """Prints what would be run, and what it takes. Raises UsageError where that is more than the budget in seconds."""
+    """Prints what would be run, and what it takes. Raises UsageError where that is more than the
+    budget in seconds.
+    """
     estimate = evaluation.estimate()
     estimate.check(budget, evaluation.sizes)
     memory = "" if evaluation.workers else evaluation.runner.memory(evaluation.sizes.longest)
     if screen.as_json:
-        rows = [row.to_dict() | {"refused": evaluation.outcome.refused(row.name) or None} for row in evaluation.rows]
+        rows = [
+            row.to_dict() | {"refused": evaluation.outcome.refused(row.name) or None}
+            for row in evaluation.rows
+        ]
         lengths = list(evaluation.sizes.lengths)
         screen.data(
-            {"source": model, "rows": rows, "lengths": lengths, "estimate": estimate.to_dict(), "memory": memory}
+            {
+                "source": model,
+                "rows": rows,
+                "lengths": lengths,
+                "estimate": estimate.to_dict(),
+                "memory": memory,
+            }
         )
         return
-    counts, tokens = Counter[tuple[str, int]](), Counter[tuple[str, int]]()
+    counts = Counter[tuple[str, int]]()
+    tokens = Counter[tuple[str, int]]()
     for units in evaluation.passes.values():
         column = ", ".join(unit.measure.name for unit in units), units[0].case.column
         counts[column] += 1
@@ -210,7 +260,9 @@ def _show_plan(evaluation: Evaluation, model: str, budget: float, screen: Screen
         for measure, column in counts
     ]
     columns = ("measure", "length", "sequences", "tokens")
-    screen.table(f"{model}, {counted(len(evaluation.rows), 'row')}", columns, body, right=columns[1:])
+    screen.table(
+        f"{model}, {counted(len(evaluation.rows), 'row')}", columns, body, right=columns[1:]
+    )
     for sentence in evaluation.outcome.sentences(evaluation.sizes.trained):
         screen.say(f"Left out: {sentence}")
     screen.say(estimate.sentence)
@@ -219,7 +271,9 @@ def _show_plan(evaluation: Evaluation, model: str, budget: float, screen: Screen
 
 
 def _run(evaluation: Evaluation, journal: Path, fresh: bool, budget: float, screen: Screen) -> None:
-    """Runs an evaluation with a progress bar; Ctrl-C ends it with what was measured. budget: in seconds, 0 for none."""
+    """Runs an evaluation with a progress bar; Ctrl-C ends it with what was measured. budget: in
+    seconds, 0 for none.
+    """
     from ...engines.engine import Progress
     from ...engines.transformers.load import out_of_memory
     from ...evaluate.cases import EVAL
@@ -235,13 +289,23 @@ def _run(evaluation: Evaluation, journal: Path, fresh: bool, budget: float, scre
             estimate.check(budget, evaluation.sizes)
             screen.note(estimate.sentence)
         if done := len(evaluation.passes) - len(missing):
-            screen.note(f"{counted(done, 'sequence is', 'sequences are')} in the journal, {journal}.")
+            screen.note(
+                f"{counted(done, 'sequence is', 'sequences are')} in the journal, {journal}."
+            )
         afterwards = "what has been measured will be shown"
         try:
-            with screen.counting("Measuring") as (total, advance), stopping(screen, afterwards) as stopped:
+            with (
+                screen.counting("Measuring") as (total, advance),
+                stopping(screen, afterwards) as stopped,
+            ):
                 progress = Progress(screen.note, total, advance, stopped)
                 out_of_memory(lambda: evaluation.run(opened, progress))
         except KeyboardInterrupt:
             done = len(evaluation.passes) - len(evaluation.missing(opened))
-            kept = f"{counted(done, 'finished sequence is', 'finished sequences are')} in the journal, {journal}"
-            raise Interruption(f"interrupted; {kept}: the same command continues from there") from None
+            kept = (
+                f"{counted(done, 'finished sequence is', 'finished sequences are')} in the journal,"
+                f" {journal}"
+            )
+            raise Interruption(
+                f"interrupted; {kept}: the same command continues from there"
+            ) from None

@@ -1,4 +1,6 @@
-"""`ropeconv inspect`, `advise` and `compare`: the RoPE of a model, what extends it, and how two models differ."""
+"""`ropeconv inspect`, `advise` and `compare`: the RoPE of a model, what extends it, and how two
+models differ.
+"""
 
 from pathlib import Path
 from typing import Annotated
@@ -74,7 +76,10 @@ def advise_command(
     context: Annotated[
         str,
         typer.Option(
-            "--context", help="The context to declare, such as 128k.", rich_help_panel=LENGTH, metavar="TOKENS"
+            "--context",
+            help="The context to declare, such as 128k.",
+            rich_help_panel=LENGTH,
+            metavar="TOKENS",
         ),
     ],
     screen: Screen,
@@ -124,30 +129,46 @@ ropeconv compare ./Qwen3-8B-yarn4 ./my-lora
 @expand_options
 def compare_command(
     models: Annotated[
-        list[str], typer.Argument(metavar="A B", help=f"{OR_GRAPH} Or a PEFT adapter, or a YAML file of mergekit.")
+        list[str],
+        typer.Argument(
+            metavar="A B", help=f"{OR_GRAPH} Or a PEFT adapter, or a YAML file of mergekit."
+        ),
     ],
     screen: Screen,
     family: FamilyOption = "",
     merge: Annotated[
         bool,
         typer.Option(
-            "--merge", help="Say whether mergekit can merge A and B, as of three models.", rich_help_panel=GENERAL
+            "--merge",
+            help="Say whether mergekit can merge A and B, as of three models.",
+            rich_help_panel=GENERAL,
         ),
     ] = False,
     explain: ExplainOption = False,
     exit_code: Annotated[
-        bool, typer.Option("--exit-code", help="Exit with 3 where they differ, or do not fit.", rich_help_panel=GENERAL)
+        bool,
+        typer.Option(
+            "--exit-code",
+            help="Exit with 3 where they differ, or do not fit.",
+            rich_help_panel=GENERAL,
+        ),
     ] = False,
 ) -> None:
-    """Show how the RoPE of two models differs, or whether models can be merged and adapters applied."""
+    """Show how the RoPE of two models differs, or whether models can be merged and adapters
+    applied.
+    """
     if family and all(map(names_gguf, models)):
         raise UsageError(
-            "--family goes with checkpoints, and GGUF files name their architecture themselves; leave it out"
+            "--family goes with checkpoints, and GGUF files name their architecture themselves;"
+            " leave it out"
         )
     if any(map(is_graph, models)):
         from ..graphs import compare_graphs
 
-        if not compare_graphs(models, family, {"--merge": merge, "--explain": explain}, screen) and exit_code:
+        if (
+            not compare_graphs(models, family, {"--merge": merge, "--explain": explain}, screen)
+            and exit_code
+        ):
             raise SystemExit(3)
         return
     from ...inspection.compatibility import compatibility, opened

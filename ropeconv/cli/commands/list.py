@@ -1,4 +1,6 @@
-"""`ropeconv list methods`, `families`, `archs`, `runtimes`: tables of the data that the package uses."""
+"""`ropeconv list methods`, `families`, `archs`, `runtimes`: tables of the data that the package
+uses.
+"""
 
 import dataclasses
 from typing import Annotated, Any
@@ -35,7 +37,10 @@ ropeconv list archs --json
 def methods_command(
     screen: Screen,
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="Show one method with its settings.", autocompletion=method_names)
+        str,
+        typer.Argument(
+            metavar="NAME", help="Show one method with its settings.", autocompletion=method_names
+        ),
     ] = "",
 ) -> None:
     """List the methods, or show one with its formula, settings and paper."""
@@ -79,10 +84,13 @@ def _show_method(method: type[Method], screen: Screen) -> None:
         for sentence in method.departures:
             screen.say(f"- {sentence}")
     rows = [
-        (f"--{item.name.replace('_', '-')}", "" if item.default in (None, dataclasses.MISSING) else plain(item.default),
-         item.metadata["help"])
+        (
+            f"--{item.name.replace('_', '-')}",
+            "" if item.default in (None, dataclasses.MISSING) else plain(item.default),
+            item.metadata["help"],
+        )
         for item in dataclasses.fields(method)[1:]
-    ]  # fmt: skip
+    ]
     screen.say("")
     if rows:
         screen.table("Settings", ("flag", "default", "what"), rows)
@@ -114,7 +122,13 @@ def families_command(screen: Screen) -> None:
         screen.data({"families": rows})
         return
     table = [
-        (f.name, f.display_name, ", ".join(f.model_types), ", ".join(f.writing.types), f.gguf.arch if f.gguf else "")
+        (
+            f.name,
+            f.display_name,
+            ", ".join(f.model_types),
+            ", ".join(f.writing.types),
+            f.gguf.arch if f.gguf else "",
+        )
         for f in supported
     ]
     columns = ("name", "models", "model_type", "rope types", "--to gguf as")
@@ -122,13 +136,17 @@ def families_command(screen: Screen) -> None:
     for family in families():
         if family.origin:
             screen.say(f"{family.name} is described in {family.origin}.")
-    screen.table("Refused", ("name", "models", "why"), [(f.name, f.display_name, f.refuse) for f in refused])
+    screen.table(
+        "Refused", ("name", "models", "why"), [(f.name, f.display_name, f.refuse) for f in refused]
+    )
 
 
 @app.command("archs", cls=Command, epilog=ARCHS_EXAMPLES)
 @expand_options
 def archs_command(screen: Screen) -> None:
-    """List the GGUF architectures, with the rope tensors and keys that llama.cpp supports for each."""
+    """List the GGUF architectures, with the rope tensors and keys that llama.cpp supports for
+    each.
+    """
     from ...runtimes.drafts import kind_named
     from ...runtimes.llamacpp.archs import arch_table
 
@@ -148,13 +166,17 @@ def archs_command(screen: Screen) -> None:
         for arch in table.arch.values()
     ]
     if screen.as_json:
-        drafts = table.drafts | {arch.name: kind_named(arch.draft).says for arch in table.draft_arch.values()}
+        drafts = table.drafts | {
+            arch.name: kind_named(arch.draft).says for arch in table.draft_arch.values()
+        }
         others = {"without_rope": table.without_rope, "drafts": drafts}
         screen.data({"llama_cpp": table.version, "source": table.source, "archs": archs, **others})
         return
     keys = ("name", "pairs", "rope_freqs", "factor_lists")
-    rows = [(*(str(row[key]) for key in keys), "yes" if a.betas else "", ", ".join(a.carriers))
-            for row, a in zip(archs, table.arch.values(), strict=True)]  # fmt: skip
+    rows = [
+        (*(str(row[key]) for key in keys), "yes" if a.betas else "", ", ".join(a.carriers))
+        for row, a in zip(archs, table.arch.values(), strict=True)
+    ]
     screen.table(
         table.display_name,
         ("arch", "pairs", "rope_freqs", "factor lists", "betas", "--carrier"),
@@ -175,7 +197,12 @@ ropeconv list runtimes --matrix --runtime vllm --runtime sglang
 def runtimes_command(
     screen: Screen,
     matrix: Annotated[
-        bool, typer.Option("--matrix", help="A line per model family, a column per runtime.", rich_help_panel=GENERAL)
+        bool,
+        typer.Option(
+            "--matrix",
+            help="A line per model family, a column per runtime.",
+            rich_help_panel=GENERAL,
+        ),
     ] = False,
     runtime: Annotated[
         list[str] | None,
@@ -203,8 +230,9 @@ def runtimes_command(
         for row in find_any(name):
             if not isinstance(row, Runtime):
                 raise UsageError(
-                    f"--runtime {name}: {row.title} reads GGUF files, and these tables are of checkpoints; "
-                    "`ropeconv inspect FILE.gguf` and every plan of a GGUF file have its status"
+                    f"--runtime {name}: {row.title} reads GGUF files, and these tables are of"
+                    " checkpoints; `ropeconv inspect FILE.gguf` and every plan of a GGUF file have"
+                    " its status"
                 )
             rows_named.append(row)
     readers = sorted({reader.title for reader in gguf_readers()}, key=str.lower)
@@ -221,7 +249,9 @@ def runtimes_command(
         return
     columns = {row.key: row for row in rows_named or newest_of(runtimes())}
     if screen.as_json:
-        matching = [cell for cell in cells if any(cell.verdict.covers(row) for row in columns.values())]
+        matching = [
+            cell for cell in cells if any(cell.verdict.covers(row) for row in columns.values())
+        ]
         screen.data({"cells": [cell.to_dict() for cell in matching]})
         return
     show_matrix(cells, list(columns.values()), screen)

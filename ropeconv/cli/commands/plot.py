@@ -37,7 +37,10 @@ def plot_command(
     recipe: RecipeValues,
     screen: ProgressScreen,
     source: Annotated[
-        str | None, typer.Argument(metavar="SOURCE", help="A model, as for `inspect`; without one, give --theta.")
+        str | None,
+        typer.Argument(
+            metavar="SOURCE", help="A model, as for `inspect`; without one, give --theta."
+        ),
     ] = None,
     head_dim: HeadDimOption = None,
     rotary_dim: RotaryDimOption = None,
@@ -52,11 +55,14 @@ def plot_command(
             parser=expanded,
         ),
     ] = None,
-    dark: Annotated[bool, typer.Option("--dark", help="Draw for a dark background.", rich_help_panel=OUTPUT)] = False,
+    dark: Annotated[
+        bool, typer.Option("--dark", help="Draw for a dark background.", rich_help_panel=OUTPUT)
+    ] = False,
 ) -> None:
     """Show the frequencies of one or several methods: a table, or a picture or a CSV file with -o.
 
-    Without SOURCE, --theta is the base of the model and --original-context its trained length (10000 and 4096).
+    Without SOURCE, --theta is the base of the model and --original-context its trained length
+    (10000 and 4096).
     """
     from ...formats.drafts import write_file
     from ...rope.forms import base_inv_freq
@@ -72,9 +78,15 @@ def plot_command(
         check_place(out)
         frequencies_only(recipe)
     model = find(source, recipe, head_dim, rotary_dim)
-    spec, schedules, recipes = model.spec, model.schedules(), model.recipes or (None,)
+    spec = model.spec
+    schedules = model.schedules()
+    recipes = model.recipes or (None,)
     before = base_inv_freq(spec.rope_theta, spec.rotary_dim)
-    curves = {name: schedule.inv_freq for name, schedule in schedules.items() if model.recipes or spec.scaled}
+    curves = {
+        name: schedule.inv_freq
+        for name, schedule in schedules.items()
+        if model.recipes or spec.scaled
+    }
     context = max(schedule.context for schedule in schedules.values())
     if out is not None and not draws:
         write_file(out, _table(schedules, model))
@@ -86,25 +98,29 @@ def plot_command(
     if screen.as_json:
         reach = min(2 * context, FARTHEST)
         drawn = {
-            name: numbers(before, curve, spec.unrotated, reach) for name, curve in {"before": before, **curves}.items()
+            name: numbers(before, curve, spec.unrotated, reach)
+            for name, curve in {"before": before, **curves}.items()
         }
         screen.data(
             {
-                "model": model.name, "picture": str(out) if draws else None, "lengths": lengths_of(spec, context),
+                "model": model.name,
+                "picture": str(out) if draws else None,
+                "lengths": lengths_of(spec, context),
                 "schedules": {
                     name: (recipe.to_dict() if recipe else {}) | schedule.to_dict()
                     for recipe, (name, schedule) in zip(recipes, schedules.items(), strict=True)
                 },
                 "curves": drawn,
             }
-        )  # fmt: skip
+        )
     elif out is None:
         for chosen, (name, schedule) in zip(recipes, schedules.items(), strict=True):
             _show(schedule, model, chosen, name, screen)
 
 
 def _rows(schedule: Schedule, model: ModelArgs) -> Iterator[tuple[int, float, float, float]]:
-    """Yield the pairs: number, frequency, wavelength in tokens, and by what the method divides the frequency.
+    """Yield the pairs: number, frequency, wavelength in tokens, and by what the method divides the
+    frequency.
 
     A pair that does not rotate has an infinite wavelength and divisor.
     """
@@ -118,26 +134,40 @@ def _rows(schedule: Schedule, model: ModelArgs) -> Iterator[tuple[int, float, fl
 
 
 def _table(schedules: Mapping[str, Schedule], model: ModelArgs) -> str:
-    """The numbers as CSV, in full precision. With one schedule, --inv-freq reads its column again."""
+    """The numbers as CSV, in full precision. With one schedule, --inv-freq reads its column
+    again.
+    """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     several = len(schedules) > 1
-    writer.writerow([*(["schedule"] if several else []), "pair", "inv_freq", "wavelength", "divided_by"])
+    writer.writerow(
+        [*(["schedule"] if several else []), "pair", "inv_freq", "wavelength", "divided_by"]
+    )
     for name, schedule in schedules.items():
         for row in _rows(schedule, model):
             writer.writerow([*([name] if several else []), *row])
     return text.getvalue()
 
 
-def _show(schedule: Schedule, model: ModelArgs, recipe: Recipe | None, name: str, screen: Screen) -> None:
-    """Prints a table of pairs: frequency, wavelength in tokens, and by what the method divides the frequency."""
+def _show(
+    schedule: Schedule, model: ModelArgs, recipe: Recipe | None, name: str, screen: Screen
+) -> None:
+    """Prints a table of pairs: frequency, wavelength in tokens, and by what the method divides the
+    frequency.
+    """
     from ...runtimes.verdict import frequencies
 
     if recipe is not None:
         screen.note(recipe.method.slow_note)
-    log_n = f", log-n ({schedule.log_n.kind}) over {schedule.log_n.length:,} tokens" if schedule.log_n else ""
+    log_n = (
+        f", log-n ({schedule.log_n.kind}) over {schedule.log_n.length:,} tokens"
+        if schedule.log_n
+        else ""
+    )
     screen.say(f"{name}: {frequencies(schedule)}")
-    screen.say(f"context {schedule.context:,}, attention_factor {schedule.attention_factor:.6g}{log_n}\n")
+    screen.say(
+        f"context {schedule.context:,}, attention_factor {schedule.attention_factor:.6g}{log_n}\n"
+    )
     rows = []
     for pair, new, wavelength, divisor in _rows(schedule, model):
         words = (f"{wavelength:,.1f}", f"{divisor:.4f}") if new else ("-", "-")

@@ -1,4 +1,6 @@
-"""`ropeconv profiles`: one model for several contexts, as folders or branches that share its weights."""
+"""`ropeconv profiles`: one model for several contexts, as folders or branches that share its
+weights.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ ropeconv profiles Qwen/Qwen3-8B base yarn:4 --push me/Qwen3-8B-profiles
 
 def method_options() -> list[Option]:
     """The options of methods that have a value, each repeatable, as text."""
-    valued = (option for option in recipe_options() if option.group == METHOD and option.kind is not bool)
+    valued = (
+        option for option in recipe_options() if option.group == METHOD and option.kind is not bool
+    )
     return [replace(option, kind=str, default=(), many=True) for option in valued]
 
 
@@ -63,7 +67,10 @@ def profiles_command(
     screen: ProgressScreen,
     named: Annotated[
         list[str] | None,
-        typer.Argument(metavar="METHOD:VALUE", help="The profiles, such as yarn:4, or base for the unchanged model."),
+        typer.Argument(
+            metavar="METHOD:VALUE",
+            help="The profiles, such as yarn:4, or base for the unchanged model.",
+        ),
     ] = None,
     copy: Annotated[
         bool,
@@ -91,8 +98,8 @@ def profiles_command(
 ) -> None:
     """Write one model for several contexts, with its weights stored once.
 
-    Each profile is a folder that can be served, validated, restored and pushed like an output of `apply`. All are
-    written, or none. With -q, only the folder is printed.
+    Each profile is a folder that can be served, validated, restored and pushed like an output of
+    `apply`. All are written, or none. With -q, only the folder is printed.
     """
     from ...bake.hidden import discard
     from ...bake.profiles import profile_plans, profiles_plan
@@ -104,15 +111,19 @@ def profiles_command(
         raise UsageError("--private goes with --push OWNER/NAME; add it, or leave --private out")
     recipes = recipes_of(named or [], methods)
     publication = PublishOptions(private, repo_id=repository(push)) if push else None
-    source, chosen = open_source(model, family), build_target(target)
+    source = open_source(model, family)
+    chosen = build_target(target)
     refuse(
         (
             push and source.kind == "gguf",
-            "--push is for checkpoints; write GGUF profiles with -o, and publish each with `ropeconv push FILE "
-            f"{push} --exist-ok`",
+            (
+                "--push is for checkpoints; write GGUF profiles with -o, and publish each with"
+                f" `ropeconv push FILE {push} --exist-ok`"
+            ),
         )
     )
-    out, keeps = chosen.out or Path(f"{source.name}-profiles"), not push or chosen.out is not None
+    out = chosen.out or Path(f"{source.name}-profiles")
+    keeps = not push or chosen.out is not None
     if out.exists() and not dry_run:
         discard(out)  # of a run that was killed after the folder had its name
     plans = profile_plans(source, recipes, replace(chosen, out=out if keeps else None))
@@ -122,7 +133,8 @@ def profiles_command(
     if not (screen.quiet or screen.as_json):
         show_profiles(plan, screen, explain, keeps)
     documents = {
-        name: {"name": name, "own_bytes": plan.own_bytes(name), **profile.to_dict()} for name, profile in plans.items()
+        name: {"name": name, "own_bytes": plan.own_bytes(name), **profile.to_dict()}
+        for name, profile in plans.items()
     }
     if dry_run and not screen.as_json:
         branches = ", ".join(["main", *list(plans)[1:]])
@@ -134,18 +146,27 @@ def profiles_command(
             _publish(plans, publication, documents, screen)
     if screen.as_json:
         shared = sum(file.size for file in plan.shared)
-        screen.data({"out": str(plan.out), "shared_bytes": shared, "profiles": list(documents.values())})
+        screen.data(
+            {"out": str(plan.out), "shared_bytes": shared, "profiles": list(documents.values())}
+        )
 
 
 def _publish(
-    plans: dict[str, Plan], publication: PublishOptions, documents: dict[str, dict[str, Any]], screen: Screen
+    plans: dict[str, Plan],
+    publication: PublishOptions,
+    documents: dict[str, dict[str, Any]],
+    screen: Screen,
 ) -> None:
-    """Publishes the first profile as main and each other one as a branch, and adds the URLs to their documents."""
+    """Publishes the first profile as main and each other one as a branch, and adds the URLs to
+    their documents.
+    """
     from ...bake.checkpoint import CheckpointPlan
     from .push import publish_staged
 
     first, *others = plans
-    main = replace(publication, branches=tuple((name, plans[name].schedule.context) for name in others))
+    main = replace(
+        publication, branches=tuple((name, plans[name].schedule.context) for name in others)
+    )
     for name, plan in plans.items():
         here = main if name == first else replace(publication, revision=name, exist_ok=True)
         assert isinstance(plan, CheckpointPlan)
@@ -156,13 +177,17 @@ def _publish(
 
 
 def recipes_of(named: list[str], methods: dict[str, Any]) -> list[Recipe]:
-    """The recipes of the profiles: those after MODEL, of options, and in files. Raises UsageError without any."""
+    """The recipes of the profiles: those after MODEL, of options, and in files. Raises UsageError
+    without any.
+    """
     from ...evaluate.row import parse_rows
     from ...rope.methods.method import REGISTRY, Value
     from ...rope.methods.vectors import AsIs
     from ...rope.recipe import Recipe
 
-    kinds = {variable(name): kind for name, kind in REGISTRY.items() if kind.value is not Value.FILE}
+    kinds = {
+        variable(name): kind for name, kind in REGISTRY.items() if kind.value is not Value.FILE
+    }
     given = [(name, value) for name, values in methods.items() for value in values or ()]
     texts = [*named, *(f"{kinds[name].name}:{value}" for name, value in given if name in kinds)]
     recipes = [row.recipe or Recipe(AsIs()) for text in texts for row in parse_rows(text)]
@@ -173,7 +198,9 @@ def recipes_of(named: list[str], methods: dict[str, Any]) -> list[Recipe]:
 
 
 def _write(plan: ProfilesPlan, documents: dict[str, dict[str, Any]], screen: Screen) -> None:
-    """Writes the folder, and prints the command of each profile. documents: by profile, which get the outcome."""
+    """Writes the folder, and prints the command of each profile. documents: by profile, which get
+    the outcome.
+    """
     from ...bake.profiles import write_profiles
     from ...inspection.receipts.receipt import CheckRecord, GgufCheckRecord
     from ...models.gguf import GgufSource
@@ -182,7 +209,9 @@ def _write(plan: ProfilesPlan, documents: dict[str, dict[str, Any]], screen: Scr
         with screen.progress("Writing", plan.bytes) as advance:
             outputs = write_profiles(plan, advance=advance)
     except KeyboardInterrupt:
-        raise Interruption(f"interrupted; {plan.out} does not exist yet, and the same command continues") from None
+        raise Interruption(
+            f"interrupted; {plan.out} does not exist yet, and the same command continues"
+        ) from None
     computed = [name for name, done in outputs.items() if isinstance(done.check, CheckRecord)]
     read_back: dict[str, list[str]] = {}
     for name, done in outputs.items():
@@ -193,7 +222,10 @@ def _write(plan: ProfilesPlan, documents: dict[str, dict[str, Any]], screen: Scr
     if not screen.as_json:
         screen.copyable(str(plan.out) if screen.quiet else f"Wrote {plan.out}")
         if computed and not screen.quiet:
-            screen.say(f"Checked: the installed transformers computes the frequencies of {', '.join(computed)}.")
+            screen.say(
+                "Checked: the installed transformers computes the frequencies of"
+                f" {', '.join(computed)}."
+            )
         if not screen.quiet:
             for sentence, names in read_back.items():
                 screen.say(f"Checked ({', '.join(names)}): {sentence}")

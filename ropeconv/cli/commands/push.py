@@ -15,7 +15,16 @@ from ...formats.kind import is_gguf
 from ...hub.options import PublishOptions, repository
 from ...options import from_command_line, options
 from ...rope.errors import RopeconvError
-from ..command import GENERAL, LENGTH, OUTPUT, RUNNING, OptionGroup, TrainerName, expand_options, trainer_names
+from ..command import (
+    GENERAL,
+    LENGTH,
+    OUTPUT,
+    RUNNING,
+    OptionGroup,
+    TrainerName,
+    expand_options,
+    trainer_names,
+)
 from ..options import FamilyOption, check_place
 from ..screen import ProgressScreen, Screen, printable
 from ..typer_classes import Command
@@ -39,14 +48,17 @@ def how_to_publish(values: dict[str, Any]) -> PublishOptions:
         os.environ["HF_TOKEN"] = values["token"]  # for the source as well
     options = from_command_line(PublishOptions, values)
     return replace(
-        options, message=printable(options.message), base_model=options.base_model and repository(options.base_model)
+        options,
+        message=printable(options.message),
+        base_model=options.base_model and repository(options.base_model),
     )
 
 
 def publish_staged(
     plan: Plan, probe: Probe | None, options: PublishOptions, screen: Screen, checksum: bool
 ) -> tuple[CheckRecord | GgufCheckRecord | None, str]:
-    """Publishes a plan from a temporary folder, which holds only files that are not copied unchanged.
+    """Publishes a plan from a temporary folder, which holds only files that are not copied
+    unchanged.
 
     Returns the check of the output, and the URL of the commit.
     """
@@ -89,25 +101,37 @@ ropeconv push tiny-Q8_0.gguf tiny-Q4_K_M.gguf me/tiny-yarn16-GGUF --private
 @expand_options
 def push_command(
     baked: Annotated[
-        list[Path], typer.Argument(metavar="FOLDER_OR_GGUF", help="A folder or GGUF files that `ropeconv apply` wrote.")
+        list[Path],
+        typer.Argument(
+            metavar="FOLDER_OR_GGUF", help="A folder or GGUF files that `ropeconv apply` wrote."
+        ),
     ],
-    repo_id: Annotated[str, typer.Argument(metavar="OWNER/NAME", help="The repository; it is made if need be.")],
-    publication: Annotated[PublishOptions, OptionGroup(lambda: options(PublishOptions), how_to_publish)],
+    repo_id: Annotated[
+        str, typer.Argument(metavar="OWNER/NAME", help="The repository; it is made if need be.")
+    ],
+    publication: Annotated[
+        PublishOptions, OptionGroup(lambda: options(PublishOptions), how_to_publish)
+    ],
     screen: ProgressScreen,
     ignore_receipt: Annotated[
         bool,
         typer.Option(
-            "--ignore-receipt", help="Do not compare the files with the hashes in the receipt.", rich_help_panel=GENERAL
+            "--ignore-receipt",
+            help="Do not compare the files with the hashes in the receipt.",
+            rich_help_panel=GENERAL,
         ),
     ] = False,
     dry_run: Annotated[
         bool,
         typer.Option(
-            "--dry-run", help="Print what would be published, with the card, and send nothing.", rich_help_panel=GENERAL
+            "--dry-run",
+            help="Print what would be published, with the card, and send nothing.",
+            rich_help_panel=GENERAL,
         ),
     ] = False,
 ) -> None:
-    """Publish an output on the Hub; files that the source repository has are copied there, not uploaded.
+    """Publish an output on the Hub; files that the source repository has are copied there, not
+    uploaded.
 
     The URL of the commit is printed last.
     """
@@ -120,16 +144,23 @@ def push_command(
         raise RopeconvError(f"{absent} does not exist; give what `ropeconv apply` wrote")
     if all(map(is_gguf, baked)):
         if ignore_receipt:
-            raise UsageError("--ignore-receipt is for folders, whose receipt lists files; leave it out")
+            raise UsageError(
+                "--ignore-receipt is for folders, whose receipt lists files; leave it out"
+            )
         upload = merged([from_gguf(path) for path in baked])
     elif len(baked) > 1:
-        raise UsageError("several things can be pushed at once only if all are GGUF files; push folders one by one")
+        raise UsageError(
+            "several things can be pushed at once only if all are GGUF files; push folders one"
+            " by one"
+        )
     elif folder.is_dir():
         if not ignore_receipt:
             check_files(folder, read_receipt(folder))
         upload = from_folder(folder)
     else:
-        raise RopeconvError(f"{folder} is neither a folder nor a GGUF file; give what `ropeconv apply` wrote")
+        raise RopeconvError(
+            f"{folder} is neither a folder nor a GGUF file; give what `ropeconv apply` wrote"
+        )
     if dry_run:
         document = show_preview(upload, publication, screen)
         if screen.as_json:
@@ -152,11 +183,16 @@ ropeconv train-config ./Qwen3-8B-yarn4 --for llama-factory --model me/Qwen3-8B-1
 @expand_options
 def train_config_command(
     baked: Annotated[
-        str, typer.Argument(metavar="OUTPUT", help="A folder that `ropeconv apply` wrote, or its name on the Hub.")
+        str,
+        typer.Argument(
+            metavar="OUTPUT", help="A folder that `ropeconv apply` wrote, or its name on the Hub."
+        ),
     ],
     trainer: Annotated[
         TrainerName,
-        typer.Option("--for", help="The trainer.", rich_help_panel=RUNNING, metavar="|".join(trainer_names())),
+        typer.Option(
+            "--for", help="The trainer.", rich_help_panel=RUNNING, metavar="|".join(trainer_names())
+        ),
     ],
     screen: ProgressScreen,
     model: Annotated[

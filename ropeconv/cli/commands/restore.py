@@ -35,14 +35,19 @@ class RestoreOptions(WriteOptions, OutputPlace):
 @expand_options
 def restore_command(
     baked: Annotated[
-        str, typer.Argument(metavar="OUTPUT", help="A folder or GGUF file that ropeconv wrote, or its name on the Hub.")
+        str,
+        typer.Argument(
+            metavar="OUTPUT",
+            help="A folder or GGUF file that ropeconv wrote, or its name on the Hub.",
+        ),
     ],
     options: RestoreOptions,
     screen: ProgressScreen,
 ) -> None:
     """Undo: recreate the original model from an output.
 
-    All files become those of the source again, byte for byte. Outputs with scaled, rounded weights are refused.
+    All files become those of the source again, byte for byte. Outputs with scaled, rounded weights
+    are refused.
     """
     from ...bake.restore import restore, restore_plan
     from ...models.open import open_source
@@ -57,7 +62,9 @@ def restore_command(
             with screen.progress("Writing", plan.bytes) as advance:
                 restore(plan, force=options.force, fsync=not options.no_fsync, advance=advance)
         except KeyboardInterrupt:
-            raise Interruption(f"interrupted; run the same command again to restore {plan.out}") from None
+            raise Interruption(
+                f"interrupted; run the same command again to restore {plan.out}"
+            ) from None
     if screen.as_json:
         screen.data(plan.to_dict())
     elif screen.quiet:
@@ -68,7 +75,9 @@ def restore_command(
 
 def _show(plan: RestorePlan, dry_run: bool, screen: Screen) -> None:
     rows = [(file.name, file.action, f"{file.size:,}") for file in plan.files]
-    screen.table(f"{plan.source.reference} -> {plan.out}", ("file", "", "bytes"), rows, right=("bytes",))
+    screen.table(
+        f"{plan.source.reference} -> {plan.out}", ("file", "", "bytes"), rows, right=("bytes",)
+    )
     screen.say(f"The source was {plan.first.described}.")
     if plan.skipped:
         screen.note(f"Not copied, because the source did not have them: {', '.join(plan.skipped)}")

@@ -43,15 +43,25 @@ targets = [{}, {name = "q8", to = "gguf", outtype = "q8_0"}]
 class RunFlags:
     """The options of `run`."""
 
-    on: str = option("", "local, a number of processes, ray, auto, ray://HOST:PORT, slurm.", RUNNING, metavar="WHERE")
+    on: str = option(
+        "",
+        "local, a number of processes, ray, auto, ray://HOST:PORT, slurm.",
+        RUNNING,
+        metavar="WHERE",
+    )
     fresh: bool = option(False, "Begin a new journal; the one there gets another name.", RUNNING)
-    verify: bool = option(False, "Compare outputs that are done, byte by byte, with what their sources give.", RUNNING)
+    verify: bool = option(
+        False, "Compare outputs that are done, byte by byte, with what their sources give.", RUNNING
+    )
 
 
 @app.command("run", cls=Command, epilog=EXAMPLES)
 @expand_options
 def run_command(
-    plan: Annotated[Path, typer.Argument(metavar="PLAN.toml", help="Sources, recipes, targets, tasks and limits.")],
+    plan: Annotated[
+        Path,
+        typer.Argument(metavar="PLAN.toml", help="Sources, recipes, targets, tasks and limits."),
+    ],
     flags: RunFlags,
     screen: ProgressScreen,
     dry_run: DryRunOption = False,
@@ -60,7 +70,8 @@ def run_command(
 
     After an interruption the same command continues where it stopped, and tries failed units again.
 
-    Exit codes: 0 done, 1 a unit failed (or would, with --dry-run), 2 wrong usage, 130 stopped before the end.
+    Exit codes: 0 done, 1 a unit failed (or would, with --dry-run), 2 wrong usage, 130 stopped
+    before the end.
     """
     from ...models import hub as hub_client
     from ...run.executors import executor_of
@@ -69,7 +80,8 @@ def run_command(
     from ...run.runner import GRACE, PATIENCE
 
     hub_client.patience = PATIENCE
-    parsed, folder = read_plan(plan), plan.resolve().parent
+    parsed = read_plan(plan)
+    folder = plan.resolve().parent
     out = folder / (parsed.out or plan.stem)
     without_gpus = 1 if {"eval", "validate"} & {*parsed.tasks} else 4
     place = flags.on or parsed.executor.on
@@ -94,24 +106,38 @@ def _show_plan(
     from ...run.report import Costs, check_bytes, kept_bytes, planned
     from ...run.runner import missing
 
-    lines, remaining = [], jobs
+    lines = []
+    remaining = jobs
     if place.exists():
         with RunJournal(place) as journal:
             _verify(jobs, journal, flags.verify and not flags.fresh, screen)
-            lines, remaining = list(journal.lines.values()), jobs if flags.fresh else missing(jobs, journal)
+            lines = list(journal.lines.values())
+            remaining = jobs if flags.fresh else missing(jobs, journal)
     previews = [planned(job) for job in remaining]
     failing = any(preview.problem for preview in previews)
-    costs, units = Costs.of(lines), [unit for job in remaining for unit in job]
+    costs = Costs.of(lines)
+    units = [unit for job in remaining for unit in job]
     if isinstance(executor, Local):
         costs = costs.with_eval(units)
     done = sum(len(job) for job in jobs) - len(units)
     sentences = costs.sentences(units, executor.at_once)
     if screen.as_json:
-        document = {"units": len(units), "done": done, "bytes": kept_bytes(previews), "time": sentences}
+        document = {
+            "units": len(units),
+            "done": done,
+            "bytes": kept_bytes(previews),
+            "time": sentences,
+        }
         screen.data(document | {"jobs": [preview.to_dict() for preview in previews]})
         return failing
     columns = ("source", "recipe", "target", "tasks", "bytes", "repository")
-    screen.table("", columns, [_planned_row(preview) for preview in previews], optional=("target",), right=("bytes",))
+    screen.table(
+        "",
+        columns,
+        [_planned_row(preview) for preview in previews],
+        optional=("target",),
+        right=("bytes",),
+    )
     for preview in previews:
         if preview.problem:
             words = (preview.job[0].task, *_planned_row(preview)[:3])
@@ -119,8 +145,9 @@ def _show_plan(
     repositories = sum(bool(preview.publishes) for preview in previews)
     sources = len({job[0].source.name for job in jobs})
     screen.say(
-        f"{counted(len(units), 'unit')} of {counted(sources, 'source')} to run, {done:,} in the journal; outputs have "
-        f"{human(kept_bytes(previews))}, {counted(repositories, 'repository is', 'repositories are')} published."
+        f"{counted(len(units), 'unit')} of {counted(sources, 'source')} to run, {done:,} in the"
+        f" journal; outputs have {human(kept_bytes(previews))},"
+        f" {counted(repositories, 'repository is', 'repositories are')} published."
     )
     for sentence in sentences:
         screen.say(sentence)
@@ -133,11 +160,24 @@ def _planned_row(preview: JobPreview) -> tuple[str, ...]:
     tasks = ", ".join(unit.task for unit in preview.job)
     recipe = ", ".join(recipe.name for recipe in first.recipes)
     size = f"{preview.bytes:,}" if preview.bytes else ""
-    return (first.source.name, recipe, first.target.name if first.target else "", tasks, size, preview.publishes)
+    return (
+        first.source.name,
+        recipe,
+        first.target.name if first.target else "",
+        tasks,
+        size,
+        preview.publishes,
+    )
 
 
 def _run(
-    path: Path, plan: RunPlan, jobs: list[Job], place: Path, flags: RunFlags, executor: Executor, screen: Screen
+    path: Path,
+    plan: RunPlan,
+    jobs: list[Job],
+    place: Path,
+    flags: RunFlags,
+    executor: Executor,
+    screen: Screen,
 ) -> None:
     """Runs a plan, and prints its results. path: of the plan. place: of the journal."""
     from ...run.jobs import RunJournal
@@ -157,14 +197,22 @@ def _run(
     if not complete:
         raise Interruption("stopped before its end; the same command continues")
     if failed := table.counts["failed"]:
-        raise RopeconvError(f"{counted(failed, 'unit')} failed; see {report}, and give the same command again")
+        raise RopeconvError(
+            f"{counted(failed, 'unit')} failed; see {report}, and give the same command again"
+        )
 
 
 def _verify(jobs: list[Job], journal: RunJournal, verify: bool, screen: Screen) -> None:
-    """Prints the notes of the journal, and compares the bytes of finished outputs if `verify` is set."""
+    """Prints the notes of the journal, and compares the bytes of finished outputs if `verify` is
+    set.
+    """
     for sentence in journal.notes:
         screen.note(sentence)
-    done = [unit for job in jobs for unit in job if unit.task == "apply" and journal.done(unit)] if verify else []
+    done = (
+        [unit for job in jobs for unit in job if unit.task == "apply" and journal.done(unit)]
+        if verify
+        else []
+    )
     if done:
         with screen.counting("Verifying", "outputs") as (total, advance):
             total(len(done))
@@ -173,8 +221,12 @@ def _verify(jobs: list[Job], journal: RunJournal, verify: bool, screen: Screen) 
                 advance(1)
 
 
-def _run_left(left: list[Job], plan: RunPlan, journal: RunJournal, executor: Executor, screen: Screen) -> bool:
-    """Runs jobs with a progress bar; Ctrl-C and limits.hours stop them. Returns whether all were run."""
+def _run_left(
+    left: list[Job], plan: RunPlan, journal: RunJournal, executor: Executor, screen: Screen
+) -> bool:
+    """Runs jobs with a progress bar; Ctrl-C and limits.hours stop them. Returns whether all were
+    run.
+    """
     from functools import partial
 
     from ...run.runner import TaskWorker, TimeLimit, run_jobs, time_limit
@@ -187,16 +239,22 @@ def _run_left(left: list[Job], plan: RunPlan, journal: RunJournal, executor: Exe
         with (
             time_limit(seconds),
             screen.counting("Running", "units") as (total, advance),
-            executor.pool(partial(TaskWorker, plan.limits.unit_seconds), plan.limits.retries) as pool,
+            executor.pool(
+                partial(TaskWorker, plan.limits.unit_seconds), plan.limits.retries
+            ) as pool,
         ):
             total(sum(len(job) for job in left))
 
             def ended(job: Job, lines: list[RunLine]) -> None:
                 advance(len(job))
                 for line in lines:
-                    screen.note(line.failed and f"{line.task} of {line.source} failed: {line.failed}")
+                    screen.note(
+                        line.failed and f"{line.task} of {line.source} failed: {line.failed}"
+                    )
 
-            return run_jobs(left, pool, journal, ended, lambda: bool(seconds) and time.monotonic() > end)
+            return run_jobs(
+                left, pool, journal, ended, lambda: bool(seconds) and time.monotonic() > end
+            )
     except (KeyboardInterrupt, TimeLimit):
         return False
 
@@ -206,12 +264,23 @@ def _show(table: RunTable, report: Path, screen: Screen) -> None:
         screen.data({**table.to_dict(), "report": str(report)})
         return
     columns = ("source", "recipe", "target", *table.columns)
-    screen.table("", columns, [table.cells(row) for row in table.rows], optional=("target",), right=table.columns)
+    screen.table(
+        "",
+        columns,
+        [table.cells(row) for row in table.rows],
+        optional=("target",),
+        right=table.columns,
+    )
     for reason, names in table.reasons.items():
-        screen.say(f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}: {reason}")
+        screen.say(
+            f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}:"
+            f" {reason}"
+        )
     for row in table.rows:
         for name, words in row.results.get("eval", {}).get("rows", {}).items():
             screen.say(f"{row.source} {name}: {words}")
     counts = table.counts
-    screen.say(f"{counts['done']:,} done, {counts['failed']:,} failed, {counts['not run']:,} not run.")
+    screen.say(
+        f"{counts['done']:,} done, {counts['failed']:,} failed, {counts['not run']:,} not run."
+    )
     screen.copyable(f"Wrote {report}")

@@ -9,7 +9,14 @@ from ...errors import Interruption, UsageError
 from ...formats.files import expanded
 from ...options import DeviceOptions, TextOptions, TuneOptions, copied
 from ..command import OUTPUT, expand_options, typed_options
-from ..options import DeviceMapOption, DryRunOption, FamilyOption, PlotOption, TrustOption, check_places
+from ..options import (
+    DeviceMapOption,
+    DryRunOption,
+    FamilyOption,
+    PlotOption,
+    TrustOption,
+    check_places,
+)
 from ..screen import ProgressScreen
 from ..typer_classes import Command
 from .eval import refuse_field, sort_words, texts_of
@@ -27,12 +34,16 @@ ropeconv apply ./model --recipe tuned.json
 @expand_options
 def tune_command(
     ctx: typer.Context,
-    model: Annotated[str, typer.Argument(metavar="SOURCE", help="A checkpoint: a folder, or an id on the Hub.")],
+    model: Annotated[
+        str, typer.Argument(metavar="SOURCE", help="A checkpoint: a folder, or an id on the Hub.")
+    ],
     options: TuneOptions,
     reading: TextOptions,
     running: DeviceOptions,
     screen: ProgressScreen,
-    more: Annotated[list[str] | None, typer.Argument(metavar="FILE", help="More files of --text.")] = None,
+    more: Annotated[
+        list[str] | None, typer.Argument(metavar="FILE", help="More files of --text.")
+    ] = None,
     device_map: DeviceMapOption = "",
     out: Annotated[
         Path | None,
@@ -50,10 +61,12 @@ def tune_command(
     trust_remote_code: TrustOption = False,
     dry_run: DryRunOption = False,
 ) -> None:
-    """Search for frequencies that beat the built-in methods on your text, and write them as a recipe.
+    """Search for frequencies that beat the built-in methods on your text, and write them as a
+    recipe.
 
-    Held-out text decides: if nothing is significantly better, the recipe is the best built-in method.
-    Exit codes: 0 done, 130 stopped (the first Ctrl-C ends the search and keeps the best frequencies).
+    Held-out text decides: if nothing is significantly better, the recipe is the best built-in
+    method. Exit codes: 0 done, 130 stopped (the first Ctrl-C ends the search and keeps the best
+    frequencies).
     """
     from msgspec import to_builtins
 
@@ -72,22 +85,38 @@ def tune_command(
         raise UsageError(f"{unknown[0]!r} is not a text file; name one model and its --text")
     settings = copied(SearchSettings, options)
     settings.check()
-    files, budget = texts_of(names, reading), parse_duration(reading.budget) if reading.budget else 0.0
+    files = texts_of(names, reading)
+    budget = parse_duration(reading.budget) if reading.budget else 0.0
     afterwards = "the best schedule so far will be measured on held-out text"
     try:
-        with screen.counting("Searching", "steps") as (total, advance), stopping(screen, afterwards) as stopped:
+        with (
+            screen.counting("Searching", "steps") as (total, advance),
+            stopping(screen, afterwards) as stopped,
+        ):
             progress = Progress(screen.note, total, advance, stopped)
             with open_tuning(
-                model, files, settings, progress, reading.journal, reading.fresh, not dry_run, device=running.device,
-                dtype=running.dtype, device_map=device_map, family=family, trust_remote_code=trust_remote_code,
-            ) as tuning:  # fmt: skip
+                model,
+                files,
+                settings,
+                progress,
+                reading.journal,
+                reading.fresh,
+                not dry_run,
+                device=running.device,
+                dtype=running.dtype,
+                device_map=device_map,
+                family=family,
+                trust_remote_code=trust_remote_code,
+            ) as tuning:
                 cost = out_of_memory(tuning.estimate) if budget or dry_run else None
                 if cost:
                     cost.check(budget, settings.steps)
                     screen.note("" if dry_run else cost.sentence)
                 tuned = None if dry_run else out_of_memory(tuning.run)
     except KeyboardInterrupt:
-        raise Interruption("interrupted; no recipe was written, and the same command continues") from None
+        raise Interruption(
+            "interrupted; no recipe was written, and the same command continues"
+        ) from None
     if tuned is None:
         assert cost is not None
         screen.data(cost.to_dict()) if screen.as_json else screen.say(cost.sentence)

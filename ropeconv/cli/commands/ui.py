@@ -36,7 +36,10 @@ def ui_command(
         ),
     ] = None,
     no_browser: Annotated[
-        bool, typer.Option("--no-browser", help="Print the address, and open no browser.", rich_help_panel=GENERAL)
+        bool,
+        typer.Option(
+            "--no-browser", help="Print the address, and open no browser.", rich_help_panel=GENERAL
+        ),
     ] = False,
 ) -> None:
     """Open the browser page, to inspect, extend and publish models without a command line.
@@ -49,7 +52,9 @@ def ui_command(
     from ...ui.server import serving
 
     def renewed(address: str) -> None:
-        screen.note("The address was used. To open the page once more, for example in another browser:")
+        screen.note(
+            "The address was used. To open the page once more, for example in another browser:"
+        )
         screen.copyable(address)
         sys.stdout.flush()
 

@@ -1,4 +1,6 @@
-"""`ropeconv validate`: compares logits of an output with those of a reference made from its source."""
+"""`ropeconv validate`: compares logits of an output with those of a reference made from its
+source.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,14 @@ from ...options import ValidateOptions, copied, option
 from ...rope.errors import RopeconvError
 from ...rope.lengths import parse_tokens
 from ..command import GENERAL, RUNNING, expand_options, refuse, typed_options
-from ..options import DeviceMapOption, ExplainOption, PlotOption, ReportOption, TrustOption, check_places
+from ..options import (
+    DeviceMapOption,
+    ExplainOption,
+    PlotOption,
+    ReportOption,
+    TrustOption,
+    check_places,
+)
 from ..screen import ProgressScreen
 from ..typer_classes import Command
 
@@ -37,16 +46,31 @@ class ValidateFlags(ValidateOptions):
     """The options of `validate`."""
 
     against: str = option(
-        "", "The model it was made from (default: the one on the Hub, where it was, or beside the output).", RUNNING,
+        "",
+        "The model it was made from (default: the one on the Hub, where it was, or beside the"
+        " output).",
+        RUNNING,
         metavar="SOURCE",
-    )  # fmt: skip
-    length: str = option("", "Also run every position up to here, with a cache.", RUNNING, metavar="TOKENS")
-    text: Path | None = option(None, "Read this instead of synthetic tokens.", RUNNING, metavar="FILE")
-    server: str = option("", "Compare with a running vLLM, SGLang or llama-server.", RUNNING, metavar="URL")
+    )
+    length: str = option(
+        "", "Also run every position up to here, with a cache.", RUNNING, metavar="TOKENS"
+    )
+    text: Path | None = option(
+        None, "Read this instead of synthetic tokens.", RUNNING, metavar="FILE"
+    )
+    server: str = option(
+        "", "Compare with a running vLLM, SGLang or llama-server.", RUNNING, metavar="URL"
+    )
     model: str = option("", "Which of the models that the server runs.", RUNNING, metavar="NAME")
-    dequantised: bool = option(False, "Run a GGUF SOURCE in transformers, with its weights dequantised.", RUNNING)
-    quick: bool = option(False, "Leave out the bytes of the weights, which are compared with SOURCE.", GENERAL)
-    ignore_receipt: bool = option(False, "Accept edited files whose edits do not change what is computed.", GENERAL)
+    dequantised: bool = option(
+        False, "Run a GGUF SOURCE in transformers, with its weights dequantised.", RUNNING
+    )
+    quick: bool = option(
+        False, "Leave out the bytes of the weights, which are compared with SOURCE.", GENERAL
+    )
+    ignore_receipt: bool = option(
+        False, "Accept edited files whose edits do not change what is computed.", GENERAL
+    )
 
 
 def refuse_ignored(typed: Set[str], baked: Path, options: ValidateFlags) -> None:
@@ -60,14 +84,19 @@ def refuse_ignored(typed: Set[str], baked: Path, options: ValidateFlags) -> None
     if "--seed" in typed and options.text:
         raise UsageError("--seed is that of synthetic tokens, which --text replaces; leave one out")
     if "--model" in typed and not options.server:
-        raise UsageError("--model names one of a server's models; add --server URL, or leave it out")
+        raise UsageError(
+            "--model names one of a server's models; add --server URL, or leave it out"
+        )
 
 
 @app.command("validate", cls=Command, epilog=EXAMPLES)
 @expand_options
 def validate_command(
     ctx: typer.Context,
-    baked: Annotated[Path, typer.Argument(metavar="BAKED", help="A folder or GGUF file that `ropeconv apply` wrote.")],
+    baked: Annotated[
+        Path,
+        typer.Argument(metavar="BAKED", help="A folder or GGUF file that `ropeconv apply` wrote."),
+    ],
     options: ValidateFlags,
     screen: ProgressScreen,
     device_map: DeviceMapOption = "",
@@ -94,9 +123,12 @@ def validate_command(
     if not Probe.available():
         raise RopeconvError("validating needs torch and transformers; pip install ropeconv")
     settings = copied(
-        Settings, options, device_map=device_map, length=parse_tokens(options.length) if options.length else 0,
+        Settings,
+        options,
+        device_map=device_map,
+        length=parse_tokens(options.length) if options.length else 0,
         trust_remote_code=trust_remote_code,
-    )  # fmt: skip
+    )
     _check_flags(settings, is_gguf(baked), options.server)
     check_places(report, plot)
     against = options.against or find_source(baked)
@@ -104,7 +136,9 @@ def validate_command(
         raise UsageError(why_not_found(baked))
     comparison = Comparison.open(baked, against)
     checks = Options(options.quick, options.ignore_receipt, trust_remote_code)
-    result, files = run_validation(comparison, settings, options.server, options.model, checks, screen)
+    result, files = run_validation(
+        comparison, settings, options.server, options.model, checks, screen
+    )
     if screen.as_json:
         screen.data(result.to_dict() | {"files": files.to_dict()})
     elif screen.quiet:
@@ -120,18 +154,27 @@ def validate_command(
     if not result.agrees:
         raise SystemExit(3)
     if result.partial:
-        raise Interruption("stopped before its end, and what was compared agrees; run the same command for the rest")
+        raise Interruption(
+            "stopped before its end, and what was compared agrees; run the same command for the"
+            " rest"
+        )
 
 
 def _check_flags(settings: Settings, gguf: bool, server: str) -> None:
     """Raises UsageError for options that have no effect on this way of running."""
     refuse(
-        (server and settings.device_map, "--device-map is for validation without --server; leave it out"),
+        (
+            server and settings.device_map,
+            "--device-map is for validation without --server; leave it out",
+        ),
         (
             settings.trust_remote_code and gguf,
             "--trust-remote-code is for folders, and a GGUF file brings no code; leave it out",
         ),
-        (server and settings.tokens is not None, "--tokens is for spread runs and GGUF; give --length for a server"),
+        (
+            server and settings.tokens is not None,
+            "--tokens is for spread runs and GGUF; give --length for a server",
+        ),
         (
             gguf and not server and (settings.length or settings.text or settings.device_map),
             "--length, --text and --device-map are for checkpoints; for GGUF give --tokens",

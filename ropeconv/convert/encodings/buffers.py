@@ -1,7 +1,9 @@
-"""Encoding `buffers`: frequencies as a tensor of the checkpoint, and a modelling file that loads it.
+"""Encoding `buffers`: frequencies as a tensor of the checkpoint, and a modelling file that loads
+it.
 
-The only encoding that carries log-n as its formula, and the only one that needs trust_remote_code. It has its own model
-type: under that of the family, runtimes that do not run the file would load the checkpoint and ignore it.
+The only encoding that carries log-n as its formula, and the only one that needs trust_remote_code.
+It has its own model type: under that of the family, runtimes that do not run the file would load
+the checkpoint and ignore it.
 """
 
 import numpy as np
@@ -21,14 +23,18 @@ MODULE = "modeling_stored_rope"
 SETTINGS = "stored_rope"
 TENSOR = "model.rotary_emb.inv_freq"
 OTHERWISE = "use --encoding auto"
-TRUST = "needs trust_remote_code: it comes with {}, about a screen of code, which users will want to read"
+TRUST = (
+    "needs trust_remote_code: it comes with {}, about a screen of code, which users will want to"
+    " read"
+)
 
 
 @encoding("buffers", order=5, max_ulp=0, model_type=lambda name: f"{name}{STORED_ROPE}")
 def buffers(request: EncodeRequest) -> CheckpointResult:
     """Write the schedule as a tensor of frequencies and a modelling file.
 
-    Raises UnsupportedBake for families without a modelling file, two factor lists, and only a config.json.
+    Raises UnsupportedBake for families without a modelling file, two factor lists, and only a
+    config.json.
     """
     schedule, family = request.schedule, request.family
     _refuse(request)
@@ -42,11 +48,17 @@ def buffers(request: EncodeRequest) -> CheckpointResult:
     put(baked, "auto_map", named["auto_map"], after="architectures")
     put(baked, SETTINGS, settings, after="rope_parameters")
     return CheckpointResult(
-        "buffers", judge_code(family, baked), config=baked, family=family,
-        in_config=schedule, written_as="buffers", context=schedule.context, notes=(TRUST.format(f"{MODULE}.py"),),
+        "buffers",
+        judge_code(family, baked),
+        config=baked,
+        family=family,
+        in_config=schedule,
+        written_as="buffers",
+        context=schedule.context,
+        notes=(TRUST.format(f"{MODULE}.py"),),
         texts={f"{MODULE}.py": modelling(family, schedule.log_n)},
         added={TENSOR: schedule.inv_freq.astype(np.float32)},
-    )  # fmt: skip
+    )
 
 
 def class_keys(family: Family) -> JsonObject:
@@ -89,7 +101,9 @@ def _refuse(request: EncodeRequest) -> None:
         return UnsupportedBake(change, "stored frequencies", reason, OTHERWISE)
 
     if family.code is None:
-        raise refusal(family.display_name, "there is code for Llama, Mistral, Qwen 2 and Qwen 3 only")
+        raise refusal(
+            family.display_name, "there is code for Llama, Mistral, Qwen 2 and Qwen 3 only"
+        )
     part: Config = text_part(request.config, family)
     if part is not request.config:
         raise refusal("a model with a vision part", "there is code for the language model only")

@@ -1,7 +1,8 @@
 """Encoding `factors`: any frequency vector as `longrope` with equal lists ("P-form").
 
-With short_factor == long_factor the length at which a runtime switches between them does not matter, and with
-original_max_position_embeddings == max_position_embeddings and factor 1 every reader derives the attention factor 1.
+With short_factor == long_factor the length at which a runtime switches between them does not
+matter, and with original_max_position_embeddings == max_position_embeddings and factor 1 every
+reader derives the attention factor 1.
 """
 
 import numpy as np
@@ -24,18 +25,21 @@ DOUBT = 0.1  # vectorised powf is good to about 0.6 ulp
 def factors(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
     """Write the schedule as two equal factor lists over the base of the source.
 
-    Raises UnsupportedBake for a schedule with two lists or a softmax scale, pairs that do not rotate, and a family
-    without longrope.
+    Raises UnsupportedBake for a schedule with two lists or a softmax scale, pairs that do not
+    rotate, and a family without longrope.
     """
     target, otherwise = "the factors encoding", "use --encoding native"
     if "longrope" not in family.writing.types:
-        raise UnsupportedBake("longrope factors", family.name, "its class does not support them", otherwise)
+        raise UnsupportedBake(
+            "longrope factors", family.name, "its class does not support them", otherwise
+        )
     if schedule.short_inv_freq is not None:
         raise UnsupportedBake("a pair of factor lists", target, "it holds one list", otherwise)
     zeros = count_zero(schedule.inv_freq)
     if zeros > spec.rotary_dim // 2 - spec.rotating_pairs:
         raise UnsupportedBake(
-            f"{zeros} of {len(schedule.inv_freq)} frequencies that {'is' if zeros == 1 else 'are'} 0",
+            f"{zeros} of {len(schedule.inv_freq)} frequencies that"
+            f" {'is' if zeros == 1 else 'are'} 0",
             target,
             "their divisors would be infinite, and JSON has no infinity",
             "use --encoding buffers, or --to gguf, which carry frequencies that are 0",
@@ -50,24 +54,35 @@ def factors(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
     if family.writing.longrope == "original":
         return RopeSetting(rope, spec.rope_theta, *original_for(schedule.context, attention_factor))
     original = spec.query_length if family.writing.pinned_original else schedule.context
-    rope |= {"factor": 1.0, "attention_factor": attention_factor, "original_max_position_embeddings": original}
+    rope |= {
+        "factor": 1.0,
+        "attention_factor": attention_factor,
+        "original_max_position_embeddings": original,
+    }
     if attention_factor != 1 or original != schedule.context or family.writing.longrope == "mscale":
         rope |= {"short_mscale": attention_factor, "long_mscale": attention_factor}
     return RopeSetting(rope, spec.rope_theta, schedule.context, original)
 
 
 def factor_list(inv_freq: Vector, theta: float, rotary_dim: int) -> NDArray[np.float32]:
-    """Return divisors f for which float32 `1 / (f * theta^x)` is nearest to `inv_freq`: float32 [rotary_dim / 2].
+    """Return divisors f for which float32 `1 / (f * theta^x)` is nearest to `inv_freq`: float32
+    [rotary_dim / 2].
 
-    The runtimes round three times: theta^x, the product, the quotient. From the float32 neighbours of the exact ratio,
-    the one with the nearest result is chosen: usually at most 1 ulp off, where the ratio itself would be 2. Where
-    theta^x is so near the middle of two floats that a runtime may round it to either, both are held within 2 ulp.
+    The runtimes round three times: theta^x, the product, the quotient. From the float32 neighbours
+    of the exact ratio, the one with the nearest result is chosen: usually at most 1 ulp off, where
+    the ratio itself would be 2. Where theta^x is so near the middle of two floats that a runtime
+    may round it to either, both are held within 2 ulp.
 
-    inv_freq: radians per token, float64 [rotary_dim / 2]; the divisor of 0 is infinite. theta: the base.
+    inv_freq: radians per token, float64 [rotary_dim / 2]; the divisor of 0 is infinite. theta: the
+    base.
     """
-    exponent = (np.arange(0, rotary_dim, 2).astype(np.float32) / np.float32(rotary_dim)).astype(np.float64)
-    divisors, rotates = np.full(len(inv_freq), np.inf, dtype=np.float32), inv_freq > 0
-    inv_freq, exact = inv_freq[rotates], np.float64(np.float32(theta)) ** exponent[rotates]
+    exponent = (np.arange(0, rotary_dim, 2).astype(np.float32) / np.float32(rotary_dim)).astype(
+        np.float64
+    )
+    divisors = np.full(len(inv_freq), np.inf, dtype=np.float32)
+    rotates = inv_freq > 0
+    inv_freq = inv_freq[rotates]
+    exact = np.float64(np.float32(theta)) ** exponent[rotates]
     power = exact.astype(np.float32)
     other = np.nextafter(power, np.where(exact > power, np.float32(np.inf), np.float32(0)))
     gap = np.abs(other.astype(np.float64) - power)
@@ -83,6 +98,10 @@ def factor_list(inv_freq: Vector, theta: float, rotary_dim: int) -> NDArray[np.f
 
 
 def _miss(divisor: NDArray[np.float32], expected: Vector) -> NDArray[np.int64]:
-    """Distance of float32 `1 / divisor` from `wanted` in ulp of float32, int64 in the shape of `divisor`."""
+    """Distance of float32 `1 / divisor` from `wanted` in ulp of float32, int64 in the shape of
+    `divisor`.
+    """
     result = np.float32(1.0) / divisor
-    return np.abs(result.view(np.int32).astype(np.int64) - expected.astype(np.float32).view(np.int32))
+    return np.abs(
+        result.view(np.int32).astype(np.int64) - expected.astype(np.float32).view(np.int32)
+    )

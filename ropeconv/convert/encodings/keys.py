@@ -1,7 +1,7 @@
 """Encoding `keys`: theta, linear and yarn in the metadata, with any attention factor.
 
-rope.scaling.attn_factor multiplies cos and sin under every type (src/llama-context.cpp:214), and yarn's own
-attention factor 1 + 0.1 ln s comes on top of it.
+rope.scaling.attn_factor multiplies cos and sin under every type (src/llama-context.cpp:214), and
+yarn's own attention factor 1 + 0.1 ln s comes on top of it.
 """
 
 import math
@@ -27,9 +27,12 @@ OTHERWISE = "use --encoding tensor where the architecture has it, or another met
 
 @gguf_encoding("keys", order=1)
 def keys(schedule: Schedule, model: GgufModel) -> Edit:
-    """Write the schedule in metadata keys. Raises UnsupportedBake for forms without keys and unused keys."""
+    """Write the schedule in metadata keys. Raises UnsupportedBake for forms without keys and unused
+    keys.
+    """
     arch = arch_of_header(model)
-    form, prefix = schedule.form, f"{arch.name}.rope."
+    form = schedule.form
+    prefix = f"{arch.name}.rope."
     if not isinstance(form, (Plain, InterpolatedForm, Yarn)):
         kind = form.kind if form else "an arbitrary frequency vector"
         raise UnsupportedBake(kind, "GGUF metadata", f"nothing names {kind}", OTHERWISE)
@@ -49,7 +52,9 @@ def keys(schedule: Schedule, model: GgufModel) -> Edit:
         target = f"the keys of {arch.name}"
         if pinned and pinned != form.original_context:
             why = f"its original context, {pinned}, also gives the scale of queries"
-            raise UnsupportedBake(f"yarn over {form.original_context} tokens", target, why, OTHERWISE)
+            raise UnsupportedBake(
+                f"yarn over {form.original_context} tokens", target, why, OTHERWISE
+            )
         if not form.truncate:
             why = "llama.cpp always rounds the ends of the ramp"
             raise UnsupportedBake("yarn without truncation", "GGUF metadata", why, OTHERWISE)
@@ -69,19 +74,29 @@ def keys(schedule: Schedule, model: GgufModel) -> Edit:
 
 
 def _check_softmax(model: GgufModel, schedule: Schedule, edit: Edit, form: Form) -> None:
-    """Raise UnsupportedBake where llama.cpp multiplies all logits otherwise, without a key that takes that back."""
+    """Raise UnsupportedBake where llama.cpp multiplies all logits otherwise, without a key that
+    takes that back.
+    """
     scale = model.after(with_attention_factor(model, schedule, edit)).reading().spec.softmax_scale
     if abs(scale / schedule.softmax_scale - 1) < NEGLIGIBLE:
         return
     kind, factor = form.kind, schedule.attention_factor
-    repair = "pass --attention-factor 1" if isinstance(form, Yarn) else "use --yarn with --attention-factor 1"
-    why = f"llama.cpp then multiplies all logits by {scale:.4f}, not by {schedule.softmax_scale:.4f}"
+    repair = (
+        "pass --attention-factor 1"
+        if isinstance(form, Yarn)
+        else "use --yarn with --attention-factor 1"
+    )
+    why = (
+        f"llama.cpp then multiplies all logits by {scale:.4f}, not by {schedule.softmax_scale:.4f}"
+    )
     target = f"the keys of {arch_of_header(model).name}"
     raise UnsupportedBake(f"{kind} with attention factor {factor:g}", target, why, repair)
 
 
 def _window_base_follows(model: GgufModel) -> bool:
-    """Whether layers with a window have the base of the others, under a key or a default of their own."""
+    """Whether layers with a window have the base of the others, under a key or a default of their
+    own.
+    """
     window = arch_of_header(model).window
     if window is None or not (window.scaling == "same" or window.rotates == "window"):
         return False
@@ -91,7 +106,8 @@ def _window_base_follows(model: GgufModel) -> bool:
 
 
 def _with_log_multiplier(model: GgufModel, schedule: Schedule, edit: Edit, form: Form) -> Edit:
-    """MLA scales its logits by the attention factor too; the multiplier, a slope over ln s, takes that back.
+    """MLA scales its logits by the attention factor too; the multiplier, a slope over ln s, takes
+    that back.
 
     It follows from the softmax scale without one: `start` has removed that of the file.
     """
@@ -104,4 +120,6 @@ def _with_log_multiplier(model: GgufModel, schedule: Schedule, edit: Edit, form:
     short = float(f"{slope:.6g}")  # the scale was measured with an attention factor of 32 bits
     if abs(short - slope) < NEGLIGIBLE:
         slope = short
-    return edit.merged(Edit({f"{arch_of_header(model).name}.rope.scaling.{MULTIPLIER}": f32(slope)}))
+    return edit.merged(
+        Edit({f"{arch_of_header(model).name}.rope.scaling.{MULTIPLIER}": f32(slope)})
+    )

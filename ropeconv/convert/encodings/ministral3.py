@@ -1,8 +1,9 @@
-"""Encoding `ministral3`: Llama and Mistral weights as Ministral 3, a stock class that scales queries by position.
+"""Encoding `ministral3`: Llama and Mistral weights as Ministral 3, a stock class that scales
+queries by position.
 
-Its query scaling, `1 + beta ln(1 + floor(p / O))`, is the log-n approximation: with O the length of log-n it follows
-the clamped formula roughly; with O = 1, a large beta, and its inverse folded into the weights, it is the full formula
-but for the 1 in front.
+Its query scaling, `1 + beta ln(1 + floor(p / O))`, is the log-n approximation: with O the length of
+log-n it follows the clamped formula roughly; with O = 1, a large beta, and its inverse folded into
+the weights, it is the full formula but for the 1 in front.
 """
 
 import copy
@@ -35,16 +36,24 @@ def ministral3(request: EncodeRequest) -> CheckpointResult:
     schedule, family = request.schedule, request.family
     if schedule.log_n is None:
         raise UnsupportedBake(
-            "a schedule without log-n", NAME, "only log-n is worth another class", "use --encoding auto"
+            "a schedule without log-n",
+            NAME,
+            "only log-n is worth another class",
+            "use --encoding auto",
         )
     if family.ministral3 is None:
         raise UnsupportedBake(
-            "log-n", f"{family.display_name} as {NAME}", "Llama and Mistral have its layout, no other", OTHERWISE
+            "log-n",
+            f"{family.display_name} as {NAME}",
+            "Llama and Mistral have its layout, no other",
+            OTHERWISE,
         )
     part = text_part(request.config, family)
     for key in BIASES:
         if part.get(key, False) is not False:
-            raise UnsupportedBake("log-n", f"a checkpoint with {key} as {NAME}", "that class has no biases", OTHERWISE)
+            raise UnsupportedBake(
+                "log-n", f"a checkpoint with {key} as {NAME}", "that class has no biases", OTHERWISE
+            )
     steps = approximate_log_n(schedule.log_n)
     in_config = QueryScaling(steps.beta, steps.length)
     inner = replace(
@@ -60,11 +69,14 @@ def ministral3(request: EncodeRequest) -> CheckpointResult:
         if inner.schedule.attention_factor == 1 or not inner.tensors():
             raise
         result = weights(inner)
-    off, folded = deviation(schedule.log_n, steps, schedule.context), result.fold
+    off = deviation(schedule.log_n, steps, schedule.context)
+    folded = result.fold
     if steps.gain != 1:
         tensors = request.tensors()
         if not tensors:
-            raise UnsupportedBake("full log-n", "only a config.json", "a factor goes into its weights", OTHERWISE)
+            raise UnsupportedBake(
+                "full log-n", "only a config.json", "a factor goes into its weights", OTHERWISE
+            )
         folded = folded or Fold(request.target.fold_into or "k", (), 0.0)
         scalings = times_queries(steps.gain, request.spec, family, tensors)
         folded = replace(folded, scalings=(*folded.scalings, *scalings))
@@ -82,11 +94,14 @@ def ministral3(request: EncodeRequest) -> CheckpointResult:
 def _renamed(config: Config, family: Family, spec: RopeSpec, steps: QueryScaling) -> Config:
     """The config as one of Ministral 3, with the defaults that Ministral 3 does not share."""
     renamed = copy.deepcopy(config)
-    part, rules = text_part(renamed, family), family.ministral3
+    part = text_part(renamed, family)
+    rules = family.ministral3
     assert rules is not None
     for key, value in {**rules.defaults, **dict.fromkeys(rules.null)}.items():
         part.setdefault(key, value)
-    part["num_key_value_heads"] = first_present(part, ("num_key_value_heads",), part.get("num_attention_heads", 32))
+    part["num_key_value_heads"] = first_present(
+        part, ("num_key_value_heads",), part.get("num_attention_heads", 32)
+    )
     part["model_type"] = NAME
     if part is renamed:
         part["architectures"] = ["Ministral3ForCausalLM"]
@@ -105,10 +120,10 @@ def _renamed(config: Config, family: Family, spec: RopeSpec, steps: QueryScaling
 def _note(steps: QueryScaling, off: float, context: int) -> str:
     if steps.gain == 1:
         return (
-            f"log-n comes in steps of {steps.length} tokens, up to {off:.1%} above the formula over {context} tokens "
-            "and right at the end of each; the model type becomes ministral3"
+            f"log-n comes in steps of {steps.length} tokens, up to {off:.1%} above the formula over"
+            f" {context} tokens and right at the end of each; the model type becomes ministral3"
         )
     return (
-        f"log-n is within {off:.1e} of the formula; the weights make queries {1 / steps.gain:g} times smaller, and the "
-        "class undoes that; the model type becomes ministral3"
+        f"log-n is within {off:.1e} of the formula; the weights make queries {1 / steps.gain:g}"
+        " times smaller, and the class undoes that; the model type becomes ministral3"
     )

@@ -1,4 +1,6 @@
-"""Encoding `tensor`: any frequency vector as divisors of the base, in rope_freqs or in phi3's pair of lists."""
+"""Encoding `tensor`: any frequency vector as divisors of the base, in rope_freqs or in phi3's pair
+of lists.
+"""
 
 import numpy as np
 
@@ -10,33 +12,54 @@ from ...rope.schedule import Schedule
 from ...runtimes.llamacpp.archs import arch_of_header
 from ...runtimes.llamacpp.read_header import FREQS, LONG, SHORT, stored_pairs
 from ...runtimes.llamacpp.scaling import ArchKeys
-from ..gguf_encoding import GgufModel, fitting_keys, gguf_encoding, put_vector, start, with_attention_factor
+from ..gguf_encoding import (
+    GgufModel,
+    fitting_keys,
+    gguf_encoding,
+    put_vector,
+    start,
+    with_attention_factor,
+)
 
 
 @gguf_encoding("tensor", order=2)
 def tensor(schedule: Schedule, model: GgufModel) -> Edit:
-    """Write the schedule as divisors of the base of the file. Raises UnsupportedBake where llama.cpp uses none."""
-    arch, spec = arch_of_header(model), model.reading().spec
+    """Write the schedule as divisors of the base of the file. Raises UnsupportedBake where
+    llama.cpp uses none.
+    """
+    arch = arch_of_header(model)
+    spec = model.reading().spec
     base = Plain(float(np.float32(spec.rope_theta))).inv_freq(spec.rotary_dim)
     long = divisors(base, schedule.inv_freq)
     short = long if schedule.short_inv_freq is None else divisors(base, schedule.short_inv_freq)
-    pair = arch.factors == "always" or (arch.factors == "longrope" and (short is not long or LONG in model.vectors))
+    pair = arch.factors == "always" or (
+        arch.factors == "longrope" and (short is not long or LONG in model.vectors)
+    )
     target = f"the GGUF architecture {arch.name}"
     if not pair and arch.freqs != "used":
         repair = fitting_keys(arch) + ("" if short is long else ", without --keep-short")
         if arch.carriers:
             repair = f"name a carrier ({', '.join('--carrier ' + name for name in arch.carriers)})"
-        raise UnsupportedBake("a frequency vector", target, "llama.cpp loads no rope_freqs for it", repair)
+        raise UnsupportedBake(
+            "a frequency vector", target, "llama.cpp loads no rope_freqs for it", repair
+        )
     if short is not long and not pair:
         repair = "give one list: leave --keep-short out"
         raise UnsupportedBake("a pair of factor lists", target, "it supports one list", repair)
     stored = stored_pairs(ArchKeys(model, arch), spec.rotary_dim)
-    long, short = _filled(long, stored), _filled(short, stored)
+    long = _filled(long, stored)
+    short = _filled(short, stored)
     kind = "longrope" if pair and arch.factors == "longrope" else "none"
-    original = Edit({f"{arch.name}.rope.scaling.original_context_length": u32(schedule.original_context)})
+    original = Edit(
+        {f"{arch.name}.rope.scaling.original_context_length": u32(schedule.original_context)}
+    )
     edit = start(model, schedule).merged(Edit({f"{arch.name}.rope.scaling.type": string(kind)}))
     if pair:
-        edit = edit.merged(original).merged(put_vector(model, LONG, long)).merged(put_vector(model, SHORT, short))
+        edit = (
+            edit.merged(original)
+            .merged(put_vector(model, LONG, long))
+            .merged(put_vector(model, SHORT, short))
+        )
     else:
         edit = edit.merged(put_vector(model, FREQS, long))
     return with_attention_factor(model, schedule, edit)

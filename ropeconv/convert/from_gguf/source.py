@@ -32,14 +32,21 @@ OUTTYPES = {"f32": "F32", "f16": "F16", "bf16": "BF16"}
 class GgufCheckpoint(ConvertedSource[RestoredTensor]):
     """A GGUF file whose config, index, tokenizer and shards are made from it.
 
-    outtype: dtype of the weights: f32, f16, bf16, or auto for that of the file, and f32 where that is quantised.
+    outtype: dtype of the weights: f32, f16, bf16, or auto for that of the file, and f32 where that
+    is quantised.
     """
 
     kind = "gguf"
 
-    def __init__(self, inner: GgufSource, outtype: str = "auto", with_tokenizer: bool = True) -> None:
-        self.inner, self.outtype, self.with_tokenizer = inner, outtype, with_tokenizer
-        self.reference, self.name, self.commit = inner.reference, inner.name, inner.commit
+    def __init__(
+        self, inner: GgufSource, outtype: str = "auto", with_tokenizer: bool = True
+    ) -> None:
+        self.inner = inner
+        self.outtype = outtype
+        self.with_tokenizer = with_tokenizer
+        self.reference = inner.reference
+        self.name = inner.name
+        self.commit = inner.commit
         if outtype not in ("auto", *OUTTYPES):
             known = ", ".join(("auto", *OUTTYPES))
             raise UsageError(f"--outtype {outtype} is not for a checkpoint; choose {known}")
@@ -51,16 +58,26 @@ class GgufCheckpoint(ConvertedSource[RestoredTensor]):
 
     @cached_property
     def inspection(self) -> Inspection:
-        """The inspection of the GGUF file. Raises UnsupportedBake where ropeconv changed more in it than its RoPE."""
-        inspection, file = inspect_gguf(self.inner), self.inner.file
+        """The inspection of the GGUF file. Raises UnsupportedBake where ropeconv changed more in it
+        than its RoPE.
+        """
+        inspection = inspect_gguf(self.inner)
+        file = self.inner.file
         receipt = gguf_stated(file, inspection.spec)
-        if file.get(WINDOW_NORM) is not None or (receipt is not None and receipt.encoding == "carrier"):
-            why, repair = "only unchanged conversions become checkpoints", "run `ropeconv restore` on it first"
-            raise UnsupportedBake(f"{self.reference}, whose tensors ropeconv changed", "a checkpoint", why, repair)
+        if file.get(WINDOW_NORM) is not None or (
+            receipt is not None and receipt.encoding == "carrier"
+        ):
+            why = "only unchanged conversions become checkpoints"
+            repair = "run `ropeconv restore` on it first"
+            raise UnsupportedBake(
+                f"{self.reference}, whose tensors ropeconv changed", "a checkpoint", why, repair
+            )
         return inspection
 
     def in_dtype(self, dtype: str) -> GgufCheckpoint:
-        outtypes = {name: outtype for outtype, stored in OUTTYPES.items() if (name := TORCH[stored])}
+        outtypes = {
+            name: outtype for outtype, stored in OUTTYPES.items() if (name := TORCH[stored])
+        }
         return GgufCheckpoint(self.inner, outtypes.get(dtype, self.outtype), self.with_tokenizer)
 
     @property
@@ -77,13 +94,17 @@ class GgufCheckpoint(ConvertedSource[RestoredTensor]):
 
     @cached_property
     def shards(self) -> tuple[ConvertedShard[RestoredTensor], ...]:
-        file, rules, spec = self.inner.file, gguf_rules(self.family), self.inspection.spec
+        file = self.inner.file
+        rules = gguf_rules(self.family)
+        spec = self.inspection.spec
         shapes = checkpoint_shapes(file, self.family, len(spec.layers))
         tensors = restored_tensors(file, shapes, rules, sizes_of(self._config, self.family, spec))
         return in_shards(self._typed(tensor) for tensor in tensors)
 
     def _typed(self, tensor: RestoredTensor) -> RestoredTensor:
-        """The tensor in the dtype of the checkpoint; vectors and routers, in F32 in GGUF, only where that is exact."""
+        """The tensor in the dtype of the checkpoint; vectors and routers, in F32 in GGUF, only
+        where that is exact.
+        """
         narrow = replace(tensor, dtype=self._dtype)
         types = {type_of(self.inner.file, part) for part in tensor.parts}
         if self._dtype == "F32" or types != {F32} or self.inner.file.usual_type == F32:
@@ -94,9 +115,14 @@ class GgufCheckpoint(ConvertedSource[RestoredTensor]):
     def texts(self) -> dict[str, str]:
         config = self._config
         special = {f"{name}_token_id": config[f"{name}_token_id"] for name in ("bos", "eos", "pad")}
-        files: JsonObject = {"config.json": config, "generation_config.json": {"_from_model_config": True} | special}
+        files: JsonObject = {
+            "config.json": config,
+            "generation_config.json": {"_from_model_config": True} | special,
+        }
         if self.with_tokenizer:
-            files["tokenizer_config.json"] = tokenizer_config(self.inner.file, config["max_position_embeddings"])
+            files["tokenizer_config.json"] = tokenizer_config(
+                self.inner.file, config["max_position_embeddings"]
+            )
         return {name: jsontext.dump(data) for name, data in files.items()} | self.index()
 
     def path(self, name: str) -> Path:
@@ -113,7 +139,9 @@ class GgufCheckpoint(ConvertedSource[RestoredTensor]):
         if not self.with_tokenizer:
             return None
         values = self.inner.file.header.values
-        size = sum(len(value.raw) for key, value in values.items() if key.startswith("tokenizer.ggml."))
+        size = sum(
+            len(value.raw) for key, value in values.items() if key.startswith("tokenizer.ggml.")
+        )
 
         def write(target: Path, advance: Callable[[int], None]) -> None:
             target.write_text(tokenizer_text(self.inner.file, self.family), "utf-8")
@@ -130,8 +158,12 @@ class GgufCheckpoint(ConvertedSource[RestoredTensor]):
         usual = self.inner.file.usual_type
         if usual in FLOATS:
             return ()
-        name, rounded = TYPES[usual].name, "" if self._dtype == "F32" else f", rounded to {self.dtype}"
+        name = TYPES[usual].name
+        rounded = "" if self._dtype == "F32" else f", rounded to {self.dtype}"
         return (
-            f"the weights have the precision of {name}{rounded}, and not that of the original checkpoint; "
-            f"{self.dtype} takes {sum(shard.size for shard in self.shards) / 1e9:.3g} GB",
+            (
+                f"the weights have the precision of {name}{rounded}, and not that of the original"
+                f" checkpoint; {self.dtype} takes"
+                f" {sum(shard.size for shard in self.shards) / 1e9:.3g} GB"
+            ),
         )

@@ -1,6 +1,7 @@
 """The tensors of a checkpoint from those of a GGUF file: the rows of each.
 
-`out_tensors` with a checkpoint of these tensors tells how a family's rows are reordered, joined and stacked.
+`out_tensors` with a checkpoint of these tensors tells how a family's rows are reordered, joined and
+stacked.
 """
 
 from bisect import bisect_right
@@ -31,14 +32,17 @@ Shape = tuple[int, ...]
 
 
 def shape_before(rule: str, results: Sequence[Shape]) -> Shape | None:
-    """Return the shape before a conversion, from the shapes of its results (slowest first); None if unknown."""
+    """Return the shape before a conversion, from the shapes of its results (slowest first); None if
+    unknown.
+    """
     if rule in BEFORE:
         return BEFORE[rule](results)
     return results[0] if len(results) == 1 else None
 
 
 def _rows(shapes: Sequence[Shape]) -> Shape:
-    first, row = shapes[0], -1 if len(shapes[0]) < 2 else -2
+    first = shapes[0]
+    row = -1 if len(shapes[0]) < 2 else -2
     return (*first[:row], sum(shape[row] for shape in shapes), *first[len(first) + row + 1 :])
 
 
@@ -61,9 +65,10 @@ NOWHERE = ShardWeights(None, "")
 class RowRange:
     """Consecutive rows of a tensor in GGUF.
 
-    origin: its name, or the metadata key of a list with them. first: their first element. interleave, values, tiles: as
-    in `StoredRows`, to be undone. stride: from one row to the next in the tensor of the checkpoint, in elements. apart:
-    from one element of a row to the next. at: the first one, counted from the beginning of its region.
+    origin: its name, or the metadata key of a list with them. first: their first element.
+    interleave, values, tiles: as in `StoredRows`, to be undone. stride: from one row to the next in
+    the tensor of the checkpoint, in elements. apart: from one element of a row to the next. at: the
+    first one, counted from the beginning of its region.
     """
 
     origin: str
@@ -90,7 +95,9 @@ class RowRange:
 
 @dataclass(frozen=True)
 class Region:
-    """Consecutive elements of a tensor of the checkpoint. size: their number. parts: that they consist of."""
+    """Consecutive elements of a tensor of the checkpoint. size: their number. parts: that they
+    consist of.
+    """
 
     size: int
     parts: tuple[RowRange, ...]
@@ -112,33 +119,43 @@ def restored_tensors(
 ) -> list[RestoredTensor]:
     """Return the tensors of a checkpoint, all in F32. shapes: in the checkpoint, by name.
 
-    Raises BadSource where a tensor has another shape than such a checkpoint gives, UnsupportedBake where a conversion
-    leaves elements out.
+    Raises BadSource where a tensor has another shape than such a checkpoint gives, UnsupportedBake
+    where a conversion leaves elements out.
     """
-    tensors, stop = list[Tensor](), 0
+    tensors = list[Tensor]()
+    stop = 0
     for name, shape in shapes.items():
         tensors.append(Tensor(name, "F32", shape, stop, stop + 4 * prod(shape)))
         stop = tensors[-1].stop
     header = Header({tensor.name: tensor for tensor in tensors}, {}, 0)
     exported = out_tensors([(NOWHERE, header)], rules, sizes, F32)
-    starts, parts = [tensor.start for tensor in tensors], [list[RowRange]() for _ in tensors]
+    starts = [tensor.start for tensor in tensors]
+    parts = [list[RowRange]() for _ in tensors]
     for out in exported:
         info = file.tensors.get(out.name)
         if info is None or trimmed(info.shape) != trimmed(out.gguf_shape):
             raise BadSource(
-                f"{out.name} has the shape {info and info.shape} in the GGUF file, and {out.gguf_shape} is expected; "
-                "download it again"
+                f"{out.name} has the shape {info and info.shape} in the GGUF file, and"
+                f" {out.gguf_shape} is expected; download it again"
             )
-        first, layout = 0, (out.interleave, out.values, out.tiles)
+        first = 0
+        layout = (out.interleave, out.values, out.tiles)
         for rows in out.parts:  # whose place in the checkpoint is in bytes
             number = bisect_right(starts, rows.start) - 1
             at = (rows.start - starts[number]) // 4
             parts[number].append(
-                RowRange(out.name, first, rows.rows, rows.columns, *layout, rows.stride, rows.apart, at)
+                RowRange(
+                    out.name, first, rows.rows, rows.columns, *layout, rows.stride, rows.apart, at
+                )
             )
             first += rows.rows * rows.columns
     return [
-        RestoredTensor(tensor.name, "F32", tensor.shape, _regions(tensor, [*of_tensor, *_scalar(tensor.name, rules)]))
+        RestoredTensor(
+            tensor.name,
+            "F32",
+            tensor.shape,
+            _regions(tensor, [*of_tensor, *_scalar(tensor.name, rules)]),
+        )
         for tensor, of_tensor in zip(tensors, parts, strict=True)
     ]
 
@@ -149,14 +166,18 @@ def trimmed(shape: Shape) -> Shape:
 
 
 def _scalar(name: str, rules: Gguf) -> list[RowRange]:
-    """The part of a tensor whose number is in a metadata key, the list of those of all layers; none for others."""
+    """The part of a tensor whose number is in a metadata key, the list of those of all layers; none
+    for others.
+    """
     layer = LAYER_NUMBER.search(name)
     keys = [key for key, (ending, _) in rules.scalars.items() if name.endswith(f".{ending}")]
     return [RowRange(key, int(layer[1]), 1, 1, 0, "", (1, 1), 1, 1) for key in keys if layer]
 
 
 def _regions(tensor: Tensor, parts: list[RowRange]) -> tuple[Region, ...]:
-    """The regions of a tensor: each packed part, and others together with those that they overlap."""
+    """The regions of a tensor: each packed part, and others together with those that they
+    overlap.
+    """
     groups: list[list[RowRange]] = []
     edges = [0]  # where regions end
     for part in sorted(parts, key=lambda part: part.at):
@@ -171,7 +192,8 @@ def _regions(tensor: Tensor, parts: list[RowRange]) -> tuple[Region, ...]:
     ]
     elements = sum(part.rows * part.columns for part in parts)
     if elements != prod(tensor.shape) or edges[-1] != elements:
-        why, repair = "the GGUF file lacks some of its elements", "take the checkpoint that the file was made from"
+        why = "the GGUF file lacks some of its elements"
+        repair = "take the checkpoint that the file was made from"
         raise UnsupportedBake(f"the tensor {tensor.name}", "a checkpoint", why, repair)
     return tuple(regions)
 
@@ -180,12 +202,15 @@ FLOATS = {F32: "F32", F16: "F16", BF16: "BF16"}
 
 
 def blocks(file: GgufFile, tensors: Sequence[RestoredTensor]) -> Iterator[memoryview]:
-    """Yield the data of tensors in order, in pieces. Raises BadSource where the GGUF file is cut off."""
+    """Yield the data of tensors in order, in pieces. Raises BadSource where the GGUF file is cut
+    off.
+    """
     for shard in file.shards:
         shard.path()  # fetched as a whole, where it is not here
     workers = threads()
     pending: deque[tuple[int, Future[NDArray[np.generic]]]] = deque()
-    waiting, most = 0, 2 * workers * PIECE
+    waiting = 0
+    most = 2 * workers * PIECE
     with ThreadPoolExecutor(workers) as pool:
         for tensor in tensors:
             for region in _pieces(tensor):
@@ -200,12 +225,17 @@ def blocks(file: GgufFile, tensors: Sequence[RestoredTensor]) -> Iterator[memory
 
 
 def part(file: GgufFile, tensor: RestoredTensor, start: int, stop: int) -> bytes:
-    """Return bytes start .. stop - 1 of a tensor. Raises BadSource where the GGUF file is cut off."""
-    at, blocks = 0, []
+    """Return bytes start .. stop - 1 of a tensor. Raises BadSource where the GGUF file is cut
+    off.
+    """
+    at = 0
+    blocks = []
     for region in _pieces(tensor):
         size = tensor_bytes(tensor.dtype, (region.size,))
         if at < stop and start < at + size:
-            blocks.append(_bytes(_gathered(file, region, tensor.dtype))[max(start - at, 0) : stop - at])
+            blocks.append(
+                _bytes(_gathered(file, region, tensor.dtype))[max(start - at, 0) : stop - at]
+            )
         at += size
     return b"".join(blocks)
 
@@ -217,7 +247,9 @@ def exactly(file: GgufFile, tensor: RestoredTensor, dtype: str) -> bool:
         narrow = encode(BACK[part.values](stored) if part.values else stored, DTYPES[dtype])
         wide = widened(narrow.view(STORED[dtype]), dtype)
         again = VALUES[part.values](wide) if part.values else wide
-        if not np.allclose(again, stored, rtol=ROUNDED.get(part.values, 0.0), atol=0.0, equal_nan=True):
+        if not np.allclose(
+            again, stored, rtol=ROUNDED.get(part.values, 0.0), atol=0.0, equal_nan=True
+        ):
             return False
     return True
 
@@ -242,7 +274,10 @@ def _pieces(tensor: RestoredTensor) -> Iterator[Region]:
         step = max(unit, PIECE // max(1, part.columns) // unit * unit)
         for first in range(0, part.rows, step):
             rows = min(step, part.rows - first)
-            yield Region(rows * part.columns, (replace(part, first=part.first + first * part.columns, rows=rows),))
+            yield Region(
+                rows * part.columns,
+                (replace(part, first=part.first + first * part.columns, rows=rows),),
+            )
 
 
 def _gathered(file: GgufFile, region: Region, dtype: str) -> NDArray[np.generic]:
@@ -280,24 +315,38 @@ def _values(file: GgufFile, piece: RowRange) -> NDArray[np.float32]:
 
 
 def _stored(file: GgufFile, piece: RowRange) -> NDArray[np.generic]:
-    """A piece of the file: floats [rows, columns], or the bytes of blocks [rows, bytes of a row]."""
+    """A piece of the file: floats [rows, columns], or the bytes of blocks [rows, bytes of a
+    row].
+    """
     if piece.origin not in file.tensors:
         return np.array(file.get(piece.origin), "<f4")[piece.first :][:1].reshape(1, 1)
     info = file.tensors[piece.origin]
     kind = TYPES[info.type]
     size = piece.rows * piece.columns // kind.block * kind.size
-    raw = np.frombuffer(file.read(piece.origin, piece.first // kind.block * kind.size, size), np.uint8)
+    raw = np.frombuffer(
+        file.read(piece.origin, piece.first // kind.block * kind.size, size), np.uint8
+    )
     if info.type in FLOATS:
         return raw.view(STORED[FLOATS[info.type]]).reshape(piece.rows, piece.columns)
     return raw.reshape(piece.rows, -1)
 
 
 def _in_order(values: NDArray[S], piece: RowRange) -> NDArray[S]:
-    """Undo `interleave` for the rows of each head, and `tiles` for columns: from (block, group) to (group, block)."""
+    """Undo `interleave` for the rows of each head, and `tiles` for columns: from (block, group) to
+    (group, block).
+    """
     if piece.interleave:
         half = piece.interleave // 2
-        values = values.reshape(-1, half, 2, piece.columns).swapaxes(1, 2).reshape(piece.rows, piece.columns)
+        values = (
+            values.reshape(-1, half, 2, piece.columns)
+            .swapaxes(1, 2)
+            .reshape(piece.rows, piece.columns)
+        )
     if piece.tiles != (1, 1):
         groups, each = piece.tiles
-        values = values.reshape(piece.rows, each, groups, -1).swapaxes(1, 2).reshape(piece.rows, piece.columns)
+        values = (
+            values.reshape(piece.rows, each, groups, -1)
+            .swapaxes(1, 2)
+            .reshape(piece.rows, piece.columns)
+        )
     return values

@@ -1,4 +1,6 @@
-"""tokenizer.json and tokenizer_config.json from the keys of a GGUF file: byte-level BPE and SentencePiece."""
+"""tokenizer.json and tokenizer_config.json from the keys of a GGUF file: byte-level BPE and
+SentencePiece.
+"""
 
 import json
 from collections.abc import Iterator
@@ -13,17 +15,29 @@ from ..to_gguf.tokenizer import Pre, pre_table
 from ..to_gguf.vocabulary import SPACE, TokenKind
 
 ADDED = (TokenKind.CONTROL, TokenKind.USER_DEFINED)
-ROLES = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding", "sep": "seperator", "mask": "mask"}
+ROLES = {
+    "bos": "bos",
+    "eos": "eos",
+    "unk": "unknown",
+    "pad": "padding",
+    "sep": "seperator",
+    "mask": "mask",
+}
 """Special tokens of transformers, and their names in GGUF."""
 TAKE = "take the tokenizer of the checkpoint that the file was made from"
-BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+BYTE_LEVEL = {
+    "type": "ByteLevel",
+    "add_prefix_space": False,
+    "trim_offsets": True,
+    "use_regex": False,
+}
 
 
 def tokenizer_text(file: GgufFile, family: Family) -> str:
     """Return the text of tokenizer.json. family: may have other names for pre-tokenizers.
 
-    Raises UnsupportedBake for a tokenizer that is neither SentencePiece's BPE nor byte-level BPE with a known
-    pre-tokenizer.
+    Raises UnsupportedBake for a tokenizer that is neither SentencePiece's BPE nor byte-level BPE
+    with a known pre-tokenizer.
     """
     kind = file.get("tokenizer.ggml.model")
     makers = {"llama": _sentencepiece, "gpt2": _byte_level}
@@ -33,16 +47,24 @@ def tokenizer_text(file: GgufFile, family: Family) -> str:
     texts = _texts(file)
     kinds = file.get("tokenizer.ggml.token_type", [TokenKind.NORMAL] * len(texts))
     if not isinstance(kinds, list) or len(kinds) != len(texts):
-        raise BadSource(f"{file.name} has {len(texts)} tokens and another number of their kinds; download it again")
+        raise BadSource(
+            f"{file.name} has {len(texts)} tokens and another number of their kinds; download it"
+            " again"
+        )
     parts = makers[kind](file, family, texts, kinds)
     added = [
         {
-            "id": index, "content": text.replace(SPACE, " ") if kind == "llama" else text, "single_word": False,
-            "lstrip": False, "rstrip": False, "normalized": False, "special": kinds[index] == TokenKind.CONTROL,
+            "id": index,
+            "content": text.replace(SPACE, " ") if kind == "llama" else text,
+            "single_word": False,
+            "lstrip": False,
+            "rstrip": False,
+            "normalized": False,
+            "special": kinds[index] == TokenKind.CONTROL,
         }
         for index, text in enumerate(texts)
         if kinds[index] in (*ADDED, TokenKind.UNKNOWN)
-    ]  # fmt: skip
+    ]
     whole = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": added, **parts}
     return json.dumps(whole, ensure_ascii=False)
 
@@ -68,7 +90,9 @@ def tokenizer_config(file: GgufFile, context: int) -> JsonObject:
 def _texts(file: GgufFile) -> list[str]:
     texts = file.get("tokenizer.ggml.tokens")
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        raise BadSource(f"{file.name} has no vocabulary in tokenizer.ggml.tokens; download it again")
+        raise BadSource(
+            f"{file.name} has no vocabulary in tokenizer.ggml.tokens; download it again"
+        )
     return texts
 
 
@@ -78,15 +102,20 @@ def _vocabulary(texts: list[str], kinds: list[int]) -> dict[str, int]:
         text: index
         for index, text in enumerate(texts)
         if kinds[index] != TokenKind.UNUSED or text != f"[PAD{index}]"
-    }  # fmt: skip
+    }
 
 
 def _byte_level(file: GgufFile, family: Family, texts: list[str], kinds: list[int]) -> JsonObject:
     name = file.get("tokenizer.ggml.pre")
-    names = {of_family: of_table for of_table, of_family in (family.gguf.pre if family.gguf else {}).items()}
+    names = {
+        of_family: of_table
+        for of_table, of_family in (family.gguf.pre if family.gguf else {}).items()
+    }
     pre = next((pre for pre in pre_table().pre if pre.name == names.get(name, name)), None)
     if pre is None:
-        raise UnsupportedBake(f"tokenizer.ggml.pre = {shown(name)}", "tokenizer.json", "it is not in the table", TAKE)
+        raise UnsupportedBake(
+            f"tokenizer.ggml.pre = {shown(name)}", "tokenizer.json", "it is not in the table", TAKE
+        )
     merges = file.get("tokenizer.ggml.merges")
     if not isinstance(merges, list):
         raise BadSource(f"{file.name} has no tokenizer.ggml.merges; download it again")
@@ -101,10 +130,17 @@ def _byte_level(file: GgufFile, family: Family, texts: list[str], kinds: list[in
 
 def _bpe(vocabulary: dict[str, int], merges: list[Any]) -> JsonObject:
     return {
-        "type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
-        "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False, "ignore_merges": False,
-        "vocab": vocabulary, "merges": merges,
-    }  # fmt: skip
+        "type": "BPE",
+        "dropout": None,
+        "unk_token": None,
+        "continuing_subword_prefix": None,
+        "end_of_word_suffix": None,
+        "fuse_unk": False,
+        "byte_fallback": False,
+        "ignore_merges": False,
+        "vocab": vocabulary,
+        "merges": merges,
+    }
 
 
 def _pre_tokenizers(pre: Pre) -> Iterator[JsonObject]:
@@ -112,7 +148,12 @@ def _pre_tokenizers(pre: Pre) -> Iterator[JsonObject]:
     for step in pre.steps:
         kind, _, pattern = step.partition(" ")
         if kind == "split":
-            yield {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+            yield {
+                "type": "Split",
+                "pattern": {"Regex": pattern},
+                "behavior": "Isolated",
+                "invert": False,
+            }
         elif kind in ("digits", "numbers"):
             yield {"type": "Digits", "individual_digits": kind == "digits"}
         elif kind == "punctuation":
@@ -125,7 +166,9 @@ def _pre_tokenizers(pre: Pre) -> Iterator[JsonObject]:
 
 def _adds(file: GgufFile, role: str) -> bool | None:
     added = file.get(f"tokenizer.ggml.add_{role}_token")
-    default = role == "bos" and file.get("tokenizer.ggml.model") == "llama"  # llama-vocab.cpp: add_bos of SPM
+    default = (
+        role == "bos" and file.get("tokenizer.ggml.model") == "llama"
+    )  # llama-vocab.cpp: add_bos of SPM
     return default if added is None else bool(added)
 
 
@@ -153,11 +196,15 @@ def _post_processor(file: GgufFile, texts: list[str]) -> JsonObject | None:
     }
 
 
-def _sentencepiece(file: GgufFile, family: Family, texts: list[str], kinds: list[int]) -> JsonObject:
+def _sentencepiece(
+    file: GgufFile, family: Family, texts: list[str], kinds: list[int]
+) -> JsonObject:
     scores = file.get("tokenizer.ggml.scores")
     if not isinstance(scores, list) or len(scores) != len(texts):
         raise BadSource(f"{file.name} has no scores of its {len(texts)} tokens; download it again")
-    unknown = next((text for text, kind in zip(texts, kinds, strict=True) if kind == TokenKind.UNKNOWN), None)
+    unknown = next(
+        (text for text, kind in zip(texts, kinds, strict=True) if kind == TokenKind.UNKNOWN), None
+    )
     prefix = file.get("tokenizer.ggml.add_space_prefix", True)
     before = [{"type": "Prepend", "prepend": SPACE}] if prefix else []
     after = [{"type": "Strip", "content": " ", "start": 1, "stop": 0}] if prefix else []
@@ -172,19 +219,24 @@ def _sentencepiece(file: GgufFile, family: Family, texts: list[str], kinds: list
             "type": "Sequence",
             "decoders": [
                 {"type": "Replace", "pattern": {"String": SPACE}, "content": " "},
-                {"type": "ByteFallback"}, {"type": "Fuse"}, *after,
+                {"type": "ByteFallback"},
+                {"type": "Fuse"},
+                *after,
             ],
         },
         "model": model | {"unk_token": unknown, "fuse_unk": True, "byte_fallback": True},
-    }  # fmt: skip
+    }
 
 
 def _merges(pieces: dict[str, int], scores: list[float]) -> list[tuple[str, str]]:
-    """The merges of a vocabulary with scores: llama.cpp joins the pair whose result has the highest score first."""
+    """The merges of a vocabulary with scores: llama.cpp joins the pair whose result has the highest
+    score first.
+    """
     merges = []
     for text, index in pieces.items():
         for cut in range(1, len(text)):
-            left, right = text[:cut], text[cut:]
+            left = text[:cut]
+            right = text[cut:]
             if left in pieces and right in pieces:
                 merges.append((-scores[index], pieces[left], pieces[right], left, right))
     return [(left, right) for *_, left, right in sorted(merges)]

@@ -1,7 +1,7 @@
 """The conversions of tensors of a checkpoint, by the names that `convert` in the family files uses.
 
-Every conversion gets a tensor, the names of its results, and the sizes of the model. It moves rows and reads no
-numbers, so that memory use does not depend on the tensor.
+Every conversion gets a tensor, the names of its results, and the sizes of the model. It moves rows
+and reads no numbers, so that memory use does not depend on the tensor.
 """
 
 import re
@@ -34,7 +34,8 @@ def names_in(text: str) -> list[str]:
 
 
 def value_of(config: Config, text: str) -> Any:
-    """Return the value of an expression over the text part of a config, None where a key of it is absent or null.
+    """Return the value of an expression over the text part of a config, None where a key of it is
+    absent or null.
 
     Raises BadSource for a value in a sum or product that is not a number.
     """
@@ -50,7 +51,9 @@ def value_of(config: Config, text: str) -> Any:
 
 
 def count(config: Config, text: str) -> int:
-    """Return the value of an expression as a whole number of 32 bits. Raises BadSource where it is not one."""
+    """Return the value of an expression as a whole number of 32 bits. Raises BadSource where it is
+    not one.
+    """
     value = value_of(config, text)
     if value is None:
         raise BadSource(f"config.json has no {text}, which GGUF needs; add it")
@@ -67,15 +70,17 @@ def whole(value: object, name: str) -> int:
 def number(value: Any, name: str) -> Any:
     """Return a value as a number of 32 bits. name: of its key. Raises BadSource."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < LARGEST:
-        raise BadSource(f"config.json has {name} = {shown(value)}; write a number there, below {LARGEST:g}")
+        raise BadSource(
+            f"config.json has {name} = {shown(value)}; write a number there, below {LARGEST:g}"
+        )
     return value
 
 
 def solved(values: Mapping[str, object]) -> Config:
     """Return the config keys with which expressions have these values, the inverse of `value_of`.
 
-    Both keys of `a | b` get the value. A key that several expressions do not determine is left out. Raises BadSource
-    where no values of the keys make all expressions true.
+    Both keys of `a | b` get the value. A key that several expressions do not determine is left out.
+    Raises BadSource where no values of the keys make all expressions true.
     """
     config: Config = {}
     for text, value in values.items():
@@ -84,12 +89,14 @@ def solved(values: Mapping[str, object]) -> Config:
     left = {text for text in values if _sign(text)}
     while ready := {text for text in left if len(_unknown(text, config)) <= 1}:
         for text in sorted(ready):
-            sign, unknown = _sign(text), _unknown(text, config)
+            sign = _sign(text)
+            unknown = _unknown(text, config)
             known = [value_of(config, part) for part in text.split(sign) if part not in unknown]
             config |= dict.fromkeys(unknown, reduce(INVERSE[sign], known, values[text]))
             if value_of(config, text) != values[text]:
                 raise BadSource(
-                    f"the header has {shown(values[text])} for {text}, and other keys deny it; fetch it again"
+                    f"the header has {shown(values[text])} for {text}, and other keys deny it;"
+                    " fetch it again"
                 )
         left -= ready
     return config
@@ -107,8 +114,8 @@ def _unknown(text: str, known: Config) -> set[str]:
 class ModelSizes:
     """Sizes of a model.
 
-    config: its text part, with the defaults of its class. layers: without the `prediction` layers that predict further
-    tokens.
+    config: its text part, with the defaults of its class. layers: without the `prediction` layers
+    that predict further tokens.
     """
 
     config: Config
@@ -123,16 +130,24 @@ Conversion = Callable[[StoredRows, list[str], ModelSizes], list[StoredRows]]
 """Makes tensors of one. names: of the results."""
 
 
-def convert(tensors: Iterable[StoredRows], rules: Iterable[Convert], sizes: ModelSizes) -> list[StoredRows]:
-    """Return the tensors of a checkpoint after all rules, in order. Raises BadSource where shapes do not fit."""
+def convert(
+    tensors: Iterable[StoredRows], rules: Iterable[Convert], sizes: ModelSizes
+) -> list[StoredRows]:
+    """Return the tensors of a checkpoint after all rules, in order. Raises BadSource where shapes
+    do not fit.
+    """
     converted = list(tensors)
     for rule in rules:
         pattern = re.compile(rule.match)
-        converted = [result for tensor in converted for result in _apply(tensor, rule, pattern, sizes)]
+        converted = [
+            result for tensor in converted for result in _apply(tensor, rule, pattern, sizes)
+        ]
     return converted
 
 
-def _apply(tensor: StoredRows, rule: Convert, pattern: re.Pattern[str], sizes: ModelSizes) -> list[StoredRows]:
+def _apply(
+    tensor: StoredRows, rule: Convert, pattern: re.Pattern[str], sizes: ModelSizes
+) -> list[StoredRows]:
     if not pattern.search(tensor.name):
         return [tensor]
     names = [pattern.sub(name, tensor.name) for name in rule.names] or [tensor.name]
@@ -146,7 +161,10 @@ def _apply(tensor: StoredRows, rule: Convert, pattern: re.Pattern[str], sizes: M
 def times(tensor: StoredRows, factors: Iterable[float]) -> StoredRows:
     """Return a tensor whose numbers are multiplied by factors."""
     changing = tuple(factor for factor in factors if factor != 1)
-    return replace(tensor, parts=tuple(replace(part, factors=(*part.factors, *changing)) for part in tensor.parts))
+    return replace(
+        tensor,
+        parts=tuple(replace(part, factors=(*part.factors, *changing)) for part in tensor.parts),
+    )
 
 
 def _factor(sizes: ModelSizes, key: str) -> float:
@@ -155,7 +173,8 @@ def _factor(sizes: ModelSizes, key: str) -> float:
     if index and value is not None:
         if not isinstance(value, list) or len(value) <= int(index):
             raise BadSource(
-                f"config.json has {name} = {shown(value)}; write a list of {int(index) + 1} numbers or more"
+                f"config.json has {name} = {shown(value)}; write a list of {int(index) + 1} numbers"
+                " or more"
             )
         value = value[int(index)]
     return 1.0 if value is None else float(number(value, name))
@@ -176,14 +195,19 @@ def to_vocabulary(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> li
     """Rows of zeros behind the others, up to the size of the vocabulary."""
     (matrix,), rows = tensor.matrices, count(sizes.config, "vocab_size")
     more = (replace(matrix, rows=rows - matrix.rows, zeros=True),) if rows > matrix.rows else ()
-    return [replace(tensor, shape=(max(rows, matrix.rows), *tensor.shape[1:]), parts=(matrix, *more))]
+    return [
+        replace(tensor, shape=(max(rows, matrix.rows), *tensor.shape[1:]), parts=(matrix, *more))
+    ]
 
 
 def squeeze(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
     """Without dimensions of one, as in the weights of a convolution over channels."""
     shape = tuple(size for size in tensor.shape if size != 1) or (1,)
     width = shape[-1]
-    parts = tuple(replace(flat, rows=flat.rows // width, columns=width, stride=width) for flat in _flat(tensor))
+    parts = tuple(
+        replace(flat, rows=flat.rows // width, columns=width, stride=width)
+        for flat in _flat(tensor)
+    )
     return [replace(tensor, name=names[0], shape=shape, parts=parts)]
 
 
@@ -211,11 +235,18 @@ def alternate_columns(tensor: StoredRows, names: list[str], sizes: ModelSizes) -
 
 
 def by_projection(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
-    """All queries, then keys, then values, of a projection that has them together for each head of keys."""
-    width, each = sizes.head_dim, sizes.heads // sizes.kv_heads
+    """All queries, then keys, then values, of a projection that has them together for each head of
+    keys.
+    """
+    width = sizes.head_dim
+    each = sizes.heads // sizes.kv_heads
     (matrix,) = tensor.matrices
     _fits(tensor, (each + 2) * sizes.kv_heads * width)
-    blocks = ((0, each), (each, 1), (each + 1, 1))  # where they begin in a group, and how many heads they have
+    blocks = (
+        (0, each),
+        (each, 1),
+        (each + 1, 1),
+    )  # where they begin in a group, and how many heads they have
     parts = tuple(
         matrix.part((group * (each + 2) + first) * width, heads * width)
         for first, heads in blocks
@@ -225,8 +256,11 @@ def by_projection(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> li
 
 
 def latent(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
-    """The keys, transposed, and the values of each head, from the second projection of multi-head latent attention."""
-    key, value = count(sizes.config, "qk_nope_head_dim"), count(sizes.config, "v_head_dim")
+    """The keys, transposed, and the values of each head, from the second projection of multi-head
+    latent attention.
+    """
+    key = count(sizes.config, "qk_nope_head_dim")
+    value = count(sizes.config, "v_head_dim")
     _fits(tensor, sizes.heads * (key + value))
     (matrix,), rank = tensor.matrices, tensor.shape[-1]
     starts = [head * (key + value) for head in range(sizes.heads)]
@@ -239,7 +273,9 @@ def latent(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[Stor
 
 
 def by_key_head(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
-    """All queries, keys and values of linear attention, and its gates, which are together for each head of keys."""
+    """All queries, keys and values of linear attention, and its gates, which are together for each
+    head of keys.
+    """
     heads, each, key, value = _linear(sizes)
     widths = (key, key, each * value, each * value)
     (matrix,) = tensor.matrices
@@ -250,14 +286,24 @@ def by_key_head(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list
     ]
     rows = heads * (2 * key + each * value)
     return [
-        replace(tensor, name=names[0], shape=(rows, tensor.shape[-1]), parts=(*blocks[0], *blocks[1], *blocks[2])),
-        replace(tensor, name=names[1], shape=(heads * each * value, tensor.shape[-1]), parts=blocks[3]),
+        replace(
+            tensor,
+            name=names[0],
+            shape=(rows, tensor.shape[-1]),
+            parts=(*blocks[0], *blocks[1], *blocks[2]),
+        ),
+        replace(
+            tensor, name=names[1], shape=(heads * each * value, tensor.shape[-1]), parts=blocks[3]
+        ),
     ]
 
 
 def state_space_input(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
-    """Falcon H1: gate, input, both state projections and time steps, each times its own one of `ssm_multipliers`."""
-    inner, states = count(sizes.config, "mamba_d_ssm"), count(sizes.config, "mamba_n_groups * mamba_d_state")
+    """Falcon H1: gate, input, both state projections and time steps, each times its own one of
+    `ssm_multipliers`.
+    """
+    inner = count(sizes.config, "mamba_d_ssm")
+    states = count(sizes.config, "mamba_n_groups * mamba_d_state")
     blocks = (inner, inner, states, states, count(sizes.config, "mamba_n_heads"))
     (matrix,) = tensor.matrices
     _fits(tensor, sum(blocks))
@@ -279,23 +325,35 @@ def in_groups(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[S
     (size,) = tensor.shape
     if not groups or size % groups:
         raise BadSource(
-            f"{tensor.name} has {size} numbers, which are not {groups} equal groups; correct mamba_n_groups"
+            f"{tensor.name} has {size} numbers, which are not {groups} equal groups; correct"
+            " mamba_n_groups"
         )
     return [replace(tensor, name=names[0], shape=(groups, size // groups))]
 
 
 def tiled_values(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
-    """Value heads of linear attention from (key head, value head) to (value head, key head); rows before them stay.
+    """Value heads of linear attention from (key head, value head) to (value head, key head); rows
+    before them stay.
 
     https://github.com/ggml-org/llama.cpp/pull/19468
     """
     heads, each, key, value = _linear(sizes)
     (matrix,) = tensor.matrices
-    width = value if matrix.rows >= heads * each * value else 1  # a number, or the dimensions of a head
+    width = (
+        value if matrix.rows >= heads * each * value else 1
+    )  # a number, or the dimensions of a head
     before = matrix.rows - heads * each * width
     _fits(tensor, heads * each * width + (2 * heads * key if before else 0))
-    parts = [matrix.part(before + (head * each + row) * width, width) for row in range(each) for head in range(heads)]
-    return [replace(tensor, name=names[0], parts=(*([matrix.part(0, before)] if before else []), *parts))]
+    parts = [
+        matrix.part(before + (head * each + row) * width, width)
+        for row in range(each)
+        for head in range(heads)
+    ]
+    return [
+        replace(
+            tensor, name=names[0], parts=(*([matrix.part(0, before)] if before else []), *parts)
+        )
+    ]
 
 
 def tiled_columns(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
@@ -307,31 +365,58 @@ def tiled_columns(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> li
 CONVERSIONS: dict[str, Conversion] = {
     function.__name__: function
     for function in (
-        rename, interleave, to_vocabulary, squeeze, transpose, split, alternate, alternate_columns,
-        by_projection, latent, by_key_head, state_space_input, column, in_groups, tiled_values, tiled_columns,
+        rename,
+        interleave,
+        to_vocabulary,
+        squeeze,
+        transpose,
+        split,
+        alternate,
+        alternate_columns,
+        by_projection,
+        latent,
+        by_key_head,
+        state_space_input,
+        column,
+        in_groups,
+        tiled_values,
+        tiled_columns,
     )
-}  # fmt: skip
+}
 
 
 def _linear(sizes: ModelSizes) -> tuple[int, int, int, int]:
-    """The sizes of linear attention: key heads, value heads for each of them, and the widths of both."""
-    heads, values = count(sizes.config, "linear_num_key_heads"), count(sizes.config, "linear_num_value_heads")
-    widths = count(sizes.config, "linear_key_head_dim"), count(sizes.config, "linear_value_head_dim")
+    """The sizes of linear attention: key heads, value heads for each of them, and the widths of
+    both.
+    """
+    heads = count(sizes.config, "linear_num_key_heads")
+    values = count(sizes.config, "linear_num_value_heads")
+    widths = (
+        count(sizes.config, "linear_key_head_dim"),
+        count(sizes.config, "linear_value_head_dim"),
+    )
     return heads, values // heads, *widths
 
 
-def _shares(tensor: StoredRows, names: list[str], cut: Callable[[Rows, int, int], Rows]) -> list[StoredRows]:
-    """One tensor per name, with an equal share of the rows of every matrix, which `cut` selects by index and number."""
+def _shares(
+    tensor: StoredRows, names: list[str], cut: Callable[[Rows, int, int], Rows]
+) -> list[StoredRows]:
+    """One tensor per name, with an equal share of the rows of every matrix, which `cut` selects by
+    index and number.
+    """
     matrices = tensor.matrices
     height = matrices[0].rows
     if height % len(names):
         raise BadSource(
-            f"{tensor.name} has {counted(height, 'row')}, which are not {len(names)} equal parts; download it again"
+            f"{tensor.name} has {counted(height, 'row')}, which are not {len(names)} equal parts;"
+            " download it again"
         )
     rows = height // len(names)
     shape = (rows,) if len(tensor.shape) < 2 else (*tensor.shape[:-2], rows, tensor.shape[-1])
     return [
-        replace(tensor, name=name, shape=shape, parts=tuple(cut(part, index, rows) for part in matrices))
+        replace(
+            tensor, name=name, shape=shape, parts=tuple(cut(part, index, rows) for part in matrices)
+        )
         for index, name in enumerate(names)
     ]
 
@@ -344,29 +429,44 @@ def _fits(tensor: StoredRows, rows: int) -> None:
     height = prod(tensor.shape[:-1]) if len(tensor.shape) > 1 else tensor.shape[0]
     if height != rows:
         raise BadSource(
-            f"{tensor.name} has {counted(height, 'row')}, and the heads of config.json make {rows}; "
-            "the config is of another checkpoint, download both again"
+            f"{tensor.name} has {counted(height, 'row')}, and the heads of config.json make {rows};"
+            " the config is of another checkpoint, download both again"
         )
 
 
 LAYER = re.compile(r"^model\.layers\.(\d+)\.")
 APART = re.compile(r"^(?:model\.)?mtp\.(?:layers\.(\d+)\.)?")
-PARTS = {"fc": "eh_proj", "pre_fc_norm_embedding": "enorm", "pre_fc_norm_hidden": "hnorm", "norm": "shared_head.norm"}
+PARTS = {
+    "fc": "eh_proj",
+    "pre_fc_norm_embedding": "enorm",
+    "pre_fc_norm_hidden": "hnorm",
+    "norm": "shared_head.norm",
+}
 """The first parts of names in Qwen's `mtp`, and their names in the other families."""
-OTHERS = re.compile(r"^model\.mtp_")  # ERNIE 4.5: mtp_block, mtp_emb_norm, mtp_hidden_norm, mtp_linear_proj
+OTHERS = re.compile(
+    r"^model\.mtp_"
+)  # ERNIE 4.5: mtp_block, mtp_emb_norm, mtp_hidden_norm, mtp_linear_proj
 NEXTN = ("eh_proj", "embed_tokens", "enorm", "hnorm", "shared_head.head", "shared_head.norm")
-"""Tensors that only a layer that predicts further tokens has; gguf 0.19 does not know them for Qwen."""
+"""Tensors that only a layer that predicts further tokens has; gguf 0.19 does not know them for
+Qwen.
+"""
 
 
 def gguf_name(name: str) -> str | None:
-    """Return the name in GGUF of a tensor that only a layer that predicts further tokens has; None for others."""
+    """Return the name in GGUF of a tensor that only a layer that predicts further tokens has; None
+    for others.
+    """
     layer = LAYER.match(name)
     part = name[layer.end() :].removesuffix(".weight") if layer else ""
-    return f"blk.{layer[1]}.nextn.{part.replace('.', '_')}.weight" if layer and part in NEXTN else None
+    return (
+        f"blk.{layer[1]}.nextn.{part.replace('.', '_')}.weight" if layer and part in NEXTN else None
+    )
 
 
 def as_layer(name: str, layers: int) -> str:
-    """Return the name of a tensor, in Qwen's `mtp` as that of a layer behind the others, whose number is `layers`."""
+    """Return the name of a tensor, in Qwen's `mtp` as that of a layer behind the others, whose
+    number is `layers`.
+    """
     apart = APART.match(name)
     if apart is None:
         return name
@@ -384,7 +484,9 @@ def predicts(name: str, layers: int) -> bool:
 
 
 def count_layers(names: Iterable[str], layers: int) -> int:
-    """Return the number of layers behind the others. names: of tensors, by `as_layer`. layers: without these."""
+    """Return the number of layers behind the others. names: of tensors, by `as_layer`. layers:
+    without these.
+    """
     matches = (LAYER.match(name) for name in names)
     return max((int(match[1]) + 1 - layers for match in matches if match), default=0)
 
@@ -392,8 +494,12 @@ def count_layers(names: Iterable[str], layers: int) -> int:
 LAYER_NUMBER = re.compile(r"\blayers\.(\d+)\.")
 
 
-def scalars(headers: Iterable[tuple[ShardWeights, Header]], rules: Gguf, layers: int) -> dict[str, GgufValue]:
-    """Return the metadata keys that list a number of every layer. Raises BadSource where a layer has none."""
+def scalars(
+    headers: Iterable[tuple[ShardWeights, Header]], rules: Gguf, layers: int
+) -> dict[str, GgufValue]:
+    """Return the metadata keys that list a number of every layer. Raises BadSource where a layer
+    has none.
+    """
     values = {}
     for key, (ending, _) in rules.scalars.items():
         numbers: dict[int, float] = {}
@@ -407,7 +513,8 @@ def scalars(headers: Iterable[tuple[ShardWeights, Header]], rules: Gguf, layers:
                     numbers[int(layer[1])] = float(widened(stored, tensor.dtype)[0])
         if sorted(numbers) != list(range(layers)):
             raise BadSource(
-                f"{ending} is not there for every one of the {layers} layers; download the checkpoint again"
+                f"{ending} is not there for every one of the {layers} layers; download the"
+                " checkpoint again"
             )
         values[key] = array(FLOAT32, [numbers[layer] for layer in range(layers)])
     return values

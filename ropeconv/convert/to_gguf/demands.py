@@ -1,4 +1,5 @@
-"""Checks whether a converted model has the keys, tensors and layers that llama.cpp needs for its architecture.
+"""Checks whether a converted model has the keys, tensors and layers that llama.cpp needs for its
+architecture.
 
 `demands.json` is written by `scripts/gguf_demands.py` from llama.cpp's source, commit 0c1e570.
 """
@@ -17,26 +18,38 @@ from ...models.layers import key_layers
 from ...rope.errors import counted, shown
 from ...rope.spec import RopeSpec
 from ...runtimes.llamacpp.archs import Arch, find_arch
-from ...runtimes.llamacpp.layers import layer_kinds, layer_windows, layers_with_attention, window_in_use
+from ...runtimes.llamacpp.layers import (
+    layer_kinds,
+    layer_windows,
+    layers_with_attention,
+    window_in_use,
+)
 from ...runtimes.llamacpp.scaling import ArchKeys
 from .conversions import ModelSizes, value_of
 from .hparams import heads_of_layers
 
 SIZES = {
-    "n_embd": "embedding_length", "n_vocab": "vocab_size", "n_head": "attention.head_count",
-    "n_head_kv": "attention.head_count_kv", "n_embd_head_k": "attention.key_length",
-    "n_embd_head_v": "attention.value_length", "n_ff": "feed_forward_length",
-    "n_ff_exp": "expert_feed_forward_length", "n_expert": "expert_count", "n_rot": "rope.dimension_count",
-}  # fmt: skip
+    "n_embd": "embedding_length",
+    "n_vocab": "vocab_size",
+    "n_head": "attention.head_count",
+    "n_head_kv": "attention.head_count_kv",
+    "n_embd_head_k": "attention.key_length",
+    "n_embd_head_v": "attention.value_length",
+    "n_ff": "feed_forward_length",
+    "n_ff_exp": "expert_feed_forward_length",
+    "n_expert": "expert_count",
+    "n_rot": "rope.dimension_count",
+}
 """The key of each size in llama.cpp's source."""
 
 
 class Demands(msgspec.Struct, frozen=True):
     """The keys and tensors that the loader of an architecture needs.
 
-    keys: without a default, without the name of the architecture. required, optional: tensors with their shapes,
-    dimensions as expressions of SIZES or "?". Names with {} are of every layer; optional ones may have several shapes.
-    float32: tensors that llama.cpp's converter always keeps in F32.
+    keys: without a default, without the name of the architecture. required, optional: tensors with
+    their shapes, dimensions as expressions of SIZES or "?". Names with {} are of every layer;
+    optional ones may have several shapes. float32: tensors that llama.cpp's converter always keeps
+    in F32.
     """
 
     keys: tuple[str, ...]
@@ -52,15 +65,19 @@ def demands() -> dict[str, Demands]:
 
 
 def check_demands(header: GgufHeader, arch: str) -> None:
-    """Compare keys, names of tensors and their shapes in a converted model with those that llama.cpp loads.
+    """Compare keys, names of tensors and their shapes in a converted model with those that
+    llama.cpp loads.
 
-    Raises BadSource for an absent one or another shape, UnsupportedBake for tensors that llama.cpp does not use.
+    Raises BadSource for an absent one or another shape, UnsupportedBake for tensors that llama.cpp
+    does not use.
     """
     demand = demands()[arch]
     for key in demand.keys:
         if f"{arch}.{key}" not in header.values:
             raise BadSource(f"config.json has no {key}, which llama.cpp needs for {arch}; add it")
-    layers = header.values[f"{arch}.block_count"].decode() - header.get(f"{arch}.nextn_predict_layers", 0)
+    layers = header.values[f"{arch}.block_count"].decode() - header.get(
+        f"{arch}.nextn_predict_layers", 0
+    )
     for general in demand.required:
         for name in (general.format(layer) for layer in range(layers if "{}" in general else 1)):
             if name not in header.tensors:
@@ -71,70 +88,105 @@ def check_demands(header: GgufHeader, arch: str) -> None:
     sizes = _sizes(header, arch)
     for name, tensor in header.tensors.items():
         general = general_name(name)
-        shapes = (demand.required[general],) if general in demand.required else demand.optional.get(general)
+        shapes = (
+            (demand.required[general],)
+            if general in demand.required
+            else demand.optional.get(general)
+        )
         if shapes is None:
             raise UnsupportedBake(
-                name, f"GGUF as {arch}", "llama.cpp computes without such weights", "keep safetensors"
+                name,
+                f"GGUF as {arch}",
+                "llama.cpp computes without such weights",
+                "keep safetensors",
             )
         if not any(_fits(tensor.shape, shape, sizes) for shape in shapes):
             raise BadSource(
-                f"{name} has the shape {list(tensor.shape)}, and llama.cpp's {arch} wants {shapes[0]} by the sizes in "
-                "config.json; the config is of another checkpoint or of a variant that llama.cpp does not know"
+                f"{name} has the shape {list(tensor.shape)}, and llama.cpp's {arch} wants"
+                f" {shapes[0]} by the sizes in config.json; the config is of another checkpoint or"
+                " of a variant that llama.cpp does not know"
             )
 
 
 def check_layers(header: GgufHeader, sizes: ModelSizes, family: Family, spec: RopeSpec) -> None:
     """Compare the layers that llama.cpp computes from a header with those of the checkpoint.
 
-    Raises UnsupportedBake where llama.cpp rotates other layers, has windows in others or of another size, uses the keys
-    of another layer, or computes with another number of key heads. An architecture without any windows is not refused:
-    the plan warns.
+    Raises UnsupportedBake where llama.cpp rotates other layers, has windows in others or of another
+    size, uses the keys of another layer, or computes with another number of key heads. An
+    architecture without any windows is not refused: the plan warns.
     """
-    part, arch, count = sizes.config, find_arch(header.get("general.architecture")), len(spec.layers)
+    part = sizes.config
+    arch = find_arch(header.get("general.architecture"))
+    count = len(spec.layers)
     file = ArchKeys(header, arch)
     _check_windows(file, family, spec, part)
     kinds = layer_kinds(file)
     for layer, (kind, expected) in enumerate(zip(kinds, spec.layers, strict=True)):
         if (kind == "none") is not (expected == "none"):
             flags = family.layers.flags or family.hooks.types_key
-            rotates = f"llama.cpp {'does not rotate' if kind == 'none' else 'rotates'} layer {layer} (the first is 0)"
+            rotates = (
+                f"llama.cpp {'does not rotate' if kind == 'none' else 'rotates'} layer {layer} (the"
+                " first is 0)"
+            )
             raise _other_layers(f"{flags} = {shown(part.get(flags))}", arch, rotates)
     _check_shared_keys(file, family, key_layers(part, family, count))
     if not arch.mla:  # latent attention has keys of one head in the cache, whatever the config says
-        attention, heads = layers_with_attention(file, count), file.get("attention.head_count_kv")
+        attention = layers_with_attention(file, count)
+        heads = file.get("attention.head_count_kv")
         used = heads if isinstance(heads, list) and arch.heads_by_layer else [heads] * count
         for layer, wanted_heads in enumerate(heads_of_layers(sizes, family)):
             if attention[layer] and used[layer] != wanted_heads:
-                change = f"{counted(wanted_heads, 'head')} of keys in layer {layer} (the first is 0)"
+                change = (
+                    f"{counted(wanted_heads, 'head')} of keys in layer {layer} (the first is 0)"
+                )
                 raise _other_layers(change, arch, f"llama.cpp computes {used[layer]}")
 
 
 def _check_shared_keys(file: ArchKeys, family: Family, makers: Sequence[int]) -> None:
-    """Raise UnsupportedBake where llama.cpp uses the keys of other layers. makers: by layer, that with its keys."""
-    arch, count, used = file.arch, len(makers), list(range(len(makers)))
+    """Raise UnsupportedBake where llama.cpp uses the keys of other layers. makers: by layer, that
+    with its keys.
+    """
+    arch = file.arch
+    count = len(makers)
+    used = list(range(len(makers)))
     if arch.shared_kv:
-        first = int(arch.kv_layers) if arch.kv_layers.isdigit() else count - file.whole(arch.kv_layers, 0)
-        back = [arch.shared_kv.window if window else arch.shared_kv.other for window in layer_windows(file)]
+        first = (
+            int(arch.kv_layers)
+            if arch.kv_layers.isdigit()
+            else count - file.whole(arch.kv_layers, 0)
+        )
+        back = [
+            arch.shared_kv.window if window else arch.shared_kv.other
+            for window in layer_windows(file)
+        ]
         used = [layer if layer < first else first - back[layer] for layer in range(count)]
     making = sum(maker == layer for layer, maker in enumerate(makers))
     if list(makers) != used:
         change = f"{family.cache.shared[0]} = {count - making} with {counted(count, 'layer')}"
         layer = next(layer for layer, maker in enumerate(makers) if maker != used[layer])
-        why = f"llama.cpp uses the keys of layer {used[layer]} in layer {layer}, and the model those of {makers[layer]}"
+        why = (
+            f"llama.cpp uses the keys of layer {used[layer]} in layer {layer}, and the model those"
+            f" of {makers[layer]}"
+        )
         if arch.kv_layers.isdigit():
             why = f"llama.cpp makes keys in the first {arch.kv_layers} layers"
         raise _other_layers(change, arch, why)
     if arch.shared_kv and making < 2:
-        raise _other_layers(f"{making} layer that makes keys", arch, "llama.cpp stops with fewer than two")
+        raise _other_layers(
+            f"{making} layer that makes keys", arch, "llama.cpp stops with fewer than two"
+        )
 
 
 def _check_windows(file: ArchKeys, family: Family, spec: RopeSpec, part: JsonObject) -> None:
     arch = file.arch
     if arch.window is None:
         return
-    windows, count = layer_windows(file), len(spec.layers)
+    windows = layer_windows(file)
+    count = len(spec.layers)
     stated = f"{family.hooks.types_key} = {shown(part.get(family.hooks.types_key))}"
-    for layer, (window, expected) in enumerate(zip(windows, spec.windows or (None,) * count, strict=True)):
+    for layer, (window, expected) in enumerate(
+        zip(windows, spec.windows or (None,) * count, strict=True)
+    ):
         if window != expected:
             has = f"a window of {window} tokens" if window else "no window"
             why = f"llama.cpp computes {has} in layer {layer} (the first is 0)"
@@ -159,10 +211,13 @@ def _sizes(header: GgufHeader, arch: str) -> JsonObject:
         sizes[name] = number if isinstance(number, int) else None
     if sizes["n_expert"] is None:
         sizes["n_expert"] = 0
-    if f"{arch}.attention.key_length_swa" in header.values:  # heads of layers with a window have another width
+    if (
+        f"{arch}.attention.key_length_swa" in header.values
+    ):  # heads of layers with a window have another width
         sizes["n_embd_head_k"] = sizes["n_embd_head_v"] = None
     for letter in "kv":
-        width, heads = sizes[f"n_embd_head_{letter}"], sizes["n_head_kv"]
+        width = sizes[f"n_embd_head_{letter}"]
+        heads = sizes["n_head_kv"]
         sizes[f"n_embd_{letter}_gqa"] = width * heads if width and heads else None
     return sizes | {"n_embd_gqa": sizes["n_embd_v_gqa"]}
 
@@ -175,7 +230,9 @@ def general_name(name: str) -> str:
 
 
 def _fits(shape: tuple[int, ...], demand: str, sizes: JsonObject) -> bool:
-    """Whether a shape is as wanted, where unknown sizes fit all and trailing dimensions of one are ignored."""
+    """Whether a shape is as wanted, where unknown sizes fit all and trailing dimensions of one are
+    ignored.
+    """
     expected = [None if text == "?" else value_of(sizes, text) for text in demand.split(", ")]
     sides = list(shape) + [1] * (len(expected) - len(shape))
     expected += [1] * (len(sides) - len(expected))

@@ -1,4 +1,6 @@
-"""GgufExport: a checkpoint converted to a GGUF model that is not written yet, and its general.* keys."""
+"""GgufExport: a checkpoint converted to a GGUF model that is not written yet, and its general.*
+keys.
+"""
 
 from __future__ import annotations
 
@@ -36,21 +38,31 @@ if TYPE_CHECKING:
 MOST_TOKENS = 1 << 22
 OUTTYPES = {"f32": F32, "f16": F16, "bf16": BF16, "q8_0": Q8_0}
 SMALL = (
-    "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
-    "config.json", "generation_config.json", "chat_template.jinja", "chat_template.json", "README.md", "vocab.json",
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "config.json",
+    "generation_config.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    "README.md",
+    "vocab.json",
     "merges.txt",
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)
 class GgufExport:
     """A checkpoint converted to GGUF, before it is written.
 
-    model: header and tensors with the unscaled RoPE. tensors: with the rows of the checkpoint that they consist of.
-    description: gguf-py's Metadata. outtype: the type of the weights as in file names. unlabelled: the header without
-    the label of a method in its names. quantised: the type to which llama.cpp quantises the file afterwards.
-    without_prediction: layers that predict further tokens are left out. composes: tokenizer.json composes characters
-    (NFC), which llama.cpp does not do.
+    model: header and tensors with the unscaled RoPE. tensors: with the rows of the checkpoint that
+    they consist of. description: gguf-py's Metadata. outtype: the type of the weights as in file
+    names. unlabelled: the header without the label of a method in its names. quantised: the type to
+    which llama.cpp quantises the file afterwards. without_prediction: layers that predict further
+    tokens are left out. composes: tokenizer.json composes characters (NFC), which llama.cpp does
+    not do.
     """
 
     model: GgufModel
@@ -63,18 +75,26 @@ class GgufExport:
     composes: bool = False
 
 
-def export(source: Source, family: Family, spec: RopeSpec, label: str, options: TargetOptions) -> GgufExport:
-    """Convert a checkpoint with an unscaled RoPE to GGUF, without writing it. label: of the method, for names.
+def export(
+    source: Source, family: Family, spec: RopeSpec, label: str, options: TargetOptions
+) -> GgufExport:
+    """Convert a checkpoint with an unscaled RoPE to GGUF, without writing it. label: of the method,
+    for names.
 
-    Raises BadSource and UnsupportedBake for a checkpoint that cannot be converted, UsageError for an unknown outtype.
+    Raises BadSource and UnsupportedBake for a checkpoint that cannot be converted, UsageError for
+    an unknown outtype.
     """
     if not source.weights():
-        raise BadSource(f"{source.reference} has no safetensors weights, which GGUF output needs; give a whole folder")
+        raise BadSource(
+            f"{source.reference} has no safetensors weights, which GGUF output needs; give a whole"
+            " folder"
+        )
     headers = [(ShardWeights(source, name), header) for name, header in source.headers.items()]
     kind = _kind(options.outtype or "auto", source)
     quantised = options.outtype if options.outtype in FTYPES else ""
     vocabulary = _vocabulary(source.tensors)
-    rules, sizes = gguf_rules(family), sizes_of(source.config(), family, spec)
+    rules = gguf_rules(family)
+    sizes = sizes_of(source.config(), family, spec)
     names = [as_layer(plain_name(name), sizes.layers) for name in source.tensors]
     left_out = not rules.prediction and any(predicts(name, sizes.layers) for name in names)
     if rules.prediction:
@@ -90,28 +110,51 @@ def export(source: Source, family: Family, spec: RopeSpec, label: str, options: 
     size = _weight_counts(tensors, values)
     with scratch() as folder:
         _copy_small(source, folder)
-        repository = source.reference.partition("@")[0] if source.kind == "hub" or source.commit else None
-        described, bare = (describe(folder, source.name, repository, text, *size) for text in (label, ""))
-        general = [metadata_keys(metadata, name, options.quantized_by) for metadata in (described, bare)]
+        repository = (
+            source.reference.partition("@")[0] if source.kind == "hub" or source.commit else None
+        )
+        described, bare = (
+            describe(folder, source.name, repository, text, *size) for text in (label, "")
+        )
+        general = [
+            metadata_keys(metadata, name, options.quantized_by) for metadata in (described, bare)
+        ]
         tokens = tokenizer_keys(folder, vocabulary, rules.pre, options.pre or "")
         composed = composes_characters(folder, tokens)
     arch = values.pop("general.architecture")
     header, unlabelled = (
-        GgufHeader(3, {"general.architecture": arch, **keys, **values, **tokens}, infos(tensors), 32, 0, 0)
+        GgufHeader(
+            3, {"general.architecture": arch, **keys, **values, **tokens}, infos(tensors), 32, 0, 0
+        )
         for keys in general
     )
     check_demands(header, rules.arch)
     check_layers(header, sizes, family, spec)
-    vectors = {tensor.name: np.frombuffer(tensor.data, "<f4").astype(np.float64) for tensor in tensors if tensor.data}
+    vectors = {
+        tensor.name: np.frombuffer(tensor.data, "<f4").astype(np.float64)
+        for tensor in tensors
+        if tensor.data
+    }
     model = GgufModel(header, header.tensors, vectors)
-    return GgufExport(model, tensors, described, quantised.upper() or name, unlabelled, quantised, left_out, composed)
+    return GgufExport(
+        model,
+        tensors,
+        described,
+        quantised.upper() or name,
+        unlabelled,
+        quantised,
+        left_out,
+        composed,
+    )
 
 
 def _weight_counts(tensors: list[StoredRows], values: dict[str, GgufValue]) -> tuple[int, int, int]:
     """The weights of the model, those of one expert in all layers, and the number of experts."""
     total = sum(tensor.elements for tensor in tensors)
     in_experts = sum(tensor.elements for tensor in tensors if "_exps." in tensor.name)
-    experts = next((int(value.decode()) for key, value in values.items() if key.endswith(".expert_count")), 0)
+    experts = next(
+        (int(value.decode()) for key, value in values.items() if key.endswith(".expert_count")), 0
+    )
     return total, in_experts // (experts or 1), experts if in_experts else 0
 
 
@@ -126,7 +169,9 @@ def _copy_small(source: Source, folder: Path) -> None:
 
 
 def _kind(outtype: str, source: Source) -> int:
-    """The type of most weights in the file: by default, and before llama.cpp quantises them, that of the source."""
+    """The type of most weights in the file: by default, and before llama.cpp quantises them, that
+    of the source.
+    """
     if outtype == "auto" or outtype in FTYPES:
         dtypes = [tensor.dtype for tensor in source.tensors.values()]
         return DTYPES.get(max(set(dtypes), key=dtypes.count), BF16)
@@ -154,13 +199,20 @@ FILE_TYPES = {"F32": 0, "F16": 1, "Q8_0": 7, "BF16": 32}
 
 
 def describe(
-    folder: Path, name: str, repository: str | None, label: str, total: int, expert: int = 0, experts: int = 0
+    folder: Path,
+    name: str,
+    repository: str | None,
+    label: str,
+    total: int,
+    expert: int = 0,
+    experts: int = 0,
 ) -> Metadata:
-    """Return gguf-py's Metadata of a model, from its card and its name, with the method as fine-tune.
+    """Return gguf-py's Metadata of a model, from its card and its name, with the method as
+    fine-tune.
 
-    folder: with the model card. repository: owner/name on the Hub, None for others. label: of the method, or empty:
-    then the result is the source itself, and has its base models. total, expert: numbers of weights, of the model and
-    of one of its experts in all layers. experts: their number.
+    folder: with the model card. repository: owner/name on the Hub, None for others. label: of the
+    method, or empty: then the result is the source itself, and has its base models. total, expert:
+    numbers of weights, of the model and of one of its experts in all layers. experts: their number.
     """
     import gguf
 
@@ -179,7 +231,11 @@ def describe(
     base = {"name": metadata.name}
     if repository:
         owner, short = repository.split("/", 1)
-        base |= {"name": short, "organization": owner, "repo_url": f"https://huggingface.co/{repository}"}
+        base |= {
+            "name": short,
+            "organization": owner,
+            "repo_url": f"https://huggingface.co/{repository}",
+        }
     if label:
         metadata.base_models = [base]
     metadata.basename = metadata.basename or metadata.name
@@ -189,30 +245,47 @@ def describe(
 
 
 def _readable(card: Path) -> bool:
-    """Whether the front matter of a model card is short and without anchors, which can multiply it."""
+    """Whether the front matter of a model card is short and without anchors, which can multiply
+    it.
+    """
     if not card.is_file():
         return False
     with card.open("rb") as file:
         text = file.read(MOST_CARD + 1)
     end = END.search(text, 3)
-    return end is not None and end.start() <= MOST_CARD and ANCHOR.search(text, 0, end.start()) is None
+    return (
+        end is not None and end.start() <= MOST_CARD and ANCHOR.search(text, 0, end.start()) is None
+    )
 
 
-def metadata_keys(metadata: Metadata, outtype: str, quantized_by: str | None = None) -> dict[str, GgufValue]:
-    """Return the general.* keys of a file. metadata: gguf-py's Metadata. outtype: type of most weights, such as F16."""
+def metadata_keys(
+    metadata: Metadata, outtype: str, quantized_by: str | None = None
+) -> dict[str, GgufValue]:
+    """Return the general.* keys of a file. metadata: gguf-py's Metadata. outtype: type of most
+    weights, such as F16.
+    """
     metadata.quantized_by = quantized_by
     keys = {"general.type": string("model"), **values_of(metadata.set_gguf_meta_model)}
-    return keys | {"general.file_type": u32(FILE_TYPES[outtype]), "general.quantization_version": u32(2)}
+    return keys | {
+        "general.file_type": u32(FILE_TYPES[outtype]),
+        "general.quantization_version": u32(2),
+    }
 
 
 def file_name(metadata: Metadata, outtype: str) -> str:
-    """Return the file name by GGUF's convention: base name, size, fine-tune, version and type of the weights.
+    """Return the file name by GGUF's convention: base name, size, fine-tune, version and type of
+    the weights.
 
     https://github.com/ggml-org/ggml/blob/master/docs/gguf.md#gguf-naming-convention
     """
     import gguf
 
     name = gguf.naming_convention(
-        metadata.name, metadata.basename, metadata.finetune, metadata.version, metadata.size_label, outtype
+        metadata.name,
+        metadata.basename,
+        metadata.finetune,
+        metadata.version,
+        metadata.size_label,
+        outtype,
     )
     return f"{name}.gguf"

@@ -6,7 +6,18 @@ from statistics import NormalDist
 from typing import Any
 
 from ...errors import BadSource, UnsupportedBake
-from ...formats.gguf.header import BOOL, FLOAT32, INT32, UINT32, GgufValue, array, boolean, f32, string, u32
+from ...formats.gguf.header import (
+    BOOL,
+    FLOAT32,
+    INT32,
+    UINT32,
+    GgufValue,
+    array,
+    boolean,
+    f32,
+    string,
+    u32,
+)
 from ...models.config import STATES, kv_heads, text_part
 from ...models.family import Family, Gguf
 from ...models.layers import layer_kinds, layer_names, own_settings
@@ -23,44 +34,59 @@ def kv_heads_of_layers(sizes: ModelSizes, family: Family) -> GgufValue:
 
 def heads_of_layers(sizes: ModelSizes, family: Family) -> list[int]:
     """Return the heads of keys and values of each layer, 0 for a layer with a state."""
-    part, kinds = sizes.config, layer_kinds(sizes.config, family, sizes.layers)
+    part = sizes.config
+    kinds = layer_kinds(sizes.config, family, sizes.layers)
     names = layer_names(part, family, sizes.layers)
-    heads, settings = [], own_settings(part)
+    heads = []
+    settings = own_settings(part)
     for layer, (name, kind) in enumerate(zip(names, kinds, strict=True)):
         layer_heads = positive_int(settings.get(layer, {}), family.keys.kv_heads)
-        heads.append(0 if name in STATES else layer_heads or kv_heads(part, family, sizes.heads, kind))
+        heads.append(
+            0 if name in STATES else layer_heads or kv_heads(part, family, sizes.heads, kind)
+        )
     return heads
 
 
 def adjusted_feed_forward(sizes: ModelSizes, family: Family) -> GgufValue:
-    """LFM 2: two thirds of the configured size, times a factor, rounded up; unchanged where that is switched off."""
+    """LFM 2: two thirds of the configured size, times a factor, rounded up; unchanged where that is
+    switched off.
+    """
     part = sizes.config
     size = count(part, "block_ff_dim | intermediate_size")
     if part.get("block_auto_adjust_ff_dim", True):
         factor = number(part["block_ffn_dim_multiplier"], "block_ffn_dim_multiplier")
         unit = count(part, "block_multiple_of")
         if unit == 0:
-            raise BadSource("config.json has block_multiple_of = 0; write 1 for sizes that are not rounded")
+            raise BadSource(
+                "config.json has block_multiple_of = 0; write 1 for sizes that are not rounded"
+            )
         size = unit * -(-int(factor * int(2 * size / 3)) // unit)
     return u32(size)
 
 
 def feed_forward_of_layers(sizes: ModelSizes, family: Family) -> GgufValue:
-    """One size, or one per layer: Gemma 3n lists them, Gemma 4 may double it in layers with shared keys."""
+    """One size, or one per layer: Gemma 3n lists them, Gemma 4 may double it in layers with shared
+    keys.
+    """
     part = sizes.config
-    size, shared = part.get("intermediate_size"), count(part, "num_kv_shared_layers")
+    size = part.get("intermediate_size")
+    shared = count(part, "num_kv_shared_layers")
     if isinstance(size, list):
         return array(UINT32, [whole(entry, "intermediate_size") for entry in size])
     size = count(part, "intermediate_size")
     if not part.get("use_double_wide_mlp"):
         return u32(size)
-    return array(UINT32, [size * (1 + (layer >= sizes.layers - shared)) for layer in range(sizes.layers)])
+    return array(
+        UINT32, [size * (1 + (layer >= sizes.layers - shared)) for layer in range(sizes.layers)]
+    )
 
 
 def sparsity_scales(sizes: ModelSizes, family: Family) -> GgufValue:
-    """Gemma 3n: how many standard deviations an activation is above the mean in each layer, for its share of zeros.
+    """Gemma 3n: how many standard deviations an activation is above the mean in each layer, for its
+    share of zeros.
 
-    llama.cpp does not read the key (src/models/models.h). Raises UnsupportedBake for other shares than it computes.
+    llama.cpp does not read the key (src/models/models.h). Raises UnsupportedBake for other shares
+    than it computes.
     """
     computes = [0.95 if layer < 10 else 0.0 for layer in range(sizes.layers)]
     shares = sizes.config.get("activation_sparsity_pattern") or (
@@ -68,13 +94,22 @@ def sparsity_scales(sizes: ModelSizes, family: Family) -> GgufValue:
     )
     if shares != computes:
         setting = f"activation_sparsity_pattern = {shown(shares)}"
-        raise UnsupportedBake(setting, "GGUF as gemma3n", "llama.cpp computes 0.95 in ten layers", "keep safetensors")
-    return array(FLOAT32, [NormalDist().inv_cdf(share) if share else float("-inf") for share in computes])
+        raise UnsupportedBake(
+            setting, "GGUF as gemma3n", "llama.cpp computes 0.95 in ten layers", "keep safetensors"
+        )
+    return array(
+        FLOAT32, [NormalDist().inv_cdf(share) if share else float("-inf") for share in computes]
+    )
 
 
 COMPUTED: dict[str, Callable[[ModelSizes, Family], GgufValue]] = {
     function.__name__: function
-    for function in (kv_heads_of_layers, adjusted_feed_forward, feed_forward_of_layers, sparsity_scales)
+    for function in (
+        kv_heads_of_layers,
+        adjusted_feed_forward,
+        feed_forward_of_layers,
+        sparsity_scales,
+    )
 }
 """The functions that `computed` in the family files names."""
 SIZES = {
@@ -88,7 +123,8 @@ SIZES = {
 def sizes_of(config: Config, family: Family, spec: RopeSpec) -> ModelSizes:
     """Return the sizes of a model with an unscaled RoPE. config: the whole config.json.
 
-    Raises BadSource for keys that are absent, UnsupportedBake for families whose conversion is not known.
+    Raises BadSource for keys that are absent, UnsupportedBake for families whose conversion is not
+    known.
     """
     part = {**gguf_rules(family).defaults, **text_part(config, family)}
     heads = positive_int(part, family.keys.heads, family.defaults.heads)
@@ -97,12 +133,17 @@ def sizes_of(config: Config, family: Family, spec: RopeSpec) -> ModelSizes:
     return ModelSizes(part, heads, kv_heads(part, family, heads), spec.head_dim, len(spec.layers))
 
 
-def hparams(sizes: ModelSizes, family: Family, spec: RopeSpec, vocabulary: int) -> dict[str, GgufValue]:
-    """Return the keys of a GGUF architecture for a model, with its unscaled RoPE. vocabulary: rows of the embeddings.
+def hparams(
+    sizes: ModelSizes, family: Family, spec: RopeSpec, vocabulary: int
+) -> dict[str, GgufValue]:
+    """Return the keys of a GGUF architecture for a model, with its unscaled RoPE. vocabulary: rows
+    of the embeddings.
 
-    Raises BadSource for keys that are absent, UnsupportedBake for settings that llama.cpp has no key for.
+    Raises BadSource for keys that are absent, UnsupportedBake for settings that llama.cpp has no
+    key for.
     """
-    part, rules = sizes.config, gguf_rules(family)
+    part = sizes.config
+    rules = gguf_rules(family)
     _check(part, rules, spec)
     keys: dict[str, GgufValue] = {
         "context_length": u32(spec.original_context),
@@ -114,7 +155,11 @@ def hparams(sizes: ModelSizes, family: Family, spec: RopeSpec, vocabulary: int) 
         "rope.freq_base": f32(spec.rope_theta),
         "vocab_size": u32(vocabulary),
     }
-    keys |= {key: u32(count(part, name)) for key, name in SIZES.items() if key not in rules.u32 | rules.computed}
+    keys |= {
+        key: u32(count(part, name))
+        for key, name in SIZES.items()
+        if key not in rules.u32 | rules.computed
+    }
     keys |= _settings(part, rules)
     if sizes.prediction:
         keys["block_count"] = u32(sizes.layers + sizes.prediction)
@@ -125,7 +170,10 @@ def hparams(sizes: ModelSizes, family: Family, spec: RopeSpec, vocabulary: int) 
         keys["attention.sliding_window"] = u32(positive_int(part, ("sliding_window",)) or 0)
     names = layer_names(part, family, len(spec.layers)) if rules.layer_flags else ()
     names += ("",) * (sizes.prediction if names else 0)
-    keys |= {key: array(BOOL, [name == kind for name in names]) for key, kind in rules.layer_flags.items()}
+    keys |= {
+        key: array(BOOL, [name == kind for name in names])
+        for key, kind in rules.layer_flags.items()
+    }
     keys |= {key: COMPUTED[rule](sizes, family) for key, rule in rules.computed.items()}
     keys |= {key: _fixed(value) for key, value in rules.fixed.items()}
     arch = rules.arch
@@ -170,9 +218,13 @@ def _unsupported(setting: str, rules: Gguf, why: str) -> UnsupportedBake:
 
 
 def gguf_rules(family: Family) -> Gguf:
-    """Return the rules by which checkpoints of a family become GGUF. Raises UnsupportedBake without any."""
+    """Return the rules by which checkpoints of a family become GGUF. Raises UnsupportedBake without
+    any.
+    """
     if family.gguf is None:
-        repair = "keep safetensors" if family.no_gguf else "convert it with llama.cpp, then patch that"
+        repair = (
+            "keep safetensors" if family.no_gguf else "convert it with llama.cpp, then patch that"
+        )
         why = family.no_gguf or "its conversion is not known here"
         raise UnsupportedBake("GGUF output", family.display_name, why, repair)
     return family.gguf
@@ -180,19 +232,29 @@ def gguf_rules(family: Family) -> Gguf:
 
 def _check(part: Config, rules: Gguf, spec: RopeSpec) -> None:
     for need in rules.need:
-        if (need.below_layers and len(spec.layers) >= need.below_layers) or (need.when and not part.get(need.when)):
+        if (need.below_layers and len(spec.layers) >= need.below_layers) or (
+            need.when and not part.get(need.when)
+        ):
             continue
         value = _finite_or_not(part.get(need.key))
         if (need.default if value is None else value) != need.value:
-            raise _unsupported(f"{need.key} = {shown(value)}", rules, f"llama.cpp computes {need.value!r}")
+            raise _unsupported(
+                f"{need.key} = {shown(value)}", rules, f"llama.cpp computes {need.value!r}"
+            )
     act = {"swish": "silu"}.get(str(part.get(rules.act_key)), part.get(rules.act_key))
     if rules.act and act not in (None, *rules.act.split(" | ")):
-        raise _unsupported(f"{rules.act_key} = {shown(act)}", rules, f"llama.cpp computes {rules.act}")
+        raise _unsupported(
+            f"{rules.act_key} = {shown(act)}", rules, f"llama.cpp computes {rules.act}"
+        )
     if rules.tied and part.get("tie_word_embeddings") is False:
         raise _unsupported("tie_word_embeddings = false", rules, "llama.cpp uses the embeddings")
     if rules.scale_layers:
         large = len(spec.layers) == rules.scale_layers
-        width = count(part, "hidden_size") // count(part, "num_attention_heads") if large else spec.head_dim
+        width = (
+            count(part, "hidden_size") // count(part, "num_attention_heads")
+            if large
+            else spec.head_dim
+        )
         scalar = part.get("query_pre_attn_scalar", 256)
         if scalar != width:
             setting = f"query_pre_attn_scalar = {shown(scalar)}"
@@ -200,7 +262,9 @@ def _check(part: Config, rules: Gguf, spec: RopeSpec) -> None:
 
 
 def _finite_or_not(value: Any) -> Any:
-    """A value with infinities as numbers, which transformers 5 writes as {"__float__": "Infinity"}."""
+    """A value with infinities as numbers, which transformers 5 writes as {"__float__":
+    "Infinity"}.
+    """
     if isinstance(value, list):
         return [_finite_or_not(item) for item in value]
     return inf if value == {"__float__": "Infinity"} else value
@@ -212,19 +276,26 @@ def _window(part: Config, family: Family, spec: RopeSpec) -> dict[str, GgufValue
         return {}
     names = layer_names(part, family, len(spec.layers))
     pattern = [name == "sliding_attention" for name in names]
-    keys = {"attention.sliding_window": u32(size), "attention.sliding_window_pattern": array(BOOL, pattern)}
+    keys = {
+        "attention.sliding_window": u32(size),
+        "attention.sliding_window_pattern": array(BOOL, pattern),
+    }
     if spec.local_form is not None:
         keys["rope.freq_base_swa"] = f32(spec.local_form.theta)
     return keys
 
 
 def _temperature(part: Config, arch: str, spec: RopeSpec) -> dict[str, GgufValue]:
-    """The keys of Ministral 3's query scaling, whose length is the original context; empty for others."""
+    """The keys of Ministral 3's query scaling, whose length is the original context; empty for
+    others.
+    """
     rope = part.get("rope_parameters") or part.get("rope_scaling") or {}
     if arch != "mistral3" or not isinstance(rope, dict) or not rope.get("llama_4_scaling_beta"):
         return {}
     original = positive_int(rope, ("original_max_position_embeddings",)) or spec.original_context
     return {
-        f"{arch}.attention.temperature_scale": f32(number(rope["llama_4_scaling_beta"], "llama_4_scaling_beta")),
+        f"{arch}.attention.temperature_scale": f32(
+            number(rope["llama_4_scaling_beta"], "llama_4_scaling_beta")
+        ),
         f"{arch}.rope.scaling.original_context_length": u32(original),
     }

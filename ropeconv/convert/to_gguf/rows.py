@@ -16,13 +16,16 @@ from ...formats.gguf.header import BF16, F16, F32, MXFP4, TYPES
 from ...models.source import Source
 
 DTYPES = {"F32": F32, "F16": F16, "BF16": BF16, "MXFP4": MXFP4}
-"""ggml's number for each type of a checkpoint; MXFP4 is a pair of tensors there, blocks and scales."""
+"""ggml's number for each type of a checkpoint; MXFP4 is a pair of tensors there, blocks and
+scales.
+"""
 NIBBLES = 16  # bytes of a block of MXFP4 in a checkpoint, without its scale
 
 
 @dataclass(frozen=True)
 class ShardWeights:
-    """A safetensors file of a checkpoint, which is fetched, or converted, when its numbers are read.
+    """A safetensors file of a checkpoint, which is fetched, or converted, when its numbers are
+    read.
 
     source: None for a file whose header is all that is known.
     """
@@ -41,11 +44,13 @@ class ShardWeights:
         assert self.source is not None, self.name
         return self.source.read(self.name, start, stop)
 
-    def numbers(self, dtype: str, start: int, count: int, sparse: bool = False) -> NDArray[np.generic]:
+    def numbers(
+        self, dtype: str, start: int, count: int, sparse: bool = False
+    ) -> NDArray[np.generic]:
         """Return `count` numbers of a numpy dtype from the byte `start` on.
 
-        sparse: few of them are needed, so that a local file is mapped and not read. Raises BadSource where it was cut
-        off.
+        sparse: few of them are needed, so that a local file is mapped and not read. Raises
+        BadSource where it was cut off.
         """
         kind = np.dtype(dtype)
         if self.path is None:
@@ -61,9 +66,10 @@ class ShardWeights:
 class Rows:
     """Rows of numbers in a safetensors file.
 
-    start: the first byte. columns: numbers per row. stride: from one row to the next, in numbers. apart: from one
-    number of a row to the next. scales: the first byte of the scales of MXFP4, one per block. factors: the numbers are
-    multiplied by them one after the other in float32. zeros: they are all 0, and nothing is read.
+    start: the first byte. columns: numbers per row. stride: from one row to the next, in numbers.
+    apart: from one number of a row to the next. scales: the first byte of the scales of MXFP4, one
+    per block. factors: the numbers are multiplied by them one after the other in float32. zeros:
+    they are all 0, and nothing is read.
     """
 
     file: ShardWeights
@@ -110,17 +116,20 @@ class Rows:
 
     def transposed(self) -> Rows:
         """Return the columns as rows."""
-        return replace(self, rows=self.columns, columns=self.rows, stride=self.apart, apart=self.stride)
+        return replace(
+            self, rows=self.columns, columns=self.rows, stride=self.apart, apart=self.stride
+        )
 
 
 @dataclass(frozen=True)
 class StoredRows:
     """A tensor of the checkpoint, a result of conversions, or a tensor of the output.
 
-    shape: as in safetensors, slowest dimension first. parts: its rows, in order. interleave: rows per head whose pairs
-    are reordered from (i, i + d/2) to (2i, 2i + 1), 0 for none. values: name of a function in VALUES, or empty. tiles:
-    groups of columns, and the blocks of each, which are reordered from (group, block) to (block, group). type: ggml's
-    number, in the output. data: its bytes there, where it has no parts.
+    shape: as in safetensors, slowest dimension first. parts: its rows, in order. interleave: rows
+    per head whose pairs are reordered from (i, i + d/2) to (2i, 2i + 1), 0 for none. values: name
+    of a function in VALUES, or empty. tiles: groups of columns, and the blocks of each, which are
+    reordered from (group, block) to (block, group). type: ggml's number, in the output. data: its
+    bytes there, where it has no parts.
     """
 
     name: str
@@ -153,7 +162,11 @@ class StoredRows:
         if len(self.shape) < 2:
             return [part.flat() for part in self.parts]
         height = self.shape[-2]
-        return [part.part(first, height) for part in self.parts for first in range(0, part.rows, height or 1)]
+        return [
+            part.part(first, height)
+            for part in self.parts
+            for first in range(0, part.rows, height or 1)
+        ]
 
 
 VALUES: dict[str, Callable[[NDArray[np.float32]], NDArray[np.float32]]] = {

@@ -1,4 +1,6 @@
-"""The tensors of a GGUF file from those of a checkpoint: names, shapes, types, and the order of their rows."""
+"""The tensors of a GGUF file from those of a checkpoint: names, shapes, types, and the order of
+their rows.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,16 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from ...errors import BadSource, UnsupportedBake
-from ...formats.gguf.header import DEFAULT_ALIGNMENT, F16, F32, MXFP4, Q8_0, TYPES, TensorInfo, padded
+from ...formats.gguf.header import (
+    DEFAULT_ALIGNMENT,
+    F16,
+    F32,
+    MXFP4,
+    Q8_0,
+    TYPES,
+    TensorInfo,
+    padded,
+)
 from ...formats.safetensors import Header, Tensor
 from ...models.family import Gguf
 from .conversions import ModelSizes, as_layer, convert, gguf_name, predicts
@@ -30,23 +41,31 @@ OUTPUTS = ("lm_head.weight", "embed_out.weight")
 def out_tensors(
     headers: Iterable[tuple[ShardWeights, Header]], rules: Gguf, sizes: ModelSizes, type: int
 ) -> list[StoredRows]:
-    """Return the tensors of a GGUF file, in the order of the checkpoint's files. type: ggml's number for matrices.
+    """Return the tensors of a GGUF file, in the order of the checkpoint's files. type: ggml's
+    number for matrices.
 
-    Raises BadSource for tensors of unknown names and shapes, UnsupportedBake for dtypes that are not 16 or 32 bit
-    floats.
+    Raises BadSource for tensors of unknown names and shapes, UnsupportedBake for dtypes that are
+    not 16 or 32 bit floats.
     """
     names = gguf_names(rules.arch, sizes.layers + sizes.prediction)
     tensors = _joined(_stored(headers, rules, sizes), rules)
     if rules.copy_output and not any(tensor.name in OUTPUTS for tensor in tensors):
-        tensors += [replace(tensor, name="lm_head.weight") for tensor in tensors if tensor.name.endswith(EMBEDDINGS)]
+        tensors += [
+            replace(tensor, name="lm_head.weight")
+            for tensor in tensors
+            if tensor.name.endswith(EMBEDDINGS)
+        ]
     return [_out(tensor, names, rules, type) for tensor in convert(tensors, rules.convert, sizes)]
 
 
 def infos(tensors: Iterable[StoredRows]) -> dict[str, TensorInfo]:
     """Return the entries of tensors in a header by name, with offsets without gaps."""
-    entries, offset = {}, 0
+    entries = {}
+    offset = 0
     for tensor in tensors:
-        entries[tensor.name] = TensorInfo(tensor.name, tensor.gguf_shape, tensor.type, offset, tensor.size)
+        entries[tensor.name] = TensorInfo(
+            tensor.name, tensor.gguf_shape, tensor.type, offset, tensor.size
+        )
         offset += padded(tensor.size, DEFAULT_ALIGNMENT)
     return entries
 
@@ -56,7 +75,9 @@ def plain_name(name: str) -> str:
     return name.replace("model.language_model.", "model.").removeprefix("language_model.")
 
 
-def _stored(headers: Iterable[tuple[ShardWeights, Header]], rules: Gguf, sizes: ModelSizes) -> list[StoredRows]:
+def _stored(
+    headers: Iterable[tuple[ShardWeights, Header]], rules: Gguf, sizes: ModelSizes
+) -> list[StoredRows]:
     without_output = rules.tied or sizes.config.get("tie_word_embeddings") is True
     unwanted = re.compile(rules.skip) if rules.skip else None
     tensors = []
@@ -67,23 +88,35 @@ def _stored(headers: Iterable[tuple[ShardWeights, Header]], rules: Gguf, sizes: 
                 continue
             if UNUSED.search(name) or (unwanted and unwanted.search(name)):
                 continue
-            if (without_output and name in OUTPUTS) or (name.endswith("_scales") and tensor.dtype == "U8"):
+            if (without_output and name in OUTPUTS) or (
+                name.endswith("_scales") and tensor.dtype == "U8"
+            ):
                 continue
             tensors.append(_read(file, header, tensor, name))
     return tensors
 
 
 def _read(file: ShardWeights, header: Header, tensor: Tensor, name: str) -> StoredRows:
-    start, shape, dtype = header.data_start + tensor.start, tensor.shape, tensor.dtype
+    start = header.data_start + tensor.start
+    shape = tensor.shape
+    dtype = tensor.dtype
     scales = header.tensors.get(tensor.name.removesuffix("_blocks") + "_scales")
     if dtype == "U8" and name.endswith("_blocks") and scales is not None and scales.dtype == "U8":
-        dtype, shape = "MXFP4", (*shape[:-2], shape[-2] * TYPES[MXFP4].block)
+        dtype = "MXFP4"
+        shape = (*shape[:-2], shape[-2] * TYPES[MXFP4].block)
     if dtype not in DTYPES:
-        why = "only F32, F16 and BF16 are converted, and MXFP4 whose blocks and scales are in one file"
-        raise UnsupportedBake(f"{tensor.name} in {tensor.dtype}", "GGUF", why, "dequantise it first")
+        why = (
+            "only F32, F16 and BF16 are converted, and MXFP4 whose blocks and scales are in one"
+            " file"
+        )
+        raise UnsupportedBake(
+            f"{tensor.name} in {tensor.dtype}", "GGUF", why, "dequantise it first"
+        )
     columns = shape[-1] if shape else 1
     place = header.data_start + scales.start if scales is not None and dtype == "MXFP4" else 0
-    rows = Rows(file, dtype, start, prod(shape) // columns if columns else 0, columns, columns, scales=place)
+    rows = Rows(
+        file, dtype, start, prod(shape) // columns if columns else 0, columns, columns, scales=place
+    )
     return StoredRows(name, shape, (rows,))
 
 
@@ -110,7 +143,9 @@ def _stacked(name: str, group: list[tuple[int, StoredRows]]) -> StoredRows:
     if number < 0:
         return first
     if any(tensor.shape != first.shape for _, tensor in group):
-        raise BadSource(f"the numbered tensors of {name} differ in shape; download the checkpoint again")
+        raise BadSource(
+            f"the numbered tensors of {name} differ in shape; download the checkpoint again"
+        )
     parts = tuple(part for _, tensor in group for part in tensor.parts)
     return StoredRows(name, (len(group), *first.shape), parts)
 
@@ -127,15 +162,22 @@ def gguf_names(arch: str, layers: int) -> TensorNameMap:
 
 
 def _out(tensor: StoredRows, names: TensorNameMap, rules: Gguf, type: int) -> StoredRows:
-    target = names.get_name(key=tensor.name, try_suffixes=(".weight", ".bias", ".scale")) or gguf_name(tensor.name)
+    target = names.get_name(
+        key=tensor.name, try_suffixes=(".weight", ".bias", ".scale")
+    ) or gguf_name(tensor.name)
     if target is None:
         raise BadSource(
-            f"{tensor.name} has no name in GGUF's {rules.arch}; is it a checkpoint of another architecture?"
+            f"{tensor.name} has no name in GGUF's {rules.arch}; is it a checkpoint of another"
+            " architecture?"
         )
-    always_f32 = general_name(target) in demands()[rules.arch].float32 or target.endswith("_norm.weight")
+    always_f32 = general_name(target) in demands()[rules.arch].float32 or target.endswith(
+        "_norm.weight"
+    )
     if tensor.parts[0].dtype == "MXFP4":
         type = MXFP4
-    elif len(tensor.shape) <= 1 or always_f32 or not target.endswith(".weight"):  # as llama.cpp's converter chooses
+    elif (
+        len(tensor.shape) <= 1 or always_f32 or not target.endswith(".weight")
+    ):  # as llama.cpp's converter chooses
         type = F32
     elif type == Q8_0 and tensor.shape[-1] % TYPES[Q8_0].block:
         type = F16

@@ -13,7 +13,18 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ...errors import BadSource, UsageError
-from ...formats.gguf.header import ARRAY, FLOAT32, FORMATS, INT32, STRING, GgufValue, array, boolean, string, strings
+from ...formats.gguf.header import (
+    ARRAY,
+    FLOAT32,
+    FORMATS,
+    INT32,
+    STRING,
+    GgufValue,
+    array,
+    boolean,
+    string,
+    strings,
+)
 from ...formats.package_data import package_data
 from ...rope.errors import shown
 from .vocabulary import (
@@ -49,7 +60,9 @@ class Pre(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PreTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The schema of pre.toml. names: all pre-tokenizers of llama.cpp. pre: those that are recognised."""
+    """The schema of pre.toml. names: all pre-tokenizers of llama.cpp. pre: those that are
+    recognised.
+    """
 
     names: tuple[str, ...]
     pre: tuple[Pre, ...]
@@ -62,35 +75,41 @@ def pre_table() -> PreTable:
 
 
 def recognise(tokenizer: TokenizerJson, names: dict[str, str]) -> str:
-    """Return the value of tokenizer.ggml.pre for a tokenizer.json. names: other names that the family uses.
+    """Return the value of tokenizer.ggml.pre for a tokenizer.json. names: other names that the
+    family uses.
 
-    Raises BadSource where no known pre-tokenizer splits text in the same way. `ignore_merges` (words are searched
-    before they are merged) does not matter where merging makes every token of the vocabulary from its own text, as in
-    gpt-oss.
+    Raises BadSource where no known pre-tokenizer splits text in the same way. `ignore_merges`
+    (words are searched before they are merged) does not matter where merging makes every token of
+    the vocabulary from its own text, as in gpt-oss.
     """
-    own_steps, ignore_merges = steps(tokenizer.pre_tokenizer), bool(tokenizer.kind.ignore_merges)
+    own_steps = steps(tokenizer.pre_tokenizer)
+    ignore_merges = bool(tokenizer.kind.ignore_merges)
     same = sorted(
-        (pre for pre in pre_table().pre if pre.steps == own_steps), key=lambda pre: pre.ignore_merges != ignore_merges
+        (pre for pre in pre_table().pre if pre.steps == own_steps),
+        key=lambda pre: pre.ignore_merges != ignore_merges,
     )
     if not same:
         raise BadSource(
-            "tokenizer.json splits text by a pre-tokenizer that is not in the table "
-            f"({shown('; '.join(own_steps or ('nothing',)))}), and a guess would change the tokens; if you know its "
-            "name in llama.cpp, pass --pre NAME"
+            "tokenizer.json splits text by a pre-tokenizer that is not in the table"
+            f" ({shown('; '.join(own_steps or ('nothing',)))}), and a guess would change the"
+            " tokens; if you know its name in llama.cpp, pass --pre NAME"
         )
     name = names.get(same[0].name, same[0].name)
     if same[0].ignore_merges == ignore_merges or merges_make_every_token(tokenizer.bpe):
         return name
-    stated, usual = str(ignore_merges).lower(), str(not ignore_merges).lower()
+    stated = str(ignore_merges).lower()
+    usual = str(not ignore_merges).lower()
     raise BadSource(
-        f"tokenizer.json splits text as llama.cpp's {name}, and has ignore_merges = {stated}, where {name} has "
-        f"{usual}: words that are one token, which merging does not make, would become other tokens; pass --pre {name} "
-        "to convert it anyway"
+        f"tokenizer.json splits text as llama.cpp's {name}, and has ignore_merges = {stated}, where"
+        f" {name} has {usual}: words that are one token, which merging does not make, would become"
+        f" other tokens; pass --pre {name} to convert it anyway"
     )
 
 
 def merges_make_every_token(bpe: Bpe) -> bool:
-    """Return whether merging the letters of every token of a vocabulary gives that token; False beyond `MOST_STEPS`."""
+    """Return whether merging the letters of every token of a vocabulary gives that token; False
+    beyond `MOST_STEPS`.
+    """
     if sum(len(text) ** 2 for text in bpe.vocab) > MOST_STEPS:
         return False
     ranks: dict[tuple[str, ...], int] = {}
@@ -100,8 +119,11 @@ def merges_make_every_token(bpe: Bpe) -> bool:
 
 
 def _merged(text: str, ranks: dict[tuple[str, ...], int]) -> bool:
-    """Whether byte-pair encoding, the best pair first and the first of equal ones, ends with the whole text."""
-    parts, last = list(text), len(ranks)
+    """Whether byte-pair encoding, the best pair first and the first of equal ones, ends with the
+    whole text.
+    """
+    parts = list(text)
+    last = len(ranks)
     while len(parts) > 1:
         pair_ranks = [ranks.get(pair, last) for pair in pairwise(parts)]
         best = min(pair_ranks)
@@ -113,10 +135,13 @@ def _merged(text: str, ranks: dict[tuple[str, ...], int]) -> bool:
 
 
 def steps(pre_tokenizer: PreTokenizer | None) -> tuple[str, ...] | None:
-    """Return the steps of a pre-tokenizer in the words of pre.toml; None for a step that pre.toml does not have."""
+    """Return the steps of a pre-tokenizer in the words of pre.toml; None for a step that pre.toml
+    does not have.
+    """
     if pre_tokenizer is None:
         return None
-    kind, pattern = pre_tokenizer.type, pre_tokenizer.pattern
+    kind = pre_tokenizer.type
+    pattern = pre_tokenizer.pattern
     if kind == "Sequence":
         inner = [steps(step) for step in pre_tokenizer.pretokenizers]
         return None if None in inner else tuple(step for part in inner if part for step in part)
@@ -133,16 +158,22 @@ def steps(pre_tokenizer: PreTokenizer | None) -> tuple[str, ...] | None:
     return None
 
 
-def tokenizer_keys(folder: Path, vocabulary: int, names: dict[str, str], pre: str = "") -> dict[str, GgufValue]:
+def tokenizer_keys(
+    folder: Path, vocabulary: int, names: dict[str, str], pre: str = ""
+) -> dict[str, GgufValue]:
     """Return the keys of the tokenizer in a folder.
 
-    vocabulary: rows of the embeddings. names: other names that the family uses for pre-tokenizers. pre:
-    tokenizer.ggml.pre from the user, or empty. Raises BadSource where there is no tokenizer, or one that llama.cpp does
-    not support, UsageError for an unknown `pre`.
+    vocabulary: rows of the embeddings. names: other names that the family uses for pre-tokenizers.
+    pre: tokenizer.ggml.pre from the user, or empty. Raises BadSource where there is no tokenizer,
+    or one that llama.cpp does not support, UsageError for an unknown `pre`.
     """
     if pre and pre not in (known := pre_table().names):
-        raise UsageError(f"--pre {shown(pre)} is not a pre-tokenizer of llama.cpp; choose one of: {', '.join(known)}")
-    model, data = folder / "tokenizer.model", read(folder / "tokenizer.json", TokenizerJson)
+        raise UsageError(
+            f"--pre {shown(pre)} is not a pre-tokenizer of llama.cpp; choose one of:"
+            f" {', '.join(known)}"
+        )
+    model = folder / "tokenizer.model"
+    data = read(folder / "tokenizer.json", TokenizerJson)
     pieces = from_model(model, vocabulary) if model.is_file() else None
     if pieces is None and data is not None and data.kind.byte_fallback:
         pieces = from_json(data, vocabulary)
@@ -160,10 +191,13 @@ def tokenizer_keys(folder: Path, vocabulary: int, names: dict[str, str], pre: st
         return keys | _special(folder, vocabulary, merges=False)
     if data is None:
         raise BadSource(
-            "there is neither tokenizer.json nor a SentencePiece tokenizer.model here; fetch the tokenizer too"
+            "there is neither tokenizer.json nor a SentencePiece tokenizer.model here; fetch the"
+            " tokenizer too"
         )
     if data.kind.type != "BPE":
-        raise BadSource(f"tokenizer.json has a {data.kind.type} model, and only BPE is converted to GGUF")
+        raise BadSource(
+            f"tokenizer.json has a {data.kind.type} model, and only BPE is converted to GGUF"
+        )
     check_normalizer(data.normalizer, COMPOSED)
     name = pre or recognise(data, names)
     tokens = Vocabulary.unused(vocabulary)
@@ -180,7 +214,9 @@ def tokenizer_keys(folder: Path, vocabulary: int, names: dict[str, str], pre: st
 
 
 def values_of(fill: Callable[[GGUFWriter], None]) -> dict[str, GgufValue]:
-    """Return the keys that `fill` adds to a gguf.GGUFWriter, without the architecture that every writer starts with."""
+    """Return the keys that `fill` adds to a gguf.GGUFWriter, without the architecture that every
+    writer starts with.
+    """
     import gguf
 
     writer = gguf.GGUFWriter(None, "llama")
@@ -193,21 +229,30 @@ def values_of(fill: Callable[[GGUFWriter], None]) -> dict[str, GgufValue]:
 def _value(entry: GGUFValue) -> GgufValue:
     import gguf
 
-    kind, value = int(entry.type), entry.value
+    kind = int(entry.type)
+    value = entry.value
     if kind == STRING:
         return string(value)
     if kind != ARRAY:
         return GgufValue(kind, struct.pack("<" + FORMATS[kind], value))
-    element = int(entry.sub_type if entry.sub_type is not None else gguf.GGUFValueType.get_type(value[0]))
+    element = int(
+        entry.sub_type if entry.sub_type is not None else gguf.GGUFValueType.get_type(value[0])
+    )
     if element == STRING:
         return strings([item if isinstance(item, bytes) else str(item).encode() for item in value])
     return array(element, value)
 
 
 def composes_characters(folder: Path, keys: dict[str, GgufValue]) -> bool:
-    """Return whether the byte-level tokenizer in a folder composes characters (NFC), which llama.cpp does not do."""
+    """Return whether the byte-level tokenizer in a folder composes characters (NFC), which
+    llama.cpp does not do.
+    """
     data = read(folder / "tokenizer.json", TokenizerJson)
-    return data is not None and keys["tokenizer.ggml.model"].decode() == "gpt2" and composes(data.normalizer)
+    return (
+        data is not None
+        and keys["tokenizer.ggml.model"].decode() == "gpt2"
+        and composes(data.normalizer)
+    )
 
 
 def _added(folder: Path, data: TokenizerJson | None) -> list[AddedToken]:
@@ -219,7 +264,9 @@ def _added(folder: Path, data: TokenizerJson | None) -> list[AddedToken]:
 
 
 def _special(folder: Path, vocabulary: int, merges: bool) -> dict[str, GgufValue]:
-    """The keys that gguf-py makes: merges, ids of special tokens, whether bos and eos are added, the chat template."""
+    """The keys that gguf-py makes: merges, ids of special tokens, whether bos and eos are added,
+    the chat template.
+    """
     import gguf
 
     logging.getLogger("gguf").setLevel(logging.CRITICAL)
@@ -229,8 +276,9 @@ def _special(folder: Path, vocabulary: int, merges: bool) -> dict[str, GgufValue
             gguf.SpecialVocab(folder, merges, n_vocab=vocabulary).add_to_gguf(writer, quiet=True)
         except Exception as problem:  # from gguf-py, which does not check the types of its input
             raise BadSource(
-                f"gguf-py cannot read the special tokens ({type(problem).__name__}: {shown(str(problem))}); correct "
-                "tokenizer_config.json, tokenizer.json or config.json"
+                f"gguf-py cannot read the special tokens ({type(problem).__name__}:"
+                f" {shown(str(problem))}); correct tokenizer_config.json, tokenizer.json or"
+                " config.json"
             ) from None
 
     return values_of(fill)

@@ -1,4 +1,6 @@
-"""The files of a tokenizer, and a vocabulary as in GGUF, with text, kind and score of every token."""
+"""The files of a tokenizer, and a vocabulary as in GGUF, with text, kind and score of every
+token.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from ...rope.errors import counted, shown
 
 T = TypeVar("T")
 MOST_OBJECTS = 300_000_000
-"""Approximate bytes of a tokenizer's strings and lists in memory. That of Gemma 3 takes 160 million."""
+"""Approximate bytes of a tokenizer's strings and lists in memory. That of Gemma 3 takes 160
+million.
+"""
 
 Id = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
 Merge = str | tuple[str, str]
@@ -110,7 +114,9 @@ class TokenizerConfig(msgspec.Struct, frozen=True):
 
 
 def read(path: Path, kind: type[T]) -> T | None:
-    """Return a file as a typed value; None where it is absent. Raises BadSource where it is too large or wrong."""
+    """Return a file as a typed value; None where it is absent. Raises BadSource where it is too
+    large or wrong.
+    """
     if not path.is_file():
         return None
     return decoded(read_bytes(path, path.name), kind, path.name)
@@ -118,13 +124,17 @@ def read(path: Path, kind: type[T]) -> T | None:
 
 def decoded(data: bytes, kind: type[T], name: str) -> T:
     """Return JSON as a typed value. Raises BadSource where it is not of this type."""
-    objects = 40 * data.count(b'"') + 64 * (data.count(b"[") + data.count(b"{")) + 16 * data.count(b",")
+    objects = (
+        40 * data.count(b'"') + 64 * (data.count(b"[") + data.count(b"{")) + 16 * data.count(b",")
+    )
     if objects > MOST_OBJECTS:
         raise BadSource(f"{name} has more entries than any tokenizer; {TOO_MANY}")
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
-        raise BadSource(f"{name} is not as tokenizers writes it ({problem}); download it again") from None
+        raise BadSource(
+            f"{name} is not as tokenizers writes it ({problem}); download it again"
+        ) from None
 
 
 SPACE = "▁"
@@ -157,24 +167,34 @@ class Vocabulary:
         return cls(texts, [TokenKind.UNUSED] * count, [-10000.0] * count)
 
     def put(self, index: int, text: str, kind: TokenKind, score: float = 0.0) -> None:
-        """Set the text, kind and score of a token. Raises BadSource for an id without a row in the embeddings."""
+        """Set the text, kind and score of a token. Raises BadSource for an id without a row in the
+        embeddings.
+        """
         if not 0 <= index < len(self.texts):
             raise BadSource(
                 f"the tokenizer has a token {index} ({shown(text)}), and the embeddings have "
                 f"{counted(len(self.texts), 'row')}; give the tokenizer of this model"
             )
-        self.texts[index], self.kinds[index], self.scores[index] = text.encode("utf-8", "replace"), kind, score
+        self.texts[index], self.kinds[index], self.scores[index] = (
+            text.encode("utf-8", "replace"),
+            kind,
+            score,
+        )
 
     def add(self, added: list[AddedToken]) -> None:
-        """Set tokens that were added to a vocabulary; special ones, and ones spelled <|...|>, become control tokens.
+        """Set tokens that were added to a vocabulary; special ones, and ones spelled <|...|>,
+        become control tokens.
 
-        llama.cpp searches for the others in the original text, so SentencePiece's U+2581 is a space in them
-        (https://github.com/ggml-org/llama.cpp/pull/8228). Raises BadSource for one without an id, and as `put`.
+        llama.cpp searches for the others in the original text, so SentencePiece's U+2581 is a space
+        in them (https://github.com/ggml-org/llama.cpp/pull/8228). Raises BadSource for one without
+        an id, and as `put`.
         """
         for entry in added:
             text, index = entry.content, entry.id
             if index is None:
-                raise BadSource(f"the added token {shown(text)} has no id; download tokenizer.json again")
+                raise BadSource(
+                    f"the added token {shown(text)} has no id; download tokenizer.json again"
+                )
             if index < len(self.texts) and self.kinds[index] in (TokenKind.UNKNOWN, TokenKind.BYTE):
                 continue
             control = entry.special or re.fullmatch(r"<[|\uff5c].*[|\uff5c]>", text)
@@ -185,9 +205,14 @@ class Vocabulary:
 
 
 COMPOSED = frozenset([Normalizer("NFC")])
-"""Composes characters. llama.cpp does not, which changes tokens of decomposed text only; Qwen 2 and 3 have it."""
+"""Composes characters. llama.cpp does not, which changes tokens of decomposed text only; Qwen 2 and
+3 have it.
+"""
 SPACES = frozenset(
-    [Normalizer("Prepend", prepend=SPACE), Normalizer("Replace", pattern=Pattern(String=" "), content=SPACE)]
+    [
+        Normalizer("Prepend", prepend=SPACE),
+        Normalizer("Replace", pattern=Pattern(String=" "), content=SPACE),
+    ]
 )
 """Normalizers that llama.cpp's SentencePiece tokenizer applies anyway."""
 
@@ -198,37 +223,50 @@ def composes(normalizer: Normalizer | None) -> bool:
 
 
 def check_normalizer(normalizer: Normalizer | None, known: frozenset[Normalizer]) -> None:
-    """Raises BadSource for a normalizer with a step that is not among the known ones: its tokens would differ."""
+    """Raises BadSource for a normalizer with a step that is not among the known ones: its tokens
+    would differ.
+    """
     for step in normalizer.steps if normalizer else ():
         if step not in known:
             raise BadSource(
-                f"tokenizer.json normalizes text by {shown(step.type)}, which llama.cpp does not do, so its tokens "
-                "would differ; export to safetensors, or remove that normalizer if the model was trained without it"
+                f"tokenizer.json normalizes text by {shown(step.type)}, which llama.cpp does not"
+                " do, so its tokens would differ; export to safetensors, or remove that normalizer"
+                " if the model was trained without it"
             )
 
 
 def from_model(path: Path, vocabulary: int) -> tuple[Vocabulary, bool] | None:
-    """Return the tokens of a tokenizer.model, and whether it puts a space before the text; None for other formats.
+    """Return the tokens of a tokenizer.model, and whether it puts a space before the text; None for
+    other formats.
 
-    Raises BadSource where it has more tokens than the `vocabulary` rows of the embeddings, is too long, or splits text
-    in a way that llama.cpp does not.
+    Raises BadSource where it has more tokens than the `vocabulary` rows of the embeddings, is too
+    long, or splits text in a way that llama.cpp does not.
     """
     from sentencepiece import SentencePieceProcessor
 
-    content, processor = read_bytes(path, path.name), SentencePieceProcessor()
+    content = read_bytes(path, path.name)
+    processor = SentencePieceProcessor()
     try:
         processor.LoadFromSerializedProto(content)
-    except (RuntimeError, OSError, UnicodeError):  # the last where the message of an error is not UTF-8
+    except (
+        RuntimeError,
+        OSError,
+        UnicodeError,
+    ):  # the last where the message of an error is not UTF-8
         return None  # Llama 3 has a table of tiktoken under this name
     _check_model(content)
     tokens = Vocabulary.unused(vocabulary)
     kinds = {
-        TokenKind.UNKNOWN: processor.IsUnknown, TokenKind.CONTROL: processor.IsControl,
-        TokenKind.UNUSED: processor.IsUnused, TokenKind.BYTE: processor.IsByte,
-    }  # fmt: skip
+        TokenKind.UNKNOWN: processor.IsUnknown,
+        TokenKind.CONTROL: processor.IsControl,
+        TokenKind.UNUSED: processor.IsUnused,
+        TokenKind.BYTE: processor.IsByte,
+    }
     try:
         for index in range(processor.vocab_size()):
-            kind = next((kind for kind, applies in kinds.items() if applies(index)), TokenKind.NORMAL)
+            kind = next(
+                (kind for kind, applies in kinds.items() if applies(index)), TokenKind.NORMAL
+            )
             tokens.put(index, processor.IdToPiece(index), kind, processor.GetScore(index))
     except UnicodeError:
         raise BadSource(f"{path.name} has a piece that is not UTF-8; download it again") from None
@@ -242,25 +280,36 @@ def _check_model(content: bytes) -> None:
     model = ModelProto.FromString(content)
     if model.trainer_spec.model_type != TrainerSpec.BPE:
         kind = TrainerSpec.ModelType.Name(model.trainer_spec.model_type).lower()
-        raise BadSource(f"tokenizer.model is a SentencePiece {kind} model, and only BPE is converted to GGUF")
+        raise BadSource(
+            f"tokenizer.model is a SentencePiece {kind} model, and only BPE is converted to GGUF"
+        )
     rules = model.normalizer_spec
     if rules.precompiled_charsmap or rules.remove_extra_whitespaces:
-        step = "removes extra spaces" if not rules.precompiled_charsmap else f"normalizes text by {shown(rules.name)}"
-        raise BadSource(f"tokenizer.model {step}, which llama.cpp does not do, so its tokens would differ")
+        step = (
+            "removes extra spaces"
+            if not rules.precompiled_charsmap
+            else f"normalizes text by {shown(rules.name)}"
+        )
+        raise BadSource(
+            f"tokenizer.model {step}, which llama.cpp does not do, so its tokens would differ"
+        )
 
 
 def from_json(data: TokenizerJson, vocabulary: int) -> tuple[Vocabulary, bool]:
-    """Return the tokens of a tokenizer.json with byte fallback, and whether it puts a space before the text.
+    """Return the tokens of a tokenizer.json with byte fallback, and whether it puts a space before
+    the text.
 
-    llama.cpp joins the pair whose result has the highest score, so a token's score is minus the rank of its first
-    merge. Raises BadSource where spaces are not written as in SentencePiece, and for normalizers that llama.cpp does
-    not have.
+    llama.cpp joins the pair whose result has the highest score, so a token's score is minus the
+    rank of its first merge. Raises BadSource where spaces are not written as in SentencePiece, and
+    for normalizers that llama.cpp does not have.
     """
-    model, normalizer = data.bpe, data.normalizer or Normalizer("Sequence")
+    model = data.bpe
+    normalizer = data.normalizer or Normalizer("Sequence")
     check_normalizer(normalizer, SPACES)
     if not any(SPACE in text for text in model.vocab):
         raise BadSource(
-            "tokenizer.json has byte fallback without SentencePiece's spaces; this mixture is not converted"
+            "tokenizer.json has byte fallback without SentencePiece's spaces; this mixture is not"
+            " converted"
         )
     ranks: dict[str, int] = {}
     for rank, merge in enumerate(model.merges):
@@ -272,5 +321,6 @@ def from_json(data: TokenizerJson, vocabulary: int) -> tuple[Vocabulary, bool]:
         if text == model.unk_token:
             kind = TokenKind.UNKNOWN
         tokens.put(index, text, kind, -float(ranks[text]) if text in ranks else -float(len(ranks)))
-    prepends, cutter = any(step.type == "Prepend" for step in normalizer.steps), data.pre_tokenizer or PreTokenizer()
+    prepends = any(step.type == "Prepend" for step in normalizer.steps)
+    cutter = data.pre_tokenizer or PreTokenizer()
     return tokens, prepends or (cutter.type == "Metaspace" and cutter.prepend_scheme != "never")

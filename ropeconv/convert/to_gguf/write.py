@@ -1,7 +1,8 @@
-"""Writes converted tensors by threads: ranges that the kernel copies where bytes do not change, else pieces.
+"""Writes converted tensors by threads: ranges that the kernel copies where bytes do not change,
+else pieces.
 
-Each piece is read, converted and written at its place by one thread, so that memory holds only the current pieces, in
-any order.
+Each piece is read, converted and written at its place by one thread, so that memory holds only the
+current pieces, in any order.
 """
 
 import re
@@ -33,16 +34,26 @@ Task = Callable[[], int]
 
 
 def write_tensors(
-    target: Path, start: int, tensors: list[StoredRows], infos: dict[str, TensorInfo], advance: Advance
+    target: Path,
+    start: int,
+    tensors: list[StoredRows],
+    infos: dict[str, TensorInfo],
+    advance: Advance,
 ) -> None:
     """Write all tensors into a GGUF file that has its header, from the byte `start` on.
 
-    infos: the offsets of the tensors. advance: always called in this thread. Raises OSError, and BadSource where a file
-    of the checkpoint was cut off; all threads end then.
+    infos: the offsets of the tensors. advance: always called in this thread. Raises OSError, and
+    BadSource where a file of the checkpoint was cut off; all threads end then.
     """
     with target.open("r+b") as writer:
-        writer.truncate(start + max((info.offset + info.size for info in infos.values()), default=0))
-        tasks = (task for tensor in tensors for task in _tasks(tensor, start + infos[tensor.name].offset, writer))
+        writer.truncate(
+            start + max((info.offset + info.size for info in infos.values()), default=0)
+        )
+        tasks = (
+            task
+            for tensor in tensors
+            for task in _tasks(tensor, start + infos[tensor.name].offset, writer)
+        )
         pool = ThreadPoolExecutor(threads())
         try:
             running = {pool.submit(task) for task in islice(tasks, 2 * threads())}
@@ -70,13 +81,20 @@ def _tasks(tensor: StoredRows, place: int, target: BinaryIO) -> Iterator[Task]:
         yield partial(write_at, file, tensor.data, place)
         return
     plain = not tensor.interleave and not tensor.values and tensor.tiles == (1, 1)
-    same = all(part.packed and not part.factors and DTYPES[part.dtype] == tensor.type != MXFP4 for part in tensor.parts)
-    if plain and same and all(part.file.path is not None for part in tensor.parts):  # then the kernel copies it
+    same = all(
+        part.packed and not part.factors and DTYPES[part.dtype] == tensor.type != MXFP4
+        for part in tensor.parts
+    )
+    if (
+        plain and same and all(part.file.path is not None for part in tensor.parts)
+    ):  # then the kernel copies it
         for part in tensor.parts:
             assert part.file.path is not None
             for first in range(0, part.extent, COPY):
                 size = min(COPY, part.extent - first)
-                yield partial(_copy, part.file.path, part.start + first, target.name, place + first, size)
+                yield partial(
+                    _copy, part.file.path, part.start + first, target.name, place + first, size
+                )
             place += part.extent
     else:
         pieces = _pieces(tensor, place)
@@ -85,7 +103,9 @@ def _tasks(tensor: StoredRows, place: int, target: BinaryIO) -> Iterator[Task]:
 
 
 def _pieces(tensor: StoredRows, place: int) -> Iterator[tuple[Rows, int]]:
-    """Yield some rows of a tensor at a time, and the place of their first byte in the written file."""
+    """Yield some rows of a tensor at a time, and the place of their first byte in the written
+    file.
+    """
     kind = TYPES[tensor.type]
     for part in tensor.parts:
         unit = tensor.interleave or 1
@@ -101,7 +121,10 @@ def _convert(tensor: StoredRows, pieces: list[tuple[Rows, int]], target: int) ->
 
 
 def _copy(source: Path, start: int, target: str, place: int, size: int) -> int:
-    with source.open("rb") as reader, open(target, "r+b") as writer:  # of its own, since copies move its position
+    with (
+        source.open("rb") as reader,
+        open(target, "r+b") as writer,
+    ):  # of its own, since copies move its position
         copy_part(reader, start, writer, place, size)
     return size
 
@@ -112,7 +135,11 @@ def _array(tensor: StoredRows, rows: Rows) -> NDArray[np.generic]:
         return mxfp4(rows)
     raw = _read(rows)
     if tensor.tiles != (1, 1):
-        raw = raw.reshape(rows.rows, *tensor.tiles, -1).swapaxes(1, 2).reshape(rows.rows, rows.columns)
+        raw = (
+            raw.reshape(rows.rows, *tensor.tiles, -1)
+            .swapaxes(1, 2)
+            .reshape(rows.rows, rows.columns)
+        )
     if tensor.interleave:
         half = tensor.interleave // 2
         raw = raw.reshape(-1, 2, half, rows.columns).swapaxes(1, 2).reshape(rows.rows, rows.columns)
@@ -127,11 +154,15 @@ def _array(tensor: StoredRows, rows: Rows) -> NDArray[np.generic]:
 
 
 def _read(rows: Rows) -> NDArray[np.generic]:
-    """Rows as a file has them, [rows, columns]; of rows with gaps only the needed numbers are read."""
+    """Rows as a file has them, [rows, columns]; of rows with gaps only the needed numbers are
+    read.
+    """
     dtype = np.dtype(STORED[rows.dtype])
     if rows.zeros:
         return np.zeros((rows.rows, rows.columns), dtype)
-    stored = rows.file.numbers(STORED[rows.dtype], rows.start, rows.extent // dtype.itemsize, sparse=not rows.packed)
+    stored = rows.file.numbers(
+        STORED[rows.dtype], rows.start, rows.extent // dtype.itemsize, sparse=not rows.packed
+    )
     if rows.packed:
         return stored.reshape(rows.rows, rows.columns)
     strides = (rows.stride * dtype.itemsize, rows.apart * dtype.itemsize)
@@ -139,10 +170,11 @@ def _read(rows: Rows) -> NDArray[np.generic]:
 
 
 def mxfp4(rows: Rows) -> NDArray[np.uint8]:
-    """Return blocks of MXFP4 as in ggml, uint8 [blocks, 17]: the scale, then 16 bytes whose lower halves come first.
+    """Return blocks of MXFP4 as in ggml, uint8 [blocks, 17]: the scale, then 16 bytes whose lower
+    halves come first.
 
-    A checkpoint has separate scales, and neighbours share a byte: (0, 1), (2, 3), ...; in ggml, numbers 16 places apart
-    do: (0, 16), (1, 17), ...
+    A checkpoint has separate scales, and neighbours share a byte: (0, 1), (2, 3), ...; in ggml,
+    numbers 16 places apart do: (0, 16), (1, 17), ...
     """
     blocks = rows.columns // TYPES[MXFP4].block
     apart = rows.stride // TYPES[MXFP4].block
@@ -151,7 +183,9 @@ def mxfp4(rows: Rows) -> NDArray[np.uint8]:
         for start, size in ((rows.start, NIBBLES), (rows.scales, 1))
     )
     strided = np.lib.stride_tricks.as_strided
-    pairs = strided(stored, (rows.rows, blocks, NIBBLES), (apart * NIBBLES, NIBBLES, 1)).reshape(-1, NIBBLES)
+    pairs = strided(stored, (rows.rows, blocks, NIBBLES), (apart * NIBBLES, NIBBLES, 1)).reshape(
+        -1, NIBBLES
+    )
     halves = np.stack([pairs & 0x0F, pairs >> 4], axis=2).reshape(-1, 2 * NIBBLES)
     out = np.empty((len(pairs), NIBBLES + 1), np.uint8)
     out[:, 0] = strided(scales, (rows.rows, blocks), (apart, 1)).reshape(-1)
@@ -160,18 +194,26 @@ def mxfp4(rows: Rows) -> NDArray[np.uint8]:
 
 
 def encode(values: NDArray[np.float32], type: int) -> NDArray[np.generic]:
-    """Return rows of 32-bit floats in another type (ggml's number), as an array whose bytes are those of the file."""
+    """Return rows of 32-bit floats in another type (ggml's number), as an array whose bytes are
+    those of the file.
+    """
     import gguf
 
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         encoded: NDArray[np.generic] | None = _q8_0(values) if type == Q8_0 else None
-        return gguf.quants.quantize(values, gguf.GGMLQuantizationType(type)) if encoded is None else encoded
+        return (
+            gguf.quants.quantize(values, gguf.GGMLQuantizationType(type))
+            if encoded is None
+            else encoded
+        )
 
 
 def _q8_0(values: NDArray[np.float32]) -> NDArray[np.uint8] | None:
-    """Blocks of Q8_0, the same bytes as from gguf-py in half the time; None where a scale is not a number or infinite.
+    """Blocks of Q8_0, the same bytes as from gguf-py in half the time; None where a scale is not a
+    number or infinite.
 
-    A half is rounded away from zero: the integer part of twice the number says on which side of a half it is.
+    A half is rounded away from zero: the integer part of twice the number says on which side of a
+    half it is.
     """
     blocks = values.reshape(-1, TYPES[Q8_0].block)
     largest = (blocks.view(np.int32) & 0x7FFFFFFF).max(axis=1, keepdims=True).view(np.float32)
@@ -190,11 +232,24 @@ def _q8_0(values: NDArray[np.float32]) -> NDArray[np.uint8] | None:
 
 # name: number in llama.h's llama_ftype, bits per weight of a usual model
 FTYPES: dict[str, tuple[int, float]] = {
-    "q4_0": (2, 4.6), "q4_1": (3, 5.1), "q5_0": (8, 5.6), "q5_1": (9, 6.1), "q2_k": (10, 3.2), "q3_k_s": (11, 3.6),
-    "q3_k_m": (12, 4.0), "q3_k_l": (13, 4.3), "q4_k_s": (14, 4.7), "q4_k_m": (15, 4.9), "q5_k_s": (16, 5.6),
-    "q5_k_m": (17, 5.7), "q6_k": (18, 6.6), "iq4_nl": (25, 4.6), "iq4_xs": (30, 4.4), "iq3_s": (26, 3.5),
+    "q4_0": (2, 4.6),
+    "q4_1": (3, 5.1),
+    "q5_0": (8, 5.6),
+    "q5_1": (9, 6.1),
+    "q2_k": (10, 3.2),
+    "q3_k_s": (11, 3.6),
+    "q3_k_m": (12, 4.0),
+    "q3_k_l": (13, 4.3),
+    "q4_k_s": (14, 4.7),
+    "q4_k_m": (15, 4.9),
+    "q5_k_s": (16, 5.6),
+    "q5_k_m": (17, 5.7),
+    "q6_k": (18, 6.6),
+    "iq4_nl": (25, 4.6),
+    "iq4_xs": (30, 4.4),
+    "iq3_s": (26, 3.5),
     "iq3_m": (27, 3.7),
-}  # fmt: skip
+}
 
 PROGRAM = """
 import sys
@@ -211,10 +266,28 @@ def quantiser(outtype: str) -> Requirement:
 
 
 def quantise(source: Path, target: Path, outtype: str) -> None:
-    """Quantise a GGUF file to a new one; outtype is a key of FTYPES. Raises RopeconvError where llama.cpp fails."""
+    """Quantise a GGUF file to a new one; outtype is a key of FTYPES. Raises RopeconvError where
+    llama.cpp fails.
+    """
     quantiser(outtype).check()
-    command = [sys.executable, "-P", "-c", PROGRAM, str(source), str(target), str(FTYPES[outtype][0])]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=without_secrets())
+    command = [
+        sys.executable,
+        "-P",
+        "-c",
+        PROGRAM,
+        str(source),
+        str(target),
+        str(FTYPES[outtype][0]),
+    ]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=without_secrets()
+    )
     if done.returncode != 0:
-        errors = [line.strip() for line in done.stderr.splitlines() if re.search("error|fail", line, re.IGNORECASE)]
-        raise RopeconvError(f"llama.cpp did not quantise to {outtype}: {(errors or ['no message'])[-1][:300]}")
+        errors = [
+            line.strip()
+            for line in done.stderr.splitlines()
+            if re.search("error|fail", line, re.IGNORECASE)
+        ]
+        raise RopeconvError(
+            f"llama.cpp did not quantise to {outtype}: {(errors or ['no message'])[-1][:300]}"
+        )

@@ -1,4 +1,5 @@
-"""llama-server: log-probabilities of one generated token at a time, after a prefix that stays in its cache.
+"""llama-server: log-probabilities of one generated token at a time, after a prefix that stays in
+its cache.
 
 https://github.com/ggml-org/llama.cpp/tree/master/tools/server (`n_probs`, `cache_prompt`).
 """
@@ -39,7 +40,9 @@ class LlamaTokenRecord(msgspec.Struct, frozen=True):
 
 
 class LlamaCompletion(msgspec.Struct, frozen=True):
-    """The answer to /completion. tokens_evaluated: of the prompt, None if not reported. tokens: generated."""
+    """The answer to /completion. tokens_evaluated: of the prompt, None if not reported. tokens:
+    generated.
+    """
 
     truncated: bool = False
     tokens_evaluated: Count | None = None
@@ -48,7 +51,9 @@ class LlamaCompletion(msgspec.Struct, frozen=True):
 
 
 class LlamaServer(Server):
-    """A running `llama-server`, whose log-probabilities are of generated tokens only: one request per position."""
+    """A running `llama-server`, whose log-probabilities are of generated tokens only: one request
+    per position.
+    """
 
     owner = "llamacpp"
     text_key = "content"
@@ -59,23 +64,27 @@ class LlamaServer(Server):
     )
 
     def describe(self, entry: ModelEntry) -> None:
-        props, meta = self.ask("/props", Props), entry.meta or ModelMeta()
+        props = self.ask("/props", Props)
+        meta = entry.meta or ModelMeta()
         slot = props.default_generation_settings or Slot()
         self.runtime = f"llama-server {props.build_info or ''}".strip()
-        self.length, self.path, self.vocabulary = slot.n_ctx or meta.n_ctx, props.model_path or "", meta.n_vocab
+        self.length = slot.n_ctx or meta.n_ctx
+        self.path = props.model_path or ""
+        self.vocabulary = meta.n_vocab
 
     def lacks(self, output: Output) -> str:
         if output == "tokens":
             return ""
         return (
-            f"{self.runtime} does not return log-probabilities of prompts, so losses cannot be measured there; measure "
-            "passkey with --generate, or evaluate its GGUF file"
+            f"{self.runtime} does not return log-probabilities of prompts, so losses cannot be"
+            " measured there; measure passkey with --generate, or evaluate its GGUF file"
         )
 
     def top_log_probs(
         self, ids: Sequence[int], kept: Sequence[int], progress: Progress | None = None
     ) -> list[LogProbs]:
-        log_probs, done = [], 0
+        log_probs = []
+        done = 0
         plain = self.encode("a")
         if not plain:
             raise self.misread("token for a letter")
@@ -91,9 +100,13 @@ class LlamaServer(Server):
     def generate(self, ids: Sequence[int], count: int) -> list[int]:
         self.refuse_longer(len(ids) + count)
         body = {
-            "model": self.model, "prompt": list(ids), "n_predict": count, "temperature": 0, "cache_prompt": True,
+            "model": self.model,
+            "prompt": list(ids),
+            "n_predict": count,
+            "temperature": 0,
+            "cache_prompt": True,
             "return_tokens": True,
-        }  # fmt: skip
+        }
         completion = self._complete(body, ids, count)
         if completion.tokens is None:
             raise self.misread("tokens")
@@ -104,16 +117,26 @@ class LlamaServer(Server):
         return self.ask("/tokenize", TokenList, body, for_prompt(len(text))).tokens
 
     def _after(self, prefix: Sequence[int], generated: int) -> tuple[LlamaTokenRecord, ...]:
-        """The log-probabilities of the likeliest tokens after `prefix`, and of `generated`, by a bias."""
+        """The log-probabilities of the likeliest tokens after `prefix`, and of `generated`, by a
+        bias.
+        """
         body = {
-            "model": self.model, "prompt": list(prefix), "n_predict": 1, "n_probs": TOP, "temperature": -1,
-            "id_slot": 0, "cache_prompt": True, "logit_bias": [[generated, BIAS]],
-        }  # fmt: skip
+            "model": self.model,
+            "prompt": list(prefix),
+            "n_predict": 1,
+            "n_probs": TOP,
+            "temperature": -1,
+            "id_slot": 0,
+            "cache_prompt": True,
+            "logit_bias": [[generated, BIAS]],
+        }
         entries = self._complete(body, prefix, TOP + 1).completion_probabilities
         return (*entries[0].top_logprobs, entries[0]) if entries else ()
 
     def _complete(self, body: JsonObject, prompt: Sequence[int], entries: int) -> LlamaCompletion:
-        """The completion of a prompt. Raises RopeconvError where the server has left out a part of it."""
+        """The completion of a prompt. Raises RopeconvError where the server has left out a part of
+        it.
+        """
         completion = self.ask("/completion", LlamaCompletion, body, for_prompt(entries))
         if completion.truncated or completion.tokens_evaluated not in (None, len(prompt)):
             raise self.misread(f"whole prompt of {len(prompt)} tokens")

@@ -25,7 +25,9 @@ class Info(msgspec.Struct, frozen=True):
 
 
 class MetaInfo(msgspec.Struct, frozen=True):
-    """The records of each token of the prompt from `logprob_start_len` on, and of the likeliest ones at its place."""
+    """The records of each token of the prompt from `logprob_start_len` on, and of the likeliest
+    ones at its place.
+    """
 
     input_token_logprobs: list[TokenRecord] | None = None
     input_top_logprobs: list[list[TokenRecord] | None] | None = None
@@ -51,11 +53,15 @@ class Sglang(Server):
             info = self.ask("/server_info", Info)
         except RopeconvError:  # its name before SGLang 0.5
             info = self.ask("/get_server_info", Info)
-        self.runtime, self.path = f"SGLang {info.version}".strip(), info.model_path or ""
+        self.runtime = f"SGLang {info.version}".strip()
+        self.path = info.model_path or ""
 
     def generate(self, ids: Sequence[int], count: int) -> list[int]:
         self.refuse_longer(len(ids) + count)
-        body = {"input_ids": list(ids), "sampling_params": {"max_new_tokens": count, "temperature": 0}}
+        body = {
+            "input_ids": list(ids),
+            "sampling_params": {"max_new_tokens": count, "temperature": 0},
+        }
         tokens = self.ask("/generate", SglangGeneration, body, for_prompt(count)).output_ids
         if tokens is None:
             raise self.misread("output_ids")
@@ -72,7 +78,8 @@ class Sglang(Server):
         }
         limits = for_prompt((len(ids) - first) * (top + 1))
         meta = self.ask("/generate", SglangGeneration, body, limits).meta_info
-        rows, actual = meta.input_top_logprobs, meta.input_token_logprobs
+        rows = meta.input_top_logprobs
+        actual = meta.input_token_logprobs
         if rows is None or actual is None or not len(rows) == len(actual) == len(ids) - first:
             raise self.misread("input_top_logprobs for every token")
         log_probs = []

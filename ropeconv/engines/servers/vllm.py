@@ -25,7 +25,9 @@ class VllmTokenRecord(msgspec.Struct, frozen=True):
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """A completion. prompt_logprobs: per token of the prompt, by id; None for the first. token_ids: generated."""
+    """A completion. prompt_logprobs: per token of the prompt, by id; None for the first. token_ids:
+    generated.
+    """
 
     prompt_logprobs: list[dict[Count, VllmTokenRecord] | None] | None = None
     token_ids: list[Count] | None = None
@@ -40,7 +42,8 @@ class VllmCompletion(msgspec.Struct, frozen=True):
 class Vllm(Server):
     """A running `vllm serve`, which gives the log-probabilities of a whole prompt in one request.
 
-    Its logits take twice tokens x vocabulary x 4 bytes, for the tokens of a batch (--max-num-batched-tokens).
+    Its logits take twice tokens x vocabulary x 4 bytes, for the tokens of a batch
+    (--max-num-batched-tokens).
     """
 
     owner = "vllm"

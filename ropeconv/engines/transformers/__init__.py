@@ -1,1 +1,3 @@
-"""Models in the installed transformers: loaded with `from_pretrained`, patched, and read in chunks."""
+"""Models in the installed transformers: loaded with `from_pretrained`, patched, and read in
+chunks.
+"""

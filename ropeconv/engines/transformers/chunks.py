@@ -1,8 +1,10 @@
-"""Attention of a chunk of tokens behind a key-value cache, without a mask of tokens x cache and without copies.
+"""Attention of a chunk of tokens behind a key-value cache, without a mask of tokens x cache and
+without copies.
 
-transformers gives SDPA such a mask for every chunk but the first, which excludes its flash kernels, and appends to the
-cache by copying all of it. While `without_masks` is entered, the mask is a `ChunkMask`, whose numbers are never made
-where it only reaches SDPA. `preallocate` gives the layers of a cache their final size.
+transformers gives SDPA such a mask for every chunk but the first, which excludes its flash kernels,
+and appends to the cache by copying all of it. While `without_masks` is entered, the mask is a
+`ChunkMask`, whose numbers are never made where it only reaches SDPA. `preallocate` gives the layers
+of a cache their final size.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ METADATA = (torch.Tensor.dim, torch.Tensor.size)
 
 
 class ChunkMask(Tensor):  # type: ignore[misc]
-    """The causal mask of the last tokens of a sequence, bool [1, 1, rows, columns], in one byte of memory.
+    """The causal mask of the last tokens of a sequence, bool [1, 1, rows, columns], in one byte of
+    memory.
 
     SDPA computes with its shape. Every other function is given the numbers.
     """
@@ -46,7 +49,11 @@ class ChunkMask(Tensor):  # type: ignore[misc]
 
     @classmethod
     def __torch_function__(
-        cls, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (), kwargs: Any = None
+        cls,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Any = None,
     ) -> Any:
         kwargs = kwargs or {}
         if func is scaled_dot_product_attention:
@@ -63,7 +70,9 @@ def _numbers(value: object) -> object:
     if not isinstance(value, ChunkMask):
         return value
     rows, columns = value.shape[-2:]
-    return torch.ones((rows, columns), dtype=torch.bool, device=value.device).tril(columns - rows)[None, None]
+    return torch.ones((rows, columns), dtype=torch.bool, device=value.device).tril(columns - rows)[
+        None, None
+    ]
 
 
 def _attention(
@@ -78,27 +87,45 @@ def _attention(
 ) -> Tensor:
     """SDPA with a `ChunkMask`; parameters are those of SDPA.
 
-    On a CPU, flash attention over the keys before the chunk and causal flash attention over its own are weighted by
-    their sums of exponentials. Elsewhere SDPA aligns causal attention with the last key.
+    On a CPU, flash attention over the keys before the chunk and causal flash attention over its own
+    are weighted by their sums of exponentials. Elsewhere SDPA aligns causal attention with the last
+    key.
     """
     groups = query.shape[1] // key.shape[1]
     if query.device.type != "cpu" or key.shape[-1] != value.shape[-1]:
-        if enable_gqa and query.dtype == torch.float32:  # of the kernels only flash takes groups, and no float32
-            key, value, enable_gqa = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1), False
+        if (
+            enable_gqa and query.dtype == torch.float32
+        ):  # of the kernels only flash takes groups, and no float32
+            key = key.repeat_interleave(groups, 1)
+            value = value.repeat_interleave(groups, 1)
+            enable_gqa = False
         mask = causal_lower_right(query.shape[2], key.shape[2])
         return scaled_dot_product_attention(
-            query, key, value, attn_mask=mask, dropout_p=dropout_p, scale=scale, enable_gqa=enable_gqa
+            query,
+            key,
+            value,
+            attn_mask=mask,
+            dropout_p=dropout_p,
+            scale=scale,
+            enable_gqa=enable_gqa,
         )
-    flash, cached = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu, key.shape[2] - query.shape[2]
-    before, log_before = flash(query, key[:, :, :cached], value[:, :, :cached], dropout_p, False, scale=scale)
-    within, log_within = flash(query, key[:, :, cached:], value[:, :, cached:], dropout_p, True, scale=scale)
+    flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    cached = key.shape[2] - query.shape[2]
+    before, log_before = flash(
+        query, key[:, :, :cached], value[:, :, :cached], dropout_p, False, scale=scale
+    )
+    within, log_within = flash(
+        query, key[:, :, cached:], value[:, :, cached:], dropout_p, True, scale=scale
+    )
     share = torch.sigmoid(log_before - log_within)[..., None]
     return torch.lerp(within.float(), before.float(), share).to(query.dtype)
 
 
 @contextmanager
 def without_masks(model: PreTrainedModel) -> Iterator[None]:
-    """Let chunks behind a cache attend without masks, while it is entered. model: of transformers."""
+    """Let chunks behind a cache attend without masks, while it is entered. model: of
+    transformers.
+    """
     if not needs_no_masks(model):
         yield
         return
@@ -112,17 +139,24 @@ def without_masks(model: PreTrainedModel) -> Iterator[None]:
 
 
 def needs_no_masks(model: PreTrainedModel) -> bool:
-    """Whether layers of a model that see the whole context attend by SDPA, and transformers is of version 5."""
+    """Whether layers of a model that see the whole context attend by SDPA, and transformers is of
+    version 5.
+    """
     known = "q_offset" in inspect.signature(masking_utils.sdpa_mask).parameters
     return known and model.config.get_text_config()._attn_implementation == SDPA
 
 
 def _mask_function(stock: Callable[..., Tensor | None]) -> Callable[..., Tensor | None]:
-    """The function of transformers for masks, with a `ChunkMask` for a causal one. stock: the function."""
+    """The function of transformers for masks, with a `ChunkMask` for a causal one. stock: the
+    function.
+    """
 
     def mask(*args: Any, **given: Any) -> Tensor | None:
-        rows, columns, window = given.get("q_length", 1), given.get("kv_length", 0), given.get("local_size")
-        tokens, offset = given.get("attention_mask"), given.get("kv_offset", 0)
+        rows = given.get("q_length", 1)
+        columns = given.get("kv_length", 0)
+        window = given.get("local_size")
+        tokens = given.get("attention_mask")
+        offset = given.get("kv_offset", 0)
         if (
             1 < rows < columns
             and given.get("allow_is_causal_skip", True)
@@ -137,29 +171,42 @@ def _mask_function(stock: Callable[..., Tensor | None]) -> Callable[..., Tensor 
 
 
 def _attention_function(stock: Callable[..., Any]) -> Callable[..., Any]:
-    """The function of transformers for SDPA, which repeats no keys for a `ChunkMask`. stock: the function."""
+    """The function of transformers for SDPA, which repeats no keys for a `ChunkMask`. stock: the
+    function.
+    """
 
     def attention(
-        module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **given: Any
+        module: torch.nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None,
+        **given: Any,
     ) -> tuple[Tensor, None]:
         plain = all(given.get(name) is None for name in ("position_bias", "softcap", "cache"))
         if not isinstance(attention_mask, ChunkMask) or not plain:
             result: tuple[Tensor, None] = stock(module, query, key, value, attention_mask, **given)
             return result
         out = scaled_dot_product_attention(
-            query, key, value, attn_mask=attention_mask, scale=given.get("scaling"),
+            query,
+            key,
+            value,
+            attn_mask=attention_mask,
+            scale=given.get("scaling"),
             enable_gqa=key.shape[1] != query.shape[1],
-        )  # fmt: skip
+        )
         return out.transpose(1, 2).contiguous(), None
 
     return attention
 
 
 class PreallocatedLayer(DynamicLayer):  # type: ignore[misc]
-    """A layer of a cache with space for a whole sequence; `keys` and `values` are views of what is filled.
+    """A layer of a cache with space for a whole sequence; `keys` and `values` are views of what is
+    filled.
 
-    layer: with the keys and values up to now. length: of the sequence, in tokens. on_host: keep them in the memory of
-    the machine; each forward pass then copies those of one layer to its device.
+    layer: with the keys and values up to now. length: of the sequence, in tokens. on_host: keep
+    them in the memory of the machine; each forward pass then copies those of one layer to its
+    device.
     """
 
     def __init__(self, layer: DynamicLayer, length: int, on_host: bool = False) -> None:
@@ -167,7 +214,8 @@ class PreallocatedLayer(DynamicLayer):  # type: ignore[misc]
         self.__dict__.update(vars(layer))
         self._space = []
         for states in (layer.keys, layer.values):
-            shape, device = (*states.shape[:-2], length, states.shape[-1]), "cpu" if on_host else states.device
+            shape = (*states.shape[:-2], length, states.shape[-1])
+            device = "cpu" if on_host else states.device
             self._space.append(torch.empty(shape, dtype=states.dtype, device=device))
         self._write(0, layer.keys, layer.values)
 
@@ -178,26 +226,39 @@ class PreallocatedLayer(DynamicLayer):  # type: ignore[misc]
             space[..., start:stop, :] = part
         self.keys, self.values = (space[..., :stop, :] for space in self._space)
 
-    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **given: Any) -> tuple[Tensor, Tensor]:
-        """Write keys and values behind the others, and return all of them on the device of the new ones."""
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **given: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Write keys and values behind the others, and return all of them on the device of the new
+        ones.
+        """
         self._write(self.keys.shape[-2], key_states, value_states)
         return self.keys.to(key_states.device), self.values.to(key_states.device)
 
 
 def preallocate(cache: object, length: int) -> None:
-    """Give the layers of a cache that grow with the sequence their final size; others stay unchanged.
+    """Give the layers of a cache that grow with the sequence their final size; others stay
+    unchanged.
 
-    cache: after the first chunk, None for none. length: of the sequence, in tokens. A cache that is larger than the
-    free memory of its GPU is kept in the memory of the machine.
+    cache: after the first chunk, None for none. length: of the sequence, in tokens. A cache that is
+    larger than the free memory of its GPU is kept in the memory of the machine.
     """
     layers = getattr(cache, "layers", [])
     growing: Mapping[int, DynamicLayer] = {
-        index: layer for index, layer in enumerate(layers) if type(layer) is DynamicLayer and layer.is_initialized
+        index: layer
+        for index, layer in enumerate(layers)
+        if type(layer) is DynamicLayer and layer.is_initialized
     }
     sizes: dict[torch.device, int] = {}
     for layer in growing.values():
-        bytes_per_token = sum(states.nbytes // states.shape[-2] for states in (layer.keys, layer.values))
+        bytes_per_token = sum(
+            states.nbytes // states.shape[-2] for states in (layer.keys, layer.values)
+        )
         sizes[layer.keys.device] = sizes.get(layer.keys.device, 0) + bytes_per_token * length
-    full = {device for device, size in sizes.items() if device.type != "cpu" and size > free_bytes(str(device))}
+    full = {
+        device
+        for device, size in sizes.items()
+        if device.type != "cpu" and size > free_bytes(str(device))
+    }
     for index, layer in growing.items():
         layers[index] = PreallocatedLayer(layer, length, layer.keys.device in full)

@@ -23,31 +23,40 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 CHECKPOINTED = 2048
-"""Tokens from which on the activations of a layer are computed again in the backward pass, and not kept."""
+"""Tokens from which on the activations of a layer are computed again in the backward pass, and not
+kept.
+"""
 ROWS = 1 << 24
 """Numbers of logits that exist at a time."""
 
 
 class Differentiable:
-    """A model with frozen weights, whose frequencies and attention factor are tensors with a gradient.
+    """A model with frozen weights, whose frequencies and attention factor are tensors with a
+    gradient.
 
-    parts: the rotary modules that `differentiable` has replaced, and the prefix of the names of their frequencies.
+    parts: the rotary modules that `differentiable` has replaced, and the prefix of the names of
+    their frequencies.
     """
 
     def __init__(self, model: PreTrainedModel, parts: Sequence[tuple[Module, str]]) -> None:
-        self.model, self._engine, self._parts = model, TransformersEngine(model), parts
+        self.model = model
+        self._engine = TransformersEngine(model)
+        self._parts = parts
 
     def use(self, inv_freq: Tensor, attention_factor: Tensor) -> None:
         """Use tensors in the next pass.
 
-        inv_freq: [rotary_dim / 2], radians per token. attention_factor: scalar, multiplies cos and sin.
+        inv_freq: [rotary_dim / 2], radians per token. attention_factor: scalar, multiplies cos and
+        sin.
         """
         import torch
 
         for module, prefix in self._parts:
             device = module._buffers[f"{prefix}inv_freq"].device
             module._buffers[f"{prefix}inv_freq"] = inv_freq.to(device, torch.float32)
-            setattr(module, f"{prefix}attention_scaling", attention_factor.to(device, torch.float32))
+            setattr(
+                module, f"{prefix}attention_scaling", attention_factor.to(device, torch.float32)
+            )
 
     def losses(self, ids: Sequence[int], targets: Sequence[int]) -> Tensor:
         """Losses in nats of some tokens of a text, float32 [targets], with a gradient.
@@ -57,7 +66,9 @@ class Differentiable:
         import torch
         from torch.utils.checkpoint import checkpoint
 
-        model, engine, head = self.model, self._engine, self.model.get_output_embeddings()
+        model = self.model
+        engine = self._engine
+        head = self.model.get_output_embeddings()
         device = model.get_input_embeddings().weight.device
         sequence = torch.tensor([list(ids)], device=device)
         with _recomputed(model, len(ids) >= CHECKPOINTED):
@@ -66,67 +77,89 @@ class Differentiable:
         expected = torch.tensor([ids[index] for index in targets], device=kept.device)
 
         def block(rows: Tensor, tokens: Tensor) -> Tensor:
-            return torch.nn.functional.cross_entropy(engine.head(rows, gradient=True), tokens, reduction="none")
+            return torch.nn.functional.cross_entropy(
+                engine.head(rows, gradient=True), tokens, reduction="none"
+            )
 
         size = max(1, ROWS // int(head.weight.shape[0]))
         parts = zip(kept.split(size), expected.split(size), strict=True)
-        return torch.cat([checkpoint(block, rows, tokens, use_reentrant=False) for rows, tokens in parts])
+        return torch.cat(
+            [checkpoint(block, rows, tokens, use_reentrant=False) for rows, tokens in parts]
+        )
 
 
 def check_gradient(model: PreTrainedModel, tokens: int) -> None:
-    """Raises RopeconvError where the hidden states that a gradient keeps, one per token and layer, exceed the memory.
+    """Raises RopeconvError where the hidden states that a gradient keeps, one per token and layer,
+    exceed the memory.
 
     model: the loaded one. tokens: of one sequence.
     """
-    config, devices = model.config.get_text_config(), {weight.device for weight in model.parameters()}
+    config = model.config.get_text_config()
+    devices = {weight.device for weight in model.parameters()}
     size = tokens * config.num_hidden_layers * config.hidden_size * model.dtype.itemsize
     free = sum(free_bytes(str(device)) for device in devices)
     if size > free:
         raise RopeconvError(
-            f"a gradient over {format_tokens(tokens)} tokens keeps {human(size)} of hidden states, and {human(free)} "
-            f"are free on {', '.join(sorted(map(str, devices)))}; give a shorter --context, or several devices with "
-            "--device-map auto"
+            f"a gradient over {format_tokens(tokens)} tokens keeps {human(size)} of hidden states,"
+            f" and {human(free)} are free on {', '.join(sorted(map(str, devices)))}; give a shorter"
+            " --context, or several devices with --device-map auto"
         )
 
 
 @contextmanager
 def deterministic() -> Iterator[None]:
-    """Let torch use kernels that give the same numbers again, while it is entered; flash attention has such a one.
+    """Let torch use kernels that give the same numbers again, while it is entered; flash attention
+    has such a one.
 
-    With `warn_only`, the gradients of attention would come from its faster kernels. Raises RopeconvError for an
-    operation that has no deterministic kernel on its device.
+    With `warn_only`, the gradients of attention would come from its faster kernels. Raises
+    RopeconvError for an operation that has no deterministic kernel on its device.
     """
     import torch
 
-    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    before = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
     torch.use_deterministic_algorithms(True)
     try:
         yield
     except RuntimeError as problem:
-        operation, unavailable, _ = str(problem).partition(" does not have a deterministic implementation")
+        operation, unavailable, _ = str(problem).partition(
+            " does not have a deterministic implementation"
+        )
         if not unavailable:
             raise
-        raise RopeconvError(f"{operation} gives other numbers every time on this device; use --device cpu") from None
+        raise RopeconvError(
+            f"{operation} gives other numbers every time on this device; use --device cpu"
+        ) from None
     finally:
         torch.use_deterministic_algorithms(before[0], warn_only=before[1])
 
 
 @contextmanager
-def differentiable(model: PreTrainedModel, schedule: Schedule, spec: RopeSpec) -> Iterator[Differentiable]:
+def differentiable(
+    model: PreTrainedModel, schedule: Schedule, spec: RopeSpec
+) -> Iterator[Differentiable]:
     """The model with a gradient, while it is entered, `backward` included; then it is as it was.
 
-    model: of transformers, loaded from the source. schedule: that it computes at first. spec: the RoPE of the source.
-    Raises BadSource where its rotary modules are not of the known shape, RopeconvError where no gradient arrives.
+    model: of transformers, loaded from the source. schedule: that it computes at first. spec: the
+    RoPE of the source. Raises BadSource where its rotary modules are not of the known shape,
+    RopeconvError where no gradient arrives.
     """
     if has_decoder(model):
-        raise RopeconvError(f"{type(model).__name__} reads a text in an encoder, so it has no loss to tune")
+        raise RopeconvError(
+            f"{type(model).__name__} reads a text in an encoder, so it has no loss to tune"
+        )
     with ExitStack() as stack:
         stack.callback(patch(model, schedule, spec))
         parts = list(rotary_modules(model))
         for module, prefix in parts:
             buffer = module._buffers.get(f"{prefix}inv_freq")
             if buffer is None:
-                raise BadSource(f"{type(model).__name__} has no buffer with its frequencies, so it cannot be tuned")
+                raise BadSource(
+                    f"{type(model).__name__} has no buffer with its frequencies, so it cannot be"
+                    " tuned"
+                )
             stack.callback(module._buffers.__setitem__, f"{prefix}inv_freq", buffer)
             if "forward" in vars(module):
                 stack.callback(setattr, module, "forward", module.forward)
@@ -142,7 +175,9 @@ def differentiable(model: PreTrainedModel, schedule: Schedule, spec: RopeSpec) -
 
 
 def _undecorated(module: Module) -> Callable[..., Any]:
-    """The forward of a rotary module without its decorators, which stop gradients and recompute frequencies."""
+    """The forward of a rotary module without its decorators, which stop gradients and recompute
+    frequencies.
+    """
     forward = type(module).forward
     while hasattr(forward, "__wrapped__"):
         forward = forward.__wrapped__
@@ -155,11 +190,17 @@ def _recomputed(model: PreTrainedModel, recompute: bool) -> Iterator[None]:
     from torch.utils.checkpoint import checkpoint
     from transformers.modeling_layers import GradientCheckpointingLayer
 
-    layers = [module for module in model.modules() if recompute and isinstance(module, GradientCheckpointingLayer)]
+    layers = [
+        module
+        for module in model.modules()
+        if recompute and isinstance(module, GradientCheckpointingLayer)
+    ]
     for layer in layers:
         layer._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False)
         layer.gradient_checkpointing = True
-        layer.training = True  # of the layer alone: what is in it, dropout too, stays in evaluation mode
+        layer.training = (
+            True  # of the layer alone: what is in it, dropout too, stays in evaluation mode
+        )
     try:
         yield
     finally:

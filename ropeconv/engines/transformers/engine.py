@@ -43,16 +43,19 @@ def has_decoder(model: PreTrainedModel) -> bool:
 
 def has_cache(model: PreTrainedModel) -> bool:
     """Whether a model can read a text in chunks with a key-value cache."""
-    return "past_key_values" in inspect.signature(backbone_of(model).forward).parameters and not has_decoder(model)
+    return "past_key_values" in inspect.signature(
+        backbone_of(model).forward
+    ).parameters and not has_decoder(model)
 
 
 class TransformersEngine(Engine):
     """A language model of transformers, which reads in chunks and can be patched.
 
-    model: the loaded model. chunk: tokens that its backbone sees at a time, for losses of long sequences fewer where
-    its attention needs a mask; MOST_TOKENS for whole sequences. has_logits: encoders have none. chunked: a sequence
-    with gaps in its positions is the same in chunks. vocabulary: number of tokens that it both reads and predicts:
-    those of images have no logits (Llama 3.2 Vision, Molmo 2).
+    model: the loaded model. chunk: tokens that its backbone sees at a time, for losses of long
+    sequences fewer where its attention needs a mask; MOST_TOKENS for whole sequences. has_logits:
+    encoders have none. chunked: a sequence with gaps in its positions is the same in chunks.
+    vocabulary: number of tokens that it both reads and predicts: those of images have no logits
+    (Llama 3.2 Vision, Molmo 2).
     """
 
     def __init__(self, model: PreTrainedModel, chunk: int = 4096) -> None:
@@ -66,61 +69,90 @@ class TransformersEngine(Engine):
         self.runtime = f"transformers {transformers.__version__}"
 
     @classmethod
-    def load(cls, folder: Path, at: DeviceSpec, trust: bool = False, chunk: int = 4096) -> TransformersEngine:
+    def load(
+        cls, folder: Path, at: DeviceSpec, trust: bool = False, chunk: int = 4096
+    ) -> TransformersEngine:
         """The engine of a checkpoint as transformers loads it.
 
-        folder: the checkpoint. at: device and precision. trust: run the modelling file of the checkpoint. chunk: tokens
-        that the backbone reads at a time.
+        folder: the checkpoint. at: device and precision. trust: run the modelling file of the
+        checkpoint. chunk: tokens that the backbone reads at a time.
         """
         return cls(load_stock(folder, at, trust), chunk)
 
     def hidden_states(
-        self, ids: Sequence[int], positions: Sequence[int], kept: Sequence[int], progress: Progress | None = None
+        self,
+        ids: Sequence[int],
+        positions: Sequence[int],
+        kept: Sequence[int],
+        progress: Progress | None = None,
     ) -> Tensor:
         """Final hidden states of some tokens, a float tensor [len(kept), hidden_size] on the host.
 
-        ids: all tokens. positions: of every token, rising; gaps are allowed. kept: rising indices into `ids` of the
-        tokens whose states are returned. progress: callbacks, of which advance and stopped are called.
+        ids: all tokens. positions: of every token, rising; gaps are allowed. kept: rising indices
+        into `ids` of the tokens whose states are returned. progress: callbacks, of which advance
+        and stopped are called.
         """
         import torch
 
-        return torch.cat([rows.cpu() for rows in self.read(ids, positions, kept, progress or Progress())])
+        return torch.cat(
+            [rows.cpu() for rows in self.read(ids, positions, kept, progress or Progress())]
+        )
 
     def read(
-        self, ids: Sequence[int], positions: Sequence[int], kept: Sequence[int], progress: Progress, chunk: int = 0
+        self,
+        ids: Sequence[int],
+        positions: Sequence[int],
+        kept: Sequence[int],
+        progress: Progress,
+        chunk: int = 0,
     ) -> Iterator[Tensor]:
         """Yield hidden states chunk by chunk, [rows, hidden_size] in the model's dtype and place.
 
-        ids, positions, kept, progress: as for `hidden_states`. chunk: tokens at a time, 0 for that of the engine.
-        Models with an encoder read all at once, and the states are those of a decoder where there is one.
+        ids, positions, kept, progress: as for `hidden_states`. chunk: tokens at a time, 0 for that
+        of the engine. Models with an encoder read all at once, and the states are those of a
+        decoder where there is one.
         """
         import torch
 
         from .chunks import preallocate, without_masks
 
-        backbone, device = backbone_of(self.model), self.model.get_input_embeddings().weight.device
+        backbone = backbone_of(self.model)
+        device = self.model.get_input_embeddings().weight.device
         gaps = any(later != earlier + 1 for earlier, later in pairwise(positions))
-        sequence, places = (torch.tensor([list(values)], device=device) for values in (ids, positions))
-        cache, count = None, len(ids)
-        cached, decodes = has_cache(self.model), has_decoder(self.model)
+        sequence, places = (
+            torch.tensor([list(values)], device=device) for values in (ids, positions)
+        )
+        cache = None
+        count = len(ids)
+        cached = has_cache(self.model)
+        decodes = has_decoder(self.model)
         chunk = (chunk or self.chunk) if cached else count
         for start in range(0, count, chunk):
             stop = min(start + chunk, count)
-            given: dict[str, object] = {"input_ids": sequence[:, start:stop], "position_ids": places[:, start:stop]}
-            if gaps:  # without a mask, transformers takes a gap in the positions for the beginning of another sequence
+            given: dict[str, object] = {
+                "input_ids": sequence[:, start:stop],
+                "position_ids": places[:, start:stop],
+            }
+            # without a mask, transformers takes a gap in the positions for the beginning of another
+            # sequence
+            if gaps:
                 given["attention_mask"] = torch.ones((1, stop), dtype=torch.long, device=device)
             if decodes:  # both halves read the same tokens at the same places
                 given |= {"decoder_input_ids": sequence, "decoder_position_ids": places}
             elif count > chunk:
                 given |= {"past_key_values": cache, "use_cache": True}
-            elif cached:  # with a cache no gap begins a sequence: Molmo 2 makes no mask of one of ones
+            elif (
+                cached
+            ):  # with a cache no gap begins a sequence: Molmo 2 makes no mask of one of ones
                 given["use_cache"] = gaps and hasattr(backbone, "language_model")
             with torch.no_grad(), without_masks(self.model):
                 out = backbone(**given)
             cache = getattr(out, "past_key_values", None)
             if start == 0 and count > chunk:
                 preallocate(cache, count)
-            yield out.last_hidden_state[0, [index - start for index in kept if start <= index < stop]]
+            yield out.last_hidden_state[
+                0, [index - start for index in kept if start <= index < stop]
+            ]
             del out
             progress.advance(stop - start)
             if progress.stopped():
@@ -129,9 +161,9 @@ class TransformersEngine(Engine):
     def head(self, hidden: Tensor, gradient: bool = False) -> Tensor:
         """Logits of hidden states [positions, hidden_size], float32 [positions, vocabulary].
 
-        They are computed by the model's own forward with its backbone replaced, so the scales and caps that some
-        families apply after the head are included. gradient: whether they have one. Raises RopeconvError where it has
-        no head.
+        They are computed by the model's own forward with its backbone replaced, so the scales and
+        caps that some families apply after the head are included. gradient: whether they have one.
+        Raises RopeconvError where it has no head.
         """
         model = self.model
         if model.get_output_embeddings() is None:
@@ -140,13 +172,16 @@ class TransformersEngine(Engine):
         from transformers.modeling_outputs import BaseModelOutputWithPast
 
         class Done(BaseModelOutputWithPast):  # type: ignore[misc]
-            """The output of any backbone: fields of other outputs, which heads pass on, are None."""
+            """The output of any backbone: fields of other outputs, which heads pass on, are
+            None.
+            """
 
             def __getattr__(self, name: str) -> None:
                 if name.startswith("__"):
                     raise AttributeError(name)
 
-        backbone, device = backbone_of(model), model.get_output_embeddings().weight.device
+        backbone = backbone_of(model)
+        device = model.get_output_embeddings().weight.device
         done = Done(last_hidden_state=hidden[None].to(device))
         forward = vars(backbone).get("forward")
         backbone.forward = lambda *args, **given: done
@@ -160,34 +195,44 @@ class TransformersEngine(Engine):
                 backbone.forward = forward
         return outputs.logits[0].float()
 
-    def logits(self, ids: Sequence[int], kept: Sequence[int], progress: Progress | None = None) -> Tensor:
-        """Logits after some tokens, float32 [len(kept), vocabulary]. Parameters as in `hidden_states`."""
+    def logits(
+        self, ids: Sequence[int], kept: Sequence[int], progress: Progress | None = None
+    ) -> Tensor:
+        """Logits after some tokens, float32 [len(kept), vocabulary]. Parameters as in
+        `hidden_states`.
+        """
         import torch
 
         hidden = self.hidden_states(ids, range(len(ids)), kept, progress)
         return torch.cat([self.head(rows).cpu() for rows in hidden.split(BLOCK)])
 
-    def token_losses(self, ids: Sequence[int], targets: Sequence[int], progress: Progress | None = None) -> TokenLosses:
+    def token_losses(
+        self, ids: Sequence[int], targets: Sequence[int], progress: Progress | None = None
+    ) -> TokenLosses:
         import torch
 
         from .chunks import needs_no_masks
 
         if has_decoder(self.model):
             raise RopeconvError(
-                f"{type(self.model).__name__} has an encoder, which sees each token before it is predicted; evaluate "
-                "it on its own task"
+                f"{type(self.model).__name__} has an encoder, which sees each token before it is"
+                " predicted; evaluate it on its own task"
             )
-        losses, right = [], []
+        losses = []
+        right = []
         device = self.model.get_output_embeddings().weight.device
         expected = torch.tensor([ids[index] for index in targets], device=device)
         kept = [index - 1 for index in targets]
         place = "cpu" if device.type == "cpu" else "gpu"
-        rows, chunk, done = max(1, LOGITS[place] // self.vocabulary), self.chunk, 0
+        rows = max(1, LOGITS[place] // self.vocabulary)
+        chunk = self.chunk
+        done = 0
         if chunk < MOST_TOKENS and not needs_no_masks(self.model):
             chunk = min(chunk, max(256, MASK[place] // len(ids)))
         for states in self.read(ids, range(len(ids)), kept, progress or Progress(), chunk):
             for block in states.split(rows):
-                logits, tokens = self.head(block), expected[done : done + len(block)]
+                logits = self.head(block)
+                tokens = expected[done : done + len(block)]
                 chosen = logits.gather(1, tokens[:, None].to(logits.device))[:, 0]
                 losses.append((logits.logsumexp(-1) - chosen).double().cpu())
                 right.append((logits.argmax(-1) == tokens.to(logits.device)).cpu())
@@ -205,11 +250,19 @@ class TransformersEngine(Engine):
         end = self.model.generation_config.eos_token_id
         chunk = self.chunk if self.chunked and len(ids) > self.chunk else None
         greedy = GenerationConfig(
-            do_sample=False, max_new_tokens=count, pad_token_id=0, eos_token_id=end, prefill_chunk_size=chunk
+            do_sample=False,
+            max_new_tokens=count,
+            pad_token_id=0,
+            eos_token_id=end,
+            prefill_chunk_size=chunk,
         )
         with torch.no_grad(), without_masks(self.model):
-            generated = self.model.generate(prompt, attention_mask=torch.ones_like(prompt), generation_config=greedy)
-        begin = 1 if self.model.config.is_encoder_decoder else len(ids)  # a decoder begins with a token of its own
+            generated = self.model.generate(
+                prompt, attention_mask=torch.ones_like(prompt), generation_config=greedy
+            )
+        begin = (
+            1 if self.model.config.is_encoder_decoder else len(ids)
+        )  # a decoder begins with a token of its own
         return [int(token) for token in generated[0, begin:]]
 
     def not_finite_in(self, ids: Sequence[int]) -> str:
@@ -219,10 +272,16 @@ class TransformersEngine(Engine):
             if not broken and not all(bool(tensor.isfinite().all()) for tensor in _tensors(output)):
                 broken.append(name)
 
-        modules = ((name, module) for name, module in self.model.named_modules() if module is not self.model)
+        modules = (
+            (name, module)
+            for name, module in self.model.named_modules()
+            if module is not self.model
+        )
         hooks = [module.register_forward_hook(partial(check, name)) for name, module in modules]
         try:
-            for rows in self.read(ids, range(len(ids)), range(len(ids)), Progress(stopped=lambda: bool(broken))):
+            for rows in self.read(
+                ids, range(len(ids)), range(len(ids)), Progress(stopped=lambda: bool(broken))
+            ):
                 if not broken and self.has_logits:
                     self.head(rows[-1:])
         finally:
@@ -234,7 +293,8 @@ class TransformersEngine(Engine):
         """Free the memory of the layers, so that only `head` works, and return the engine."""
         from torch import nn
 
-        head, embeddings = self.model.get_output_embeddings(), self.model.get_input_embeddings()
+        head = self.model.get_output_embeddings()
+        embeddings = self.model.get_input_embeddings()
         for module in backbone_of(self.model).modules():
             for name, child in list(module.named_children()):
                 tied = child is embeddings and head is not None and head.weight is embeddings.weight

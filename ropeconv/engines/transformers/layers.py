@@ -1,8 +1,10 @@
-"""Models whose decoder layers are read from the disk when they run, for checkpoints that are larger than the memory.
+"""Models whose decoder layers are read from the disk when they run, for checkpoints that are larger
+than the memory.
 
-The model is built on torch's meta device. Only the weights outside its layers (embeddings, norms, head, rotary tables)
-are loaded at once. Hooks read the weights of each layer before its forward pass and drop them after it: a pass computes
-what the whole model would, and reads the checkpoint once.
+The model is built on torch's meta device. Only the weights outside its layers (embeddings, norms,
+head, rotary tables) are loaded at once. Hooks read the weights of each layer before its forward
+pass and drop them after it: a pass computes what the whole model would, and reads the checkpoint
+once.
 """
 
 from __future__ import annotations
@@ -29,17 +31,24 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 CHANGES = "_ropeconv_changes"
-"""Attribute of a model that is read layer by layer, with the changes of weights that every layer goes through."""
+"""Attribute of a model that is read layer by layer, with the changes of weights that every layer
+goes through.
+"""
 Change = Callable[[str, "Tensor"], "Tensor"]
 """From the name of a weight and its value to the value that the model computes with."""
 WITHOUT_THREADS = "HF_DEACTIVATE_ASYNC_LOAD"
-"""Variable with which transformers starts no threads to load weights: those of every layer would take memory."""
+"""Variable with which transformers starts no threads to load weights: those of every layer would
+take memory.
+"""
 TWICE = 2
 """Copies of a layer that exist while its tensors are converted."""
 
 
-def read_by_layer(model: PreTrainedModel, folder: Path, device: str, dtype: torch.dtype) -> JsonObject:
-    """Makes a model on the meta device read its decoder layers when they run, and loads everything else.
+def read_by_layer(
+    model: PreTrainedModel, folder: Path, device: str, dtype: torch.dtype
+) -> JsonObject:
+    """Makes a model on the meta device read its decoder layers when they run, and loads everything
+    else.
 
     Args:
         model: A model of transformers without weights.
@@ -48,18 +57,24 @@ def read_by_layer(model: PreTrainedModel, folder: Path, device: str, dtype: torc
         dtype: The precision in which it computes.
 
     Returns:
-        The names of missing and unexpected weights outside the layers, as `from_pretrained` returns them.
+        The names of missing and unexpected weights outside the layers, as `from_pretrained` returns
+        them.
 
     Raises:
-        RopeconvError: Where the model cannot run layer by layer, or one layer is larger than the memory.
+        RopeconvError: Where the model cannot run layer by layer, or one layer is larger than the
+            memory.
     """
     if not installed("transformers.core_model_loading"):
-        raise RopeconvError("running a model layer by layer needs transformers 5; pip install -U transformers")
+        raise RopeconvError(
+            "running a model layer by layer needs transformers 5; pip install -U transformers"
+        )
     return _LayerReader(model, folder, device, dtype).attach()
 
 
 def change_weights(model: PreTrainedModel, change: Change) -> None:
-    """Changes the weights of a model; those of layers that are read when they run are changed each time."""
+    """Changes the weights of a model; those of layers that are read when they run are changed each
+    time.
+    """
     for name, weight in model.named_parameters():
         if not weight.is_meta:
             weight.data = change(name, weight.data)
@@ -69,16 +84,23 @@ def change_weights(model: PreTrainedModel, change: Change) -> None:
 class _LayerReader:
     """Reads the layers of a model from its checkpoint. Parameters are those of `read_by_layer`."""
 
-    def __init__(self, model: PreTrainedModel, folder: Path, device: str, dtype: torch.dtype) -> None:
+    def __init__(
+        self, model: PreTrainedModel, folder: Path, device: str, dtype: torch.dtype
+    ) -> None:
         from transformers.conversion_mapping import get_model_conversion_mapping
         from transformers.modeling_utils import LoadStateDictConfig
 
-        self._model, self._source = model, FolderSource(folder, follow=True)
-        self._files = {name: file for file, header in self._source.headers.items() for name in header.tensors}
+        self._model = model
+        self._source = FolderSource(folder, follow=True)
+        self._files = {
+            name: file for file, header in self._source.headers.items() for name in header.tensors
+        }
         self._config = LoadStateDictConfig(
-            device_map={"": device}, dtype=dtype, dtype_plan=model._get_dtype_plan(dtype),
+            device_map={"": device},
+            dtype=dtype,
+            dtype_plan=model._get_dtype_plan(dtype),
             weight_mapping=get_model_conversion_mapping(model),
-        )  # fmt: skip
+        )
         self._layers = dict(_layers(model))
         self._weights = self._by_layer()
         self._check(device)
@@ -92,7 +114,9 @@ class _LayerReader:
         vars(model)[CHANGES] = []
         for name, layer in self._layers.items():
             layer.register_forward_pre_hook(lambda module, inputs, name=name: self._fill(name))
-            layer.register_forward_hook(lambda module, inputs, output: _drop(module), always_call=True)
+            layer.register_forward_hook(
+                lambda module, inputs, output: _drop(module), always_call=True
+            )
         config: JsonObject = outside.to_dict()
         return config
 
@@ -102,14 +126,22 @@ class _LayerReader:
         return next((place for place in places if place in self._layers), "")
 
     def _by_layer(self) -> dict[str, list[str]]:
-        """The names of the tensors in the checkpoint by their layer; under the empty name those of no layer."""
-        from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
+        """The names of the tensors in the checkpoint by their layer; under the empty name those of
+        no layer.
+        """
+        from transformers.core_model_loading import (
+            WeightConverter,
+            WeightRenaming,
+            rename_source_key,
+        )
 
         mapping = self._config.weight_mapping
         renamings, converters = (
-            [entry for entry in mapping if isinstance(entry, kind)] for kind in (WeightRenaming, WeightConverter)
+            [entry for entry in mapping if isinstance(entry, kind)]
+            for kind in (WeightRenaming, WeightConverter)
         )
-        known, prefix = self._model.state_dict(), self._model.base_model_prefix
+        known = self._model.state_dict()
+        prefix = self._model.base_model_prefix
         weights: dict[str, list[str]] = {name: [] for name in ("", *self._layers)}
         for name in self._files:
             parameter, _ = rename_source_key(name, renamings, converters, prefix, known)
@@ -117,27 +149,38 @@ class _LayerReader:
         return weights
 
     def _check(self, device: str) -> None:
-        """Raises RopeconvError where layers share weights, or one of them does not fit into the memory."""
+        """Raises RopeconvError where layers share weights, or one of them does not fit into the
+        memory.
+        """
         tied = getattr(self._model, "all_tied_weights_keys", {})
         shared = next((name for name in tied if self._layer_of(name)), "")
-        why = f"shares {shared} between layers" if shared else "" if self._weights[""] else "has no safetensors"
+        why = (
+            f"shares {shared} between layers"
+            if shared
+            else ""
+            if self._weights[""]
+            else "has no safetensors"
+        )
         if why or getattr(self._model.config, "quantization_config", None):
             why = why or "is quantised"
             raise RopeconvError(
-                f"{self._source.reference} {why}, so it cannot run layer by layer; use a device with more memory, or "
-                "--device-map auto"
+                f"{self._source.reference} {why}, so it cannot run layer by layer; use a device"
+                " with more memory, or --device-map auto"
             )
-        width, tensors = self._config.dtype.itemsize, self._source.tensors
+        width = self._config.dtype.itemsize
+        tensors = self._source.tensors
         sizes = {
             layer: sum(width * math.prod(tensors[name].shape) for name in names)
             for layer, names in self._weights.items()
         }
         outside = sizes.pop("")
-        needed, free = outside + TWICE * max(sizes.values(), default=0), free_bytes(device)
+        needed = outside + TWICE * max(sizes.values(), default=0)
+        free = free_bytes(device)
         if needed > free:
             raise RopeconvError(
-                f"{self._source.reference} needs {human(needed)} even layer by layer, and {human(free)} are free on "
-                f"{device}; use a device with more memory, or --dtype bfloat16"
+                f"{self._source.reference} needs {human(needed)} even layer by layer, and"
+                f" {human(free)} are free on {device}; use a device with more memory, or --dtype"
+                " bfloat16"
             )
 
     def _fill(self, layer: str) -> None:
@@ -145,12 +188,16 @@ class _LayerReader:
         self._load(layer)
         for key, weight in self._layers[layer].named_parameters():
             if weight.is_meta:
-                raise BadSource(f"{self._source.reference} has no weights for {layer}.{key}; download it again")
+                raise BadSource(
+                    f"{self._source.reference} has no weights for {layer}.{key}; download it again"
+                )
             for change in vars(self._model)[CHANGES]:
                 weight.data = change(f"{layer}.{key}", weight.data)
 
     def _load(self, layer: str) -> Any:
-        """Loads the tensors of a layer with the conversions of transformers, and returns its report."""
+        """Loads the tensors of a layer with the conversions of transformers, and returns its
+        report.
+        """
         from transformers.core_model_loading import convert_and_load_state_dict_in_model
 
         tensors = {name: self._tensor(name) for name in self._weights[layer]}
@@ -174,7 +221,9 @@ class _LayerReader:
         with self._source.path(self._files[name]).open("rb") as file:
             file.seek(header.data_start + entry.start)
             if file.readinto(memoryview(content.numpy())) != len(content):
-                raise BadSource(f"{file.name} has changed while it was read; run the same command again")
+                raise BadSource(
+                    f"{file.name} has changed while it was read; run the same command again"
+                )
         return content.view(_TYPES[entry.dtype]).reshape(entry.shape)
 
 

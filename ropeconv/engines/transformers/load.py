@@ -30,18 +30,23 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
-ALLOCATOR = dict.fromkeys(("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"), "expandable_segments:True")
-"""Settings of torch's allocator on GPUs, unless the user has made others: chunks of other sizes leave no gaps."""
+ALLOCATOR = dict.fromkeys(
+    ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"), "expandable_segments:True"
+)
+"""Settings of torch's allocator on GPUs, unless the user has made others: chunks of other sizes
+leave no gaps.
+"""
 
 
 @dataclass(frozen=True)
 class DeviceSpec:
     """Where models run, and in which precision.
 
-    device: as torch names it, or "auto". dtype: "float32", "bfloat16", "float16" or "auto". device_map: of accelerate,
-    to use several devices; empty for one. stands_for: the model type of checkpoints whose own transformers does
-    not have. pickles: the user trusts pickled weights, kernels of the Hub and code of tokenizers. layer_by_layer: read
-    the weights of each layer from the disk when it runs.
+    device: as torch names it, or "auto". dtype: "float32", "bfloat16", "float16" or "auto".
+    device_map: of accelerate, to use several devices; empty for one. stands_for: the model type of
+    checkpoints whose own transformers does not have. pickles: the user trusts pickled weights,
+    kernels of the Hub and code of tokenizers. layer_by_layer: read the weights of each layer from
+    the disk when it runs.
     """
 
     device: str
@@ -54,17 +59,23 @@ class DeviceSpec:
     def available(self, stored: str = "float32") -> DeviceSpec:
         """The same with an available device, and with a precision.
 
-        stored: the precision of the checkpoint. The device "auto" is the first available of cuda, mps and cpu; the
-        dtype "auto" is float32 on a CPU, and elsewhere `stored`. Raises UsageError for a device that is not available
-        and an unknown dtype.
+        stored: the precision of the checkpoint. The device "auto" is the first available of cuda,
+        mps and cpu; the dtype "auto" is float32 on a CPU, and elsewhere `stored`. Raises UsageError
+        for a device that is not available and an unknown dtype.
         """
         if not os.environ.keys() & ALLOCATOR.keys():
             os.environ.update(ALLOCATOR)
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # the same numbers again, which `tune` promises
+        os.environ.setdefault(
+            "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
+        )  # the same numbers again, which `tune` promises
         import torch
 
         device, dtype = self.device, self.dtype
-        there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+        there = {
+            "cuda": torch.cuda.is_available(),
+            "mps": torch.backends.mps.is_available(),
+            "cpu": True,
+        }
         available = [name for name, present in there.items() if present]
         if device == "auto":
             device = available[0]
@@ -80,7 +91,9 @@ class DeviceSpec:
 WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2}
 """Bytes of a weight by its dtype."""
 SHARDED = 0.9
-"""The share of the free memory of several GPUs that weights may take, since no layer is divided between two."""
+"""The share of the free memory of several GPUs that weights may take, since no layer is divided
+between two.
+"""
 
 
 def weight_bytes(source: Source, dtype: str) -> int:
@@ -89,13 +102,16 @@ def weight_bytes(source: Source, dtype: str) -> int:
 
 
 def fits(source: Source, at: DeviceSpec) -> bool:
-    """Whether the weights of a checkpoint fit into the free memory of the device; True where they are divided."""
+    """Whether the weights of a checkpoint fit into the free memory of the device; True where they
+    are divided.
+    """
     divided = at.layer_by_layer or bool(at.device_map)
     return divided or weight_bytes(source, at.dtype) <= free_bytes(at.device)
 
 
 def placed(source: Source, at: DeviceSpec) -> DeviceSpec:
-    """A place where the weights of a checkpoint fit: the device, another GPU, several GPUs, or layer by layer.
+    """A place where the weights of a checkpoint fit: the device, another GPU, several GPUs, or
+    layer by layer.
 
     Other GPUs are used for the device "cuda" only, which names none of them.
     """
@@ -103,7 +119,8 @@ def placed(source: Source, at: DeviceSpec) -> DeviceSpec:
     if fits(source, at):
         return at
     if at.device == "cuda":
-        free, size = gpu_bytes(), weight_bytes(source, at.dtype)
+        free = gpu_bytes()
+        size = weight_bytes(source, at.dtype)
         if size <= max(free):
             return replace(at, device=f"cuda:{free.index(max(free))}")
         if size <= SHARDED * sum(free) and installed("accelerate"):
@@ -112,29 +129,37 @@ def placed(source: Source, at: DeviceSpec) -> DeviceSpec:
 
 
 def _check_fits(folder: Path, at: DeviceSpec) -> None:
-    """Raises RopeconvError, with what to change, where a checkpoint does not fit into the memory of the device."""
+    """Raises RopeconvError, with what to change, where a checkpoint does not fit into the memory of
+    the device.
+    """
     source = FolderSource(folder, follow=True)
     release()
     if not fits(source, at):
-        size, free = human(weight_bytes(source, at.dtype)), human(free_bytes(at.device))
+        size = human(weight_bytes(source, at.dtype))
+        free = human(free_bytes(at.device))
         narrower = "--dtype bfloat16, " if at.dtype == "float32" else ""
         raise RopeconvError(
-            f"the weights of {folder} take {size} as {at.dtype}, and {free} are free on {at.device}; use {narrower}"
-            "another --device, or --device-map auto for several devices"
+            f"the weights of {folder} take {size} as {at.dtype}, and {free} are free on"
+            f" {at.device}; use {narrower}another --device, or --device-map auto for several"
+            " devices"
         )
 
 
 def out_of_memory(work: Callable[[], T]) -> T:
-    """Runs `work` and returns its result. Raises RopeconvError, with what to change, where it runs out of memory."""
+    """Runs `work` and returns its result. Raises RopeconvError, with what to change, where it runs
+    out of memory.
+    """
     try:
         return work()
     except (MemoryError, RuntimeError) as problem:
         words = ("out of memory", "can't allocate memory", "cannot allocate memory")
-        if not isinstance(problem, MemoryError) and not any(word in str(problem).lower() for word in words):
+        if not isinstance(problem, MemoryError) and not any(
+            word in str(problem).lower() for word in words
+        ):
             raise
         raise RopeconvError(
-            "the memory of this device is not enough; pass a smaller --chunk or --length, --dtype bfloat16, "
-            "or --device-map auto to use several devices"
+            "the memory of this device is not enough; pass a smaller --chunk or --length, --dtype"
+            " bfloat16, or --device-map auto to use several devices"
         ) from None
 
 
@@ -143,12 +168,14 @@ SMALL = 64 << 20
 
 
 def load_stock(folder: Path, where: str | DeviceSpec, trust: bool = False) -> PreTrainedModel:
-    """A language model as the installed transformers loads it, with its weights in the wanted precision.
+    """A language model as the installed transformers loads it, with its weights in the wanted
+    precision.
 
-    Models without a class that gives logits of the next token, which are encoders, are loaded without any head.
+    Models without a class that gives logits of the next token, which are encoders, are loaded
+    without any head.
 
-    folder: the checkpoint. where: device and precision, or a device for float32. trust: run the modelling file of the
-    checkpoint.
+    folder: the checkpoint. where: device and precision, or a device for float32. trust: run the
+    modelling file of the checkpoint.
     """
     import torch
     import transformers
@@ -178,36 +205,54 @@ def load_stock(folder: Path, where: str | DeviceSpec, trust: bool = False) -> Pr
 
 
 def _class_for(config: PretrainedConfig) -> type[PreTrainedModel]:
-    """The class that loads a model with its logits, else one without a head; Evolla's by its `architectures`."""
+    """The class that loads a model with its logits, else one without a head; Evolla's by its
+    `architectures`.
+    """
     import transformers
 
     named = getattr(config, "auto_map", None) or {}
     with_head = tuple(
-        getattr(transformers, f"AutoModelFor{task}") for task in ("CausalLM", "ImageTextToText", "Seq2SeqLM")
+        getattr(transformers, f"AutoModelFor{task}")
+        for task in ("CausalLM", "ImageTextToText", "Seq2SeqLM")
     )
-    fitting = [auto for auto in with_head if type(config) in auto._model_mapping or auto.__name__ in named]
+    fitting = [
+        auto for auto in with_head if type(config) in auto._model_mapping or auto.__name__ in named
+    ]
     if not named and type(config) not in transformers.AutoModel._model_mapping:
-        fitting += [getattr(transformers, name) for name in config.architectures or () if hasattr(transformers, name)]
+        fitting += [
+            getattr(transformers, name)
+            for name in config.architectures or ()
+            if hasattr(transformers, name)
+        ]
     model_class: type[PreTrainedModel] = next(iter(fitting), transformers.AutoModel)
     return model_class
 
 
 def _check_complete(report: JsonObject, folder: Path, stands_for: str) -> None:
-    """Raises BadSource where the weights of a checkpoint are not those of the class that it was loaded with."""
-    for kind, words in (("missing_keys", "lacks"), ("unexpected_keys", "has"), ("mismatched_keys", "has")):
+    """Raises BadSource where the weights of a checkpoint are not those of the class that it was
+    loaded with.
+    """
+    for kind, words in (
+        ("missing_keys", "lacks"),
+        ("unexpected_keys", "has"),
+        ("mismatched_keys", "has"),
+    ):
         names = sorted(map(str, report.get(kind) or ()))
         if names:
             raise BadSource(
-                f"{folder} {words} {names[0]}, unlike a {stands_for} model, so it is not of the family that it was "
-                "treated as; apply again with another --family"
+                f"{folder} {words} {names[0]}, unlike a {stands_for} model, so it is not of the"
+                " family that it was treated as; apply again with another --family"
             )
 
 
 def load_widened(folder: Path, at: DeviceSpec) -> PreTrainedModel:
-    """A model that computes in float32, with weights rounded to the precision of `at`. folder: the checkpoint."""
+    """A model that computes in float32, with weights rounded to the precision of `at`. folder: the
+    checkpoint.
+    """
     import torch
 
-    model, narrow = load_stock(folder, replace(at, dtype="float32")), getattr(torch, at.dtype)
+    model = load_stock(folder, replace(at, dtype="float32"))
+    narrow = getattr(torch, at.dtype)
     change_weights(model, lambda name, weight: weight.to(narrow).to(weight.dtype))
     return model
 
@@ -216,19 +261,25 @@ def stored_dtype(config: JsonObject) -> str:
     """The dtype that a config.json declares, "float32" where it declares none."""
     text = text_config(config)
     part = config if text is None else text
-    return str(part.get("dtype") or part.get("torch_dtype") or config.get("torch_dtype") or "float32")
+    return str(
+        part.get("dtype") or part.get("torch_dtype") or config.get("torch_dtype") or "float32"
+    )
 
 
 @contextmanager
 def folder_of(source: Source, dtype: str = "auto", weights: bool = True) -> Iterator[Path]:
-    """The local folder of a checkpoint, whose files are fetched; a temporary one where some must be made.
+    """The local folder of a checkpoint, whose files are fetched; a temporary one where some must be
+    made.
 
-    dtype: of weights that are dequantised, as torch names it; auto for that of `source`. weights: whether they are
-    needed, and not only config and tokenizer. Raises BadSource for a config without weights, UnsupportedBake for a GGUF
-    file that cannot be converted, RopeconvError where the disk is too small.
+    dtype: of weights that are dequantised, as torch names it; auto for that of `source`. weights:
+    whether they are needed, and not only config and tokenizer. Raises BadSource for a config
+    without weights, UnsupportedBake for a GGUF file that cannot be converted, RopeconvError where
+    the disk is too small.
     """
     if source.kind == "config" and weights:
-        raise BadSource(f"{source.reference} is a config.json without weights; give the folder of the model")
+        raise BadSource(
+            f"{source.reference} is a config.json without weights; give the folder of the model"
+        )
     if dtype != "auto" and isinstance(source, ConvertedSource):
         source = source.in_dtype(dtype)
     left_out = set() if weights else set(source.weights())
@@ -241,7 +292,9 @@ def folder_of(source: Source, dtype: str = "auto", weights: bool = True) -> Iter
         yield source.path("config.json").parent
         return
     generated = {
-        file.name: file.size for file in source.files() if file.name in names and source.is_generated(file.name)
+        file.name: file.size
+        for file in source.files()
+        if file.name in names and source.is_generated(file.name)
     }
     with scratch() as folder:
         _refuse_small_disk(source, sum(generated.values()), folder)
@@ -255,7 +308,9 @@ def folder_of(source: Source, dtype: str = "auto", weights: bool = True) -> Iter
 
 
 def _refuse_small_disk(source: Source, needed: int, folder: Path) -> None:
-    """Raises RopeconvError where so many bytes of generated files do not fit on the disk of a temporary folder."""
+    """Raises RopeconvError where so many bytes of generated files do not fit on the disk of a
+    temporary folder.
+    """
     free = shutil.disk_usage(folder).free
     if needed <= free:
         return
@@ -263,6 +318,6 @@ def _refuse_small_disk(source: Source, needed: int, folder: Path) -> None:
     narrows = isinstance(source, ConvertedSource) and source.in_dtype("bfloat16").dtype != stored
     smaller = ", or give --dtype bfloat16" if narrows else ""
     raise RopeconvError(
-        f"the weights of {source.reference} take {human(needed)} as {stored}, and {human(free)} are free "
-        f"in {folder.parent.parent}; set TMPDIR to a larger disk{smaller}"
+        f"the weights of {source.reference} take {human(needed)} as {stored}, and {human(free)} are"
+        f" free in {folder.parent.parent}; set TMPDIR to a larger disk{smaller}"
     )

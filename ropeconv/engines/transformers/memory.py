@@ -5,7 +5,10 @@ import resource
 import sys
 from pathlib import Path
 
-CGROUPS = (("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"))
+CGROUPS = (
+    ("memory.max", "memory.current"),
+    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+)
 """Files with the limit and the use of a control group, of versions 2 and 1."""
 
 
@@ -25,9 +28,11 @@ def gpu_bytes() -> list[int]:
 
 
 def host_bytes(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:
-    """Free memory of this machine in bytes, within the limits of the process (`ulimit`, control groups).
+    """Free memory of this machine in bytes, within the limits of the process (`ulimit`, control
+    groups).
 
-    proc, cgroup: where Linux describes processes and control groups. On other systems, only `ulimit` counts.
+    proc, cgroup: where Linux describes processes and control groups. On other systems, only
+    `ulimit` counts.
     """
     status = _sizes(proc / "self" / "status")
     free = [_sizes(proc / "meminfo").get("MemAvailable", sys.maxsize)]
@@ -38,7 +43,9 @@ def host_bytes(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")
     for limit_file, use_file in CGROUPS:
         if (most_text := _text(cgroup / limit_file).strip()).isdigit():
             stat = _sizes((cgroup / use_file).with_name("memory.stat"))
-            free.append(int(most_text) - int(_text(cgroup / use_file)) + stat.get("inactive_file", 0))
+            free.append(
+                int(most_text) - int(_text(cgroup / use_file)) + stat.get("inactive_file", 0)
+            )
     return max(0, min(free))
 
 
@@ -58,4 +65,8 @@ def _text(path: Path) -> str:
 def _sizes(path: Path) -> dict[str, int]:
     """The sizes in a file of Linux by name, in bytes."""
     rows = (line.replace(":", " ").split() for line in _text(path).splitlines())
-    return {row[0]: int(row[1]) << (10 if row[-1] == "kB" else 0) for row in rows if len(row) > 1 and row[1].isdigit()}
+    return {
+        row[0]: int(row[1]) << (10 if row[-1] == "kB" else 0)
+        for row in rows
+        if len(row) > 1 and row[1].isdigit()
+    }

@@ -42,24 +42,32 @@ def patch(
 ) -> Undo:
     """Makes a loaded model compute a schedule, and returns a function that undoes it.
 
-    model: of transformers, loaded from the source. schedule: what its extended layers compute then; of LongRoPE's two
-    lists, the one for the last position of each forward pass. before: the RoPE of the source. scale: the query scaling,
-    None for none. queries: the end of the name of the last module before the rotation that outputs queries, needed with
-    `scale`.
+    model: of transformers, loaded from the source. schedule: what its extended layers compute then;
+    of LongRoPE's two lists, the one for the last position of each forward pass. before: the RoPE of
+    the source. scale: the query scaling, None for none. queries: the end of the name of the last
+    module before the rotation that outputs queries, needed with `scale`.
 
     Raises BadSource where the model has no modules of the known shape.
     """
     parts = list(rotary_modules(model))
     if not parts:
         raise BadSource(
-            f"{type(model).__name__} has no rotary module that can be overwritten; run the model another way"
+            f"{type(model).__name__} has no rotary module that can be overwritten; run the model"
+            " another way"
         )
     with ExitStack() as stack:
         for module, prefix in parts:
             _overwrite(stack, module, prefix, schedule)
         if before.mla:
-            heads = [m for m in model.modules() if hasattr(m, "scaling") and hasattr(m, "qk_head_dim")]
-            _set(stack, heads, "scaling", lambda head: head.qk_head_dim**-0.5 * schedule.softmax_scale)
+            heads = [
+                m for m in model.modules() if hasattr(m, "scaling") and hasattr(m, "qk_head_dim")
+            ]
+            _set(
+                stack,
+                heads,
+                "scaling",
+                lambda head: head.qk_head_dim**-0.5 * schedule.softmax_scale,
+            )
         if scale is not None:
             scale_queries(stack, model, scale, queries)
         current = stack.pop_all()
@@ -70,29 +78,41 @@ def patch(
         if current not in patches:
             return
         if patches[-1] is not current:
-            raise RopeconvError("the model was patched again after this patch; undo the later one first")
+            raise RopeconvError(
+                "the model was patched again after this patch; undo the later one first"
+            )
         patches.pop().close()
 
     return undo
 
 
 def rotary_modules(model: PreTrainedModel) -> Iterator[tuple[Module, str]]:
-    """The rotary modules of the extended layers of a model, each with the prefix of the names of its frequencies."""
+    """The rotary modules of the extended layers of a model, each with the prefix of the names of
+    its frequencies.
+    """
     for name, module in model.named_modules():
         if "RotaryEmbedding" not in type(module).__name__ or "vision" in name or "visual" in name:
             continue
         if name.endswith(("_local", "_unscaled")) or "sliding_attention" in name:
             continue
         buffers = [str(key) for key, _ in module.named_buffers()]
-        sets = [key.removesuffix("inv_freq") for key in buffers if key.endswith("inv_freq") and "original" not in key]
+        sets = [
+            key.removesuffix("inv_freq")
+            for key in buffers
+            if key.endswith("inv_freq") and "original" not in key
+        ]
         whole = [prefix for prefix in sets if "sliding" not in prefix and prefix != "main_"]
-        prefix = (whole or sets or [""])[0]  # of the layers that see the whole context; empty for one set
+        prefix = (whole or sets or [""])[
+            0
+        ]  # of the layers that see the whole context; empty for one set
         if hasattr(module, f"{prefix}inv_freq"):
             yield module, prefix
 
 
 def nudged(schedule: Schedule) -> Schedule:
-    """The schedule with every frequency moved by 2 ulp of float32, up or down at random, the allowed difference."""
+    """The schedule with every frequency moved by 2 ulp of float32, up or down at random, the
+    allowed difference.
+    """
     signs = np.random.default_rng(0).choice([-2, 2], len(schedule.inv_freq))
     signs *= schedule.inv_freq > 0  # 2 ulp below 0 is negative
     moved = schedule.inv_freq.astype(np.float32).view(np.int32) + signs.astype(np.int32)
@@ -100,10 +120,11 @@ def nudged(schedule: Schedule) -> Schedule:
 
 
 def round_weights(model: PreTrainedModel, stored: Mapping[str, str]) -> None:
-    """Rounds weights of a loaded model as a fold does: scaled, rounded to the stored dtype, and scaled back.
+    """Rounds weights of a loaded model as a fold does: scaled, rounded to the stored dtype, and
+    scaled back.
 
-    model: of transformers. stored: the dtype of each weight in its file, as safetensors names it, by the name of the
-    weight; other weights stay.
+    model: of transformers. stored: the dtype of each weight in its file, as safetensors names it,
+    by the name of the weight; other weights stay.
     """
     import torch
 
@@ -118,12 +139,16 @@ def round_weights(model: PreTrainedModel, stored: Mapping[str, str]) -> None:
     change_weights(model, rounded)
 
 
-def scale_queries(stack: ExitStack, model: PreTrainedModel, scale: LogN | QueryScaling, queries: str) -> None:
-    """Multiplies the queries of every layer by a function of their position, at the output of the module `queries`.
+def scale_queries(
+    stack: ExitStack, model: PreTrainedModel, scale: LogN | QueryScaling, queries: str
+) -> None:
+    """Multiplies the queries of every layer by a function of their position, at the output of the
+    module `queries`.
 
-    stack: undoes it. model: of transformers. scale: the query scaling. queries: the end of the module's name. A factor
-    on a whole query commutes with its rotation, so it may come before. The positions are those that the rotary module
-    receives. Raises BadSource where the model does not have these modules.
+    stack: undoes it. model: of transformers. scale: the query scaling. queries: the end of the
+    module's name. A factor on a whole query commutes with its rotation, so it may come before. The
+    positions are those that the rotary module receives. Raises BadSource where the model does not
+    have these modules.
     """
     import torch
 
@@ -131,17 +156,25 @@ def scale_queries(stack: ExitStack, model: PreTrainedModel, scale: LogN | QueryS
 
     def remember(module: Module, args: tuple[Tensor, ...], given: dict[str, Tensor]) -> None:
         current = _positions(args, given)
-        positions[:] = [current[0] if current.dim() > 2 else current]  # sections of positions, which are equal for text
+        positions[:] = [
+            current[0] if current.dim() > 2 else current
+        ]  # sections of positions, which are equal for text
 
     def multiply(module: Module, args: tuple[object, ...], output: Tensor) -> Tensor:
         ids = positions[0]
-        factor = torch.from_numpy(scale.scale(ids.cpu().numpy()).astype(np.float32)).to(output.device)
+        factor = torch.from_numpy(scale.scale(ids.cpu().numpy()).astype(np.float32)).to(
+            output.device
+        )
         return (output * factor.reshape(*factor.shape, *[1] * (output.dim() - 2))).to(output.dtype)
 
-    projections = [module for name, module in model.named_modules() if queries and name.endswith(queries)]
+    projections = [
+        module for name, module in model.named_modules() if queries and name.endswith(queries)
+    ]
     rotary = [module for module in model.modules() if "RotaryEmbedding" in type(module).__name__]
     if not projections or not rotary:
-        raise BadSource(f"{type(model).__name__} has no module for its queries; run the model another way")
+        raise BadSource(
+            f"{type(model).__name__} has no module for its queries; run the model another way"
+        )
     hooks = [rotary[0].register_forward_pre_hook(remember, with_kwargs=True)]
     hooks += [module.register_forward_hook(multiply) for module in projections]
     for hook in hooks:
@@ -151,13 +184,23 @@ def scale_queries(stack: ExitStack, model: PreTrainedModel, scale: LogN | QueryS
 def _overwrite(stack: ExitStack, module: Module, prefix: str, schedule: Schedule) -> None:
     """Overwrites frequencies and attention factor of one rotary module. stack: undoes it.
 
-    `rope_type` becomes "default", since the dynamic types write their own frequencies back at every forward pass.
+    `rope_type` becomes "default", since the dynamic types write their own frequencies back at every
+    forward pass.
     """
     import torch
 
-    names = [f"{prefix}inv_freq", f"{prefix}original_inv_freq", f"{prefix}attention_scaling", "rope_type"]
+    names = [
+        f"{prefix}inv_freq",
+        f"{prefix}original_inv_freq",
+        f"{prefix}attention_scaling",
+        "rope_type",
+    ]
     computes = "rope_init_fn" in vars(module)  # at every forward pass (Phi 3.5 MoE)
-    old = {name: getattr(module, name) for name in (*names, *COMPUTED * computes) if hasattr(module, name)}
+    old = {
+        name: getattr(module, name)
+        for name in (*names, *COMPUTED * computes)
+        if hasattr(module, name)
+    }
     added = [name for name in (names[2], "rope_type") if name not in old]
     device = old[names[0]].device
     for name, value in old.items():
@@ -185,8 +228,12 @@ def _overwrite(stack: ExitStack, module: Module, prefix: str, schedule: Schedule
     _switch(stack, module, schedule, use)
 
 
-def _switch(stack: ExitStack, module: Module, schedule: Schedule, use: Callable[[Vector], None]) -> None:
-    """Makes a module use LongRoPE's short list in forward passes in which no position reaches the original context."""
+def _switch(
+    stack: ExitStack, module: Module, schedule: Schedule, use: Callable[[Vector], None]
+) -> None:
+    """Makes a module use LongRoPE's short list in forward passes in which no position reaches the
+    original context.
+    """
     short = schedule.short_inv_freq
     if short is None:
         return
@@ -203,7 +250,9 @@ def _positions(args: tuple[Tensor, ...], given: dict[str, Tensor]) -> Tensor:
     return given["position_ids"] if "position_ids" in given else args[1]
 
 
-def _set(stack: ExitStack, modules: Iterable[Module], name: str, value: Callable[[Module], float]) -> None:
+def _set(
+    stack: ExitStack, modules: Iterable[Module], name: str, value: Callable[[Module], float]
+) -> None:
     """Sets an attribute of modules. stack: undoes it. value: from a module to its new value."""
     for module in modules:
         stack.callback(setattr, module, name, getattr(module, name))
@@ -211,7 +260,9 @@ def _set(stack: ExitStack, modules: Iterable[Module], name: str, value: Callable
 
 
 def attention_modules(model: PreTrainedModel) -> list[Module]:
-    """The attention modules of the text part of a model that have a softmax scale of their own, `scaling`."""
+    """The attention modules of the text part of a model that have a softmax scale of their own,
+    `scaling`.
+    """
     return [
         module
         for name, module in model.named_modules()
@@ -223,7 +274,8 @@ def attention_modules(model: PreTrainedModel) -> list[Module]:
 def scale_scores(stack: ExitStack, model: PreTrainedModel, factor: float) -> None:
     """Multiplies all attention scores by `factor`. stack: undoes it.
 
-    The factor commutes with the rotation of queries and keys, so a model computes its RoPE as before.
+    The factor commutes with the rotation of queries and keys, so a model computes its RoPE as
+    before.
     """
     _set(stack, attention_modules(model), "scaling", lambda module: module.scaling * factor)
 
@@ -233,11 +285,14 @@ ALL = 1 << 31  # more keys than any cache holds
 
 def indexers(model: PreTrainedModel) -> list[Module]:
     """The indexers of a model: modules with the number of keys to choose, `index_topk`."""
-    return [module for module in model.modules() if isinstance(getattr(module, "index_topk", None), int)]
+    return [
+        module for module in model.modules() if isinstance(getattr(module, "index_topk", None), int)
+    ]
 
 
 def compresses(model: PreTrainedModel) -> bool:
-    """Whether attention compresses runs of keys into one, by their index and not by their position (DeepSeek V4).
+    """Whether attention compresses runs of keys into one, by their index and not by their position
+    (DeepSeek V4).
 
     A sequence with gaps in its positions is then another one in chunks.
     """
@@ -247,6 +302,7 @@ def compresses(model: PreTrainedModel) -> bool:
 def choose_all_keys(stack: ExitStack, model: PreTrainedModel) -> None:
     """Makes every indexer choose all keys. stack: undoes it.
 
-    A choice is discrete: two right results whose scores differ by rounding may see other keys, and then differ by much.
+    A choice is discrete: two right results whose scores differ by rounding may see other keys, and
+    then differ by much.
     """
     _set(stack, indexers(model), "index_topk", lambda module: ALL)

@@ -36,44 +36,61 @@ LM_EVAL = "lm-eval:"
 class LmEval(Measure):
     """The numbers that a task gives for each of its documents, so that rows are paired by document.
 
-    task: a task or a group of tasks as lm_eval names it, or a YAML file with one. `EvaluationSizes.windows` is how many
-    documents of each task are read, and the longest length what the model sees of one at most. Raises UsageError
-    without a name, and for a file without a task.
+    task: a task or a group of tasks as lm_eval names it, or a YAML file with one.
+    `EvaluationSizes.windows` is how many documents of each task are read, and the longest length
+    what the model sees of one at most. Raises UsageError without a name, and for a file without a
+    task.
     """
 
-    summary = "a task of lm-evaluation-harness (lm-eval:hellaswag or lm-eval:FILE.yaml), its first --windows documents"
+    summary = (
+        "a task of lm-evaluation-harness (lm-eval:hellaswag or lm-eval:FILE.yaml), its first"
+        " --windows documents"
+    )
     metrics = ()
     runs_model = True
 
     def __init__(self, task: str) -> None:
         if not task:
-            raise UsageError("--measure lm-eval needs the name of a task; write it like lm-eval:hellaswag")
+            raise UsageError(
+                "--measure lm-eval needs the name of a task; write it like lm-eval:hellaswag"
+            )
         require("lm_eval", f"--measure {LM_EVAL}{task}")
         self.folder, self.checksum = None, 0
         if task.endswith((".yaml", ".yml")):
             try:
                 text = Path(task).read_text(encoding="utf-8")
             except (OSError, UnicodeDecodeError) as problem:
-                raise UsageError(f"--measure {LM_EVAL}{task}: the file cannot be read ({problem})") from None
+                raise UsageError(
+                    f"--measure {LM_EVAL}{task}: the file cannot be read ({problem})"
+                ) from None
             self.folder = Path(task).parent
             named = re.search(r"""^(?:task|group):[ ]*["']?([\w.-]+)""", text, re.MULTILINE)
             if named is None:
                 raise UsageError(f"{task} has no line with `task:` or `group:` and a name; add one")
-            task, self.checksum = named[1], zlib.crc32(text.encode()) >> 1
+            task = named[1]
+            self.checksum = zlib.crc32(text.encode()) >> 1
         self.task, self.name = task, f"{LM_EVAL}{task}"  # type: ignore[misc]
 
     def cases(self, texts: Texts, sizes: EvaluationSizes) -> Iterator[Case]:
-        # its tokens come from the task: these tell tasks, seeds and numbers of documents apart in the journal
-        ids, count = np.full(sizes.longest, sizes.seed, np.int32), min(sizes.windows, sizes.longest - 1)
+        # its tokens come from the task: these tell tasks, seeds and numbers of documents apart in
+        # the journal
+        ids = np.full(sizes.longest, sizes.seed, np.int32)
+        count = min(sizes.windows, sizes.longest - 1)
         ids[0] += self.checksum
-        yield Case(self.name, sizes.longest, 0, sizes.seed, ids, np.arange(1, count + 1, dtype=np.int32))
+        yield Case(
+            self.name, sizes.longest, 0, sizes.seed, ids, np.arange(1, count + 1, dtype=np.int32)
+        )
 
     def observe(self, case: Case, losses: TokenLosses) -> list[Observation]:
         raise NotImplementedError(self.name)
 
     def run(self, row: str, case: Case, engine: Engine, tokenizer: Tokenizer) -> list[Observation]:
-        if not isinstance(engine, TransformersEngine) or not isinstance(tokenizer, CheckpointTokenizer):
-            raise RopeconvError(f"{self.name} runs in transformers and not in {engine.runtime}; leave it out")
+        if not isinstance(engine, TransformersEngine) or not isinstance(
+            tokenizer, CheckpointTokenizer
+        ):
+            raise RopeconvError(
+                f"{self.name} runs in transformers and not in {engine.runtime}; leave it out"
+            )
 
         def filters(sample: JsonObject) -> str:  # of answers, where the task has several
             kind = sample.get("filter", "none")
@@ -82,15 +99,23 @@ class LmEval(Measure):
         tasks = self._samples(engine.model, tokenizer.tokenizer, case)
         observations = [
             Observation(
-                self.name, name + filters(sample), case.column, int(sample["doc_id"]), place, float(sample[name])
+                self.name,
+                name + filters(sample),
+                case.column,
+                int(sample["doc_id"]),
+                place,
+                float(sample[name]),
             )
             for place, task in enumerate(sorted(tasks))
             for sample in tasks[task]
             for name in sample.get("metrics", ())
             if isinstance(sample.get(name), (bool, int, float, np.number))
-        ]  # fmt: skip
+        ]
         if not observations:
-            raise RopeconvError(f"the task {self.task} does not give a number for each document; choose another task")
+            raise RopeconvError(
+                f"the task {self.task} does not give a number for each document; choose another"
+                " task"
+            )
         return observations
 
     def placed(self, case: Case, observation: Observation) -> Observation:
@@ -99,14 +124,20 @@ class LmEval(Measure):
     def _samples(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, case: Case
     ) -> dict[str, list[JsonObject]]:
-        """The documents of each task with their metrics. Raises RopeconvError where lm_eval does not run the task."""
+        """The documents of each task with their metrics. Raises RopeconvError where lm_eval does
+        not run the task.
+        """
         import lm_eval
         from lm_eval.models.huggingface import HFLM
         from lm_eval.tasks import TaskManager
 
         try:
             with _silent():
-                manager = {"task_manager": TaskManager(include_path=str(self.folder))} if self.folder else {}
+                manager = (
+                    {"task_manager": TaskManager(include_path=str(self.folder))}
+                    if self.folder
+                    else {}
+                )
                 ready = HFLM(pretrained=model, tokenizer=tokenizer, max_length=case.column)
                 results = lm_eval.simple_evaluate(
                     ready,
@@ -115,12 +146,13 @@ class LmEval(Measure):
                     bootstrap_iters=0,
                     random_seed=case.window,
                     **manager,
-                )  # fmt: skip
+                )
         except (KeyError, ValueError, OSError, ImportError) as problem:
             lines = str(problem).splitlines()
             raise RopeconvError(
-                f"lm_eval does not run the task {self.task} ({lines[0] if lines else type(problem).__name__}); "
-                "`lm_eval ls tasks` lists the tasks"
+                f"lm_eval does not run the task {self.task}"
+                f" ({lines[0] if lines else type(problem).__name__}); `lm_eval ls tasks` lists the"
+                " tasks"
             ) from None
         samples: dict[str, list[JsonObject]] = (results or {}).get("samples") or {}
         return samples

@@ -2,8 +2,8 @@
 
 passkey: a number hidden in a text (Mohtashami and Jaggi 2023, https://arxiv.org/abs/2305.16300).
 
-The sentences are those of https://github.com/epfml/landmark-attention, which jquesnelle/yarn uses too. The text around
-them is the user's, where these repeat five sentences.
+The sentences are those of https://github.com/epfml/landmark-attention, which jquesnelle/yarn uses
+too. The text around them is the user's, where these repeat five sentences.
 """
 
 import re
@@ -28,8 +28,8 @@ WORDS_FROM = 20_000
 class Prompt:
     """A question about a text.
 
-    task: before the text. question: after it. lead: the given beginning of the answer. answer: to predict. facts:
-    (place, text) by rising place, from 0 (before the haystack) to 1 (after it).
+    task: before the text. question: after it. lead: the given beginning of the answer. answer: to
+    predict. facts: (place, text) by rising place, from 0 (before the haystack) to 1 (after it).
     """
 
     task: str
@@ -42,11 +42,14 @@ class Prompt:
 class Haystack:
     """A place in the texts from which sequences of all lengths are made.
 
-    document, start: the place; at the end of a document the next one follows, and the first after the last.
+    document, start: the place; at the end of a document the next one follows, and the first after
+    the last.
     """
 
     def __init__(self, texts: Texts, document: int, start: int) -> None:
-        self.texts, self.document, self.start = texts, document, start
+        self.texts = texts
+        self.document = document
+        self.start = start
         self._tokens: dict[str, list[int]] = {}
 
     def tokens(self, text: str) -> list[int]:
@@ -60,8 +63,11 @@ class Haystack:
         tokens: list[int] = []
         document, start = self.document, self.start
         while len(tokens) < count:
-            tokens += self.texts.documents[document].ids[start : start + count - len(tokens)].tolist()
-            document, start = (document + 1) % len(self.texts.documents), 0
+            tokens += (
+                self.texts.documents[document].ids[start : start + count - len(tokens)].tolist()
+            )
+            document = (document + 1) % len(self.texts.documents)
+            start = 0
         return tokens
 
     @cached_property
@@ -69,15 +75,19 @@ class Haystack:
         """The words in lower case after the place, sorted."""
         size = min(WORDS_FROM, sum(len(document.ids) for document in self.texts.documents))
         words = set(self.texts.tokenizer.decode(self.hay(size)).split())
-        return sorted(word for word in words if word.isalpha() and word == word.lower() and 3 <= len(word) <= 12)
+        return sorted(
+            word
+            for word in words
+            if word.isalpha() and word == word.lower() and 3 <= len(word) <= 12
+        )
 
     def words(self, count: int, draw: np.random.Generator) -> list[str]:
         """Return `count` different words of the texts. Raises BadSource where there are fewer."""
         if len(self.vocabulary) < count:
             name = self.texts.documents[self.document].name
             raise BadSource(
-                f"the texts have {len(self.vocabulary)} different words after {name}, and questions need {count}; give "
-                "a longer --text"
+                f"the texts have {len(self.vocabulary)} different words after {name}, and questions"
+                f" need {count}; give a longer --text"
             )
         return [str(word) for word in draw.permutation(self.vocabulary)[:count]]
 
@@ -91,10 +101,20 @@ class Haystack:
         answer = range(len(self.tokens(question)), len(tail))
         targets = [index for index in answer if self.texts.tokenizer.decode([tail[index]]).strip()]
         texts = [prompt.task, *(text for _, text in prompt.facts)]
-        room = length - len(self.texts.prefix) - sum(len(self.tokens(text)) for text in texts) - len(tail)
+        room = (
+            length
+            - len(self.texts.prefix)
+            - sum(len(self.tokens(text)) for text in texts)
+            - len(tail)
+        )
         if room < 0:
-            raise UsageError(f"{name} needs sequences of at least {length - room:,} tokens; give longer --lengths")
-        hay, ids, done = self.hay(room), [*self.texts.prefix, *self.tokens(prompt.task)], 0
+            raise UsageError(
+                f"{name} needs sequences of at least {length - room:,} tokens; give longer"
+                " --lengths"
+            )
+        hay = self.hay(room)
+        ids = [*self.texts.prefix, *self.tokens(prompt.task)]
+        done = 0
         for place, text in prompt.facts:
             until = round(place * room)
             ids += hay[done:until]
@@ -113,17 +133,20 @@ def different_numbers(count: int, digits: int, draw: np.random.Generator) -> lis
 
 
 SPARE = 16
-"""Tokens that a model may generate beyond those of the answer, since it may begin with words of its own."""
+"""Tokens that a model may generate beyond those of the answer, since it may begin with words of its
+own.
+"""
 
 
 class Retrieval(Measure):
     """A question whose answer is in the sequence.
 
-    The answer is part of the sequence, so that one forward pass says how likely each of its tokens is, and nothing is
-    generated. `accuracy` is the share of them that were the likeliest, `exact` whether all of them were, and `log_prob`
-    their mean log-probability. With `EvaluationSizes.generate`, greedy decoding follows the question, and `accuracy` is
-    1 where the answer occurs in it.
-    Sequences of all lengths with the same sample and depth have the same question and answer.
+    The answer is part of the sequence, so that one forward pass says how likely each of its tokens
+    is, and nothing is generated. `accuracy` is the share of them that were the likeliest, `exact`
+    whether all of them were, and `log_prob` their mean log-probability. With
+    `EvaluationSizes.generate`, greedy decoding follows the question, and `accuracy` is 1 where the
+    answer occurs in it. Sequences of all lengths with the same sample and depth have the same
+    question and answer.
     """
 
     metrics = ("accuracy", "exact", "log_prob")
@@ -131,25 +154,39 @@ class Retrieval(Measure):
 
     @abstractmethod
     def prompt(self, haystack: Haystack, depth: float, draw: np.random.Generator) -> Prompt:
-        """The question. depth: of the fact, from 0 to 1. draw: random numbers; the first decide question and answer."""
+        """The question. depth: of the fact, from 0 to 1. draw: random numbers; the first decide
+        question and answer.
+        """
 
     def cases(self, texts: Texts, sizes: EvaluationSizes) -> Iterator[Case]:
-        depths = [float(depth) for depth in np.linspace(0, 1, sizes.depths)] if sizes.depths > 1 else [0.5]
+        depths = (
+            [float(depth) for depth in np.linspace(0, 1, sizes.depths)]
+            if sizes.depths > 1
+            else [0.5]
+        )
         places = np.random.default_rng(sizes.seed)
         order = places.permutation(len(texts.documents))  # in turn from all documents
         for window in range(sizes.windows):
             document = int(order[window % len(order)])
-            haystack = Haystack(texts, document, int(places.integers(len(texts.documents[document].ids))))
+            haystack = Haystack(
+                texts, document, int(places.integers(len(texts.documents[document].ids)))
+            )
             for length in sizes.lengths:
                 for number, depth in enumerate(depths):
                     draw = np.random.default_rng((sizes.seed, window, number))
                     prompt = self.prompt(haystack, depth, draw)
                     ids, targets = haystack.sequence(prompt, length, self.name)
                     yield Case(
-                        self.name, length, haystack.document, window, np.array(ids, np.int32),
-                        np.array(targets, np.int32), depth, prompt.answer,
+                        self.name,
+                        length,
+                        haystack.document,
+                        window,
+                        np.array(ids, np.int32),
+                        np.array(targets, np.int32),
+                        depth,
+                        prompt.answer,
                         len(ids) - targets[0] + SPARE if sizes.generate else 0,
-                    )  # fmt: skip
+                    )
 
     def observe(self, case: Case, losses: TokenLosses) -> list[Observation]:
         return [
@@ -166,12 +203,16 @@ class Retrieval(Measure):
 
     def observe_text(self, case: Case, text: str) -> list[Observation]:
         """The observations from a generated text."""
-        occurs = re.search(rf"(?<![^\W_]){re.escape(case.answer)}(?![^\W_])", text)  # as a whole word or number
+        occurs = re.search(
+            rf"(?<![^\W_]){re.escape(case.answer)}(?![^\W_])", text
+        )  # as a whole word or number
         return [self._observation(case, "accuracy", float(occurs is not None), 1)]
 
     def _observation(self, case: Case, metric: str, value: float, weight: int = 0) -> Observation:
         weight = weight or len(case.targets)
-        return Observation(self.name, metric, case.column, case.document, case.window, value, case.depth, weight)
+        return Observation(
+            self.name, metric, case.column, case.document, case.window, value, case.depth, weight
+        )
 
 
 NEEDLES = 4
@@ -181,14 +222,16 @@ NEEDLES = 4
 class Niah(Retrieval):
     """Four needles, each a word and its number: one at the depth, the others at random places.
 
-    The form is that of RULER's multi-key task; sentences, texts and scores are others, so its numbers are others too.
+    The form is that of RULER's multi-key task; sentences, texts and scores are others, so its
+    numbers are others too.
     """
 
     name = "niah"
     summary = "the number of one of four words hidden in the text, by depth of that word"
 
     def prompt(self, haystack: Haystack, depth: float, draw: np.random.Generator) -> Prompt:
-        words, numbers = haystack.words(NEEDLES, draw), different_numbers(NEEDLES, 7, draw)
+        words = haystack.words(NEEDLES, draw)
+        numbers = different_numbers(NEEDLES, 7, draw)
         places = [depth, *(float(place) for place in draw.random(NEEDLES - 1))]
         needles = [
             (place, f"\nThe special number of {word} is {number}.\n")
@@ -201,8 +244,8 @@ class Niah(Retrieval):
 
 
 TASK = (
-    "There is an important info hidden inside a lot of irrelevant text. Find it and memorize them. I will quiz you "
-    "about the important information there.\n"
+    "There is an important info hidden inside a lot of irrelevant text. Find it and memorize them."
+    " I will quiz you about the important information there.\n"
 )
 
 

@@ -23,18 +23,28 @@ from .runner import Runner, memory_sentence
 
 
 class TwoListEngine(Engine):
-    """A loaded checkpoint with a long and a short list of frequencies, which are chosen for whole sequences.
+    """A loaded checkpoint with a long and a short list of frequencies, which are chosen for whole
+    sequences.
 
-    transformers chooses at every forward pass, so that the first chunks of a long sequence would have the short list.
-    patch: makes the checkpoint compute a schedule, and returns a function that undoes it.
+    transformers chooses at every forward pass, so that the first chunks of a long sequence would
+    have the short list. patch: makes the checkpoint compute a schedule, and returns a function that
+    undoes it.
     """
 
     def __init__(
-        self, loaded: TransformersEngine, schedule: Schedule, patch: Callable[[Schedule], Callable[[], None]]
+        self,
+        loaded: TransformersEngine,
+        schedule: Schedule,
+        patch: Callable[[Schedule], Callable[[], None]],
     ) -> None:
-        self.loaded, self.schedule, self.patch, self.runtime = loaded, schedule, patch, loaded.runtime
+        self.loaded = loaded
+        self.schedule = schedule
+        self.patch = patch
+        self.runtime = loaded.runtime
 
-    def token_losses(self, ids: Sequence[int], targets: Sequence[int], progress: Progress | None = None) -> TokenLosses:
+    def token_losses(
+        self, ids: Sequence[int], targets: Sequence[int], progress: Progress | None = None
+    ) -> TokenLosses:
         with self._for(len(ids)):
             return self.loaded.token_losses(ids, targets, progress)
 
@@ -60,19 +70,30 @@ class TwoListEngine(Engine):
 
 
 class CheckpointRunner(Runner):
-    """Rows with a recipe, on one load of the source in transformers; patching another row takes milliseconds."""
+    """Rows with a recipe, on one load of the source in transformers; patching another row takes
+    milliseconds.
+    """
 
     swaps = True
 
     def __init__(
-        self, source: Source, folder: Path, inspection: ConfigInspection, at: DeviceSpec, chunk: int = 4096
+        self,
+        source: Source,
+        folder: Path,
+        inspection: ConfigInspection,
+        at: DeviceSpec,
+        chunk: int = 4096,
     ) -> None:
         self.source = source.identity
-        self.inspection, self.family, self.at = inspection, source.family, at
+        self.inspection = inspection
+        self.family = source.family
+        self.at = at
         self.trained = inspection.spec.unscaled().original_context
         self.tokenizer = CheckpointTokenizer(folder, at.pickles)
         self.folder, self.chunk = folder, chunk
-        self.runtime, self.device, self.dtype = f"transformers {stock_version()}", at.device_map or at.device, at.dtype
+        self.runtime = f"transformers {stock_version()}"
+        self.device = at.device_map or at.device
+        self.dtype = at.dtype
 
     @cached_property
     def loaded(self) -> TransformersEngine:
@@ -84,7 +105,8 @@ class CheckpointRunner(Runner):
         if row.recipe is None:
             return self.inspection.spec.current()
         if self.inspection.refuse:
-            name, reason = self.inspection.display_name, self.inspection.refuse
+            name = self.inspection.display_name
+            reason = self.inspection.refuse
             raise UnsupportedBake("a context extension", name, reason, "or choose another model")
         recipe = inherit_mscale(row.recipe, self.inspection)
         basis = self.inspection.basis(recipe)
@@ -101,7 +123,9 @@ class CheckpointRunner(Runner):
 
     def memory(self, tokens: int) -> str:
         weights = sum(weight.nbytes for weight in self.loaded.model.parameters())
-        return memory_sentence(weights, self.inspection.kv_cache, tokens, 4 if self.at.dtype == "float32" else 2)
+        return memory_sentence(
+            weights, self.inspection.kv_cache, tokens, 4 if self.at.dtype == "float32" else 2
+        )
 
     def engine(self, row: Row) -> AbstractContextManager[Engine]:
         schedule = self.schedule(row)
@@ -122,5 +146,6 @@ class CheckpointRunner(Runner):
 
     def _patch(self, schedule: Schedule) -> Undo:
         weights = self.family.weights
-        spec, queries = self.inspection.spec, weights.q_norm or weights.q
+        spec = self.inspection.spec
+        queries = weights.q_norm or weights.q
         return patch(self.loaded.model, schedule, spec, schedule.log_n, queries)

@@ -34,34 +34,53 @@ LONGEST = 127
 
 
 def engine_options(request: RunnerRequest, offloads: bool) -> dict[str, Any]:
-    """The options of `LlamaCppEngine` for a request. offloads: whether llama.cpp was built for a GPU.
+    """The options of `LlamaCppEngine` for a request. offloads: whether llama.cpp was built for a
+    GPU.
 
     Raises UsageError for a device or a precision that it does not support.
     """
     if request.dtype not in ("auto", "float16", "float32"):
-        raise UsageError(f"llama.cpp has no {request.dtype} cache; give --dtype float16 or float32, or leave it out")
+        raise UsageError(
+            f"llama.cpp has no {request.dtype} cache; give --dtype float16 or float32, or leave"
+            " it out"
+        )
     if request.device not in ("auto", "cpu") and not offloads:
         raise UsageError(
-            f"--device {request.device}: the installed llama.cpp was built without a GPU; install llama-cpp-python "
-            "again with CMAKE_ARGS=-DGGML_CUDA=on, or leave --device out"
+            f"--device {request.device}: the installed llama.cpp was built without a GPU; install"
+            " llama-cpp-python again with CMAKE_ARGS=-DGGML_CUDA=on, or leave --device out"
         )
-    exact, gpu = request.dtype == "float32", request.device != "cpu" and offloads
-    options = {"gpu": gpu, "plain": exact, "cache": "f32" if exact else "f16", "batch": min(request.chunk, BATCH)}
+    exact = request.dtype == "float32"
+    gpu = request.device != "cpu" and offloads
+    options = {
+        "gpu": gpu,
+        "plain": exact,
+        "cache": "f32" if exact else "f16",
+        "batch": min(request.chunk, BATCH),
+    }
     return options | ({"threads": request.threads} if request.threads else {})
 
 
 def device_and_types(file: GgufSource, options: Mapping[str, Any]) -> tuple[str, str]:
     """The device, and the types of weights and cache, for the result."""
     cache = "float32" if options["plain"] else "float16"
-    return "gpu" if options["gpu"] else "cpu", f"{TYPES[file.file.usual_type].name} with {cache} keys and values"
+    return (
+        "gpu" if options["gpu"] else "cpu"
+    ), f"{TYPES[file.file.usual_type].name} with {cache} keys and values"
 
 
 class LlamaCppRunner(Runner):
-    """Rows with a recipe, on one GGUF file: as metadata keys at loading where they express it, otherwise as a copy."""
+    """Rows with a recipe, on one GGUF file: as metadata keys at loading where they express it,
+    otherwise as a copy.
+    """
 
-    def __init__(self, source: GgufSource, tokenizer: Tokenizer, options: Mapping[str, Any]) -> None:
-        self.file, self.options, self.tokenizer = source, options, tokenizer
-        self.source, self.inspection = source.identity, inspect_gguf(source)
+    def __init__(
+        self, source: GgufSource, tokenizer: Tokenizer, options: Mapping[str, Any]
+    ) -> None:
+        self.file = source
+        self.options = options
+        self.tokenizer = tokenizer
+        self.source = source.identity
+        self.inspection = inspect_gguf(source)
         self.trained = self.inspection.spec.unscaled().original_context
         self.runtime, (self.device, self.dtype) = runtime(), device_and_types(source, options)
         self.plans = dict[str, GgufPlan]()
@@ -75,7 +94,9 @@ class LlamaCppRunner(Runner):
 
     def memory(self, tokens: int) -> str:
         weights = sum(path.stat().st_size for path in self.file.file.paths)
-        return memory_sentence(weights, self.inspection.kv_cache, tokens, 4 if self.options["plain"] else 2)
+        return memory_sentence(
+            weights, self.inspection.kv_cache, tokens, 4 if self.options["plain"] else 2
+        )
 
     @contextmanager
     def engine(self, row: Row) -> Iterator[Engine]:
@@ -96,7 +117,8 @@ class LlamaCppRunner(Runner):
         assert row.recipe is not None
         hosts = arch_of(self.file.file).carriers if row.recipe.log_n else ()
         keeps = row.recipe.on_top or isinstance(row.recipe.method, AsIs)
-        target, problems = Target(out=out, replace=self.inspection.extended and not keeps), []
+        target = Target(out=out, replace=self.inspection.extended and not keeps)
+        problems = []
         for host in (None, *hosts):  # some architectures scale queries by position
             try:
                 plan = make_plan(self.file, row.recipe, replace(target, carrier=host))
@@ -108,23 +130,31 @@ class LlamaCppRunner(Runner):
         raise problems[-1]
 
     def _copy(self, row: Row, folder: Path) -> Path:
-        """A copy of the file with the row, which shares the blocks of the weights where the disk supports it."""
+        """A copy of the file with the row, which shares the blocks of the weights where the disk
+        supports it.
+        """
         plan = self._plan(row, folder / "row.gguf")
-        needed, free = sum(file.size for file in plan.files), free_bytes(folder)
+        needed = sum(file.size for file in plan.files)
+        free = free_bytes(folder)
         if needed > free and not same_blocks(self.file.path, folder):
             raise RopeconvError(
-                f"{row.name} needs a copy of {human(needed)}, and {human(free)} are free in {folder.parent.parent}; set"
-                " TMPDIR to a larger disk, best to the one of the model"
+                f"{row.name} needs a copy of {human(needed)}, and {human(free)} are free in"
+                f" {folder.parent.parent}; set TMPDIR to a larger disk, best to the one of the"
+                " model"
             )
         return apply(plan, fsync=False, check=False, remember=False).path
 
 
 def overrides_of(edit: Edit, source: GgufSource) -> dict[str, Override] | None:
-    """The metadata keys of the edit of a plan as overrides; None where it changes more of a file than these."""
+    """The metadata keys of the edit of a plan as overrides; None where it changes more of a file
+    than these.
+    """
     keys = source.file.header.values.keys()
     if replace(edit, values={}, dropped=frozenset()) != Edit() or edit.dropped & keys:
         return None
     values = {key: value.decode() for key, value in edit.values.items() if key != RECEIPT}
-    if any(type(value) not in KINDS or len(str(value).encode()) > LONGEST for value in values.values()):
+    if any(
+        type(value) not in KINDS or len(str(value).encode()) > LONGEST for value in values.values()
+    ):
         return None
     return {key: (KINDS[type(value)], value) for key, value in values.items()}  # type: ignore[misc]

@@ -49,13 +49,19 @@ def open_checkpoint(request: RunnerRequest) -> Iterator[Opened]:
     assert isinstance(source, Source)
     inspection = inspect_config(source)
     if inspection.encoder:
-        raise UsageError(f"{request.model} is an encoder, which predicts no next token; evaluate it on its own task")
+        raise UsageError(
+            f"{request.model} is an encoder, which predicts no next token; evaluate it on its own"
+            " task"
+        )
     stands_for = source.family.text_type if source.family.assumed else ""
     at = request.place(source.config(), stands_for)
     with folder_of(source, at.dtype) as folder:
         if request.trust_remote_code and not needs_permission(folder):
             raise UsageError(UNNEEDED)
-        yield CheckpointRunner(source, folder, inspection, at, request.chunk), request.rows or parse_rows(DEFAULT)
+        yield (
+            CheckpointRunner(source, folder, inspection, at, request.chunk),
+            request.rows or parse_rows(DEFAULT),
+        )
 
 
 @contextmanager
@@ -69,7 +75,9 @@ def open_gguf(request: RunnerRequest) -> Iterator[Opened]:
 
 
 def _is_output(request: RunnerRequest) -> bool:
-    """Whether a model is evaluated as an output of ropeconv: without methods of its own, and with a receipt."""
+    """Whether a model is evaluated as an output of ropeconv: without methods of its own, and with a
+    receipt.
+    """
     if request.against or request.rows:
         return bool(request.against)
     return has_receipt(request.model)
@@ -77,30 +85,48 @@ def _is_output(request: RunnerRequest) -> bool:
 
 def _refuse_nonsense(request: RunnerRequest) -> None:
     """Raises UsageError for options that do not go together."""
-    servers, gguf = bool(request.servers), names_gguf(request.model)
+    servers = bool(request.servers)
+    gguf = names_gguf(request.model)
     placed = (request.device, request.dtype, request.device_map) != ("auto", "auto", "")
     for together, sentence in (
         (
             servers and request.rows,
-            "a server runs one model, which is one row; leave --methods out, and start one --server for each output",
+            (
+                "a server runs one model, which is one row; leave --methods out, and start one"
+                " --server for each output"
+            ),
         ),
         (
             servers and request.against,
-            "--against is loaded here, and a server is not; start a second --server with the source instead",
+            (
+                "--against is loaded here, and a server is not; start a second --server with the"
+                " source instead"
+            ),
         ),
         (
             servers and placed,
-            "--device, --dtype and --device-map are for models that are loaded here; give them to the server",
+            (
+                "--device, --dtype and --device-map are for models that are loaded here; give them"
+                " to the server"
+            ),
         ),
-        (not (servers or request.model), "no model is named; give a checkpoint, a GGUF file, or --server URL"),
+        (
+            not (servers or request.model),
+            "no model is named; give a checkpoint, a GGUF file, or --server URL",
+        ),
         (
             request.against and request.rows,
-            "--against names the source of an output, which is loaded unchanged; leave --methods out, or evaluate the "
-            "methods on the source",
+            (
+                "--against names the source of an output, which is loaded unchanged; leave"
+                " --methods out, or evaluate the methods on the source"
+            ),
         ),
         (
             request.device_map and gguf,
-            "--device-map is for checkpoints in transformers; for a GGUF file give --device cpu or gpu",
+            (
+                "--device-map is for checkpoints in transformers; for a GGUF file give --device cpu"
+                " or gpu"
+            ),
         ),
         (
             request.family and not servers and _is_output(request),

@@ -45,12 +45,23 @@ class OutputRunner(Runner):
     """Unpatched models, one at a time. trained: context in tokens, by the receipt."""
 
     def __init__(
-        self, models: Models, trained: int, tokenizer: Tokenizer, runtime: str, device: str, dtype: str
+        self,
+        models: Models,
+        trained: int,
+        tokenizer: Tokenizer,
+        runtime: str,
+        device: str,
+        dtype: str,
     ) -> None:
         if not trained:
             raise BadSource("the receipt has no trained context; name the source with --against")
-        self.models, self.trained, self.source = models, trained, next(iter(models.values()))[0]
-        self.tokenizer, self.runtime, self.device, self.dtype = tokenizer, runtime, device, dtype
+        self.models = models
+        self.trained = trained
+        self.source = next(iter(models.values()))[0]
+        self.tokenizer = tokenizer
+        self.runtime = runtime
+        self.device = device
+        self.dtype = dtype
 
     def digest(self, row: Row) -> str:
         return self.models[row][0]
@@ -61,25 +72,34 @@ class OutputRunner(Runner):
 
 @contextmanager
 def open_output(request: RunnerRequest) -> Iterator[tuple[Runner, list[Row]]]:
-    """The runner of an output, and its rows: the source, where it is named or found, and the output.
+    """The runner of an output, and its rows: the source, where it is named or found, and the
+    output.
 
-    Raises BadSource for another model than an output, and where `request.against` is not its source.
+    Raises BadSource for another model than an output, and where `request.against` is not its
+    source.
     """
     output = Path(request.model)
     receipt = read_receipt(output)
-    comparison = Comparison.open(output, request.against) if request.against else _comparison(output)
+    comparison = (
+        Comparison.open(output, request.against) if request.against else _comparison(output)
+    )
     opener = _in_llamacpp if is_gguf(output) else _in_transformers
     with ExitStack() as stack:
         runner = opener(output, receipt, comparison, request, stack)
         if comparison is None:
             runner.note = (
-                f"Its source ({receipt.source.name}) was not found; name it with --against to compare with it."
+                f"Its source ({receipt.source.name}) was not found; name it with --against to"
+                " compare with it."
             )
         yield runner, list(runner.models)
 
 
 def _in_transformers(
-    output: Path, receipt: Receipt, comparison: Comparison | None, request: RunnerRequest, stack: ExitStack
+    output: Path,
+    receipt: Receipt,
+    comparison: Comparison | None,
+    request: RunnerRequest,
+    stack: ExitStack,
 ) -> OutputRunner:
     """The runner of a folder."""
     trust = needs_trust(output, request.trust_remote_code)
@@ -87,24 +107,40 @@ def _in_transformers(
     at = request.place(config, comparison.stands_for if comparison is not None else "")
     models: Models = {}
     if comparison is not None:
-        source, two = comparison.checkpoint, comparison.spec.current().short_inv_freq is not None
+        source = comparison.checkpoint
+        two = comparison.spec.current().short_inv_freq is not None
         models[Row(BASE)] = source.identity, partial(_loaded, source, two, at, False, request.chunk)
-    source, two = FolderSource(output), receipt.schedule.short_inv_freq is not None
-    models[Row(output.name, path=output)] = source.identity, partial(_loaded, source, two, at, trust, request.chunk)
-    tokenizer, where = CheckpointTokenizer(output, trust or at.pickles), at.device_map or at.device
+    source = FolderSource(output)
+    two = receipt.schedule.short_inv_freq is not None
+    models[Row(output.name, path=output)] = (
+        source.identity,
+        partial(_loaded, source, two, at, trust, request.chunk),
+    )
+    tokenizer = CheckpointTokenizer(output, trust or at.pickles)
+    where = at.device_map or at.device
     trained = receipt.schedule.original_context
-    return OutputRunner(models, trained, tokenizer, f"transformers {stock_version()}", where, at.dtype)
+    return OutputRunner(
+        models, trained, tokenizer, f"transformers {stock_version()}", where, at.dtype
+    )
 
 
 @contextmanager
-def _loaded(source: Source, two_lists: bool, at: DeviceSpec, trust: bool, chunk: int) -> Iterator[Engine]:
-    """A checkpoint in transformers; with two lists, which it chooses for every chunk, it reads sequences at once."""
+def _loaded(
+    source: Source, two_lists: bool, at: DeviceSpec, trust: bool, chunk: int
+) -> Iterator[Engine]:
+    """A checkpoint in transformers; with two lists, which it chooses for every chunk, it reads
+    sequences at once.
+    """
     with folder_of(source, at.dtype) as folder:
         yield TransformersEngine.load(folder, at, trust, MOST_TOKENS if two_lists else chunk)
 
 
 def _in_llamacpp(
-    output: Path, receipt: Receipt, comparison: Comparison | None, request: RunnerRequest, stack: ExitStack
+    output: Path,
+    receipt: Receipt,
+    comparison: Comparison | None,
+    request: RunnerRequest,
+    stack: ExitStack,
 ) -> OutputRunner:
     """The runner of a GGUF file."""
     file = GgufSource(output)
@@ -118,9 +154,16 @@ def _in_llamacpp(
         target = Target(to="gguf", outtype=receipt.target.outtype, pre=receipt.target.pre)
         identity = text_digest(comparison.source.identity, f"{target.outtype} {target.pre}")
         models[Row(BASE)] = identity, partial(_exported, comparison.checkpoint, target, options)
-    models[Row(output.stem, path=output)] = file.identity, LlamaCppEngine(file.file.path, **options).opened
+    models[Row(output.stem, path=output)] = (
+        file.identity,
+        LlamaCppEngine(file.file.path, **options).opened,
+    )
     return OutputRunner(
-        models, receipt.schedule.original_context, tokenizer, runtime(), *device_and_types(file, options)
+        models,
+        receipt.schedule.original_context,
+        tokenizer,
+        runtime(),
+        *device_and_types(file, options),
     )
 
 
@@ -129,12 +172,16 @@ def _exported(source: Source, target: Target, options: Mapping[str, Any]) -> Ite
     """A checkpoint as a temporary GGUF file with weights of the same type as an output."""
     with scratch() as folder:
         plan = make_plan(source, Recipe(AsIs()), replace(target, out=folder / "source.gguf"))
-        with LlamaCppEngine(apply(plan, fsync=False, check=False, remember=False).path, **options).opened() as engine:
+        with LlamaCppEngine(
+            apply(plan, fsync=False, check=False, remember=False).path, **options
+        ).opened() as engine:
             yield engine
 
 
 def _comparison(output: Path) -> Comparison | None:
-    """The comparison with the source, on the Hub, where it was, or beside the output; None where it is not found."""
+    """The comparison with the source, on the Hub, where it was, or beside the output; None where it
+    is not found.
+    """
     place = find_source(output)
     try:
         return Comparison.open(output, place) if place else None

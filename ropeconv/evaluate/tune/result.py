@@ -26,8 +26,8 @@ FORMAT = 1
 class WindowMeasurement(msgspec.Struct, frozen=True, kw_only=True):
     """A mean over held-out windows, in nats per token.
 
-    value: the mean. difference: minus that of the best formula, paired by window; None in its own row. error: standard
-    error of the difference. margin, clusters: as in a cell of an evaluation.
+    value: the mean. difference: minus that of the best formula, paired by window; None in its own
+    row. error: standard error of the difference. margin, clusters: as in a cell of an evaluation.
     """
 
     value: float
@@ -39,15 +39,20 @@ class WindowMeasurement(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def decided(self) -> bool:
         """Whether the difference is significant."""
-        return self.difference is not None and self.margin is not None and abs(self.difference) > self.margin
+        return (
+            self.difference is not None
+            and self.margin is not None
+            and abs(self.difference) > self.margin
+        )
 
 
 class TuningRow(msgspec.Struct, frozen=True, kw_only=True):
     """A schedule on the held-out windows.
 
-    recipe: None for the unchanged model. beyond, inside, needle: losses beyond and inside the trained context, and of
-    hidden numbers, None without these. total: `beyond + price * inside + needles * needle`.
-    curve: loss by position, at `positions`, in nats per token.
+    recipe: None for the unchanged model. beyond, inside, needle: losses beyond and inside the
+    trained context, and of hidden numbers, None without these. total:
+    `beyond + price * inside + needles * needle`. curve: loss by position, at `positions`, in nats
+    per token.
     """
 
     name: str
@@ -62,16 +67,17 @@ class TuningRow(msgspec.Struct, frozen=True, kw_only=True):
 class TuningResult(msgspec.Struct, frozen=True, kw_only=True):
     """A tuned recipe, or the best formula where no better one was found, with its evidence.
 
-    recipe: to apply. better: whether it was found by the search, and is significantly better than every formula on
-    held-out text. sentence: says so. best_formula: name of the row that the others are compared with.
-    source: how the user named the model. identity: what tells it from others. runtime, device, dtype: which computed
-    it. trained, context: in tokens. steps, seed, regularise: of the search, with the steps that were done.
-    price, needles: weights of the loss inside and of hidden numbers. texts: names of what was searched with, held_out:
-    of the rest. tokens_sha256: of all tokens. windows, held_windows: how many. searched: total minus that of the
-    formula that the search began with, on its own windows. trace: the same after each step. divisors: theta_i /
-    inv_freq_i of each pair that rotates in what was found, formula_divisors: those of the best formula.
-    attention_factor: that was found. positions: of the curves of rows, in tokens. notes: sentences that belong to the
-    numbers.
+    recipe: to apply. better: whether it was found by the search, and is significantly better than
+    every formula on held-out text. sentence: says so. best_formula: name of the row that the others
+    are compared with. source: how the user named the model. identity: what tells it from others.
+    runtime, device, dtype: which computed it. trained, context: in tokens. steps, seed, regularise:
+    of the search, with the steps that were done. price, needles: weights of the loss inside and of
+    hidden numbers. texts: names of what was searched with, held_out: of the rest. tokens_sha256: of
+    all tokens. windows, held_windows: how many. searched: total minus that of the formula that the
+    search began with, on its own windows. trace: the same after each step. divisors: theta_i /
+    inv_freq_i of each pair that rotates in what was found, formula_divisors: those of the best
+    formula. attention_factor: that was found. positions: of the curves of rows, in tokens. notes:
+    sentences that belong to the numbers.
     """
 
     recipe: dict[str, Any]
@@ -134,7 +140,9 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Start:
-    """A model to tune. spec: its unscaled RoPE. context: tokens to reach. schedule: of a recipe for this model."""
+    """A model to tune. spec: its unscaled RoPE. context: tokens to reach. schedule: of a recipe for
+    this model.
+    """
 
     spec: RopeSpec
     context: int
@@ -151,7 +159,11 @@ class Start:
         if reaching is None:
             raise RecipeError(f"{method} has no single number that reaches a length")
         recipe = Recipe(reaching, context=self.context)
-        return Candidate(f"{method} {self.context / self.spec.original_context:.6g}", recipe, self.schedule(recipe))
+        return Candidate(
+            f"{method} {self.context / self.spec.original_context:.6g}",
+            recipe,
+            self.schedule(recipe),
+        )
 
     def unscaled(self) -> Candidate:
         """The model without an extension."""
@@ -161,10 +173,14 @@ class Start:
         """theta_i / inv_freq_i of the pairs that rotate, float64."""
         return np.asarray(self.base / schedule.inv_freq[: len(self.base)], dtype=np.float64)
 
-    def factors(self, divisors: Sequence[float] | Vector, attention_factor: float, name: str = "") -> Candidate:
+    def factors(
+        self, divisors: Sequence[float] | Vector, attention_factor: float, name: str = ""
+    ) -> Candidate:
         """A recipe of the divisors of the pairs that rotate, rounded to DIGITS."""
         rounded = tuple(float(f"{value:.{DIGITS}g}") for value in divisors)
         recipe = Recipe(
-            LongRopeMethod(rounded), context=self.context, attention_factor=float(f"{attention_factor:.{DIGITS}g}")
+            LongRopeMethod(rounded),
+            context=self.context,
+            attention_factor=float(f"{attention_factor:.{DIGITS}g}"),
         )
         return Candidate(name, recipe, self.schedule(recipe))

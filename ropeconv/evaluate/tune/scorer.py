@@ -1,7 +1,7 @@
 """Losses of schedules on windows of text, and races between two schedules.
 
-All passes are kept in a journal. A search with a seed always takes the same steps, so a killed one begins again and
-reads the passes from the journal.
+All passes are kept in a journal. A search with a seed always takes the same steps, so a killed one
+begins again and reads the passes from the journal.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 
 
 class PassLine(Line, frozen=True):
-    """A pass, in the journal. key: of what was computed. numbers: that it gave. seconds: that it took."""
+    """A pass, in the journal. key: of what was computed. numbers: that it gave. seconds: that it
+    took.
+    """
 
     numbers: list[float]
     seconds: float = 0.0
@@ -46,7 +48,9 @@ TUNE = JournalKind("tune", 2, PassLine)
 
 @dataclass(frozen=True)
 class Passes:
-    """The passes of a search. journal: of earlier ones, or None. by: what computes, such as runtime and precision."""
+    """The passes of a search. journal: of earlier ones, or None. by: what computes, such as runtime
+    and precision.
+    """
 
     journal: Journal[PassLine] | None = None
     by: str = ""
@@ -82,8 +86,8 @@ class Price:
 class Losses:
     """The losses of a schedule on one window, in nats.
 
-    tokens: of each target, float64. beyond: index of the first one beyond the trained context. needle: the mean over
-    the digits of the hidden number; 0 without one.
+    tokens: of each target, float64. beyond: index of the first one beyond the trained context.
+    needle: the mean over the digits of the hidden number; 0 without one.
     """
 
     tokens: NDArray[np.float64]
@@ -109,8 +113,8 @@ class Losses:
 class Scorer:
     """Reads windows with schedules, each once.
 
-    runner: patches a schedule into the model. windows: at least one. by_window: losses by schedule and number of the
-    window. seconds: of each pass.
+    runner: patches a schedule into the model. windows: at least one. by_window: losses by schedule
+    and number of the window. seconds: of each pass.
     """
 
     runner: CheckpointRunner
@@ -132,7 +136,9 @@ class Scorer:
                     line = self.passes.line(parts, partial(_read, engine, window))
                     *tokens, needle = line.numbers
                     self.seconds.append(line.seconds)
-                    self.by_window[schedule.digest, number] = Losses(np.array(tokens), window.beyond, needle)
+                    self.by_window[schedule.digest, number] = Losses(
+                        np.array(tokens), window.beyond, needle
+                    )
         return [self.by_window[schedule.digest, number] for number in numbers]
 
     def values(self, schedule: Schedule, count: int | None = None) -> NDArray[np.float64]:
@@ -140,12 +146,18 @@ class Scorer:
         return np.array([losses.value(self.price) for losses in self.losses(schedule, count)])
 
     def difference(self, schedule: Schedule, other: Schedule, count: int | None = None) -> Sample:
-        """Paired differences of the loss to minimise, one per window; below 0 is better. count: as in `losses`."""
+        """Paired differences of the loss to minimise, one per window; below 0 is better. count: as
+        in `losses`.
+        """
         values = self.values(schedule, count) - self.values(other, count)
-        return Sample(values, np.ones(len(values)), np.zeros(len(values), np.int64), np.arange(len(values)))
+        return Sample(
+            values, np.ones(len(values)), np.zeros(len(values), np.int64), np.arange(len(values))
+        )
 
     def race(self, schedule: Schedule, best: Schedule) -> Sample:
-        """The difference of a schedule to the best one so far. It ends early where it is significantly worse."""
+        """The difference of a schedule to the best one so far. It ends early where it is
+        significantly worse.
+        """
         for count in range(min(FEWEST, len(self.windows)), len(self.windows) + 1):
             difference = self.difference(schedule, best, count)
             if difference.mean > 0 and difference.decided:
@@ -159,7 +171,8 @@ def _read(engine: Engine, window: TextWindow) -> list[float]:
     def losses(case: Case) -> NDArray[np.float64]:
         return engine.token_losses(case.ids.tolist(), case.targets.tolist()).loss
 
-    tokens, needle = losses(window.text), 0.0 if window.needle is None else float(losses(window.needle).mean())
+    tokens = losses(window.text)
+    needle = 0.0 if window.needle is None else float(losses(window.needle).mean())
     if not (np.isfinite(tokens).all() and math.isfinite(needle)):
         raise NotFinite("the model gives NaN or infinite logits; give --dtype float32 or bfloat16")
     return [*np.asarray(tokens, np.float64).tolist(), needle]
@@ -170,11 +183,13 @@ BLOCKS = 16
 Part = Callable[[Losses], float]
 
 
-def rows(scorer: Scorer, candidates: Sequence[Candidate], reference: str, seed: int) -> list[TuningRow]:
+def rows(
+    scorer: Scorer, candidates: Sequence[Candidate], reference: str, seed: int
+) -> list[TuningRow]:
     """Rows of candidates with different names.
 
-    scorer: of held-out windows. reference: name of the candidate that the others are compared with. seed: of the
-    bootstrap between documents.
+    scorer: of held-out windows. reference: name of the candidate that the others are compared with.
+    seed: of the bootstrap between documents.
     """
     losses = {candidate.name: scorer.losses(candidate.schedule) for candidate in candidates}
     parts: dict[str, Part] = {
@@ -189,7 +204,10 @@ def rows(scorer: Scorer, candidates: Sequence[Candidate], reference: str, seed: 
         TuningRow(
             name=row.name,
             recipe=row.recipe.to_dict() if row.recipe else None,
-            curve=[float(np.mean([window.tokens[a:b].mean() for window in losses[row.name]])) for a, b in edges],
+            curve=[
+                float(np.mean([window.tokens[a:b].mean() for window in losses[row.name]]))
+                for a, b in edges
+            ],
             **{
                 part: measurement(scorer.windows, losses[row.name], losses[reference], of, seed)
                 for part, of in parts.items()
@@ -200,10 +218,11 @@ def rows(scorer: Scorer, candidates: Sequence[Candidate], reference: str, seed: 
 
 
 def blocks(window: TextWindow) -> list[tuple[int, int]]:
-    """First and last + 1 of the targets of each point of a curve; no point has targets on both sides of the trained
-    context.
+    """First and last + 1 of the targets of each point of a curve; no point has targets on both
+    sides of the trained context.
     """
-    count, split = len(window.text.targets), window.beyond
+    count = len(window.text.targets)
+    split = window.beyond
     edges = [
         *np.linspace(0, split, BLOCKS // 2 + 1).astype(int),
         *np.linspace(split, count, BLOCKS // 2 + 1).astype(int),
@@ -212,9 +231,14 @@ def blocks(window: TextWindow) -> list[tuple[int, int]]:
 
 
 def measurement(
-    windows: Sequence[TextWindow], losses: Sequence[Losses], reference: Sequence[Losses], part: Part, seed: int
+    windows: Sequence[TextWindow],
+    losses: Sequence[Losses],
+    reference: Sequence[Losses],
+    part: Part,
+    seed: int,
 ) -> WindowMeasurement:
-    """A part of the losses of a row, and its paired difference to the reference; none where that is the same.
+    """A part of the losses of a row, and its paired difference to the reference; none where that is
+    the same.
 
     seed: of the bootstrap.
     """
@@ -223,12 +247,19 @@ def measurement(
         return WindowMeasurement(value=float(values.mean()))
     places = [(window.text.document, window.text.window) for window in windows]
     sample = Sample(
-        values - others, np.ones(len(values)), codes(document for document, _ in places), codes(places), seed
+        values - others,
+        np.ones(len(values)),
+        codes(document for document, _ in places),
+        codes(places),
+        seed,
     )
     return WindowMeasurement(
-        value=float(values.mean()), difference=sample.mean, error=sample.error, margin=sample.margin,
+        value=float(values.mean()),
+        difference=sample.mean,
+        error=sample.error,
+        margin=sample.margin,
         clusters=sample.count,
-    )  # fmt: skip
+    )
 
 
 HELD_OUT = 3
@@ -240,8 +271,9 @@ DEPTHS = 5
 class TextWindow:
     """A window of text.
 
-    text: the sequence with its targets. beyond: index of the first target beyond the trained context. needle: a
-    sequence of the same length with a hidden number, whose digits are the targets; None without.
+    text: the sequence with its targets. beyond: index of the first target beyond the trained
+    context. needle: a sequence of the same length with a hidden number, whose digits are the
+    targets; None without.
     """
 
     text: Case
@@ -257,8 +289,8 @@ class TextWindow:
 def split(texts: Texts, context: int) -> tuple[Texts, Texts, str]:
     """Texts to search with, held-out texts, and a note about these.
 
-    With enough texts of `context` tokens every third one is held out, otherwise the last third of each. Raises
-    BadSource where there is not enough text for both.
+    With enough texts of `context` tokens every third one is held out, otherwise the last third of
+    each. Raises BadSource where there is not enough text for both.
     """
     room = context - len(texts.prefix)
     long = [document for document in texts.documents if len(document.ids) >= room]
@@ -271,33 +303,46 @@ def split(texts: Texts, context: int) -> tuple[Texts, Texts, str]:
         others = (document for document in long if document not in held)
         return of(others), of(held), f"{len(held)} of {len(long)} texts are held out"
     ends = [len(document.ids) * (HELD_OUT - 1) // HELD_OUT for document in texts.documents]
-    search = [replace(document, ids=document.ids[:end]) for document, end in zip(texts.documents, ends, strict=True)]
-    held = [replace(document, ids=document.ids[end:]) for document, end in zip(texts.documents, ends, strict=True)]
+    search = [
+        replace(document, ids=document.ids[:end])
+        for document, end in zip(texts.documents, ends, strict=True)
+    ]
+    held = [
+        replace(document, ids=document.ids[end:])
+        for document, end in zip(texts.documents, ends, strict=True)
+    ]
     most = max(len(document.ids) for document in held)
     if most < room:
         raise BadSource(
-            f"the held-out third of the text has {most:,} tokens, and a window {room:,}; give a longer "
-            f"--text, {HELD_OUT} texts of that length, or a --context up to {format_tokens(most + len(texts.prefix))}"
+            f"the held-out third of the text has {most:,} tokens, and a window {room:,}; give a"
+            f" longer --text, {HELD_OUT} texts of that length, or a --context up to"
+            f" {format_tokens(most + len(texts.prefix))}"
         )
     fits = [len(document.ids) >= room for document in held]
-    note = "the last third of the text is held out, so errors do not cover the difference between texts"
+    note = (
+        "the last third of the text is held out, so errors do not cover the difference between"
+        " texts"
+    )
     return of(compress(search, fits)), of(compress(held, fits)), note
 
 
 def windows(texts: Texts, sizes: EvaluationSizes, needles: bool = False) -> list[TextWindow]:
     """The windows of texts, of which there may be fewer in short texts.
 
-    sizes: one length, and how many targets are inside the trained context and as many beyond it. needles: whether each
-    window also has a hidden number.
+    sizes: one length, and how many targets are inside the trained context and as many beyond it.
+    needles: whether each window also has a hidden number.
     """
     context = sizes.longest
-    first, split = max(len(texts.prefix), 1), min(sizes.trained, context)
+    first = max(len(texts.prefix), 1)
+    split = min(sizes.trained, context)
     inside, beyond = (_spread(*ends, sizes.targets) for ends in ((first, split), (split, context)))
     targets = np.concatenate([inside, beyond])
     hidden = list(Passkey().cases(texts, replace(sizes, depths=DEPTHS))) if needles else []
     result = []
     for number, (document, end) in enumerate(window_ends(texts, sizes, context)):
-        text = Case("tune", context, document, number, texts.window(document, end, context), targets)
+        text = Case(
+            "tune", context, document, number, texts.window(document, end, context), targets
+        )
         needle = hidden[number * DEPTHS + number % DEPTHS] if needles else None
         result.append(TextWindow(text, len(inside), needle))
     return result

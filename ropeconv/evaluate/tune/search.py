@@ -22,12 +22,16 @@ if TYPE_CHECKING:
     from ...engines.transformers.differentiable import Differentiable
 
 RATE = 0.04
-"""Largest change of a log divisor in one step, for pairs with at most one period within the trained context."""
+"""Largest change of a log divisor in one step, for pairs with at most one period within the trained
+context.
+"""
 BATCH = 4
 CHECKED = 10
 """Steps between two evaluations on all windows."""
 PATIENCE = 3
-"""Evaluations after which a search ends if no schedule was better by more than its standard error."""
+"""Evaluations after which a search ends if no schedule was better by more than its standard
+error.
+"""
 TUNED = "tuned factors"
 """The name of the result in tables."""
 
@@ -36,9 +40,9 @@ TUNED = "tuned factors"
 class Task:
     """A search and its state.
 
-    formulas: the one to begin with first. progress: advance counts steps. trace: loss on the windows after each step,
-    minus that of the first formula, in nats per token. best: the best candidate. improved: the step in which it became
-    better by more than its standard error.
+    formulas: the one to begin with first. progress: advance counts steps. trace: loss on the
+    windows after each step, minus that of the first formula, in nats per token. best: the best
+    candidate. improved: the step in which it became better by more than its standard error.
     """
 
     start: Start
@@ -78,8 +82,8 @@ class Task:
             if difference.error is not None and -difference.mean > difference.error:
                 self.improved, gain = len(self.trace), self.gain(candidate)
                 self.progress.note(
-                    f"Step {len(self.trace) + 1}: {gain.mean:+.4f} ± {gain.error:.4f} nat per token on these windows, "
-                    f"against {self.first.name}."
+                    f"Step {len(self.trace) + 1}: {gain.mean:+.4f} ± {gain.error:.4f} nat per token"
+                    f" on these windows, against {self.first.name}."
                 )
 
     def ended(self) -> bool:
@@ -90,10 +94,11 @@ class Task:
 
 
 def search(task: Task) -> Candidate:
-    """Return the best candidate, which may be a formula, after Adam on the logarithms of divisors and attention factor.
+    """Return the best candidate, which may be a formula, after Adam on the logarithms of divisors
+    and attention factor.
 
-    A pair with n periods within the trained context learns at 1/n of the rate, since its phase at a distance changes n
-    times as fast. All weights are frozen.
+    A pair with n periods within the trained context learns at 1/n of the rate, since its phase at a
+    distance changes n times as fast. All weights are frozen.
     """
     import torch
 
@@ -105,7 +110,8 @@ def search(task: Task) -> Candidate:
     scaled = torch.tensor(factor, dtype=torch.float64, requires_grad=free)
     optimizer = torch.optim.Adam([moved] + [scaled] * free, RATE)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, settings.steps, RATE / 20)
-    draw, order = np.random.default_rng(settings.seed), list[int]()
+    draw = np.random.default_rng(settings.seed)
+    order = list[int]()
 
     def point() -> list[float]:
         """Logarithms of the divisors, and of the attention factor."""
@@ -114,9 +120,12 @@ def search(task: Task) -> Candidate:
     for number in range(settings.steps):
         while len(order) < BATCH:
             order += draw.permutation(len(task.scorer.windows)).tolist()
-        batch, order = order[:BATCH], order[BATCH:]
+        batch = order[:BATCH]
+        order = order[BATCH:]
         at = point()
-        slope = np.mean([gradient(task, at, task.scorer.windows[index]).numbers for index in batch], axis=0)
+        slope = np.mean(
+            [gradient(task, at, task.scorer.windows[index]).numbers for index in batch], axis=0
+        )
         moved.grad = torch.from_numpy(slope[:-1] * speed)
         scaled.grad = torch.tensor(slope[-1]) if free else None
         if settings.regularise:
@@ -134,15 +143,21 @@ def search(task: Task) -> Candidate:
 def gradient(task: Task, at: Sequence[float], window: TextWindow) -> PassLine:
     """The pass of `slopes`, which the journal may have."""
     scorer = task.scorer
-    parts = ("gradient", task.first.schedule.digest, np.array(at).tobytes().hex(), repr(scorer.price), window.digest)
+    parts = (
+        "gradient",
+        task.first.schedule.digest,
+        np.array(at).tobytes().hex(),
+        repr(scorer.price),
+        window.digest,
+    )
     return scorer.passes.line(parts, lambda: slopes(task, at, window))
 
 
 def slopes(task: Task, at: Sequence[float], window: TextWindow) -> list[float]:
     """The gradient of the loss of a window with respect to `at`, in nats per token.
 
-    at: logarithms of the divisors of the pairs that rotate, and of the attention factor. Raises RopeconvError where the
-    gradient is not finite.
+    at: logarithms of the divisors of the pairs that rotate, and of the attention factor. Raises
+    RopeconvError where the gradient is not finite.
     """
     import torch
 
@@ -156,18 +171,25 @@ def slopes(task: Task, at: Sequence[float], window: TextWindow) -> list[float]:
         engine.use(torch.nn.functional.pad(inv_freq, (0, padding)), point[-1].exp())
         loss(engine, task.scorer, window).backward()
     if point.grad is None or not torch.isfinite(point.grad).all():
-        raise RopeconvError("the frequencies of this model have no finite gradient, so it cannot be tuned")
+        raise RopeconvError(
+            "the frequencies of this model have no finite gradient, so it cannot be tuned"
+        )
     slope: list[float] = point.grad.tolist()
     return slope
 
 
 def loss(engine: Differentiable, scorer: Scorer, window: TextWindow) -> Tensor:
     """The loss of a window with a gradient, in nats per token, a scalar."""
-    price, case, needle = scorer.price, window.text, window.needle
+    price = scorer.price
+    case = window.text
+    needle = window.needle
     tokens = engine.losses(case.ids.tolist(), case.targets.tolist())
     total = tokens[window.beyond :].mean()
     if price.inside and window.beyond:
         total = total + price.inside * tokens[: window.beyond].mean()
     if price.needle and needle is not None:
-        total = total + price.needle * engine.losses(needle.ids.tolist(), needle.targets.tolist()).mean()
+        total = (
+            total
+            + price.needle * engine.losses(needle.ids.tolist(), needle.targets.tolist()).mean()
+        )
     return total

@@ -34,7 +34,9 @@ from .search import BATCH, CHECKED, Task, gradient, search
 
 @dataclass(frozen=True)
 class SearchSettings(TuneOptions):
-    """The settings of a search, as users write them; the fields are those of `TuneOptions` in ropeconv/options.py."""
+    """The settings of a search, as users write them; the fields are those of `TuneOptions` in
+    ropeconv/options.py.
+    """
 
     def check(self) -> None:
         """Raise UsageError and RecipeError for wrong values."""
@@ -44,21 +46,30 @@ class SearchSettings(TuneOptions):
                 raise UsageError(f"--{name} is {getattr(self, name)}; give a positive number")
         for name in ("inside", "needles", "regularise", "held_windows"):
             if not getattr(self, name) >= 0:
-                raise UsageError(f"--{name.replace('_', '-')} is {getattr(self, name)}; give 0 or more")
+                raise UsageError(
+                    f"--{name.replace('_', '-')} is {getattr(self, name)}; give 0 or more"
+                )
         if self.attention_factor is not None and positive(self.attention_factor):
-            raise UsageError(f"--attention-factor is {self.attention_factor}; give a positive number")
+            raise UsageError(
+                f"--attention-factor is {self.attention_factor}; give a positive number"
+            )
         if self.start and self.start not in FORMULAS:
-            raise UsageError(f"--start {self.start} is not one of the formulas; choose {', '.join(FORMULAS)}")
+            raise UsageError(
+                f"--start {self.start} is not one of the formulas; choose {', '.join(FORMULAS)}"
+            )
         if (self.held_windows or self.windows) < FEWEST:
-            raise UsageError(f"the test on held-out text needs at least {FEWEST} windows; give --held-windows {FEWEST}")
+            raise UsageError(
+                f"the test on held-out text needs at least {FEWEST} windows; give --held-windows"
+                f" {FEWEST}"
+            )
 
 
 @dataclass(frozen=True)
 class SearchCost:
     """The time of a search, which may end before its last step.
 
-    reads: windows that are read. gradients: windows with a gradient. read, gradient: seconds of one. per_step: seconds
-    of one step.
+    reads: windows that are read. gradients: windows with a gradient. read, gradient: seconds of
+    one. per_step: seconds of one step.
     """
 
     reads: int
@@ -74,7 +85,11 @@ class SearchCost:
 
     def to_dict(self) -> JsonObject:
         """JSON-ready data."""
-        return {"reads": self.reads, "gradients": self.gradients, "estimate": {"seconds": round(self.seconds, 1)}}
+        return {
+            "reads": self.reads,
+            "gradients": self.gradients,
+            "estimate": {"seconds": round(self.seconds, 1)},
+        }
 
     @property
     def sentence(self) -> str:
@@ -85,19 +100,24 @@ class SearchCost:
         )
 
     def check(self, budget: float, steps: int) -> None:
-        """Raises UsageError, with what fits, where it takes longer than a budget in seconds; 0 for none."""
+        """Raises UsageError, with what fits, where it takes longer than a budget in seconds; 0 for
+        none.
+        """
         if not budget or self.seconds <= budget:
             return
         fewer = int(steps - (self.seconds - budget) / self.per_step)
         fits = f"--steps {fewer}" if fewer > 0 else "fewer --windows, a shorter --context, or a GPU"
         raise UsageError(
-            f"this takes about {duration(self.seconds)}, and --budget is {duration(budget)}; what fits: {fits}"
+            f"this takes about {duration(self.seconds)}, and --budget is {duration(budget)}; what"
+            f" fits: {fits}"
         )
 
 
 @dataclass
 class Tuning:
-    """A search and all that it needs. model: as the user named it. runner: with the model. context: tokens to reach."""
+    """A search and all that it needs. model: as the user named it. runner: with the model. context:
+    tokens to reach.
+    """
 
     model: str
     runner: CheckpointRunner
@@ -115,14 +135,18 @@ class Tuning:
 
     def _scorer(self, texts: Texts, count: int) -> Scorer:
         settings = self.settings
-        sizes = EvaluationSizes((self.context,), self.runner.trained, count, settings.targets, seed=settings.seed)
+        sizes = EvaluationSizes(
+            (self.context,), self.runner.trained, count, settings.targets, seed=settings.seed
+        )
         read = windows(texts, sizes, settings.needles > 0)
         return Scorer(self.runner, read, Price(settings.inside, settings.needles), self.passes)
 
     @cached_property
     def start(self) -> Start:
         """The model to tune."""
-        return Start(self.runner.unscaled, self.context, lambda recipe: self.runner.schedule(Row("", recipe)))
+        return Start(
+            self.runner.unscaled, self.context, lambda recipe: self.runner.schedule(Row("", recipe))
+        )
 
     @cached_property
     def formulas(self) -> list[Candidate]:
@@ -131,23 +155,34 @@ class Tuning:
         return sorted(formulas, key=lambda candidate: candidate.method != self.settings.start)
 
     def estimate(self) -> SearchCost:
-        """The cost of the search, after the first two windows and a gradient, which are kept in the journal."""
-        steps, task = self.settings.steps, Task(self.start, self.scorer, self.formulas, self.settings, self.progress)
+        """The cost of the search, after the first two windows and a gradient, which are kept in the
+        journal.
+        """
+        steps = self.settings.steps
+        task = Task(self.start, self.scorer, self.formulas, self.settings, self.progress)
         self.scorer.losses(task.first.schedule, 2)
         read = min(self.scorer.seconds)
         slope = gradient(task, task.initial, self.scorer.windows[0]).seconds
-        count, ranked = len(self.scorer.windows), 1 if self.settings.start else len(self.formulas)
-        reads = (ranked + math.ceil(steps / CHECKED)) * count + (len(self.formulas) + 2) * len(self.judge.windows)
+        count = len(self.scorer.windows)
+        ranked = 1 if self.settings.start else len(self.formulas)
+        reads = (ranked + math.ceil(steps / CHECKED)) * count + (len(self.formulas) + 2) * len(
+            self.judge.windows
+        )
         return SearchCost(reads, steps * BATCH, read, slope, BATCH * slope + count * read / CHECKED)
 
     def run(self) -> TuningResult:
         """Searches, and measures the result on held-out windows."""
-        settings, progress, scorer, judge = self.settings, self.progress, self.scorer, self.judge
+        settings = self.settings
+        progress = self.progress
+        scorer = self.scorer
+        judge = self.judge
         task = Task(self.start, scorer, self._ranked(), settings, progress)
         progress.total(settings.steps)
         best = search(task)
         progress.note(f"Reading {len(judge.windows)} held-out windows.")
-        by_loss = sorted(self.formulas, key=lambda formula: float(judge.values(formula.schedule).mean()))
+        by_loss = sorted(
+            self.formulas, key=lambda formula: float(judge.values(formula.schedule).mean())
+        )
         reference = by_loss[0]
         shown = [self.start.unscaled(), *by_loss, *([] if best in by_loss else [best])]
         table = rows(judge, shown, reference.name, settings.seed)
@@ -158,30 +193,53 @@ class Tuning:
         if self.runner.inspection.spec.scaled:
             notes.append("The model is scaled already: apply the recipe with --replace.")
         return TuningResult(
-            recipe=chosen.recipe.to_dict(), better=better, sentence=sentence, best_formula=reference.name,
-            source=self.model, identity=self.runner.source, runtime=self.runner.runtime, device=self.runner.device,
-            dtype=self.runner.dtype, trained=self.runner.trained, context=self.context,
-            steps=len(task.trace), seed=settings.seed, regularise=settings.regularise,
-            price=settings.inside, needles=settings.needles,
+            recipe=chosen.recipe.to_dict(),
+            better=better,
+            sentence=sentence,
+            best_formula=reference.name,
+            source=self.model,
+            identity=self.runner.source,
+            runtime=self.runner.runtime,
+            device=self.runner.device,
+            dtype=self.runner.dtype,
+            trained=self.runner.trained,
+            context=self.context,
+            steps=len(task.trace),
+            seed=settings.seed,
+            regularise=settings.regularise,
+            price=settings.inside,
+            needles=settings.needles,
             texts=[document.name for document in self.searched.documents],
-            held_out=[document.name for document in self.held.documents], tokens_sha256=self.texts.sha256,
-            windows=len(scorer.windows), held_windows=len(judge.windows), searched=gain.mean, trace=task.trace,
+            held_out=[document.name for document in self.held.documents],
+            tokens_sha256=self.texts.sha256,
+            windows=len(scorer.windows),
+            held_windows=len(judge.windows),
+            searched=gain.mean,
+            trace=task.trace,
             divisors=self.start.divisors(best.schedule).tolist(),
             formula_divisors=self.start.divisors(reference.schedule).tolist(),
             attention_factor=best.schedule.attention_factor,
-            positions=[int(judge.windows[0].text.targets[last - 1]) for _, last in blocks(judge.windows[0])],
-            rows=table, notes=notes,
-        )  # fmt: skip
+            positions=[
+                int(judge.windows[0].text.targets[last - 1]) for _, last in blocks(judge.windows[0])
+            ],
+            rows=table,
+            notes=notes,
+        )
 
     def _ranked(self) -> list[Candidate]:
         """The formulas, the one to begin with first: that of --start, otherwise the best one."""
-        settings, formulas, progress, scorer = self.settings, self.formulas, self.progress, self.scorer
+        settings = self.settings
+        formulas = self.formulas
+        progress = self.progress
+        scorer = self.scorer
         size = f"{len(scorer.windows)} windows of {format_tokens(self.context)} tokens"
         if settings.start:
             progress.note(f"Searching from {formulas[0].name} on {size}.")
             return formulas
         progress.note(f"Reading {size} with {len(formulas)} formulas.")
-        formulas = sorted(formulas, key=lambda formula: float(scorer.values(formula.schedule).mean()))
+        formulas = sorted(
+            formulas, key=lambda formula: float(scorer.values(formula.schedule).mean())
+        )
         progress.note(f"{formulas[0].name} has the lowest loss; searching from it.")
         return formulas
 
@@ -191,18 +249,29 @@ class Tuning:
         """The candidate to bake, whether it is the result of the search, and a sentence."""
         total = next(row for row in table if row.name == best.name).total
         if best in self.formulas:
-            also = "" if best is reference else f", and on held-out text {reference.name} is as good or better"
-            words = f"The search found nothing better than {best.name}{also}; the recipe is {reference.name}."
+            also = (
+                ""
+                if best is reference
+                else f", and on held-out text {reference.name} is as good or better"
+            )
+            words = (
+                f"The search found nothing better than {best.name}{also}; the recipe is"
+                f" {reference.name}."
+            )
             return reference, False, words
         assert total.difference is not None
         errors = f" ± {total.error:.4f}" if total.error is not None else ""
         words = (
-            f"{total.difference:+.4f}{errors} nat per token against {reference.name} on held-out text "
-            f"(n = {total.clusters})"
+            f"{total.difference:+.4f}{errors} nat per token against {reference.name} on held-out"
+            f" text (n = {total.clusters})"
         )
         if total.difference < 0 and total.decided:
             return best, True, f"{best.name} is better: {words}."
-        return reference, False, f"{best.name} is not significantly better: {words}; the recipe is {reference.name}."
+        return (
+            reference,
+            False,
+            f"{best.name} is not significantly better: {words}; the recipe is {reference.name}.",
+        )
 
 
 def tune_model(
@@ -228,7 +297,9 @@ def tune_model(
         BadSource: If the model or a text cannot be read.
     """
     path = None if journal is None else Path(journal)
-    with open_tuning(str(model), read_files(list(map(str, texts))), settings, progress, path, **options) as tuning:
+    with open_tuning(
+        str(model), read_files(list(map(str, texts))), settings, progress, path, **options
+    ) as tuning:
         return tuning.run()
 
 
@@ -245,15 +316,16 @@ def open_tuning(
 ) -> Iterator[Tuning]:
     """A search that can be estimated and run while it is entered.
 
-    files: names and contents of texts. fresh: start the journal anew. keep: passes in the journal; otherwise nothing is
-    written. model, settings, progress, journal, options: as in `tune_model`, and it raises as that does.
+    files: names and contents of texts. fresh: start the journal anew. keep: passes in the journal;
+    otherwise nothing is written. model, settings, progress, journal, options: as in `tune_model`,
+    and it raises as that does.
     """
     settings.check()
     progress = progress or Progress()
     if names_gguf(model):
         raise UsageError(
-            f"{model} is a GGUF file, which cannot be searched; tune the checkpoint that it was made of, and bake the "
-            "recipe into the file with `ropeconv apply FILE.gguf --recipe`"
+            f"{model} is a GGUF file, which cannot be searched; tune the checkpoint that it was"
+            " made of, and bake the recipe into the file with `ropeconv apply FILE.gguf --recipe`"
         )
     with ExitStack() as stack:
         opening = RunnerRequest(model, [Row(BASE)], **options)
@@ -262,16 +334,21 @@ def open_tuning(
         context = parse_tokens(settings.context)
         if context <= runner.trained:
             raise UsageError(
-                f"{model} is trained for {runner.trained:,} tokens; give a --context above that, to extend it to"
+                f"{model} is trained for {runner.trained:,} tokens; give a --context above that, to"
+                " extend it to"
             )
         check_gradient(runner.loaded.model, context)
-        texts, passes = tokenized(files, runner.tokenizer), Passes()
+        texts = tokenized(files, runner.tokenizer)
+        passes = Passes()
         if keep:
             path = journal or default_path(runner.source, "tune")
             opened = stack.enter_context(Journal(path, TUNE, runner.source, fresh))
             for sentence in opened.notes:
                 progress.note(sentence)
             if opened.lines:
-                progress.note(f"{counted(len(opened.lines), 'pass is', 'passes are')} in the journal, {opened.path}.")
+                progress.note(
+                    f"{counted(len(opened.lines), 'pass is', 'passes are')} in the journal,"
+                    f" {opened.path}."
+                )
             passes = Passes(opened, f"{runner.runtime} {runner.device} {runner.dtype}")
         yield Tuning(model, runner, texts, context, settings, passes, progress)

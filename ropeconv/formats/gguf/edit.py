@@ -1,11 +1,11 @@
 """Edits of a GGUF header, and the bytes of the edited header.
 
-llama.cpp needs tensors without gaps in the order of their infos, so a new one goes last, and data moves where other
-tensors than the last are removed. The last key of every header written here is a reserve of spaces, so that later edits
-fit without moving data.
+llama.cpp needs tensors without gaps in the order of their infos, so a new one goes last, and data
+moves where other tensors than the last are removed. The last key of every header written here is a
+reserve of spaces, so that later edits fit without moving data.
 
-Also reorders the rows of queries and keys between the two layouts of RoPE: blocks of quantised types are within rows,
-so whole rows move and nothing is requantised.
+Also reorders the rows of queries and keys between the two layouts of RoPE: blocks of quantised
+types are within rows, so whole rows move and nothing is requantised.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ from .header import F32, GgufHeader, GgufValue, TensorInfo, padded, string
 
 RESERVED = "ropeconv.reserved"
 ROOM = 4096
-PAGE = 65536  # the kernel copies in such pieces: shifted by a multiple of it, data copies as fast as a whole file
+# the kernel copies in such pieces: shifted by a multiple of it, data copies as fast as a whole file
+PAGE = 65536
 
 
 @dataclass(frozen=True)
 class Change:
     """New contents of a tensor, of the same size.
 
-    apply: maps each piece of `unit` bytes to as many new ones. interleaved: head_dim if it is `interleave` of that many
-    rows, which can be undone; 0 for other changes.
+    apply: maps each piece of `unit` bytes to as many new ones. interleaved: head_dim if it is
+    `interleave` of that many rows, which can be undone; 0 for other changes.
     """
 
     unit: int
@@ -47,12 +48,16 @@ class Change:
 
     def whole(self, old: bytes) -> bytes:
         """Return the new contents of several pieces."""
-        return b"".join(self.apply(old[at : at + self.unit]) for at in range(0, len(old), self.unit))
+        return b"".join(
+            self.apply(old[at : at + self.unit]) for at in range(0, len(old), self.unit)
+        )
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The exact places of an earlier file, to restore it. tail: number of zero bytes after its last tensor."""
+    """The exact places of an earlier file, to restore it. tail: number of zero bytes after its last
+    tensor.
+    """
 
     version: int
     data_start: int
@@ -63,10 +68,11 @@ class Layout:
 class Edit:
     """The changes to a GGUF file.
 
-    arch: the new general.architecture, or empty; the keys of the old one are renamed first. dropped: keys to remove
-    after that. values: keys to set. changes: new contents of tensors, by name. added: vectors of 32-bit floats to
-    append, as little-endian bytes, by name. base: keys to start from, None for the file's own. removed: names of
-    tensors that are left out before any are added. layout: only for an edit that restores an earlier file.
+    arch: the new general.architecture, or empty; the keys of the old one are renamed first.
+    dropped: keys to remove after that. values: keys to set. changes: new contents of tensors, by
+    name. added: vectors of 32-bit floats to append, as little-endian bytes, by name. base: keys to
+    start from, None for the file's own. removed: names of tensors that are left out before any are
+    added. layout: only for an edit that restores an earlier file.
     """
 
     values: Mapping[str, GgufValue] = field(default_factory=dict)
@@ -91,7 +97,9 @@ class Edit:
         )
 
     def then(self, other: Edit) -> Edit:
-        """Return this edit, which only undoes, followed by `other`, which was made for its result."""
+        """Return this edit, which only undoes, followed by `other`, which was made for its
+        result.
+        """
         changes = dict(self.changes)
         for name, change in other.changes.items():
             changes[name] = changes[name].then(change) if name in changes else change
@@ -116,7 +124,9 @@ class RewrittenHeader:
         return max((info.offset + info.size for info in self.tensors.values()), default=0)
 
     def moves(self, header: GgufHeader) -> list[tuple[int, int, int]]:
-        """Return the runs of data that remains: place before and after the edit, within the data, and size."""
+        """Return the runs of data that remains: place before and after the edit, within the data,
+        and size.
+        """
         runs: list[tuple[int, int, int]] = []
         for name, info in self.tensors.items():
             old = header.tensors.get(name)
@@ -129,14 +139,20 @@ class RewrittenHeader:
         return runs
 
     def exact(self, layout: Layout) -> bytes:
-        """Return the header as in an earlier file. Raises BadSource where it does not fit into its place."""
+        """Return the header as in an earlier file. Raises BadSource where it does not fit into its
+        place.
+        """
         bare = self._render(self.values, layout.version)
         if len(bare) > layout.data_start:
-            raise BadSource("the receipt of this file does not fit its header; take its source again")
+            raise BadSource(
+                "the receipt of this file does not fit its header; take its source again"
+            )
         return bare + bytes(layout.data_start - len(bare))
 
     def layout(self, start: int) -> bytes | None:
-        """Return the header with its padding in exactly `start` bytes; None when that is impossible."""
+        """Return the header with its padding in exactly `start` bytes; None when that is
+        impossible.
+        """
         bare = self._render(self.values)
         gap = start - len(bare)
         if gap < 0 or start % self.alignment:
@@ -154,9 +170,11 @@ class RewrittenHeader:
         return bare + bytes(-len(bare) % self.alignment)
 
     def place(self, before: int) -> bytes:
-        """Return the header with a reserve, of `before` bytes plus a multiple of 64 KiB: then data can share blocks.
+        """Return the header with a reserve, of `before` bytes plus a multiple of 64 KiB: then data
+        can share blocks.
 
-        before: bytes before the data in the original file, 0 for a new one. Another length where that is not aligned.
+        before: bytes before the data in the original file, 0 for a new one. Another length where
+        that is not aligned.
         """
         least = len(self._render(self.values)) + ROOM
         start = before + (least - before + PAGE - 1) // PAGE * PAGE
@@ -184,7 +202,9 @@ COUNT = "split.tensors.count"
 
 
 def rewrite(header: GgufHeader, edit: Edit) -> RewrittenHeader:
-    """Return the header after an edit: without the old reserve, keys in their order, new keys and tensors last."""
+    """Return the header after an edit: without the old reserve, keys in their order, new keys and
+    tensors last.
+    """
     values = dict(header.values if edit.base is None else edit.base)
     if edit.layout is None:
         values.pop(RESERVED, None)
@@ -209,7 +229,9 @@ def rewrite(header: GgufHeader, edit: Edit) -> RewrittenHeader:
 
 
 def recounted(value: GgufValue, more: int) -> GgufValue:
-    """Return the value of `COUNT` for so many more tensors. Raises BadSource where it is not a whole number."""
+    """Return the value of `COUNT` for so many more tensors. Raises BadSource where it is not a
+    whole number.
+    """
     number = value.decode()
     whole = isinstance(number, int) and not isinstance(number, bool)
     if not whole or not 0 <= number + more < 1 << (8 * len(value.raw) - 1):
@@ -221,7 +243,8 @@ def recounted(value: GgufValue, more: int) -> GgufValue:
 def _renamed(values: dict[str, GgufValue], arch: str) -> dict[str, GgufValue]:
     old = values["general.architecture"].decode()
     renamed = {
-        arch + key.removeprefix(old) if key.startswith(f"{old}.") else key: value for key, value in values.items()
+        arch + key.removeprefix(old) if key.startswith(f"{old}.") else key: value
+        for key, value in values.items()
     }
     return renamed | {"general.architecture": string(arch)}
 
@@ -229,20 +252,28 @@ def _renamed(values: dict[str, GgufValue], arch: str) -> dict[str, GgufValue]:
 def new_size(header: GgufHeader, edit: Edit) -> int:
     """Return the size in bytes of the file that `write_new` writes for a shard."""
     edited = rewrite(header, edit)
-    return len(head_bytes(edited, header, edit)) + edited.data_size + (edit.layout.tail if edit.layout else 0)
+    return (
+        len(head_bytes(edited, header, edit))
+        + edited.data_size
+        + (edit.layout.tail if edit.layout else 0)
+    )
 
 
-def write_new(source: GgufFile, shard: int, edit: Edit, target: Path, advance: Advance = lambda done: None) -> None:
+def write_new(
+    source: GgufFile, shard: int, edit: Edit, target: Path, advance: Advance = lambda done: None
+) -> None:
     """Write one edited shard of a model to a new file; memory use does not depend on its size.
 
-    Keys and new tensors go into the first shard, 0. Raises OSError, and BadSource where the model changed meanwhile.
+    Keys and new tensors go into the first shard, 0. Raises OSError, and BadSource where the model
+    changed meanwhile.
     """
     _write(source, shard, edit, target, advance)
     source.refuse_changed()
 
 
 def _write(source: GgufFile, shard: int, edit: Edit, target: Path, advance: Advance) -> None:
-    header, path = source.headers[shard], source.shards[shard].path()
+    header = source.headers[shard]
+    path = source.shards[shard].path()
     changes = {name: change for name, change in edit.changes.items() if name in header.tensors}
     if shard > 0:
         copy_file(path, target, advance)
@@ -266,37 +297,52 @@ def _write(source: GgufFile, shard: int, edit: Edit, target: Path, advance: Adva
             writer.truncate(len(head) + edited.data_size + edit.layout.tail)
 
 
-def head_bytes(edited: RewrittenHeader, header: GgufHeader, edit: Edit, keep_data: bool = False) -> bytes:
-    """Return the bytes of a header after an edit. keep_data: the data stays where it is if the new header fits."""
+def head_bytes(
+    edited: RewrittenHeader, header: GgufHeader, edit: Edit, keep_data: bool = False
+) -> bytes:
+    """Return the bytes of a header after an edit. keep_data: the data stays where it is if the new
+    header fits.
+    """
     if edit.layout is not None:
         return edited.exact(edit.layout)
-    return (edited.layout(header.data_start) if keep_data else None) or edited.place(header.data_start)
+    return (edited.layout(header.data_start) if keep_data else None) or edited.place(
+        header.data_start
+    )
 
 
-def write_changes(file: BinaryIO, header: GgufHeader, start: int, changes: dict[str, Change]) -> None:
-    """Write the new contents of tensors into an open file that has the old ones. start: where its data begins."""
+def write_changes(
+    file: BinaryIO, header: GgufHeader, start: int, changes: dict[str, Change]
+) -> None:
+    """Write the new contents of tensors into an open file that has the old ones. start: where its
+    data begins.
+    """
     with open(file.name, "rb") as reader:
         for at, block in changed(reader.fileno(), header, start, changes):
             file.seek(at)
             file.write(block)
 
 
-def changed(reader: int, header: GgufHeader, start: int, changes: dict[str, Change]) -> Iterator[tuple[int, bytes]]:
+def changed(
+    reader: int, header: GgufHeader, start: int, changes: dict[str, Change]
+) -> Iterator[tuple[int, bytes]]:
     """Yield (place in the file in bytes, new bytes) for every piece of every changed tensor.
 
-    reader: descriptor of a file with the old contents, whose data begins at `start`. Raises BadSource where the file
-    was cut off.
+    reader: descriptor of a file with the old contents, whose data begins at `start`. Raises
+    BadSource where the file was cut off.
     """
     for name, change in changes.items():
         info = header.tensors[name]
         for at in range(0, info.size, change.unit):
-            place, size = start + info.offset + at, min(change.unit, info.size - at)
+            place = start + info.offset + at
+            size = min(change.unit, info.size - at)
             old = b"".join(block for _, block in pieces_of(reader, place, size))
             yield place, change.apply(old)
 
 
 def interleave(info: TensorInfo, head_dim: int) -> Change:
-    """Return the change from pairs (i, i + d/2) to (2i, 2i + 1) in a weight or bias with head_dim rows per head."""
+    """Return the change from pairs (i, i + d/2) to (2i, 2i + 1) in a weight or bias with head_dim
+    rows per head.
+    """
     row = _row(info)
     return Change(head_dim * row, lambda head: _swapped(head, 2, row), head_dim)
 

@@ -28,7 +28,9 @@ class Shard:
         return read_header(self._path)
 
     def read(self, start: int, stop: int) -> bytes:
-        """Return bytes start .. stop - 1, for which the file is not fetched. Raises BadSource where it is shorter."""
+        """Return bytes start .. stop - 1, for which the file is not fetched. Raises BadSource where
+        it is shorter.
+        """
         with self._path.open("rb") as file:
             file.seek(start)
             data = file.read(stop - start)
@@ -41,7 +43,9 @@ class Shard:
         return self._path
 
     def beside(self, name: str) -> Shard:
-        """Return another file of the same folder. Raises BadSource where it is known to be missing."""
+        """Return another file of the same folder. Raises BadSource where it is known to be
+        missing.
+        """
         path = self._path.with_name(name)
         if not path.is_file():
             raise BadSource(f"{name} is missing beside {self.name}; download that shard too")
@@ -58,7 +62,9 @@ MAX_SHARDS = 1 << 12
 
 
 def shard_names(name: str, count: int) -> list[str]:
-    """Return the file names of a model: `name` itself, or with llama.cpp's shard numbers for several shards."""
+    """Return the file names of a model: `name` itself, or with llama.cpp's shard numbers for
+    several shards.
+    """
     if count == 1:
         return [name]
     match = SHARD.match(name)
@@ -85,38 +91,50 @@ class GgufFile:
     def of(cls, first: Shard) -> GgufFile:
         """Read the headers of a file and its shards.
 
-        Raises BadSource for damaged files, for a shard that is not the first, for a missing shard, and for shards whose
-        headers together are larger than those of any model.
+        Raises BadSource for damaged files, for a shard that is not the first, for a missing shard,
+        and for shards whose headers together are larger than those of any model.
         """
         header = first.header()
         count = header.whole("split.count") or 1
         match = SHARD.match(first.name)
         number = header.whole("split.no", int(match["number"]) - 1 if match else 0)
         if number != 0:
-            beginning = f"{match['stem']}-00001-of-{match['count']}.gguf" if match else "the first one"
-            raise BadSource(f"{first.name} is shard {number + 1} of a split model; give {beginning}")
+            beginning = (
+                f"{match['stem']}-00001-of-{match['count']}.gguf" if match else "the first one"
+            )
+            raise BadSource(
+                f"{first.name} is shard {number + 1} of a split model; give {beginning}"
+            )
         if count == 1:
             return cls((first,), (header,))
         if count > MAX_SHARDS:
-            raise BadSource(f"{first.name} claims {count} shards, and no model has more than {MAX_SHARDS}")
+            raise BadSource(
+                f"{first.name} claims {count} shards, and no model has more than {MAX_SHARDS}"
+            )
         if match is None or int(match["count"]) != count:
             raise BadSource(
-                f"{first.name} is the first of {count} shards, so it must be named ...-00001-of-{count:05}.gguf; "
-                "give it back its name"
+                f"{first.name} is the first of {count} shards, so it must be named"
+                f" ...-00001-of-{count:05}.gguf; give it back its name"
             )
         shards = (first, *[first.beside(name) for name in shard_names(first.name, count)[1:]])
-        headers, tensors, size = [header], set(header.tensors), header.data_start
+        headers = [header]
+        tensors = set(header.tensors)
+        size = header.data_start
         for shard in shards[1:]:
             headers.append(shard.header())
             doubled = tensors & headers[-1].tensors.keys()
             if doubled:
-                raise BadSource(f"{shard.name} repeats the tensor {min(doubled)!r} of another shard; download it again")
+                raise BadSource(
+                    f"{shard.name} repeats the tensor {min(doubled)!r} of another shard; download"
+                    " it again"
+                )
             tensors |= headers[-1].tensors.keys()
             size += headers[-1].data_start
             if size > MAX_HEADER or len(tensors) > MAX_TENSORS:
                 raise BadSource(
-                    f"the headers of {first.name} and its shards have more than {MAX_HEADER:,} bytes or "
-                    f"{MAX_TENSORS:,} tensors together, and those of no model have as many; {TOO_MANY}"
+                    f"the headers of {first.name} and its shards have more than {MAX_HEADER:,}"
+                    f" bytes or {MAX_TENSORS:,} tensors together, and those of no model have as"
+                    f" many; {TOO_MANY}"
                 )
         return cls(shards, tuple(headers))
 
@@ -165,7 +183,8 @@ class GgufFile:
         return next(i for i, header in enumerate(self.headers) if name in header.tensors)
 
     def read(self, name: str, start: int = 0, size: int | None = None) -> bytes:
-        """Return `size` bytes (by default all) of a tensor from the byte `start` on; no file is fetched for them.
+        """Return `size` bytes (by default all) of a tensor from the byte `start` on; no file is
+        fetched for them.
 
         Raises BadSource where the file is cut off.
         """

@@ -1,4 +1,5 @@
-"""GGUF headers: read and checked, with values left as bytes and decoded on request, and the tensor types of ggml.
+"""GGUF headers: read and checked, with values left as bytes and decoded on request, and the tensor
+types of ggml.
 
 A file is `"GGUF" u32 version | u64 tensors | u64 keys | keys | tensor infos | padding | data`.
 https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
@@ -18,23 +19,50 @@ from ...errors import TOO_MANY, BadSource
 from ...rope.errors import RopeconvError, shown
 
 UINT16, INT32, UINT32, FLOAT32, BOOL, STRING, ARRAY = 2, 5, 4, 6, 7, 8, 9
-FORMATS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+FORMATS = {
+    0: "B",
+    1: "b",
+    2: "H",
+    3: "h",
+    4: "I",
+    5: "i",
+    6: "f",
+    7: "?",
+    10: "Q",
+    11: "q",
+    12: "d",
+}
 NAMES = {
-    0: "u8", 1: "i8", 2: "u16", 3: "i16", 4: "u32", 5: "i32", 6: "f32", 7: "bool", 8: "str", 9: "array", 10: "u64",
-    11: "i64", 12: "f64",
-}  # fmt: skip
+    0: "u8",
+    1: "i8",
+    2: "u16",
+    3: "i16",
+    4: "u32",
+    5: "i32",
+    6: "f32",
+    7: "bool",
+    8: "str",
+    9: "array",
+    10: "u64",
+    11: "i64",
+    12: "f64",
+}
 SIZES = {kind: struct.calcsize("<" + code) for kind, code in FORMATS.items()}
 
 
 @dataclass(frozen=True)
 class GgufValue:
-    """A value of a GGUF header. kind: the number of its type in GGUF. raw: its bytes, without that number."""
+    """A value of a GGUF header. kind: the number of its type in GGUF. raw: its bytes, without that
+    number.
+    """
 
     kind: int
     raw: bytes
 
     def decode(self) -> Any:
-        """Return the value as a number, a bool, a str, or a list of these. Bytes that are not UTF-8 become U+FFFD."""
+        """Return the value as a number, a bool, a str, or a list of these. Bytes that are not UTF-8
+        become U+FFFD.
+        """
         if self.kind == STRING:
             return self.raw[8:].decode("utf-8", "replace")
         if self.kind != ARRAY:
@@ -42,7 +70,8 @@ class GgufValue:
         element, count = struct.unpack_from("<IQ", self.raw)
         if element != STRING:
             return list(struct.unpack_from(f"<{count}{FORMATS[element]}", self.raw, 12))
-        texts, at = [], 12
+        texts = []
+        at = 12
         for _ in range(count):
             (length,) = struct.unpack_from("<Q", self.raw, at)
             texts.append(self.raw[at + 8 : at + 8 + length].decode("utf-8", "replace"))
@@ -69,7 +98,8 @@ def _packed(code: str, value: float) -> bytes:
         return struct.pack("<" + code, value)
     except (struct.error, OverflowError):
         raise RopeconvError(
-            f"{value:g} does not fit into the 32 bits that GGUF has for it; choose a smaller context, factor or theta"
+            f"{value:g} does not fit into the 32 bits that GGUF has for it; choose a smaller"
+            " context, factor or theta"
         ) from None
 
 
@@ -85,7 +115,9 @@ def string(value: str) -> GgufValue:
 
 def array(kind: int, values: Sequence[object]) -> GgufValue:
     """An array of numbers or bools. kind: the number of the type of its elements in GGUF."""
-    return GgufValue(ARRAY, struct.pack(f"<IQ{len(values)}{FORMATS[kind]}", kind, len(values), *values))
+    return GgufValue(
+        ARRAY, struct.pack(f"<IQ{len(values)}{FORMATS[kind]}", kind, len(values), *values)
+    )
 
 
 def strings(values: Sequence[bytes]) -> GgufValue:
@@ -110,19 +142,42 @@ class TensorType(NamedTuple):
 F32, F16, Q8_0, BF16, MXFP4 = 0, 1, 8, 30, 39
 
 TYPES: dict[int, TensorType] = {
-    0: TensorType("F32", 1, 4), 1: TensorType("F16", 1, 2), 2: TensorType("Q4_0", 32, 18),
-    3: TensorType("Q4_1", 32, 20), 6: TensorType("Q5_0", 32, 22), 7: TensorType("Q5_1", 32, 24),
-    8: TensorType("Q8_0", 32, 34), 9: TensorType("Q8_1", 32, 36), 10: TensorType("Q2_K", 256, 84),
-    11: TensorType("Q3_K", 256, 110), 12: TensorType("Q4_K", 256, 144), 13: TensorType("Q5_K", 256, 176),
-    14: TensorType("Q6_K", 256, 210), 15: TensorType("Q8_K", 256, 292), 16: TensorType("IQ2_XXS", 256, 66),
-    17: TensorType("IQ2_XS", 256, 74), 18: TensorType("IQ3_XXS", 256, 98), 19: TensorType("IQ1_S", 256, 50),
-    20: TensorType("IQ4_NL", 32, 18), 21: TensorType("IQ3_S", 256, 110), 22: TensorType("IQ2_S", 256, 82),
-    23: TensorType("IQ4_XS", 256, 136), 24: TensorType("I8", 1, 1), 25: TensorType("I16", 1, 2),
-    26: TensorType("I32", 1, 4), 27: TensorType("I64", 1, 8), 28: TensorType("F64", 1, 8),
-    29: TensorType("IQ1_M", 256, 56), 30: TensorType("BF16", 1, 2), 34: TensorType("TQ1_0", 256, 54),
-    35: TensorType("TQ2_0", 256, 66), 39: TensorType("MXFP4", 32, 17), 40: TensorType("NVFP4", 64, 36),
-    41: TensorType("Q1_0", 128, 18), 42: TensorType("Q2_0", 64, 18),
-}  # fmt: skip
+    0: TensorType("F32", 1, 4),
+    1: TensorType("F16", 1, 2),
+    2: TensorType("Q4_0", 32, 18),
+    3: TensorType("Q4_1", 32, 20),
+    6: TensorType("Q5_0", 32, 22),
+    7: TensorType("Q5_1", 32, 24),
+    8: TensorType("Q8_0", 32, 34),
+    9: TensorType("Q8_1", 32, 36),
+    10: TensorType("Q2_K", 256, 84),
+    11: TensorType("Q3_K", 256, 110),
+    12: TensorType("Q4_K", 256, 144),
+    13: TensorType("Q5_K", 256, 176),
+    14: TensorType("Q6_K", 256, 210),
+    15: TensorType("Q8_K", 256, 292),
+    16: TensorType("IQ2_XXS", 256, 66),
+    17: TensorType("IQ2_XS", 256, 74),
+    18: TensorType("IQ3_XXS", 256, 98),
+    19: TensorType("IQ1_S", 256, 50),
+    20: TensorType("IQ4_NL", 32, 18),
+    21: TensorType("IQ3_S", 256, 110),
+    22: TensorType("IQ2_S", 256, 82),
+    23: TensorType("IQ4_XS", 256, 136),
+    24: TensorType("I8", 1, 1),
+    25: TensorType("I16", 1, 2),
+    26: TensorType("I32", 1, 4),
+    27: TensorType("I64", 1, 8),
+    28: TensorType("F64", 1, 8),
+    29: TensorType("IQ1_M", 256, 56),
+    30: TensorType("BF16", 1, 2),
+    34: TensorType("TQ1_0", 256, 54),
+    35: TensorType("TQ2_0", 256, 66),
+    39: TensorType("MXFP4", 32, 17),
+    40: TensorType("NVFP4", 64, 36),
+    41: TensorType("Q1_0", 128, 18),
+    42: TensorType("Q2_0", 64, 18),
+}
 
 
 ALIGNMENT = "general.alignment"
@@ -131,16 +186,20 @@ MAX_NAME = 64
 MAX_DIMS = 4
 MAX_ALIGNMENT = 1 << 16
 """llama.cpp accepts any power of two; published files have 32."""
-MAX_KEYS, MAX_TENSORS = 1 << 14, 1 << 16
+MAX_KEYS = 1 << 14
+MAX_TENSORS = 1 << 16
 """Published files have some hundred keys, and up to some thousand tensors."""
 MAX_ELEMENTS = 1 << 20
 MAX_VALUES = 1 << 26
 """Bytes of all values. A vocabulary of 262,144 tokens with its merges has 15 million."""
 MAX_HEADER = MAX_VALUES + (1 << 24)
-"""Bytes of a header, or of those of all shards: values, and keys and tensors, which have some hundred thousand."""
+"""Bytes of a header, or of those of all shards: values, and keys and tensors, which have some
+hundred thousand.
+"""
 LEAST = 24  # bytes of the shortest file
 
-U32, U64 = struct.Struct("<I"), struct.Struct("<Q")
+U32 = struct.Struct("<I")
+U64 = struct.Struct("<Q")
 U32_MAX = (1 << 32) - 1
 
 
@@ -148,8 +207,8 @@ U32_MAX = (1 << 32) - 1
 class TensorInfo:
     """The entry of a tensor in a GGUF header.
 
-    shape: as in GGUF, fastest dimension first. type: ggml's number. offset: bytes from the beginning of the data. size:
-    in bytes.
+    shape: as in GGUF, fastest dimension first. type: ggml's number. offset: bytes from the
+    beginning of the data. size: in bytes.
     """
 
     name: str
@@ -163,8 +222,8 @@ class TensorInfo:
 class GgufHeader:
     """The header of a file.
 
-    values: keys, not decoded. alignment: of the data. data_start: where the data begins. size: of the whole file. All
-    in bytes.
+    values: keys, not decoded. alignment: of the data. data_start: where the data begins. size: of
+    the whole file. All in bytes.
     """
 
     version: int
@@ -182,16 +241,20 @@ class GgufHeader:
         value = self.values.get(key)
         if value is not None and value.count() > MAX_ELEMENTS:
             raise BadSource(
-                f"the header has {value.count():,} values under {key!r}, too many there; fetch the file again"
+                f"the header has {value.count():,} values under {key!r}, too many there; fetch the"
+                " file again"
             )
         return default if value is None else value.decode()
 
     def whole(self, key: str, default: int = 0) -> int:
-        """Return the whole number of a key, or `default` where it is absent. Raises BadSource for another value."""
+        """Return the whole number of a key, or `default` where it is absent. Raises BadSource for
+        another value.
+        """
         value = self.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int):
             raise BadSource(
-                f"the header has {key} = {shown(value)}, where a whole number belongs; fetch the file again"
+                f"the header has {key} = {shown(value)}, where a whole number belongs; fetch the"
+                " file again"
             )
         return value
 
@@ -205,7 +268,8 @@ class GgufHeader:
 def read_header(path: Path) -> GgufHeader:
     """Return the header of a GGUF file.
 
-    Raises BadSource when it is truncated, claims more than the file has, or would be rejected by llama.cpp.
+    Raises BadSource when it is truncated, claims more than the file has, or would be rejected by
+    llama.cpp.
     """
     size = path.stat().st_size
     if size < LEAST:
@@ -225,11 +289,17 @@ def parse_header(view: mmap.mmap | bytes, size: int, name: str) -> GgufHeader:
 
 
 def read_value(kind: int, raw: bytes) -> GgufValue:
-    """Return a value from the bytes behind the number of its type. Raises BadSource where they are of another type."""
-    reader = _HeaderReader(U32.pack(kind if kind in NAMES else U32_MAX) + raw, 4 + len(raw), "the value")
+    """Return a value from the bytes behind the number of its type. Raises BadSource where they are
+    of another type.
+    """
+    reader = _HeaderReader(
+        U32.pack(kind if kind in NAMES else U32_MAX) + raw, 4 + len(raw), "the value"
+    )
     value = reader.value("it")
     if reader.at != reader.size:
-        raise BadSource(f"{reader.size - reader.at:,} bytes are left behind a value; write it again")
+        raise BadSource(
+            f"{reader.size - reader.at:,} bytes are left behind a value; write it again"
+        )
     return value
 
 
@@ -250,7 +320,8 @@ class _HeaderReader:
 
     def header(self) -> GgufHeader:
         version = self._magic()
-        tensors, keys = self._number(U64), self._number(U64)
+        tensors = self._number(U64)
+        keys = self._number(U64)
         self._plausible(keys, 13, "keys", MAX_KEYS)
         values: dict[str, GgufValue] = {}
         for _ in range(keys):
@@ -272,29 +343,42 @@ class _HeaderReader:
         for info in infos.values():
             if start + info.offset + info.size > self.size:
                 raise BadSource(
-                    f"{self.name} ends at {self.size} bytes, and {info.name} needs {start + info.offset + info.size}; "
-                    "download it again"
+                    f"{self.name} ends at {self.size} bytes, and {info.name} needs"
+                    f" {start + info.offset + info.size}; download it again"
                 )
         return GgufHeader(version, values, infos, alignment, min(start, self.size), self.size)
 
     def _magic(self) -> int:
         magic = self._take(4)
         if magic != b"GGUF":
-            hint = ", an older format; convert the model again" if magic in (b"lmgg", b"fmgg", b"tjgg", b"algg") else ""
+            hint = (
+                ", an older format; convert the model again"
+                if magic in (b"lmgg", b"fmgg", b"tjgg", b"algg")
+                else ""
+            )
             raise self._bad(f"begins with {magic!r} and not with b'GGUF'{hint}")
         version = self._number(U32)
         if version & 0xFFFF == 0:
-            raise self._bad("is big-endian, which is not supported; convert the model again on a little-endian machine")
+            raise self._bad(
+                "is big-endian, which is not supported; convert the model again on a little-endian"
+                " machine"
+            )
         if version not in (2, 3):
-            raise self._bad(f"has GGUF version {version}, and 2 and 3 are supported; convert the model again")
+            raise self._bad(
+                f"has GGUF version {version}, and 2 and 3 are supported; convert the model again"
+            )
         return version
 
     def _bad(self, clause: str) -> BadSource:
-        return BadSource(f"{self.name} {clause}" if ";" in clause else f"{self.name} {clause}; download it again")
+        return BadSource(
+            f"{self.name} {clause}" if ";" in clause else f"{self.name} {clause}; download it again"
+        )
 
     def _plausible(self, count: int, least: int, noun: str, most: int) -> None:
         if count * least > self.size - self.at:
-            raise self._bad(f"claims {count} {noun}, more than a file of {self.size} bytes can hold")
+            raise self._bad(
+                f"claims {count} {noun}, more than a file of {self.size} bytes can hold"
+            )
         if count > most:
             raise self._bad(f"claims {count} {noun}, and no model has more than {most}; {TOO_MANY}")
 
@@ -309,7 +393,10 @@ class _HeaderReader:
 
     def _reach(self, stop: int) -> None:
         if stop > MAX_HEADER:
-            raise self._bad(f"has a header of more than {MAX_HEADER:,} bytes, and no model has as many; {TOO_MANY}")
+            raise self._bad(
+                f"has a header of more than {MAX_HEADER:,} bytes, and no model has as many;"
+                f" {TOO_MANY}"
+            )
         if stop > len(self.view):
             raise Beyond(stop)
 
@@ -326,11 +413,13 @@ class _HeaderReader:
             raise self._bad(f"has {noun} that is not UTF-8") from None
 
     def value(self, key: str) -> GgufValue:
-        kind, start = self._number(U32), self.at
+        kind = self._number(U32)
+        start = self.at
         if kind == STRING:
             self._skip_strings(1, key)
         elif kind == ARRAY:
-            element, count = self._number(U32), self._number(U64)
+            element = self._number(U32)
+            count = self._number(U64)
             if element == STRING:
                 self._skip_strings(count, key)
             elif element in SIZES:
@@ -349,7 +438,8 @@ class _HeaderReader:
     def _refuse_long(self, length: int, key: str) -> None:
         if self.values + length > MAX_VALUES:
             raise self._bad(
-                f"has more than {MAX_VALUES} bytes of values up to {key!r}, and no model has as many; {TOO_MANY}"
+                f"has more than {MAX_VALUES} bytes of values up to {key!r}, and no model has as"
+                f" many; {TOO_MANY}"
             )
 
     def _take_over(self, length: int, key: str) -> None:
@@ -361,7 +451,9 @@ class _HeaderReader:
         if count * 8 > min(self.size - self.at, MAX_VALUES):
             raise self._bad(f"claims {count} strings under {key!r}, more than a header can hold")
         unpack: Callable[[mmap.mmap | bytes, int], tuple[int]] = U64.unpack_from
-        view, at, last = self.view, self.at, len(self.view) - 8
+        view = self.view
+        at = self.at
+        last = len(self.view) - 8
         for _ in range(count):
             if at > last:
                 if at > self.size - 8:
@@ -378,15 +470,22 @@ class _HeaderReader:
             return DEFAULT_ALIGNMENT
         alignment = value.decode() if value.kind == UINT32 else 0
         if alignment < 1 or alignment & (alignment - 1):
-            raise self._bad(f"has {ALIGNMENT} {shown(value.decode())}, which must be a power of two (u32)")
+            raise self._bad(
+                f"has {ALIGNMENT} {shown(value.decode())}, which must be a power of two (u32)"
+            )
         if alignment > MAX_ALIGNMENT:
-            raise self._bad(f"has {ALIGNMENT} {alignment}, and at most {MAX_ALIGNMENT} is read here; convert it again")
+            raise self._bad(
+                f"has {ALIGNMENT} {alignment}, and at most {MAX_ALIGNMENT} is read here; convert it"
+                " again"
+            )
         return int(alignment)
 
     def _tensor(self, expected: int) -> TensorInfo:
         name = self._text("a tensor name")
         if len(name.encode()) >= MAX_NAME:
-            raise self._bad(f"has a tensor name of {len(name)} letters, and {MAX_NAME - 1} are allowed")
+            raise self._bad(
+                f"has a tensor name of {len(name)} letters, and {MAX_NAME - 1} are allowed"
+            )
         dims = self._number(U32)
         if dims > MAX_DIMS:
             raise self._bad(f"gives {name!r} {dims} dimensions, and {MAX_DIMS} are allowed")
@@ -398,7 +497,10 @@ class _HeaderReader:
             raise self._bad(f"gives {name!r} the shape {shape}, impossible for {kind.name}")
         offset = self._number(U64)
         if offset != expected:
-            raise self._bad(f"has {name!r} at offset {offset} and not at {expected}: its tensors overlap or leave gaps")
+            raise self._bad(
+                f"has {name!r} at offset {offset} and not at {expected}: its tensors overlap or"
+                " leave gaps"
+            )
         return TensorInfo(name, shape or (1,), number, offset, kind.bytes(shape))
 
 

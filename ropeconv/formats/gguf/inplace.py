@@ -1,13 +1,18 @@
 """Changes a GGUF file in place, so that a kill at any moment can be undone.
 
-The new header overwrites the old one where it fits, which the reserve in headers written by ropeconv allows. Else space
-is made at the front by FALLOC_FL_INSERT_RANGE, which moves no data (ext4, XFS; fallocate(2)); an edit that restores an
-earlier file removes it again by FALLOC_FL_COLLAPSE_RANGE.
+The new header overwrites the old one where it fits, which the reserve in headers written by
+ropeconv allows. Else space is made at the front by FALLOC_FL_INSERT_RANGE, which moves no data
+(ext4, XFS; fallocate(2)); an edit that restores an earlier file removes it again by
+FALLOC_FL_COLLAPSE_RANGE.
 
-The file is locked all the time. Before anything changes, all bytes that will be overwritten are written to a journal
-beside it, which is removed when the new bytes are on the disk. `recover` restores a file from its journal:
-`"ropeconv journal 2\\n" | sha256 of the rest | u64 inode | u64 size | i64 shift | u64 count | entries`, each entry
-`u64 place | u64 length | bytes`.
+The file is locked all the time. Before anything changes, all bytes that will be overwritten are
+written to a journal beside it, which is removed when the new bytes are on the disk. `recover`
+restores a file from its journal:
+
+    "ropeconv journal 2\\n" | sha256 of the rest
+    | u64 inode | u64 size | i64 shift | u64 count | entries
+
+Each entry is `u64 place | u64 length | bytes`.
 """
 
 import ctypes
@@ -29,7 +34,8 @@ from .file import GgufFile
 from .header import GgufHeader, read_header
 
 MAGIC = b"ropeconv journal 2\n"
-FIXED, ENTRY = struct.Struct("<QQqQ"), struct.Struct("<QQ")
+FIXED = struct.Struct("<QQqQ")
+ENTRY = struct.Struct("<QQ")
 BODY = len(MAGIC) + hashlib.sha256().digest_size
 MAX_KEPT = 1 << 30
 MAX_ENTRIES = 1 << 20
@@ -38,7 +44,9 @@ COLLAPSE_RANGE, INSERT_RANGE = 0x08, 0x20  # linux/falloc.h
 Place = tuple[int, int]
 """A range of a file: its first byte, and its length."""
 Entry = tuple[int, int, int]
-"""A range in a journal: its first byte in the file, its length, and its first byte in the journal."""
+"""A range in a journal: its first byte in the file, its length, and its first byte in the
+journal.
+"""
 
 
 def phases(source: GgufFile, edit: Edit) -> Generator[str, None, None]:
@@ -46,20 +54,22 @@ def phases(source: GgufFile, edit: Edit) -> Generator[str, None, None]:
 
     An error that is thrown into it before "done" undoes the change.
 
-    Raises RopeconvError where the edit changes another shard, the file has other names, the filesystem cannot make
-    space or the disk fails, and where another process changes the file or has changed it since it was read; nothing is
-    changed then.
+    Raises RopeconvError where the edit changes another shard, the file has other names, the
+    filesystem cannot make space or the disk fails, and where another process changes the file or
+    has changed it since it was read; nothing is changed then.
     """
     path, header = source.path, source.header
     elsewhere = [name for name in edit.changes if name not in header.tensors]
     if elsewhere:
         raise RopeconvError(
-            f"{elsewhere[0]} is in another shard; in place only the first is changed; write new files with -o"
+            f"{elsewhere[0]} is in another shard; in place only the first is changed; write new"
+            " files with -o"
         )
     rewritten = rewrite(header, edit)
     if any(old != new for old, new, _ in rewritten.moves(header)):
         raise RopeconvError(
-            f"a tensor that goes is before others in {path.name}, which would have to move; write a new file with -o"
+            f"a tensor that goes is before others in {path.name}, which would have to move; write a"
+            " new file with -o"
         )
     head = head_bytes(rewritten, header, edit, keep_data=True)
     shift = len(head) - header.data_start
@@ -71,14 +81,18 @@ def phases(source: GgufFile, edit: Edit) -> Generator[str, None, None]:
             raise RopeconvError(f"{path} was changed since it was read; run again")
         _refuse_no_space(path, shift)
         final = _final_size(header, edit, rewritten, shift)
-        if shift and (final == header.size or (shift < 0 and edit.added)):  # the size tells `_undo` whether data moved
+        if shift and (
+            final == header.size or (shift < 0 and edit.added)
+        ):  # the size tells `_undo` whether data moved
             raise RopeconvError(
-                f"{path.name} would have moved data and the size of before, so that a kill could not be undone; write "
-                "a new file with -o"
+                f"{path.name} would have moved data and the size of before, so that a kill could"
+                " not be undone; write a new file with -o"
             )
         places = _places(header, edit, rewritten)
         if sum(length for _, length in places) > MAX_KEPT:
-            raise RopeconvError(f"too much of {path.name} changes for doing it in place; write a new file with -o")
+            raise RopeconvError(
+                f"too much of {path.name} changes for doing it in place; write a new file with -o"
+            )
         with journaled(path, file, shift, places):
             yield "journal"
             if shift:
@@ -109,7 +123,10 @@ def _final_size(header: GgufHeader, edit: Edit, rewritten: RewrittenHeader, shif
 def _places(header: GgufHeader, edit: Edit, rewritten: RewrittenHeader) -> list[Place]:
     """The ranges of a file that an edit overwrites or cuts off."""
     infos = [header.tensors[name] for name in edit.changes if name not in edit.removed]
-    places = [(0, header.data_start), *((header.data_start + info.offset, info.size) for info in infos)]
+    places = [
+        (0, header.data_start),
+        *((header.data_start + info.offset, info.size) for info in infos),
+    ]
     if edit.added or edit.removed or edit.layout:
         end = header.data_start + rewritten.kept
         places.append((end, header.size - end))
@@ -120,8 +137,9 @@ def _places(header: GgufHeader, edit: Edit, rewritten: RewrittenHeader) -> list[
 def locked(path: Path, hard_links: bool = False) -> Iterator[int]:
     """Open a file for reading and writing and lock it (flock(2)); yields its descriptor.
 
-    hard_links: accept a file with several names. Raises RopeconvError where another process has the lock, for a link,
-    for a file with other hard links, and for a filesystem without locks; BadSource for anything but a file.
+    hard_links: accept a file with several names. Raises RopeconvError where another process has the
+    lock, for a link, for a file with other hard links, and for a filesystem without locks;
+    BadSource for anything but a file.
     """
     try:
         file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -136,13 +154,15 @@ def locked(path: Path, hard_links: bool = False) -> Iterator[int]:
         if not stat.S_ISREG(status.st_mode):
             raise BadSource(f"{path} is not a file; give the path of a GGUF file")
         if not lock(file):
-            raise RopeconvError(f"another ropeconv is changing {path} in place; run again when that has ended")
+            raise RopeconvError(
+                f"another ropeconv is changing {path} in place; run again when that has ended"
+            )
         if not os.path.samestat(status, os.lstat(path)):
             raise RopeconvError(f"{path} was replaced by another file meanwhile; run again")
         if status.st_nlink > 1 and not hard_links:
             raise RopeconvError(
-                f"{path} has {counted(status.st_nlink - 1, 'other hard link')}, which in place would change too; "
-                "write a new file with -o"
+                f"{path} has {counted(status.st_nlink - 1, 'other hard link')}, which in place"
+                " would change too; write a new file with -o"
             )
         yield file
     finally:
@@ -157,7 +177,8 @@ def lock(file: int) -> bool:
     status = try_lock(file)
     if status == "none":
         raise RopeconvError(
-            "a file is only changed in place under a lock, and this filesystem has none; write a new one with -o"
+            "a file is only changed in place under a lock, and this filesystem has none; write a"
+            " new one with -o"
         )
     return status == "taken"
 
@@ -178,11 +199,15 @@ def _draft_of(path: Path) -> Path:
 
 
 def refuse_changing(path: Path) -> None:
-    """Raise BadSource where a file cannot be read: it is being changed in place, or that was interrupted."""
+    """Raise BadSource where a file cannot be read: it is being changed in place, or that was
+    interrupted.
+    """
     if not os.path.lexists(journal_of(path.resolve())):
         return
     if _is_locked(path):
-        raise BadSource(f"another ropeconv is changing {path.name} in place; run again when that has ended")
+        raise BadSource(
+            f"another ropeconv is changing {path.name} in place; run again when that has ended"
+        )
     refuse_interrupted(path)
 
 
@@ -190,12 +215,15 @@ def refuse_interrupted(path: Path) -> None:
     """Raise BadSource where a file has a journal, for one that no other process is changing."""
     if os.path.lexists(journal_of(path.resolve())):
         raise BadSource(
-            f"a change of {path.name} in place was interrupted; run that command again, which undoes it first"
+            f"a change of {path.name} in place was interrupted; run that command again, which"
+            " undoes it first"
         )
 
 
 def _open_journal(path: Path, flags: int) -> int:
-    """Open and lock a journal or its draft. Raises RopeconvError where another process has it, BadSource for a link."""
+    """Open and lock a journal or its draft. Raises RopeconvError where another process has it,
+    BadSource for a link.
+    """
     try:
         kept = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
     except OSError as problem:
@@ -210,7 +238,8 @@ def _open_journal(path: Path, flags: int) -> int:
 
 def _write_journal(kept: int, file: int, shift: int, places: list[Place]) -> None:
     """Write the journal of a file that is about to be changed, and wait until it is on the disk."""
-    status, digest = os.fstat(file), hashlib.sha256()
+    status = os.fstat(file)
+    digest = hashlib.sha256()
     at = BODY
     os.ftruncate(kept, 0)
 
@@ -230,8 +259,12 @@ def _write_journal(kept: int, file: int, shift: int, places: list[Place]) -> Non
 
 def _read_journal(path: Path, file: int, kept: int) -> tuple[int, int, list[Entry]]:
     """The size of a file before its change, the planned shift, and the entries: all checked."""
-    name, whole, status = journal_of(path), os.fstat(kept).st_size, os.fstat(file)
-    damaged = BadSource(f"{name} is damaged, or not of this ropeconv; fetch the model again and remove it")
+    name = journal_of(path)
+    whole = os.fstat(kept).st_size
+    status = os.fstat(file)
+    damaged = BadSource(
+        f"{name} is damaged, or not of this ropeconv; fetch the model again and remove it"
+    )
     if not BODY + FIXED.size <= whole <= MAX_KEPT + MAX_ENTRIES * ENTRY.size:
         raise damaged
     digest = hashlib.sha256()
@@ -242,10 +275,11 @@ def _read_journal(path: Path, file: int, kept: int) -> tuple[int, int, list[Entr
     inode, size, shift, count = FIXED.unpack(os.pread(kept, FIXED.size, BODY))
     if inode != status.st_ino:
         raise BadSource(
-            f"{name} is of another file than the present {path.name}; if that is complete, remove the journal, else "
-            "fetch the model again"
+            f"{name} is of another file than the present {path.name}; if that is complete, remove"
+            " the journal, else fetch the model again"
         )
-    at, entries = BODY + FIXED.size, []
+    at = BODY + FIXED.size
+    entries = []
     for _ in range(count):
         if at + ENTRY.size > whole:
             raise damaged
@@ -278,16 +312,20 @@ def _refuse_no_space(path: Path, shift: int) -> None:
     if not shift or (shift % PAGE == 0 and can_insert(path)):
         return
     raise RopeconvError(
-        f"the new header of {path.name} needs {shift} more bytes, and this filesystem cannot insert them; write a new "
-        "file with -o"
+        f"the new header of {path.name} needs {shift} more bytes, and this filesystem cannot insert"
+        " them; write a new file with -o"
         if shift > 0
-        else f"the header of {path.name} has {-shift} bytes too many, and this filesystem cannot remove them; write a "
-        "new file with -o"
+        else (
+            f"the header of {path.name} has {-shift} bytes too many, and this filesystem cannot"
+            " remove them; write a new file with -o"
+        )
     )
 
 
 def can_insert(path: Path) -> bool:
-    """Return whether the filesystem inserts ranges, from a test on a file beside `path` that never has a name."""
+    """Return whether the filesystem inserts ranges, from a test on a file beside `path` that never
+    has a name.
+    """
     try:
         probe = os.open(path.resolve().parent, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC)
     except (OSError, AttributeError):
@@ -304,14 +342,18 @@ def can_insert(path: Path) -> bool:
 
 @contextmanager
 def journaled(path: Path, file: int, shift: int, places: list[Place]) -> Iterator[None]:
-    """Keep the bytes that a change in place overwrites, until the change is on the disk; undo a change that fails.
+    """Keep the bytes that a change in place overwrites, until the change is on the disk; undo a
+    change that fails.
 
-    file: its locked descriptor. shift: bytes that will be inserted at its front, negative where they are removed.
-    places: that are overwritten or cut off. Raises RopeconvError where the disk fails, which says whether the file has
-    changed.
+    file: its locked descriptor. shift: bytes that will be inserted at its front, negative where
+    they are removed. places: that are overwritten or cut off. Raises RopeconvError where the disk
+    fails, which says whether the file has changed.
     """
-    draft, journal, folder = _draft_of(path), journal_of(path), path.resolve().parent
-    kept, done = _open_journal(draft, os.O_RDWR | os.O_CREAT), False
+    draft = _draft_of(path)
+    journal = journal_of(path)
+    folder = path.resolve().parent
+    kept = _open_journal(draft, os.O_RDWR | os.O_CREAT)
+    done = False
     try:
         _write_journal(kept, file, shift, places)
         os.replace(draft, journal)
@@ -323,7 +365,8 @@ def journaled(path: Path, file: int, shift: int, places: list[Place]) -> Iterato
     except (Exception, KeyboardInterrupt) as problem:
         if done:
             raise RopeconvError(
-                f"{path} is changed in place, but a loss of power may undo that, since the disk fails; check it"
+                f"{path} is changed in place, but a loss of power may undo that, since the disk"
+                " fails; check it"
             ) from problem
         raise _undone(path, file, kept, problem) from None
     finally:
@@ -333,10 +376,11 @@ def journaled(path: Path, file: int, shift: int, places: list[Place]) -> Iterato
 def recover(path: Path) -> bool:
     """Undo an interrupted change of a file. Returns False where there was none.
 
-    Raises BadSource for a journal that is damaged or of another file, RopeconvError while another process is at work
-    and where the disk fails.
+    Raises BadSource for a journal that is damaged or of another file, RopeconvError while another
+    process is at work and where the disk fails.
     """
-    draft, journal = _draft_of(path), journal_of(path)
+    draft = _draft_of(path)
+    journal = journal_of(path)
     if not any(map(os.path.lexists, (journal, draft))):
         return False
     with locked(path, hard_links=True) as file:
@@ -350,8 +394,9 @@ def recover(path: Path) -> bool:
             _undo(path, file, kept)
         except OSError as problem:
             raise RopeconvError(
-                f"an interrupted change of {path} could not be undone ({problem.strerror}); do not use it before the "
-                f"same command has run again, which undoes it first from {journal.name}"
+                f"an interrupted change of {path} could not be undone ({problem.strerror}); do not"
+                " use it before the same command has run again, which undoes it first from"
+                f" {journal.name}"
             ) from None
         finally:
             os.close(kept)
@@ -374,20 +419,27 @@ def _undo(path: Path, file: int, kept: int) -> None:
 
 
 def _undone(path: Path, file: int, kept: int, problem: BaseException) -> BaseException:
-    """Undo a change that failed, and return the error to raise: a sentence, or an unexpected error."""
-    reason = str(problem) if isinstance(problem, RopeconvError) else getattr(problem, "strerror", "") or "stopped"
+    """Undo a change that failed, and return the error to raise: a sentence, or an unexpected
+    error.
+    """
+    reason = (
+        str(problem)
+        if isinstance(problem, RopeconvError)
+        else getattr(problem, "strerror", "") or "stopped"
+    )
     if isinstance(problem, OSError) and problem.errno in FULL:
         reason = "the disk is full"
-    draft, journal = _draft_of(path), journal_of(path)
+    draft = _draft_of(path)
+    journal = journal_of(path)
     try:
         if journal.exists():
             _undo(path, file, kept)
     except (OSError, RopeconvError) as worse:
         if journal.exists():
             return RopeconvError(
-                f"{path} could not be changed in place ({reason}), nor restored "
-                f"({getattr(worse, 'strerror', None) or worse}); do not use it before the same command has run again, "
-                f"which undoes the change first from {journal.name}"
+                f"{path} could not be changed in place ({reason}), nor restored"
+                f" ({getattr(worse, 'strerror', None) or worse}); do not use it before the same"
+                f" command has run again, which undoes the change first from {journal.name}"
             )
     with suppress(OSError):
         draft.unlink()
@@ -397,5 +449,6 @@ def _undone(path: Path, file: int, kept: int, problem: BaseException) -> BaseExc
     if not isinstance(problem, OSError | RopeconvError):
         return problem
     return RopeconvError(
-        f"{path} could not be changed in place ({reason}) and has not changed; write a new file with -o{left}"
+        f"{path} could not be changed in place ({reason}) and has not changed; write a new file"
+        f" with -o{left}"
     )

@@ -24,9 +24,11 @@ LONGEST = 240  # bytes of a name; filesystems have 255, and drafts of files have
 
 
 def check_folder(record: FolderRecord, files: Iterable[str], reference: str) -> None:
-    """Raise BadSource if a record names files outside the folder, files that no bake writes, or a name twice.
+    """Raise BadSource if a record names files outside the folder, files that no bake writes, or a
+    name twice.
 
-    record: from the receipt. files: names of those in the output. reference: of the output, for the message.
+    record: from the receipt. files: names of those in the output. reference: of the output, for the
+    message.
     """
     for name in (*record.added, *record.skipped):
         if not safe_name(name):
@@ -37,7 +39,9 @@ def check_folder(record: FolderRecord, files: Iterable[str], reference: str) -> 
     for now, original in record.renamed.items():
         weights = now.endswith(WEIGHTS) and original.endswith(WEIGHTS)
         if not weights and (now, original) != (SOURCE_CARD, CARD):
-            raise _untrue(reference, f"says that {original!r} is now {now!r}, and only weights are renamed")
+            raise _untrue(
+                reference, f"says that {original!r} is now {now!r}, and only weights are renamed"
+            )
     for text in record.texts:
         if text.name == RECEIPT or text.name.endswith(WEIGHTS):
             raise _untrue(reference, f"has another text of {text.name!r}")
@@ -45,7 +49,9 @@ def check_folder(record: FolderRecord, files: Iterable[str], reference: str) -> 
 
 
 def _check_tree(record: FolderRecord, files: Iterable[str], reference: str) -> None:
-    """Raise BadSource if the first source would have two files of a name, or a file named as a folder."""
+    """Raise BadSource if the first source would have two files of a name, or a file named as a
+    folder.
+    """
     texts = [text.name for text in record.texts]
     gone = {RECEIPT, *record.added, *texts}
     names = [*texts, *(record.renamed.get(name, name) for name in files if name not in gone)]
@@ -70,7 +76,9 @@ def _untrue(reference: str, clause: str) -> BadSource:
 
 
 def stated(source: Source) -> Receipt | None:
-    """Return the receipt of a checkpoint; None if it has no readable one, or its config.json was changed."""
+    """Return the receipt of a checkpoint; None if it has no readable one, or its config.json was
+    changed.
+    """
     try:
         text = source.text(RECEIPT)
         receipt = None if text is None else parse_receipt(text, RECEIPT)
@@ -90,27 +98,30 @@ def original_source(source: Source) -> OriginalSource:
     receipt = parse_receipt(text, f"{source.reference}/{RECEIPT}")
     if receipt.original is None or receipt.original.folder is None:
         raise BadSource(
-            f"the receipt of {source.reference} does not say what its source had; take the source again, "
-            f"{receipt.source.described}"
+            f"the receipt of {source.reference} does not say what its source had; take the source"
+            f" again, {receipt.source.described}"
         )
-    record, first = receipt.original.folder, receipt.original.source.described
+    record = receipt.original.folder
+    first = receipt.original.source.described
     texts = (file.name for file in receipt.files if file.action == "write" and file.name != CARD)
     edited = _edited(source, receipt, tuple(texts))
     if edited:
         raise BadSource(
-            f"{edited} of {source.reference} was changed after ropeconv wrote it, and the change would be lost; take "
-            f"the source again, {first}, or remove {RECEIPT} to start from the changed files"
+            f"{edited} of {source.reference} was changed after ropeconv wrote it, and the change"
+            f" would be lost; take the source again, {first}, or remove {RECEIPT} to start from the"
+            " changed files"
         )
     if record.multiplied:
         raise BadSource(
-            f"{record.multiplied[0]} of {source.reference} was multiplied by a factor, which is not undone; take the "
-            f"source again, {first}"
+            f"{record.multiplied[0]} of {source.reference} was multiplied by a factor, which is not"
+            f" undone; take the source again, {first}"
         )
     return OriginalSource(source, receipt, record)
 
 
 def first_source(source: Source) -> Source:
-    """Return the source for `--replace`: the first source of an output of ropeconv, or the given source.
+    """Return the source for `--replace`: the first source of an output of ropeconv, or the given
+    source.
 
     Receipts without an original count as none. Raises BadSource as `original_source` does.
     """
@@ -121,7 +132,9 @@ def first_source(source: Source) -> Source:
 
 
 def first_spec(source: Source, receipt: Receipt) -> RopeSpec | None:
-    """Return the RoPE of the first source of an output; None if the receipt has no config.json with it."""
+    """Return the RoPE of the first source of an output; None if the receipt has no config.json with
+    it.
+    """
     record = receipt.original.folder if receipt.original else None
     if record is None:
         return None
@@ -133,15 +146,20 @@ def first_spec(source: Source, receipt: Receipt) -> RopeSpec | None:
 
 
 class OriginalSource(Source):
-    """A checkpoint that ropeconv wrote, with the texts, names of files and tensors of its first source.
+    """A checkpoint that ropeconv wrote, with the texts, names of files and tensors of its first
+    source.
 
-    inner: the checkpoint. record: the changed parts of the first source. Raises BadSource for a record with names of
-    files that no bake writes, and if texts cannot be recovered.
+    inner: the checkpoint. record: the changed parts of the first source. Raises BadSource for a
+    record with names of files that no bake writes, and if texts cannot be recovered.
     """
 
     def __init__(self, inner: Source, receipt: Receipt, record: FolderRecord) -> None:
-        self.inner, self.receipt, self.record = inner, receipt, record
-        self.name, self.reference, self.commit = inner.name, inner.reference, inner.commit
+        self.inner = inner
+        self.receipt = receipt
+        self.record = record
+        self.name = inner.name
+        self.reference = inner.reference
+        self.commit = inner.commit
         self.treat_as = inner.treat_as or receipt.source.family
         sizes = {file.name: file.size for file in inner.files()}
         # the Hub copies files under the names it has
@@ -161,15 +179,19 @@ class OriginalSource(Source):
         return tuple(sorted(files, key=lambda file: file.name))
 
     def path(self, name: str) -> Path:
-        """Return the local path of a file. Raises BadSource for a missing one, and one that must be written first."""
+        """Return the local path of a file. Raises BadSource for a missing one, and one that must be
+        written first.
+        """
         inner_name = self._inner_names.get(name, name)
         if name in self._texts:
             raise BadSource(
-                f"{name} of {self.reference} is not as it was in its source; run `ropeconv restore` first, and start "
-                "from the folder that it writes"
+                f"{name} of {self.reference} is not as it was in its source; run `ropeconv restore`"
+                " first, and start from the folder that it writes"
             )
         if all(file.name != inner_name for file in self.inner.files()):
-            raise BadSource(f"{self.reference} has no {inner_name}; take the source again, {self.first}")
+            raise BadSource(
+                f"{self.reference} has no {inner_name}; take the source again, {self.first}"
+            )
         return self.inner.path(inner_name)
 
     @cached_property
@@ -190,10 +212,16 @@ class OriginalSource(Source):
     @property
     def headers(self) -> dict[str, Header]:
         """The headers of the safetensors files of the first source, by its names."""
-        headers = {self.record.renamed.get(name, name): header for name, header in self.inner.headers.items()}
+        headers = {
+            self.record.renamed.get(name, name): header
+            for name, header in self.inner.headers.items()
+        }
         missing = [name for name in self.weights() if name not in headers]
         if missing:
-            raise BadSource(f"{self.reference} has no weights in {missing[0]}; take the source again, {self.first}")
+            raise BadSource(
+                f"{self.reference} has no weights in {missing[0]}; take the source again,"
+                f" {self.first}"
+            )
         return {name: headers[name] for name in self.weights()}
 
     def tensor_names(self) -> tuple[str, ...] | None:
@@ -208,8 +236,8 @@ class OriginalSource(Source):
         content = record.restored((self.inner.text(record.name) or "").encode())
         if hashlib.sha256(content).hexdigest() != record.sha256:
             raise BadSource(
-                f"the receipt of {self.inner.reference} no longer restores {record.name}; take the source again, "
-                f"{self.first}"
+                f"the receipt of {self.inner.reference} no longer restores {record.name}; take the"
+                f" source again, {self.first}"
             )
         return content.decode()
 
@@ -222,16 +250,23 @@ class OriginalSource(Source):
 
 def _edited(source: Source, receipt: Receipt, names: tuple[str, ...]) -> str:
     """Return the first of some files that differs from the receipt; empty if none does."""
-    records, present = {file.name: file for file in receipt.files}, {file.name for file in source.files()}
+    records = {file.name: file for file in receipt.files}
+    present = {file.name for file in source.files()}
     for name in names:
         file = records.get(name)
-        if file is None or name not in present or (file.sha256 and sha256(source.path(name)) != file.sha256):
+        if (
+            file is None
+            or name not in present
+            or (file.sha256 and sha256(source.path(name)) != file.sha256)
+        ):
             return name
     return ""
 
 
 WHOLE = ("config.json",)
-"""Files whose text is recorded as a whole, so that people can read it; of others the part that differs."""
+"""Files whose text is recorded as a whole, so that people can read it; of others the part that
+differs.
+"""
 
 
 def folder_record(
@@ -244,15 +279,17 @@ def folder_record(
 ) -> FolderRecord:
     """Return the record of an output folder, which includes that in the receipt of its source.
 
-    source: of the output. written: its new texts, by name. generated: names of its other files that are not copies.
-    renamed: names in the source, by those in the output. skipped: names of files of the source that are left out.
-    multiplied: names of tensors multiplied by a factor.
+    source: of the output. written: its new texts, by name. generated: names of its other files that
+    are not copies. renamed: names in the source, by those in the output. skipped: names of files of
+    the source that are left out. multiplied: names of tensors multiplied by a factor.
     """
     if isinstance(source, OriginalSource):
         record = FolderRecord(skipped=source.record.skipped)
     else:
         receipt = stated(source)
-        record = (receipt.original.folder if receipt and receipt.original else None) or FolderRecord()
+        record = (
+            receipt.original.folder if receipt and receipt.original else None
+        ) or FolderRecord()
     files = {file.name: file for file in source.files()}
     moved = set(renamed.values())
     new = {name for name in (*written, *generated) if name not in files or name in moved}
@@ -281,9 +318,13 @@ def folder_record(
 
 
 def original_record(
-    source: Source, record: SourceRecord, folder: FolderRecord | None = None, gguf: GgufRecord | None = None
+    source: Source,
+    record: SourceRecord,
+    folder: FolderRecord | None = None,
+    gguf: GgufRecord | None = None,
 ) -> OriginalRecord:
-    """Return the record of the first source of an output of `source`: that in its receipt, or `source` itself.
+    """Return the record of the first source of an output of `source`: that in its receipt, or
+    `source` itself.
 
     record: that of `source`. folder, gguf: the parts that the output changes.
     """
@@ -298,7 +339,9 @@ def _difference(name: str, old: bytes, new: bytes) -> TextRecord:
     if name in WHOLE:
         return TextRecord(name, digest, old.decode())
     prefix = _common(old, new)
-    while any(prefix < len(text) and text[prefix] & 0xC0 == 0x80 for text in (old, new)):  # inside a character of UTF-8
+    while any(
+        prefix < len(text) and text[prefix] & 0xC0 == 0x80 for text in (old, new)
+    ):  # inside a character of UTF-8
         prefix -= 1
     suffix = _common(old[prefix:][::-1], new[prefix:][::-1])
     while suffix and old[-suffix] & 0xC0 == 0x80:
@@ -308,7 +351,8 @@ def _difference(name: str, old: bytes, new: bytes) -> TextRecord:
 
 def _common(first: bytes, second: bytes) -> int:
     """The number of bytes with which both begin."""
-    count, most = 0, min(len(first), len(second))
+    count = 0
+    most = min(len(first), len(second))
     while count < most:
         middle = (count + most + 1) // 2
         if first[count:middle] == second[count:middle]:

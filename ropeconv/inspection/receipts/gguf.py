@@ -1,4 +1,6 @@
-"""A GGUF file that ropeconv wrote, as its first source: the edit that restores it, and the record for that."""
+"""A GGUF file that ropeconv wrote, as its first source: the edit that restores it, and the record
+for that.
+"""
 
 import base64
 import hashlib
@@ -10,7 +12,17 @@ import msgspec
 import numpy as np
 
 from ...errors import BadSource
-from ...formats.gguf.edit import COUNT, SPLIT, Change, Edit, Layout, RewrittenHeader, deinterleave, recounted, rewrite
+from ...formats.gguf.edit import (
+    COUNT,
+    SPLIT,
+    Change,
+    Edit,
+    Layout,
+    RewrittenHeader,
+    deinterleave,
+    recounted,
+    rewrite,
+)
 from ...formats.gguf.file import GgufFile
 from ...formats.gguf.header import (
     ALIGNMENT,
@@ -33,7 +45,9 @@ from .storage import parse_receipt
 
 ARCH = "general.architecture"
 SMALL = 1 << 16
-"""The most bytes of changed tensors in a receipt, before base64, and of zeros after the last tensor."""
+"""The most bytes of changed tensors in a receipt, before base64, and of zeros after the last
+tensor.
+"""
 SPACES = 1 << 24
 """The most spaces of a receipt: reserves of earlier headers."""
 HEAD_DIM = 1 << 13
@@ -54,9 +68,13 @@ def value_of(record: ValueRecord) -> GgufValue:
 
 
 def check_gguf(record: GgufRecord, file: GgufFile) -> None:
-    """Raise BadSource for a record that ropeconv does not write. record: from the receipt of the file."""
+    """Raise BadSource for a record that ropeconv does not write. record: from the receipt of the
+    file.
+    """
     for fault in _untrue(record, file):
-        raise BadSource(f"the receipt of {file.name} {fault}; do not trust it, take the source again")
+        raise BadSource(
+            f"the receipt of {file.name} {fault}; do not trust it, take the source again"
+        )
 
 
 def _untrue(record: GgufRecord, file: GgufFile) -> Iterator[str]:
@@ -65,7 +83,9 @@ def _untrue(record: GgufRecord, file: GgufFile) -> Iterator[str]:
         yield f"says GGUF version {record.version}"
     if record.data_start < 0 or not 0 <= record.tail <= SMALL:
         yield f"says that data began at byte {record.data_start} with {record.tail} bytes after it"
-    if len(set(record.keys)) != len(record.keys) or any(len(key.encode()) > KEY for key in record.keys):
+    if len(set(record.keys)) != len(record.keys) or any(
+        len(key.encode()) > KEY for key in record.keys
+    ):
         yield "names keys twice, or too long"
     if ARCH not in record.keys:
         yield f"has no {ARCH}"
@@ -99,7 +119,9 @@ def _untrue_tensors(record: GgufRecord, file: GgufFile) -> Iterator[str]:
         except ValueError as problem:
             yield f"has no readable contents of {name} ({problem})"
         else:
-            if name in ROPE_TENSORS and (len(data) % 4 or not (np.frombuffer(data, "<f4") > 0).all()):
+            if name in ROPE_TENSORS and (
+                len(data) % 4 or not (np.frombuffer(data, "<f4") > 0).all()
+            ):
                 yield f"has divisors in {name} that are not positive"
     for name in record.interleaved:
         info = file.tensors.get(name)
@@ -121,7 +143,8 @@ CLOSE = 1e-5
 class Earlier:
     """The first source of a GGUF file.
 
-    edit: restores the keys and tensors. header: with these keys. vectors: its rope tensors, by name.
+    edit: restores the keys and tensors. header: with these keys. vectors: its rope tensors, by
+    name.
     """
 
     edit: Edit
@@ -141,7 +164,8 @@ def gguf_stated(file: GgufFile, spec: RopeSpec) -> Receipt | None:
         return None
     if receipt is None or receipt.schedule.context != spec.context:
         return None
-    recorded, computed = np.array(receipt.computed_inv_freq), spec.form.inv_freq(spec.rotary_dim)
+    recorded = np.array(receipt.computed_inv_freq)
+    computed = spec.form.inv_freq(spec.rotary_dim)
     same = recorded.shape == computed.shape and np.allclose(recorded, computed, rtol=CLOSE, atol=0)
     return receipt if same else None
 
@@ -156,10 +180,11 @@ def first_reading(file: GgufFile, receipt: Receipt) -> RopeSpec | None:
 
 
 def first_gguf(file: GgufFile, spec: RopeSpec) -> Edit | None:
-    """Return the edit for `--replace`: to the first source of a file that ropeconv wrote; None for other files.
+    """Return the edit for `--replace`: to the first source of a file that ropeconv wrote; None for
+    other files.
 
-    spec: the RoPE of the file. Receipts without an original count as none. Raises BadSource if the file cannot be
-    restored.
+    spec: the RoPE of the file. Receipts without an original count as none. Raises BadSource if the
+    file cannot be restored.
     """
     receipt = gguf_stated(file, spec)
     if receipt is None or receipt.original is None or receipt.original.gguf is None:
@@ -170,8 +195,8 @@ def first_gguf(file: GgufFile, spec: RopeSpec) -> Edit | None:
 def earlier(file: GgufFile, receipt: Receipt, whole: bool = False) -> Earlier:
     """Return the first source of a file. whole: refuse a file with tensors that cannot be restored.
 
-    Raises BadSource for that, for a receipt without an original, for one that ropeconv does not write, and if keys or
-    tensors are missing.
+    Raises BadSource for that, for a receipt without an original, for one that ropeconv does not
+    write, and if keys or tensors are missing.
     """
     record = receipt.original.gguf if receipt.original else None
     if record is None:
@@ -183,16 +208,25 @@ def earlier(file: GgufFile, receipt: Receipt, whole: bool = False) -> Earlier:
     first = receipt.first.described
     if whole and record.changed:
         raise BadSource(
-            f"{record.changed[0]} of {file.name} was multiplied and rounded, which cannot be undone; take the "
-            f"source again, {first}"
+            f"{record.changed[0]} of {file.name} was multiplied and rounded, which cannot be"
+            f" undone; take the source again, {first}"
         )
     added = frozenset(record.added)
     if moved := sorted((added & file.tensors.keys()) - file.header.tensors.keys()):
-        raise BadSource(f"{moved[0]} of {file.name} is not in its first shard any more; take the source again, {first}")
-    edit = Edit(base=_values(file, record, first), changes=_changes(file, record, first), removed=added)
-    layout = Layout(record.version, record.data_start, record.tail)  # so that an earlier reserve stays among the keys
+        raise BadSource(
+            f"{moved[0]} of {file.name} is not in its first shard any more; take the source again,"
+            f" {first}"
+        )
+    edit = Edit(
+        base=_values(file, record, first), changes=_changes(file, record, first), removed=added
+    )
+    layout = Layout(
+        record.version, record.data_start, record.tail
+    )  # so that an earlier reserve stays among the keys
     rewritten = rewrite(file.header, replace(edit, layout=layout))
-    header = GgufHeader(record.version, rewritten.values, rewritten.tensors, rewritten.alignment, 0, 0)
+    header = GgufHeader(
+        record.version, rewritten.values, rewritten.tensors, rewritten.alignment, 0, 0
+    )
     vectors = {name: vector for name, vector in rope_tensors(file).items() if name not in added}
     for name in vectors.keys() & edit.changes.keys():
         vectors[name] = np.frombuffer(edit.changes[name].apply(b""), "<f4").astype(np.float64)
@@ -200,15 +234,20 @@ def earlier(file: GgufFile, receipt: Receipt, whole: bool = False) -> Earlier:
 
 
 def was_written(record: GgufRecord, header: GgufHeader) -> bool:
-    """Whether the first source was a file with these shards; not for a conversion, or where it was split since."""
-    return record.data_start > 0 and split_keys(header).keys() == {key for key in record.keys if key.startswith(SPLIT)}
+    """Whether the first source was a file with these shards; not for a conversion, or where it was
+    split since.
+    """
+    return record.data_start > 0 and split_keys(header).keys() == {
+        key for key in record.keys if key.startswith(SPLIT)
+    }
 
 
 def layout_of(record: GgufRecord, header: GgufHeader, edit: Edit) -> Layout:
-    """The places that a file had, or those of a file without a reserve where no such file was written.
+    """The places that a file had, or those of a file without a reserve where no such file was
+    written.
 
-    record: from the receipt. header: of the present file. edit: brings the first source back. Raises BadSource for
-    places that its header cannot have had.
+    record: from the receipt. header: of the present file. edit: brings the first source back.
+    Raises BadSource for places that its header cannot have had.
     """
     if not was_written(record, header):
         rewritten = rewrite(header, edit)
@@ -217,7 +256,8 @@ def layout_of(record: GgufRecord, header: GgufHeader, edit: Edit) -> Layout:
     layout = Layout(record.version, record.data_start, record.tail)
     if record.data_start > len(rewrite(header, replace(edit, layout=layout)).plain()):
         raise BadSource(
-            "the receipt of this file has another place for its data than its header can have; take its source again"
+            "the receipt of this file has another place for its data than its header can have; take"
+            " its source again"
         )
     return layout
 
@@ -235,12 +275,16 @@ def _values(file: GgufFile, record: GgufRecord, first: str) -> dict[str, GgufVal
         if value is not None:
             values[key] = value
         elif record.data_start:
-            raise BadSource(f"{file.name} has no {new_key} any more; take the source again, {first}")
+            raise BadSource(
+                f"{file.name} has no {new_key} any more; take the source again, {first}"
+            )
     return values | split_keys(file.header, frozenset(record.added))
 
 
 def split_keys(header: GgufHeader, removed: frozenset[str] = frozenset()) -> dict[str, GgufValue]:
-    """Return the keys about shards, which follow the present file and not its first source. removed: tensors."""
+    """Return the keys about shards, which follow the present file and not its first source.
+    removed: tensors.
+    """
     keys = {key: value for key, value in header.values.items() if key.startswith(SPLIT)}
     if COUNT in keys and removed:
         keys[COUNT] = recounted(keys[COUNT], -len(removed & header.tensors.keys()))
@@ -252,7 +296,9 @@ def _changes(file: GgufFile, record: GgufRecord, first: str) -> dict[str, Change
     for name, text in record.contents.items():
         data = base64.b64decode(text)
         if name not in file.tensors or file.tensors[name].size != len(data):
-            raise BadSource(f"{name} of {file.name} is not as ropeconv wrote it; take the source again, {first}")
+            raise BadSource(
+                f"{name} of {file.name} is not as ropeconv wrote it; take the source again, {first}"
+            )
         changes[name] = Change(len(data), lambda old, data=data: data)  # type: ignore[misc]
     for name in record.interleaved:
         if name not in file.tensors:
@@ -265,11 +311,17 @@ QUANTISED = "general.quantization_version"
 
 
 def record_of_file(file: GgufFile, edit: Edit) -> GgufRecord:
-    """Return the record of an output of a file that is its own first source. edit: from the file to the output."""
+    """Return the record of an output of a file that is its own first source. edit: from the file to
+    the output.
+    """
     header = file.header
-    rewritten = rewrite(header, Edit(base=header.values, layout=Layout(header.version, header.data_start, 0)))
-    first, end = file.shards[0], header.data_start + header.data_size
-    head, tail = first.read(0, header.data_start), first.read(end, min(header.size, end + SMALL + 1))
+    rewritten = rewrite(
+        header, Edit(base=header.values, layout=Layout(header.version, header.data_start, 0))
+    )
+    first = file.shards[0]
+    end = header.data_start + header.data_size
+    head = first.read(0, header.data_start)
+    tail = first.read(end, min(header.size, end + SMALL + 1))
     same = rewritten.exact(Layout(header.version, header.data_start, 0)) == head
     unchanged = GgufRecord(
         keys=tuple(header.values),
@@ -281,11 +333,13 @@ def record_of_file(file: GgufFile, edit: Edit) -> GgufRecord:
     return _record(unchanged, header, rewrite(header, edit), file.tensors, file.read, edit.changes)
 
 
-def record_of_output(file: GgufFile, known: GgufRecord, before: Earlier, edit: Edit, replaced: bool) -> GgufRecord:
+def record_of_output(
+    file: GgufFile, known: GgufRecord, before: Earlier, edit: Edit, replaced: bool
+) -> GgufRecord:
     """Return the record of an output of a file that ropeconv wrote.
 
-    known: the record of that file. before: its first source. edit: from the file, or if `replaced` from its first
-    source, to the output.
+    known: the record of that file. before: its first source. edit: from the file, or if `replaced`
+    from its first source, to the output.
     """
     output = rewrite(before.header if replaced else file.header, edit)
     return _record(known, before.header, output, file.tensors, file.read, edit.changes, replaced)
@@ -294,14 +348,17 @@ def record_of_output(file: GgufFile, known: GgufRecord, before: Earlier, edit: E
 def record_of_export(
     plain: GgufHeader, header: GgufHeader, read: Callable[[str], bytes], edit: Edit, quantised: bool
 ) -> GgufRecord:
-    """Return the record of a conversion, whose first source is the conversion without scaling, which is not written.
+    """Return the record of a conversion, whose first source is the conversion without scaling,
+    which is not written.
 
-    plain: the header of the conversion without scaling. header: the same under the name of the method. read: returns
-    the bytes of a converted tensor. edit: from that to the output. quantised: whether llama.cpp quantises the output
-    afterwards, which adds a key.
+    plain: the header of the conversion without scaling. header: the same under the name of the
+    method. read: returns the bytes of a converted tensor. edit: from that to the output. quantised:
+    whether llama.cpp quantises the output afterwards, which adds a key.
     """
     keys = (*plain.values, *((QUANTISED,) if quantised and QUANTISED not in plain.values else ()))
-    return _record(GgufRecord(keys), plain, rewrite(header, edit), header.tensors, read, edit.changes)
+    return _record(
+        GgufRecord(keys), plain, rewrite(header, edit), header.tensors, read, edit.changes
+    )
 
 
 def _record(
@@ -315,12 +372,15 @@ def _record(
 ) -> GgufRecord:
     """Return a record with the parts of the first source that an output changes.
 
-    known: the record of the file that is changed. first: the header of the first source. tensors, read: of the file.
-    changes: its new tensors. replaced: whether they are made from the first source, so that earlier changes end.
+    known: the record of the file that is changed. first: the header of the first source. tensors,
+    read: of the file. changes: its new tensors. replaced: whether they are made from the first
+    source, so that earlier changes end.
     """
     changes = {name: change for name, change in changes.items() if name not in known.added}
     small: dict[str, str] = {}
-    interleaved, other, remaining = list[str](), list[str](), SMALL
+    interleaved = list[str]()
+    other = list[str]()
+    remaining = SMALL
     for name, change in changes.items():
         size = tensors[name].size
         if name in known.contents:
@@ -334,28 +394,38 @@ def _record(
             other.append(name)
     if not replaced:
         small |= known.contents
-        interleaved = [name for name in dict.fromkeys((*known.interleaved, *interleaved)) if name not in small]
-        other = [*dict.fromkeys((*known.changed, *other, *(changes.keys() & set(known.interleaved))))]
+        interleaved = [
+            name for name in dict.fromkeys((*known.interleaved, *interleaved)) if name not in small
+        ]
+        other = [
+            *dict.fromkeys((*known.changed, *other, *(changes.keys() & set(known.interleaved))))
+        ]
     return msgspec.structs.replace(
         known,
         values=_unlike(first, output.values),
         added=tuple(sorted(output.tensors.keys() - first.tensors.keys())),
         contents=small,
         interleaved=tuple(interleaved),
-        head_dim=max((change.interleaved for change in changes.values()), default=0) or known.head_dim,
+        head_dim=max((change.interleaved for change in changes.values()), default=0)
+        or known.head_dim,
         changed=tuple(other),
     )
 
 
 def _unlike(header: GgufHeader, values: Mapping[str, GgufValue]) -> dict[str, ValueRecord]:
-    """Return the values of a header that differ from others, whose keys may be those of another architecture."""
-    old, new = header.values[ARCH].decode(), values[ARCH].decode()
+    """Return the values of a header that differ from others, whose keys may be those of another
+    architecture.
+    """
+    old = header.values[ARCH].decode()
+    new = values[ARCH].decode()
     records = {}
     for key, value in header.values.items():
         new_key = new + key.removeprefix(old) if key.startswith(f"{old}.") else key
         if values.get(new_key) != value:
             text = value.raw[8:]
             records[key] = ValueRecord(value.kind, base64.b64encode(value.raw).decode())
-            if value.kind == STRING and text and not text.strip(b" "):  # the reserve of an earlier header
+            if (
+                value.kind == STRING and text and not text.strip(b" ")
+            ):  # the reserve of an earlier header
                 records[key] = ValueRecord(STRING, spaces=len(text))
     return records

@@ -1,7 +1,8 @@
 """Where the source of an output is. `find_source` is the function to read first.
 
-A receipt names a local source without its folder, since it is published. `remember_source` notes the folder in the
-user's state on this machine, by the digest of the receipt. Without this state, people name the source with --against.
+A receipt names a local source without its folder, since it is published. `remember_source` notes
+the folder in the user's state on this machine, by the digest of the receipt. Without this state,
+people name the source with --against.
 """
 
 import hashlib
@@ -67,7 +68,8 @@ class Places(msgspec.Struct, frozen=True):
 def remember_source(output: Path, source: Origin) -> None:
     """Note where the local source of an output is. A state that cannot be written is passed over.
 
-    output: as `apply` wrote it. source: what it was made from. One on the Hub is not noted: the receipt names it.
+    output: as `apply` wrote it. source: what it was made from. One on the Hub is not noted: the
+    receipt names it.
     """
     if source.commit or source.kind == "config":
         return
@@ -79,11 +81,12 @@ def remember_source(output: Path, source: Origin) -> None:
 
 
 def find_source(output: Path, use_state: bool = True) -> str:
-    """Return the source of an output: on the Hub, where it was on this machine, or a model of its name beside it.
+    """Return the source of an output: on the Hub, where it was on this machine, or a model of its
+    name beside it.
 
-    output: with a receipt. use_state: also look into what `remember_source` noted. Returns an empty text where it is
-    not found. A wrong one is noticed by its schedule and its weights, which `validate` compares. Raises BadSource
-    without a receipt.
+    output: with a receipt. use_state: also look into what `remember_source` noted. Returns an empty
+    text where it is not found. A wrong one is noticed by its schedule and its weights, which
+    `validate` compares. Raises BadSource without a receipt.
     """
     receipt = read_receipt(output)
     source = receipt.source
@@ -100,7 +103,9 @@ def find_source(output: Path, use_state: bool = True) -> str:
     if beside.exists() and not output.samefile(beside):
         return str(beside)
 
-    for place in noted:  # of outputs with an equal receipt: of other fine-tunes too, but for copies of this source
+    for place in (
+        noted
+    ):  # of outputs with an equal receipt: of other fine-tunes too, but for copies of this source
         is_copy = own is None or place.contents == own.contents
         if is_copy and place.is_there and place.source != os.path.abspath(output):
             return place.source
@@ -108,15 +113,27 @@ def find_source(output: Path, use_state: bool = True) -> str:
 
 
 def why_not_found(output: Path) -> str:
-    """Return why `find_source` finds nothing, as a sentence without its end, with the fix. Raises as that."""
+    """Return why `find_source` finds nothing, as a sentence without its end, with the fix. Raises
+    as that.
+    """
     receipt = read_receipt(output)
     beside = _beside(output, receipt)
     if output.is_file() and beside.exists() and output.samefile(beside):
         again = command_line("restore", output, "-o", f"{output.stem}-source.gguf")
-        return f"{output} was changed in place, and is its own source; `{again}` writes that for --against"
+        return (
+            f"{output} was changed in place, and is its own source; `{again}` writes that for"
+            " --against"
+        )
     noted = _noted(receipt)
-    changed = f", and {noted[0].source}, from which it was made, was changed or removed since" if noted else ""
-    return f"the source of {output} is not beside it{changed}; add --against SOURCE, its path or its name on the Hub"
+    changed = (
+        f", and {noted[0].source}, from which it was made, was changed or removed since"
+        if noted
+        else ""
+    )
+    return (
+        f"the source of {output} is not beside it{changed}; add --against SOURCE, its path or its"
+        " name on the Hub"
+    )
 
 
 def _noted(receipt: Receipt) -> list[Place]:
@@ -133,10 +150,11 @@ def _beside(output: Path, receipt: Receipt) -> Path:
 
 
 def state_folder() -> Path:
-    """Return the folder of the state: `$XDG_STATE_HOME/ropeconv/sources`, by default in `~/.local/state`.
+    """Return the folder of the state: `$XDG_STATE_HOME/ropeconv/sources`, by default in
+    `~/.local/state`.
 
-    https://specifications.freedesktop.org/basedir-spec/latest/ says that a relative path is to be ignored. Raises
-    RuntimeError where there is no home.
+    https://specifications.freedesktop.org/basedir-spec/latest/ says that a relative path is to be
+    ignored. Raises RuntimeError where there is no home.
     """
     given = os.environ.get("XDG_STATE_HOME", "")
     base = Path(given) if os.path.isabs(given) else Path.home() / ".local" / "state"
@@ -150,7 +168,8 @@ def _place_of(source: Origin) -> str:
 
 
 def _files_of(source: Origin) -> dict[str, tuple[int, str]]:
-    """The files of a source that say what it computes: weights and settings, without those of folders in it.
+    """The files of a source that say what it computes: weights and settings, without those of
+    folders in it.
 
     Its own receipt is left out, which gets results when the source itself is validated.
     """
@@ -171,7 +190,9 @@ def _described(path: Path) -> tuple[int, str]:
 
 
 def _file_of(receipt: Receipt) -> Path:
-    """The file with the places of a receipt. Results that are added to a receipt later do not change its name."""
+    """The file with the places of a receipt. Results that are added to a receipt later do not
+    change its name.
+    """
     document = {key: value for key, value in receipt.to_dict().items() if key not in RESULTS}
     digest = hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
     return state_folder() / f"{digest}.json"
@@ -184,7 +205,9 @@ def _read(note: Path) -> tuple[Place, ...]:
         places = msgspec.json.decode(text, type=Places).places
     except (OSError, BadSource, msgspec.MsgspecError):
         return ()
-    return tuple(place for place in places if os.path.isabs(place.source) and os.path.isabs(place.output))
+    return tuple(
+        place for place in places if os.path.isabs(place.source) and os.path.isabs(place.output)
+    )
 
 
 def _write(note: Path, places: Iterable[Place]) -> None:

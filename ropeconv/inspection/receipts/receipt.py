@@ -1,6 +1,7 @@
 """Receipt: how an output was made, with the same fields for folders and GGUF files.
 
-OriginalRecord: the parts of the first source that the output changes, for `restore`. Every further bake keeps it.
+OriginalRecord: the parts of the first source that the output changes, for `restore`. Every further
+bake keeps it.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from ...version import SCHEMA
 class BeforeRecord(msgspec.Struct, frozen=True):
     """The RoPE of the source.
 
-    rope: its form. after: the form of the output. context: declared tokens. original_context: trained tokens.
-    effective_length: of the source. reach: the same, up to the context of the output.
+    rope: its form. after: the form of the output. context: declared tokens. original_context:
+    trained tokens. effective_length: of the source. reach: the same, up to the context of the
+    output.
     """
 
     rope: str
@@ -38,8 +40,8 @@ class BeforeRecord(msgspec.Struct, frozen=True):
 class TargetRecord(TargetOptions):
     """The target of an output, which makes its plan again, together with the recipe and the source.
 
-    The options are those of the user: an encoding may be "auto". to: the format of the output. draft,
-    adapter, drafts_for: as in `Target`.
+    The options are those of the user: an encoding may be "auto". to: the format of the output.
+    draft, adapter, drafts_for: as in `Target`.
     """
 
     to: Format = field()
@@ -48,7 +50,9 @@ class TargetRecord(TargetOptions):
     drafts_for: str = ""
 
     def __post_init__(self) -> None:
-        """Set options that an earlier version did not record: msgspec leaves defaults to the class, and out of JSON."""
+        """Set options that an earlier version did not record: msgspec leaves defaults to the class,
+        and out of JSON.
+        """
         vars(self).update({option.name: getattr(self, option.name) for option in fields(self)})
 
 
@@ -68,11 +72,12 @@ class StepRecord(msgspec.Struct, frozen=True):
 class MeasuredRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A number of an evaluation, with its standard error.
 
-    column: the length in tokens, or another number that heads a column. value: the mean over windows. error: its
-    standard error; None for a single window. low, high: Wilson's interval of 95 %, for shares only. difference: minus
-    the row that others are compared with, paired by window; None in that row. difference_error: its standard error.
-    margin: how far from 0 the difference must be to be significant; None where that cannot be tested. clusters: how
-    many windows or texts are taken as independent.
+    column: the length in tokens, or another number that heads a column. value: the mean over
+    windows. error: its standard error; None for a single window. low, high: Wilson's interval of 95
+    %, for shares only. difference: minus the row that others are compared with, paired by window;
+    None in that row. difference_error: its standard error. margin: how far from 0 the difference
+    must be to be significant; None where that cannot be tested. clusters: how many windows or texts
+    are taken as independent.
     """
 
     measure: str
@@ -98,10 +103,10 @@ class MeasuredRecord(msgspec.Struct, frozen=True, kw_only=True):
 class EvaluationRecord(msgspec.Struct, frozen=True, kw_only=True):
     """An evaluation of an output.
 
-    against: name of the row that differences are to; empty for none. runtime, device, dtype: which computed it.
-    trained: the trained context in tokens. texts: names of files, without their folders. tokens_sha256: over the tokens
-    of all of them. price, price_error, holds_to: as in the result. measured: numbers over all depths. ropeconv: the
-    version that measured it.
+    against: name of the row that differences are to; empty for none. runtime, device, dtype: which
+    computed it. trained: the trained context in tokens. texts: names of files, without their
+    folders. tokens_sha256: over the tokens of all of them. price, price_error, holds_to: as in the
+    result. measured: numbers over all depths. ropeconv: the version that measured it.
     """
 
     against: str = ""
@@ -118,11 +123,16 @@ class EvaluationRecord(msgspec.Struct, frozen=True, kw_only=True):
     ropeconv: str = ""
 
     def replaces(self, older: EvaluationRecord) -> bool:
-        """Whether an older evaluation has a measure of this one, of the same text, runtime and precision."""
+        """Whether an older evaluation has a measure of this one, of the same text, runtime and
+        precision.
+        """
         same = all(
-            getattr(self, name) == getattr(older, name) for name in ("runtime", "dtype", "tokens_sha256", "against")
+            getattr(self, name) == getattr(older, name)
+            for name in ("runtime", "dtype", "tokens_sha256", "against")
         )
-        return same and not {cell.measure for cell in self.measured}.isdisjoint(cell.measure for cell in older.measured)
+        return same and not {cell.measure for cell in self.measured}.isdisjoint(
+            cell.measure for cell in older.measured
+        )
 
     @property
     def described_texts(self) -> str:
@@ -133,9 +143,9 @@ class EvaluationRecord(msgspec.Struct, frozen=True, kw_only=True):
 class SourceRecord(msgspec.Struct, frozen=True):
     """The source of an output.
 
-    name: the first part of the default name of outputs. kind: "folder", "hub", "meta", "config" or "gguf". reference:
-    as the user named it, None for local ones. commit: on the Hub, None for local ones. family: that the user gave;
-    empty for that of its model_type.
+    name: the first part of the default name of outputs. kind: "folder", "hub", "meta", "config" or
+    "gguf". reference: as the user named it, None for local ones. commit: on the Hub, None for local
+    ones. family: that the user gave; empty for that of its model_type.
     """
 
     name: str
@@ -156,14 +166,17 @@ class SourceRecord(msgspec.Struct, frozen=True):
         """The source for a sentence: `owner/name at commit 0123456`, or the name of a local one."""
         if self.reference and self.commit:
             return f"{self.reference} at commit {self.commit}"
-        return self.reference or f"the local {'file' if self.kind == 'gguf' else 'folder'} {self.name!r}"
+        return (
+            self.reference
+            or f"the local {'file' if self.kind == 'gguf' else 'folder'} {self.name!r}"
+        )
 
 
 class TextRecord(msgspec.Struct, frozen=True):
     """A text file of the source that an output has with other contents.
 
-    sha256: of its contents in the source. text: those contents, between the first `prefix` and the last `suffix` bytes
-    of the file in the output, which are the same in both.
+    sha256: of its contents in the source. text: those contents, between the first `prefix` and the
+    last `suffix` bytes of the file in the output, which are the same in both.
     """
 
     name: str
@@ -181,9 +194,9 @@ class TextRecord(msgspec.Struct, frozen=True):
 class FolderRecord(msgspec.Struct, frozen=True):
     """The parts of a checkpoint folder that an output changes.
 
-    texts: files with other contents. added: names of files of the output only. renamed: its names of files, by those in
-    the output. skipped: names of files that the output lacks. multiplied: names of tensors that were multiplied by a
-    factor, which cannot be undone.
+    texts: files with other contents. added: names of files of the output only. renamed: its names
+    of files, by those in the output. skipped: names of files that the output lacks. multiplied:
+    names of tensors that were multiplied by a factor, which cannot be undone.
     """
 
     texts: tuple[TextRecord, ...] = ()
@@ -194,7 +207,9 @@ class FolderRecord(msgspec.Struct, frozen=True):
 
 
 class ValueRecord(msgspec.Struct, frozen=True):
-    """A value of a GGUF header. kind: the number of its type. raw: its bytes in base64; of `spaces` spaces if empty."""
+    """A value of a GGUF header. kind: the number of its type. raw: its bytes in base64; of `spaces`
+    spaces if empty.
+    """
 
     kind: int
     raw: str = ""
@@ -204,11 +219,12 @@ class ValueRecord(msgspec.Struct, frozen=True):
 class GgufRecord(msgspec.Struct, frozen=True):
     """The parts of a GGUF file that an output changes.
 
-    keys: names of its keys, in their order. values: those that the output lacks, or has with other values. added: names
-    of tensors of the output only. contents: of small tensors that changed, in base64. interleaved: names of tensors
-    whose rows were reordered, head_dim rows at a time. changed: names of other tensors that changed. sha256: of its
-    header up to data_start, empty if no such file was written, or its header cannot be laid out again byte for byte.
-    version, data_start, tail: as in `Layout`; data_start is 0 where no such file was written.
+    keys: names of its keys, in their order. values: those that the output lacks, or has with other
+    values. added: names of tensors of the output only. contents: of small tensors that changed, in
+    base64. interleaved: names of tensors whose rows were reordered, head_dim rows at a time.
+    changed: names of other tensors that changed. sha256: of its header up to data_start, empty if
+    no such file was written, or its header cannot be laid out again byte for byte. version,
+    data_start, tail: as in `Layout`; data_start is 0 where no such file was written.
     """
 
     keys: tuple[str, ...]
@@ -242,8 +258,8 @@ Action = Literal["write", "copy", "convert", "patch"]
 class FoldRecord(msgspec.Struct, frozen=True):
     """A fold of factors into weights.
 
-    fold_into: rows of queries, of keys, or both. tensors: names of those that changed. expected_kl: KL in nats of
-    rounding them.
+    fold_into: rows of queries, of keys, or both. tensors: names of those that changed. expected_kl:
+    KL in nats of rounding them.
     """
 
     fold_into: Literal["q", "k", "qk"]
@@ -252,7 +268,9 @@ class FoldRecord(msgspec.Struct, frozen=True):
 
 
 class ConfigRecord(msgspec.Struct, frozen=True):
-    """The factors in config.json, without those folded into weights. written_as: the encoding of the config."""
+    """The factors in config.json, without those folded into weights. written_as: the encoding of
+    the config.
+    """
 
     written_as: str
     attention_factor: float
@@ -260,7 +278,9 @@ class ConfigRecord(msgspec.Struct, frozen=True):
 
 
 class LogNRecord(msgspec.Struct, frozen=True):
-    """The log-n approximation `gain (1 + beta ln(1 + floor(p / length)))`, and its largest deviation from log-n."""
+    """The log-n approximation `gain (1 + beta ln(1 + floor(p / length)))`, and its largest
+    deviation from log-n.
+    """
 
     beta: float
     length: int
@@ -271,8 +291,9 @@ class LogNRecord(msgspec.Struct, frozen=True):
 class ScheduleRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A schedule, as `Schedule.to_dict` has it; keys that it does not need are absent.
 
-    inv_freq: radians per token, one per pair of dimensions. short_inv_freq: those of short sequences, if they differ.
-    context, original_context: in tokens. digest: sha256 over everything that changes a logit.
+    inv_freq: radians per token, one per pair of dimensions. short_inv_freq: those of short
+    sequences, if they differ. context, original_context: in tokens. digest: sha256 over everything
+    that changes a logit.
     """
 
     digest: str
@@ -289,8 +310,8 @@ class ScheduleRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 class RuntimeRecord(msgspec.Struct, frozen=True):
     """The support of a range of versions of a runtime, as `Verdict.to_dict` has it.
 
-    runtime: `name@version`, of its first version. evidence: "run" or "read", evidence_detail: version and date of a
-    run; both null if it was not tested. source: where the rule is stated.
+    runtime: `name@version`, of its first version. evidence: "run" or "read", evidence_detail:
+    version and date of a run; both null if it was not tested. source: where the rule is stated.
     """
 
     runtime: str
@@ -310,7 +331,8 @@ class RuntimeRecord(msgspec.Struct, frozen=True):
 class FileRecord(msgspec.Struct, frozen=True):
     """A file of the output.
 
-    action: how it was made. size: in bytes. sha256: None if unknown. origin: another name in the source, or None.
+    action: how it was made. size: in bytes. sha256: None if unknown. origin: another name in the
+    source, or None.
     """
 
     name: str
@@ -323,9 +345,9 @@ class FileRecord(msgspec.Struct, frozen=True):
 class CheckRecord(msgspec.Struct, frozen=True):
     """The check of an output by the installed transformers, when it was written.
 
-    transformers: its version. max_ulp: largest distance of a frequency from the schedule, in ulp of float32.
-    attention_factor: that it computed. read_as: the model type that replaced one that it does not have, and without
-    which it does not load the output; empty for others.
+    transformers: its version. max_ulp: largest distance of a frequency from the schedule, in ulp of
+    float32. attention_factor: that it computed. read_as: the model type that replaced one that it
+    does not have, and without which it does not load the output; empty for others.
     """
 
     transformers: str
@@ -348,9 +370,10 @@ class CheckRecord(msgspec.Struct, frozen=True):
 class GgufCheckRecord(msgspec.Struct, frozen=True):
     """The check of a GGUF output, which was read back before it got its name.
 
-    max_ulp: largest distance from the schedule of a frequency that llama.cpp's rules give for the written header, in
-    ulp of float32. attention_factor: by the same rules. tensors: their number. compared: how many of them were compared
-    with the source, at both ends. llama_cpp: the version that decoded `decoded` tokens; empty where none did.
+    max_ulp: largest distance from the schedule of a frequency that llama.cpp's rules give for the
+    written header, in ulp of float32. attention_factor: by the same rules. tensors: their number.
+    compared: how many of them were compared with the source, at both ends. llama_cpp: the version
+    that decoded `decoded` tokens; empty where none did.
     """
 
     max_ulp: int
@@ -370,7 +393,10 @@ class GgufCheckRecord(msgspec.Struct, frozen=True):
         """The result with its distance, and what else was compared."""
         header = f"{self.result} within {self.max_ulp} ulp of float32"
         if self.compared:
-            tensors = f"{counted(self.compared, 'tensor begins', 'tensors begin')} and end as in the source"
+            tensors = (
+                f"{counted(self.compared, 'tensor begins', 'tensors begin')} and end as in the"
+                " source"
+            )
         else:
             tensors = f"{counted(self.tensors, 'tensor is', 'tensors are')} there as planned"
         decoded = f"; {self.llama_cpp} decoded {self.decoded} tokens" if self.decoded else ""
@@ -378,11 +404,15 @@ class GgufCheckRecord(msgspec.Struct, frozen=True):
 
 
 FineTuningLevel = Literal["none", "recommended", "needed"]
-"""The need of a method: no training; training, because quality is known to suffer; training, or it does not work."""
+"""The need of a method: no training; training, because quality is known to suffer; training, or it
+does not work.
+"""
 
 
 class FineTuningRecord(msgspec.Struct, frozen=True):
-    """The training that a method needs at the length of an output, as `bake.fine_tuning` computes it."""
+    """The training that a method needs at the length of an output, as `bake.fine_tuning` computes
+    it.
+    """
 
     level: FineTuningLevel
     factor: float
@@ -406,7 +436,9 @@ class FineTuningRecord(msgspec.Struct, frozen=True):
 
     @property
     def need(self) -> str:
-        """The need as a verb, after the name of a method: `needs fine-tuning`; empty without one."""
+        """The need as a verb, after the name of a method: `needs fine-tuning`; empty without
+        one.
+        """
         words = {"none": "", "recommended": "should be fine-tuned", "needed": "needs fine-tuning"}
         return words[self.level]
 
@@ -423,13 +455,14 @@ class FineTuningRecord(msgspec.Struct, frozen=True):
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     """How an output was made.
 
-    ropeconv: its version. family: of the model, or its GGUF architecture. recipe: as `Recipe.to_dict` has it. encoding:
-    how the schedule is written. fold, in_config, log_n_approximation, ramp_approximation: None if the encoding has
-    none. effective_length: in tokens, None if it is the whole context. runtimes: the verdicts. files: of a folder;
-    empty for a GGUF file.
-    check: None if it was not run. validation, servers: results of `ropeconv validate`, as `Validation.to_dict` has
-    them, the latter by runtime. evaluations: headlines of `ropeconv eval`.
-    fine_tuning: what the method needs at this length. original: for `restore`, or None.
+    ropeconv: its version. family: of the model, or its GGUF architecture. recipe: as
+    `Recipe.to_dict` has it. encoding: how the schedule is written. fold, in_config,
+    log_n_approximation, ramp_approximation: None if the encoding has none. effective_length: in
+    tokens, None if it is the whole context. runtimes: the verdicts. files: of a folder; empty for a
+    GGUF file. check: None if it was not run. validation, servers: results of `ropeconv validate`,
+    as `Validation.to_dict` has them, the latter by runtime. evaluations: headlines of
+    `ropeconv eval`. fine_tuning: what the method needs at this length. original: for `restore`, or
+    None.
     """
 
     schema: int = SCHEMA
@@ -462,7 +495,9 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def computed_inv_freq(self) -> tuple[float, ...]:
-        """The frequencies that a runtime computes from the output: those of the schedule, or of another ramp."""
+        """The frequencies that a runtime computes from the output: those of the schedule, or of
+        another ramp.
+        """
         ramp = self.ramp_approximation
         return tuple(self.schedule.inv_freq) if ramp is None else ramp.inv_freq
 
@@ -480,7 +515,9 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def extension(self) -> StepRecord:
         """The last step that changed the RoPE, or the last step if none did."""
-        return next((step for step in reversed(self.steps) if step.method != "as-is"), self.steps[-1])
+        return next(
+            (step for step in reversed(self.steps) if step.method != "as-is"), self.steps[-1]
+        )
 
     def to_dict(self) -> JsonObject:
         """Return the receipt as JSON-ready data, with every key."""

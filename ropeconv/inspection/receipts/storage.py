@@ -1,4 +1,6 @@
-"""Receipts on the disk: read and written, in folders and GGUF keys, with the validation results beside GGUF files."""
+"""Receipts on the disk: read and written, in folders and GGUF keys, with the validation results
+beside GGUF files.
+"""
 
 import errno
 import json
@@ -45,12 +47,19 @@ class Results(msgspec.Struct, frozen=True):
 def no_receipt(reference: str) -> BadSource:
     """Return the error about a model without a receipt."""
     if is_graph(reference):
-        return BadSource(f"{reference} is a compiled graph, which gets no receipt; `ropeconv compare` shows its RoPE")
-    return BadSource(f"{reference} has no {RECEIPT}, so it is not an output of ropeconv; give the folder `apply` made")
+        return BadSource(
+            f"{reference} is a compiled graph, which gets no receipt; `ropeconv compare` shows its"
+            " RoPE"
+        )
+    return BadSource(
+        f"{reference} has no {RECEIPT}, so it is not an output of ropeconv; give the folder `apply`"
+        " made"
+    )
 
 
 def read_receipt(baked: str | os.PathLike[str]) -> Receipt:
-    """Return the receipt of an output: from ropeconv.json in a folder, or from the keys and results of a GGUF file.
+    """Return the receipt of an output: from ropeconv.json in a folder, or from the keys and results
+    of a GGUF file.
 
     Raises BadSource if there is no receipt, or it cannot be parsed.
     """
@@ -76,7 +85,9 @@ def receipt_of(source: Source | GgufSource) -> Receipt:
 def _in_keys(source: GgufSource, results: JsonObject) -> Receipt:
     text = source.file.get(RECEIPT)
     if not isinstance(text, str):
-        raise BadSource(f"{source.reference} has no receipt in its keys; give an output of `ropeconv apply`")
+        raise BadSource(
+            f"{source.reference} has no receipt in its keys; give an output of `ropeconv apply`"
+        )
     return parse_receipt(text, source.reference, results)
 
 
@@ -103,7 +114,9 @@ def parse_receipt(text: str, name: str, validated: JsonObject | None = None) -> 
             raise ValueError(f"its schema is {shown(schema)}")
         return msgspec.convert(data | (validated or {}), Receipt)
     except ValueError as problem:
-        raise BadSource(f"{name} is not a receipt of ropeconv ({problem}); run apply again") from None
+        raise BadSource(
+            f"{name} is not a receipt of ropeconv ({problem}); run apply again"
+        ) from None
 
 
 def validations_path(gguf: Path) -> Path:
@@ -112,7 +125,9 @@ def validations_path(gguf: Path) -> Path:
 
 
 def validations(gguf: Path) -> JsonObject:
-    """Return the fields of RESULTS of a GGUF file, as JSON-ready data; empty if its size has changed."""
+    """Return the fields of RESULTS of a GGUF file, as JSON-ready data; empty if its size has
+    changed.
+    """
     path = validations_path(gguf)
     data = jsontext.parse(read_text(path, path.name), path.name) if path.is_file() else {}
     results = typed(data, Results, path.name)
@@ -122,14 +137,21 @@ def validations(gguf: Path) -> JsonObject:
 
 
 def _check_numbers(data: object, name: str) -> None:
-    """Raise BadSource for numbers that no receipt has, such as NaN, for which every comparison is False."""
+    """Raise BadSource for numbers that no receipt has, such as NaN, for which every comparison is
+    False.
+    """
     level = [data]
     while level:
         for item in level:
             if isinstance(item, float) and not math.isfinite(item):
-                raise BadSource(f"{name} is not a receipt of ropeconv (it has {item} as a number); run apply again")
+                raise BadSource(
+                    f"{name} is not a receipt of ropeconv (it has {item} as a number); run apply"
+                    " again"
+                )
             if isinstance(item, int) and abs(item) > MOST:
-                raise BadSource(f"{name} is not a receipt of ropeconv (it has {shown(item)}); run apply again")
+                raise BadSource(
+                    f"{name} is not a receipt of ropeconv (it has {shown(item)}); run apply again"
+                )
         level = [
             inner
             for item in level
@@ -139,7 +161,8 @@ def _check_numbers(data: object, name: str) -> None:
 
 
 def read_recipe(path: Path) -> Recipe:
-    """Return the recipe in a file: a saved or tuned one, or that of a receipt. path: the file, or a folder with one.
+    """Return the recipe in a file: a saved or tuned one, or that of a receipt. path: the file, or a
+    folder with one.
 
     Raises UsageError for a file that cannot be read, RecipeError for one that is not a recipe.
     """
@@ -149,7 +172,9 @@ def read_recipe(path: Path) -> Recipe:
         text = read_text(path, str(path))
         data = jsontext.loads(text, str(path))
     except OSError:
-        raise UsageError(f"{path} cannot be read; give a recipe, or the ropeconv.json of an earlier output") from None
+        raise UsageError(
+            f"{path} cannot be read; give a recipe, or the ropeconv.json of an earlier output"
+        ) from None
     except BadSource as problem:
         raise UsageError(str(problem)) from None
     if isinstance(data, dict) and "ropeconv_tune" in data:
@@ -164,23 +189,30 @@ def described(recipe: JsonObject, trained: int) -> str:
 
     recipe: as `Recipe.to_dict` has it, for an unscaled model. trained: its context in tokens.
     """
-    return ": ".join(filter(None, (str(recipe.get("method", "")), described_settings(recipe, trained))))
+    return ": ".join(
+        filter(None, (str(recipe.get("method", "")), described_settings(recipe, trained)))
+    )
 
 
 def described_settings(recipe: JsonObject, trained: int = 0, declared: int = 0) -> str:
-    """Return the settings of a recipe for display: lists by their length, a length as the factor that reaches it.
+    """Return the settings of a recipe for display: lists by their length, a length as the factor
+    that reaches it.
 
-    recipe: as `Recipe.to_dict` has it. trained, declared: context in tokens of the model, before and with its scaling;
-    0 where it is not known, and a length stays one then.
+    recipe: as `Recipe.to_dict` has it. trained, declared: context in tokens of the model, before
+    and with its scaling; 0 where it is not known, and a length stays one then.
     """
-    modifiers = {name: value for name, value in recipe.items() if name not in ("method", "parameters")}
+    modifiers = {
+        name: value for name, value in recipe.items() if name not in ("method", "parameters")
+    }
     settings = {**recipe.get("parameters", {}), **modifiers}
     factor = _factor_of(recipe, trained, declared or trained) if trained else None
     if factor is not None and "factor" in settings:
         settings["factor"] = factor
     if factor is not None and isinstance(settings.get("spec"), str):
         settings["spec"] = f"{format_factor(factor)}@{settings['spec'].partition('@')[2]}"
-    return ", ".join(f"{name.replace('_', '-')} {_short(name, value)}" for name, value in settings.items())
+    return ", ".join(
+        f"{name.replace('_', '-')} {_short(name, value)}" for name, value in settings.items()
+    )
 
 
 def _factor_of(recipe: JsonObject, trained: int, declared: int) -> float | None:
@@ -205,13 +237,16 @@ CHECKED = (".json", ".py", ".safetensors")
 
 
 def check_files(baked: Path, receipt: Receipt, weights: bool = True) -> None:
-    """Raise BadSource if a file is missing, or differs from the receipt in size or (if known) sha256.
+    """Raise BadSource if a file is missing, or differs from the receipt in size or (if known)
+    sha256.
 
     weights: whether the sha256 of weights is compared too, which is slow.
     """
     for file in receipt.files:
         if not safe_name(file.name):
-            raise BadSource(f"the receipt of {baked} lists {shown(file.name)}, outside it; do not trust it")
+            raise BadSource(
+                f"the receipt of {baked} lists {shown(file.name)}, outside it; do not trust it"
+            )
         path = baked / file.name
         if path.suffix not in CHECKED:
             continue
@@ -220,14 +255,15 @@ def check_files(baked: Path, receipt: Receipt, weights: bool = True) -> None:
         digest = file.sha256 if weights or path.suffix != ".safetensors" else None
         if path.stat().st_size != file.size or (digest and sha256(path) != digest):
             raise BadSource(
-                f"{path} is not the file that ropeconv wrote; run apply again, or pass --ignore-receipt if it was "
-                "edited on purpose"
+                f"{path} is not the file that ropeconv wrote; run apply again, or pass"
+                " --ignore-receipt if it was edited on purpose"
             )
 
 
 def has_own_card(folder: Path, receipt: Receipt) -> bool:
     """Return whether an output has a README.md that its user has written or edited."""
-    card, sizes = folder / CARD, {file.name: file.size for file in receipt.files}
+    card = folder / CARD
+    sizes = {file.name: file.size for file in receipt.files}
     return card.is_file() and card.stat().st_size != sizes.get(CARD)
 
 
@@ -240,10 +276,11 @@ ELSEWHERE = (errno.EXDEV, errno.EACCES, errno.EPERM, errno.EROFS)
 def write_receipt(folder: Path, receipt: Receipt, fsync: bool = True) -> None:
     """Write ropeconv.json into a folder, replacing an earlier one atomically.
 
-    The draft is beside the folder, so that a kill leaves nothing new in it, or inside if that fails, as for a mounted
-    folder. fsync: wait until it is on the disk. Raises OSError.
+    The draft is beside the folder, so that a kill leaves nothing new in it, or inside if that
+    fails, as for a mounted folder. fsync: wait until it is on the disk. Raises OSError.
     """
-    folder, data = folder.resolve(), receipt.to_dict()
+    folder = folder.resolve()
+    data = receipt.to_dict()
     beside, inside = _drafts(folder)
     try:
         _replace(folder / RECEIPT, beside, data, fsync)
@@ -262,8 +299,8 @@ def embedded(receipt: Receipt) -> str:
 def add_validation(baked: Path, receipt: Receipt, result: JsonObject, server: str = "") -> None:
     """Write a validation result into the receipt of a folder, or into a file beside a GGUF file.
 
-    receipt: as read from the output. result: as `Validation.to_dict` has it. server: the runtime of a server, for the
-    field `servers`; empty for the field `validation`.
+    receipt: as read from the output. result: as `Validation.to_dict` has it. server: the runtime of
+    a server, for the field `servers`; empty for the field `validation`.
     """
     if server:
         _add(baked, receipt, "servers", {**receipt.servers, server: result})
@@ -272,7 +309,8 @@ def add_validation(baked: Path, receipt: Receipt, result: JsonObject, server: st
 
 
 def add_evaluation(baked: Path, receipt: Receipt, record: EvaluationRecord) -> None:
-    """Write the headlines of an evaluation into the receipt of a folder, or into a file beside a GGUF file.
+    """Write the headlines of an evaluation into the receipt of a folder, or into a file beside a
+    GGUF file.
 
     receipt: as read from the output. record: of one check, in place of those that it `replaces`.
     """
@@ -285,20 +323,29 @@ def _add(baked: Path, receipt: Receipt, field: str, value: object) -> None:
         write_receipt(baked, msgspec.structs.replace(receipt, **{field: value}))
         return
     results = {"schema": receipt.schema, "size": baked.stat().st_size, **validations(baked)}
-    _replace(validations_path(baked), _results_draft(baked), {**results, field: msgspec.to_builtins(value)})
+    _replace(
+        validations_path(baked),
+        _results_draft(baked),
+        {**results, field: msgspec.to_builtins(value)},
+    )
 
 
 def clear_drafts(baked: Path) -> None:
-    """Remove the drafts that killed processes left of a receipt, or of the results beside a GGUF file.
+    """Remove the drafts that killed processes left of a receipt, or of the results beside a GGUF
+    file.
 
-    baked: the folder or GGUF file, which need not exist. Drafts that another process is writing stay, and those that
-    cannot be removed.
+    baked: the folder or GGUF file, which need not exist. Drafts that another process is writing
+    stay, and those that cannot be removed.
     """
     for draft in (_results_draft(baked),) if is_gguf(baked) else _drafts(baked.resolve()):
         with suppress(OSError):
             if draft.is_file() and not draft.is_symlink():
-                with draft.open("r+b") as file:  # which may have been renamed, and the draft be another by now
-                    if try_lock(file) == "taken" and os.path.samestat(os.fstat(file.fileno()), draft.stat()):
+                with draft.open(
+                    "r+b"
+                ) as file:  # which may have been renamed, and the draft be another by now
+                    if try_lock(file) == "taken" and os.path.samestat(
+                        os.fstat(file.fileno()), draft.stat()
+                    ):
                         draft.unlink()
 
 
@@ -318,12 +365,14 @@ def _replace(path: Path, draft: Path, data: JsonObject, fsync: bool = True) -> N
 
 
 def commands(receipt: Receipt) -> list[str]:
-    """Return the `ropeconv apply` of each bake from the first source to the output of a receipt, in order.
+    """Return the `ropeconv apply` of each bake from the first source to the output of a receipt, in
+    order.
 
-    Local sources have their names in the receipts, without folders. A recipe with lists of numbers is read from the
-    receipt, `--recipe ropeconv.json`.
+    Local sources have their names in the receipts, without folders. A recipe with lists of numbers
+    is read from the receipt, `--recipe ropeconv.json`.
     """
-    first, lines = receipt.first, list[str]()
+    first = receipt.first
+    lines = list[str]()
     is_gguf = first.kind == "gguf"
     name = first.reference or f"{first.name}{'.gguf' * is_gguf}"
     for number, step in enumerate(receipt.steps, 1):
@@ -358,9 +407,13 @@ def apply_words(name: str, step: StepRecord, is_gguf: bool, family: str = "") ->
 
 def facts_of(receipt: Receipt) -> dict[str, str]:
     """Return the facts on the method in a receipt, for display."""
-    method, before, schedule = REGISTRY.get(receipt.method), receipt.before, receipt.schedule
+    method = REGISTRY.get(receipt.method)
+    before = receipt.before
+    schedule = receipt.schedule
     facts = {
-        "Method": f"{receipt.method}: {method.summary} ({method.paper})" if method else receipt.method,
+        "Method": (
+            f"{receipt.method}: {method.summary} ({method.paper})" if method else receipt.method
+        ),
         "Settings": described_settings(receipt.recipe, before.original_context, before.context),
         "Frequencies": f"{before.rope}, then {before.after}",
         "Context": f"{before.context:,} tokens, then {schedule.context:,}",

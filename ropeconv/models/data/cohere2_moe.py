@@ -1,4 +1,6 @@
-"""Command A MoE has an interval of its own for its first layers, without experts, where 1 lets all of them rotate."""
+"""Command A MoE has an interval of its own for its first layers, without experts, where 1 lets all
+of them rotate.
+"""
 
 from ...formats.jsontext import JsonObject
 from ..family import FamilyHooks, Kind, Layers
@@ -15,7 +17,9 @@ class Hooks(FamilyHooks):
         if not interval:
             return None
         dense = min(self._dense(part), count)
-        return at_intervals(layers, dense, self._interval(part)) + at_intervals(layers, count - dense, interval)
+        return at_intervals(layers, dense, self._interval(part)) + at_intervals(
+            layers, count - dense, interval
+        )
 
     def layer_kinds(self, part: JsonObject, kinds: tuple[Kind, ...]) -> tuple[Kind, ...]:
         if self._interval(part) != 1:
@@ -24,7 +28,9 @@ class Hooks(FamilyHooks):
         dense = [index < self._dense(part) for index in range(len(kinds))]
         if isinstance(types, list):
             dense = [name == "dense" for name in types]
-        return tuple("global" if is_dense else kind for kind, is_dense in zip(kinds, dense, strict=False))
+        return tuple(
+            "global" if is_dense else kind for kind, is_dense in zip(kinds, dense, strict=False)
+        )
 
     def _dense(self, part: JsonObject) -> int:
         return positive_int(part, ("first_k_dense_replace",), 0, least=0) or 0

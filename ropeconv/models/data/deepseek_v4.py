@@ -7,7 +7,9 @@ from ..schema import Flags
 
 class Hooks(FamilyHooks):
     keys = {"compress_ratios": Flags}
-    no_attention_factor = "it rotates values as well as keys, and any attention factor would scale them"
+    no_attention_factor = (
+        "it rotates values as well as keys, and any attention factor would scale them"
+    )
 
     def layer_names(self, part: JsonObject, layers: Layers, count: int) -> list[str] | None:
         ratios = part.get("compress_ratios")

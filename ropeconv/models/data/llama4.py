@@ -1,4 +1,6 @@
-"""Llama 4 scales the queries of layers that do not rotate by 1 + beta ln(1 + floor((p + 1) / length))."""
+"""Llama 4 scales the queries of layers that do not rotate by 1 + beta ln(1 + floor((p + 1) /
+length)).
+"""
 
 from ...formats.jsontext import JsonObject
 from ...rope.schedule import QueryScaling

@@ -1,4 +1,6 @@
-"""Zamba 2 attends over the hidden states beside the embeddings, so that its heads are twice as wide as usual."""
+"""Zamba 2 attends over the hidden states beside the embeddings, so that its heads are twice as wide
+as usual.
+"""
 
 from ..family import FamilyHooks
 from ..schema import Names

@@ -1,1 +1,3 @@
-"""The bound on the base: the smallest base for a length, and the effective length of a given schedule."""
+"""The bound on the base: the smallest base for a length, and the effective length of a given
+schedule.
+"""

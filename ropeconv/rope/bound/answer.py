@@ -1,11 +1,14 @@
-"""The smallest base for a length, the interval of bases that it opens, and the first interval that is wide enough.
+"""The smallest base for a length, the interval of bases that it opens, and the first interval that
+is wide enough.
 
 Men et al. 2024, https://arxiv.org/abs/2405.14591; Su 2024, https://kexue.fm/archives/10122.
 
-Tables of the bound for common heads, made by scripts/make_bound_table.py: data/R-base.json, -wide and -last.
+Tables of the bound for common heads, made by scripts/make_bound_table.py: data/R-base.json, -wide
+and -last.
 
-Each is valid for lengths up to `through`. Columns, one entry per step: the `length` from which on it holds, `begin` and
-`end` of an interval of bases (null: no end), and the `distance` whose sum is zero at its beginning.
+Each is valid for lengths up to `through`. Columns, one entry per step: the `length` from which on
+it holds, `begin` and `end` of an interval of bases (null: no end), and the `distance` whose sum is
+zero at its beginning.
 """
 
 import json
@@ -21,7 +24,15 @@ from typing import Any, Literal, NamedTuple
 from ..errors import RecipeError
 from ..forms import asymptotic_base
 from .reach import refuse_beyond
-from .smallest import Proof, exp, interval_end, last_violating, smallest_log_base, up, wide_intervals
+from .smallest import (
+    Proof,
+    exp,
+    interval_end,
+    last_violating,
+    smallest_log_base,
+    up,
+    wide_intervals,
+)
 from .sums import Sums
 
 DATA = Path(__file__).parent / "data"
@@ -46,8 +57,9 @@ FIRST = Step(1, 1.0, math.inf, None)
 def look_up(kind: Kind, rotary_dim: int, length: int) -> Step | None:
     """The step that holds at a length; None for heads and lengths that the tables do not have.
 
-    kind: "base" (the smallest base and its interval), "wide" (the first interval at least 1 % wide), or "last" (the
-    last base that violates). rotary_dim: all dimensions of the head. length: in tokens.
+    kind: "base" (the smallest base and its interval), "wide" (the first interval at least 1 %
+    wide), or "last" (the last base that violates). rotary_dim: all dimensions of the head. length:
+    in tokens.
     """
     table = _read(kind, rotary_dim)
     if table is None or length > table["through"]:
@@ -56,11 +68,18 @@ def look_up(kind: Kind, rotary_dim: int, length: int) -> Step | None:
     if row < 0:
         return FIRST
     end = table["end"][row]
-    return Step(table["length"][row], table["begin"][row], math.inf if end is None else end, table["distance"][row])
+    return Step(
+        table["length"][row],
+        table["begin"][row],
+        math.inf if end is None else end,
+        table["distance"][row],
+    )
 
 
 def farthest(rotary_dim: int) -> tuple[int, float]:
-    """The last length of the table of smallest bases, and the base there; (1, 1.0) where there is no table."""
+    """The last length of the table of smallest bases, and the base there; (1, 1.0) where there is
+    no table.
+    """
     table = _read("base", rotary_dim)
     return (1, 1.0) if table is None else (table["through"], table["begin"][-1])
 
@@ -68,7 +87,9 @@ def farthest(rotary_dim: int) -> tuple[int, float]:
 def published() -> dict[str, dict[int, float]]:
     """The smallest bases for 128 dimensions that have been published, by source and length."""
     rows = json.loads((DATA / "published.json").read_text("utf-8"))
-    return {source: {int(length): base for length, base in row.items()} for source, row in rows.items()}
+    return {
+        source: {int(length): base for length, base in row.items()} for source, row in rows.items()
+    }
 
 
 @cache
@@ -77,18 +98,21 @@ def _read(kind: Kind, rotary_dim: int) -> dict[str, Any] | None:
     return json.loads(path.read_text("utf-8")) if path.exists() else None
 
 
-LONG_WIDE, LONG_LAST = 1 << 20, 1 << 17
+LONG_WIDE = 1 << 20
+LONG_LAST = 1 << 17
 
 
 @dataclass(frozen=True)
 class Bound:
-    """The bases with which B(m) = (d - r)/2 + sum_i cos(m theta_i) >= 0 for every distance 1 <= m < length.
+    """The bases with which B(m) = (d - r)/2 + sum_i cos(m theta_i) >= 0 for every distance 1 <= m <
+    length.
 
-    length: in tokens. rotary_dim: r, head_dim: d, both in dimensions. base: the smallest such base above 1, rounded up
-    to float64. binding_distance: the distance in tokens at which B is zero with it; None where every base above 1
-    keeps B >= 0. window: the interval of such bases that begins at `base`; its end is None where every larger base
-    keeps B >= 0 too. first_wide_window: the first such interval at least 1 % wide, None where it is not known.
-    last_violating_base: every base above it keeps B >= 0; None where no base violates, or where it is not known.
+    length: in tokens. rotary_dim: r, head_dim: d, both in dimensions. base: the smallest such base
+    above 1, rounded up to float64. binding_distance: the distance in tokens at which B is zero with
+    it; None where every base above 1 keeps B >= 0. window: the interval of such bases that begins
+    at `base`; its end is None where every larger base keeps B >= 0 too. first_wide_window: the
+    first such interval at least 1 % wide, None where it is not known. last_violating_base: every
+    base above it keeps B >= 0; None where no base violates, or where it is not known.
     known_windows: whether `first_wide_window` and `last_violating_base` are known.
     """
 
@@ -109,15 +133,24 @@ class Bound:
 
     @property
     def published(self) -> dict[str, float]:
-        """Published smallest bases for this length, by paper; empty for heads other than 128 of 128 dimensions."""
+        """Published smallest bases for this length, by paper; empty for heads other than 128 of 128
+        dimensions.
+        """
         if (self.rotary_dim, self.head_dim) != (128, 128):
             return {}
-        return {source: row[self.length] for source, row in published().items() if self.length in row}
+        return {
+            source: row[self.length] for source, row in published().items() if self.length in row
+        }
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as JSON-ready data, with the estimate L / x0 and published bases; keys stay within a schema."""
+        """The fields as JSON-ready data, with the estimate L / x0 and published bases; keys stay
+        within a schema.
+        """
         wide = self.first_wide_window
-        data = asdict(self) | {"window": list(self.window), "first_wide_window": list(wide) if wide else None}
+        data = asdict(self) | {
+            "window": list(self.window),
+            "first_wide_window": list(wide) if wide else None,
+        }
         return data | {"asymptotic": asymptotic_base(self.length), "published": self.published}
 
 
@@ -129,13 +162,15 @@ def bound(
     proof: Proof | None = None,
     tell: Callable[[str], None] = lambda message: None,
 ) -> Bound:
-    """The bound for one length and head: read from the package's tables where they have it, else computed.
+    """The bound for one length and head: read from the package's tables where they have it, else
+    computed.
 
-    length: in tokens. rotary_dim: dimensions of a head that rotate. head_dim: dimensions of the head. windows: whether
-    to look for the first wide interval and the last base that violates; None looks up to 1M tokens for the former (half
-    a minute) and up to 128k for the latter (as long; a quarter of an hour at 1M). proof: a list to which
-    (from ln b, to ln b, distance) is appended for each interval that the distance rules out; the base is then computed
-    even where the tables have it. tell: called with a sentence about the progress of long searches.
+    length: in tokens. rotary_dim: dimensions of a head that rotate. head_dim: dimensions of the
+    head. windows: whether to look for the first wide interval and the last base that violates; None
+    looks up to 1M tokens for the former (half a minute) and up to 128k for the latter (as long; a
+    quarter of an hour at 1M). proof: a list to which (from ln b, to ln b, distance) is appended for
+    each interval that the distance rules out; the base is then computed even where the tables have
+    it. tell: called with a sentence about the progress of long searches.
 
     Raises RecipeError for lengths beyond 2^27. Men et al. 2024, https://arxiv.org/abs/2405.14591.
     """
@@ -143,13 +178,16 @@ def bound(
     if sums.automatic:
         return Bound(length, rotary_dim, head_dim, 1.0, None, (1.0, None), (1.0, None), None, True)
     step = _base(sums, length, tell, proof)
-    wide, last = _table("wide", sums, length), _table("last", sums, length)
+    wide = _table("wide", sums, length)
+    last = _table("last", sums, length)
     if wide is None and (length <= LONG_WIDE if windows is None else windows):
         tell("looking for the first interval that is 1 % wide")
         low, high = next(wide_intervals(sums, length, math.log(step.begin)))
         wide = Step(length, exp(low), exp(high), None)
     if last is None and (length <= LONG_LAST if windows is None else windows):
-        at, distance = last_violating(sums, length, lambda at: tell(f"proven: no base above {exp(at):,.0f} violates"))
+        at, distance = last_violating(
+            sums, length, lambda at: tell(f"proven: no base above {exp(at):,.0f} violates")
+        )
         last = Step(length, exp(at), math.inf, distance)
     return Bound(
         length=length,
@@ -165,30 +203,36 @@ def bound(
 
 
 def is_quick(length: int, rotary_dim: int, head_dim: int) -> bool:
-    """Whether `wide_base` takes seconds: up to 2^18 tokens, or where the tables have the interval."""
+    """Whether `wide_base` takes seconds: up to 2^18 tokens, or where the tables have the
+    interval.
+    """
     return length <= 1 << 18 or _table("wide", Sums(rotary_dim, head_dim), length) is not None
 
 
 def wide_base(length: int, rotary_dim: int, head_dim: int, skip: int = 0) -> tuple[float, float]:
     """The first 1 %, (b, 1.01 b), of one of the intervals of bases that are at least 1 % wide.
 
-    length: in tokens. rotary_dim: dimensions of a head that rotate. head_dim: dimensions of the head. skip: number of
-    such intervals, from the smallest base on, that are passed over. Returns (inf, inf) where there is none. Raises
-    RecipeError for lengths beyond 2^27.
+    length: in tokens. rotary_dim: dimensions of a head that rotate. head_dim: dimensions of the
+    head. skip: number of such intervals, from the smallest base on, that are passed over. Returns
+    (inf, inf) where there is none. Raises RecipeError for lengths beyond 2^27.
     """
     sums = _sums(length, rotary_dim, head_dim)
     known = _table("wide", sums, length)
     if known is not None and skip == 0:
         return known.begin, min(known.end, known.begin * 1.01)
     start = known.begin if known is not None else _base(sums, length, lambda message: None).begin
-    low, high = next(islice(wide_intervals(sums, length, math.log(start)), skip, None), (math.inf, math.inf))
+    low, high = next(
+        islice(wide_intervals(sums, length, math.log(start)), skip, None), (math.inf, math.inf)
+    )
     return exp(low), min(exp(high), exp(low) * 1.01)
 
 
 def _sums(length: int, rotary_dim: int, head_dim: int) -> Sums:
     refuse_beyond(length)
     if rotary_dim < 4:
-        raise RecipeError("a single pair has the frequency 1 at every base, so there is no base to look for")
+        raise RecipeError(
+            "a single pair has the frequency 1 at every base, so there is no base to look for"
+        )
     return Sums(rotary_dim, head_dim)
 
 

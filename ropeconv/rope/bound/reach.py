@@ -1,12 +1,13 @@
 """The effective length of a frequency vector: L_theta = sup{L : B(m) >= 0 for every m <= L}.
 
 B(m) = (d - r)/2 + sum_i cos(m theta_i). Men et al. 2024, https://arxiv.org/abs/2405.14591; Su 2024,
-https://kexue.fm/archives/10122. Where B is negative, a key like the query counts for less, on average, than a random
-one at that distance.
+https://kexue.fm/archives/10122. Where B is negative, a key like the query counts for less, on
+average, than a random one at that distance.
 
 The effective length of every head: up to which distance its weighted sum B_w(m) is never negative.
 
-The cosines of a distance are computed once for all heads, so that a product of matrices gives the sums.
+The cosines of a distance are computed once for all heads, so that a product of matrices gives the
+sums.
 """
 
 import math
@@ -21,7 +22,18 @@ from ..errors import RecipeError
 from ..forms import Vector, count_zero
 from ..schedule import Schedule
 from ..spec import RopeSpec
-from .sums import CHUNK, Blocks, Distances, PairWeights, exact_value, float64_error, phases, rough, starts, values
+from .sums import (
+    CHUNK,
+    Blocks,
+    Distances,
+    PairWeights,
+    exact_value,
+    float64_error,
+    phases,
+    rough,
+    starts,
+    values,
+)
 
 FARTHEST = 1 << 27
 SEARCHED = 1 << 24
@@ -33,7 +45,9 @@ SHOWN = 100
 def refuse_beyond(length: int) -> None:
     """Raises RecipeError for a length beyond 2^27 tokens."""
     if length > FARTHEST:
-        raise RecipeError(f"the bound is computed up to {FARTHEST} tokens, and {length} is more; choose fewer")
+        raise RecipeError(
+            f"the bound is computed up to {FARTHEST} tokens, and {length} is more; choose fewer"
+        )
 
 
 def violations(inv_freq: Vector, unrotated: float, length: int) -> Iterator[Distances]:
@@ -45,7 +59,8 @@ def violations(inv_freq: Vector, unrotated: float, length: int) -> Iterator[Dist
     inv_freq = inv_freq[inv_freq > 0]
     if unrotated >= len(inv_freq):
         return
-    blocks, error = Blocks(inv_freq, unrotated), float64_error(len(inv_freq), length)
+    blocks = Blocks(inv_freq, unrotated)
+    error = float64_error(len(inv_freq), length)
     for first in starts(1, length):
         value = (blocks.rotated(first) + np.float32(unrotated)).reshape(-1)[: length - first[0]]
         negative = value < -blocks.slack
@@ -58,7 +73,9 @@ def violations(inv_freq: Vector, unrotated: float, length: int) -> Iterator[Dist
 
 
 def first_violation(inv_freq: Vector, unrotated: float, length: int) -> int | None:
-    """The smallest distance 1 <= m < length with B(m) < 0, or None; the parameters are those of `violations`."""
+    """The smallest distance 1 <= m < length with B(m) < 0, or None; the parameters are those of
+    `violations`.
+    """
     arrays = violations(inv_freq, unrotated, length)
     return next((int(distances[0]) for distances in arrays if len(distances)), None)
 
@@ -66,12 +83,14 @@ def first_violation(inv_freq: Vector, unrotated: float, length: int) -> int | No
 def margins(inv_freq: Vector, unrotated: float, length: int, points: int) -> tuple[Vector, Vector]:
     """The smallest B(m) in each of some intervals of the distances 1 .. length - 1, to 1e-4.
 
-    inv_freq: radians per token, float64 [rotary_dim / 2]. unrotated: (d - r)/2, the term of the dimensions that do not
-    rotate. length: in tokens. points: number of intervals, of equal width in ln m; those that hold no distance are left
-    out. Returns the distances m and the values B(m), both float64 [at most points].
+    inv_freq: radians per token, float64 [rotary_dim / 2]. unrotated: (d - r)/2, the term of the
+    dimensions that do not rotate. length: in tokens. points: number of intervals, of equal width in
+    ln m; those that hold no distance are left out. Returns the distances m and the values B(m),
+    both float64 [at most points].
     """
     ends = np.unique(np.geomspace(1, length, points + 1).round().astype(np.int64))
-    at, lowest = [], []
+    at = []
+    lowest = []
     for start, stop in pairwise(ends):
         best = (0.0, np.inf)
         for first in range(int(start), int(stop), CHUNK):
@@ -88,10 +107,11 @@ def margins(inv_freq: Vector, unrotated: float, length: int, points: int) -> tup
 class Reach:
     """At which distances B(m) of a schedule is negative. All lengths and distances are in tokens.
 
-    length: `count` and `runs` are over the distances below it. searched: distances below it were searched for the first
-    violation. first_violation: the smallest distance with B < 0, None where none was found. count: number of distances
-    with B < 0. runs: number of intervals that they form. places: the first hundred of these, as (first, last).
-    automatic: whether no frequencies can violate, since half of the head or more does not rotate.
+    length: `count` and `runs` are over the distances below it. searched: distances below it were
+    searched for the first violation. first_violation: the smallest distance with B < 0, None where
+    none was found. count: number of distances with B < 0. runs: number of intervals that they form.
+    places: the first hundred of these, as (first, last). automatic: whether no frequencies can
+    violate, since half of the head or more does not rotate.
     """
 
     length: int
@@ -104,7 +124,9 @@ class Reach:
 
     @property
     def effective_length(self) -> int | None:
-        """L_theta in tokens, one less than the first violation; None where no violation was found."""
+        """L_theta in tokens, one less than the first violation; None where no violation was
+        found.
+        """
         return None if self.first_violation is None else self.first_violation - 1
 
     def to_dict(self) -> dict[str, object]:
@@ -124,12 +146,13 @@ class Reach:
 
 
 def reach(inv_freq: Vector, unrotated: float, length: int) -> Reach:
-    """Counts the violations of a schedule below a length, and where there is none searches on up to 2^24 tokens.
+    """Counts the violations of a schedule below a length, and where there is none searches on up to
+    2^24 tokens.
 
     For heads of more than 256 dimensions it searches on to fewer, in proportion.
 
-    inv_freq: radians per token, float64 [rotary_dim / 2]. unrotated: (d - r)/2. length: in tokens. Raises RecipeError
-    for a length beyond 2^27.
+    inv_freq: radians per token, float64 [rotary_dim / 2]. unrotated: (d - r)/2. length: in tokens.
+    Raises RecipeError for a length beyond 2^27.
     """
     refuse_beyond(length)
     still = count_zero(inv_freq)
@@ -144,19 +167,29 @@ def reach(inv_freq: Vector, unrotated: float, length: int) -> Reach:
         joined = len(distances) if not len(begins) else int(begins[0])
         if joined and len(places) == runs:
             places[-1] = (places[-1][0], int(distances[joined - 1]))
-        new = [(int(distances[a]), int(distances[b])) for a, b in zip(begins[:SHOWN], ends[:SHOWN], strict=True)]
+        new = [
+            (int(distances[a]), int(distances[b]))
+            for a, b in zip(begins[:SHOWN], ends[:SHOWN], strict=True)
+        ]
         places += new if len(places) == runs else []
-        count, runs, last = count + len(distances), runs + len(begins), int(distances[-1])
-    first, searched = (places[0][0] if places else None), length
+        count = count + len(distances)
+        runs = runs + len(begins)
+        last = int(distances[-1])
+    first = places[0][0] if places else None
+    searched = length
     farther = min(SEARCHED, MOST_COUNTED // max(1, rotating))
     if first is None and length < farther:
-        first, searched = first_violation(inv_freq, unrotated, farther), farther
-    return Reach(length, searched, first, count, runs, tuple(places[:SHOWN]), unrotated + still >= rotating)
+        first = first_violation(inv_freq, unrotated, farther)
+        searched = farther
+    return Reach(
+        length, searched, first, count, runs, tuple(places[:SHOWN]), unrotated + still >= rotating
+    )
 
 
 MOST_COSINES = 1 << 28
-"""Distances times pairs that a warning may cost, some seconds: 4M tokens for heads of 128 dimensions. A config may
-declare any context, and `ropeconv bound` searches further."""
+"""Distances times pairs that a warning may cost, some seconds: 4M tokens for heads of 128
+dimensions. A config may declare any context, and `ropeconv bound` searches further.
+"""
 
 REFERENCE = "Men et al. 2024, https://arxiv.org/abs/2405.14591"
 
@@ -164,7 +197,8 @@ REFERENCE = "Men et al. 2024, https://arxiv.org/abs/2405.14591"
 def effective_length(schedule: Schedule, spec: RopeSpec, length: int | None = None) -> int | None:
     """L_theta of a schedule in tokens, where it is below `length`; None where B(m) >= 0 up to that.
 
-    schedule: whose frequencies count. spec: the model. length: by default what its layers see of the context.
+    schedule: whose frequencies count. spec: the model. length: by default what its layers see of
+    the context.
     """
     length = spec.visible(schedule.context) if length is None else length
     searched = min(length, FARTHEST, MOST_COSINES // len(schedule.inv_freq))
@@ -173,29 +207,45 @@ def effective_length(schedule: Schedule, spec: RopeSpec, length: int | None = No
 
 
 def source_reach(schedule: Schedule, source: RopeSpec) -> int | None:
-    """The effective length of a source in tokens, as far as its layers see in the output and in the source."""
-    return effective_length(source.current(), source, source.visible(max(schedule.context, source.context)))
+    """The effective length of a source in tokens, as far as its layers see in the output and in the
+    source.
+    """
+    return effective_length(
+        source.current(), source, source.visible(max(schedule.context, source.context))
+    )
 
 
 def is_worse(reached: int | None, before: int | None, covered: int) -> bool:
-    """Whether an effective length is worse than its source's: shorter, or the same where the context has outgrown it.
+    """Whether an effective length is worse than its source's: shorter, or the same where the
+    context has outgrown it.
 
-    reached: of the output. before: as `source_reach` gives it. covered: tokens that the source declares.
+    reached: of the output. before: as `source_reach` gives it. covered: tokens that the source
+    declares.
     """
-    return reached is not None and (before is None or before > reached or (before == reached and before >= covered))
+    return reached is not None and (
+        before is None or before > reached or (before == reached and before >= covered)
+    )
 
 
 def worse_than_source(schedule: Schedule, source: RopeSpec) -> str:
-    """A sentence about a schedule whose effective length is worse than its source's; empty where it is not."""
-    reached, before = effective_length(schedule, source), source_reach(schedule, source)
+    """A sentence about a schedule whose effective length is worse than its source's; empty where it
+    is not.
+    """
+    reached = effective_length(schedule, source)
+    before = source_reach(schedule, source)
     if reached is None or not is_worse(reached, before, source.visible(source.context)):
         return ""
-    whose = f"is {before:,}" if before is not None else f"covers {source.visible(schedule.context):,} tokens"
+    whose = (
+        f"is {before:,}"
+        if before is not None
+        else f"covers {source.visible(schedule.context):,} tokens"
+    )
     if reached == before:
         whose = f"is the same, for {source.context:,} tokens"
     return (
-        f"the effective length is {reached:,} of {schedule.context:,} tokens; the source's {whose}: beyond it "
-        f"sum cos(m theta_i) is negative at some distances, and retrieval can be lost ({REFERENCE})"
+        f"the effective length is {reached:,} of {schedule.context:,} tokens; the source's {whose}:"
+        " beyond it sum cos(m theta_i) is negative at some distances, and retrieval can be lost"
+        f" ({REFERENCE})"
     )
 
 
@@ -204,22 +254,29 @@ ELEMENTS = 1 << 22
 
 
 def head_reach(
-    inv_freq: Vector, weights: PairWeights, length: int, advance: Callable[[int], None] = lambda done: None
+    inv_freq: Vector,
+    weights: PairWeights,
+    length: int,
+    advance: Callable[[int], None] = lambda done: None,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the smallest distance 1 <= m < length at which B_w is negative, 0 for none, and their number, per head.
+    """Return the smallest distance 1 <= m < length at which B_w is negative, 0 for none, and their
+    number, per head.
 
-    inv_freq: radians per token, float64 [rotary_dim / 2]. weights: of the heads. length: in tokens. advance: called
-    with the number of distances done since the last call. Both results are int64 [heads]. Sums in float32 decide unless
-    they are within their own error of zero; float64 decides the others. Raises RecipeError for a length beyond 2^27.
+    inv_freq: radians per token, float64 [rotary_dim / 2]. weights: of the heads. length: in tokens.
+    advance: called with the number of distances done since the last call. Both results are int64
+    [heads]. Sums in float32 decide unless they are within their own error of zero; float64 decides
+    the others. Raises RecipeError for a length beyond 2^27.
     """
     refuse_beyond(length)
     heads = len(weights.rotated)
     columns = np.ascontiguousarray(weights.rotated.T, dtype=np.float32)
     unrotated = weights.unrotated.astype(np.float32)
     total = weights.rotated.sum(axis=1) + weights.unrotated
-    # an angle and its cosine are off by 3e-7, and each of r/2 additions by 6e-8 of the sum; all zeros are exact
+    # an angle and its cosine are off by 3e-7, and each of r/2 additions by 6e-8 of the sum; all
+    # zeros are exact
     slack = np.where(total > 0, total * (1e-6 + 1e-7 * len(inv_freq)), -1).astype(np.float32)
-    first, count = np.zeros(heads, np.int64), np.zeros(heads, np.int64)
+    first = np.zeros(heads, np.int64)
+    count = np.zeros(heads, np.int64)
     size = max(16, ELEMENTS // heads)
     for start in range(1, length, size):
         distances = np.arange(start, min(start + size, length))
@@ -228,7 +285,9 @@ def head_reach(
         at, head = np.nonzero(np.abs(value) <= slack)
         if len(at):
             cosines = np.cos(np.multiply.outer(distances[at], inv_freq))
-            negative[at, head] = (cosines * weights.rotated[head]).sum(axis=1) + weights.unrotated[head] < 0
+            negative[at, head] = (cosines * weights.rotated[head]).sum(axis=1) + weights.unrotated[
+                head
+            ] < 0
         fresh = negative.any(axis=0) & (first == 0)
         first[fresh] = start + negative[:, fresh].argmax(axis=0)
         count += negative.sum(axis=0)
@@ -238,16 +297,18 @@ def head_reach(
 
 @dataclass(frozen=True)
 class Profile:
-    """Numbers about a schedule at its context, compared with the frequencies theta_i and the length L of training.
+    """Numbers about a schedule at its context, compared with the frequencies theta_i and the length
+    L of training.
 
     Distances are those that the layers see, where all have a window or chunk.
 
-    reach: where B(m) is negative. critical_dimension: number of dimensions whose pairs complete a period within L, and
-    so have seen every angle. outside: number of the other dimensions whose largest angle, context x inv_freq_i, is
-    above the trained one, L x theta_i. largest_change: the largest of theta_i / inv_freq_i and its inverse over all
-    pairs that rotate in both. largest_change_at: the index of that pair, None where none does. fast_change: the largest
-    change among the pairs that complete a period, which distinguish neighbouring tokens. not_rotating: number of pairs
-    whose frequency is 0, which count in none of the changes.
+    reach: where B(m) is negative. critical_dimension: number of dimensions whose pairs complete a
+    period within L, and so have seen every angle. outside: number of the other dimensions whose
+    largest angle, context x inv_freq_i, is above the trained one, L x theta_i. largest_change: the
+    largest of theta_i / inv_freq_i and its inverse over all pairs that rotate in both.
+    largest_change_at: the index of that pair, None where none does. fast_change: the largest change
+    among the pairs that complete a period, which distinguish neighbouring tokens. not_rotating:
+    number of pairs whose frequency is 0, which count in none of the changes.
     """
 
     reach: Reach
@@ -268,11 +329,13 @@ class Profile:
 def profile(schedule: Schedule, spec: RopeSpec) -> Profile:
     """Return the profile of a schedule.
 
-    Violations are counted up to 2^24 tokens for heads of 256 dimensions, more for smaller heads and fewer for larger.
+    Violations are counted up to 2^24 tokens for heads of 256 dimensions, more for smaller heads and
+    fewer for larger.
 
     Args:
         schedule: The schedule.
-        spec: The model as it was trained. Where it is scaled, it was trained with the scaling at its whole `context`.
+        spec: The model as it was trained. Where it is scaled, it was trained with the scaling at
+            its whole `context`.
     """
     trained = spec.current().inv_freq
     length = spec.visible(spec.context if spec.scaled else schedule.original_context)
@@ -283,7 +346,11 @@ def profile(schedule: Schedule, spec: RopeSpec) -> Profile:
     ratio = np.divide(trained, schedule.inv_freq, out=np.ones(len(trained)), where=rotates)
     change = np.maximum(ratio, 1 / ratio)
     return Profile(
-        reach=reach(schedule.inv_freq, spec.unrotated, min(visible, FARTHEST, MOST_COUNTED // len(schedule.inv_freq))),
+        reach=reach(
+            schedule.inv_freq,
+            spec.unrotated,
+            min(visible, FARTHEST, MOST_COUNTED // len(schedule.inv_freq)),
+        ),
         critical_dimension=2 * int(complete.sum()),
         outside=2 * int((beyond & ~complete).sum()),
         largest_change=float(change.max()),

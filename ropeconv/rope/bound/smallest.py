@@ -1,12 +1,14 @@
 """The smallest base for a length, by a search over ln b that skips no base.
 
-At ln b = t a distance m with f(m, t) < 0 rules t out, and with it everything up to the next zero of f(m, .), which a
-bound on the second derivative proves. From there another distance takes over. Where none is left, t is the answer.
+At ln b = t a distance m with f(m, t) < 0 rules t out, and with it everything up to the next zero of
+f(m, .), which a bound on the second derivative proves. From there another distance takes over.
+Where none is left, t is the answer.
 
-Intervals of bases on which no distance violates. The smallest base opens one that may be very narrow.
+Intervals of bases on which no distance violates. The smallest base opens one that may be very
+narrow.
 
-The end of an interval is found from a base where every sum is positive: a bound on the slopes leaves few distances
-whose sum can reach zero within a range of ln b, and each of those is followed.
+The end of an interval is found from a base where every sum is positive: a bound on the slopes
+leaves few distances whose sum can reach zero within a range of ln b, and each of those is followed.
 """
 
 import math
@@ -16,7 +18,19 @@ from decimal import Decimal, localcontext
 import numpy as np
 
 from ..forms import Vector
-from .sums import BLOCK, DIGITS, Blocks, Distances, Single, Sums, float64_error, phases, rough, scan, values
+from .sums import (
+    BLOCK,
+    DIGITS,
+    Blocks,
+    Distances,
+    Single,
+    Sums,
+    float64_error,
+    phases,
+    rough,
+    scan,
+    values,
+)
 
 Proof = list[tuple[float, float, int]]
 Tell = Callable[[float], None]
@@ -29,15 +43,25 @@ GROUP = 4096
 
 
 class Sweep:
-    """A search from small bases to large ones for the first base at which no distance below `length` violates.
+    """A search from small bases to large ones for the first base at which no distance below
+    `length` violates.
 
-    sums: of the head. length: in tokens. proof: a list to which (from, to, m) is appended for each interval of ln b
-    that distance m rules out, without gaps. tell: called often with the ln b up to which all bases are ruled out.
-    pool: distances that are likely to violate at the next base too.
+    sums: of the head. length: in tokens. proof: a list to which (from, to, m) is appended for each
+    interval of ln b that distance m rules out, without gaps. tell: called often with the ln b up to
+    which all bases are ruled out. pool: distances that are likely to violate at the next base too.
     """
 
-    def __init__(self, sums: Sums, length: int, proof: Proof | None = None, tell: Tell = lambda log_base: None) -> None:
-        self.sums, self.length, self.proof, self.tell = sums, length, proof, tell
+    def __init__(
+        self,
+        sums: Sums,
+        length: int,
+        proof: Proof | None = None,
+        tell: Tell = lambda log_base: None,
+    ) -> None:
+        self.sums = sums
+        self.length = length
+        self.proof = proof
+        self.tell = tell
         self.pool = np.arange(1, min(length, POOL))
         self.error = float64_error(sums.rotary_dim // 2, length)
         self.group = 0
@@ -54,7 +78,9 @@ class Sweep:
                 self.proof.append((begin, log_base, distance))
 
     def witnesses(self, log_base: float) -> Distances:
-        """Some of the distances that violate at one base, int64; empty only if no distance below `length` violates."""
+        """Some of the distances that violate at one base, int64; empty only if no distance below
+        `length` violates.
+        """
         inv_freq = self.sums.inv_freq(log_base)
         witnesses = self._violating_in_pool(inv_freq)
         if not len(witnesses) and self._search_slow(inv_freq):
@@ -70,7 +96,9 @@ class Sweep:
         return self.pool[rough(inv_freq, self.sums.unrotated, self.pool) < -self.sums.sure]
 
     def _search_slow(self, inv_freq: Vector) -> bool:
-        """Searches the 100 blocks of each group with the lowest sum over the slow pairs, nearly constant in a block."""
+        """Searches the 100 blocks of each group with the lowest sum over the slow pairs, nearly
+        constant in a block.
+        """
         slow = inv_freq[BLOCK * inv_freq < SLOW]
         blocks = self.length // BLOCK
         if blocks < 256 or not len(slow):
@@ -113,7 +141,8 @@ class Sweep:
             step[value >= 0] = 0
             reached[walking] += step
             if first:
-                walking, first = walking[np.argsort(-step)[:TEAM]], False
+                walking = walking[np.argsort(-step)[:TEAM]]
+                first = False
             else:
                 walking = walking[(value < -self.error) & (step > 1e-15 * log_base)]
         best = int(reached.argmax())
@@ -121,10 +150,11 @@ class Sweep:
 
 
 def settled(sweep: Sweep, log_base: float) -> tuple[Decimal, int | None]:
-    """The exact smallest ln b >= log_base at which no distance violates, and the distance whose sum is zero there.
+    """The exact smallest ln b >= log_base at which no distance violates, and the distance whose sum
+    is zero there.
 
-    (0, None) where every base from there on is free of violations. Newton's method in decimal arithmetic, for every
-    distance whose sum is within the error of float64 of zero.
+    (0, None) where every base from there on is free of violations. Newton's method in decimal
+    arithmetic, for every distance whose sum is within the error of float64 of zero.
     """
     sums = sweep.sums
     while True:
@@ -133,7 +163,9 @@ def settled(sweep: Sweep, log_base: float) -> tuple[Decimal, int | None]:
         distances = scan(inv_freq, sums.unrotated, 1, sweep.length, 0.0)
         near = np.abs(values(inv_freq, sums.unrotated, distances)) < 1e3 * sweep.error
         close = [int(distance) for distance in distances[near]]
-        roots = [(root, m) for m in close if (root := _root(sums, m, Decimal(log_base))) is not None]
+        roots = [
+            (root, m) for m in close if (root := _root(sums, m, Decimal(log_base))) is not None
+        ]
         if not roots:
             return Decimal(0), None
         exact, distance = max(roots)
@@ -143,7 +175,8 @@ def settled(sweep: Sweep, log_base: float) -> tuple[Decimal, int | None]:
         # the ln b up to which that distance is proven to violate: f + f' h + M h^2 / 2 < 0
         value, slope = map(float, sums.exact(falling, exact))
         curvature = float(sums.curvature(np.array([falling]), float(exact))[0])
-        begin, log_base = log_base, float(exact) + (math.sqrt(slope**2 - 2 * curvature * value) - slope) / curvature
+        begin = log_base
+        log_base = float(exact) + (math.sqrt(slope**2 - 2 * curvature * value) - slope) / curvature
         if sweep.proof is not None:
             sweep.proof.append((begin, log_base, falling))
 
@@ -168,11 +201,13 @@ def smallest_log_base(
     proof: Proof | None = None,
     tell: Tell = lambda log_base: None,
 ) -> tuple[Decimal, int | None]:
-    """ln b* of a length, b* its smallest base, and the distance whose sum is zero there; (0, None) where any base fits.
+    """ln b* of a length, b* its smallest base, and the distance whose sum is zero there; (0, None)
+    where any base fits.
 
-    sums: of the head. length: in tokens. reached: a shorter length and its b*, to start from, since b* does not fall
-    with the length. proof: a list to which (from, to, m) is appended for each interval of ln b that distance m rules
-    out. tell: called often with the ln b up to which all bases are ruled out.
+    sums: of the head. length: in tokens. reached: a shorter length and its b*, to start from, since
+    b* does not fall with the length. proof: a list to which (from, to, m) is appended for each
+    interval of ln b that distance m rules out. tell: called often with the ln b up to which all
+    bases are ruled out.
 
     Halves of the length are searched first: they rule out most bases with few distances.
     """
@@ -202,13 +237,16 @@ WIDTH = 0.01
 def tail(sums: Sums, length: int) -> float:
     """A ln b from which on no distance below `length` (in tokens) violates.
 
-    cos x >= g(x) = cos x up to pi and -1 beyond, which does not rise, so the sum of g at the largest distance is below
-    every sum there and for larger bases.
+    cos x >= g(x) = cos x up to pi and -1 beyond, which does not rise, so the sum of g at the
+    largest distance is below every sum there and for larger bases.
     """
 
     def holds(log_base: float) -> bool:
         angle = (length - 1) * sums.inv_freq(log_base)
-        return bool(sums.unrotated + np.where(angle < math.pi, np.cos(np.minimum(angle, math.pi)), -1).sum() >= 0)
+        return bool(
+            sums.unrotated + np.where(angle < math.pi, np.cos(np.minimum(angle, math.pi)), -1).sum()
+            >= 0
+        )
 
     low, high = 0.0, 1.0
     while not holds(high):
@@ -222,12 +260,14 @@ def tail(sums: Sums, length: int) -> float:
 class Walk:
     """A walk over intervals of ln b that looks for the first base at which a distance violates.
 
-    sums: of the head. length: distances below it are searched. direction: 1 towards larger bases, -1 towards smaller
-    ones. tell: called often with the ln b that has been reached.
+    sums: of the head. length: distances below it are searched. direction: 1 towards larger bases,
+    -1 towards smaller ones. tell: called often with the ln b that has been reached.
     """
 
     def __init__(self, sums: Sums, length: int, direction: int, tell: Tell | None = None) -> None:
-        self.sums, self.direction, self.tell = sums, direction, tell
+        self.sums = sums
+        self.direction = direction
+        self.tell = tell
         self.shorten(length)
         self.reach = 4.0
 
@@ -236,7 +276,9 @@ class Walk:
         self.length, self.error = length, float64_error(self.sums.rotary_dim // 2, length)
 
     def edge(self, begin: float, end: float) -> tuple[float, int | None]:
-        """The first ln b on the way from `begin` to `end` at which a distance violates, and that distance; or `end`."""
+        """The first ln b on the way from `begin` to `end` at which a distance violates, and that
+        distance; or `end`.
+        """
         at = begin
         while (end - at) * self.direction > 0:
             stop, distances, zeros = self.piece(at, end)
@@ -249,17 +291,20 @@ class Walk:
         return end, None
 
     def piece(self, begin: float, end: float, start: int = 1) -> tuple[float, Distances, Vector]:
-        """One interval from `begin` towards `end`: its other end, the distances that violate in it, and where.
+        """One interval from `begin` towards `end`: its other end, the distances that violate in it,
+        and where.
 
-        begin, end: ln b. start: the smallest distance to look at, in tokens. Returns the end as ln b, the distances as
-        int64 [n], and for each the first ln b of the walk at which it violates, float64 [n].
+        begin, end: ln b. start: the smallest distance to look at, in tokens. Returns the end as ln
+        b, the distances as int64 [n], and for each the first ln b of the walk at which it violates,
+        float64 [n].
         """
         edge = begin + self.direction * 0.1
         steepness = self.sums.steepness(min(begin, edge))
         size = min(self.reach / (self.length * steepness), 0.1, abs(end - begin))
         inv_freq = self.sums.inv_freq(begin)
         distances = scan(inv_freq, self.sums.unrotated, start, self.length, 0.0, steepness * size)
-        few, many = max(32, self.length // 600), max(128, self.length // 200)
+        few = max(32, self.length // 600)
+        many = max(128, self.length // 200)
         self.reach *= 1.3 if len(distances) <= few else 1 / 1.3 if len(distances) > many else 1
         stop = end if size == abs(end - begin) else begin + self.direction * size
         if not len(distances):
@@ -271,7 +316,9 @@ class Walk:
         return stop, distances[near][violating], zeros[violating]
 
     def _zeros(self, distances: Vector, curvature: Vector, begin: float, end: float) -> Vector:
-        """The ln b at which each sum turns negative, or one beyond `end`, by f(t + h) >= f + f' h - M h^2 / 2 > 0."""
+        """The ln b at which each sum turns negative, or one beyond `end`, by f(t + h) >= f + f' h -
+        M h^2 / 2 > 0.
+        """
         at = np.full(len(distances), begin)
         walking = np.arange(len(distances))
         while len(walking):
@@ -286,11 +333,14 @@ class Walk:
         return at
 
 
-def lower_bounds(sums: Sums, distances: Distances, log_base: float, size: float, curvature: Vector) -> Vector:
-    """f - |f'| h - M h^2 / 2 within 1e-3, float32 or float64 [n]: a lower bound on each sum within `size` of a ln b.
+def lower_bounds(
+    sums: Sums, distances: Distances, log_base: float, size: float, curvature: Vector
+) -> Vector:
+    """f - |f'| h - M h^2 / 2 within 1e-3, float32 or float64 [n]: a lower bound on each sum within
+    `size` of a ln b.
 
-    sums: of the head. distances: int64 [n]. log_base: the ln b. size: h, the width of the interval in ln b. curvature:
-    M, a bound on |f''| there, float64 [n].
+    sums: of the head. distances: int64 [n]. log_base: the ln b. size: h, the width of the interval
+    in ln b. curvature: M, a bound on |f''| there, float64 [n].
     """
     inv_freq = sums.inv_freq(log_base)
     angle = phases(distances, inv_freq)
@@ -300,7 +350,9 @@ def lower_bounds(sums: Sums, distances: Distances, log_base: float, size: float,
 
 
 def interval_end(sums: Sums, length: int, log_base: float) -> float:
-    """The ln b at which the interval that begins at `log_base` ends; infinite where it does not end."""
+    """The ln b at which the interval that begins at `log_base` ends; infinite where it does not
+    end.
+    """
     last = tail(sums, length)
     end, distance = Walk(sums, length, 1).edge(log_base, max(last, log_base))
     return math.inf if distance is None else end
@@ -309,21 +361,25 @@ def interval_end(sums: Sums, length: int, log_base: float) -> float:
 def last_violating(sums: Sums, length: int, tell: Tell | None = None) -> tuple[float, int | None]:
     """The largest ln b at which some distance below `length` violates, and that distance.
 
-    length: in tokens; beyond 2^18 this takes minutes, since every larger base is proven. tell: called often with the
-    ln b down to which no distance violates.
+    length: in tokens; beyond 2^18 this takes minutes, since every larger base is proven. tell:
+    called often with the ln b down to which no distance violates.
     """
     return Walk(sums, length, -1, tell).edge(tail(sums, length), 0.0)
 
 
 def wide_intervals(sums: Sums, length: int, start: float) -> Iterator[tuple[float, float]]:
-    """Intervals that are at least 1 % wide, as (begin, end) in ln b, in rising order; the last has no end.
+    """Intervals that are at least 1 % wide, as (begin, end) in ln b, in rising order; the last has
+    no end.
 
-    sums: of the head. length: in tokens. start: ln b* of the length, or another lower bound. An interval of that width
-    holds a point of any grid half as wide, so only such points are tried.
+    sums: of the head. length: in tokens. start: ln b* of the length, or another lower bound. An
+    interval of that width holds a point of any grid half as wide, so only such points are tried.
     """
     reach = math.log1p(WIDTH)
-    sweep, right, left = Sweep(sums, length), Walk(sums, length, 1), Walk(sums, length, -1)
-    last, at = tail(sums, length), start
+    sweep = Sweep(sums, length)
+    right = Walk(sums, length, 1)
+    left = Walk(sums, length, -1)
+    last = tail(sums, length)
+    at = start
     while True:
         if at > last or not len(sweep.witnesses(at)):
             low, _ = left.edge(at, max(0.0, start, at - reach))

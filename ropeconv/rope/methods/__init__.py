@@ -1,1 +1,3 @@
-"""The methods of context extension: one class each, in `method.REGISTRY` by the name of its flag."""
+"""The methods of context extension: one class each, in `method.REGISTRY` by the name of its
+flag.
+"""

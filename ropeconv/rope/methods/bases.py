@@ -15,11 +15,15 @@ from ..spec import RopeSpec
 from .method import LengthMethod, Method, param, positive, register
 
 QUICK = 1 << 28
-"""Distances times dimensions up to which the bound of a base is checked by default: a second or two."""
+"""Distances times dimensions up to which the bound of a base is checked by default: a second or
+two.
+"""
 
 
 def plain_schedule(spec: RopeSpec, theta: float, context: int) -> Schedule:
-    """The schedule of a plain base: theta^(-2i/r), attention factor 1. context: tokens to declare."""
+    """The schedule of a plain base: theta^(-2i/r), attention factor 1. context: tokens to
+    declare.
+    """
     form = Plain(theta)
     return Schedule(form.inv_freq(spec.rotary_dim), 1.0, context, spec.original_context, form)
 
@@ -27,7 +31,9 @@ def plain_schedule(spec: RopeSpec, theta: float, context: int) -> Schedule:
 @register
 @dataclass(frozen=True)
 class Theta(Method):
-    """inv_freq_i = B^(-2i/r). The declared context does not change, unless `--context` gives another."""
+    """inv_freq_i = B^(-2i/r). The declared context does not change, unless `--context` gives
+    another.
+    """
 
     name = "theta"
     order = 10
@@ -50,7 +56,9 @@ class Theta(Method):
 @register
 @dataclass(frozen=True)
 class ThetaFor(LengthMethod):
-    """theta' = floor(theta^(ln(L'/2pi) / ln(L/2pi))) for a target length L', as in published Gradient checkpoints."""
+    """theta' = floor(theta^(ln(L'/2pi) / ln(L/2pi))) for a target length L', as in published
+    Gradient checkpoints.
+    """
 
     name = "theta-for"
     order = 20
@@ -59,13 +67,19 @@ class ThetaFor(LengthMethod):
     finetuning_note = "needs training at the new length (Liu et al. 2024; Gradient 2024)"
     names_base = True
     departures = (
-        "The critical dimension of Llama 3 is printed as 72; it is 70 = 2 ceil(34.98): pair 34 has a period of "
-        "6,695 tokens, pair 35 one of 8,219, which is above 8,192.",
-        "Every base follows from the first model in one step and is rounded down, as the published checkpoints "
-        "have it (283,461,213 for 256k tokens, 3,580,165,449 for 1M); from the base of the 256k model it would be "
-        "3,580,165,442 for 1M.",
-        "The bases 15.3M and 207.1M that Gradient's model card gives for 64k and 256k tokens are those of dynamic "
-        "NTK with factor 4, from stage to stage, and not of this law.",
+        (
+            "The critical dimension of Llama 3 is printed as 72; it is 70 = 2 ceil(34.98): pair 34"
+            " has a period of 6,695 tokens, pair 35 one of 8,219, which is above 8,192."
+        ),
+        (
+            "Every base follows from the first model in one step and is rounded down, as the"
+            " published checkpoints have it (283,461,213 for 256k tokens, 3,580,165,449 for 1M);"
+            " from the base of the 256k model it would be 3,580,165,442 for 1M."
+        ),
+        (
+            "The bases 15.3M and 207.1M that Gradient's model card gives for 64k and 256k tokens"
+            " are those of dynamic NTK with factor 4, from stage to stage, and not of this law."
+        ),
     )
 
     def relative(self, declared: int, original: int) -> Method:
@@ -73,7 +87,9 @@ class ThetaFor(LengthMethod):
 
     def schedule(self, spec: RopeSpec) -> Schedule:
         if spec.original_context <= 2 * math.pi:
-            raise RecipeError("--theta-for needs a trained context above 6 tokens; pass --original-context")
+            raise RecipeError(
+                "--theta-for needs a trained context above 6 tokens; pass --original-context"
+            )
         theta = math.floor(theta_for_length(spec.rope_theta, spec.original_context, self.target))
         return plain_schedule(spec, float(theta), self.target)
 
@@ -83,41 +99,68 @@ class ThetaFor(LengthMethod):
 class ThetaBound(LengthMethod):
     """A base with sum_i cos(m theta_i) >= 0 for every distance m below the target length.
 
-    The smallest such base opens an interval that may be a millionth wide, which float32 does not survive; this is the
-    geometric middle of the first 1 % of the first interval at least that wide, checked on the float32 frequencies.
+    The smallest such base opens an interval that may be a millionth wide, which float32 does not
+    survive; this is the geometric middle of the first 1 % of the first interval at least that wide,
+    checked on the float32 frequencies.
     """
 
     name = "theta-bound"
     order = 30
     summary = "a base above the bound that keeps near tokens preferred"
-    paper = "Men et al. 2024, https://arxiv.org/abs/2405.14591; Su 2024, https://kexue.fm/archives/10122"
+    paper = (
+        "Men et al. 2024, https://arxiv.org/abs/2405.14591; Su 2024,"
+        " https://kexue.fm/archives/10122"
+    )
     finetuning_note = "says which base training at the new length needs (Men et al. 2024)"
     departures = (
-        "The smallest base is taken over bases above 1; among all positive ones there is none, since ever smaller "
-        "ones below 1, with frequencies above 1, keep every sum positive too.",
-        "Men et al. print bases for 2k, 16k, 128k, 256k, 512k and 1M tokens that are 9 % to 680 % above the "
-        "smallest: 1.6e4 for 2k, where 11,587 will do, and 5.1e8 for 1M, where 65,374,956 will do. The row of Su "
-        "2024 is the smallest base, rounded to two digits, which may be below it.",
-        "1k is 1,024 tokens, as in both published rows: the smallest base for 1,024 tokens is 4,293.4, for 1,000 "
-        "it is 4,206.0.",
-        "For ever wider heads the smallest base tends to L / x0 = 1.62 L with Ci(x0) = 0, x0 = 0.6165; it is "
-        "printed as 2 L.",
+        (
+            "The smallest base is taken over bases above 1; among all positive ones there is none,"
+            " since ever smaller ones below 1, with frequencies above 1, keep every sum positive"
+            " too."
+        ),
+        (
+            "Men et al. print bases for 2k, 16k, 128k, 256k, 512k and 1M tokens that are 9 % to 680"
+            " % above the smallest: 1.6e4 for 2k, where 11,587 will do, and 5.1e8 for 1M, where"
+            " 65,374,956 will do. The row of Su 2024 is the smallest base, rounded to two digits,"
+            " which may be below it."
+        ),
+        (
+            "1k is 1,024 tokens, as in both published rows: the smallest base for 1,024 tokens is"
+            " 4,293.4, for 1,000 it is 4,206.0."
+        ),
+        (
+            "For ever wider heads the smallest base tends to L / x0 = 1.62 L with Ci(x0) = 0, x0 ="
+            " 0.6165; it is printed as 2 L."
+        ),
     )
 
     @classmethod
     def reaching(cls, spec: RopeSpec, context: int) -> Method | None:
         """The method for `context` tokens.
 
-        Raises RecipeError where the model's own base keeps the bound already, and where the search takes minutes.
+        Raises RecipeError where the model's own base keeps the bound already, and where the search
+        takes minutes.
         """
         if context * spec.rotary_dim > QUICK:
-            raise RecipeError(f"finding a base takes minutes at {context} tokens; run it with --theta-bound {context}")
-        if first_violation(base_inv_freq(spec.rope_theta, spec.rotary_dim), spec.unrotated, context) is None:
             raise RecipeError(
-                f"--theta-bound: theta {spec.rope_theta:.12g} keeps the bound up to {context} tokens already"
+                f"finding a base takes minutes at {context} tokens; run it with --theta-bound"
+                f" {context}"
+            )
+        if (
+            first_violation(
+                base_inv_freq(spec.rope_theta, spec.rotary_dim), spec.unrotated, context
+            )
+            is None
+        ):
+            raise RecipeError(
+                f"--theta-bound: theta {spec.rope_theta:.12g} keeps the bound up to {context}"
+                " tokens already"
             )
         if not is_quick(context, spec.rotary_dim, spec.head_dim):
-            raise RecipeError(f"finding a base takes minutes at {context} tokens; run it with --theta-bound {context}")
+            raise RecipeError(
+                f"finding a base takes minutes at {context} tokens; run it with --theta-bound"
+                f" {context}"
+            )
         return cls(context)
 
     @property
@@ -128,18 +171,23 @@ class ThetaBound(LengthMethod):
     def schedule(self, spec: RopeSpec) -> Schedule:
         if spec.unrotated >= spec.rotary_dim / 2:
             raise RecipeError(
-                f"--theta-bound: of {spec.head_dim} dimensions {spec.rotary_dim} rotate, so every base will do; "
-                "choose one with --theta"
+                f"--theta-bound: of {spec.head_dim} dimensions {spec.rotary_dim} rotate, so every"
+                " base will do; choose one with --theta"
             )
         theta = _surviving_base(self.target, spec.rotary_dim, spec.head_dim, spec.unrotated)
         if theta is None:
-            raise RecipeError(f"no base keeps the bound for {self.target} tokens in float32; choose one with --theta")
+            raise RecipeError(
+                f"no base keeps the bound for {self.target} tokens in float32; choose one with"
+                " --theta"
+            )
         return plain_schedule(spec, theta, self.target)
 
 
 @cache
 def _surviving_base(target: int, rotary_dim: int, head_dim: int, unrotated: float) -> float | None:
-    """The middle of the first wide interval that keeps the bound in float32 too, rounded down; None where none does."""
+    """The middle of the first wide interval that keeps the bound in float32 too, rounded down; None
+    where none does.
+    """
     for number in range(100):
         low, high = wide_base(target, rotary_dim, head_dim, number)
         if math.isinf(low):

@@ -37,20 +37,29 @@ class Linear(ScaledMethod):
         return InterpolatedForm(spec.rope_theta, factor)
 
     def widened(self, form: Form, factor: float) -> Method | None:
-        return replace(self, factor=form.factor * factor) if isinstance(form, InterpolatedForm) else None
+        return (
+            replace(self, factor=form.factor * factor)
+            if isinstance(form, InterpolatedForm)
+            else None
+        )
 
 
 @register
 @dataclass(frozen=True)
 class Ntk(ScaledMethod):
-    """inv_freq_i = (theta s^(r/(r-2)))^(-2i/r): another base, with which the slowest pair is divided by exactly s."""
+    """inv_freq_i = (theta s^(r/(r-2)))^(-2i/r): another base, with which the slowest pair is
+    divided by exactly s.
+    """
 
     name = "ntk"
     order = 50
     summary = "NTK-aware scaling, through the base"
     paper = "bloc97 2023, https://www.reddit.com/r/LocalLLaMA/comments/14lz7j5"
     max_untuned_factor = 4.0
-    finetuning_note = "made for use without fine-tuning; perplexity rises before the factor is reached (bloc97 2023)"
+    finetuning_note = (
+        "made for use without fine-tuning; perplexity rises before the factor is reached (bloc97"
+        " 2023)"
+    )
 
     def form(self, spec: RopeSpec, factor: float) -> Form:
         return Plain(ntk_theta(spec.rope_theta, factor, spec.rotary_dim))
@@ -59,7 +68,9 @@ class Ntk(ScaledMethod):
 @register
 @dataclass(frozen=True)
 class NtkOld(ScaledMethod):
-    """inv_freq_i = (theta s)^(-2i/r): the base times s, so that the slowest pair is divided by s^(1 - 2/r)."""
+    """inv_freq_i = (theta s)^(-2i/r): the base times s, so that the slowest pair is divided by s^(1
+    - 2/r).
+    """
 
     name = "ntk-old"
     order = 60
@@ -68,8 +79,11 @@ class NtkOld(ScaledMethod):
     max_untuned_factor = 4.0
     finetuning_note = "made for use without fine-tuning (Su 2023)"
     departures = (
-        "A ratio s^(2/r) from pair to pair gives the base theta s, and not the NTK-aware base theta s^(r/(r-2)), "
-        "which at r = 128 is 1.1 % larger for s = 2 and 5.7 % larger for s = 32.",
+        (
+            "A ratio s^(2/r) from pair to pair gives the base theta s, and not the NTK-aware base"
+            " theta s^(r/(r-2)), which at r = 128 is 1.1 % larger for s = 2 and 5.7 % larger for s"
+            " = 32."
+        ),
     )
 
     def form(self, spec: RopeSpec, factor: float) -> Form:
@@ -79,7 +93,9 @@ class NtkOld(ScaledMethod):
 @register
 @dataclass(frozen=True)
 class NtkFixed(ScaledMethod):
-    """inv_freq_i = (theta s)^(-2i/r) / s^(2/r): NTK-old with every frequency divided by s^(2/r), the fastest too."""
+    """inv_freq_i = (theta s)^(-2i/r) / s^(2/r): NTK-old with every frequency divided by s^(2/r),
+    the fastest too.
+    """
 
     name = "ntk-fixed"
     order = 70
@@ -105,15 +121,23 @@ class NtkMixed(ScaledMethod):
     summary = "NTK-RoPE-mixed: a mixture of bases"
     paper = "Su 2023, https://kexue.fm/archives/9706"
     max_untuned_factor = 4.0
-    finetuning_note = "the best NTK form without fine-tuning (Su 2023); above 4 times, YaRN loses less"
+    finetuning_note = (
+        "the best NTK form without fine-tuning (Su 2023); above 4 times, YaRN loses less"
+    )
     departures = (
-        "With exponent 0 the first ratio of neighbouring pairs is s and all others are 1, so that every pair is "
-        "divided by s; the text says that all of them are 1.",
-        "Exponents go from 0 to 1; below 0, which the text allows, the first pair is divided by more than s and "
-        "slower ones by less than their neighbour.",
+        (
+            "With exponent 0 the first ratio of neighbouring pairs is s and all others are 1, so"
+            " that every pair is divided by s; the text says that all of them are 1."
+        ),
+        (
+            "Exponents go from 0 to 1; below 0, which the text allows, the first pair is divided by"
+            " more than s and slower ones by less than their neighbour."
+        ),
         "The default exponent is that of the text, 0.625; the code published with it has 0.75.",
     )
-    mixed_exponent: float = param(share, "exponent e of the mixture, 0 (linear) to 1 (NTK-fixed)", 0.625)
+    mixed_exponent: float = param(
+        share, "exponent e of the mixture, 0 (linear) to 1 (NTK-fixed)", 0.625
+    )
 
     def schedule(self, spec: RopeSpec) -> Schedule:
         if self.mixed_exponent == 0:
@@ -124,7 +148,8 @@ class NtkMixed(ScaledMethod):
         factor = self.factor_over(spec.original_context)
         slope = math.log(factor) / (spec.rotary_dim / 2) ** self.mixed_exponent
         return Schedule(
-            inv_freq=base_inv_freq(spec.rope_theta, spec.rotary_dim) / np.exp(slope * pair**self.mixed_exponent),
+            inv_freq=base_inv_freq(spec.rope_theta, spec.rotary_dim)
+            / np.exp(slope * pair**self.mixed_exponent),
             attention_factor=1.0,
             context=round(spec.original_context * factor),
             original_context=spec.original_context,
@@ -134,14 +159,17 @@ class NtkMixed(ScaledMethod):
 @register
 @dataclass(frozen=True)
 class YarnMethod(ScaledMethod):
-    """NTK-by-parts with a ramp over pair indices, and the attention factor sqrt(1/t) = 0.1 ln s + 1.
+    """NTK-by-parts with a ramp over pair indices, and the attention factor sqrt(1/t) = 0.1 ln s +
+    1.
 
-    dim(beta) = r ln(L / (2 pi beta)) / (2 ln theta) is the pair that rotates beta times within the trained context L.
-    Pairs below dim(beta_fast) keep their frequency, those above dim(beta_slow) are divided by s, with a linear ramp
-    between: inv_freq_i = theta_i (1 - ramp_i) + theta_i / s * ramp_i.
+    dim(beta) = r ln(L / (2 pi beta)) / (2 ln theta) is the pair that rotates beta times within the
+    trained context L. Pairs below dim(beta_fast) keep their frequency, those above dim(beta_slow)
+    are divided by s, with a linear ramp between: inv_freq_i = theta_i (1 - ramp_i) + theta_i / s *
+    ramp_i.
 
     With `mscale` and `mscale_all_dim` (DeepSeek) the attention factor is
-    (0.1 mscale ln s + 1) / (0.1 mscale_all_dim ln s + 1), and the softmax scale (0.1 mscale_all_dim ln s + 1)^2.
+    (0.1 mscale ln s + 1) / (0.1 mscale_all_dim ln s + 1), and the softmax scale (0.1 mscale_all_dim
+    ln s + 1)^2.
     """
 
     name = "yarn"
@@ -150,25 +178,39 @@ class YarnMethod(ScaledMethod):
     paper = "Peng et al. 2023, https://arxiv.org/abs/2309.00071"
     max_untuned_factor = 4.0
     finetuning_note = (
-        "made for 400 steps of fine-tuning (Peng et al. 2023); Qwen 2.5 and 3 are run at 4 times without any"
+        "made for 400 steps of fine-tuning (Peng et al. 2023); Qwen 2.5 and 3 are run at 4 times"
+        " without any"
     )
     departures = (
-        "The paper's ramp is linear in L / wavelength, the ramp of its code is linear in the pair index, and "
-        "every runtime computes the code's. With theta 10000, L = 4096 and r = 128 the frequencies of the code "
-        "are higher by up to 31 % at s = 2, 73 % at 4, 130 % at 8, 204 % at 16 and 296 % at 32, and at pair 21 "
-        "lower by up to 3 %; `--by-parts` is the paper's.",
-        "The code rounds the ends of the ramp outward, here from 20.94 and 45.03 to 20 and 46, which raises the "
-        "frequency of pair 45 by 26 % at s = 8 and 112 % at s = 32; `--no-truncate` leaves them.",
+        (
+            "The paper's ramp is linear in L / wavelength, the ramp of its code is linear in the"
+            " pair index, and every runtime computes the code's. With theta 10000, L = 4096 and r ="
+            " 128 the frequencies of the code are higher by up to 31 % at s = 2, 73 % at 4, 130 %"
+            " at 8, 204 % at 16 and 296 % at 32, and at pair 21 lower by up to 3 %; `--by-parts` is"
+            " the paper's."
+        ),
+        (
+            "The code rounds the ends of the ramp outward, here from 20.94 and 45.03 to 20 and 46,"
+            " which raises the frequency of pair 45 by 26 % at s = 8 and 112 % at s = 32;"
+            " `--no-truncate` leaves them."
+        ),
         "The code clamps the upper end at r - 1, though the last pair is r/2 - 1; so do runtimes.",
-        "sqrt(1/t) multiplies cos and sin, so that logits are multiplied by 1/t; for s <= 1 it is 1.",
+        (
+            "sqrt(1/t) multiplies cos and sin, so that logits are multiplied by 1/t; for s <= 1 it"
+            " is 1."
+        ),
     )
     ordered = ("beta_fast", "beta_slow")
 
-    beta_fast: float = param(positive, "rotations in the trained context above which a pair is unchanged", 32.0)
+    beta_fast: float = param(
+        positive, "rotations in the trained context above which a pair is unchanged", 32.0
+    )
     beta_slow: float = param(positive, "rotations below which a pair is divided by s", 1.0)
     truncate: bool = param(switch, "round the ramp's ends to whole pairs", True)
     mscale: float | None = param(number, "DeepSeek's numerator of the attention factor", None)
-    mscale_all_dim: float | None = param(number, "DeepSeek's denominator of the attention factor", None)
+    mscale_all_dim: float | None = param(
+        number, "DeepSeek's denominator of the attention factor", None
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -176,31 +218,44 @@ class YarnMethod(ScaledMethod):
             raise RecipeError("--yarn: mscale and mscale_all_dim go together; pass both or neither")
 
     def form(self, spec: RopeSpec, factor: float) -> Form:
-        return Yarn(spec.rope_theta, factor, spec.original_context, self.beta_fast, self.beta_slow, self.truncate)
+        return Yarn(
+            spec.rope_theta,
+            factor,
+            spec.original_context,
+            self.beta_fast,
+            self.beta_slow,
+            self.truncate,
+        )
 
     def schedule(self, spec: RopeSpec) -> Schedule:
         factor = self.factor_over(spec.original_context)
-        attention_factor, softmax_scale = temperature_attention_factor(factor), 1.0
+        attention_factor = temperature_attention_factor(factor)
+        softmax_scale = 1.0
         if self.mscale and self.mscale_all_dim:
             attention_factor = mscale_ratio(factor, self.mscale, self.mscale_all_dim)
             if spec.mla:
                 softmax_scale = temperature_attention_factor(factor, 0.1 * self.mscale_all_dim) ** 2
-        return replace(super().schedule(spec), attention_factor=attention_factor, softmax_scale=softmax_scale)
+        return replace(
+            super().schedule(spec), attention_factor=attention_factor, softmax_scale=softmax_scale
+        )
 
     def widened(self, form: Form, factor: float) -> Method | None:
         if not isinstance(form, Yarn):
             return None
-        settings = self.or_from(beta_fast=form.beta_fast, beta_slow=form.beta_slow, truncate=form.truncate)
+        settings = self.or_from(
+            beta_fast=form.beta_fast, beta_slow=form.beta_slow, truncate=form.truncate
+        )
         return replace(self, factor=form.factor * factor, **settings)
 
 
 @register
 @dataclass(frozen=True)
 class ByParts(ScaledMethod):
-    """NTK-by-parts as published: a ramp over L / wavelength, from `alpha` to `beta` rotations, attention factor 1.
+    """NTK-by-parts as published: a ramp over L / wavelength, from `alpha` to `beta` rotations,
+    attention factor 1.
 
-    The same function as Llama 3's with other numbers (`forms.Llama3`), and a different one from `--yarn`'s:
-    in the middle of the ramp the two differ by up to a factor of 4 at s = 32.
+    The same function as Llama 3's with other numbers (`forms.Llama3`), and a different one from
+    `--yarn`'s: in the middle of the ramp the two differ by up to a factor of 4 at s = 32.
     """
 
     name = "by-parts"
@@ -210,20 +265,30 @@ class ByParts(ScaledMethod):
     max_untuned_factor = 4.0
     finetuning_note = "better than NTK-aware with and without fine-tuning (Peng et al. 2023)"
     departures = (
-        "As published this is the function that Llama 3.1 has, with low_freq_factor = alpha and high_freq_factor "
-        "= beta, and not the one of YaRN's code.",
-        "The paper's r is L / wavelength, with the wavelengths 2 pi / theta_i of the unscaled base.",
+        (
+            "As published this is the function that Llama 3.1 has, with low_freq_factor = alpha and"
+            " high_freq_factor = beta, and not the one of YaRN's code."
+        ),
+        (
+            "The paper's r is L / wavelength, with the wavelengths 2 pi / theta_i of the unscaled"
+            " base."
+        ),
     )
     ordered = ("beta", "alpha")
 
-    alpha: float = param(positive, "rotations in the trained context below which a pair is divided by s", 1.0)
+    alpha: float = param(
+        positive, "rotations in the trained context below which a pair is divided by s", 1.0
+    )
     beta: float = param(positive, "rotations above which a pair is unchanged", 32.0)
 
     def form(self, spec: RopeSpec, factor: float) -> Form:
         return Llama3(spec.rope_theta, factor, spec.original_context, self.alpha, self.beta)
 
     def widened(self, form: Form, factor: float) -> Method | None:
-        if not isinstance(form, Llama3) or (form.low_freq_factor, form.high_freq_factor) != (self.alpha, self.beta):
+        if not isinstance(form, Llama3) or (form.low_freq_factor, form.high_freq_factor) != (
+            self.alpha,
+            self.beta,
+        ):
             return None
         return replace(self, factor=form.factor * factor)
 
@@ -231,7 +296,9 @@ class ByParts(ScaledMethod):
 @register
 @dataclass(frozen=True)
 class Llama3Method(ScaledMethod):
-    """Llama 3.1's scaling (`forms.Llama3`): low_freq_factor 1 and high_freq_factor 4 unless given."""
+    """Llama 3.1's scaling (`forms.Llama3`): low_freq_factor 1 and high_freq_factor 4 unless
+    given.
+    """
 
     name = "llama3"
     order = 110
@@ -240,14 +307,24 @@ class Llama3Method(ScaledMethod):
     finetuning_note = "part of Llama 3.1's training at the new length (Meta 2024)"
     ordered = ("high_freq_factor", "low_freq_factor")
 
-    low_freq_factor: float = param(positive, "rotations in the trained context below which a pair is divided by s", 1.0)
+    low_freq_factor: float = param(
+        positive, "rotations in the trained context below which a pair is divided by s", 1.0
+    )
     high_freq_factor: float = param(positive, "rotations above which a pair is unchanged", 4.0)
 
     def form(self, spec: RopeSpec, factor: float) -> Form:
-        return Llama3(spec.rope_theta, factor, spec.original_context, self.low_freq_factor, self.high_freq_factor)
+        return Llama3(
+            spec.rope_theta,
+            factor,
+            spec.original_context,
+            self.low_freq_factor,
+            self.high_freq_factor,
+        )
 
     def widened(self, form: Form, factor: float) -> Method | None:
         if not isinstance(form, Llama3):
             return None
-        settings = self.or_from(low_freq_factor=form.low_freq_factor, high_freq_factor=form.high_freq_factor)
+        settings = self.or_from(
+            low_freq_factor=form.low_freq_factor, high_freq_factor=form.high_freq_factor
+        )
         return replace(self, factor=form.factor * factor, **settings)

@@ -1,13 +1,15 @@
-"""Method, the base class of all methods: a frozen dataclass that turns a RopeSpec into a Schedule; and REGISTRY.
+"""Method, the base class of all methods: a frozen dataclass that turns a RopeSpec into a Schedule;
+and REGISTRY.
 
-The command line, recipe files and tables read `REGISTRY`. A method is one class: its first field is the value of its
-flag, and each other field is an option (`beta_fast` is `--beta-fast`).
+The command line, recipe files and tables read `REGISTRY`. A method is one class: its first field is
+the value of its flag, and each other field is an option (`beta_fast` is `--beta-fast`).
 
 Methods for models whose slowest pairs stand still by architecture (p-RoPE: Gemma 4, LFM 3).
 
-With a share p of the r/2 pairs that rotate, theta^(-2i/r) for i < p r/2 is (theta^p)^(-2i/(p r)): a rotary embedding of
-p r dimensions with the base theta^p. A method sees that one, so that its statement on the slowest pair holds for the
-slowest that rotates; a method that names a base names that of the whole head. The other pairs keep a frequency of 0.
+With a share p of the r/2 pairs that rotate, theta^(-2i/r) for i < p r/2 is (theta^p)^(-2i/(p r)): a
+rotary embedding of p r dimensions with the base theta^p. A method sees that one, so that its
+statement on the slowest pair holds for the slowest that rotates; a method that names a base names
+that of the whole head. The other pairs keep a frequency of 0.
 """
 
 from __future__ import annotations
@@ -61,14 +63,19 @@ def _finite(value: object) -> TypeGuard[float]:
 
 
 def check_of(is_good: Callable[[Any], object], requirement: str) -> Check:
-    """Return a check, which gives the requirement for a value that is not good, and None for a good one."""
+    """Return a check, which gives the requirement for a value that is not good, and None for a good
+    one.
+    """
     return lambda value: None if is_good(value) else requirement
 
 
 number = check_of(_finite, "must be a finite number")
-positive = check_of(lambda value: _finite(value) and value >= 1 / LARGEST, "must be a positive number, up to 1e30")
+positive = check_of(
+    lambda value: _finite(value) and value >= 1 / LARGEST, "must be a positive number, up to 1e30"
+)
 scale = check_of(
-    lambda value: _finite(value) and 1 <= value <= LARGEST_SCALE, "must be a number of at least 1, up to 1e6"
+    lambda value: _finite(value) and 1 <= value <= LARGEST_SCALE,
+    "must be a number of at least 1, up to 1e6",
 )
 
 
@@ -86,15 +93,23 @@ factor_or_length = check_of(
 share = check_of(lambda value: _finite(value) and 0 <= value <= 1, "must be a number from 0 to 1")
 switch = check_of(lambda value: isinstance(value, bool), "must be true or false")
 tokens = check_of(
-    lambda value: isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MOST_TOKENS,
+    lambda value: (
+        isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MOST_TOKENS
+    ),
     f"must be a token count, up to {MOST_TOKENS:,}",
 )
 positive_list = check_of(
-    lambda value: isinstance(value, tuple) and value and all(positive(entry) is None for entry in value),
+    lambda value: (
+        isinstance(value, tuple) and value and all(positive(entry) is None for entry in value)
+    ),
     "must be a list of positive numbers",
 )
 not_negative_list = check_of(
-    lambda value: isinstance(value, tuple) and value and all(entry == 0 or positive(entry) is None for entry in value),
+    lambda value: (
+        isinstance(value, tuple)
+        and value
+        and all(entry == 0 or positive(entry) is None for entry in value)
+    ),
     "must be a list of numbers that are finite and not negative",
 )
 
@@ -108,12 +123,13 @@ def param(check: Check, help: str, default: object = dataclasses.MISSING) -> Any
 class Method:
     """A way to extend the context. Raises RecipeError when a parameter fails its check.
 
-    name: the flag without its dashes. order: place in lists, lowest first. summary: a phrase for lists and `--help`.
-    paper: the source of the formula. value: the kind of value that follows the flag. max_untuned_factor: the largest
-    factor that is reported to work without fine-tuning, 1 where training is part of the method. finetuning_note: that
-    report, with its source. keeps_zeros: whether a frequency of 0 is meant, as in a given vector. names_base: whether
-    the method is about the base as configs have it. departures: sentences on what is taken otherwise than the paper
-    prints it, and why.
+    name: the flag without its dashes. order: place in lists, lowest first. summary: a phrase for
+    lists and `--help`. paper: the source of the formula. value: the kind of value that follows the
+    flag. max_untuned_factor: the largest factor that is reported to work without fine-tuning, 1
+    where training is part of the method. finetuning_note: that report, with its source.
+    keeps_zeros: whether a frequency of 0 is meant, as in a given vector. names_base: whether the
+    method is about the base as configs have it. departures: sentences on what is taken otherwise
+    than the paper prints it, and why.
     """
 
     name: ClassVar[str]
@@ -130,9 +146,13 @@ class Method:
     def __post_init__(self) -> None:
         for item in dataclasses.fields(self):
             value = getattr(self, item.name)
-            problem = None if value is None and item.default is None else item.metadata["check"](value)
+            problem = (
+                None if value is None and item.default is None else item.metadata["check"](value)
+            )
             if problem:
-                raise RecipeError(f"{self.flag()}: {item.name} {problem}, and {shown(value)} is not")
+                raise RecipeError(
+                    f"{self.flag()}: {item.name} {problem}, and {shown(value)} is not"
+                )
 
     @classmethod
     def flag(cls) -> str:
@@ -141,7 +161,9 @@ class Method:
 
     @classmethod
     def parse(cls, text: str | float) -> Any:
-        """Return the value of the flag, from its text. Raises RecipeError for a text that is not such a value."""
+        """Return the value of the flag, from its text. Raises RecipeError for a text that is not
+        such a value.
+        """
         if cls.value is Value.TOKENS:
             return parse_tokens(str(text))
         if cls.value is Value.FACTOR:
@@ -152,59 +174,76 @@ class Method:
             return float(text)
         except ValueError:
             raise RecipeError(
-                f"{cls.flag()} needs a number, and {text!r} is not one; write it like {cls.name}:1000000"
+                f"{cls.flag()} needs a number, and {text!r} is not one; write it like"
+                f" {cls.name}:1000000"
             ) from None
 
     @classmethod
     def reaching(cls, spec: RopeSpec, context: int) -> Method | None:
-        """The method with the parameter that reaches `context` tokens; None where no single number does."""
+        """The method with the parameter that reaches `context` tokens; None where no single number
+        does.
+        """
         name = dataclasses.fields(cls)[0].name
         known = {"factor": context / spec.original_context, "target": context}
         return cls(**{name: known[name]}) if name in known else None
 
     def schedule(self, spec: RopeSpec) -> Schedule:
-        """The schedule of this method for an unscaled checkpoint. Raises RecipeError where it does not fit."""
+        """The schedule of this method for an unscaled checkpoint. Raises RecipeError where it does
+        not fit.
+        """
         raise NotImplementedError
 
     @property
     def length(self) -> int | None:
-        """The context in tokens that the parameters name; None where it follows from a factor or from the model."""
+        """The context in tokens that the parameters name; None where it follows from a factor or
+        from the model.
+        """
         return None
 
     def factor_over(self, context: int, kind: str = "trained") -> float | None:
         """The scale factor s of the method; None for methods without one.
 
-        context: in tokens, over which a factor written as a length is taken. kind: the name of that context, for
-        messages. Raises RecipeError for a length within it.
+        context: in tokens, over which a factor written as a length is taken. kind: the name of that
+        context, for messages. Raises RecipeError for a length within it.
         """
         return None
 
     def longer(self, context: int, original: int) -> str:
-        """The flags with which this method reaches `context` tokens; empty where it takes them from `--context`."""
+        """The flags with which this method reaches `context` tokens; empty where it takes them from
+        `--context`.
+        """
         values = {Value.FACTOR: factor_text, Value.TOKENS: format_tokens}
         return f"{self.flag()} {values[self.value](context)}" if self.value in values else ""
 
     def relative(self, declared: int, original: int) -> Method:
-        """The method for `--on-top`, whose factor is over the declared context, with its lengths as it sees them.
+        """The method for `--on-top`, whose factor is over the declared context, with its lengths as
+        it sees them.
 
-        To a method that goes on top of a scaling, the declared context is the trained one; a length of T tokens is then
-        `T original / declared`. declared: context of the present model, and original: the one before its scaling, both
-        in tokens. Raises RecipeError for a length within the declared context.
+        To a method that goes on top of a scaling, the declared context is the trained one; a length
+        of T tokens is then `T original / declared`. declared: context of the present model, and
+        original: the one before its scaling, both in tokens. Raises RecipeError for a length within
+        the declared context.
         """
         return self
 
     def widened(self, form: Form, factor: float) -> Method | None:
-        """The method that gives `form` with `factor` times its own factor; None where `form` is not of this method.
+        """The method that gives `form` with `factor` times its own factor; None where `form` is not
+        of this method.
 
         Settings that are at their defaults are those of the form.
         """
         return None
 
     def or_from(self, **settings: Any) -> dict[str, Any]:
-        """Settings by name: the method's own where they are not at their defaults, else the given ones."""
+        """Settings by name: the method's own where they are not at their defaults, else the given
+        ones.
+        """
         defaults = {item.name: item.default for item in dataclasses.fields(self)}
         current = {name: getattr(self, name) for name in settings}
-        return {name: value if current[name] == defaults[name] else current[name] for name, value in settings.items()}
+        return {
+            name: value if current[name] == defaults[name] else current[name]
+            for name, value in settings.items()
+        }
 
     @property
     def command(self) -> str:
@@ -222,7 +261,9 @@ class Method:
 
     @property
     def slow_note(self) -> str:
-        """A sentence to print before `schedule` where that takes more than some seconds; else empty."""
+        """A sentence to print before `schedule` where that takes more than some seconds; else
+        empty.
+        """
         return ""
 
 
@@ -238,7 +279,9 @@ def register(cls: M) -> M:
     for kind in kinds.values():
         for item in dataclasses.fields(kind)[1:]:
             if item.name.replace("_", "-") in kinds:
-                raise RecipeError(f"{item.name} is a method and a setting of {kind.flag()}; rename one")
+                raise RecipeError(
+                    f"{item.name} is a method and a setting of {kind.flag()}; rename one"
+                )
     REGISTRY.add(cls.name, cls, cls.__module__, cls.order)
     return cls
 
@@ -259,16 +302,19 @@ class LengthMethod(Method):
 
 @dataclass(frozen=True)
 class ScaledMethod(Method):
-    """A method with a scale factor s: a number, or a length ("128k", 100000), of which s is length / trained.
+    """A method with a scale factor s: a number, or a length ("128k", 100000), of which s is length
+    / trained.
 
-    A length stays a length in recipes, so that a recipe reaches it for a model of another trained length too. ordered:
-    names of two settings of which the first must be above the second.
+    A length stays a length in recipes, so that a recipe reaches it for a model of another trained
+    length too. ordered: names of two settings of which the first must be above the second.
     """
 
     value = Value.FACTOR
     ordered: ClassVar[tuple[str, str] | None] = None
 
-    factor: Factor = param(factor_or_length, "scale factor s, or the length to reach, such as 128k or 100000")
+    factor: Factor = param(
+        factor_or_length, "scale factor s, or the length to reach, such as 128k or 100000"
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "factor", normal_factor(self.factor))
@@ -284,9 +330,12 @@ class ScaledMethod(Method):
         raise NotImplementedError
 
     def schedule(self, spec: RopeSpec) -> Schedule:
-        """The schedule of the formula, whose context is s times the trained one, with the attention factor 1."""
+        """The schedule of the formula, whose context is s times the trained one, with the attention
+        factor 1.
+        """
         factor = self.factor_over(spec.original_context)
-        form, context = self.form(spec, factor), round(spec.original_context * factor)
+        form = self.form(spec, factor)
+        context = round(spec.original_context * factor)
         return Schedule(form.inv_freq(spec.rotary_dim), 1.0, context, spec.original_context, form)
 
     @property
@@ -313,12 +362,16 @@ def schedule_of(method: Method, spec: RopeSpec) -> Schedule:
         return method.schedule(spec)
     power = 1.0 if method.names_base else spec.rotating_share
     form = Plain(spec.rope_theta**power)
-    schedule = method.schedule(replace(spec, form=form, rotary_dim=round(spec.rotary_dim * power), rotating_share=1.0))
+    schedule = method.schedule(
+        replace(spec, form=form, rotary_dim=round(spec.rotary_dim * power), rotating_share=1.0)
+    )
     inv_freq = _whole(schedule.inv_freq, spec)
     return replace(
         schedule,
         inv_freq=inv_freq,
-        short_inv_freq=None if schedule.short_inv_freq is None else _whole(schedule.short_inv_freq, spec),
+        short_inv_freq=(
+            None if schedule.short_inv_freq is None else _whole(schedule.short_inv_freq, spec)
+        ),
         form=_whole_form(schedule.form, power, spec) or recognise(inv_freq, spec.rope_theta),
     )
 
@@ -344,6 +397,9 @@ def _whole_form(form: Form | None, power: float, spec: RopeSpec) -> Form | None:
     if isinstance(form, LongRope):
         still = (NO_ROTATION,) * (spec.rotary_dim // 2 - spec.rotating_pairs)
         return replace(
-            form, theta=theta, short_factor=(*form.short_factor, *still), long_factor=(*form.long_factor, *still)
+            form,
+            theta=theta,
+            short_factor=(*form.short_factor, *still),
+            long_factor=(*form.long_factor, *still),
         )
     return None

@@ -8,7 +8,14 @@ from typing import Any
 import numpy as np
 
 from ..errors import RecipeError, counted, shown
-from ..forms import DynamicNtk, LongRope, Plain, base_inv_freq, critical_dimension, longrope_attention_factor
+from ..forms import (
+    DynamicNtk,
+    LongRope,
+    Plain,
+    base_inv_freq,
+    critical_dimension,
+    longrope_attention_factor,
+)
 from ..lengths import (
     BORDER,
     LARGEST_FACTOR,
@@ -22,16 +29,28 @@ from ..lengths import (
 from ..schedule import Schedule
 from ..spec import RopeSpec, recognise
 from .interpolation import ByParts, Linear, YarnMethod
-from .method import Method, Value, check_of, not_negative_list, param, positive_list, register, switch, tokens
+from .method import (
+    Method,
+    Value,
+    check_of,
+    not_negative_list,
+    param,
+    positive_list,
+    register,
+    switch,
+    tokens,
+)
 
 
 def need_length(flag: str, subject: str, values: tuple[float, ...], spec: RopeSpec) -> None:
-    """Raises RecipeError unless a list has one value per rotated pair. subject: the name of the list."""
+    """Raises RecipeError unless a list has one value per rotated pair. subject: the name of the
+    list.
+    """
     pairs = spec.rotary_dim // 2
     if len(values) != pairs:
         raise RecipeError(
-            f"{flag}: {subject} has {counted(len(values), 'number')} and this model rotates {counted(pairs, 'pair')}; "
-            f"give {pairs}"
+            f"{flag}: {subject} has {counted(len(values), 'number')} and this model rotates"
+            f" {counted(pairs, 'pair')}; give {pairs}"
         )
 
 
@@ -40,8 +59,9 @@ def need_length(flag: str, subject: str, values: tuple[float, ...], spec: RopeSp
 class LongRopeMethod(Method):
     """inv_freq_i = theta_i / long_factor_i; theta_i / short_factor_i within the trained context.
 
-    Attention factor sqrt(1 + ln s / ln L) with s = context / L. The file is JSON with `short_factor` and `long_factor`
-    (a single list serves as both); the context is given with `--context`.
+    Attention factor sqrt(1 + ln s / ln L) with s = context / L. The file is JSON with
+    `short_factor` and `long_factor` (a single list serves as both); the context is given with
+    `--context`.
     """
 
     name = "longrope"
@@ -52,29 +72,38 @@ class LongRopeMethod(Method):
     finetuning_note = "searched lists reach 8 times without fine-tuning (Ding et al. 2024)"
     value = Value.FILE
 
-    long_factor: tuple[float, ...] = param(positive_list, "divisor per pair beyond the trained context")
-    short_factor: tuple[float, ...] | None = param(positive_list, "divisor per pair inside it", None)
+    long_factor: tuple[float, ...] = param(
+        positive_list, "divisor per pair beyond the trained context"
+    )
+    short_factor: tuple[float, ...] | None = param(
+        positive_list, "divisor per pair inside it", None
+    )
 
     def schedule(self, spec: RopeSpec) -> Schedule:
         short = self.long_factor if self.short_factor is None else self.short_factor
         need_length("--longrope", "long_factor", self.long_factor, spec)
         need_length("--longrope", "short_factor", short, spec)
         form = LongRope(spec.rope_theta, short, self.long_factor, spec.original_context)
-        attention_factor = longrope_attention_factor(spec.context / spec.original_context, spec.original_context)
+        attention_factor = longrope_attention_factor(
+            spec.context / spec.original_context, spec.original_context
+        )
         return Schedule(
             inv_freq=form.inv_freq(spec.rotary_dim),
             attention_factor=attention_factor,
             context=spec.context,
             original_context=spec.original_context,
             form=form,
-            short_inv_freq=form.short_inv_freq(spec.rotary_dim) if short != self.long_factor else None,
+            short_inv_freq=(
+                form.short_inv_freq(spec.rotary_dim) if short != self.long_factor else None
+            ),
         )
 
 
 @register
 @dataclass(frozen=True)
 class Piecewise(Method):
-    """S@I: pairs from I on are divided by s, those before I take the base theta s^(r/(2I)), so the two meet at I.
+    """S@I: pairs from I on are divided by s, those before I take the base theta s^(r/(2I)), so the
+    two meet at I.
 
     S is a factor, or the length to reach: 8@44, 128k@44.
 
@@ -85,15 +114,20 @@ class Piecewise(Method):
     order = 130
     summary = "two bases that meet at a pair"
     paper = "Men et al. 2024, table 4, https://arxiv.org/abs/2405.14591"
-    finetuning_note = "a counter-example: every angle is a trained one, and retrieval is lost (Men et al. 2024)"
+    finetuning_note = (
+        "a counter-example: every angle is a trained one, and retrieval is lost (Men et al. 2024)"
+    )
     departures = (
-        "The header of table 4 says that distances with B(m) >= 0 are counted; 97 and 2,554 are the numbers of "
-        "distances below 15k and 30k tokens with B(m) < 0 (k = 1,024).",
+        (
+            "The header of table 4 says that distances with B(m) >= 0 are counted; 97 and 2,554 are"
+            " the numbers of distances below 15k and 30k tokens with B(m) < 0 (k = 1,024)."
+        ),
     )
     value = Value.TEXT
 
     spec: str = param(
-        check_of(lambda value: isinstance(value, str), "must be written S@I"), "factor (or length) and pair, as in 8@44"
+        check_of(lambda value: isinstance(value, str), "must be written S@I"),
+        "factor (or length) and pair, as in 8@44",
     )
 
     def __post_init__(self) -> None:
@@ -102,7 +136,9 @@ class Piecewise(Method):
 
     @classmethod
     def reaching(cls, spec: RopeSpec, context: int) -> Method | None:
-        """The method with its split at the first pair that completes no period in the trained context."""
+        """The method with its split at the first pair that completes no period in the trained
+        context.
+        """
         split = critical_dimension(spec.rope_theta, spec.original_context, spec.rotary_dim) // 2
         if not 0 < split < spec.rotary_dim // 2:
             return None
@@ -111,13 +147,15 @@ class Piecewise(Method):
         return cls(f"{reached}@{split}")
 
     def parts(self) -> tuple[Factor, int]:
-        """The factor (or length) S and the pair I where the bases meet. Raises RecipeError for another spelling."""
+        """The factor (or length) S and the pair I where the bases meet. Raises RecipeError for
+        another spelling.
+        """
         match = re.fullmatch(r"(\d{1,10}(?:\.\d{1,20})?|\d{1,10}[kKmM])@(\d{1,6})", self.spec)
         factor = parse_factor(match[1], self.flag()) if match else 0.0
         if not match or (isinstance(factor, float) and factor < 1) or int(match[2]) < 1:
             raise RecipeError(
-                f"--piecewise takes FACTOR@PAIR as in 8@44 (factor at least 1, or a length as in 128k@44), and "
-                f"{shown(self.spec)} is not"
+                "--piecewise takes FACTOR@PAIR as in 8@44 (factor at least 1, or a length as in"
+                f" 128k@44), and {shown(self.spec)} is not"
             )
         return factor, int(match[2])
 
@@ -136,7 +174,9 @@ class Piecewise(Method):
         factor, split = self.parts()
         over_declared = factor_over(factor, declared, self.flag(), "declared")
         if over_declared > LARGEST_FACTOR:
-            raise RecipeError(f"{self.flag()}: a factor is at most {LARGEST_FACTOR:,}; give a shorter length")
+            raise RecipeError(
+                f"{self.flag()}: a factor is at most {LARGEST_FACTOR:,}; give a shorter length"
+            )
         return Piecewise(f"{over_declared:.12g}@{split}")
 
     @property
@@ -149,9 +189,12 @@ class Piecewise(Method):
         pairs = spec.rotary_dim // 2
         if split >= pairs:
             raise RecipeError(
-                f"--piecewise: pair {split} is outside the {pairs} rotated pairs; choose 1 to {pairs - 1}"
+                f"--piecewise: pair {split} is outside the {pairs} rotated pairs; choose 1 to"
+                f" {pairs - 1}"
             )
-        fast = base_inv_freq(spec.rope_theta * factor ** (spec.rotary_dim / (2 * split)), spec.rotary_dim)
+        fast = base_inv_freq(
+            spec.rope_theta * factor ** (spec.rotary_dim / (2 * split)), spec.rotary_dim
+        )
         slow = base_inv_freq(spec.rope_theta, spec.rotary_dim) / factor
         inv_freq = np.where(np.arange(pairs) < split, fast, slow)
         return Schedule(inv_freq, 1.0, round(spec.original_context * factor), spec.original_context)
@@ -160,7 +203,8 @@ class Piecewise(Method):
 @register
 @dataclass(frozen=True)
 class InvFreq(Method):
-    """Any frequency vector: one frequency per rotated pair, in radians per token, 0 for pairs that do not rotate.
+    """Any frequency vector: one frequency per rotated pair, in radians per token, 0 for pairs that
+    do not rotate.
 
     Zeros behind theta^(-2i/r) are p-RoPE, only zeros are DroPE; `Proportional` has the papers.
     """
@@ -173,7 +217,8 @@ class InvFreq(Method):
     keeps_zeros = True
 
     inv_freq: tuple[float, ...] = param(
-        not_negative_list, "one frequency per pair, in radians per token, 0 for pairs that do not rotate"
+        not_negative_list,
+        "one frequency per pair, in radians per token, 0 for pairs that do not rotate",
     )
 
     def schedule(self, spec: RopeSpec) -> Schedule:
@@ -184,14 +229,17 @@ class InvFreq(Method):
 
 
 def from_file(method: type[Method], data: dict[str, Any]) -> Method:
-    """A method from the lists of a file, by name. Raises RecipeError where the list that it needs is not there."""
+    """A method from the lists of a file, by name. Raises RecipeError where the list that it needs
+    is not there.
+    """
     names = {"longrope": ("long_factor", "short_factor"), "inv-freq": ("inv_freq",)}[method.name]
     known = {name: tuple(data[name]) for name in names if name in data}
     if method.name == "longrope" and "long_factor" not in known and "short_factor" in known:
         known["long_factor"] = known["short_factor"]
     if names[0] not in known:
         raise RecipeError(
-            f"{method.flag()}: the file holds no {shown(names[0])} list; it has {', '.join(data) or 'nothing'}"
+            f"{method.flag()}: the file holds no {shown(names[0])} list; it has"
+            f" {', '.join(data) or 'nothing'}"
         )
     return method(**known)
 
@@ -210,30 +258,40 @@ class Dynamic(Method):
     summary = "a dynamic method, materialised at the length --at"
     paper = "emozilla 2023; Peng et al. 2023, https://arxiv.org/abs/2309.00071"
     departures = (
-        "Peng et al. put s = n / L into the formula of a method; transformers' dynamic NTK puts S n / L - (S - 1) "
-        "into that of NTK, which is 3 and not 2 at n = 2 L with S = 2. `ntk` here is that of transformers.",
+        (
+            "Peng et al. put s = n / L into the formula of a method; transformers' dynamic NTK puts"
+            " S n / L - (S - 1) into that of NTK, which is 3 and not 2 at n = 2 L with S = 2. `ntk`"
+            " here is that of transformers."
+        ),
     )
     value = Value.TEXT
 
     kind: str = param(
-        check_of(lambda value: isinstance(value, str), "must be written METHOD:S"), "METHOD:S, as in ntk:2"
+        check_of(lambda value: isinstance(value, str), "must be written METHOD:S"),
+        "METHOD:S, as in ntk:2",
     )
-    at: int | None = param(tokens, "the length at which a dynamic method is frozen, in tokens", None)
+    at: int | None = param(
+        tokens, "the length at which a dynamic method is frozen, in tokens", None
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.parts()
 
     def parts(self) -> tuple[str, float]:
-        """The name of the inner method and its factor S. Raises RecipeError for another spelling than METHOD:S."""
+        """The name of the inner method and its factor S. Raises RecipeError for another spelling
+        than METHOD:S.
+        """
         match = re.fullmatch(r"(linear|ntk|by-parts|yarn):(\d{1,6}(?:\.\d{1,20})?)", self.kind)
         if not match or float(match[2]) < 1:
             raise RecipeError(
-                "--dynamic takes METHOD:S with METHOD one of linear, ntk, by-parts, yarn and S >= 1, not "
-                f"{shown(self.kind)}"
+                "--dynamic takes METHOD:S with METHOD one of linear, ntk, by-parts, yarn and S >="
+                f" 1, not {shown(self.kind)}"
             )
         if float(match[2]) > LARGEST_FACTOR:
-            raise RecipeError(f"--dynamic {self.kind}: {BORDER}; S is a factor, and the length goes into --at")
+            raise RecipeError(
+                f"--dynamic {self.kind}: {BORDER}; S is a factor, and the length goes into --at"
+            )
         return match[1], float(match[2])
 
     @property
@@ -251,29 +309,45 @@ class Dynamic(Method):
         return f"{self.flag()} {name}:{factor:.12g} --at {format_tokens(context)}"
 
     def relative(self, declared: int, original: int) -> Method:
-        return self if self.at is None else replace(self, at=max(1, round(self.at * original / declared)))
+        return (
+            self
+            if self.at is None
+            else replace(self, at=max(1, round(self.at * original / declared)))
+        )
 
     def schedule(self, spec: RopeSpec) -> Schedule:
         name, factor = self.parts()
         if self.at is None:
-            raise RecipeError("--dynamic changes with the sequence; say with --at TOKENS at which length to freeze it")
+            raise RecipeError(
+                "--dynamic changes with the sequence; say with --at TOKENS at which length to"
+                " freeze it"
+            )
         ratio = max(1.0, self.at / spec.original_context)
         if name == "ntk":
             growth = max(1.0, factor * ratio - (factor - 1))
             form = Plain(spec.rope_theta * growth ** (spec.rotary_dim / (spec.rotary_dim - 2)))
-            return Schedule(form.inv_freq(spec.rotary_dim), 1.0, self.at, spec.original_context, form)
+            return Schedule(
+                form.inv_freq(spec.rotary_dim), 1.0, self.at, spec.original_context, form
+            )
         if ratio > factor:
             reach = round(factor * spec.original_context)
-            raise RecipeError(f"--at {self.at} is beyond {factor:g} x {spec.original_context}; choose up to {reach}")
+            raise RecipeError(
+                f"--at {self.at} is beyond {factor:g} x {spec.original_context}; choose up to"
+                f" {reach}"
+            )
         inner = {"linear": Linear, "by-parts": ByParts, "yarn": YarnMethod}[name](ratio)
         frozen = inner.schedule(spec)
-        return Schedule(frozen.inv_freq, frozen.attention_factor, self.at, spec.original_context, frozen.form)
+        return Schedule(
+            frozen.inv_freq, frozen.attention_factor, self.at, spec.original_context, frozen.form
+        )
 
 
 @register
 @dataclass(frozen=True)
 class AsIs(Method):
-    """The schedule that the checkpoint has already, written so that the old and the new schema of configs agree."""
+    """The schedule that the checkpoint has already, written so that the old and the new schema of
+    configs agree.
+    """
 
     name = "as-is"
     order = 160
@@ -287,7 +361,7 @@ class AsIs(Method):
     def schedule(self, spec: RopeSpec) -> Schedule:
         if isinstance(spec.form, DynamicNtk):
             raise RecipeError(
-                "--as-is cannot keep dynamic scaling, which changes with the sequence; freeze it with "
-                f"--dynamic ntk:{spec.form.factor:.12g} --at TOKENS --replace"
+                "--as-is cannot keep dynamic scaling, which changes with the sequence; freeze it"
+                f" with --dynamic ntk:{spec.form.factor:.12g} --at TOKENS --replace"
             )
         return spec.current()

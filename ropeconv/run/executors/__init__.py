@@ -15,14 +15,19 @@ KNOWN = "a number of processes, ray, auto, ray://HOST:PORT, HOST:PORT"
 
 
 def executor_of(
-    name: str, table: ExecutorTable | None = None, at_once: int = 0, without_gpus: int = 1, folder: Path | None = None
+    name: str,
+    table: ExecutorTable | None = None,
+    at_once: int = 0,
+    without_gpus: int = 1,
+    folder: Path | None = None,
 ) -> Executor:
     """The executor of a name.
 
-    name: `local`, a number of processes, the address of a Ray cluster as in `RayCluster`, or `slurm`. table: settings
-    of a plan. at_once, without_gpus: of processes of this machine, as in `Local`. folder: of what Slurm's jobs leave;
-    None without Slurm, whose jobs keep no model from one item to the next. Raises UsageError for other names,
-    RopeconvError where a package is missing.
+    name: `local`, a number of processes, the address of a Ray cluster as in `RayCluster`, or
+    `slurm`. table: settings of a plan. at_once, without_gpus: of processes of this machine, as in
+    `Local`. folder: of what Slurm's jobs leave; None without Slurm, whose jobs keep no model from
+    one item to the next. Raises UsageError for other names, RopeconvError where a package is
+    missing.
     """
     table = table or ExecutorTable()
     if name == "local":

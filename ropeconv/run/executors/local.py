@@ -1,4 +1,6 @@
-"""Processes of this machine, one for each GPU, or as many as are asked for (https://pebble.readthedocs.io)."""
+"""Processes of this machine, one for each GPU, or as many as are asked for
+(https://pebble.readthedocs.io).
+"""
 
 import multiprocessing
 import os
@@ -17,7 +19,10 @@ from ...formats.files import scratch, try_lock
 from .executor import Executor, Factory, Failure, Pool, Results, call, lost
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-HANGS = "it did not end in its time and its process was killed; raise unit_timeout in [limits] if it needs more"
+HANGS = (
+    "it did not end in its time and its process was killed; raise unit_timeout in [limits] if it"
+    " needs more"
+)
 
 
 def gpus() -> list[str]:
@@ -31,8 +36,8 @@ def gpus() -> list[str]:
 def prepare(folder: str, devices: Sequence[str], threads: int) -> None:
     """Gives a new process a GPU of its own, and its share of the cores.
 
-    folder: of the locks, which the system takes back when a process ends. devices: that are shared out; none without
-    GPUs.
+    folder: of the locks, which the system takes back when a process ends. devices: that are shared
+    out; none without GPUs.
     """
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
@@ -45,7 +50,9 @@ def prepare(folder: str, devices: Sequence[str], threads: int) -> None:
 
 
 class Local(Executor):
-    """Processes of this machine. at_once: how many; 0 for one per GPU, or `without_gpus` where there is none."""
+    """Processes of this machine. at_once: how many; 0 for one per GPU, or `without_gpus` where
+    there is none.
+    """
 
     def __init__(self, at_once: int = 0, without_gpus: int = 1) -> None:
         self.devices = gpus()
@@ -57,7 +64,10 @@ class Local(Executor):
         with scratch() as folder:
             arguments = (str(folder), self.devices, threads)
             pool = ProcessPool(
-                self.at_once, initializer=prepare, initargs=arguments, context=multiprocessing.get_context("spawn")
+                self.at_once,
+                initializer=prepare,
+                initargs=arguments,
+                context=multiprocessing.get_context("spawn"),
             )
             try:
                 yield partial(_results, pool, pickle.dumps(factory), retries, self.longest)
@@ -67,7 +77,11 @@ class Local(Executor):
 
 
 def _results(
-    pool: ProcessPool, factory: bytes, retries: int, longest: Callable[[Any], float] | None, items: Sequence[object]
+    pool: ProcessPool,
+    factory: bytes,
+    retries: int,
+    longest: Callable[[Any], float] | None,
+    items: Sequence[object],
 ) -> Results:
     """Run items on the processes of a pool. Others: as in `Executor`."""
     tries = [0] * len(items)

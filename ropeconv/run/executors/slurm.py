@@ -1,4 +1,6 @@
-"""Slurm: every item is a job of an array, submitted by submitit (https://github.com/facebookincubator/submitit)."""
+"""Slurm: every item is a job of an array, submitted by submitit
+(https://github.com/facebookincubator/submitit).
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ if TYPE_CHECKING:
     from submitit import Job
 
 LOOK = 20.0
-"""Seconds between two questions to Slurm; a result has as long to be seen here after its job has left the queue."""
+"""Seconds between two questions to Slurm; a result has as long to be seen here after its job has
+left the queue.
+"""
 NEVER = {
     "PartitionTimeLimit": "a shorter timeout",
     "AssocMaxWallDurationPerJobLimit": "a shorter timeout",
@@ -34,18 +38,22 @@ NEVER = {
     "InvalidAccount": "another account in [executor.slurm]",
     "InvalidQOS": "another qos in [executor.slurm]",
 }
-"""Why jobs wait for ever, and what [executor] needs: https://slurm.schedmd.com/job_reason_codes.html."""
+"""Why jobs wait for ever, and what [executor] needs:
+https://slurm.schedmd.com/job_reason_codes.html.
+"""
 
 
 class Queue:
-    """Jobs of Slurm: those without a result have ended that two looks, one after the other, miss in the queue.
+    """Jobs of Slurm: those without a result have ended that two looks, one after the other, miss in
+    the queue.
 
-    submitit asks `sacct`, which knows of no job where accounting is off (the default), and asks every ten minutes in
-    long runs. `squeue` always knows: https://slurm.schedmd.com/squeue.html.
+    submitit asks `sacct`, which knows of no job where accounting is off (the default), and asks
+    every ten minutes in long runs. `squeue` always knows: https://slurm.schedmd.com/squeue.html.
     """
 
     def __init__(self) -> None:
-        self.next, self.missed = time.monotonic() + LOOK, set[str]()
+        self.next = time.monotonic() + LOOK
+        self.missed = set[str]()
 
     def ended(self, jobs: Mapping[int, Job]) -> list[int]:
         """The numbers of those that have ended, with a result or without.
@@ -59,22 +67,35 @@ class Queue:
             if waiting is not None:
                 identifiers = {job.job_id for job in jobs.values()}
                 for why in {waiting.get(name, "") for name in identifiers} & NEVER.keys():
-                    raise RopeconvError(f"Slurm never starts the jobs ({why}); give [executor] {NEVER[why]}")
+                    raise RopeconvError(
+                        f"Slurm never starts the jobs ({why}); give [executor] {NEVER[why]}"
+                    )
                 missing = identifiers - waiting.keys()
-                gone, self.missed = missing & self.missed, missing
+                gone = missing & self.missed
+                self.missed = missing
         for folder in {job.paths.folder for job in jobs.values()}:
-            with suppress(OSError):  # a client of NFS asks its server again then, as `Job.done` has it
+            with suppress(
+                OSError
+            ):  # a client of NFS asks its server again then, as `Job.done` has it
                 folder.chmod(folder.stat().st_mode)
-        return [number for number, job in jobs.items() if job.job_id in gone or job.paths.result_pickle.exists()]
+        return [
+            number
+            for number, job in jobs.items()
+            if job.job_id in gone or job.paths.result_pickle.exists()
+        ]
 
     def cancel(self, jobs: Sequence[Job]) -> None:
         """Ends jobs. jobs: of submitit."""
         if jobs:
-            subprocess.run(["scancel", *sorted(job.job_id for job in jobs)], capture_output=True, check=False)
+            subprocess.run(
+                ["scancel", *sorted(job.job_id for job in jobs)], capture_output=True, check=False
+            )
 
 
 def queued() -> dict[str, str] | None:
-    """Jobs of this user that wait or run, as `12` or `12_3`, and why they wait; None where Slurm does not answer."""
+    """Jobs of this user that wait or run, as `12` or `12_3`, and why they wait; None where Slurm
+    does not answer.
+    """
     command = ["squeue", f"--user={os.getuid()}", "--noheader", "--array", "--format=%i %r"]
     answer = subprocess.run(command, capture_output=True, text=True, check=False)
     lines = (line.partition(" ") for line in answer.stdout.splitlines())
@@ -90,9 +111,9 @@ POLL = 2.0
 class Slurm(Executor):
     """A Slurm cluster whose nodes see the same files.
 
-    folder: of logs and results. at_once: jobs that run at a time, 0 for as many as Slurm lets. cpus, gpus, timeout: of
-    each, the latter such as "2h". parameters: more of `AutoExecutor.update_parameters`, those of Slurm
-    without their `slurm_`.
+    folder: of logs and results. at_once: jobs that run at a time, 0 for as many as Slurm lets.
+    cpus, gpus, timeout: of each, the latter such as "2h". parameters: more of
+    `AutoExecutor.update_parameters`, those of Slurm without their `slurm_`.
     """
 
     def __init__(
@@ -117,23 +138,39 @@ class Slurm(Executor):
             executor = submitit.AutoExecutor(folder=self.folder, cluster="slurm")
             general = executor._typed_parameters()
             executor.update_parameters(
-                name="ropeconv", slurm_array_parallelism=self.at_once or LARGEST,
-                **{key if key in general else f"slurm_{key}": value for key, value in self.parameters.items()},
-            )  # fmt: skip
+                name="ropeconv",
+                slurm_array_parallelism=self.at_once or LARGEST,
+                **{
+                    key if key in general else f"slurm_{key}": value
+                    for key, value in self.parameters.items()
+                },
+            )
         except (NameError, TypeError) as problem:
-            raise UsageError(f"submitit does not accept [executor.slurm] ({problem}); correct it") from None
+            raise UsageError(
+                f"submitit does not accept [executor.slurm] ({problem}); correct it"
+            ) from None
         except RuntimeError as problem:
-            raise RopeconvError(f"Slurm is not here ({problem}); run it on a login node, or leave --on out") from None
-        yield partial(array_results, executor, partial(call, pickle.dumps(factory)), retries, Queue())
+            raise RopeconvError(
+                f"Slurm is not here ({problem}); run it on a login node, or leave --on out"
+            ) from None
+        yield partial(
+            array_results, executor, partial(call, pickle.dumps(factory)), retries, Queue()
+        )
 
 
 def minutes(timeout: str) -> int:
-    """A time such as "2h" or "1d" in whole minutes, 1 at least. Raises UsageError for other texts."""
+    """A time such as "2h" or "1d" in whole minutes, 1 at least. Raises UsageError for other
+    texts.
+    """
     return max(1, round(parse_duration(timeout, DAYS) / 60))
 
 
 def array_results(
-    executor: SubmititExecutor, call: Callable[[object], object], retries: int, queue: Queue, items: Sequence[object]
+    executor: SubmititExecutor,
+    call: Callable[[object], object],
+    retries: int,
+    queue: Queue,
+    items: Sequence[object],
 ) -> Results:
     """Run items as arrays of jobs. call: runs an item. Others: as in `Executor`."""
     pending: dict[int, Job] = {}
@@ -142,7 +179,13 @@ def array_results(
         for number in range(retries + 1):
             for start in range(0, len(remaining), LARGEST):
                 part = remaining[start : start + LARGEST]
-                pending |= dict(zip(part, _submitted(executor, call, [items[index] for index in part]), strict=True))
+                pending |= dict(
+                    zip(
+                        part,
+                        _submitted(executor, call, [items[index] for index in part]),
+                        strict=True,
+                    )
+                )
             remaining = []
             while pending:
                 for index in queue.ended(pending):
@@ -161,11 +204,15 @@ def array_results(
         queue.cancel(list(pending.values()))
 
 
-def _submitted(executor: SubmititExecutor, call: Callable[[object], object], items: Sequence[object]) -> list[Job]:
+def _submitted(
+    executor: SubmititExecutor, call: Callable[[object], object], items: Sequence[object]
+) -> list[Job]:
     from submitit.core.utils import FailedJobError
 
     try:
         return list(executor.map_array(call, items))
     except FailedJobError as problem:
         message = "".join(str(problem).strip().splitlines()[-1:]).removeprefix("sbatch: error: ")
-        raise RopeconvError(f"Slurm does not accept the jobs ({message}); correct [executor.slurm]") from None
+        raise RopeconvError(
+            f"Slurm does not accept the jobs ({message}); correct [executor.slurm]"
+        ) from None

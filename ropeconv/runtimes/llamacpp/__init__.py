@@ -1,1 +1,3 @@
-"""How llama.cpp reads GGUF files: its architectures in archs.toml, and the code that applies their rules."""
+"""How llama.cpp reads GGUF files: its architectures in archs.toml, and the code that applies their
+rules.
+"""

@@ -17,9 +17,22 @@ from ...rope.errors import shown
 from ...rope.schedule import QueryScaling
 
 DENOISERS = {
-    "aura", "cosmos", "flux", "hidream", "hyvid", "ltxv", "lumina2", "qwen_image", "sd1", "sd3", "sdxl", "wan",
-}  # fmt: skip
-"""Architectures of image and video models in GGUF: IMG_ARCH_LIST of loader.py, https://github.com/city96/ComfyUI-GGUF."""
+    "aura",
+    "cosmos",
+    "flux",
+    "hidream",
+    "hyvid",
+    "ltxv",
+    "lumina2",
+    "qwen_image",
+    "sd1",
+    "sd3",
+    "sdxl",
+    "wan",
+}
+"""Architectures of image and video models in GGUF: IMG_ARCH_LIST of loader.py,
+https://github.com/city96/ComfyUI-GGUF.
+"""
 
 
 class HeaderKeys(Protocol):
@@ -30,7 +43,9 @@ class HeaderKeys(Protocol):
 
 
 class ArchWindow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The sliding window layers of an architecture; the beginning of archs.toml explains the fields."""
+    """The sliding window layers of an architecture; the beginning of archs.toml explains the
+    fields.
+    """
 
     present: str
     interval: int = 0
@@ -45,7 +60,9 @@ class ArchWindow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SharedKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where layers without keys of their own take them: so many layers before the first such layer."""
+    """Where layers without keys of their own take them: so many layers before the first such
+    layer.
+    """
 
     window: int
     other: int
@@ -90,7 +107,9 @@ class Arch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pattern: bool = False
     only_layers: int = 0
     window: ArchWindow | None = None
-    query_length: Literal["", "rope.scaling.original_context_length", "attention.temperature_length"] = ""
+    query_length: Literal[
+        "", "rope.scaling.original_context_length", "attention.temperature_length"
+    ] = ""
     carriers: tuple[str, ...] = ()
     assumed: bool = False
 
@@ -104,8 +123,9 @@ class Arch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ArchTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The architectures of one version of llama.cpp, by name.
 
-    source: where they were read. without_rope: what those have that do not rotate. drafts: those of models that guess
-    tokens for another model and have no RoPE of their own, with the name of the method. draft_arch: those that have.
+    source: where they were read. without_rope: what those have that do not rotate. drafts: those of
+    models that guess tokens for another model and have no RoPE of their own, with the name of the
+    method. draft_arch: those that have.
     """
 
     version: str
@@ -133,7 +153,9 @@ def arch_table() -> ArchTable:
     """The table of the package, archs.toml."""
     table = package_data("runtimes/llamacpp/archs.toml", ArchTable)
     rows = {name: msgspec.structs.replace(arch, name=name) for name, arch in table.arch.items()}
-    drafts = {name: msgspec.structs.replace(arch, name=name) for name, arch in table.draft_arch.items()}
+    drafts = {
+        name: msgspec.structs.replace(arch, name=name) for name, arch in table.draft_arch.items()
+    }
     return msgspec.structs.replace(table, arch=rows, draft_arch=drafts)
 
 
@@ -144,7 +166,9 @@ ASSUMED_KEY = "ropeconv.assumed_arch"
 
 @contextmanager
 def assumed_keys(allowed: bool = True) -> Iterator[None]:
-    """Inside, `find_arch` takes unknown architectures where `allowed`, with the keys that llama.cpp reads for all."""
+    """Inside, `find_arch` takes unknown architectures where `allowed`, with the keys that llama.cpp
+    reads for all.
+    """
     before = _ASSUMING.set(allowed or _ASSUMING.get())
     try:
         yield
@@ -155,8 +179,8 @@ def assumed_keys(allowed: bool = True) -> Iterator[None]:
 def find_arch(name: object, assumed: bool = False) -> Arch:
     """An architecture by its value of general.architecture.
 
-    assumed: whether an unknown one is taken, as under `assumed_keys`. Raises BadSource for one without RoPE, for a
-    draft model without RoPE of its own, and for an unknown one.
+    assumed: whether an unknown one is taken, as under `assumed_keys`. Raises BadSource for one
+    without RoPE, for a draft model without RoPE of its own, and for an unknown one.
     """
     table = arch_table()
     if not isinstance(name, str) or not name:
@@ -166,11 +190,13 @@ def find_arch(name: object, assumed: bool = False) -> Arch:
     if name in table.draft_arch:
         return table.draft_arch[name]
     if name in table.without_rope:
-        raise BadSource(f"{name} uses {table.without_rope[name]} instead of RoPE, so it cannot be extended")
+        raise BadSource(
+            f"{name} uses {table.without_rope[name]} instead of RoPE, so it cannot be extended"
+        )
     if name in table.drafts:
         raise BadSource(
-            f"{name} files contain a draft model ({table.drafts[name]}), which proposes tokens for another model; "
-            "extend that model instead"
+            f"{name} files contain a draft model ({table.drafts[name]}), which proposes tokens for"
+            " another model; extend that model instead"
         )
     if assumed or _ASSUMING.get():
         return Arch(pairs="neox", name=name, assumed=True)
@@ -178,29 +204,39 @@ def find_arch(name: object, assumed: bool = False) -> Arch:
     raise BadSource(
         f"the architecture {shown(name)} is not in the table of {table.display_name}"
         + (f" (the nearest name is {near[0]})" if near else "")
-        + "; --assume-arch-keys writes theta, linear and yarn into the keys that llama.cpp reads for all of them"
+        + "; --assume-arch-keys writes theta, linear and yarn into the keys that llama.cpp reads"
+        " for all of them"
     )
 
 
 def arch_of_header(keys: HeaderKeys) -> Arch:
-    """The architecture of a header. keys: of it. Raises as `find_arch`, and for layers that are not known."""
+    """The architecture of a header. keys: of it. Raises as `find_arch`, and for layers that are not
+    known.
+    """
     arch = find_arch(keys.get("general.architecture"), bool(keys.get(ASSUMED_KEY)))
     if arch.refused_with and keys.get(f"{arch.name}.{arch.refused_with}"):
         raise BadSource(
-            f"it is a {arch.name} file with {arch.name}.{arch.refused_with}, whose attention ropeconv does not know; "
-            "extend the model that it drafts for, and leave the draft unchanged"
+            f"it is a {arch.name} file with {arch.name}.{arch.refused_with}, whose attention"
+            " ropeconv does not know; extend the model that it drafts for, and leave the draft"
+            " unchanged"
         )
     return arch
 
 
 def other_kind(file: GgufFile) -> str:
-    """Return why a file is not a language model, with the fix, to follow its name; empty for a model."""
-    kind, arch = file.get("general.type"), file.get("general.architecture")
+    """Return why a file is not a language model, with the fix, to follow its name; empty for a
+    model.
+    """
+    kind = file.get("general.type")
+    arch = file.get("general.architecture")
     if kind == "adapter" or file.get("adapter.type") is not None:
-        return "is a LoRA adapter, which has no RoPE of its own; extend the model that it belongs to"
+        return (
+            "is a LoRA adapter, which has no RoPE of its own; extend the model that it belongs to"
+        )
     if kind == "mmproj" or arch == "clip":
         return (
-            "is a multimodal projector (mmproj), which is not extended; give the file of the language model beside it"
+            "is a multimodal projector (mmproj), which is not extended; give the file of the"
+            " language model beside it"
         )
     if arch in DENOISERS:
         return f"has the architecture {arch}; {DIFFUSION}"
@@ -211,9 +247,13 @@ def other_kind(file: GgufFile) -> str:
     if not file.tensors:
         return "contains only a vocabulary and no weights; pass the model itself"
     further = file.get(f"{arch}.nextn_predict_layers", 0)
-    if isinstance(further, int) and further and not any(name.startswith("blk.0.") for name in file.tensors):
+    if (
+        isinstance(further, int)
+        and further
+        and not any(name.startswith("blk.0.") for name in file.tensors)
+    ):
         return (
-            "holds only layers that predict further tokens (MTP), a draft for another file; extend that file, and "
-            "leave the draft unchanged"
+            "holds only layers that predict further tokens (MTP), a draft for another file; extend"
+            " that file, and leave the draft unchanged"
         )
     return ""

@@ -1,6 +1,7 @@
 """Which layers of a GGUF model rotate, have attention at all, or have a sliding window.
 
-Source: src/llama-kv-cache.cpp (the constructor), src/llama-hparams.cpp (n_embd_k_gqa), src/llama-model.cpp (defaults).
+Source: src/llama-kv-cache.cpp (the constructor), src/llama-hparams.cpp (n_embd_k_gqa),
+src/llama-model.cpp (defaults).
 """
 
 from collections import Counter
@@ -19,15 +20,24 @@ def layer_kinds(file: ArchKeys) -> tuple[LayerKind, ...]:
 
     Raises BadSource for impossible layer counts, and where a key turns RoPE off.
     """
-    arch, count = file.arch, _layer_count(file)
+    arch = file.arch
+    count = _layer_count(file)
     if arch.finetuned and file.get("rope.scaling.finetuned") is False:
-        raise BadSource(f"rope.scaling.finetuned is false, which disables RoPE in {arch.name}: nothing can be extended")
-    still, frequencies = _still(file, count), _own_frequencies(file, count)
-    return tuple("none" if still[i] else "local" if frequencies[i] else "global" for i in range(count))
+        raise BadSource(
+            f"rope.scaling.finetuned is false, which disables RoPE in {arch.name}: nothing can be"
+            " extended"
+        )
+    still = _still(file, count)
+    frequencies = _own_frequencies(file, count)
+    return tuple(
+        "none" if still[i] else "local" if frequencies[i] else "global" for i in range(count)
+    )
 
 
 def layer_windows(file: ArchKeys) -> tuple[int | None, ...]:
-    """Per layer the sliding window that llama.cpp gives it, whatever it rotates with, in tokens; None without one."""
+    """Per layer the sliding window that llama.cpp gives it, whatever it rotates with, in tokens;
+    None without one.
+    """
     count = len(layer_kinds(file))
     window = window_in_use(file, count)
     if window is None:
@@ -40,23 +50,34 @@ def layers_with_attention(file: ArchKeys, count: int) -> list[bool]:
     """Which of `count` layers have attention; the others have a state space or linear attention."""
     if not file.arch.full_attention_interval:
         heads = file.get("attention.head_count_kv")
-        return [bool(heads[i]) if isinstance(heads, list) and i < len(heads) else True for i in range(count)]
+        return [
+            bool(heads[i]) if isinstance(heads, list) and i < len(heads) else True
+            for i in range(count)
+        ]
     recurrent = file.get("attention.recurrent_layers")
     interval = file.whole("full_attention_interval", file.arch.full_attention_interval)
     if interval < 1:
-        raise BadSource(f"the header has full_attention_interval {interval}; download the file again")
+        raise BadSource(
+            f"the header has full_attention_interval {interval}; download the file again"
+        )
     if isinstance(recurrent, list):
         return [not flag for flag in recurrent[:count]] + [True] * (count - len(recurrent))
-    return [not recurrent if isinstance(recurrent, bool) else (i + 1) % interval == 0 for i in range(count)]
+    return [
+        not recurrent if isinstance(recurrent, bool) else (i + 1) % interval == 0
+        for i in range(count)
+    ]
 
 
 def _layer_count(file: ArchKeys) -> int:
     """The layers of the model itself, without those that predict further tokens."""
-    arch, count = file.arch, file.whole("block_count") - file.whole("nextn_predict_layers", 0)
+    arch = file.arch
+    count = file.whole("block_count") - file.whole("nextn_predict_layers", 0)
     if not 0 <= count <= MOST_LAYERS:
         raise BadSource(f"the header has block_count {count}; fetch the file again")
     if arch.only_layers and count != arch.only_layers:
-        raise BadSource(f"{arch.name} rotates only with {arch.only_layers} layers, and this file has {count}")
+        raise BadSource(
+            f"{arch.name} rotates only with {arch.only_layers} layers, and this file has {count}"
+        )
     return count
 
 
@@ -66,11 +87,16 @@ def _still(file: ArchKeys, count: int) -> list[bool]:
     pattern = file.get("attention.rope_pattern") if arch.pattern else None
     listed = [bool(flag) for flag in pattern[:count]] if isinstance(pattern, list) else []
     rotates = listed + [True] * (count - len(listed))
-    window, interval = window_in_use(file, count), arch.nope_interval
+    window = window_in_use(file, count)
+    interval = arch.nope_interval
     if arch.nope_with_window and window is None:
-        interval = 0 if arch.nope_first else count  # llama4.cpp: the interval is then the number of layers
+        interval = (
+            0 if arch.nope_first else count
+        )  # llama4.cpp: the interval is then the number of layers
     if interval:
-        rotates = [on and (i if arch.nope_first else i + 1) % interval != 0 for i, on in enumerate(rotates)]
+        rotates = [
+            on and (i if arch.nope_first else i + 1) % interval != 0 for i, on in enumerate(rotates)
+        ]
     if window is not None and window.rotates == "window":
         dense = file.whole("leading_dense_block_count", 0) if arch.leading_dense else 0
         inside = _window_layers(file, window, count)
@@ -85,9 +111,13 @@ def _own_frequencies(file: ArchKeys, count: int) -> list[bool]:
     if arch.theta_key != "rope.freq_base":  # deepseek4.cpp: layers without compression
         ratios = file.get("attention.compress_ratios")
         if not isinstance(ratios, list) or len(ratios) < count:
-            raise BadSource(f"the header of {arch.name} needs attention.compress_ratios with one number per layer")
+            raise BadSource(
+                f"the header of {arch.name} needs attention.compress_ratios with one number per"
+                " layer"
+            )
         return [ratio == 0 for ratio in ratios[:count]]
-    window, theta = window_in_use(file, count), file.number("rope.freq_base", 10000.0)
+    window = window_in_use(file, count)
+    theta = file.number("rope.freq_base", 10000.0)
     if window is None or window.rotates == "window":
         return [False] * count
     if window.scaling == "same" and window_theta(file, window, theta) == theta:
@@ -96,7 +126,9 @@ def _own_frequencies(file: ArchKeys, count: int) -> list[bool]:
 
 
 def window_in_use(file: ArchKeys, count: int) -> ArchWindow | None:
-    """The window rule of the architecture, where llama.cpp has windows in some of `count` layers; None for others."""
+    """The window rule of the architecture, where llama.cpp has windows in some of `count` layers;
+    None for others.
+    """
     window = file.arch.window
     if window is None or window.present == "always":
         return window
@@ -112,8 +144,12 @@ def _window_layers(file: ArchKeys, window: ArchWindow, count: int) -> list[bool]
     if isinstance(pattern, list):
         return [bool(value) for value in pattern[:count]] + [False] * (count - len(pattern))
     if window.pattern == "flags":
-        raise BadSource(f"{file.arch.name} needs attention.sliding_window_pattern with one flag per layer")
-    interval = window.interval if pattern is None else file.whole("attention.sliding_window_pattern")
+        raise BadSource(
+            f"{file.arch.name} needs attention.sliding_window_pattern with one flag per layer"
+        )
+    interval = (
+        window.interval if pattern is None else file.whole("attention.sliding_window_pattern")
+    )
     dense = 0 if window.dense_first else interval - 1
     return [interval == 0 or i % interval != dense for i in range(count)]
 
@@ -127,21 +163,30 @@ def window_theta(file: ArchKeys, window: ArchWindow, theta: float) -> float:
 def cached_layers(keys: HeaderKeys, arch: Arch) -> tuple[CachedLayers, ...]:
     """The layers with a key-value cache, in groups, from the keys of a header.
 
-    keys: of the header. arch: its architecture. With multi-head latent attention the values are a view of the keys.
-    Raises BadSource where a key that llama.cpp requires is absent or no number.
+    keys: of the header. arch: its architecture. With multi-head latent attention the values are a
+    view of the keys. Raises BadSource where a key that llama.cpp requires is absent or no number.
     """
-    file, counted = ArchKeys(keys, arch), Counter[tuple[int, int, int | None]]()
+    file = ArchKeys(keys, arch)
+    counted = Counter[tuple[int, int, int | None]]()
     windows = layer_windows(file)
     shared = 0 if not arch.kv_layers or arch.kv_layers.isdigit() else file.whole(arch.kv_layers, 0)
-    last = int(arch.kv_layers) if arch.kv_layers.isdigit() else len(windows) - shared  # others take earlier keys
-    kept = [attends and i < last for i, attends in enumerate(layers_with_attention(file, len(windows)))]
+    last = (
+        int(arch.kv_layers) if arch.kv_layers.isdigit() else len(windows) - shared
+    )  # others take earlier keys
+    kept = [
+        attends and i < last for i, attends in enumerate(layers_with_attention(file, len(windows)))
+    ]
     queries = _per_layer(file, "attention.head_count", len(windows), [0] * len(windows))
     heads = _per_layer(file, "attention.head_count_kv", len(windows), queries)
     most = max(queries, default=0)
     width = file.whole("embedding_length") // most if most else 0
-    latent = bool(file.whole("attention.key_length_mla", 0) and file.whole("attention.value_length_mla", 0))
+    latent = bool(
+        file.whole("attention.key_length_mla", 0) and file.whole("attention.value_length_mla", 0)
+    )
     for window, count, attends in zip(windows, heads, kept, strict=True):
-        k, v = (_width(file, name, window is not None, width) for name in ("key_length", "value_length"))
+        k, v = (
+            _width(file, name, window is not None, width) for name in ("key_length", "value_length")
+        )
         if count and attends:
             counted[(count * k, 0 if latent else count * v, window)] += 1
     groups = sorted(counted.items(), key=lambda item: (item[0][2] is not None, item[0]))
@@ -154,7 +199,10 @@ def _per_layer(file: ArchKeys, key: str, count: int, default: list[int]) -> list
     if not isinstance(value, list):
         return default if value is None else [file.whole(key)] * count
     if any(isinstance(item, bool) or not isinstance(item, int) or item < 0 for item in value):
-        raise BadSource(f"the header has numbers in {file.prefix}{key} that are not valid; download the file again")
+        raise BadSource(
+            f"the header has numbers in {file.prefix}{key} that are not valid; download the file"
+            " again"
+        )
     return [*value[:count], *[0] * (count - len(value))]
 
 

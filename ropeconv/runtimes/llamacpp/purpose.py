@@ -6,7 +6,9 @@ from ...models.purpose import Purpose
 from .archs import Arch, HeaderKeys, arch_table
 
 RANKS = 4
-"""`pooling_type` of models that score a document for a query: LLAMA_POOLING_TYPE_RANK of llama.h."""
+"""`pooling_type` of models that score a document for a query: LLAMA_POOLING_TYPE_RANK of
+llama.h.
+"""
 STEPS = 256
 """Steps of llama-diffusion-cli by default: common/arg.cpp, --diffusion-steps."""
 SHORTEST_BLOCK = 32
@@ -16,8 +18,8 @@ SHORTEST_BLOCK = 32
 def purpose_of(keys: HeaderKeys, arch: Arch) -> Purpose:
     """Return what a GGUF model is run for.
 
-    keys: of its header. arch: its architecture. `attention.causal` and `pooling_type` are read for every architecture
-    (llama.cpp, src/llama-model.cpp).
+    keys: of its header. arch: its architecture. `attention.causal` and `pooling_type` are read for
+    every architecture (llama.cpp, src/llama-model.cpp).
     """
     if arch.name in arch_table().diffusion:
         return "diffusion"
@@ -31,16 +33,19 @@ def purpose_of(keys: HeaderKeys, arch: Arch) -> Purpose:
 
 
 def gives_no_logits(keys: HeaderKeys, arch: Arch) -> bool:
-    """Whether llama.cpp gives hidden states of a GGUF model and no logits: it is an encoder. Parameters as above."""
+    """Whether llama.cpp gives hidden states of a GGUF model and no logits: it is an encoder.
+    Parameters as above.
+    """
     is_causal = keys.get(f"{arch.name}.attention.causal", True)
     return arch.name in arch_table().encoders or not is_causal
 
 
 def diffusion_schedule(arch: str, tokens: int) -> str:
-    """Return the options of llama-diffusion-cli for the schedule of an architecture, of which it needs exactly one.
+    """Return the options of llama-diffusion-cli for the schedule of an architecture, of which it
+    needs exactly one.
 
-    tokens: of prompt and answer. With blocks it stops unless they divide the tokens, and their number the steps
-    (examples/diffusion/diffusion.cpp).
+    tokens: of prompt and answer. With blocks it stops unless they divide the tokens, and their
+    number the steps (examples/diffusion/diffusion.cpp).
     """
     if arch_table().diffusion[arch] == "time":
         return "--diffusion-eps 0.001"

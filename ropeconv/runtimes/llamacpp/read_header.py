@@ -1,7 +1,8 @@
-"""Reads the keys and rope tensors of a GGUF file as llama.cpp does, in the same precedence and with its defaults.
+"""Reads the keys and rope tensors of a GGUF file as llama.cpp does, in the same precedence and with
+its defaults.
 
-Source: src/llama-model.cpp:1400-1470 (keys) and 2337-2350 (rope tensors), ggml_rope_yarn (ramp); for the scaling keys
-see scaling.py.
+Source: src/llama-model.cpp:1400-1470 (keys) and 2337-2350 (rope tensors), ggml_rope_yarn (ramp);
+for the scaling keys see scaling.py.
 """
 
 from collections.abc import Mapping
@@ -14,7 +15,18 @@ from ...formats.gguf.file import GgufFile
 from ...formats.gguf.header import F32, TYPES
 from ...models.registry import by_name
 from ...rope.errors import ImpossibleSize, RecipeError, counted, shown
-from ...rope.forms import LEAST, NO_ROTATION, Form, InterpolatedForm, Llama3, LongRope, Plain, Vector, Yarn, divided
+from ...rope.forms import (
+    LEAST,
+    NO_ROTATION,
+    Form,
+    InterpolatedForm,
+    Llama3,
+    LongRope,
+    Plain,
+    Vector,
+    Yarn,
+    divided,
+)
 from ...rope.schedule import QueryScaling
 from ...rope.spec import ContextSource, RopeSpec
 from ...rope.spec import recognise as recognise_proportional
@@ -25,7 +37,12 @@ from .scaling import ArchKeys, attention_factors, dead_keys, read_scaling
 FREQS, LONG, SHORT = "rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"
 ROPE_TENSORS = (FREQS, LONG, SHORT)
 WINDOW_NORM = "ropeconv.window_norm_scale"
-ASSUMED = ("the architecture is not in the table: that its layers rotate and read these keys is assumed and not known",)
+ASSUMED = (
+    (
+        "the architecture is not in the table: that its layers rotate and read these keys is"
+        " assumed and not known"
+    ),
+)
 """A note on files of an architecture that is only assumed to read the keys of all others."""
 
 
@@ -33,8 +50,9 @@ ASSUMED = ("the architecture is not in the table: that its layers rotate and rea
 class Reading:
     """The RoPE that llama.cpp computes from a file.
 
-    local_attention_factor: attention factor of the window layers, times the factor that ropeconv has folded into their
-    norms. dead: keys of the file that llama.cpp does not read for this architecture or scaling type.
+    local_attention_factor: attention factor of the window layers, times the factor that ropeconv
+    has folded into their norms. dead: keys of the file that llama.cpp does not read for this
+    architecture or scaling type.
     """
 
     arch: Arch
@@ -46,8 +64,8 @@ class Reading:
 def read(keys: HeaderKeys, vectors: Mapping[str, Vector], arch: Arch) -> Reading:
     """The RoPE that llama.cpp computes from keys and rope tensors.
 
-    keys: of the header. vectors: the rope tensors of the file by name, float64 [rotary_dim / 2]. arch: the
-    architecture. Raises BadSource where llama.cpp would refuse the file or abort.
+    keys: of the header. vectors: the rope tensors of the file by name, float64 [rotary_dim / 2].
+    arch: the architecture. Raises BadSource where llama.cpp would refuse the file or abort.
     """
     try:
         reading = _read(ArchKeys(keys, arch), vectors)
@@ -64,22 +82,34 @@ def read(keys: HeaderKeys, vectors: Mapping[str, Vector], arch: Arch) -> Reading
 
 def _read(file: ArchKeys, vectors: Mapping[str, Vector]) -> Reading:
     arch, (head_dim, rotary_dim) = file.arch, _widths(file)
-    scaling, sections = read_scaling(file, head_dim), _sections(file)
+    scaling = read_scaling(file, head_dim)
+    sections = _sections(file)
     net, window_attention_factor, softmax = attention_factors(file, scaling)
-    layers, window = layer_kinds(file), arch.window
+    layers = layer_kinds(file)
+    window = arch.window
     closed = scaling.form(file)
     if window is not None and window.rotates == "window" and window.scaling == "base":
-        closed, net = Plain(window_theta(file, window, scaling.theta)), window_attention_factor
+        closed = Plain(window_theta(file, window, scaling.theta))
+        net = window_attention_factor
     unscaled_windows = window is not None and window.scaling == "plain"
     if arch.theta_key != "rope.freq_base" or unscaled_windows or arch.norm_after_rope:
         window_attention_factor = 1.0
-    original, notes = scaling.original, tuple[str, ...]()
+    original = scaling.original
+    notes = tuple[str, ...]()
     stored = stored_pairs(file, rotary_dim)
-    form = _divided(closed, _in_use(vectors, arch, scaling.kind, rotary_dim, stored), original, rotary_dim)
+    form = _divided(
+        closed, _in_use(vectors, arch, scaling.kind, rotary_dim, stored), original, rotary_dim
+    )
     if isinstance(form, LongRope) and form.short_factor != form.long_factor:
         notes = (f"short factors hold in windows of up to {original} tokens, long ones in larger",)
     if len(sections) > 3:
-        notes = (*notes, f"{sections[3]} of {sum(sections)} pairs rotate by a fourth position, which is 0 for text")
+        notes = (
+            *notes,
+            (
+                f"{sections[3]} of {sum(sections)} pairs rotate by a fourth position, which is 0"
+                " for text"
+            ),
+        )
     trained, known, reference = _trained(file, form, scaling.context)
     windows = layer_windows(file)
     spec = RopeSpec(
@@ -112,37 +142,48 @@ def _widths(file: ArchKeys) -> tuple[int, int]:
     heads = file.get("attention.head_count")
     heads = max(heads, default=0) if isinstance(heads, list) else heads
     if not isinstance(heads, int) or heads < 1:
-        raise BadSource(f"the header has attention.head_count = {shown(heads)}; without heads there is no RoPE")
+        raise BadSource(
+            f"the header has attention.head_count = {shown(heads)}; without heads there is no RoPE"
+        )
     head_dim = file.whole("attention.key_length", file.whole("embedding_length") // heads)
     rotary_dim = file.whole("rope.dimension_count", head_dim) // (2 if file.arch.halved else 1)
     if file.arch.full_rotation and rotary_dim != head_dim:
         raise BadSource(
-            f"llama.cpp loads {file.arch.name} only when all {head_dim} dimensions rotate, not {rotary_dim}"
+            f"llama.cpp loads {file.arch.name} only when all {head_dim} dimensions rotate, not"
+            f" {rotary_dim}"
         )
     if rotary_dim < 2 or rotary_dim > head_dim or rotary_dim % 2:
-        raise BadSource(f"the header lets {rotary_dim} of {head_dim} dimensions rotate, which is impossible")
+        raise BadSource(
+            f"the header lets {rotary_dim} of {head_dim} dimensions rotate, which is impossible"
+        )
     return head_dim, rotary_dim
 
 
 def stored_pairs(file: ArchKeys, rotary_dim: int) -> int:
-    """The divisors that a rope tensor has: one for each pair of the layers that rotate the most dimensions.
+    """The divisors that a rope tensor has: one for each pair of the layers that rotate the most
+    dimensions.
 
-    In step35 these are the layers with a window, and the others use the first of them (src/models/step35.cpp).
-    rotary_dim: of the other layers.
+    In step35 these are the layers with a window, and the others use the first of them
+    (src/models/step35.cpp). rotary_dim: of the other layers.
     """
     if not file.arch.halved or not any(layer_windows(file)):
         return rotary_dim // 2
-    whole = file.whole("rope.dimension_count_swa", file.whole("rope.dimension_count", 2 * rotary_dim))
+    whole = file.whole(
+        "rope.dimension_count_swa", file.whole("rope.dimension_count", 2 * rotary_dim)
+    )
     return max(whole, rotary_dim) // 2
 
 
 def _in_use(
     vectors: Mapping[str, Vector], arch: Arch, scaling: str, rotary_dim: int, stored: int
 ) -> tuple[Vector, Vector] | None:
-    """The two lists of divisors in use, for the pairs that rotate. stored: how many divisors a rope tensor has."""
+    """The two lists of divisors in use, for the pairs that rotate. stored: how many divisors a rope
+    tensor has.
+    """
     short = long = None
     if arch.factors == "always" or (arch.factors == "longrope" and scaling == "longrope"):
-        short, long = vectors.get(SHORT), vectors.get(LONG)
+        short = vectors.get(SHORT)
+        long = vectors.get(LONG)
     elif arch.freqs == "used":
         short = long = vectors.get(FREQS)
     if short is None or long is None:
@@ -150,14 +191,20 @@ def _in_use(
     for vector in (short, long):
         if len(vector) != stored:
             numbers = counted(len(vector), "number")
-            raise BadSource(f"a rope tensor has {numbers} for {counted(stored, 'pair')}; fetch the file again")
+            raise BadSource(
+                f"a rope tensor has {numbers} for {counted(stored, 'pair')}; fetch the file again"
+            )
     pairs = rotary_dim // 2
     used = short[:pairs]
     return used, used if short is long else long[:pairs]
 
 
-def _divided(closed: Form, pair: tuple[Vector, Vector] | None, original: int, rotary_dim: int) -> Form:
-    """The form whose frequencies are those of `closed`, divided by rope tensors before any interpolation."""
+def _divided(
+    closed: Form, pair: tuple[Vector, Vector] | None, original: int, rotary_dim: int
+) -> Form:
+    """The form whose frequencies are those of `closed`, divided by rope tensors before any
+    interpolation.
+    """
     if pair is None or all(np.all(vector == 1) for vector in pair):
         return closed
     base = Plain(closed.theta).inv_freq(rotary_dim)
@@ -175,7 +222,8 @@ def _divided(closed: Form, pair: tuple[Vector, Vector] | None, original: int, ro
 
 
 def recognise_llama3(closed: Form, divisors: Vector, rotary_dim: int) -> Llama3 | None:
-    """Llama 3.1's scaling with these divisors, to within 3e-6; None where no original context of 2^6 to 2^20 fits.
+    """Llama 3.1's scaling with these divisors, to within 3e-6; None where no original context of
+    2^6 to 2^20 fits.
 
     closed: the form without divisors. divisors: float64 [rotary_dim / 2].
     """
@@ -191,14 +239,17 @@ def recognise_llama3(closed: Form, divisors: Vector, rotary_dim: int) -> Llama3 
 
 
 def _query_scaling(file: ArchKeys, original: int) -> QueryScaling | None:
-    """Query scaling by position, None without it: src/models/mistral3.cpp, deepseek2.cpp, llm_graph_input_attn_temp."""
+    """Query scaling by position, None without it: src/models/mistral3.cpp, deepseek2.cpp,
+    llm_graph_input_attn_temp.
+    """
     key = file.arch.query_length
     beta = file.number("attention.temperature_scale", 0.0) if key else 0.0
     return QueryScaling(beta, file.whole(key, original)) if beta else None
 
 
 def _local_form(file: ArchKeys, closed: Form) -> Form:
-    window, theta = file.arch.window, file.number("rope.freq_base", 10000.0)
+    window = file.arch.window
+    theta = file.number("rope.freq_base", 10000.0)
     if window is None:
         return Plain(theta)
     window_base = window_theta(file, window, closed.theta)
@@ -206,24 +257,40 @@ def _local_form(file: ArchKeys, closed: Form) -> Form:
 
 
 def _sections(file: ArchKeys) -> tuple[int, ...]:
-    """The pairs that rotate by each section of positions (M-RoPE); empty where the file has none in use."""
+    """The pairs that rotate by each section of positions (M-RoPE); empty where the file has none in
+    use.
+    """
     arch = file.arch
     sections = file.get("rope.dimension_sections") if arch.sections else None
     counts = tuple(sections) if isinstance(sections, list) else ()
-    if any(isinstance(count, bool) or not isinstance(count, int) or count < 0 for count in counts) or len(counts) > 4:
-        raise BadSource(f"the header has {arch.name}.rope.dimension_sections that are not counts; fetch the file again")
+    if (
+        any(isinstance(count, bool) or not isinstance(count, int) or count < 0 for count in counts)
+        or len(counts) > 4
+    ):
+        raise BadSource(
+            f"the header has {arch.name}.rope.dimension_sections that are not counts; fetch the"
+            " file again"
+        )
     if arch.sections == "required" and not any(counts[:3]):
-        raise BadSource(f"the header has no {arch.name}.rope.dimension_sections, which llama.cpp requires")
+        raise BadSource(
+            f"the header has no {arch.name}.rope.dimension_sections, which llama.cpp requires"
+        )
     if arch.sections == "optional" and not all((*counts, 0, 0)[:2]):
         return ()
     return counts[:3] if not any(counts[3:]) else counts
 
 
 def _trained(file: ArchKeys, form: Form, context: int) -> tuple[int, ContextSource, str]:
-    """The tokens that the unscaled embedding was trained for, how that is known, and where it is stated."""
+    """The tokens that the unscaled embedding was trained for, how that is known, and where it is
+    stated.
+    """
     stated = file.whole("rope.scaling.original_context_length", 0)
     if isinstance(form, (Yarn, Llama3)):
-        return form.original_context, "header" if stated or isinstance(form, Llama3) else "declared", ""
+        return (
+            form.original_context,
+            "header" if stated or isinstance(form, Llama3) else "declared",
+            "",
+        )
     if form.scaled or file.number("rope.scaling.attn_factor", 1.0) != 1:
         if stated:
             return stated, "header", ""
@@ -240,7 +307,9 @@ def _trained(file: ArchKeys, form: Form, context: int) -> tuple[int, ContextSour
 
 
 def arch_of(file: GgufFile) -> Arch:
-    """The architecture of a file. Raises BadSource if it is not a language model with RoPE, or is unknown."""
+    """The architecture of a file. Raises BadSource if it is not a language model with RoPE, or is
+    unknown.
+    """
     other = other_kind(file)
     if other:
         raise BadSource(f"{file.name} {other}")
@@ -259,7 +328,8 @@ def rope_tensors(file: GgufFile) -> dict[str, Vector]:
             continue
         if info.type != F32:
             raise BadSource(
-                f"{name} is {TYPES[info.type].name}, on which llama.cpp aborts, and not F32; fetch the file again"
+                f"{name} is {TYPES[info.type].name}, on which llama.cpp aborts, and not F32; fetch"
+                " the file again"
             )
         if len(info.shape) > 1 or info.size > 1 << 16:
             raise BadSource(f"{name} has the shape {info.shape}, but needs one number per pair")
@@ -270,5 +340,7 @@ def rope_tensors(file: GgufFile) -> dict[str, Vector]:
 
 
 def read_file(file: GgufFile) -> Reading:
-    """The RoPE that llama.cpp computes from a file. Raises BadSource where it would refuse the file or abort."""
+    """The RoPE that llama.cpp computes from a file. Raises BadSource where it would refuse the file
+    or abort.
+    """
     return read(file, rope_tensors(file), arch_of(file))

@@ -1,4 +1,5 @@
-"""The scaling keys of a GGUF header: type, factor, ramp, and the attention factor that follows from them.
+"""The scaling keys of a GGUF header: type, factor, ramp, and the attention factor that follows from
+them.
 
 Source: src/llama-model.cpp:1400-1470 (keys), src/llama-context.cpp:178-214 (attention factor).
 """
@@ -19,7 +20,9 @@ class ArchKeys:
     """Typed access to the keys of one architecture, by their names without `ARCH.`."""
 
     def __init__(self, keys: HeaderKeys, arch: Arch) -> None:
-        self.keys, self.arch, self.prefix = keys, arch, arch.name + "."
+        self.keys = keys
+        self.arch = arch
+        self.prefix = arch.name + "."
 
     def get(self, key: str) -> Any:
         """The value of a key, decoded; None where it is absent."""
@@ -28,20 +31,27 @@ class ArchKeys:
     def whole(self, key: str, default: int | None = None) -> int:
         """The value of a key that is a whole number of at least 0.
 
-        default: for an absent key, None where llama.cpp requires the key. Raises BadSource for another value.
+        default: for an absent key, None where llama.cpp requires the key. Raises BadSource for
+        another value.
         """
         value = self.get(key)
         if value is None and default is None:
-            raise BadSource(f"the header has no {self.prefix}{key}, which llama.cpp requires; fetch the file again")
+            raise BadSource(
+                f"the header has no {self.prefix}{key}, which llama.cpp requires; fetch the file"
+                " again"
+            )
         value = default if value is None else value
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise BadSource(f"the header has {self.prefix}{key} = {shown(value)}; it must be a whole number")
+            raise BadSource(
+                f"the header has {self.prefix}{key} = {shown(value)}; it must be a whole number"
+            )
         return value
 
     def number(self, key: str, default: float, prefix: str | None = None) -> float:
         """The value of a key that is a finite f32.
 
-        default: for an absent key. prefix: of the key's name, by default `ARCH.`. Raises BadSource for another value.
+        default: for an absent key. prefix: of the key's name, by default `ARCH.`. Raises BadSource
+        for another value.
         """
         name = (self.prefix if prefix is None else prefix) + key
         value = self.keys.get(name)
@@ -59,15 +69,21 @@ class ArchKeys:
 BETA_FAST, BETA_SLOW = 32.0, 1.0
 """The betas of architectures that read no key for them."""
 TYPES = ("none", "linear", "yarn", "longrope")
-HARMLESS = {"yarn_ext_factor": 1.0, "yarn_attn_factor": 1.0, "yarn_beta_fast": 32.0, "yarn_beta_slow": 1.0}
+HARMLESS = {
+    "yarn_ext_factor": 1.0,
+    "yarn_attn_factor": 1.0,
+    "yarn_beta_fast": 32.0,
+    "yarn_beta_slow": 1.0,
+}
 
 
 @dataclass(frozen=True)
 class ScalingKeys:
     """The scaling that the keys of a header ask for.
 
-    kind: rope.scaling.type, or "linear". theta: the base. factor: 1 under "none". yarn: whether frequencies are ramped
-    and the attention factor is that of yarn. original: tokens for which the ramp is computed. context: declared tokens.
+    kind: rope.scaling.type, or "linear". theta: the base. factor: 1 under "none". yarn: whether
+    frequencies are ramped and the attention factor is that of yarn. original: tokens for which the
+    ramp is computed. context: declared tokens.
     """
 
     kind: str
@@ -93,25 +109,33 @@ class ScalingKeys:
 def read_scaling(file: ArchKeys, head_dim: int) -> ScalingKeys:
     """The scaling of a header.
 
-    file: its keys. head_dim: width of a head, for rope.scaling.alpha. Raises BadSource where llama.cpp would abort or
-    numbers are impossible.
+    file: its keys. head_dim: width of a head, for rope.scaling.alpha. Raises BadSource where
+    llama.cpp would abort or numbers are impossible.
     """
-    arch, kind = file.arch, file.text("rope.scaling.type", "linear")
+    arch = file.arch
+    kind = file.text("rope.scaling.type", "linear")
     if kind not in TYPES:
-        raise BadSource(f"rope.scaling.type is {shown(kind)}, on which llama.cpp aborts; set one of {', '.join(TYPES)}")
+        raise BadSource(
+            f"rope.scaling.type is {shown(kind)}, on which llama.cpp aborts; set one of"
+            f" {', '.join(TYPES)}"
+        )
     context = file.whole("context_length")
     original = file.whole("rope.scaling.original_context_length", context)
     theta = file.number(arch.theta_key, 10000.0)
     factor = file.number("rope.scaling.factor", file.number("rope.scale_linear", 1.0)) or 1.0
     if context < 1 or original < 1:
-        raise BadSource(f"the header declares {context} tokens, trained for {original}; download it again")
+        raise BadSource(
+            f"the header declares {context} tokens, trained for {original}; download it again"
+        )
     alpha = file.number("rope.scaling.alpha", 0.0) if arch.alpha else 0.0
     if alpha > 0 and head_dim > 2:
         theta *= alpha ** (head_dim / (head_dim - 2))
     theta = 10000.0 if arch.fixed else theta
     factor = 1.0 if kind == "none" else factor
     if theta <= 1 or factor <= 0:
-        raise BadSource(f"the header has {arch.theta_key} {theta:g} and factor {factor:g}; download it again")
+        raise BadSource(
+            f"the header has {arch.theta_key} {theta:g} and factor {factor:g}; download it again"
+        )
     return ScalingKeys(kind, theta, factor, _ramped(file, kind), original, context)
 
 
@@ -119,23 +143,34 @@ def _ramped(file: ArchKeys, kind: str) -> bool:
     """Whether yarn_ext_factor, or the type where it is absent or negative, asks for yarn's ramp."""
     share = file.number("rope.scaling.yarn_ext_factor", -1.0) if file.arch.ext_factor else -1.0
     if share > 0 and share != 1:
-        raise BadSource(f"the header has rope.scaling.yarn_ext_factor {share:g}; only 0 and 1 can be read: set 1")
+        raise BadSource(
+            f"the header has rope.scaling.yarn_ext_factor {share:g}; only 0 and 1 can be read:"
+            " set 1"
+        )
     return kind == "yarn" if share < 0 else share == 1
 
 
 def attention_factors(file: ArchKeys, scaling: ScalingKeys) -> tuple[float, float, float]:
-    """The attention factors of extended layers and of window layers, which read the same key, and the softmax scale.
+    """The attention factors of extended layers and of window layers, which read the same key, and
+    the softmax scale.
 
-    src/llama-context.cpp:178-214; the softmax scale is that of deepseek2.cpp:433-443, attention factor included.
+    src/llama-context.cpp:178-214; the softmax scale is that of deepseek2.cpp:433-443, attention
+    factor included.
     """
-    arch, factor = file.arch, file.number("rope.scaling.attn_factor", 1.0)
+    arch = file.arch
+    factor = file.number("rope.scaling.attn_factor", 1.0)
     if arch.ext_factor and not scaling.yarn:
-        factor *= file.number("rope.scaling.yarn_attn_factor", 1.0)  # grok.cpp:25; yarn overwrites it
+        factor *= file.number(
+            "rope.scaling.yarn_attn_factor", 1.0
+        )  # grok.cpp:25; yarn overwrites it
     log = 0.1 * math.log(scaling.factor) if scaling.factor > 1 else 0.0
-    multiplier = file.number("rope.scaling.yarn_log_multiplier", 0.0) if arch.log_multiplier else 0.0
+    multiplier = (
+        file.number("rope.scaling.yarn_log_multiplier", 0.0) if arch.log_multiplier else 0.0
+    )
     if arch.softmax:
         multiplier /= 0.1
-    everywhere, net = 1 + log * multiplier, factor
+    everywhere = 1 + log * multiplier
+    net = factor
     if scaling.yarn:
         first = everywhere if arch.same_mscale else 1 + log
         factor *= first / everywhere / (1 + log) if multiplier else 1.0
@@ -147,18 +182,25 @@ def attention_factors(file: ArchKeys, scaling: ScalingKeys) -> tuple[float, floa
 
 
 def dead_keys(file: ArchKeys, scaling: ScalingKeys) -> tuple[str, ...]:
-    """Scaling keys that are not at their defaults and that this architecture, or this scaling type, does not read."""
+    """Scaling keys that are not at their defaults and that this architecture, or this scaling type,
+    does not read.
+    """
     arch = file.arch
     unread = [] if arch.ext_factor else ["yarn_ext_factor", "yarn_attn_factor"]
     unread += [] if arch.betas else ["yarn_beta_fast", "yarn_beta_slow"]
     unread += [] if arch.log_multiplier else ["yarn_log_multiplier"]
     unread += ["factor"] if scaling.kind == "none" or (arch.fixed and not arch.softmax) else []
-    unread += ["attn_factor"] if arch.no_attention_factor or (arch.fixed and not arch.softmax) else []
-    return tuple(key for key in unread if file.get(f"rope.scaling.{key}") not in (None, HARMLESS.get(key)))
+    unread += (
+        ["attn_factor"] if arch.no_attention_factor or (arch.fixed and not arch.softmax) else []
+    )
+    return tuple(
+        key for key in unread if file.get(f"rope.scaling.{key}") not in (None, HARMLESS.get(key))
+    )
 
 
 def llamacpp_ramp(schedule: Schedule, arch: Arch) -> RampApproximation | None:
-    """The ramp that llama.cpp computes in place of that of a schedule; None where it computes that one.
+    """The ramp that llama.cpp computes in place of that of a schedule; None where it computes that
+    one.
 
     It rounds the ends of every ramp (ggml_rope_yarn_corr_dims in ggml/src/ggml.c).
     """

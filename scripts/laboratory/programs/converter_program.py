@@ -1,12 +1,14 @@
-"""Answers for llama.cpp after its own converter: what `convert_hf_to_gguf.py` writes, and what the library computes.
+"""Answers for llama.cpp after its own converter: what `convert_hf_to_gguf.py` writes, and what the
+library computes.
 
-The first half runs the converter's class for the architecture, without weights or a tokenizer, and takes the keys and
-rope tensors from its writer. The second half does with them what the library does at commit 0c1e570; the line numbers
-below are those of that tree. Answers also have the "arch" and the rope "keys" and "tensors" of the file.
+The first half runs the converter's class for the architecture, without weights or a tokenizer, and
+takes the keys and rope tensors from its writer. The second half does with them what the library
+does at commit 0c1e570; the line numbers below are those of that tree. Answers also have the "arch"
+and the rope "keys" and "tensors" of the file.
 
-A converter that fails is an error of the stage "config", a file that the library refuses one of the stage "load".
-The window is as long as "context"; llama.cpp takes a file's long factors for every position of a longer window than the
-trained one, so short sequences get nothing of their own.
+A converter that fails is an error of the stage "config", a file that the library refuses one of the
+stage "load". The window is as long as "context"; llama.cpp takes a file's long factors for every
+position of a longer window than the trained one, so short sequences get nothing of their own.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ class LoadError(Exception):
 
 
 def convert(config: dict[str, Any]) -> tuple[str, dict[str, Any], Vectors]:
-    """The architecture, keys and rope tensors that the converter writes. Raises Absent, and Refused where it fails."""
+    """The architecture, keys and rope tensors that the converter writes. Raises Absent, and Refused
+    where it fails.
+    """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
@@ -46,17 +50,27 @@ def convert(config: dict[str, Any]) -> tuple[str, dict[str, Any], Vectors]:
         try:
             model_class = conversion.get_model_class(architecture)
         except NotImplementedError:
-            raise protocol.Absent(f"convert_hf_to_gguf.py: Model {architecture} is not supported") from None
+            raise protocol.Absent(
+                f"convert_hf_to_gguf.py: Model {architecture} is not supported"
+            ) from None
         declared = {**hparams, **hparams.get("text_config", {})}
-        if not declared.get("mtp_num_hidden_layers") and not declared.get("num_nextn_predict_layers"):
-            model_class.no_mtp = model_class.supports_mtp_export  # else the number is looked for in the weights
+        if not declared.get("mtp_num_hidden_layers") and not declared.get(
+            "num_nextn_predict_layers"
+        ):
+            model_class.no_mtp = (
+                model_class.supports_mtp_export
+            )  # else the number is looked for in the weights
         try:
-            model = model_class(folder, gguf.LlamaFileType.ALL_F32, folder / "out.gguf", dry_run=True)
+            model = model_class(
+                folder, gguf.LlamaFileType.ALL_F32, folder / "out.gguf", dry_run=True
+            )
             model = getattr(model, "impl", model)  # mistral3 writes through another object
             tensors = dict(model.generate_extra_tensors())
             model.set_gguf_parameters()
             arch = gguf.MODEL_ARCH_NAMES[model.model_arch]
-            vectors = {key: value.float().numpy() for key, value in tensors.items() if "rope" in key}
+            vectors = {
+                key: value.float().numpy() for key, value in tensors.items() if "rope" in key
+            }
             return arch, _written(model.gguf_writer), vectors
         except Exception as error:
             raise protocol.Refused("config", error) from error
@@ -69,7 +83,9 @@ def _written(writer: Any) -> dict[str, Any]:
     for key, held in writer.kv_data[0].items():
         values[key] = float(np.float32(held.value)) if held.type == kinds.FLOAT32 else held.value
         if held.type in (kinds.UINT32, kinds.INT32):
-            struct.pack("<I" if held.type == kinds.UINT32 else "<i", held.value)  # fails as writing would
+            struct.pack(
+                "<I" if held.type == kinds.UINT32 else "<i", held.value
+            )  # fails as writing would
     return values
 
 
@@ -77,12 +93,13 @@ def _written(writer: Any) -> dict[str, Any]:
 class Arch:
     """What one architecture reads, src/models/*.cpp.
 
-    freqs: rope_freqs.weight is loaded and used. factors: when the long and short ones are; "longrope" is the scaling
-    type. full: refuses partial rotation. yarn_keys: reads the multiplier. sections: refuses a file without
-    rope.dimension_sections. window: when layers with a window exist. interval: every how many layers one has none.
-    local: the RoPE of layers with a window, "same" as elsewhere, "base" (own theta, no interpolation), "plain", or
-    "global" (its own base key is not read). rotates: the layers that do. softmax: the attention factor and a tenth of
-    the multiplier scale all logits.
+    freqs: rope_freqs.weight is loaded and used. factors: when the long and short ones are;
+    "longrope" is the scaling type. full: refuses partial rotation. yarn_keys: reads the multiplier.
+    sections: refuses a file without rope.dimension_sections. window: when layers with a window
+    exist. interval: every how many layers one has none. local: the RoPE of layers with a window,
+    "same" as elsewhere, "base" (own theta, no interpolation), "plain", or "global" (its own base
+    key is not read). rotates: the layers that do. softmax: the attention factor and a tenth of the
+    multiplier scale all logits.
     """
 
     freqs: bool = False
@@ -126,32 +143,72 @@ ARCHS = {
     "olmo2": Arch(window="key", interval=4, local="plain"),
     **dict.fromkeys(
         (
-            "qwen2", "qwen2moe", "qwen3", "qwen3moe", "gemma", "phi2", "stablelm", "gptneox", "olmo", "olmoe",
-            "command-r", "glm4", "chatglm", "starcoder2", "minimax-m2", "glm4moe", "nemotron", "ernie4_5",
-            "ernie4_5-moe", "seed_oss", "hunyuan-dense", "bitnet", "dots1", "hy_v3", "jais2",
+            "qwen2",
+            "qwen2moe",
+            "qwen3",
+            "qwen3moe",
+            "gemma",
+            "phi2",
+            "stablelm",
+            "gptneox",
+            "olmo",
+            "olmoe",
+            "command-r",
+            "glm4",
+            "chatglm",
+            "starcoder2",
+            "minimax-m2",
+            "glm4moe",
+            "nemotron",
+            "ernie4_5",
+            "ernie4_5-moe",
+            "seed_oss",
+            "hunyuan-dense",
+            "bitnet",
+            "dots1",
+            "hy_v3",
+            "jais2",
         ),
         Arch(),
     ),
-}  # fmt: skip
+}
 
 UNSEEN = (
-    "deepseek_v4", "dots3_note_text", "eurobert", "gemma4_unified", "hunyuan_v1_moe", "mimo_v2_flash", "nomic_bert",
-    "qwen4_exp_text", "step3p7",
-)  # fmt: skip
+    "deepseek_v4",
+    "dots3_note_text",
+    "eurobert",
+    "gemma4_unified",
+    "hunyuan_v1_moe",
+    "mimo_v2_flash",
+    "nomic_bert",
+    "qwen4_exp_text",
+    "step3p7",
+)
 """Model types whose small configs lack keys that the converter requires and published ones have."""
 
 
 class Model:
-    """The hyperparameters of a loaded file, src/llama-model.cpp:1321-1470. Raises LoadError where that fails."""
+    """The hyperparameters of a loaded file, src/llama-model.cpp:1321-1470. Raises LoadError where
+    that fails.
+    """
 
     def __init__(self, arch: str, keys: dict[str, Any], vectors: Vectors) -> None:
-        self.name, self.arch, self.keys = arch, ARCHS[arch], keys
-        for key in ("context_length", "block_count", *(["rope.dimension_sections"] if self.arch.sections else [])):
+        self.name = arch
+        self.arch = ARCHS[arch]
+        self.keys = keys
+        for key in (
+            "context_length",
+            "block_count",
+            *(["rope.dimension_sections"] if self.arch.sections else []),
+        ):
             if f"{arch}.{key}" not in keys:
                 raise LoadError(f"key not found in model: {arch}.{key}")
         self.n_layer = int(self.get("block_count")) - int(self.get("nextn_predict_layers", 0))
         self.n_ctx_train = int(self.get("context_length"))
-        self.n_ctx_orig = int(self.get("rope.scaling.original_context_length", self.n_ctx_train)) or self.n_ctx_train
+        self.n_ctx_orig = (
+            int(self.get("rope.scaling.original_context_length", self.n_ctx_train))
+            or self.n_ctx_train
+        )
         self.base = self.get("rope.freq_base", 10000.0)
         self.type = self.get("rope.scaling.type", "linear")
         factor = self.get("rope.scaling.factor", 0.0)
@@ -162,7 +219,9 @@ class Model:
         self.n_rot = int(self.get("rope.dimension_count", self.head_dim))
         if self.arch.full and self.n_rot != self.head_dim:
             raise LoadError(f"invalid n_rot: {self.n_rot}, expected {self.head_dim}")
-        self.log_mul = float(self.get("rope.scaling.yarn_log_multiplier", 0.0)) if self.arch.yarn_keys else 0.0
+        self.log_mul = (
+            float(self.get("rope.scaling.yarn_log_multiplier", 0.0)) if self.arch.yarn_keys else 0.0
+        )
         self.log_mul /= 0.1 if self.arch.softmax else 1.0
         self.beta_fast, self.beta_slow = 32.0, 1.0
         if arch == "mistral3":
@@ -175,27 +234,40 @@ class Model:
         return self.keys.get(f"{self.name}.{key}", default)
 
     def _load(self, vectors: Vectors) -> Vectors:
-        """The rope tensors that the architecture creates. Others are too many: llama-model-loader.cpp:1398."""
-        pair = self.arch.factors == "always" or (self.arch.factors == LONGROPE and self.type == LONGROPE)
+        """The rope tensors that the architecture creates. Others are too many:
+        llama-model-loader.cpp:1398.
+        """
+        pair = self.arch.factors == "always" or (
+            self.arch.factors == LONGROPE and self.type == LONGROPE
+        )
         single = self.arch.freqs and not (self.arch.factors == LONGROPE and self.type == LONGROPE)
         known = {LONG, SHORT} if pair else {FREQS} if single else set()
         for key, value in vectors.items():
             if key not in known:
-                raise LoadError(f"done_getting_tensors: wrong number of tensors; the file has {key}")
+                raise LoadError(
+                    f"done_getting_tensors: wrong number of tensors; the file has {key}"
+                )
             if len(value) != self.n_rot // 2:
-                raise LoadError(f"tensor '{key}' has wrong shape; expected {self.n_rot // 2}, got {len(value)}")
+                raise LoadError(
+                    f"tensor '{key}' has wrong shape; expected {self.n_rot // 2}, got {len(value)}"
+                )
         return vectors
 
     def divisors(self, context: int) -> NDArray[np.float32] | None:
         """The factors of a window, llama-model.cpp:2337."""
-        return self.vectors.get(FREQS, self.vectors.get(LONG if context > self.n_ctx_orig else SHORT))
+        return self.vectors.get(
+            FREQS, self.vectors.get(LONG if context > self.n_ctx_orig else SHORT)
+        )
 
     def windows(self) -> list[bool]:
         """Which layers have a window, load_swa_pattern."""
         size = self.get("attention.sliding_window")
         present = {
-            "always": True, "key": bool(size), "unless 0": size != 0, "64 layers": self.n_layer == 64,
-        }.get(self.arch.window, False)  # fmt: skip
+            "always": True,
+            "key": bool(size),
+            "unless 0": size != 0,
+            "64 layers": self.n_layer == 64,
+        }.get(self.arch.window, False)
         pattern = self.get("attention.sliding_window_pattern", self.arch.interval)
         if not present:
             return [False] * self.n_layer
@@ -208,7 +280,9 @@ class Model:
         layers = range(self.n_layer)
         if self.arch.rotates == "attention":
             interval = int(self.get("full_attention_interval", 4))
-            recurrent = self.get("attention.recurrent_layers", [(i + 1) % interval != 0 for i in layers])
+            recurrent = self.get(
+                "attention.recurrent_layers", [(i + 1) % interval != 0 for i in layers]
+            )
             return [not recurrent[i] for i in layers]
         if self.arch.rotates == "key-value heads":
             heads = self.get("attention.head_count_kv")
@@ -216,7 +290,11 @@ class Model:
         if self.arch.rotates == "window":
             return windows if any(windows) or self.name == "cohere2" else [True] * self.n_layer
         if self.arch.rotates in ("three of four", "llama4"):
-            step = self.n_layer if self.get("attention.sliding_window") == 0 and self.name == "llama4" else 4
+            step = (
+                self.n_layer
+                if self.get("attention.sliding_window") == 0 and self.name == "llama4"
+                else 4
+            )
             return [(i + 1) % step != 0 for i in layers]
         return [True] * self.n_layer
 
@@ -226,14 +304,18 @@ class Model:
         if self.type == YARN:
             factor = 1.0 / self.scale
             mscale = self.log_mul if self.arch.softmax and self.log_mul not in (0.0, 1.0) else 1.0
-            scaling = _mscale(factor, mscale) / (_mscale(factor, self.log_mul) if self.log_mul else 1.0)
+            scaling = _mscale(factor, mscale) / (
+                _mscale(factor, self.log_mul) if self.log_mul else 1.0
+            )
             scaling /= 1.0 + 0.1 * math.log(factor)
         return scaling * float(self.get("rope.scaling.attn_factor", 1.0))
 
     def rope(
         self, base: float, scale: float, ext: float, attn: float, context: int, window: bool = False
     ) -> protocol.Answer:
-        """Frequencies and attention_factor of ggml_rope_ext, ggml/src/ggml-cpu/ops.cpp:6187 and ggml.c:4478."""
+        """Frequencies and attention_factor of ggml_rope_ext, ggml/src/ggml-cpu/ops.cpp:6187 and
+        ggml.c:4478.
+        """
         n_rot = int(self.get("rope.dimension_count_swa", self.n_rot)) if window else self.n_rot
         index = np.arange(n_rot // 2, dtype=np.float64)
         free = base ** (-2.0 * index / n_rot)
@@ -254,7 +336,9 @@ class Model:
 
     def answer(self, context: int) -> protocol.Answer:
         """The answer for a window of `context` tokens."""
-        ext, attn, windows = 1.0 if self.type == YARN else 0.0, self.attn_factor(), self.windows()
+        ext = 1.0 if self.type == YARN else 0.0
+        attn = self.attn_factor()
+        windows = self.windows()
         full = self.rope(self.base, self.scale, ext, attn, context)
         base = self.get("rope.freq_base_swa", 10000.0 if self.arch.local == "base" else self.base)
         local = {
@@ -272,7 +356,11 @@ class Model:
 
     def softmax(self, attn: float) -> float:
         """The factor on the logits of attention."""
-        scale = float(self.get("attention.scale", 0.0)) if self.name in ("granite", "granitemoe") else 0.0
+        scale = (
+            float(self.get("attention.scale", 0.0))
+            if self.name in ("granite", "granitemoe")
+            else 0.0
+        )
         if self.arch.softmax:  # deepseek2.cpp:437-443
             log = math.log(1.0 / self.scale)
             head = int(self.get("attention.key_length_mla", self.head_dim))
@@ -282,15 +370,21 @@ class Model:
         return scale or 1 / math.sqrt(self.n_rot if self.name == "gpt-oss" else self.head_dim)
 
     def query_scale(self, context: int) -> dict[str, float]:
-        """The factor on queries at the last position, llama-graph.cpp:168; in Llama 4 for layers that do not rotate."""
-        beta, offset, length = float(self.get("attention.temperature_scale", 0.0)), 0.0, self.n_ctx_orig
+        """The factor on queries at the last position, llama-graph.cpp:168; in Llama 4 for layers
+        that do not rotate.
+        """
+        beta = float(self.get("attention.temperature_scale", 0.0))
+        offset = 0.0
+        length = self.n_ctx_orig
         if self.name == "llama4" and self.get("attention.sliding_window") != 0:
             beta, offset, length = 0.1, 1.0, 8192
         if not beta or self.name not in ("mistral3", "llama4", "deepseek2", "mistral4"):
             return {}
         if self.arch.softmax:
             length = int(self.get("attention.temperature_length", 0))
-        return {"query_scale": 1.0 + beta * math.log(math.floor((context - 1 + offset) / length) + 1.0)}
+        return {
+            "query_scale": 1.0 + beta * math.log(math.floor((context - 1 + offset) / length) + 1.0)
+        }
 
 
 def _mscale(scale: float, multiplier: float) -> float:
@@ -298,7 +392,9 @@ def _mscale(scale: float, multiplier: float) -> float:
 
 
 def _names_a_class(model_type: str) -> bool:
-    """Whether the converter has a class of a text model, as `Qwen2_5OmniModel` is one of `qwen2_5_omni_text`."""
+    """Whether the converter has a class of a text model, as `Qwen2_5OmniModel` is one of
+    `qwen2_5_omni_text`.
+    """
     stem = model_type.removesuffix("_text").replace("_", "")
     return any(name.replace("_", "").lower().startswith(stem) for name in conversion.TEXT_MODEL_MAP)
 
@@ -308,18 +404,27 @@ def ask(config: dict[str, Any], question: dict[str, Any]) -> protocol.Answer:
     part = config.get("text_config", config)
     kinds = part.get("layer_types")
     if config["model_type"] in UNSEEN:
-        raise protocol.Unseen("untested: its converter requires keys that the test config does not have")
+        raise protocol.Unseen(
+            "untested: its converter requires keys that the test config does not have"
+        )
     if part["model_type"] == "exaone4" and kinds and "sliding_attention" in kinds:
-        part |= {"layer_types": (kinds * 64)[:64], "num_hidden_layers": 64}  # as every one with windows has
+        part |= {
+            "layer_types": (kinds * 64)[:64],
+            "num_hidden_layers": 64,
+        }  # as every one with windows has
     try:
         arch, keys, vectors = convert(config)
     except protocol.Absent:
         text = config.get("thinker_config", config).get("text_config")
         if text is None or text.get("architectures") or not _names_a_class(text["model_type"]):
             raise
-        raise protocol.Unseen("untested: the test config does not name the class of its text model") from None
+        raise protocol.Unseen(
+            "untested: the test config does not name the class of its text model"
+        ) from None
     if arch not in ARCHS:
-        raise protocol.Unseen(f"it converts to {arch}, of which nobody has read here what the library does with it")
+        raise protocol.Unseen(
+            f"it converts to {arch}, of which nobody has read here what the library does with it"
+        )
     shown = ("rope.", "attention.sliding", "attention.temperature", "context_length")
     settings = {key.removeprefix(f"{arch}."): value for key, value in keys.items()}
     more = {

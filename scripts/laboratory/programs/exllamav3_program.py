@@ -1,9 +1,11 @@
-"""Asks exllamav3 on a CPU: its own config classes, model constructors and RoPE, without its compiled extension.
+"""Asks exllamav3 on a CPU: its own config classes, model constructors and RoPE, without its
+compiled extension.
 
-The extension is replaced by one whose `rope` notes what it was given and whose other functions raise. The model is
-built from config.json alone; each attention module then gets its RoPE as its `load_local` makes it, and applies it to
-queries and keys. So frequencies, factor and pairs are those that the kernel would get. The same frequencies are checked
-against exllamav3's own `compute_sincos` at position 1. No forward pass is possible here: its kernels need CUDA.
+The extension is replaced by one whose `rope` notes what it was given and whose other functions
+raise. The model is built from config.json alone; each attention module then gets its RoPE as its
+`load_local` makes it, and applies it to queries and keys. So frequencies, factor and pairs are
+those that the kernel would get. The same frequencies are checked against exllamav3's own
+`compute_sincos` at position 1. No forward pass is possible here: its kernels need CUDA.
 """
 
 from __future__ import annotations
@@ -23,15 +25,43 @@ import torch._inductor.utils  # before anything takes the place of triton
 
 KERNEL: list[dict[str, Any]] = []
 ROPE_ARGUMENTS = (
-    "q", "out_q", "k", "out_k", "inv_freq", "position", "positions", "position_ids", "style", "attn_factor", "q_norm",
-    "k_norm", "norm_eps", "norm_bias", "beta", "original",
-)  # fmt: skip
-"""The first arguments of `ext.rope`, as util/rope.py calls it. The last but one is the number of axes of positions."""
+    "q",
+    "out_q",
+    "k",
+    "out_k",
+    "inv_freq",
+    "position",
+    "positions",
+    "position_ids",
+    "style",
+    "attn_factor",
+    "q_norm",
+    "k_norm",
+    "norm_eps",
+    "norm_bias",
+    "beta",
+    "original",
+)
+"""The first arguments of `ext.rope`, as util/rope.py calls it. The last but one is the number of
+axes of positions.
+"""
 UNUSED = (
-    "triton", "triton.language", "triton.language.extra", "triton.language.extra.libdevice", "triton.compiler",
-    "triton.runtime", "triton.runtime.autotuner", "marisa_trie", "llguidance",
-    "fla", "fla.ops", "fla.ops.gated_delta_rule", "fla.ops.simple_gla", "fla.modules", "fla.modules.fused_norm_gate",
-)  # fmt: skip
+    "triton",
+    "triton.language",
+    "triton.language.extra",
+    "triton.language.extra.libdevice",
+    "triton.compiler",
+    "triton.runtime",
+    "triton.runtime.autotuner",
+    "marisa_trie",
+    "llguidance",
+    "fla",
+    "fla.ops",
+    "fla.ops.gated_delta_rule",
+    "fla.ops.simple_gla",
+    "fla.modules",
+    "fla.modules.fused_norm_gate",
+)
 """Packages of kernels and of constrained sampling, which importing needs and nothing here calls."""
 
 
@@ -39,12 +69,16 @@ class Extension(types.ModuleType):
     """Takes the place of the compiled extension."""
 
     def __getattr__(self, name: str) -> Any:
-        """A function that notes its call, for `rope`; for other names one that raises when it is called."""
+        """A function that notes its call, for `rope`; for other names one that raises when it is
+        called.
+        """
         if name.startswith("__"):
             raise AttributeError(name)
 
         def rope(*arguments: Any) -> None:
-            KERNEL.append({**dict(zip(ROPE_ARGUMENTS, arguments, strict=False)), "rotate_dims": arguments[-2]})
+            KERNEL.append(
+                {**dict(zip(ROPE_ARGUMENTS, arguments, strict=False)), "rotate_dims": arguments[-2]}
+            )
 
         def compiled(*_: Any, **__: Any) -> Any:
             raise NotImplementedError(f"the compiled function {name}")
@@ -76,42 +110,75 @@ PROCESSORS = {
     "Mistral3": "PixtralImageProcessorFast",
     "Qwen": "Qwen2VLImageProcessorFast",
 }
-"""The image processor that the preprocessor_config.json beside a published model names, by start of architecture."""
+"""The image processor that the preprocessor_config.json beside a published model names, by start of
+architecture.
+"""
 PROCESSOR: dict[str, Any] = {
-    "image_mean": [0.5] * 3, "image_std": [0.5] * 3, "resample": 3, "rescale_factor": 1 / 255, "patch_size": 14,
-    "temporal_patch_size": 2, "merge_size": 2, "min_pixels": 3136, "max_pixels": 12845056,
-    "size": {"shortest_edge": 3136, "longest_edge": 12845056}, "do_convert_rgb": True, "do_rescale": True,
-    "do_normalize": False, "max_soft_tokens": 280, "pooling_kernel_size": 3, "encoder_patch_size": 16,
-    "downsample_factor": 2, "min_image_tokens": 64, "max_image_tokens": 256, "min_tiles": 2, "max_tiles": 10,
+    "image_mean": [0.5] * 3,
+    "image_std": [0.5] * 3,
+    "resample": 3,
+    "rescale_factor": 1 / 255,
+    "patch_size": 14,
+    "temporal_patch_size": 2,
+    "merge_size": 2,
+    "min_pixels": 3136,
+    "max_pixels": 12845056,
+    "size": {"shortest_edge": 3136, "longest_edge": 12845056},
+    "do_convert_rgb": True,
+    "do_rescale": True,
+    "do_normalize": False,
+    "max_soft_tokens": 280,
+    "pooling_kernel_size": 3,
+    "encoder_patch_size": 16,
+    "downsample_factor": 2,
+    "min_image_tokens": 64,
+    "max_image_tokens": 256,
+    "min_tiles": 2,
+    "max_tiles": 10,
     "tile_size": 512,
-}  # fmt: skip
+}
 UNSEEN = {
     "DeepseekV4ForCausalLM": "untested: its attention rotates in its own kernel",
-    "Gemma4UnifiedForConditionalGeneration": "untested: it requires keys that the test config does not have",
+    "Gemma4UnifiedForConditionalGeneration": (
+        "untested: it requires keys that the test config does not have"
+    ),
     "NanoChatForCausalLM": "untested: its kernel rotates in the other direction",
-    "Step3p7ForConditionalGeneration": "untested: it requires keys that the test config does not have",
+    "Step3p7ForConditionalGeneration": (
+        "untested: it requires keys that the test config does not have"
+    ),
 }
 """Architectures whose rotation cannot be watched here."""
 PROBED: dict[str, tuple[protocol.Answer, float]] = {}
 
 
 def complete(config: dict[str, Any]) -> dict[str, Any]:
-    """Changes a config of the lab where it is unlike published ones, in keys that have nothing to do with RoPE.
+    """Changes a config of the lab where it is unlike published ones, in keys that have nothing to
+    do with RoPE.
 
     Returns what was changed.
     """
-    model_type, kinds, vision = config.get("model_type"), config.get("layer_types"), config.get("vision_config")
+    model_type = config.get("model_type")
+    kinds = config.get("layer_types")
+    vision = config.get("vision_config")
     changed: dict[str, Any] = {}
     if model_type == "qwen3_moe" and config.get("norm_topk_prob") is False:
-        changed["norm_topk_prob"] = True  # otherwise refused; the class default of transformers, true in published ones
+        changed["norm_topk_prob"] = (
+            True  # otherwise refused; the class default of transformers, true in published ones
+        )
     if model_type == "exaone4" and kinds and isinstance(config.get("sliding_window_pattern"), int):
-        changed["sliding_window_pattern"] = "".join("L" if kind == "sliding_attention" else "G" for kind in kinds)
+        changed["sliding_window_pattern"] = "".join(
+            "L" if kind == "sliding_attention" else "G" for kind in kinds
+        )
     hybrid = model_type in ("qwen3_next", "qwen3_5_text")
     if hybrid and kinds and "full_attention" in kinds and "full_attention_interval" not in config:
         changed["full_attention_interval"] = kinds.index("full_attention") + 1
     config.update(changed)
     if isinstance(vision, dict):
-        added = {"spatial_patch_size": 14} if model_type == "qwen2_5_vl" and "spatial_patch_size" not in vision else {}
+        added = (
+            {"spatial_patch_size": 14}
+            if model_type == "qwen2_5_vl" and "spatial_patch_size" not in vision
+            else {}
+        )
         if vision.get("model_type") == f"{model_type}_vision":
             added["model_type"] = model_type  # transformers 5 writes another one than publishers do
         vision.update(added)
@@ -120,14 +187,22 @@ def complete(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def write_beside(folder: Path, config: dict[str, Any]) -> None:
-    """Writes the descriptions of the image processor, without which a model with vision is not read."""
+    """Writes the descriptions of the image processor, without which a model with vision is not
+    read.
+    """
     name = (config.get("architectures") or [""])[0]
     for start, kind in PROCESSORS.items():
         vision = config.get("vision_config")
         if name.startswith(start) and vision:
-            settings = {**PROCESSOR, "image_processor_type": kind, "patch_size": vision.get("patch_size", 14)}
+            settings = {
+                **PROCESSOR,
+                "image_processor_type": kind,
+                "patch_size": vision.get("patch_size", 14),
+            }
             (folder / "preprocessor_config.json").write_text(json.dumps(settings), encoding="utf-8")
-            (folder / "processor_config.json").write_text(json.dumps({"image_processor": settings}), encoding="utf-8")
+            (folder / "processor_config.json").write_text(
+                json.dumps({"image_processor": settings}), encoding="utf-8"
+            )
 
 
 def load(config: dict[str, Any]) -> Any:
@@ -151,7 +226,9 @@ def load(config: dict[str, Any]) -> Any:
 
 
 def probe(settings: Any, context: int) -> tuple[protocol.Answer, float]:
-    """The rope of one attention module, and its factor on queries at the last position of the context."""
+    """The rope of one attention module, and its factor on queries at the last position of the
+    context.
+    """
     key = f"{settings} {context}"
     if key in PROBED:
         return PROBED[key]
@@ -163,15 +240,24 @@ def probe(settings: Any, context: int) -> tuple[protocol.Answer, float]:
     sample = torch.zeros(1, 1, 1, settings.head_dim, dtype=torch.half)
     rope.apply(sample, sample.clone(), 1, in_place=True)
     call = KERNEL.pop()
-    inv_freq, attention_factor = call["inv_freq"], float(call["attn_factor"])
+    inv_freq = call["inv_freq"]
+    attention_factor = float(call["attn_factor"])
     assert call["rotate_dims"] == 1, "rotates more than once"
     sin, cos = (half[0].double() for half in rope.compute_sincos(torch.tensor([1])))
-    expected = torch.cat((inv_freq, inv_freq)) if call["style"].name == "NEOX" else inv_freq.repeat_interleave(2)
+    expected = (
+        torch.cat((inv_freq, inv_freq))
+        if call["style"].name == "NEOX"
+        else inv_freq.repeat_interleave(2)
+    )
     assert torch.allclose(sin, expected.sin().double() * attention_factor), "another sine"
     assert torch.allclose(cos, expected.cos().double() * attention_factor), "another cosine"
-    beta, original = call.get("beta") or 0.0, call.get("original") or 1
+    beta = call.get("beta") or 0.0
+    original = call.get("original") or 1
     scale = 1 + beta * math.log(1 + (context - 1) // original)
-    answer = {**protocol.rope(inv_freq.tolist(), attention_factor), "pairs": STYLES[call["style"].name]}
+    answer = {
+        **protocol.rope(inv_freq.tolist(), attention_factor),
+        "pairs": STYLES[call["style"].name],
+    }
     PROBED[key] = answer, scale
     return PROBED[key]
 
@@ -191,7 +277,8 @@ def blocks(model: Any) -> list[Any]:
 def ask(config: dict[str, Any], question: dict[str, Any]) -> protocol.Answer:
     """What exllamav3 does with one config."""
     ropes: list[protocol.Answer | None] = []
-    scales, scalings = set(), set()
+    scales = set()
+    scalings = set()
     changed = complete(config)
     for block in blocks(load(config)):
         attention = block.attn

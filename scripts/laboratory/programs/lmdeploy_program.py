@@ -1,8 +1,9 @@
 """Asks lmdeploy's PyTorch engine: builds its model of a config on a CPU and runs it.
 
-The config, the model and the rotary embedding are lmdeploy's own, with its default backend; its attention and experts,
-which need a GPU, are replaced. What each layer hands to the function that rotates queries and keys is recorded in a
-forward pass. Large models are made small first, by `transformers_program.shrunk`.
+The config, the model and the rotary embedding are lmdeploy's own, with its default backend; its
+attention and experts, which need a GPU, are replaced. What each layer hands to the function that
+rotates queries and keys is recorded in a forward pass. Large models are made small first, by
+`transformers_program.shrunk`.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ OTHERS: dict[str, Callable[[torch.Tensor], Any]] = {
     "block_sparse_moe": lambda hidden: (hidden, None),
     "indexer": lambda hidden: hidden[0, :, :1],
 }
-"""Parts of a decoder layer that do not rotate the queries and keys of its attention, and results in their shape."""
+"""Parts of a decoder layer that do not rotate the queries and keys of its attention, and results in
+their shape.
+"""
 
 
 class Kernel(torch.nn.Module):
@@ -50,18 +53,32 @@ class Kernel(torch.nn.Module):
 
     def forward(self, query: Any, *_: Any, **__: Any) -> torch.Tensor | None:
         """Return zeros in the shape of what attention returns, and nothing for another operator."""
-        return query.new_zeros(*query.shape[:-1], self.spec.v_head_dim) if hasattr(self.spec, "v_head_dim") else None
+        return (
+            query.new_zeros(*query.shape[:-1], self.spec.v_head_dim)
+            if hasattr(self.spec, "v_head_dim")
+            else None
+        )
 
 
 class Recorder:
-    """Records, per decoder layer, the cos and sin that its attention rotates with, and whether pairs are neighbours."""
+    """Records, per decoder layer, the cos and sin that its attention rotates with, and whether
+    pairs are neighbours.
+    """
 
     def __init__(self) -> None:
         self.layer = -1
         self.calls: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self.interleaved = False
 
-    def rotate(self, query: Any, key: Any, cos: Any, sin: Any, inplace: bool = True, complex_mode: bool = False) -> Any:
+    def rotate(
+        self,
+        query: Any,
+        key: Any,
+        cos: Any,
+        sin: Any,
+        inplace: bool = True,
+        complex_mode: bool = False,
+    ) -> Any:
         """Replaces the function that rotates queries and keys."""
         self.calls.setdefault(self.layer, (cos, sin))
         self.interleaved |= complex_mode
@@ -69,17 +86,23 @@ class Recorder:
 
 
 def prepare() -> None:
-    """Makes lmdeploy importable without its servers and kernels, and puts the default backend in place."""
+    """Makes lmdeploy importable without its servers and kernels, and puts the default backend in
+    place.
+    """
     place = importlib.util.find_spec("lmdeploy")
     assert place is not None
     package = ModuleType("lmdeploy")
-    package.__path__ = list(place.submodule_search_locations or ())  # without its __init__, which imports the servers
+    package.__path__ = list(
+        place.submodule_search_locations or ()
+    )  # without its __init__, which imports the servers
     sys.modules["lmdeploy"] = package
     sglang_stubs.install()
     torch.cuda.get_device_properties = lambda *_: SimpleNamespace(major=9, minor=0)  # type: ignore[assignment]
     from lmdeploy.pytorch.backends import gated_delta_rule, selector
 
-    gated_delta_rule.GatedDeltaMeta = type("Meta", (), {"__init__": lambda *_: None})  # before its users import it
+    gated_delta_rule.GatedDeltaMeta = type(
+        "Meta", (), {"__init__": lambda *_: None}
+    )  # before its users import it
     from lmdeploy.pytorch.backends.default.op_backend import DefaultOpsBackend
     from lmdeploy.pytorch.nn import moe
 
@@ -107,7 +130,9 @@ def ask(config: dict[str, Any], question: dict[str, Any]) -> protocol.Answer:
     known = patch._get_module_map()
     if architecture not in known:
         if architecture.lower() in map(str.lower, known):
-            raise protocol.Unseen("untested: published configs name its class in another way than transformers does")
+            raise protocol.Unseen(
+                "untested: published configs name its class in another way than transformers does"
+            )
         removed = " any more" if architecture in patch.REMOVED_MODEL_MAP else ""
         raise protocol.Absent(f"lmdeploy has no {architecture}{removed}")
     for part in (config, config.get("text_config", {})):
@@ -127,14 +152,18 @@ def ask(config: dict[str, Any], question: dict[str, Any]) -> protocol.Answer:
         raise protocol.Refused("load", error) from error
     decoder, layers = decoder_of(model, text.num_hidden_layers)
     try:
-        short = forward(decoder, layers, text.hidden_size, min(question["trained"], question["context"]))
+        short = forward(
+            decoder, layers, text.hidden_size, min(question["trained"], question["context"])
+        )
         long = forward(decoder, layers, text.hidden_size, question["context"])
     except Exception as error:
         raise protocol.Refused("forward", error) from error
     ropes = [rope(long, short, index) for index in range(len(layers))]
     more = {"interleaved": True} if long.interleaved else {}
     scaling = next((scale for scale in map(logit_scale, layers) if scale is not None), None)
-    return protocol.answer(ropes, mixed=True, **more, **({} if scaling is None else {"scaling": scaling}))
+    return protocol.answer(
+        ropes, mixed=True, **more, **({} if scaling is None else {"scaling": scaling})
+    )
 
 
 def smaller(loaded: Any) -> tuple[Any, Any]:
@@ -161,7 +190,9 @@ def decoder_of(model: Any, count: int) -> tuple[Any, list[Any]]:
 
 
 def forward(decoder: Any, layers: list[Any], width: int, tokens: int) -> Recorder:
-    """Records a forward pass over the second and the last position of a prompt. width: of hidden states."""
+    """Records a forward pass over the second and the last position of a prompt. width: of hidden
+    states.
+    """
     recorder = Recorder()
     on_cpu(decoder)
     for index, layer in enumerate(layers):
@@ -169,17 +200,21 @@ def forward(decoder: Any, layers: list[Any], width: int, tokens: int) -> Recorde
         for name, part in layer.named_modules():
             if name in OTHERS or name.rpartition(".")[2] == "indexer":
                 result = OTHERS[name.rpartition(".")[2]]
-                part.forward = lambda *inputs, result=result, **named: result([*inputs, *named.values()][0])
+                part.forward = lambda *inputs, result=result, **named: result(
+                    [*inputs, *named.values()][0]
+                )
             if type(part).__name__ == "ApplyRotaryEmb":
                 part.forward = recorder.rotate
     positions = torch.tensor([[1, tokens - 1]])
     inputs = {
-        "input_ids": torch.zeros(1, 2, dtype=torch.long), "position_ids": positions,
-        "past_key_values": [[torch.zeros(1, 1, 1, 1)] * 2] * len(layers), "state_ids": None,
+        "input_ids": torch.zeros(1, 2, dtype=torch.long),
+        "position_ids": positions,
+        "past_key_values": [[torch.zeros(1, 1, 1, 1)] * 2] * len(layers),
+        "state_ids": None,
         "inputs_embeds": torch.zeros(1, 2, width),
         "attn_metadata": SimpleNamespace(quant_policy=0, is_decoding=False),
         "mrope_position_ids": positions.expand(3, -1),
-    }  # fmt: skip
+    }
     names = inspect.signature(decoder.forward).parameters
     with torch.inference_mode():
         decoder(**{name: value for name, value in inputs.items() if name in names})
@@ -193,20 +228,25 @@ def on_cpu(model: Any) -> None:
             for name, tensor in group.items():
                 if tensor is not None and tensor.is_meta:
                     zeros = torch.zeros(tensor.shape, dtype=tensor.dtype)
-                    group[name] = torch.nn.Parameter(zeros, False) if group is module._parameters else zeros
+                    group[name] = (
+                        torch.nn.Parameter(zeros, False) if group is module._parameters else zeros
+                    )
 
 
 def rope(long: Recorder, short: Recorder, index: int) -> protocol.Answer | None:
     """What a layer rotates with; None where it does not rotate."""
     if index not in long.calls:
         return None
-    (far, near) = (from_tables(*recorder.calls[index]) for recorder in (long, short))
+    far, near = (from_tables(*recorder.calls[index]) for recorder in (long, short))
     return protocol.rope(*far, *near)
 
 
 def from_tables(cos: torch.Tensor, sin: torch.Tensor) -> tuple[list[float], float]:
-    """inv_freq and attention_factor from the tables at position 1, one row per token, with every pair twice."""
-    cos, sin = cos.reshape(-1, cos.shape[-1])[0].double(), sin.reshape(-1, sin.shape[-1])[0].double()
+    """inv_freq and attention_factor from the tables at position 1, one row per token, with every
+    pair twice.
+    """
+    cos = cos.reshape(-1, cos.shape[-1])[0].double()
+    sin = sin.reshape(-1, sin.shape[-1])[0].double()
     half = len(cos) // 2
     assert torch.equal(cos[:half], cos[half:])
     return protocol.from_cos_sin(cos[:half].tolist(), sin[:half].tolist())
@@ -215,7 +255,9 @@ def from_tables(cos: torch.Tensor, sin: torch.Tensor) -> tuple[list[float], floa
 def logit_scale(layer: Any) -> float | None:
     """The factor on the logits of the attention of a layer."""
     kernels = [part.spec for part in layer.modules() if isinstance(part, Kernel)]
-    return next((float(spec.scale) for spec in kernels if getattr(spec, "scale", None) is not None), None)
+    return next(
+        (float(spec.scale) for spec in kernels if getattr(spec, "scale", None) is not None), None
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""Asks mlx-lm on a CPU: builds the model as `mlx_lm.utils.load_model` does, runs it, and watches what it rotates.
+"""Asks mlx-lm on a CPU: builds the model as `mlx_lm.utils.load_model` does, runs it, and watches
+what it rotates.
 
 `mlx_watch.py` says how.
 """

@@ -1,11 +1,13 @@
-"""What the programs of mlx-lm and mlx-vlm share: a watch on what a model rotates, and a reader of rotations.
+"""What the programs of mlx-lm and mlx-vlm share: a watch on what a model rotates, and a reader of
+rotations.
 
 Nothing is read out of attributes. A few tokens go through the real model while `mx.fast.rope` and
-`mx.fast.scaled_dot_product_attention` are watched, so a layer has the rope that its attention really applies to queries
-and keys. That object is then called on unit vectors: the matrix that comes back gives pairs, angles and the factor.
+`mx.fast.scaled_dot_product_attention` are watched, so a layer has the rope that its attention
+really applies to queries and keys. That object is then called on unit vectors: the matrix that
+comes back gives pairs, angles and the factor.
 
-mlx is lazy: the pass builds the whole graph, with every check of shapes, but computes nothing unless asked. So models
-of any size are passed; only small ones are computed.
+mlx is lazy: the pass builds the whole graph, with every check of shapes, but computes nothing
+unless asked. So models of any size are passed; only small ones are computed.
 """
 
 from __future__ import annotations
@@ -40,23 +42,40 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     "minimax_m2": {"shared_intermediate_size": 0},
     "qwen3_vl_moe": {"norm_topk_prob": True},
 }
-"""Keys that they require, every published config of the family has, and configs made by transformers 5 lack."""
+"""Keys that they require, every published config of the family has, and configs made by
+transformers 5 lack.
+"""
 REAL_ROPE = mx.fast.rope
 REAL_ATTENTION = mx.fast.scaled_dot_product_attention
 
 
 def complete(config: dict[str, Any]) -> tuple[dict[str, Any], bool]:
-    """What is added to a config of the lab, so that its size alone stops nothing; nothing that concerns RoPE.
+    """What is added to a config of the lab, so that its size alone stops nothing; nothing that
+    concerns RoPE.
 
-    The second value: the layers are then of other kinds than layer_types says, except in the first period.
+    The second value: the layers are then of other kinds than layer_types says, except in the first
+    period.
     """
     inner = config.get("text_config") or config
-    model_type, kinds = inner.get("model_type", config["model_type"]), inner.get("layer_types")
-    added = {key: value for key, value in PUBLISHED.get(config["model_type"], {}).items() if key not in inner}
-    if model_type == "exaone4" and kinds and not isinstance(inner.get("sliding_window_pattern"), str):
-        added["sliding_window_pattern"] = "".join("L" if kind == "sliding_attention" else "G" for kind in kinds)
+    model_type = inner.get("model_type", config["model_type"])
+    kinds = inner.get("layer_types")
+    added = {
+        key: value
+        for key, value in PUBLISHED.get(config["model_type"], {}).items()
+        if key not in inner
+    }
+    if (
+        model_type == "exaone4"
+        and kinds
+        and not isinstance(inner.get("sliding_window_pattern"), str)
+    ):
+        added["sliding_window_pattern"] = "".join(
+            "L" if kind == "sliding_attention" else "G" for kind in kinds
+        )
     if model_type == "granitemoehybrid" and kinds:
-        added["layer_types"] = ["mamba" if kind == "linear_attention" else "attention" for kind in kinds]
+        added["layer_types"] = [
+            "mamba" if kind == "linear_attention" else "attention" for kind in kinds
+        ]
     key, period = PERIODS.get(model_type, ("", 0))
     if key and kinds and key not in inner:
         full = [kind == "full_attention" for kind in kinds]
@@ -67,10 +86,11 @@ def complete(config: dict[str, Any]) -> tuple[dict[str, Any], bool]:
 
 @dataclass
 class Watch:
-    """What a forward pass did. calls: per layer the owners of rope calls and the size of the vectors they got.
+    """What a forward pass did. calls: per layer the owners of rope calls and the size of the
+    vectors they got.
 
-    indexers: the ropes, by id, of modules that only choose tokens. heads: per layer the number and size of the heads of
-    queries and keys. vectors: per layer the queries and keys of the last pass.
+    indexers: the ropes, by id, of modules that only choose tokens. heads: per layer the number and
+    size of the heads of queries and keys. vectors: per layer the queries and keys of the last pass.
     """
 
     layers: dict[int, int]
@@ -106,7 +126,8 @@ class Watch:
 def watching(watch: Watch, layers: list[Any]) -> Iterator[None]:
     """Puts the watch in place of mlx's functions, and notes which layer is running."""
     name = "_get_llama_4_attn_scale"
-    mx.fast.rope, mx.fast.scaled_dot_product_attention = watch.rope, watch.attention
+    mx.fast.rope = watch.rope
+    mx.fast.scaled_dot_product_attention = watch.attention
     originals = {kind: kind.__call__ for kind in {type(layer) for layer in layers}}
     users = [
         module
@@ -136,7 +157,8 @@ def watching(watch: Watch, layers: list[Any]) -> Iterator[None]:
     try:
         yield
     finally:
-        mx.fast.rope, mx.fast.scaled_dot_product_attention = REAL_ROPE, REAL_ATTENTION
+        mx.fast.rope = REAL_ROPE
+        mx.fast.scaled_dot_product_attention = REAL_ATTENTION
         for kind, original in originals.items():
             kind.__call__ = original
         for user in users:
@@ -145,8 +167,9 @@ def watching(watch: Watch, layers: list[Any]) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Runner:
-    """How a runtime is used. build: makes the model of a config. layers: its decoder layers, in their order. run: a
-    forward pass over tokens. otherwise: the rope of each layer of a model that does not call `mx.fast.rope`.
+    """How a runtime is used. build: makes the model of a config. layers: its decoder layers, in
+    their order. run: a forward pass over tokens. otherwise: the rope of each layer of a model that
+    does not call `mx.fast.rope`.
     """
 
     build: Callable[[dict[str, Any]], Any]
@@ -159,7 +182,11 @@ def forward(runner: Runner, model: Any, layers: list[Any]) -> Watch:
     """A watched pass of a few tokens. Raises Refused where the model fails."""
     watch = Watch({id(layer): number for number, layer in enumerate(layers)})
     modules = (module for layer in layers for module in layer.modules())
-    watch.indexers = {id(getattr(module, "rope", None)) for module in modules if "Indexer" in type(module).__name__}
+    watch.indexers = {
+        id(getattr(module, "rope", None))
+        for module in modules
+        if "Indexer" in type(module).__name__
+    }
     with watching(watch, layers):
         try:
             result = runner.run(model, mx.array([TOKENS]))
@@ -171,7 +198,9 @@ def forward(runner: Runner, model: Any, layers: list[Any]) -> Watch:
 
 
 def rotation(watch: Watch, owner: Any, size: int, length: int) -> np.ndarray:
-    """What a rope object makes of the unit vectors at position 1, as the last token of a sequence of that length."""
+    """What a rope object makes of the unit vectors at position 1, as the last token of a sequence
+    of that length.
+    """
     unit = mx.eye(size, dtype=mx.float32).reshape(1, size, 1, size)
     mx.fast.rope, watch.position = watch.rope, 1
     try:
@@ -182,7 +211,8 @@ def rotation(watch: Watch, owner: Any, size: int, length: int) -> np.ndarray:
 
 
 def read(matrix: np.ndarray) -> tuple[list[float], float, str]:
-    """Frequencies, attention_factor and pairs of a rotation; row i is what it makes of unit vector i.
+    """Frequencies, attention_factor and pairs of a rotation; row i is what it makes of unit vector
+    i.
 
     Raises AssertionError for a matrix that rotates neither halves nor neighbours.
     """
@@ -191,7 +221,10 @@ def read(matrix: np.ndarray) -> tuple[list[float], float, str]:
     turned = [i for i in range(size) if beside[i].any() or matrix[i, i] != 1.0]
     dims = len(turned)
     low = list(range(dims // 2))
-    if dims < size and turned == [*low, *(i + size // 2 for i in low)]:  # the other pairs of the head stand still
+    if dims < size and turned == [
+        *low,
+        *(i + size // 2 for i in low),
+    ]:  # the other pairs of the head stand still
         dims = size
     else:
         assert turned == list(range(dims)), f"rotates dimensions {turned}"
@@ -213,8 +246,11 @@ def read(matrix: np.ndarray) -> tuple[list[float], float, str]:
     return inv_freq, float(f"{attention_factor:.7g}"), "half" if half else "interleaved"
 
 
-def rope_of(watch: Watch, calls: list[tuple[Any, int]], trained: int, context: int) -> protocol.Answer:
-    """The rope of one layer from the calls it made; one call where it takes the keys of another layer.
+def rope_of(
+    watch: Watch, calls: list[tuple[Any, int]], trained: int, context: int
+) -> protocol.Answer:
+    """The rope of one layer from the calls it made; one call where it takes the keys of another
+    layer.
 
     Raises AssertionError unless queries and keys share one.
     """
@@ -226,7 +262,10 @@ def rope_of(watch: Watch, calls: list[tuple[Any, int]], trained: int, context: i
     inv_freq, attention_factor, pairs = read(rotation(watch, owner, size, context))
     short, short_attention_factor, short_pairs = read(rotation(watch, owner, size, trained))
     assert short_pairs == pairs
-    return {**protocol.rope(inv_freq, attention_factor, short, short_attention_factor), "pairs": pairs}
+    return {
+        **protocol.rope(inv_freq, attention_factor, short, short_attention_factor),
+        "pairs": pairs,
+    }
 
 
 def scaling_of(watch: Watch, layers: list[Any]) -> float:
@@ -234,9 +273,12 @@ def scaling_of(watch: Watch, layers: list[Any]) -> float:
     distinct = {f"{scale:.7g}" for scales in watch.scales.values() for scale in scales}
     if not distinct:  # attention written out, as in gemma 2
         distinct = {
-            f"{module.scale:.7g}" for layer in layers for module in layer.modules()
-            if isinstance(getattr(module, "scale", None), float) and "Attention" in type(module).__name__
-        }  # fmt: skip
+            f"{module.scale:.7g}"
+            for layer in layers
+            for module in layer.modules()
+            if isinstance(getattr(module, "scale", None), float)
+            and "Attention" in type(module).__name__
+        }
     assert len(distinct) == 1, f"scales {distinct}"
     return float(distinct.pop())
 
@@ -252,7 +294,8 @@ def ask(runner: Runner, config: dict[str, Any], question: dict[str, Any]) -> pro
     watch = forward(runner, model, layers)
     ropes: list[protocol.Answer | None]
     if watch.calls or runner.otherwise is None:
-        trained, context = question["trained"], question["context"]
+        trained = question["trained"]
+        context = question["context"]
         ropes = [
             rope_of(watch, watch.calls[number], trained, context) if number in watch.calls else None
             for number in range(len(layers))

@@ -1,23 +1,26 @@
 """What every program of the lab shares: it reads questions, asks its runtime, and writes answers.
 
-A program runs in the environment of its runtime, as `python PROGRAM QUESTIONS ANSWERS`, and imports nothing of
-ropeconv. Both files have one JSON object per line.
+A program runs in the environment of its runtime, as `python PROGRAM QUESTIONS ANSWERS`, and imports
+nothing of ropeconv. Both files have one JSON object per line.
 
-A question is {"id", "label", "config", "trained", "context"}: the whole config.json that the runtime gets, and the
-trained and declared lengths in tokens. The answer to it has the same "id" and one of
+A question is {"id", "label", "config", "trained", "context"}: the whole config.json that the
+runtime gets, and the trained and declared lengths in tokens. The answer to it has the same "id" and
+one of
 
-- "layers": for every layer of the language model the index of its rope in "ropes", or null for a layer that does not
-  rotate; "ropes": each {"inv_freq", "attention_factor"} as it acts on a sequence as long as "context", with
-  "short_inv_freq" and "short_attention_factor" where a sequence within the trained length gets others; "scaling": the
-  factor on the logits of attention (1 / sqrt(head_dim) in most models), where the program sees it; "query_scale": the
-  factor on queries at position context - 1, where the runtime has one.
-  "mixed": whether one prompt is computed in several forward passes, as with chunked prefill, so that lists which are
-  chosen for each pass are mixed in it.
-  "pairs" in a rope, or "interleaved" beside them, says which dimensions are turned together.
-- "error": "Type: message", of loading the model or of its first forward pass, and "stage": "config", "load" or
-  "forward".
+- "layers": for every layer of the language model the index of its rope in "ropes", or null for a
+  layer that does not rotate; "ropes": each {"inv_freq", "attention_factor"} as it acts on a
+  sequence as long as "context", with "short_inv_freq" and "short_attention_factor" where a sequence
+  within the trained length gets others; "scaling": the factor on the logits of attention (1 /
+  sqrt(head_dim) in most models), where the program sees it; "query_scale": the factor on queries at
+  position context - 1, where the runtime has one. "mixed": whether one prompt is computed in
+  several forward passes, as with chunked prefill, so that lists which are chosen for each pass are
+  mixed in it. "pairs" in a rope, or "interleaved" beside them, says which dimensions are turned
+  together.
+- "error": "Type: message", of loading the model or of its first forward pass, and "stage":
+  "config", "load" or "forward".
 - "absent": a sentence, where the runtime has no such model.
-- "unseen": a sentence, where it has one that does not run here, which says nothing about the runtime.
+- "unseen": a sentence, where it has one that does not run here, which says nothing about the
+  runtime.
 """
 
 from __future__ import annotations
@@ -36,11 +39,15 @@ Answer = dict[str, Any]
 NO_DEVICE = ("Torch not compiled with CUDA", "No Metal back-end")
 """Parts of messages that are about the machine and not about the model."""
 CUSTOM_CODE = ("contains custom code", "trust_remote_code=True")
-"""Parts of messages on a model whose config class is in its own repository, which the lab does not have."""
+"""Parts of messages on a model whose config class is in its own repository, which the lab does not
+have.
+"""
 
 
 def message(error: BaseException) -> str:
-    """The first line of an error as "Type: message", without what changes from run to run or from config to config."""
+    """The first line of an error as "Type: message", without what changes from run to run or from
+    config to config.
+    """
     first = f"{type(error).__name__}: {error}".strip().splitlines()[0]
     first = re.sub(r"/[\w./-]*/(?=\w)", "", first)
     first = re.sub(r"\{.*", "{...}", first)
@@ -101,7 +108,9 @@ def answer(layers: Sequence[Answer | None], **more: Any) -> Answer:
 
 
 def main(ask: Callable[[dict[str, Any], dict[str, Any]], Answer]) -> None:
-    """Answers the questions of the first file in the second one. ask: from a config and its question to an answer."""
+    """Answers the questions of the first file in the second one. ask: from a config and its
+    question to an answer.
+    """
     questions, answers = sys.argv[1:3]
     failures = 0
     with open(questions, encoding="utf-8") as lines, open(answers, "w", encoding="utf-8") as out:
@@ -119,9 +128,13 @@ def main(ask: Callable[[dict[str, Any], dict[str, Any]], Answer]) -> None:
                     if any(words in str(refused) for words in NO_DEVICE):
                         answer = {"unseen": f"it needs another device: {refused}"}
                     if str(refused).startswith(("ImportError", "ModuleNotFoundError")):
-                        answer = {"unseen": "untested: it imports a package that the lab does not have"}
+                        answer = {
+                            "unseen": "untested: it imports a package that the lab does not have"
+                        }
                     if any(words in str(refused) for words in CUSTOM_CODE):
-                        answer = {"unseen": "untested: its config class is in the model's own repository"}
+                        answer = {
+                            "unseen": "untested: its config class is in the model's own repository"
+                        }
                 except AssertionError as unexpected:
                     answer = {"unseen": f"the lab does not understand how it rotates: {unexpected}"}
                 except Exception as error:

@@ -6,11 +6,13 @@ from typing import Any
 
 
 def complete(config: dict[str, Any]) -> None:
-    """Adds what published configs of a family have and configs that transformers wrote itself have not.
+    """Adds what published configs of a family have and configs that transformers wrote itself have
+    not.
 
     Some runtimes do not load a model without these; they have nothing to do with positions.
     """
-    kind, layers = config.get("model_type"), config.get("layer_types") or []
+    kind = config.get("model_type")
+    layers = config.get("layer_types") or []
     if kind == "gemma4" and config.get("vision_config") is None:
         config["vision_config"] = {}
     if kind == "gemma2":
@@ -30,7 +32,13 @@ def complete(config: dict[str, Any]) -> None:
         config.setdefault("attn_output_gate", True)
     if kind in ("qwen3_next", "qwen3_5_text") and "full_attention" in layers:
         config.setdefault("full_attention_interval", layers.index("full_attention") + 1)
-    if kind == "exaone4" and isinstance(config.get("sliding_window_pattern"), int) and "full_attention" in layers:
+    if (
+        kind == "exaone4"
+        and isinstance(config.get("sliding_window_pattern"), int)
+        and "full_attention" in layers
+    ):
         config["sliding_window_pattern"] = "L" * layers.index("full_attention") + "G"
     if kind == "qwen2_vl":
-        config["vision_config"].setdefault("in_chans", config["vision_config"].get("in_channels", 3))
+        config["vision_config"].setdefault(
+            "in_chans", config["vision_config"].get("in_channels", 3)
+        )

@@ -1,8 +1,10 @@
-"""Asks SGLang what it computes for an EAGLE-3 head beside its target; `scripts/laboratory/drafts.py` runs it.
+"""Asks SGLang what it computes for an EAGLE-3 head beside its target;
+`scripts/laboratory/drafts.py` runs it.
 
-A question also has "target", the config of the target. The answer also has "rows", the positions in the table of cos
-and sin of the head, "served", the tokens that SGLang serves with the pair, and "refused", the message of SGLang where
-it starts such a head only with the variable that allows longer contexts.
+A question also has "target", the config of the target. The answer also has "rows", the positions in
+the table of cos and sin of the head, "served", the tokens that SGLang serves with the pair, and
+"refused", the message of SGLang where it starts such a head only with the variable that allows
+longer contexts.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ import torch
 
 @contextlib.contextmanager
 def as_draft(served: int) -> Iterator[None]:
-    """Makes SGLang's ModelConfig that of a draft, as TpModelWorker and EagleDraftWorker do (eagle_worker_v2.py:229)."""
+    """Makes SGLang's ModelConfig that of a draft, as TpModelWorker and EagleDraftWorker do
+    (eagle_worker_v2.py:229).
+    """
     from sglang.srt.configs import model_config
 
     plain = model_config.ModelConfig
@@ -56,7 +60,9 @@ def ask(config: dict[str, Any], question: dict[str, Any]) -> protocol.Answer:
         Path(folder, "config.json").write_text(json.dumps(question["target"]), encoding="utf-8")
         target = ModelConfig(model_path=folder, dtype="float32")
     head, refused = load(config, target.context_len)
-    reserve_rope_cache_for_long_sequences(head, target)  # for both the same: the length of the target
+    reserve_rope_cache_for_long_sequences(
+        head, target
+    )  # for both the same: the length of the target
     (layer,) = sglang_program.layers_of(head, 1)
     rotary: Any = layer.self_attn.rotary_emb
     answer = protocol.answer([sglang_program.read(rotary, question, 0)])

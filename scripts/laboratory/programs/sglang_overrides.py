@@ -1,6 +1,8 @@
-"""Asks SGLang what it computes with `--json-model-override-args`; `scripts/laboratory/overrides.py` runs it.
+"""Asks SGLang what it computes with `--json-model-override-args`; `scripts/laboratory/overrides.py`
+runs it.
 
-A question also has "overrides", the JSON; the answer also has "served", the tokens that SGLang serves.
+A question also has "overrides", the JSON; the answer also has "served", the tokens that SGLang
+serves.
 
 """
 
@@ -17,7 +19,8 @@ def ask(config: dict[str, Any], question: dict[str, Any]) -> protocol.Answer:
     """The answer of SGLang to a question about a config with overrides."""
     from sglang.srt.configs import model_config
 
-    plain, loaded = model_config.ModelConfig, []
+    plain = model_config.ModelConfig
+    loaded = []
 
     class Overridden(plain):  # type: ignore[misc, valid-type]
         def __init__(self, **given: Any) -> None:

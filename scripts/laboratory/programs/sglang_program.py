@@ -1,9 +1,11 @@
-"""Asks SGLang: builds its own model class for a config, on meta, and runs the rotary embedding of every decoder layer.
+"""Asks SGLang: builds its own model class for a config, on meta, and runs the rotary embedding of
+every decoder layer.
 
-The config goes through SGLang's ModelConfig (AutoConfig, its own config classes, its patches), the model class comes
-from its registry, and the rotary objects are those that the constructor of the model made; compiled modules are stubs
-(`sglang_stubs`). Only the rotary objects live on the CPU; everything else is on meta. Their `forward_native` is given a
-unit vector per pair, so that cos and sin come out as the model would apply them.
+The config goes through SGLang's ModelConfig (AutoConfig, its own config classes, its patches), the
+model class comes from its registry, and the rotary objects are those that the constructor of the
+model made; compiled modules are stubs (`sglang_stubs`). Only the rotary objects live on the CPU;
+everything else is on meta. Their `forward_native` is given a unit vector per pair, so that cos and
+sin come out as the model would apply them.
 """
 
 from __future__ import annotations
@@ -44,15 +46,21 @@ UNSEEN = {
     "LlavaForConditionalGeneration": "untested: its vision tower needs kernels",
     "HYV4ForCausalLM": "untested: it reads its config in its own way",
     "LongcatFlashForCausalLM": "untested: it reads its config in its own way",
-    "MiMoV2FlashForCausalLM": "untested: its model file requires other keys than the test config has",
-    "Mistral4ForCausalLM": "untested: the lab does not see how the class of transformers scales queries",
+    "MiMoV2FlashForCausalLM": (
+        "untested: its model file requires other keys than the test config has"
+    ),
+    "Mistral4ForCausalLM": (
+        "untested: the lab does not see how the class of transformers scales queries"
+    ),
     "OpenAIPrivacyFilterModel": "untested: the lab does not understand how the class rotates",
 }
 """Architectures that the lab cannot build."""
 
 
 class ShortTorch:
-    """`torch` for the rotary modules: a position table that would be gigabytes ends after LONGEST positions."""
+    """`torch` for the rotary modules: a position table that would be gigabytes ends after LONGEST
+    positions.
+    """
 
     def __getattr__(self, name: str) -> Any:
         return getattr(torch, name)
@@ -85,7 +93,11 @@ def prepare() -> None:
     for module in (base, yarn, mrope, rope_variant):
         module.torch = ShortTorch()  # type: ignore[attr-defined]
         for member in vars(module).values():
-            if isinstance(member, type) and member.__module__ == module.__name__ and "__init__" in vars(member):
+            if (
+                isinstance(member, type)
+                and member.__module__ == module.__name__
+                and "__init__" in vars(member)
+            ):
                 member.__init__ = on_cpu(member.__init__)  # type: ignore[misc]
     rope_variant.get_device = lambda *_: "cpu"
     for member in (gemma3_causal.Gemma3RotaryEmbedding,):
@@ -126,15 +138,21 @@ def load(config: dict[str, Any]) -> tuple[Any, torch.nn.Module]:
             parsed = ModelConfig(model_path=folder, dtype="float32", trust_remote_code=False)
         except Exception as error:
             if architecture not in ModelRegistry.get_supported_archs() and not ours(error):
-                raise protocol.Absent(f"{architecture} is not in the registry: {error}"[:300]) from error
+                raise protocol.Absent(
+                    f"{architecture} is not in the registry: {error}"[:300]
+                ) from error
             if "does not recognize this architecture" in str(error):
-                raise protocol.Absent(f"transformers {transformers.__version__} has no config class for it") from error
+                raise protocol.Absent(
+                    f"transformers {transformers.__version__} has no config class for it"
+                ) from error
             raise refuse("config", error) from error
         if architecture not in ModelRegistry.get_supported_archs():
             try:
                 get_model_architecture(parsed)
             except Exception as error:
-                raise protocol.Absent(f"{architecture} is not in the registry: {error}"[:300]) from error
+                raise protocol.Absent(
+                    f"{architecture} is not in the registry: {error}"[:300]
+                ) from error
         model_class, _ = get_model_architecture(parsed)
         torch.set_default_dtype(torch.float32)
         try:
@@ -146,17 +164,25 @@ def load(config: dict[str, Any]) -> tuple[Any, torch.nn.Module]:
 
 
 def layers_of(model: torch.nn.Module, count: int) -> list[torch.nn.Module]:
-    """The decoder layers: the list of modules as long as the config says, outside of a vision or audio tower."""
+    """The decoder layers: the list of modules as long as the config says, outside of a vision or
+    audio tower.
+    """
     for name, module in model.named_modules():
         if any(word in name for word in ("visual", "vision", "audio", "mtp")):
             continue
-        if isinstance(module, torch.nn.ModuleList) and len(module) == count and name.split(".")[-1] in ("layers", "h"):
+        if (
+            isinstance(module, torch.nn.ModuleList)
+            and len(module) == count
+            and name.split(".")[-1] in ("layers", "h")
+        ):
             return list(module)
     raise LookupError(f"no list of {count} decoder layers")
 
 
 def rotates(attention: torch.nn.Module) -> bool:
-    """Whether the attention's forward calls its rotary embedding: the switches that model files have for it."""
+    """Whether the attention's forward calls its rotary embedding: the switches that model files
+    have for it.
+    """
     for flag in ("use_rope", "apply_rope", "is_nope", "use_nope", "no_rope"):
         value = getattr(attention, flag, None)
         if isinstance(value, bool):
@@ -175,7 +201,9 @@ def unit(rotary: Any, rows: int) -> torch.Tensor:
 
 
 def turn(rotary: Any, positions: list[int], planes: int) -> tuple[list[float], float]:
-    """inv_freq and attention_factor that the rotary object applies at the first of the positions."""
+    """inv_freq and attention_factor that the rotary object applies at the first of the
+    positions.
+    """
     vector = unit(rotary, len(positions))
     place = torch.tensor(positions)
     if planes:
@@ -187,17 +215,23 @@ def turn(rotary: Any, positions: list[int], planes: int) -> tuple[list[float], f
         turned = run(place, query.clone(), query.clone())[0].reshape(len(positions), -1)[0]
     half = rotary.rotary_dim // 2
     if getattr(rotary, "is_neox_style", True):
-        cos, sin = turned[:half], turned[half : 2 * half]
+        cos = turned[:half]
+        sin = turned[half : 2 * half]
     else:
-        cos, sin = turned[0 : 2 * half : 2], turned[1 : 2 * half : 2]
+        cos = turned[0 : 2 * half : 2]
+        sin = turned[1 : 2 * half : 2]
     return protocol.from_cos_sin(cos.double().tolist(), sin.double().tolist())
 
 
 def shorten(rotary: Any) -> None:
-    """Makes the two joined tables of longrope that were cut by ShortTorch consistent again, for fewer positions."""
+    """Makes the two joined tables of longrope that were cut by ShortTorch consistent again, for
+    fewer positions.
+    """
     first = min(rotary.original_max_position_embeddings, LONGEST // 2)
     rotary.original_max_position_embeddings = first
-    rotary.long_short_cos_sin_cache = torch.cat([rotary.short_cos_sin_cache[:first], rotary.long_cos_sin_cache])
+    rotary.long_short_cos_sin_cache = torch.cat(
+        [rotary.short_cos_sin_cache[:first], rotary.long_cos_sin_cache]
+    )
 
 
 def read(rotary: Any, question: dict[str, Any], planes: int) -> protocol.Answer:
@@ -205,13 +239,16 @@ def read(rotary: Any, question: dict[str, Any], planes: int) -> protocol.Answer:
     last = question["context"] - 1
     inside = min(question["trained"], question["context"]) - 1
     if hasattr(rotary, "cos_sin_cache"):
-        if hasattr(rotary, "_ensure_cos_sin_cache_length"):  # as its model runner does before the first request
+        if hasattr(
+            rotary, "_ensure_cos_sin_cache_length"
+        ):  # as its model runner does before the first request
             rotary._ensure_cos_sin_cache_length(min(last, LONGEST - 1))
         if len(rotary.cos_sin_cache) == LONGEST:
             last = min(last, LONGEST - 1)
     elif rotary.max_position_embeddings > LONGEST:
         shorten(rotary)
-        last, inside = min(last, LONGEST - 1), min(inside, rotary.original_max_position_embeddings)
+        last = min(last, LONGEST - 1)
+        inside = min(inside, rotary.original_max_position_embeddings)
     try:
         short = turn(rotary, [1, max(1, min(inside, last))], planes)
         long = turn(rotary, [1, last], planes)
@@ -220,8 +257,12 @@ def read(rotary: Any, question: dict[str, Any], planes: int) -> protocol.Answer:
     return protocol.rope(long[0], long[1], short[0], short[1])
 
 
-def of_gemma3(model: torch.nn.Module, layers: list[torch.nn.Module], question: dict[str, Any]) -> list[protocol.Answer]:
-    """Gemma 3 turns with the two rotary modules of its model, not with those that the attention holds."""
+def of_gemma3(
+    model: torch.nn.Module, layers: list[torch.nn.Module], question: dict[str, Any]
+) -> list[protocol.Answer]:
+    """Gemma 3 turns with the two rotary modules of its model, not with those that the attention
+    holds.
+    """
     owner = next(m for m in model.modules() if hasattr(m, "rotary_emb_local"))
     by_kind = {}
     for kind, rotary in (("local", owner.rotary_emb_local), ("global", owner.rotary_emb)):
@@ -233,7 +274,11 @@ def of_gemma3(model: torch.nn.Module, layers: list[torch.nn.Module], question: d
             except Exception as error:
                 raise refuse("forward", error) from error
             half = cos.shape[-1] // 2
-            both.append(protocol.from_cos_sin(cos[0, 0, :half].double().tolist(), sin[0, 0, :half].double().tolist()))
+            both.append(
+                protocol.from_cos_sin(
+                    cos[0, 0, :half].double().tolist(), sin[0, 0, :half].double().tolist()
+                )
+            )
         by_kind[kind] = protocol.rope(*both[1], *both[0])
     return [by_kind["local" if layer.self_attn.is_sliding else "global"] for layer in layers]
 
@@ -253,7 +298,9 @@ def ask(config: dict[str, Any], question: dict[str, Any]) -> protocol.Answer:
     scaling = None
     for layer in layers:
         holders = [m for m in layer.modules() if getattr(m, "rotary_emb", None) is not None]
-        holders = [m for m in holders if "attention" in type(m).__name__.lower() or hasattr(m, "attn")] or holders
+        holders = [
+            m for m in holders if "attention" in type(m).__name__.lower() or hasattr(m, "attn")
+        ] or holders
         attention = next((m for m in layer.modules() if "RadixAttention" in type(m).__name__), None)
         if attention is not None and isinstance(getattr(attention, "scaling", None), (int, float)):
             scaling = float(attention.scaling)
@@ -265,7 +312,9 @@ def ask(config: dict[str, Any], question: dict[str, Any]) -> protocol.Answer:
             answers[id(rotary)] = read(rotary, question, planes)
         places.append(answers[id(rotary)])
     more = {} if scaling is None else {"scaling": scaling}
-    return protocol.answer(places, mixed=True, **more, **sglang_world.query_scale(layers, question["context"] - 1))
+    return protocol.answer(
+        places, mixed=True, **more, **sglang_world.query_scale(layers, question["context"] - 1)
+    )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
-"""Stands in for what SGLang imports and a CPU does not have: compiled kernels, triton, CUDA and servers' packages.
+"""Stands in for what SGLang imports and a CPU does not have: compiled kernels, triton, CUDA and
+servers' packages.
 
-Nothing here takes part in rotary embeddings: names of a stubbed package are empty classes, which serve as functions,
-decorators, base classes and annotations, so that SGLang's own Python files can be imported unchanged. CUDA is declared
-present, because that is the branch of SGLang's code that users run (with fp32 cos/sin caches, among other things).
+Nothing here takes part in rotary embeddings: names of a stubbed package are empty classes, which
+serve as functions, decorators, base classes and annotations, so that SGLang's own Python files can
+be imported unchanged. CUDA is declared present, because that is the branch of SGLang's code that
+users run (with fp32 cos/sin caches, among other things).
 """
 
 from __future__ import annotations
@@ -17,15 +19,69 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 STUBBED = (
-    "sgl_kernel", "triton", "flashinfer", "deep_gemm", "deep_ep", "flash_attn", "flash_mla", "vllm", "cuda", "cutlass",
-    "tvm_ffi", "tilelang", "torchao", "setproctitle", "uvloop", "uvicorn", "fastapi",
-    "starlette", "aiohttp", "xgrammar", "llguidance", "outlines", "openai", "openai_harmony", "modelscope", "IPython",
-    "decord", "soundfile", "torchvision", "torchaudio", "av", "timm", "torch_memory_saver",
-    "prometheus_client", "mistral_common", "blobfile",
-    "datasets", "easydict", "gguf", "scipy", "numba", "quack", "pynvml", "blake3", "multipart", "watchfiles",
-    "anthropic", "nvidia", "distro", "sglang_router", "smg_grpc_servicer", "grpc", "nvtx",
-    "humming", "sgl_deep_gemm", "fla", "causal_conv1d", "mamba_ssm", "tml_renderers", "librosa", "mooncake", "loguru",
-)  # fmt: skip
+    "sgl_kernel",
+    "triton",
+    "flashinfer",
+    "deep_gemm",
+    "deep_ep",
+    "flash_attn",
+    "flash_mla",
+    "vllm",
+    "cuda",
+    "cutlass",
+    "tvm_ffi",
+    "tilelang",
+    "torchao",
+    "setproctitle",
+    "uvloop",
+    "uvicorn",
+    "fastapi",
+    "starlette",
+    "aiohttp",
+    "xgrammar",
+    "llguidance",
+    "outlines",
+    "openai",
+    "openai_harmony",
+    "modelscope",
+    "IPython",
+    "decord",
+    "soundfile",
+    "torchvision",
+    "torchaudio",
+    "av",
+    "timm",
+    "torch_memory_saver",
+    "prometheus_client",
+    "mistral_common",
+    "blobfile",
+    "datasets",
+    "easydict",
+    "gguf",
+    "scipy",
+    "numba",
+    "quack",
+    "pynvml",
+    "blake3",
+    "multipart",
+    "watchfiles",
+    "anthropic",
+    "nvidia",
+    "distro",
+    "sglang_router",
+    "smg_grpc_servicer",
+    "grpc",
+    "nvtx",
+    "humming",
+    "sgl_deep_gemm",
+    "fla",
+    "causal_conv1d",
+    "mamba_ssm",
+    "tml_renderers",
+    "librosa",
+    "mooncake",
+    "loguru",
+)
 
 
 class StubType(type):
@@ -41,7 +97,12 @@ class StubType(type):
     def __call__(cls, *arguments: Any, **keywords: Any) -> Any:
         if "stub" not in cls.__dict__:
             return super().__call__(*arguments, **keywords)
-        if len(arguments) == 1 and not keywords and callable(arguments[0]) and not isinstance(arguments[0], StubType):
+        if (
+            len(arguments) == 1
+            and not keywords
+            and callable(arguments[0])
+            and not isinstance(arguments[0], StubType)
+        ):
             return arguments[0]
         return make_stub(cls.__name__)
 
@@ -78,7 +139,9 @@ class StubType(type):
 
 
 def make_stub(name: str) -> StubType:
-    return StubType(name, (), {"stub": True, "__init_subclass__": classmethod(lambda cls, **_: None)})
+    return StubType(
+        name, (), {"stub": True, "__init_subclass__": classmethod(lambda cls, **_: None)}
+    )
 
 
 class StubModule(ModuleType):
@@ -97,7 +160,9 @@ class StubModule(ModuleType):
 class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Finds the packages of STUBBED, before any that is installed."""
 
-    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> Any:
         if name.partition(".")[0] not in STUBBED:
             return None
         return importlib.machinery.ModuleSpec(name, self, is_package=True)
@@ -110,12 +175,16 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def install() -> None:
-    """Puts the stubs in place and declares a GPU; transformers has to be imported first, and sees neither."""
+    """Puts the stubs in place and declares a GPU; transformers has to be imported first, and sees
+    neither.
+    """
     import torch
 
     sys.meta_path.insert(0, Finder())
     driver = importlib.import_module("triton.runtime").driver
-    driver.active.get_current_target = lambda: SimpleNamespace(backend="cuda", arch=90, warp_size=32)
+    driver.active.get_current_target = lambda: SimpleNamespace(
+        backend="cuda", arch=90, warp_size=32
+    )
     torch._C._cuda_getCurrentRawStream = lambda *_: 0  # type: ignore[attr-defined]
     torch.library.register_fake = lambda *_, **__: lambda f: f  # type: ignore[assignment] # of kernels that are stubs
     torch.cuda.is_available = lambda: True  # type: ignore[method-assign]

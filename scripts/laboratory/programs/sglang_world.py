@@ -1,4 +1,6 @@
-"""What differs between versions of SGLang: how its world of one rank is started, and some model files' own ways."""
+"""What differs between versions of SGLang: how its world of one rank is started, and some model
+files' own ways.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ class Group:
 
 
 def start() -> None:
-    """Publishes default server arguments for a GPU and puts one-rank groups in place of the distributed ones."""
+    """Publishes default server arguments for a GPU and puts one-rank groups in place of the
+    distributed ones.
+    """
     from sglang.srt.distributed import parallel_state
     from sglang.srt.layers import dp_attention
 
@@ -40,12 +44,40 @@ def start() -> None:
         if hasattr(runtime_context, "SpawnRanks"):
             ranks = runtime_context.SpawnRanks(world_rank=0, gpu_id=0)
             runtime_context.publish(arguments, role="scheduler", ranks=ranks)
-            groups = ("tp", "pp", "attn_tp", "attn_cp", "moe_ep", "moe_tp", "moe_dp", "dcp", "world")
-            runtime_context.get_parallel().override_permanently(**{f"{name}_group": Group() for name in groups})
-    for name in ("WORLD", "TP", "PP", "ATTN_TP", "ATTN_CP", "MOE_EP", "MOE_TP", "MOE_DP", "DCP", "SELF_PP"):
+            groups = (
+                "tp",
+                "pp",
+                "attn_tp",
+                "attn_cp",
+                "moe_ep",
+                "moe_tp",
+                "moe_dp",
+                "dcp",
+                "world",
+            )
+            runtime_context.get_parallel().override_permanently(
+                **{f"{name}_group": Group() for name in groups}
+            )
+    for name in (
+        "WORLD",
+        "TP",
+        "PP",
+        "ATTN_TP",
+        "ATTN_CP",
+        "MOE_EP",
+        "MOE_TP",
+        "MOE_DP",
+        "DCP",
+        "SELF_PP",
+    ):
         if hasattr(parallel_state, f"_{name}"):
             setattr(parallel_state, f"_{name}", Group())
-    for name, value in (("DP_SIZE", 1), ("DP_RANK", 0), ("TP_SIZE", 1), ("TP_RANK", 0)):  # of attentions, before 0.5.20
+    for name, value in (
+        ("DP_SIZE", 1),
+        ("DP_RANK", 0),
+        ("TP_SIZE", 1),
+        ("TP_RANK", 0),
+    ):  # of attentions, before 0.5.20
         if hasattr(dp_attention, f"_ATTN_{name}"):
             setattr(dp_attention, f"_ATTN_{name}", value)
 
@@ -61,7 +93,9 @@ def build(model_class: Any, parsed: Any) -> torch.nn.Module:
 
 
 def planes(parsed: Any) -> int:
-    """The rows of position ids for M-RoPE, 0 for other models; in 0.5.10 the runner of the model looks for sections."""
+    """The rows of position ids for M-RoPE, 0 for other models; in 0.5.10 the runner of the model
+    looks for sections.
+    """
     text = parsed.hf_text_config
     scaling = getattr(text, "rope_parameters", None) or getattr(text, "rope_scaling", None) or {}
     return 3 if getattr(parsed, "model_is_mrope", "mrope_section" in scaling) else 0
@@ -72,7 +106,9 @@ LOCAL = {"afmoe": ("is_local_attention",), "cohere2_moe": ("is_sliding", "force_
 
 
 def rotates(attention: Any) -> bool:
-    """Whether a layer rotates where a model file has a condition of its own in the forward of its attention."""
+    """Whether a layer rotates where a model file has a condition of its own in the forward of its
+    attention.
+    """
     module = type(attention).__module__.rpartition(".")[2]
     if module == "commandr":
         return bool(attention.v1 or attention.sliding_window_size > 0)
@@ -91,7 +127,8 @@ def query_scale(layers: list[torch.nn.Module], position: int) -> dict[str, float
         if getattr(attention, "llama_4_scaling_beta", None) is not None:
             from sglang.srt.models import ministral3
 
-            beta, length = attention.llama_4_scaling_beta, attention.max_position_embeddings
+            beta = attention.llama_4_scaling_beta
+            length = attention.max_position_embeddings
             return {"query_scale": float(ministral3._get_llama_4_attn_scale(place, beta, length))}
         if getattr(attention, "attn_temperature_tuning", False) and not attention.use_rope:
             return {"query_scale": float(attention._get_attn_scale(place))}

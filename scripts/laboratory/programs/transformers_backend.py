@@ -1,4 +1,6 @@
-"""Reads the rotary embedding of a model that vLLM or SGLang runs with the class of transformers, their backend."""
+"""Reads the rotary embedding of a model that vLLM or SGLang runs with the class of transformers,
+their backend.
+"""
 
 from __future__ import annotations
 
@@ -10,23 +12,33 @@ import torch
 import transformers
 
 WINDOW_ONLY = ("kolibri1",)
-"""Model types whose layers without a window do not rotate, and say so in no attribute of their own."""
+"""Model types whose layers without a window do not rotate, and say so in no attribute of their
+own.
+"""
 
 
 def takes(architecture: str) -> bool:
-    """Whether vLLM gives an architecture that it has not to its transformers backend (`models/registry.py`)."""
+    """Whether vLLM gives an architecture that it has not to its transformers backend
+    (`models/registry.py`).
+    """
     model_class = getattr(transformers, architecture, None)
-    flags = (getattr(model_class, name, bool) for name in ("is_backend_compatible", "_can_set_attn_implementation"))
+    flags = (
+        getattr(model_class, name, bool)
+        for name in ("is_backend_compatible", "_can_set_attn_implementation")
+    )
     return any(ask() for ask in flags)
 
 
 def read(model: torch.nn.Module, layers: list[Any], context: int, trained: int) -> protocol.Answer:
     """The answer for a model of a transformers backend. layers: of the language model.
 
-    transformers chooses frequencies by the largest position of a batch, so both sides of the trained length are asked.
+    transformers chooses frequencies by the largest position of a batch, so both sides of the
+    trained length are asked.
     """
     rotaries = [
-        module for name, module in model.named_modules() if name.endswith("rotary_emb") and "vision" not in name
+        module
+        for name, module in model.named_modules()
+        if name.endswith("rotary_emb") and "vision" not in name
     ]
     if not rotaries:
         raise RuntimeError("the model of transformers has no rotary embedding")
@@ -35,9 +47,13 @@ def read(model: torch.nn.Module, layers: list[Any], context: int, trained: int) 
     by_layer: list[protocol.Answer | None] = []
     scaling = None
     for layer in layers:
-        attention = next(m for name, m in layer.named_modules() if name.endswith(("attn", "attention")))
+        attention = next(
+            m for name, m in layer.named_modules() if name.endswith(("attn", "attention"))
+        )
         scaling = getattr(attention, "scaling", None) if scaling is None else scaling
-        if getattr(attention, "use_rope", True) in (False, 0) or (window_only and not attention.is_sliding):
+        if getattr(attention, "use_rope", True) in (False, 0) or (
+            window_only and not attention.is_sliding
+        ):
             by_layer.append(None)
             continue
         kind = _kind(rotaries[0], layer, attention)
@@ -72,8 +88,11 @@ def _rope(rotary: Any, kind: str | None, context: int, trained: int) -> protocol
 
 
 def _first(cos: torch.Tensor, sin: torch.Tensor) -> tuple[list[float], float]:
-    """inv_freq and attention_factor from the tables of a batch that begins at position 1, with pairs once or twice."""
-    cos, sin = cos[0, 0].double(), sin[0, 0].double()
+    """inv_freq and attention_factor from the tables of a batch that begins at position 1, with
+    pairs once or twice.
+    """
+    cos = cos[0, 0].double()
+    sin = sin[0, 0].double()
     half = len(cos) // 2
     chosen = slice(None)
     if torch.equal(sin[:half], sin[half:]):

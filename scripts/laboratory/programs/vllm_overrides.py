@@ -1,6 +1,7 @@
 """Asks vLLM what it computes with `--hf-overrides`; `scripts/laboratory/overrides.py` runs it.
 
-A question also has "overrides", the JSON; the answer also has "served", the tokens that vLLM serves.
+A question also has "overrides", the JSON; the answer also has "served", the tokens that vLLM
+serves.
 
 """
 
@@ -21,10 +22,15 @@ def ask(config: dict[str, Any], question: dict[str, Any]) -> protocol.Answer:
     def configured(folder: str, context: int) -> VllmConfig:
         loaded.append(
             ModelConfig(
-                model=folder, tokenizer=folder, max_model_len=context, dtype="float32", skip_tokenizer_init=True,
-                enforce_eager=True, hf_overrides=question["overrides"],
+                model=folder,
+                tokenizer=folder,
+                max_model_len=context,
+                dtype="float32",
+                skip_tokenizer_init=True,
+                enforce_eager=True,
+                hf_overrides=question["overrides"],
             )
-        )  # fmt: skip
+        )
         return VllmConfig(model_config=loaded[0])
 
     vllm_program._config = configured

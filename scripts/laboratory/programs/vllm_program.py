@@ -1,11 +1,13 @@
-"""Asks vLLM what it computes: its configs, its registry and its model classes, built on `meta` with real rotary tables.
+"""Asks vLLM what it computes: its configs, its registry and its model classes, built on `meta` with
+real rotary tables.
 
-A model is loaded as `vllm serve FOLDER --max-model-len CONTEXT --dtype float32` would, without weights. Every attention
-then runs once on `meta`, which tells whether it calls its rotary embedding; and the rotary embedding runs on a CPU, on
-the positions that the model runner of vLLM would give it, which tells frequencies and attention_factor.
+A model is loaded as `vllm serve FOLDER --max-model-len CONTEXT --dtype float32` would, without
+weights. Every attention then runs once on `meta`, which tells whether it calls its rotary
+embedding; and the rotary embedding runs on a CPU, on the positions that the model runner of vLLM
+would give it, which tells frequencies and attention_factor.
 
-Beside the keys of the protocol an answer has "interleaved", whether pairs are neighbours, and "backend": "transformers"
-where vLLM's registry gives the model to its transformers backend.
+Beside the keys of the protocol an answer has "interleaved", whether pairs are neighbours, and
+"backend": "transformers" where vLLM's registry gives the model to its transformers backend.
 """
 
 from __future__ import annotations
@@ -49,7 +51,9 @@ COUNT = itertools.count(1)
 def ask(config: dict[str, Any], question: dict[str, Any]) -> protocol.Answer:
     """The answer of vLLM to a question."""
     architecture = config["architectures"][0]
-    if architecture not in ModelRegistry.get_supported_archs() and not transformers_backend.takes(architecture):
+    if architecture not in ModelRegistry.get_supported_archs() and not transformers_backend.takes(
+        architecture
+    ):
         raise protocol.Absent(_absent(architecture))
     if architecture in UNSEEN:
         raise protocol.Unseen(UNSEEN[architecture])
@@ -66,19 +70,25 @@ def ask(config: dict[str, Any], question: dict[str, Any]) -> protocol.Answer:
             vllm_config = _config(folder, question["context"], dtype)
         except Exception as error:
             if NO_CONFIG in str(error):
-                raise protocol.Absent(f"transformers {transformers.__version__} has no config class for it") from error
+                raise protocol.Absent(
+                    f"transformers {transformers.__version__} has no config class for it"
+                ) from error
             raise protocol.Refused("config", _cause(error)) from error
         with set_current_vllm_config(vllm_config):
             vllm_stubs.one_process(_has_experts(vllm_config.model_config))
             try:
                 with torch.device("meta"):
-                    model = initialize_model(vllm_config=vllm_config, model_config=vllm_config.model_config)
+                    model = initialize_model(
+                        vllm_config=vllm_config, model_config=vllm_config.model_config
+                    )
             except Exception as error:
                 if architecture not in ModelRegistry.get_supported_archs():
                     raise protocol.Absent(_not_taken(error)) from error
                 raise protocol.Refused("load", _cause(error)) from error
             if type(model).__name__.startswith("Transformers"):
-                return transformers_backend.read(model, _layers(model), question["context"], question["trained"])
+                return transformers_backend.read(
+                    model, _layers(model), question["context"], question["trained"]
+                )
             return _read(model, vllm_config.model_config, question)
 
 
@@ -90,13 +100,23 @@ def _has_experts(config: ModelConfig) -> bool:
 
 def _absent(architecture: str) -> str:
     if hasattr(transformers, architecture):
-        return f"{architecture} is not in vLLM's registry, and its class in transformers cannot change its attention"
-    return f"{architecture} is neither in vLLM's registry nor in transformers {transformers.__version__}"
+        return (
+            f"{architecture} is not in vLLM's registry, and its class in transformers cannot change"
+            " its attention"
+        )
+    return (
+        f"{architecture} is neither in vLLM's registry nor in transformers"
+        f" {transformers.__version__}"
+    )
 
 
 def _not_taken(error: Exception) -> str:
     """Why the transformers backend does not run a model that vLLM has no file for."""
-    return f"vLLM has no file for it, and cannot run that of transformers: {protocol.message(error)}"[:200]
+    return (
+        f"vLLM has no file for it, and cannot run that of transformers: {protocol.message(error)}"[
+            :200
+        ]
+    )
 
 
 def _config(folder: str, context: int, dtype: str) -> VllmConfig:
@@ -134,7 +154,9 @@ def _read(model: torch.nn.Module, config: ModelConfig, question: dict[str, Any])
             calls = _calls(attention, rotary) if rotary is not None else []
             if attention is not None:
                 more.setdefault("scaling", _scaling(attention))
-                more["query_scale"] = _larger(more.get("query_scale"), _query_scale(attention, question["context"]))
+                more["query_scale"] = _larger(
+                    more.get("query_scale"), _query_scale(attention, question["context"])
+                )
             if not calls:
                 by_layer.append(None)
                 continue
@@ -142,7 +164,9 @@ def _read(model: torch.nn.Module, config: ModelConfig, question: dict[str, Any])
                 known[id(rotary)] = _rope(rotary, calls[0], mrope, question)
                 more["interleaved"] = not _halves(rotary, calls[0], mrope)
             by_layer.append(known[id(rotary)])
-    return protocol.answer(by_layer, mixed=True, **{key: value for key, value in more.items() if value is not None})
+    return protocol.answer(
+        by_layer, mixed=True, **{key: value for key, value in more.items() if value is not None}
+    )
 
 
 def _forget() -> None:
@@ -170,12 +194,18 @@ def _layers(model: torch.nn.Module) -> list[torch.nn.Module]:
 
 def _attention(layer: torch.nn.Module) -> Any:
     """The outermost module of a layer that has a rotary embedding, or None."""
-    holders = [(name.count("."), module) for name, module in layer.named_modules() if hasattr(module, "rotary_emb")]
+    holders = [
+        (name.count("."), module)
+        for name, module in layer.named_modules()
+        if hasattr(module, "rotary_emb")
+    ]
     return min(holders, key=lambda holder: holder[0])[1] if holders else None
 
 
 def _calls(attention: Any, rotary: torch.nn.Module) -> list[int]:
-    """The number of dimensions of the query in each call of the rotary embedding in one pass of the attention."""
+    """The number of dimensions of the query in each call of the rotary embedding in one pass of the
+    attention.
+    """
     calls: list[int] = []
 
     def record(positions: Any, query: Any, key: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -185,7 +215,11 @@ def _calls(attention: Any, rotary: torch.nn.Module) -> list[int]:
     def attend(query: Any, *args: Any, output_shape: Any = None, **kwargs: Any) -> Any:
         return query if output_shape is None else query.new_empty(output_shape)
 
-    kernels = [m for m in attention.modules() if type(m).__name__.endswith(KERNELS) and not hasattr(m, "rotary_emb")]
+    kernels = [
+        m
+        for m in attention.modules()
+        if type(m).__name__.endswith(KERNELS) and not hasattr(m, "rotary_emb")
+    ]
     hidden = _hidden_size(attention)
     given = {
         "positions": torch.zeros(2, dtype=torch.long, device="meta"),
@@ -198,7 +232,9 @@ def _calls(attention: Any, rotary: torch.nn.Module) -> list[int]:
         rotary.forward = record  # type: ignore[method-assign]
         for kernel in kernels:
             kernel.forward = attend
-        attention.forward(**{name: given.get(name) for name in names if name in given or _needed(names[name])})
+        attention.forward(
+            **{name: given.get(name) for name in names if name in given or _needed(names[name])}
+        )
     finally:
         for module, forward in saved:
             if forward is None:
@@ -232,7 +268,9 @@ def _rope(rotary: Any, dimensions: int, mrope: bool, question: dict[str, Any]) -
     """
     last = [min(question[key], vllm_stubs.ROWS) - 1 for key in ("trained", "context")]
     try:
-        (short, short_end), (long, long_end) = (_turned(rotary, [1, end], dimensions, mrope) for end in last)
+        (short, short_end), (long, long_end) = (
+            _turned(rotary, [1, end], dimensions, mrope) for end in last
+        )
     except Exception as error:
         raise protocol.Refused("forward", error) from error
     for first, position, there in ((short, last[0], short_end), (long, last[1], long_end)):
@@ -244,13 +282,21 @@ def _rope(rotary: Any, dimensions: int, mrope: bool, question: dict[str, Any]) -
                 abs(c - attention_factor * math.cos(angle)) > tolerance
                 or abs(s - attention_factor * math.sin(angle)) > tolerance
             ):
-                raise RuntimeError(f"{type(rotary).__name__} turns position {position} by other frequencies than 1")
+                raise RuntimeError(
+                    f"{type(rotary).__name__} turns position {position} by other frequencies than 1"
+                )
     return protocol.rope(*protocol.from_cos_sin(*long), *protocol.from_cos_sin(*short))
 
 
-def _turned(rotary: Any, positions: list[int], dimensions: int, mrope: bool) -> list[tuple[list[float], list[float]]]:
-    """Cosines and sines, with the attention_factor, that the rotary embedding applies at positions, one per pair."""
-    size, pairs, neox = int(rotary.head_size), int(rotary.rotary_dim) // 2, _halves(rotary, dimensions, mrope)
+def _turned(
+    rotary: Any, positions: list[int], dimensions: int, mrope: bool
+) -> list[tuple[list[float], list[float]]]:
+    """Cosines and sines, with the attention_factor, that the rotary embedding applies at positions,
+    one per pair.
+    """
+    size = int(rotary.head_size)
+    pairs = int(rotary.rotary_dim) // 2
+    neox = _halves(rotary, dimensions, mrope)
     query = torch.zeros(len(positions), 1, size)
     query[..., slice(0, pairs) if neox else slice(0, 2 * pairs, 2)] = 1.0
     turned = _run(rotary, positions, query, dimensions, mrope)
@@ -260,13 +306,17 @@ def _turned(rotary: Any, positions: list[int], dimensions: int, mrope: bool) -> 
 
 
 def _halves(rotary: Any, dimensions: int, mrope: bool) -> bool:
-    """Whether the embedding pairs a dimension with that half a head further, not with its neighbour."""
+    """Whether the embedding pairs a dimension with that half a head further, not with its
+    neighbour.
+    """
     query = torch.zeros(2, 1, int(rotary.head_size))
     query[..., 0] = 1.0
     return bool(_run(rotary, [1, 1], query, dimensions, mrope)[0, 1] == 0)
 
 
-def _run(rotary: Any, positions: list[int], query: torch.Tensor, dimensions: int, mrope: bool) -> torch.Tensor:
+def _run(
+    rotary: Any, positions: list[int], query: torch.Tensor, dimensions: int, mrope: bool
+) -> torch.Tensor:
     places = torch.tensor(positions)
     if mrope:
         places = places.expand(3, -1).contiguous()
@@ -282,14 +332,20 @@ def _scaling(attention: Any) -> float | None:
     for module in attention.modules():
         for holder in (module, getattr(module, "impl", None)):
             scale = getattr(holder, "scale", None)
-            if module is not attention and type(module).__name__.endswith(KERNELS) and isinstance(scale, float):
+            if (
+                module is not attention
+                and type(module).__name__.endswith(KERNELS)
+                and isinstance(scale, float)
+            ):
                 return scale
     scale = getattr(attention, "scaling", None)
     return float(scale) if isinstance(scale, float) else None
 
 
 def _query_scale(attention: Any, context: int) -> float | None:
-    """The factor on queries at the last position, for attentions that have one (Llama 4, Ministral 3)."""
+    """The factor on queries at the last position, for attentions that have one (Llama 4, Ministral
+    3).
+    """
     positions = torch.tensor([context - 1])
     if getattr(attention, "attn_temperature_tuning", False) and getattr(attention, "nope", False):
         return float(attention._get_attn_scale(positions))

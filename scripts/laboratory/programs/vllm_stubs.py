@@ -34,28 +34,57 @@ VARIABLES = {
 STUBBED = ("cv2", "xgrammar", "numba", "model_hosting_container_standards")
 """Modules that vLLM imports on its way to the models, and that do not take part in building one."""
 TORCHVISION = (
-    "nms", "qnms", "qroi_align", "roi_align", "_roi_align_backward", "ps_roi_align", "_ps_roi_align_backward",
-    "roi_pool", "_roi_pool_backward", "ps_roi_pool", "_ps_roi_pool_backward", "deform_conv2d",
+    "nms",
+    "qnms",
+    "qroi_align",
+    "roi_align",
+    "_roi_align_backward",
+    "ps_roi_align",
+    "_ps_roi_align_backward",
+    "roi_pool",
+    "_roi_pool_backward",
+    "ps_roi_pool",
+    "_ps_roi_pool_backward",
+    "deform_conv2d",
     "_deform_conv2d_backward",
-)  # fmt: skip
+)
 
 
 ACTIVATIONS = (
-    "silu_and_mul", "gelu_and_mul", "gelu_tanh_and_mul", "gelu_quick", "gelu_new", "gelu_fast", "mul_and_silu",
-    "fatrelu_and_mul", "relu_squared", "relu2_no_mul", "silu_and_mul_with_clamp", "situ_and_mul", "swigluoai_and_mul",
-)  # fmt: skip
+    "silu_and_mul",
+    "gelu_and_mul",
+    "gelu_tanh_and_mul",
+    "gelu_quick",
+    "gelu_new",
+    "gelu_fast",
+    "mul_and_silu",
+    "fatrelu_and_mul",
+    "relu_squared",
+    "relu2_no_mul",
+    "silu_and_mul_with_clamp",
+    "situ_and_mul",
+    "swigluoai_and_mul",
+)
 """Kernels that constructors look up; nothing calls them here."""
 IMAGES = {
-    "do_rescale": True, "do_normalize": True, "rescale_factor": 1 / 255, "image_mean": [0.5] * 3, "image_std": [0.5] * 3
-}  # fmt: skip
-"""The file that every published vision model has beside its config; some versions read it to build the model."""
+    "do_rescale": True,
+    "do_normalize": True,
+    "rescale_factor": 1 / 255,
+    "image_mean": [0.5] * 3,
+    "image_std": [0.5] * 3,
+}
+"""The file that every published vision model has beside its config; some versions read it to build
+the model.
+"""
 LIBRARIES: list[Any] = []
 ROWS = 2**18
 """The most rows of a table of cosines: those of a million tokens and more take gigabytes."""
 
 
 class Anything(types.ModuleType):
-    """A module that has every name; what one gets from it can be called, subclassed and asked for more."""
+    """A module that has every name; what one gets from it can be called, subclassed and asked for
+    more.
+    """
 
     __path__: list[str] = []
 
@@ -66,9 +95,13 @@ class Anything(types.ModuleType):
 
 
 class Missing(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds the modules of STUBBED, unless they are installed: it is the last finder that is asked."""
+    """Finds the modules of STUBBED, unless they are installed: it is the last finder that is
+    asked.
+    """
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+    def find_spec(
+        self, name: str, path: Any = None, target: Any = None
+    ) -> importlib.machinery.ModuleSpec | None:
         if name.split(".")[0] not in STUBBED:
             return None
         return importlib.machinery.ModuleSpec(name, self, is_package=True)
@@ -81,7 +114,9 @@ class Missing(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def prepare() -> None:
-    """Makes `import vllm` work without its compiled modules. To be called before anything of vLLM is imported."""
+    """Makes `import vllm` work without its compiled modules. To be called before anything of vLLM
+    is imported.
+    """
     os.environ.update(VARIABLES)
     import torch
 
@@ -104,7 +139,9 @@ def _platform() -> None:
     update = CpuPlatform.check_and_update_config.__func__
 
     def check_and_update_config(cls: Any, vllm_config: Any) -> None:
-        """As it is, but that some versions ask for a kernel (ipex), or take a text part for a whole model."""
+        """As it is, but that some versions ask for a kernel (ipex), or take a text part for a whole
+        model.
+        """
         with contextlib.suppress(RuntimeError, IndexError):
             update(cls, vllm_config)
         vllm_config.cache_config.block_size = vllm_config.cache_config.block_size or 16
@@ -135,7 +172,9 @@ def offline() -> None:
 
 
 def in_process() -> None:
-    """vLLM inspects model classes in a process of its own, which would have no stand-ins: here it is this one."""
+    """vLLM inspects model classes in a process of its own, which would have no stand-ins: here it
+    is this one.
+    """
     import vllm.model_executor.models.registry as registry
 
     registry._run_in_subprocess = lambda call: call()
@@ -145,10 +184,11 @@ def in_process() -> None:
 
 
 def ropes_on_cpu() -> dict[Any, Any]:
-    """Lets rotary embeddings compute their tables on the CPU, while everything else of a model is built on `meta`.
+    """Lets rotary embeddings compute their tables on the CPU, while everything else of a model is
+    built on `meta`.
 
-    To be called before the files of models are imported. Returns vLLM's cache of rotary embeddings, to be emptied
-    between models: the tables are as long as the context.
+    To be called before the files of models are imported. Returns vLLM's cache of rotary embeddings,
+    to be emptied between models: the tables are as long as the context.
     """
     import torch
     import vllm.model_executor.layers.rotary_embedding as package
@@ -167,7 +207,9 @@ def ropes_on_cpu() -> dict[Any, Any]:
 
 
 def scalars_on_cpu() -> None:
-    """An activation of Apertus reads numbers from tensors that it makes: on `meta` they would have none."""
+    """An activation of Apertus reads numbers from tensors that it makes: on `meta` they would have
+    none.
+    """
     import torch
     import vllm.model_executor.layers.activation as activation
 
@@ -183,24 +225,32 @@ def scalars_on_cpu() -> None:
 
 
 def plain_operations() -> None:
-    """Layers compute with torch, whatever kernel the platform would take: vLLM's own second way of every layer."""
+    """Layers compute with torch, whatever kernel the platform would take: vLLM's own second way of
+    every layer.
+    """
     import torch
     import vllm.model_executor.custom_op as custom_op
 
-    if not hasattr(torch._C._cpu, "_is_avx512_supported"):  # 0.17 asks for it, under the name in its own torch
+    if not hasattr(
+        torch._C._cpu, "_is_avx512_supported"
+    ):  # 0.17 asks for it, under the name in its own torch
         torch._C._cpu._is_avx512_supported = lambda: False  # type: ignore[attr-defined]
     import vllm.model_executor.layers.linear as linear
 
     custom_op.CustomOp.dispatch_forward = lambda self, *args, **kwargs: self.forward_native
 
-    def apply(self: Any, layer: Any, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    def apply(
+        self: Any, layer: Any, x: torch.Tensor, bias: torch.Tensor | None = None
+    ) -> torch.Tensor:
         return torch.nn.functional.linear(x, layer.weight, bias)
 
     linear.UnquantizedLinearMethod.apply = apply
 
 
 def plain_attention() -> None:
-    """A kernel of attention that takes every setting, for the versions whose kernels for CPUs do not."""
+    """A kernel of attention that takes every setting, for the versions whose kernels for CPUs do
+    not.
+    """
     from vllm import __version__
     from vllm.platforms import current_platform
 
@@ -218,10 +268,11 @@ def plain_attention() -> None:
 
 
 def sparse_attention() -> None:
-    """The attention of Qwen4Exp, up to its kernel: it projects, normalises and rotates, and no key is chosen.
+    """The attention of Qwen4Exp, up to its kernel: it projects, normalises and rotates, and no key
+    is chosen.
 
-    To be called after `ropes_on_cpu`. It says that FlashAttention is there, which only its kernel needs
-    (vllm/models/qwen4_exp/nvidia/qsa.py:252, 0.33.0).
+    To be called after `ropes_on_cpu`. It says that FlashAttention is there, which only its kernel
+    needs (vllm/models/qwen4_exp/nvidia/qsa.py:252, 0.33.0).
     """
     try:
         importlib.import_module("vllm.models.qwen4_exp.nvidia.model")
@@ -235,8 +286,12 @@ def sparse_attention() -> None:
 class Implementation:
     """What `Backend` computes with: nothing."""
 
-    def __init__(self, num_heads: int, head_size: int, scale: float, *args: Any, **kwargs: Any) -> None:
-        self.num_heads, self.head_size, self.scale = num_heads, head_size, scale
+    def __init__(
+        self, num_heads: int, head_size: int, scale: float, *args: Any, **kwargs: Any
+    ) -> None:
+        self.num_heads = num_heads
+        self.head_size = head_size
+        self.scale = scale
         self.num_kv_heads = args[0] if args else kwargs.get("num_kv_heads")
 
     def __getattr__(self, name: str) -> Any:
@@ -309,9 +364,13 @@ def one_process(experts: bool) -> None:
 
 @contextlib.contextmanager
 def folder_of(config: dict[str, Any]) -> Iterator[str]:
-    """A folder with a config.json, of its own: vLLM and transformers keep what they read by path."""
+    """A folder with a config.json, of its own: vLLM and transformers keep what they read by
+    path.
+    """
     with tempfile.TemporaryDirectory(prefix="vllm-lab-") as folder:
         Path(folder, "config.json").write_text(json.dumps(config), encoding="utf-8")
         if "vision_config" in config:
-            Path(folder, "preprocessor_config.json").write_text(json.dumps(IMAGES), encoding="utf-8")
+            Path(folder, "preprocessor_config.json").write_text(
+                json.dumps(IMAGES), encoding="utf-8"
+            )
         yield folder

@@ -1,4 +1,6 @@
-"""The lab's llama.cpp: its stock converter, and what the library computes from the keys that the converter writes."""
+"""The lab's llama.cpp: its stock converter, and what the library computes from the keys that the
+converter writes.
+"""
 
 import sys
 import tarfile
@@ -7,14 +9,18 @@ from pathlib import Path
 from ..environment import Environment, LabRuntime, installed, once, pip
 
 TRANSFORMERS = "transformers==4.57.6"
-"""What requirements/requirements-convert_legacy_llama.txt of that llama.cpp pins; it reads the configs."""
+"""What requirements/requirements-convert_legacy_llama.txt of that llama.cpp pins; it reads the
+configs.
+"""
 PACKAGES = {"2026.10": "0.3.36"}
 """The release of llama-cpp-python that contains each version, of llama.cpp by year and month."""
 PARTS = ("conversion", "gguf-py", "convert_hf_to_gguf.py", "src", "requirements")
 
 
 def _converter(version: str, folder: Path) -> Path:
-    """The vendored llama.cpp of a source distribution: its converter, and the sources that the program follows."""
+    """The vendored llama.cpp of a source distribution: its converter, and the sources that the
+    program follows.
+    """
 
     def make(target: Path) -> None:
         package = f"llama-cpp-python=={version}"
@@ -32,7 +38,9 @@ def _converter(version: str, folder: Path) -> Path:
 
 
 def install(version: str, folder: Path) -> Environment:
-    """The converter beside the pinned transformers. torch, numpy and PyYAML are those of this interpreter."""
+    """The converter beside the pinned transformers. torch, numpy and PyYAML are those of this
+    interpreter.
+    """
     tree = _converter(PACKAGES[version], folder / "llama.cpp")
     config_reader = installed(folder / "transformers", TRANSFORMERS)
     return Environment(Path(sys.executable), (config_reader, tree / "gguf-py", tree))
@@ -44,6 +52,9 @@ RUNTIME = LabRuntime(
     versions=tuple(PACKAGES),
     quick=tuple(PACKAGES),
     install=install,
-    how="llama.cpp via convert_hf_to_gguf.py: the keys that the converter of commit 0c1e570 (llama-cpp-python 0.3.36) "
-    "writes, and what the library's code makes of them, which was checked on logits",
+    how=(
+        "llama.cpp via convert_hf_to_gguf.py: the keys that the converter of commit 0c1e570"
+        " (llama-cpp-python 0.3.36) writes, and what the library's code makes of them, which was"
+        " checked on logits"
+    ),
 )

@@ -17,5 +17,8 @@ RUNTIME = LabRuntime(
     versions=("1.4.1", "1.4.2", "1.4.5", "1.4.6", "1.4.9", "1.5.0", "1.5.3", "1.6.5"),
     quick=("1.6.5",),
     install=install,
-    how="config and model classes on a CPU; the frequencies and the factor that each attention gives to its kernel",
+    how=(
+        "config and model classes on a CPU; the frequencies and the factor that each attention"
+        " gives to its kernel"
+    ),
 )

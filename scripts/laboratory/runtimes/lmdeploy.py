@@ -1,4 +1,6 @@
-"""lmdeploy: the config and model classes of its PyTorch engine, built and run on a CPU without its kernels."""
+"""lmdeploy: the config and model classes of its PyTorch engine, built and run on a CPU without its
+kernels.
+"""
 
 import sys
 from pathlib import Path
@@ -14,8 +16,12 @@ HELPERS = ("mmengine-lite", "pyzmq", "addict", "termcolor", "yapf", "rich", "sho
 def install(version: str, folder: Path) -> Environment:
     """The Python files of lmdeploy's wheel beside transformers; torch is the project's."""
     helpers = installed(folder / "helpers", *HELPERS, requirements=False)
-    config_reader = installed(folder.parent / f"transformers-{TRANSFORMERS}", f"transformers=={TRANSFORMERS}")
-    return Environment(Path(sys.executable), (config_reader, helpers, wheel_sources("lmdeploy", version, folder)))
+    config_reader = installed(
+        folder.parent / f"transformers-{TRANSFORMERS}", f"transformers=={TRANSFORMERS}"
+    )
+    return Environment(
+        Path(sys.executable), (config_reader, helpers, wheel_sources("lmdeploy", version, folder))
+    )
 
 
 RUNTIME = LabRuntime(
@@ -24,6 +30,8 @@ RUNTIME = LabRuntime(
     versions=("0.18.0",),
     quick=(),
     install=install,
-    how=f"the PyTorch engine's own config and model classes run on a CPU beside transformers {TRANSFORMERS}, without "
-    "its kernels; cos and sin that its layers rotate with",
+    how=(
+        "the PyTorch engine's own config and model classes run on a CPU beside transformers"
+        f" {TRANSFORMERS}, without its kernels; cos and sin that its layers rotate with"
+    ),
 )

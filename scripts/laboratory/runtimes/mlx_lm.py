@@ -1,4 +1,6 @@
-"""mlx-lm: the model of every config is built and run on a CPU; its ropes are called on unit vectors."""
+"""mlx-lm: the model of every config is built and run on a CPU; its ropes are called on unit
+vectors.
+"""
 
 import sys
 from pathlib import Path
@@ -19,5 +21,7 @@ RUNTIME = LabRuntime(
     versions=("0.29.1", "0.30.0", "0.30.2", "0.30.6", "0.30.7", "0.31.1", "0.31.3", "0.32.2"),
     quick=("0.32.2",),
     install=install,
-    how="the model is built and run on a CPU; the rope that each attention calls turns unit vectors",
+    how=(
+        "the model is built and run on a CPU; the rope that each attention calls turns unit vectors"
+    ),
 )

@@ -11,10 +11,13 @@ PACKAGES = (MLX, "transformers==5.24.0", "pillow", "requests")
 
 
 def install(version: str, folder: Path) -> Environment:
-    """mlx-vlm without its requirements, and mlx for CPUs with the packages that its models import."""
+    """mlx-vlm without its requirements, and mlx for CPUs with the packages that its models
+    import.
+    """
     packages = installed(folder / "packages", *PACKAGES)
     return Environment(
-        Path(sys.executable), (installed(folder / "mlx_vlm", f"mlx-vlm=={version}", requirements=False), packages)
+        Path(sys.executable),
+        (installed(folder / "mlx_vlm", f"mlx-vlm=={version}", requirements=False), packages),
     )
 
 
@@ -24,5 +27,8 @@ RUNTIME = LabRuntime(
     versions=("0.7.10",),
     quick=(),
     install=install,
-    how="the model is built and run on a CPU; the rope or the attention of each layer turns unit vectors",
+    how=(
+        "the model is built and run on a CPU; the rope or the attention of each layer turns unit"
+        " vectors"
+    ),
 )

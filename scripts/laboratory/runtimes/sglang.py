@@ -1,4 +1,6 @@
-"""SGLang: its model files and rotary embeddings, on a CPU, with stubs for kernels (see `programs/sglang_stubs.py`)."""
+"""SGLang: its model files and rotary embeddings, on a CPU, with stubs for kernels (see
+`programs/sglang_stubs.py`).
+"""
 
 import re
 import sys
@@ -6,15 +8,28 @@ from pathlib import Path
 
 from ..environment import Environment, LabRuntime, installed, wheel_sources
 
-# Small packages that SGLang's modules use while they are imported. They are installed without their own requirements.
+# Small packages that SGLang's modules use while they are imported. They are installed without their
+# own requirements.
 HELPERS = (
-    "orjson", "pybase64", "einops", "dill", "cachetools", "cloudpickle", "pyzmq", "xxhash", "zstandard",
-    "partial_json_parser", "interegular", "compressed-tensors==0.18.0",
-)  # fmt: skip
+    "orjson",
+    "pybase64",
+    "einops",
+    "dill",
+    "cachetools",
+    "cloudpickle",
+    "pyzmq",
+    "xxhash",
+    "zstandard",
+    "partial_json_parser",
+    "interegular",
+    "compressed-tensors==0.18.0",
+)
 
 
 def install(version: str, folder: Path) -> Environment:
-    """The Python files of SGLang's wheel, the transformers that its metadata asks for, and what it imports."""
+    """The Python files of SGLang's wheel, the transformers that its metadata asks for, and what it
+    imports.
+    """
     sources = wheel_sources("sglang", version, folder / version)
     metadata = next(sources.glob("*.dist-info/METADATA")).read_text(encoding="utf-8")
     match = re.search(r"^Requires-Dist: transformers==([\w.]+)", metadata, re.MULTILINE)
@@ -22,7 +37,9 @@ def install(version: str, folder: Path) -> Environment:
         raise ValueError(f"sglang {version} names no version of transformers")
     transformers = installed(folder / f"transformers-{match[1]}", f"transformers=={match[1]}")
     helpers = installed(folder / "helpers", *HELPERS, requirements=False)
-    return Environment(Path(sys.executable), (transformers, helpers, sources), (("OMP_NUM_THREADS", "1"),))
+    return Environment(
+        Path(sys.executable), (transformers, helpers, sources), (("OMP_NUM_THREADS", "1"),)
+    )
 
 
 RUNTIME = LabRuntime(
@@ -31,5 +48,8 @@ RUNTIME = LabRuntime(
     versions=("0.5.10", "0.5.16", "0.5.20", "0.5.23"),
     quick=(),
     install=install,
-    how="SGLang's ModelConfig, model class (on meta) and rotary embeddings, run on a CPU with stubbed kernels",
+    how=(
+        "SGLang's ModelConfig, model class (on meta) and rotary embeddings, run on a CPU with"
+        " stubbed kernels"
+    ),
 )

@@ -20,12 +20,16 @@ from ropeconv.inspection.receipts.receipt import (
 from ropeconv.models.folder import FolderSource
 
 SIZE = 300_000
-SCHEDULE = ScheduleRecord(digest="d", inv_freq=(), attention_factor=1.0, context=64, original_context=64)
+SCHEDULE = ScheduleRecord(
+    digest="d", inv_freq=(), attention_factor=1.0, context=64, original_context=64
+)
 
 
 @dataclass(frozen=True)
 class SmallPlan(FilePlan):
-    """A plan with a text, two copies and two made files, one of them in a folder. label: written into the text."""
+    """A plan with a text, two copies and two made files, one of them in a folder. label: written
+    into the text.
+    """
 
     label: str = "first"
 
@@ -38,10 +42,14 @@ class SmallPlan(FilePlan):
 
     def receipt(self) -> Receipt | None:
         return Receipt(
-            ropeconv="0", source=SourceRecord("model", "folder"), recipe={"method": self.label}, encoding="native",
-            schedule=SCHEDULE, before=BeforeRecord("default", "yarn", 1.0, 64, 64, None, None),
+            ropeconv="0",
+            source=SourceRecord("model", "folder"),
+            recipe={"method": self.label},
+            encoding="native",
+            schedule=SCHEDULE,
+            before=BeforeRecord("default", "yarn", 1.0, 64, 64, None, None),
             target=TargetRecord("safetensors"),
-        )  # fmt: skip
+        )
 
 
 def source_folder(root: Path) -> Path:
@@ -55,7 +63,9 @@ def source_folder(root: Path) -> Path:
     return folder
 
 
-def small_plan(folder: Path, out: Path, label: str = "first", extra: tuple[PlannedFile, ...] = ()) -> SmallPlan:
+def small_plan(
+    folder: Path, out: Path, label: str = "first", extra: tuple[PlannedFile, ...] = ()
+) -> SmallPlan:
     """The plan of an output of `source_folder`. extra: more files."""
 
     def make(target: Path, advance: Callable[[int], None]) -> None:
@@ -104,4 +114,6 @@ def tree(root: Path) -> dict[str, bytes]:
 
 def beside(out: Path) -> list[str]:
     """Names in the folder of an output, besides itself and its source."""
-    return sorted(path.name for path in out.parent.iterdir() if path.name not in (out.name, "model"))
+    return sorted(
+        path.name for path in out.parent.iterdir() if path.name not in (out.name, "model")
+    )

@@ -1,4 +1,6 @@
-"""The hidden folder of an output: one process at a time, moves that were interrupted, and what is counted."""
+"""The hidden folder of an output: one process at a time, moves that were interrupted, and what is
+counted.
+"""
 
 import subprocess
 import sys
@@ -25,15 +27,22 @@ with locked(Path(sys.argv[1])):
 
 
 def test_a_second_process_is_refused_until_the_first_has_gone(tmp_path: Path) -> None:
-    folder, out = source_folder(tmp_path), tmp_path / "out"
-    process = subprocess.Popen([sys.executable, "-c", HOLD, str(out)], stdout=subprocess.PIPE, text=True)
+    folder = source_folder(tmp_path)
+    out = tmp_path / "out"
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(out)], stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None
     assert process.stdout.readline() == "held\n"
     try:
-        with pytest.raises(RopeconvError, match=r"another ropeconv is writing .*/out; wait for it, or choose"):
+        with pytest.raises(
+            RopeconvError, match=r"another ropeconv is writing .*/out; wait for it, or choose"
+        ):
             write(small_plan(folder, out))
         assert not out.exists()
-        write(small_plan(folder, tmp_path / "elsewhere"))  # the negative control: another output is no conflict
+        write(
+            small_plan(folder, tmp_path / "elsewhere")
+        )  # the negative control: another output is no conflict
     finally:
         process.kill()  # which is no word to the lock: the system takes it back
         process.wait()
@@ -51,12 +60,15 @@ def test_a_link_at_the_hidden_folder_is_not_followed(tmp_path: Path) -> None:
     assert [path.name for path in other.iterdir()] == ["notes.txt"]
 
 
-# What stood at a name is there again after moves that were interrupted, in each state in which they can be
+# What stood at a name is there again after moves that were interrupted, in each state in which they
+# can be
 
 
 @pytest.fixture
 def hidden(tmp_path: Path) -> Iterator[HiddenFolder]:
-    """An earlier output at its place, a new one in the hidden folder, and a journal that says they are to change."""
+    """An earlier output at its place, a new one in the hidden folder, and a journal that says they
+    are to change.
+    """
     out = tmp_path / "out"
     out.mkdir()
     (out / "model").write_text("earlier")
@@ -71,7 +83,9 @@ def hidden(tmp_path: Path) -> Iterator[HiddenFolder]:
 
 
 def settled(hidden: HiddenFolder) -> tuple[str, bool]:
-    """What stands at the name after the next start, and whether the new output is still in the hidden folder."""
+    """What stands at the name after the next start, and whether the new output is still in the
+    hidden folder.
+    """
     settle(hidden, OutputJournal.read(hidden.journal))
     assert not (hidden.old / "out").exists()
     return (hidden.out / "model").read_text(), (hidden.new / "out").exists()
@@ -81,7 +95,10 @@ def settled(hidden: HiddenFolder) -> tuple[str, bool]:
     ("moves", "expected"),
     [
         ([], ("earlier", True)),
-        ([("out", "old")], ("earlier", True)),  # as a kill leaves it where the system cannot exchange two names
+        (
+            [("out", "old")],
+            ("earlier", True),
+        ),  # as a kill leaves it where the system cannot exchange two names
         ([("new", "aside"), ("out", "new")], ("earlier", False)),
         ([("out", "old"), ("new", "out")], ("later", False)),
     ],
@@ -90,7 +107,12 @@ def settled(hidden: HiddenFolder) -> tuple[str, bool]:
 def test_what_some_of_the_moves_leave(
     hidden: HiddenFolder, moves: list[tuple[str, str]], expected: tuple[str, bool]
 ) -> None:
-    places = {"out": hidden.out, "old": hidden.old / "out", "new": hidden.new / "out", "aside": hidden.root / "aside"}
+    places = {
+        "out": hidden.out,
+        "old": hidden.old / "out",
+        "new": hidden.new / "out",
+        "aside": hidden.root / "aside",
+    }
     for source, target in moves:
         places[source].rename(places[target])
     assert settled(hidden) == expected
@@ -114,7 +136,9 @@ def test_a_disk_needs_space_for_what_is_made(
     monkeypatch.setattr(places, "same_blocks", lambda source, folder: shares)
     monkeypatch.setattr(places, "free_bytes", lambda folder: needed - 1)
     with monkeypatch.context() as patch:
-        patch.setattr(execution.Writer, "write", lambda *given: pytest.fail("something was written"))
+        patch.setattr(
+            execution.Writer, "write", lambda *given: pytest.fail("something was written")
+        )
         message = r"has 17\.\d MB free and the output needs 17\.\d MB; free some, use -o, or share"
         with pytest.raises(RopeconvError, match=message):
             write(plan, link=link)

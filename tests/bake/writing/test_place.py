@@ -38,17 +38,24 @@ def is_replaced(out: Path) -> bool:
 
 @pytest.mark.parametrize("force", [False, True])
 @pytest.mark.parametrize("target", ["folder", "earlier", "nothing"])
-def test_a_link_is_neither_replaced_nor_followed(tmp_path: Path, folder: Path, target: str, force: bool) -> None:
+def test_a_link_is_neither_replaced_nor_followed(
+    tmp_path: Path, folder: Path, target: str, force: bool
+) -> None:
     (tmp_path / "folder").mkdir()
     earlier = write(small_plan(folder, tmp_path / "earlier"))
-    before, out = tree(earlier), tmp_path / "out"
+    before = tree(earlier)
+    out = tmp_path / "out"
     out.symlink_to(target)
-    with pytest.raises(RopeconvError, match=rf"out is a link to {target}; give the place itself with -o"):
+    with pytest.raises(
+        RopeconvError, match=rf"out is a link to {target}; give the place itself with -o"
+    ):
         write(small_plan(folder, out, "second"), force=force)
     assert os.readlink(out) == target
     assert tree(earlier) == before
     assert list((tmp_path / "folder").iterdir()) == []
-    write(small_plan(folder, tmp_path / "folder", "second"))  # the negative control: the place itself
+    write(
+        small_plan(folder, tmp_path / "folder", "second")
+    )  # the negative control: the place itself
 
 
 @pytest.mark.parametrize("there", [b"", b"GGUF", b"notes"])
@@ -58,7 +65,8 @@ def test_a_file_that_is_no_gguf_is_not_replaced(tmp_path: Path, there: bytes) ->
     out.write_bytes(there)
     plan = make_plan(tmp_path / "model.gguf", recipe_of("yarn", 4.0), out)
     with pytest.raises(
-        RopeconvError, match="no receipt of ropeconv, so --force will not replace it; choose another place"
+        RopeconvError,
+        match="no receipt of ropeconv, so --force will not replace it; choose another place",
     ):
         apply(plan, force=True)
     assert out.read_bytes() == there
@@ -72,7 +80,10 @@ def test_force_does_not_delete_what_the_user_has_added(out: Path, name: str) -> 
     (out / name).parent.mkdir(exist_ok=True)
     (out / name).write_text("of the user")
     before = tree(out)
-    with pytest.raises(RopeconvError, match=rf"out has {name}, which ropeconv did not write.*move it away, or choose"):
+    with pytest.raises(
+        RopeconvError,
+        match=rf"out has {name}, which ropeconv did not write.*move it away, or choose",
+    ):
         replaced(out)
     assert tree(out) == before
     assert beside(out) == []
@@ -84,8 +95,11 @@ def test_force_does_not_delete_what_the_user_has_added(out: Path, name: str) -> 
 
 
 def before_the_moves(monkeypatch: pytest.MonkeyPatch, change: Callable[[], object]) -> None:
-    """Has something happen once, after the last look at the place of an output and before the first move to it."""
-    inner, left = hidden._move, [change]
+    """Has something happen once, after the last look at the place of an output and before the first
+    move to it.
+    """
+    inner = hidden._move
+    left = [change]
 
     def move(*given: Any) -> None:
         if left:
@@ -104,7 +118,8 @@ def written(place: Path) -> None:
 def test_without_force_nothing_is_replaced_that_comes_after_the_last_look(
     tmp_path: Path, folder: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out, refuse = tmp_path / "out", execution.refuse_occupied
+    out = tmp_path / "out"
+    refuse = execution.refuse_occupied
     looks: Iterator[None] = iter([None])
 
     def then_it_comes(plan: FilePlan, force: bool) -> None:
@@ -114,7 +129,8 @@ def test_without_force_nothing_is_replaced_that_comes_after_the_last_look(
 
     monkeypatch.setattr(execution, "refuse_occupied", then_it_comes)
     with pytest.raises(
-        RopeconvError, match="out was created by another program meanwhile; move that away and run again"
+        RopeconvError,
+        match="out was created by another program meanwhile; move that away and run again",
     ):
         write(small_plan(folder, out))
     assert (tmp_path / name).read_text() == "of the user"
@@ -122,13 +138,17 @@ def test_without_force_nothing_is_replaced_that_comes_after_the_last_look(
 
 
 @pytest.mark.parametrize("without", ["", "exchange"])
-def test_what_is_added_later_is_kept(out: Path, without: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_added_later_is_kept(
+    out: Path, without: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The earlier output is back in its place, and the next run says the same or replaces it."""
     if without:
         monkeypatch.setattr(disk, "_renameat2", lambda source, target, flags: False)
     before = tree(out)
     before_the_moves(monkeypatch, lambda: written(out / "README.md"))
-    with pytest.raises(RopeconvError, match=r"/out has README\.md, which ropeconv did not write.*move it away"):
+    with pytest.raises(
+        RopeconvError, match=r"/out has README\.md, which ropeconv did not write.*move it away"
+    ):
         replaced(out)
     assert tree(out) == {**before, "README.md": b"of the user"}
     (out / "README.md").unlink()

@@ -1,4 +1,6 @@
-"""An interrupted run goes on from its finished files; a source that is written to meanwhile makes no output."""
+"""An interrupted run goes on from its finished files; a source that is written to meanwhile makes
+no output.
+"""
 
 import os
 import time
@@ -32,23 +34,34 @@ def plan(tmp_path: Path) -> SmallPlan:
 
 
 def made_in(root: Path) -> dict[str, FileIdentity | None]:
-    """Which file is there, by name: a file that is made again has another time, if not another inode."""
+    """Which file is there, by name: a file that is made again has another time, if not another
+    inode.
+    """
     return {name: identity(root / name) for name in FILES}
 
 
 @pytest.mark.parametrize(
     ("first", "second", "started", "goes_on"),
     [
-        ({}, {"force": True}, True, True), ({"link": True}, {"link": True}, True, True),
-        ({"link": True}, {}, True, False), ({"checksum": True}, {}, True, False), ({"fsync": False}, {}, True, False),
-        ({}, {}, False, True), ({"fsync": False}, {"fsync": False}, True, True),
+        ({}, {"force": True}, True, True),
+        ({"link": True}, {"link": True}, True, True),
+        ({"link": True}, {}, True, False),
+        ({"checksum": True}, {}, True, False),
+        ({"fsync": False}, {}, True, False),
+        ({}, {}, False, True),
+        ({"fsync": False}, {"fsync": False}, True, True),
         ({"fsync": False}, {"fsync": False}, False, False),
     ],
-)  # fmt: skip
+)
 def test_which_options_go_on_from_each_other(
-    plan: SmallPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: dict[str, bool], second: dict[str, bool],
-    started: bool, goes_on: bool,
-) -> None:  # fmt: skip
+    plan: SmallPlan,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    first: dict[str, bool],
+    second: dict[str, bool],
+    started: bool,
+    goes_on: bool,
+) -> None:
     """started: in the same start of the machine. Another one may have lost what was not synced."""
     (tmp_path / "boot").write_text("first start")
     monkeypatch.setattr(execution, "BOOT", tmp_path / "boot")
@@ -71,7 +84,8 @@ DAMAGES: dict[str, Callable[[bytes], bytes | None]] = {
 
 
 def damaged(path: Path, damage: str) -> None:
-    status, data = path.stat(), DAMAGES[damage](path.read_bytes())
+    status = path.stat()
+    data = DAMAGES[damage](path.read_bytes())
     if data is None:
         path.unlink()
         return
@@ -107,8 +121,12 @@ def test_another_plan_starts_again(plan: SmallPlan) -> None:
 # Files with other contents than were planned
 
 
-@pytest.mark.parametrize(("size", "estimated", "fits"), [(6, False, False), (0, False, True), (6, True, True)])
-def test_a_made_file_has_the_planned_size(tmp_path: Path, size: int, estimated: bool, fits: bool) -> None:
+@pytest.mark.parametrize(
+    ("size", "estimated", "fits"), [(6, False, False), (0, False, True), (6, True, True)]
+)
+def test_a_made_file_has_the_planned_size(
+    tmp_path: Path, size: int, estimated: bool, fits: bool
+) -> None:
     def make(target: Path, advance: object) -> None:
         target.write_bytes(b"12345")
 
@@ -126,7 +144,9 @@ def test_a_made_file_has_the_planned_size(tmp_path: Path, size: int, estimated: 
 def test_a_copy_has_the_bytes_of_the_source(
     plan: SmallPlan, monkeypatch: pytest.MonkeyPatch, wrong: Callable[[int], bytes]
 ) -> None:
-    """As filesystems have given zeros for what was just written: https://github.com/openzfs/zfs/issues/15526."""
+    """As filesystems have given zeros for what was just written:
+    https://github.com/openzfs/zfs/issues/15526.
+    """
 
     def copied(source: Path, target: Path, advance: Callable[[int], None]) -> None:
         target.write_bytes(wrong(source.stat().st_size))
@@ -136,7 +156,10 @@ def test_a_copy_has_the_bytes_of_the_source(
         with pytest.raises(BadSource, match="changed while it was copied"):
             write(plan)
     assert not plan.out.exists()
-    assert tree(write(plan))["model.safetensors"] == tree(plan.out.with_name("model"))["model.safetensors"]
+    assert (
+        tree(write(plan))["model.safetensors"]
+        == tree(plan.out.with_name("model"))["model.safetensors"]
+    )
 
 
 # A source that is written to while it is read makes no output
@@ -153,7 +176,8 @@ def rewritten(path: Path) -> None:
 
 def replaced(path: Path) -> None:
     """Another file of the same size and time, under the same name."""
-    status, data = path.stat(), path.read_bytes()
+    status = path.stat()
+    data = path.read_bytes()
     draft = path.with_name("draft")
     draft.write_bytes(data[::-1])
     os.utime(draft, ns=(status.st_atime_ns, status.st_mtime_ns))
@@ -161,7 +185,11 @@ def replaced(path: Path) -> None:
 
 
 WAYS = [
-    *product(["LICENSE", "model.safetensors", "more/weights.bin"], [rewritten, replaced, Path.unlink], [False, True])
+    *product(
+        ["LICENSE", "model.safetensors", "more/weights.bin"],
+        [rewritten, replaced, Path.unlink],
+        [False, True],
+    )
 ]
 
 
@@ -170,25 +198,34 @@ def test_a_change_meanwhile_keeps_nothing(
     tmp_path: Path, name: str, change: Callable[[Path], None], link: bool
 ) -> None:
     """Copies, and what is made from the source: `more/weights.bin` is not copied, only read."""
-    folder, out = source_folder(tmp_path), tmp_path / "out"
+    folder = source_folder(tmp_path)
+    out = tmp_path / "out"
 
     def meanwhile(partial: Path) -> CheckRecord | None:
         change(folder / name)
         return None
 
-    with pytest.raises(BadSource, match="changed while it was read; leave the source unchanged and run again"):
+    with pytest.raises(
+        BadSource, match="changed while it was read; leave the source unchanged and run again"
+    ):
         execute_plan(small_plan(folder, out), ApplyOptions(link=link), meanwhile)
     assert not out.exists()
     assert beside(out) == []
 
 
-MAKES: dict[str, dict[str, Any]] = {"weights": {"encoding": "weights"}, "to gguf": {"to": "gguf"}, "gguf": {}}
+MAKES: dict[str, dict[str, Any]] = {
+    "weights": {"encoding": "weights"},
+    "to gguf": {"to": "gguf"},
+    "gguf": {},
+}
 
 
 def plan_of(kind: str, root: Path) -> Plan:
     """A plan of every kind that reads a source."""
     source = root / ("model.gguf" if kind == "gguf" else "model")
-    return make_plan(source, YARN, root / ("out" if kind == "weights" else "out.gguf"), **MAKES[kind])
+    return make_plan(
+        source, YARN, root / ("out" if kind == "weights" else "out.gguf"), **MAKES[kind]
+    )
 
 
 @pytest.mark.parametrize("kind", MAKES)
@@ -218,11 +255,18 @@ SKIPPED, LOG, READ = "original/consolidated.00.pth", "trainer_log.jsonl", "token
 @pytest.mark.parametrize(
     ("kind", "name", "is_read"),
     [
-        ("weights", SKIPPED, False), ("weights", "model.bin", False), ("to gguf", LOG, False),
-        ("weights", LOG, True), ("weights", READ, True), ("to gguf", READ, True), ("to gguf", "README.md", True),
+        ("weights", SKIPPED, False),
+        ("weights", "model.bin", False),
+        ("to gguf", LOG, False),
+        ("weights", LOG, True),
+        ("weights", READ, True),
+        ("to gguf", READ, True),
+        ("to gguf", "README.md", True),
     ],
-)  # fmt: skip
-def test_only_files_that_something_is_made_of_have_to_stay(tmp_path: Path, kind: str, name: str, is_read: bool) -> None:
+)
+def test_only_files_that_something_is_made_of_have_to_stay(
+    tmp_path: Path, kind: str, name: str, is_read: bool
+) -> None:
     """A log that training goes on writing is copied into a folder, and no part of a GGUF file."""
     checkpoint(tmp_path)
     path = tmp_path / "model" / name

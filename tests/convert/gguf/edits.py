@@ -20,7 +20,12 @@ STRETCHED = {"context_length": 256, "rope.scaling.original_context_length": 64}
 
 
 def planned(
-    folder: Path, arch: str, of: Recipe, extra: dict[str, Any] | None = None, more: Any = None, **options: Any
+    folder: Path,
+    arch: str,
+    of: Recipe,
+    extra: dict[str, Any] | None = None,
+    more: Any = None,
+    **options: Any,
 ) -> GgufPlan:
     """The plan of a file. extra: more keys. more: further tensors."""
     source = write(folder / "model.gguf", arch, extra, {**plain_tensors(), **(more or {})})
@@ -36,9 +41,13 @@ def before(plan: GgufPlan) -> GgufModel:
 
 def keys(plan: GgufPlan) -> dict[str, Any]:
     """The keys that are set, without the architecture in front, decoded."""
-    edit, after = plan.result.edit, before(plan).after(plan.result.edit)
+    edit = plan.result.edit
+    after = before(plan).after(plan.result.edit)
     return {key.removeprefix(f"{plan.result.arch}."): after.get(key) for key in edit.values}
 
 
 def vectors(plan: GgufPlan) -> dict[str, list[float]]:
-    return {name: vector.tolist() for name, vector in before(plan).after(plan.result.edit).vectors.items()}
+    return {
+        name: vector.tolist()
+        for name, vector in before(plan).after(plan.result.edit).vectors.items()
+    }

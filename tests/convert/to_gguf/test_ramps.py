@@ -1,4 +1,6 @@
-"""Ramps of YaRN that llama.cpp computes only approximately: gpt-oss and Kimi K2 as they were published."""
+"""Ramps of YaRN that llama.cpp computes only approximately: gpt-oss and Kimi K2 as they were
+published.
+"""
 
 import ctypes
 import json
@@ -29,14 +31,25 @@ if "llama_cpp" in MISSING:
     skip("llama_cpp")
 
 GPT_OSS: dict[str, Any] = {
-    "rope_type": "yarn", "rope_theta": 150000.0, "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0,
-    "truncate": False, "original_max_position_embeddings": 4096,
-}  # fmt: skip
+    "rope_type": "yarn",
+    "rope_theta": 150000.0,
+    "factor": 32.0,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "truncate": False,
+    "original_max_position_embeddings": 4096,
+}
 """https://huggingface.co/openai/gpt-oss-20b/blob/main/config.json"""
 KIMI_K2: dict[str, Any] = {
-    "rope_type": "yarn", "rope_theta": 50000.0, "factor": 32.0, "beta_fast": 1.0, "beta_slow": 1.0,
-    "mscale": 1.0, "mscale_all_dim": 1.0, "original_max_position_embeddings": 4096,
-}  # fmt: skip
+    "rope_type": "yarn",
+    "rope_theta": 50000.0,
+    "factor": 32.0,
+    "beta_fast": 1.0,
+    "beta_slow": 1.0,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "original_max_position_embeddings": 4096,
+}
 """https://huggingface.co/moonshotai/Kimi-K2-Instruct/blob/main/config.json"""
 ALLOWED = {"to": "gguf", "outtype": "f32", "allow_approximate": True}
 
@@ -51,7 +64,9 @@ def published(folder: Path, model_type: str, rope: dict[str, Any], context: int 
     return source
 
 
-def by_hand(rope: dict[str, Any], ends: tuple[float, float], size: int = 64) -> np.ndarray[Any, Any]:
+def by_hand(
+    rope: dict[str, Any], ends: tuple[float, float], size: int = 64
+) -> np.ndarray[Any, Any]:
     """YaRN's frequencies with a ramp between two pairs."""
     base = rope["rope_theta"] ** (-2 * np.arange(size // 2) / size)
     low, high = ends
@@ -59,7 +74,9 @@ def by_hand(rope: dict[str, Any], ends: tuple[float, float], size: int = 64) -> 
     return np.asarray(base * (1 - ramp) + base / rope["factor"] * ramp)
 
 
-def ends_in_ggml(rope: dict[str, Any], betas: tuple[float, float], size: int = 64) -> tuple[float, float]:
+def ends_in_ggml(
+    rope: dict[str, Any], betas: tuple[float, float], size: int = 64
+) -> tuple[float, float]:
     """The ends of the ramp that the installed llama.cpp computes."""
     import llama_cpp
 
@@ -85,10 +102,14 @@ CASES = {
 
 
 @pytest.mark.parametrize("model_type", CASES)
-def test_a_ramp_that_llama_cpp_rounds_is_refused_with_its_distance(model_type: str, tmp_path: Path) -> None:
+def test_a_ramp_that_llama_cpp_rounds_is_refused_with_its_distance(
+    model_type: str, tmp_path: Path
+) -> None:
     rope, ends = CASES[model_type]
-    right, computed = by_hand(rope, ends), by_hand(rope, ends_in_ggml(rope, (32.0, 1.0)))
-    source, out = published(tmp_path / "source", model_type, rope), tmp_path / "model.gguf"
+    right = by_hand(rope, ends)
+    computed = by_hand(rope, ends_in_ggml(rope, (32.0, 1.0)))
+    source = published(tmp_path / "source", model_type, rope)
+    out = tmp_path / "model.gguf"
     with pytest.raises(UnsupportedBake, match="pass --allow-approximate") as refusal:
         make_plan(source, AS_IS, out, to="gguf", outtype="f32")
     turns = np.max(np.abs(computed - right)) * 131072 / math.tau
@@ -96,7 +117,8 @@ def test_a_ramp_that_llama_cpp_rounds_is_refused_with_its_distance(model_type: s
     assert not out.exists()
 
     plan = make_plan(source, AS_IS, out, **ALLOWED)
-    ramp, status = plan.result.ramp, plan.result.verdicts[0].status
+    ramp = plan.result.ramp
+    status = plan.result.verdicts[0].status
     assert ramp is not None
     assert status == "approximate"
     ratio = computed / right
@@ -110,7 +132,8 @@ def test_a_ramp_that_llama_cpp_rounds_is_refused_with_its_distance(model_type: s
 @pytest.mark.parametrize("model_type", CASES)
 def test_what_is_written_is_told_everywhere(model_type: str, tmp_path: Path) -> None:
     rope, _ = CASES[model_type]
-    source, out = published(tmp_path / "source", model_type, rope), tmp_path / "model.gguf"
+    source = published(tmp_path / "source", model_type, rope)
+    out = tmp_path / "model.gguf"
     plan = make_plan(source, AS_IS, out, **ALLOWED)
     apply(plan)
     assert plan.result.ramp is not None
@@ -143,7 +166,8 @@ def test_llama_cpp_computes_the_rounded_ramp_and_not_the_own_one(tmp_path: Path)
 
 def test_validate_compares_with_the_ramp_that_was_written_and_says_so(tmp_path: Path) -> None:
     rope = {**GPT_OSS, "original_max_position_embeddings": TRAINED, "rope_theta": 10000.0}
-    source, out = published(tmp_path / "source", "gpt_oss", rope, 32 * TRAINED), tmp_path / "model.gguf"
+    source = published(tmp_path / "source", "gpt_oss", rope, 32 * TRAINED)
+    out = tmp_path / "model.gguf"
     apply(make_plan(source, AS_IS, out, **ALLOWED))
     result = validate_gguf(Comparison.open(out, str(source)), Settings(tokens=4 * TRAINED))
     assert result.agrees
@@ -160,7 +184,8 @@ def without_receipt(source: Path, out: Path, **more: float) -> Path:
 
 
 def test_inspect_knows_the_ramp_of_published_models_from_their_family(tmp_path: Path) -> None:
-    source, out = published(tmp_path / "source", "gpt_oss", GPT_OSS), tmp_path / "model.gguf"
+    source = published(tmp_path / "source", "gpt_oss", GPT_OSS)
+    out = tmp_path / "model.gguf"
     plan = make_plan(source, AS_IS, out, **ALLOWED)
     apply(plan)
     assert plan.result.ramp is not None
@@ -169,13 +194,16 @@ def test_inspect_knows_the_ramp_of_published_models_from_their_family(tmp_path: 
     assert plan.result.ramp.distance in told["approximate"]
     again = make_plan(stock, AS_IS, tmp_path / "again.gguf")
     apply(again)
-    assert any(problem.code == "approximate" for problem in inspected(tmp_path / "again.gguf").problems)
+    assert any(
+        problem.code == "approximate" for problem in inspected(tmp_path / "again.gguf").problems
+    )
     other = without_receipt(out, tmp_path / "other.gguf", factor=16.0)  # a scaling of somebody else
     assert not any(problem.code == "approximate" for problem in inspected(other).problems)
 
 
 def test_inspect_says_how_far_betas_are_off_that_llama_cpp_does_not_read(tmp_path: Path) -> None:
-    source, out = published(tmp_path / "source", "deepseek_v3", KIMI_K2), tmp_path / "model.gguf"
+    source = published(tmp_path / "source", "deepseek_v3", KIMI_K2)
+    out = tmp_path / "model.gguf"
     plan = make_plan(source, AS_IS, out, **ALLOWED)
     apply(plan)
     assert plan.result.ramp is not None
@@ -187,7 +215,8 @@ def test_inspect_says_how_far_betas_are_off_that_llama_cpp_does_not_read(tmp_pat
 
 
 def test_an_own_ramp_that_is_extended_stays_an_own_ramp(tmp_path: Path) -> None:
-    source, out = published(tmp_path / "source", "gpt_oss", GPT_OSS), tmp_path / "model.gguf"
+    source = published(tmp_path / "source", "gpt_oss", GPT_OSS)
+    out = tmp_path / "model.gguf"
     further = recipe_of("yarn", 2.0, on_top=True)
     with pytest.raises(UnsupportedBake, match="pass --allow-approximate"):
         make_plan(source, further, out, to="gguf", outtype="f32")

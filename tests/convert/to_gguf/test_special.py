@@ -1,4 +1,6 @@
-"""Checkpoints with something special, in llama.cpp beside transformers: scaling, layers that predict, MXFP4 experts."""
+"""Checkpoints with something special, in llama.cpp beside transformers: scaling, layers that
+predict, MXFP4 experts.
+"""
 
 import json
 import shutil
@@ -29,9 +31,15 @@ from ...support.llamacpp import bake, beyond, checkpoint, of_llamacpp, of_transf
 
 PLAIN_YARN = recipe_of("yarn", 4.0, attention_factor=1.0)
 ROPE_OF_YARN: dict[str, Any] = {
-    "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64,
-}  # fmt: skip
-LISTS = {"short_factor": [1 + i / 20 for i in range(32)], "long_factor": [1 + i * 0.4 for i in range(32)]}
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+LISTS = {
+    "short_factor": [1 + i / 20 for i in range(32)],
+    "long_factor": [1 + i * 0.4 for i in range(32)],
+}
 LONGROPE = {"rope_type": "longrope", "rope_theta": 10000.0, **LISTS}
 LLAMA3 = {**ROPE_OF_YARN, "rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 MINISTRAL = {**ROPE_OF_YARN, "beta_fast": 16.0, "llama_4_scaling_beta": 0.1, "mscale": 1.0}
@@ -42,12 +50,20 @@ GEMMA3 = {
 CASES: dict[str, tuple[str, dict[str, Any], str]] = {
     "llama3": ("llama", LLAMA3, "tensor"),
     "an attention factor": ("qwen2", {**ROPE_OF_YARN, "attention_factor": 1.3}, "keys"),
-    "an open ramp": ("qwen2", {**ROPE_OF_YARN, "beta_fast": 8.0, "beta_slow": 2.0, "truncate": False}, "carrier"),
+    "an open ramp": (
+        "qwen2",
+        {**ROPE_OF_YARN, "beta_fast": 8.0, "beta_slow": 2.0, "truncate": False},
+        "carrier",
+    ),
     "two mscales": ("ministral3", {**MINISTRAL, "mscale_all_dim": 0.8}, "keys"),
     "equal mscales": ("ministral3", {**MINISTRAL, "mscale_all_dim": 1.0}, "keys"),
     "some layers": ("gemma3_text", GEMMA3, "keys"),
     "lists of Phi 3": ("phi3", LONGROPE, "tensor"),
-    "lists of others": ("llama", {**LONGROPE, "factor": 4.0, "original_max_position_embeddings": 64}, "tensor"),
+    "lists of others": (
+        "llama",
+        {**LONGROPE, "factor": 4.0, "original_max_position_embeddings": 64},
+        "tensor",
+    ),
     "layers without RoPE": ("smollm3", ROPE_OF_YARN, "keys"),
 }
 
@@ -56,31 +72,44 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
 def test_a_scaled_checkpoint_is_converted_as_it_is(tmp_path: Path, name: str) -> None:
     model_type, rope, encoding = CASES[name]
     extra = {"original_max_position_embeddings": 64} if model_type == "phi3" else {}
-    source = checkpoint(model_type, tmp_path / "source", max_position_embeddings=256, rope_parameters=rope, **extra)
+    source = checkpoint(
+        model_type, tmp_path / "source", max_position_embeddings=256, rope_parameters=rope, **extra
+    )
     out = tmp_path / "out.gguf"
     plan = bake(source, recipe_of("as-is"), out)
     assert plan.result.encoding == encoding
-    reference, plain = of_transformers(source, None), checkpoint(model_type, tmp_path / "plain")
+    reference = of_transformers(source, None)
+    plain = checkpoint(model_type, tmp_path / "plain")
     control = beyond(reference, of_transformers(plain, None))
     for figures, unscaled in zip(beyond(reference, of_llamacpp(out)), control, strict=True):
         assert figures.kl_mean < 1e-5
         assert unscaled.kl_mean > 1000 * figures.kl_mean
     inspection = inspected(out)
     assert not inspection.problems
-    assert inspection.spec.attention_factor == pytest.approx(plan.schedule.attention_factor, rel=1e-6)
+    assert inspection.spec.attention_factor == pytest.approx(
+        plan.schedule.attention_factor, rel=1e-6
+    )
 
 
 QWEN = {
-    "eh_proj": "fc", "enorm": "pre_fc_norm_embedding", "hnorm": "pre_fc_norm_hidden", "shared_head.norm": "norm",
-}  # fmt: skip
+    "eh_proj": "fc",
+    "enorm": "pre_fc_norm_embedding",
+    "hnorm": "pre_fc_norm_hidden",
+    "shared_head.norm": "norm",
+}
 
 
 def predicting(model_type: str, folder: Path) -> Path:
     """A checkpoint with a further layer like the last, as its publisher names it."""
     source = checkpoint(model_type, folder)
     tensors = safetensors.torch.load_file(source / "model.safetensors")
-    width, last = tensors["model.embed_tokens.weight"].shape[1], "model.layers.1."
-    added = {name.removeprefix(last): tensor.clone() for name, tensor in tensors.items() if name.startswith(last)}
+    width = tensors["model.embed_tokens.weight"].shape[1]
+    last = "model.layers.1."
+    added = {
+        name.removeprefix(last): tensor.clone()
+        for name, tensor in tensors.items()
+        if name.startswith(last)
+    }
     parts = {"eh_proj": torch.randn(width, 2 * width), "shared_head.norm": torch.rand(width)}
     parts |= {name: torch.rand(width) for name in ("enorm", "hnorm")}
     if model_type.startswith("qwen"):
@@ -94,19 +123,34 @@ def predicting(model_type: str, folder: Path) -> Path:
     return source
 
 
-@pytest.mark.parametrize("model_type", ["glm4_moe", *sample(["qwen3_5_text", "qwen3_5_moe_text", "qwen3_next"], 1)])
-def test_layers_that_predict_are_kept_where_llamacpp_has_them(tmp_path: Path, model_type: str) -> None:
-    source, out = predicting(model_type, tmp_path / "source"), tmp_path / "out.gguf"
+@pytest.mark.parametrize(
+    "model_type", ["glm4_moe", *sample(["qwen3_5_text", "qwen3_5_moe_text", "qwen3_next"], 1)]
+)
+def test_layers_that_predict_are_kept_where_llamacpp_has_them(
+    tmp_path: Path, model_type: str
+) -> None:
+    source = predicting(model_type, tmp_path / "source")
+    out = tmp_path / "out.gguf"
     plan = bake(source, PLAIN_YARN, out)
-    file, tensors = GgufFile.open(out), contents(out)
+    file = GgufFile.open(out)
+    tensors = contents(out)
     arch = file.get("general.architecture")
     assert (file.get(f"{arch}.block_count"), file.get(f"{arch}.nextn_predict_layers")) == (3, 1)
     stored = safetensors.torch.load_file(source / "model.safetensors")
     qwen = model_type.startswith("qwen")
-    norm = stored["mtp.pre_fc_norm_hidden.weight" if qwen else "model.layers.2.hnorm.weight"].numpy()
-    assert tensors["blk.2.nextn.hnorm.weight"] == (norm + np.float32(qwen)).tobytes()  # which Qwen stores as weight - 1
-    assert tensors["blk.2.attn_k.weight"] == tensors["blk.1.attn_k.weight"] != tensors["blk.2.nextn.eh_proj.weight"]
-    reference, stock = of_transformers(source, plan), of_llamacpp(out)
+    norm = stored[
+        "mtp.pre_fc_norm_hidden.weight" if qwen else "model.layers.2.hnorm.weight"
+    ].numpy()
+    assert (
+        tensors["blk.2.nextn.hnorm.weight"] == (norm + np.float32(qwen)).tobytes()
+    )  # which Qwen stores as weight - 1
+    assert (
+        tensors["blk.2.attn_k.weight"]
+        == tensors["blk.1.attn_k.weight"]
+        != tensors["blk.2.nextn.eh_proj.weight"]
+    )
+    reference = of_transformers(source, plan)
+    stock = of_llamacpp(out)
     assert max(figures.kl_mean for figures in beyond(reference, stock)) < 1e-5
     assert min(figures.kl_mean for figures in beyond(of_transformers(source, None), stock)) > 1e-3
     assert not any("MTP" in warning for warning in plan.warnings)
@@ -114,34 +158,58 @@ def test_layers_that_predict_are_kept_where_llamacpp_has_them(tmp_path: Path, mo
 
 @pytest.mark.parametrize(("method", "attn_factor"), [("yarn", 1.1386294), ("linear", 1)])
 def test_latent_attention_keeps_its_logits(tmp_path: Path, method: str, attn_factor: float) -> None:
-    """llama.cpp multiplies its logits by (1 + 0.1 ln 4)^2; the multiplier is (1 / 1.1386294 - 1) / ln 4."""
-    source, out = checkpoint("deepseek_v3", tmp_path / "source"), tmp_path / "out.gguf"
+    """llama.cpp multiplies its logits by (1 + 0.1 ln 4)^2; the multiplier is (1 / 1.1386294 - 1) /
+    ln 4.
+    """
+    source = checkpoint("deepseek_v3", tmp_path / "source")
+    out = tmp_path / "out.gguf"
     plan = bake(source, recipe_of(method, 4.0), out)
     header = GgufFile.open(out)
-    assert header.get("deepseek2.rope.scaling.yarn_log_multiplier") == pytest.approx(-0.0878249, rel=1e-5)
-    assert header.get("deepseek2.rope.scaling.attn_factor", 1) == pytest.approx(attn_factor, rel=1e-6)
-    reference, stock = of_transformers(source, plan), of_llamacpp(out)
+    assert header.get("deepseek2.rope.scaling.yarn_log_multiplier") == pytest.approx(
+        -0.0878249, rel=1e-5
+    )
+    assert header.get("deepseek2.rope.scaling.attn_factor", 1) == pytest.approx(
+        attn_factor, rel=1e-6
+    )
+    reference = of_transformers(source, plan)
+    stock = of_llamacpp(out)
     assert max(figures.kl_mean for figures in beyond(reference, stock)) < 1e-5
     assert min(figures.kl_mean for figures in beyond(of_transformers(source, None), stock)) > 1e-3
 
 
 @pytest.mark.parametrize("model_type", ["deepseek_v3", "ernie4_5_moe"])
-def test_layers_that_predict_are_left_out_elsewhere_and_the_plan_says_so(tmp_path: Path, model_type: str) -> None:
-    trimmed, plain = tmp_path / "out.gguf", tmp_path / "plain.gguf"
-    for source, out in ((predicting(model_type, tmp_path / "source"), trimmed),
-                        (checkpoint(model_type, tmp_path / "plain"), plain)):  # fmt: skip
+def test_layers_that_predict_are_left_out_elsewhere_and_the_plan_says_so(
+    tmp_path: Path, model_type: str
+) -> None:
+    trimmed = tmp_path / "out.gguf"
+    plain = tmp_path / "plain.gguf"
+    for source, out in (
+        (predicting(model_type, tmp_path / "source"), trimmed),
+        (checkpoint(model_type, tmp_path / "plain"), plain),
+    ):
         plan = bake(source, PLAIN_YARN, out)
-        assert any("further tokens (MTP) are left out" in warning for warning in plan.warnings) is (out == trimmed)
+        assert any("further tokens (MTP) are left out" in warning for warning in plan.warnings) is (
+            out == trimmed
+        )
     assert contents(trimmed) == contents(plain)
-    assert GgufFile.open(trimmed).get(f"{GgufFile.open(trimmed).get('general.architecture')}.block_count") == 2
+    assert (
+        GgufFile.open(trimmed).get(
+            f"{GgufFile.open(trimmed).get('general.architecture')}.block_count"
+        )
+        == 2
+    )
 
 
 NUMBERS = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
 MXFP4 = gguf.GGMLQuantizationType.MXFP4
 
 
-def packed(shape: tuple[int, ...], generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Blocks, scales, and the numbers that they stand for, [experts, rows, columns]. shape: of these."""
+def packed(
+    shape: tuple[int, ...], generator: torch.Generator
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Blocks, scales, and the numbers that they stand for, [experts, rows, columns]. shape: of
+    these.
+    """
     codes = torch.randint(0, 16, shape, generator=generator)
     scales = torch.randint(122, 125, (*shape[:2], shape[2] // 32), generator=generator)
     numbers = NUMBERS[codes] * torch.exp2(scales.float() - 127).repeat_interleave(32, -1)
@@ -150,10 +218,14 @@ def packed(shape: tuple[int, ...], generator: torch.Generator) -> tuple[torch.Te
 
 
 def published(folder: Path) -> tuple[Path, Path, dict[str, torch.Tensor]]:
-    """A checkpoint with MXFP4 experts, the same with their numbers in float32, and these by name."""
+    """A checkpoint with MXFP4 experts, the same with their numbers in float32, and these by
+    name.
+    """
     plain = checkpoint("gpt_oss", folder / "plain")
     tensors = safetensors.torch.load_file(plain / "model.safetensors")
-    generator, quantised, expected = torch.Generator().manual_seed(0), dict(tensors), {}
+    generator = torch.Generator().manual_seed(0)
+    quantised = dict(tensors)
+    expected = {}
     for name in [name for name in tensors if name.endswith(("gate_up_proj", "down_proj"))]:
         experts, columns, rows = tensors[name].shape
         blocks, scales, numbers = packed((experts, rows, columns), generator)
@@ -161,16 +233,21 @@ def published(folder: Path) -> tuple[Path, Path, dict[str, torch.Tensor]]:
         quantised |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
         tensors[name], expected[name] = numbers.transpose(1, 2).contiguous(), numbers
     shutil.copytree(plain, folder / "quantised")
-    safetensors.torch.save_file(quantised, folder / "quantised" / "model.safetensors", {"format": "pt"})
+    safetensors.torch.save_file(
+        quantised, folder / "quantised" / "model.safetensors", {"format": "pt"}
+    )
     safetensors.torch.save_file(tensors, plain / "model.safetensors", {"format": "pt"})
     return folder / "quantised", plain, expected
 
 
-def test_a_model_with_mxfp4_keeps_its_blocks_and_computes_what_their_numbers_do(tmp_path: Path) -> None:
+def test_a_model_with_mxfp4_keeps_its_blocks_and_computes_what_their_numbers_do(
+    tmp_path: Path,
+) -> None:
     source, plain, expected = published(tmp_path)
     out = tmp_path / "out.gguf"
     plan = bake(source, YARN, out)
-    file, tensors = GgufFile.open(out), contents(out)
+    file = GgufFile.open(out)
+    tensors = contents(out)
     assert file.tensors["blk.0.ffn_down_exps.weight"].type == MXFP4
     down = np.frombuffer(tensors["blk.0.ffn_down_exps.weight"], np.uint8).reshape(-1, 17)
     up = np.frombuffer(tensors["blk.1.ffn_up_exps.weight"], np.uint8).reshape(-1, 17)
@@ -199,7 +276,8 @@ def with_other_halves(path: Path, out: Path) -> Path:
     return out
 
 
-# Layers that llama.cpp computes otherwise than the checkpoint: windows, shared keys and heads, beside llama.cpp
+# Layers that llama.cpp computes otherwise than the checkpoint: windows, shared keys and heads,
+# beside llama.cpp
 
 
 S, F = "sliding_attention", "full_attention"
@@ -207,8 +285,11 @@ S, F = "sliding_attention", "full_attention"
 
 def gemma4(shared: int, *types: str) -> dict[str, Any]:
     return {
-        "num_hidden_layers": 6, "use_double_wide_mlp": False, "num_kv_shared_layers": shared, "layer_types": [*types],
-    }  # fmt: skip
+        "num_hidden_layers": 6,
+        "use_double_wide_mlp": False,
+        "num_kv_shared_layers": shared,
+        "layer_types": [*types],
+    }
 
 
 def gpt_oss(*types: str) -> dict[str, Any]:
@@ -217,22 +298,35 @@ def gpt_oss(*types: str) -> dict[str, Any]:
 
 OTHERS: dict[str, tuple[str, dict[str, Any], str]] = {
     "keys of a layer of the other type": (
-        "gemma4_text", gemma4(2, S, S, F, S, S, F),
-        "num_kv_shared_layers = 2 with 6 layers .*llama.cpp uses the keys of layer 2 in layer 4, .* those of 3;",
+        "gemma4_text",
+        gemma4(2, S, S, F, S, S, F),
+        (
+            "num_kv_shared_layers = 2 with 6 layers .*llama.cpp uses the keys of layer 2 in layer"
+            " 4, .* those of 3;"
+        ),
     ),
     "keys of the layer before": ("gemma4_text", gemma4(2, S, S, S, F, F, F), ""),
     "keys of a window layer that is farther away": (
-        "gemma4_text", gemma4(2, S, S, F, F, S, F),
+        "gemma4_text",
+        gemma4(2, S, S, F, F, S, F),
         "llama.cpp uses the keys of layer 2 in layer 4, and the model those of 1;",
     ),
     "three of three": ("gemma4_text", gemma4(3, S, S, F, S, S, F), ""),
     "windows in turns": ("gpt_oss", gpt_oss(S, F, S, F), ""),
     "windows in other layers": (
-        "gpt_oss", gpt_oss(S, S, S, F),
-        r"layer_types = .*llama.cpp computes no window in layer 1 \(the first is 0\); keep safetensors",
+        "gpt_oss",
+        gpt_oss(S, S, S, F),
+        (
+            r"layer_types = .*llama.cpp computes no window in layer 1 \(the first is 0\); keep"
+            r" safetensors"
+        ),
     ),
-    "no windows": ("gemma2", {"num_hidden_layers": 4, "layer_types": [F] * 4}, "stops without a layer that has a win"),
-}  # fmt: skip
+    "no windows": (
+        "gemma2",
+        {"num_hidden_layers": 4, "layer_types": [F] * 4},
+        "stops without a layer that has a win",
+    ),
+}
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -253,13 +347,16 @@ def test_llama_cpp_stops_or_computes_something_else_with_what_is_refused(
     """The same layers, written without the check, and those that are not refused."""
     pytest.importorskip("llama_cpp")
     model_type, changes, words = OTHERS[name]
-    source, out = checkpoint(model_type, tmp_path / "source", **changes), tmp_path / "out.gguf"
+    source = checkpoint(model_type, tmp_path / "source", **changes)
+    out = tmp_path / "out.gguf"
     monkeypatch.setattr(exported, "check_layers", lambda *_: None)
     bake(source, AS_IS, out)
     stops = loading.why_not_run(out)[0]
     assert bool(stops) is (bool(words) and name != "windows in other layers"), stops
     if not stops:
-        far = max(figures.kl_max for figures in beyond(of_transformers(source, None), of_llamacpp(out)))
+        far = max(
+            figures.kl_max for figures in beyond(of_transformers(source, None), of_llamacpp(out))
+        )
         assert (far > 1e-3) is bool(words), far
 
 
@@ -268,7 +365,13 @@ QWEN2 = {"use_sliding_window": True, "max_window_layers": 1, "layer_types": None
 
 @pytest.mark.parametrize(
     ("model_type", "changes", "noted"),
-    [("mistral", {}, True), ("phi3", {}, True), ("qwen2", QWEN2, True), ("qwen2", {}, False), ("gpt_oss", {}, False)],
+    [
+        ("mistral", {}, True),
+        ("phi3", {}, True),
+        ("qwen2", QWEN2, True),
+        ("qwen2", {}, False),
+        ("gpt_oss", {}, False),
+    ],
 )
 def test_a_window_that_llama_cpp_ignores_is_noted(
     model_type: str, changes: dict[str, Any], noted: bool, tmp_path: Path
@@ -280,17 +383,22 @@ def test_a_window_that_llama_cpp_ignores_is_noted(
 
 def exported_configs() -> list[Path]:
     """Published configs of families that become GGUF."""
-    data, families = Path(__file__).parents[2] / "data", by_model_type()
+    data = Path(__file__).parents[2] / "data"
+    families = by_model_type()
     paths = [*(data / "configs").glob("*.json"), *(data / "more_configs").glob("*.json")]
     types = {path: json.loads(path.read_text()).get("model_type") for path in sorted(paths)}
     return [path for path, name in types.items() if name in families and families[name].gguf]
 
 
 @pytest.mark.parametrize("config", exported_configs(), ids=lambda path: path.stem)
-def test_the_layers_of_published_models_are_those_of_llama_cpp(config: Path, tmp_path: Path) -> None:
+def test_the_layers_of_published_models_are_those_of_llama_cpp(
+    config: Path, tmp_path: Path
+) -> None:
     (tmp_path / "config.json").write_bytes(config.read_bytes())
     source = open_checkpoint(str(tmp_path))
     inspection = inspect_config(source)
     sizes = sizes_of(source.config(), inspection.family, inspection.spec)
-    header = GgufHeader(3, hparams(sizes, inspection.family, inspection.spec.unscaled(), 1000), {}, 32, 0, 0)
+    header = GgufHeader(
+        3, hparams(sizes, inspection.family, inspection.spec.unscaled(), 1000), {}, 32, 0, 0
+    )
     demands.check_layers(header, sizes, inspection.family, inspection.spec)

@@ -1,4 +1,6 @@
-"""Tokenizers in GGUF, as llama.cpp cuts text with them, and back, against the libraries that they come from."""
+"""Tokenizers in GGUF, as llama.cpp cuts text with them, and back, against the libraries that they
+come from.
+"""
 
 import functools
 import json
@@ -14,7 +16,13 @@ import sentencepiece
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from ropeconv.convert.from_gguf.tokenizer import tokenizer_config, tokenizer_text
-from ropeconv.convert.to_gguf.tokenizer import Pre, composes_characters, pre_table, recognise, tokenizer_keys
+from ropeconv.convert.to_gguf.tokenizer import (
+    Pre,
+    composes_characters,
+    pre_table,
+    recognise,
+    tokenizer_keys,
+)
 from ropeconv.convert.to_gguf.vocabulary import TokenizerJson, decoded
 from ropeconv.errors import BadSource, UnsupportedBake, UsageError
 from ropeconv.formats.gguf.edit import Edit, write_new
@@ -47,9 +55,12 @@ def corpus() -> list[str]:
 def byte_level(pre: Any, ignore_merges: bool = False) -> Tokenizer:
     """A byte-level BPE that cuts text as `pre` does."""
     tokenizer = Tokenizer(models.BPE(ignore_merges=ignore_merges))
-    tokenizer.pre_tokenizer, tokenizer.decoder = pre, decoders.ByteLevel()
+    tokenizer.pre_tokenizer = pre
+    tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=VOCABULARY, special_tokens=["<s>", "</s>"], initial_alphabet=alphabet)
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY, special_tokens=["<s>", "</s>"], initial_alphabet=alphabet
+    )
     tokenizer.train_from_iterator(corpus(), trainer)
     return tokenizer
 
@@ -93,8 +104,15 @@ def keys_of(tokenizer: Tokenizer, folder: Path, **options: Any) -> Keys:
 
 
 def vocabulary_file(keys: Keys, path: Path) -> GgufFile:
-    plain = write(path.with_name("plain.gguf"), vocabulary=1, tensors={"x": np.zeros(32, np.float32)})
-    write_new(GgufFile.open(plain), 0, Edit(keys, frozenset({"tokenizer.ggml.scores"} - keys.keys())), path)
+    plain = write(
+        path.with_name("plain.gguf"), vocabulary=1, tensors={"x": np.zeros(32, np.float32)}
+    )
+    write_new(
+        GgufFile.open(plain),
+        0,
+        Edit(keys, frozenset({"tokenizer.ggml.scores"} - keys.keys())),
+        path,
+    )
     return GgufFile.open(path)
 
 
@@ -112,11 +130,17 @@ print(json.dumps([cut(path, *given) for path in paths]))
 """
 
 
-def in_llama_cpp(paths: Sequence[Path], texts: Sequence[str] = TEXTS, special: bool = True) -> list[Any]:
-    """Texts as llama.cpp cuts them by each vocabulary, in a process of its own; None for a file that it refuses."""
+def in_llama_cpp(
+    paths: Sequence[Path], texts: Sequence[str] = TEXTS, special: bool = True
+) -> list[Any]:
+    """Texts as llama.cpp cuts them by each vocabulary, in a process of its own; None for a file
+    that it refuses.
+    """
     pytest.importorskip("llama_cpp")
     job = json.dumps([[str(path) for path in paths], list(texts), special])
-    done = subprocess.run([sys.executable, "-c", CUT], input=job, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", CUT], input=job, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     return list(json.loads(done.stdout))
 
@@ -127,7 +151,9 @@ def cut(keys: Keys, folder: Path, texts: Sequence[str] = TEXTS) -> Any:
 
 
 def back(keys: Keys, folder: Path) -> Tokenizer:
-    return Tokenizer.from_str(tokenizer_text(vocabulary_file(keys, folder / "vocab.gguf"), by_name()["llama"]))
+    return Tokenizer.from_str(
+        tokenizer_text(vocabulary_file(keys, folder / "vocab.gguf"), by_name()["llama"])
+    )
 
 
 @pytest.fixture(scope="module")
@@ -151,14 +177,18 @@ def test_every_pre_tokenizer_of_the_table_cuts_as_llama_cpp_does_and_comes_back(
     second = back(keys, tmp_path)
     for text in [*TEXTS, "<s>special</s> tokens"]:
         assert second.encode(text).ids == tokenizer.encode(text).ids
-        assert second.decode(second.encode(text).ids) == tokenizer.decode(tokenizer.encode(text).ids)
+        assert second.decode(second.encode(text).ids) == tokenizer.decode(
+            tokenizer.encode(text).ids
+        )
 
 
 def test_the_name_that_llama_files_have_for_starcoder_comes_back_as_it(tmp_path: Path) -> None:
     """SmolLM2's files say "smollm"."""
     tokenizer = known("starcoder")
     second = back(keys_of(tokenizer, tmp_path) | {"tokenizer.ggml.pre": string("smollm")}, tmp_path)
-    assert [second.encode(text).ids for text in TEXTS] == [tokenizer.encode(text).ids for text in TEXTS]
+    assert [second.encode(text).ids for text in TEXTS] == [
+        tokenizer.encode(text).ids for text in TEXTS
+    ]
 
 
 def test_the_wrong_pre_tokenizer_gives_other_tokens(tmp_path: Path) -> None:
@@ -176,7 +206,9 @@ def test_the_wrong_pre_tokenizer_gives_other_tokens(tmp_path: Path) -> None:
         pre_tokenizers.Whitespace(),
         pre_tokenizers.ByteLevel(add_prefix_space=True),
         pre_tokenizers.Split(Regex(r"\p{N}{1,4}"), "isolated"),
-        pre_tokenizers.Sequence([pre_tokenizers.Punctuation(), pre_tokenizers.ByteLevel(add_prefix_space=False)]),
+        pre_tokenizers.Sequence(
+            [pre_tokenizers.Punctuation(), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+        ),
     ],
     ids=["whitespace", "bytes", "split", "sequence"],
 )
@@ -188,38 +220,60 @@ def test_an_unknown_pre_tokenizer_is_an_error_and_never_a_guess(pre: Any) -> Non
 
 
 def with_lookup(mergeable: bool) -> dict[str, Any]:
-    """A tokenizer.json that cuts as qwen2 does, and has ignore_merges. mergeable: merging makes all of its tokens."""
+    """A tokenizer.json that cuts as qwen2 does, and has ignore_merges. mergeable: merging makes all
+    of its tokens.
+    """
     data: dict[str, Any] = json.loads(text_of(Pre("qwen2", True, PRE["qwen2"].steps)))
     model = data["model"]
     for text in [entry["content"] for entry in data["added_tokens"]]:
         model["vocab"].pop(text, None)
     lookup = Tokenizer.from_str(json.dumps({**data, "model": {**model, "ignore_merges": False}}))
-    free = {text: number for text, number in model["vocab"].items() if len(lookup.model.tokenize(text)) == 1}
+    free = {
+        text: number
+        for text, number in model["vocab"].items()
+        if len(lookup.model.tokenize(text)) == 1
+    }
     model["vocab"] = free if mergeable else {**free, "Qzq": VOCABULARY - 1}
     model["merges"] = [merge for merge in model["merges"] if "".join(merge) in free]
     return data
 
 
 @pytest.mark.parametrize("mergeable", [True, False])
-def test_looking_words_up_first_says_nothing_where_merging_makes_every_token(mergeable: bool, tmp_path: Path) -> None:
-    """As in gpt-oss, which has ignore_merges where llama.cpp merges. One token more, and llama.cpp gives others."""
-    tokenizer, texts = Tokenizer.from_str(json.dumps(with_lookup(mergeable))), [*TEXTS[:-1], "Qzq"]
+def test_looking_words_up_first_says_nothing_where_merging_makes_every_token(
+    mergeable: bool, tmp_path: Path
+) -> None:
+    """As in gpt-oss, which has ignore_merges where llama.cpp merges. One token more, and llama.cpp
+    gives others.
+    """
+    tokenizer = Tokenizer.from_str(json.dumps(with_lookup(mergeable)))
+    texts = [*TEXTS[:-1], "Qzq"]
     (tmp_path / "tokenizer.json").write_text(json.dumps(with_lookup(mergeable)))
     keys = tokenizer_keys(tmp_path, VOCABULARY, {}, pre="" if mergeable else "qwen2")
     assert keys["tokenizer.ggml.pre"].decode() == "qwen2"
-    assert (cut(keys, tmp_path, texts) == [tokenizer.encode(text).ids for text in texts]) is mergeable
+    assert (
+        cut(keys, tmp_path, texts) == [tokenizer.encode(text).ids for text in texts]
+    ) is mergeable
 
 
 def train_pieces(folder: Path, **options: Any) -> sentencepiece.SentencePieceProcessor:
     """A SentencePiece BPE with byte fallback in tokenizer.model, as Llama 2 and Mistral have it."""
     settings = {
-        "model_type": "bpe", "byte_fallback": True, "normalization_rule_name": "identity",
-        "remove_extra_whitespaces": False, "character_coverage": 0.98, "split_digits": True,
-        "allow_whitespace_only_pieces": True, "minloglevel": 2, "vocab_size": VOCABULARY, **options,
-    }  # fmt: skip
+        "model_type": "bpe",
+        "byte_fallback": True,
+        "normalization_rule_name": "identity",
+        "remove_extra_whitespaces": False,
+        "character_coverage": 0.98,
+        "split_digits": True,
+        "allow_whitespace_only_pieces": True,
+        "minloglevel": 2,
+        "vocab_size": VOCABULARY,
+        **options,
+    }
     lines = (line for text in corpus() for line in text.splitlines())
     prefix = str(folder / "tokenizer")
-    sentencepiece.SentencePieceTrainer.Train(sentence_iterator=lines, model_prefix=prefix, **settings)
+    sentencepiece.SentencePieceTrainer.Train(
+        sentence_iterator=lines, model_prefix=prefix, **settings
+    )
     return sentencepiece.SentencePieceProcessor(str(folder / "tokenizer.model"))
 
 
@@ -237,7 +291,10 @@ def test_sentencepiece_cuts_as_llama_cpp_does_and_comes_back(tmp_path: Path, pre
         assert second.encode(text, add_special_tokens=False).ids == processor.EncodeAsIds(text)
         assert second.decode(processor.EncodeAsIds(text)) == text
     data = json.loads(second.to_str())
-    for written in (list, " ".join):  # as tokenizers writes merges, and as it wrote them before 0.20
+    for written in (
+        list,
+        " ".join,
+    ):  # as tokenizers writes merges, and as it wrote them before 0.20
         (tmp_path / "fast").mkdir(exist_ok=True)
         model = {**data["model"], "merges": [written(merge) for merge in data["model"]["merges"]]}
         (tmp_path / "fast" / "tokenizer.json").write_text(json.dumps({**data, "model": model}))
@@ -245,10 +302,16 @@ def test_sentencepiece_cuts_as_llama_cpp_does_and_comes_back(tmp_path: Path, pre
         assert cut(fast, tmp_path) == [processor.EncodeAsIds(text) for text in TEXTS]
 
 
-@pytest.mark.parametrize("spaces", [["▁▁", "▁▁▁▁"], []], ids=["user-defined pieces of spaces", "none"])
-def test_user_defined_pieces_are_found_in_text_with_spaces(tmp_path: Path, spaces: list[str]) -> None:
+@pytest.mark.parametrize(
+    "spaces", [["▁▁", "▁▁▁▁"], []], ids=["user-defined pieces of spaces", "none"]
+)
+def test_user_defined_pieces_are_found_in_text_with_spaces(
+    tmp_path: Path, spaces: list[str]
+) -> None:
     """Gemma 2 and 3 have such pieces; llama.cpp searches for them in the text itself."""
-    processor = train_pieces(tmp_path, user_defined_symbols=[*spaces, "<h1>"], add_dummy_prefix=False)
+    processor = train_pieces(
+        tmp_path, user_defined_symbols=[*spaces, "<h1>"], add_dummy_prefix=False
+    )
     ids = [processor.PieceToId(piece) for piece in [*spaces, "<h1>"]]
     added = {str(index): {"content": processor.IdToPiece(index)} for index in ids}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": added}))
@@ -280,7 +343,9 @@ def test_sentencepiece_that_llama_cpp_does_not_have_is_refused(
     [(normalizers.NFC(), False), (normalizers.Lowercase(), True), (normalizers.NFKC(), True)],
     ids=["NFC", "Lowercase", "NFKC"],
 )
-def test_a_normalizer_that_changes_text_is_refused(normalizer: Any, refused: bool, tmp_path: Path) -> None:
+def test_a_normalizer_that_changes_text_is_refused(
+    normalizer: Any, refused: bool, tmp_path: Path
+) -> None:
     tokenizer = known("gpt-2")
     tokenizer.normalizer = normalizers.Sequence([normalizer])
     if refused:
@@ -293,16 +358,23 @@ def test_a_normalizer_that_changes_text_is_refused(normalizer: Any, refused: boo
 
 
 def test_llama_cpp_takes_every_name_of_the_list_and_no_other(tmp_path: Path) -> None:
-    keys, names = keys_of(known("gpt-2"), tmp_path), pre_table().names
+    keys = keys_of(known("gpt-2"), tmp_path)
+    names = pre_table().names
     assert PRE.keys() <= set(names)
     tried = [*names, "nonsense", "qwen", "llama"]
     for name in tried:
         vocabulary_file(keys | {"tokenizer.ggml.pre": string(name)}, tmp_path / f"{name}.gguf")
     token_ids = in_llama_cpp([tmp_path / f"{name}.gguf" for name in tried], [])
-    assert [name for name, ids in zip(tried, token_ids, strict=True) if ids is not None] == list(names)
-    with pytest.raises(UsageError, match="not a pre-tokenizer of llama.cpp; choose one of: .*qwen2"):
+    assert [name for name, ids in zip(tried, token_ids, strict=True) if ids is not None] == list(
+        names
+    )
+    with pytest.raises(
+        UsageError, match="not a pre-tokenizer of llama.cpp; choose one of: .*qwen2"
+    ):
         tokenizer_keys(tmp_path, VOCABULARY, {}, pre="nonsense")
-    assert tokenizer_keys(tmp_path, VOCABULARY, {}, pre="mpt")["tokenizer.ggml.pre"].decode() == "mpt"
+    assert (
+        tokenizer_keys(tmp_path, VOCABULARY, {}, pre="mpt")["tokenizer.ggml.pre"].decode() == "mpt"
+    )
 
 
 def test_added_tokens_special_tokens_and_the_chat_template_go_along(tmp_path: Path) -> None:
@@ -310,13 +382,20 @@ def test_added_tokens_special_tokens_and_the_chat_template_go_along(tmp_path: Pa
     tokenizer.add_special_tokens(["<|im_start|>"])
     tokenizer.add_tokens(["<think>"])
     tokenizer.save(str(tmp_path / "tokenizer.json"))
-    settings = {"bos_token": "<s>", "eos_token": "</s>", "add_bos_token": True, "chat_template": "{{ messages }}"}
+    settings = {
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "add_bos_token": True,
+        "chat_template": "{{ messages }}",
+    }
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
     keys = tokenizer_keys(tmp_path, VOCABULARY + 10, {})
     metadata = {name.removeprefix("tokenizer."): value.decode() for name, value in keys.items()}
     added = zip(metadata["ggml.tokens"], metadata["ggml.token_type"], strict=True)
     assert list(added)[VOCABULARY:][:3] == [("<|im_start|>", 3), ("<think>", 4), ("[PAD602]", 5)]
-    assert [metadata[f"ggml.{name}"] for name in ("bos_token_id", "eos_token_id", "add_bos_token")] == [0, 1, True]
+    assert [
+        metadata[f"ggml.{name}"] for name in ("bos_token_id", "eos_token_id", "add_bos_token")
+    ] == [0, 1, True]
     assert metadata["chat_template"] == "{{ messages }}"
     assert len(metadata["ggml.merges"]) == VOCABULARY - 256 - 2
 
@@ -334,10 +413,15 @@ def test_special_tokens_and_the_chat_template_come_back(tmp_path: Path) -> None:
     text = tokenizer_text(GgufFile.open(tmp_path / "vocab.gguf"), by_name()["llama"])
     assert json.loads(text)["post_processor"] == json.loads(tokenizer.to_str())["post_processor"]
     assert tokenizer_config(GgufFile.open(tmp_path / "vocab.gguf"), 64) == {
-        "tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, "model_max_length": 64,
-        "add_bos_token": True, "add_eos_token": False, "bos_token": "<s>", "eos_token": "</s>",
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "clean_up_tokenization_spaces": False,
+        "model_max_length": 64,
+        "add_bos_token": True,
+        "add_eos_token": False,
+        "bos_token": "<s>",
+        "eos_token": "</s>",
         "chat_template": "{{ messages }}",
-    }  # fmt: skip
+    }
 
 
 def test_tokenizers_of_other_kinds_are_refused_on_the_way_back(tmp_path: Path) -> None:

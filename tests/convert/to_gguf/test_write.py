@@ -1,4 +1,6 @@
-"""Weights written by several threads: the bytes of one, in constant memory, and no thread left over."""
+"""Weights written by several threads: the bytes of one, in constant memory, and no thread left
+over.
+"""
 
 import threading
 import time
@@ -40,8 +42,12 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def pieces(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Rows]]:
-    """The pieces that are read, each after a pause, with the certainty that no thread is left in the end."""
-    read_piece, pieces_read, pauses = write._read, list[Rows](), np.random.default_rng(0)
+    """The pieces that are read, each after a pause, with the certainty that no thread is left in
+    the end.
+    """
+    read_piece = write._read
+    pieces_read = list[Rows]()
+    pauses = np.random.default_rng(0)
     before = threading.active_count()
 
     def counted(rows: Rows) -> np.ndarray:
@@ -60,17 +66,27 @@ def stored(path: Path, heights: list[int]) -> list[Rows]:
     path.write_bytes((numbers.view(np.uint32) >> 16).astype("<u2").tobytes())
     starts = np.cumsum([0, *heights[:-1]]) * WIDTH * 2
     return [
-        Rows(ShardWeights(FolderSource(path.parent), path.name), "BF16", int(at), rows, WIDTH, WIDTH)
+        Rows(
+            ShardWeights(FolderSource(path.parent), path.name), "BF16", int(at), rows, WIDTH, WIDTH
+        )
         for at, rows in zip(starts, heights, strict=True)
     ]
 
 
-def written(target: Path, matrices: list[Matrix], advance: Callable[[int], None] = lambda done: None) -> Path:
+def written(
+    target: Path, matrices: list[Matrix], advance: Callable[[int], None] = lambda done: None
+) -> Path:
     """Writes tensors one behind the other, after HEAD."""
-    tensors, places, at = list[StoredRows](), dict[str, TensorInfo](), 0
+    tensors = list[StoredRows]()
+    places = dict[str, TensorInfo]()
+    at = 0
     for number, (parts, kind) in enumerate(matrices):
-        tensors.append(StoredRows(f"t{number}", (sum(part.rows for part in parts), WIDTH), parts, type=kind))
-        places[f"t{number}"] = TensorInfo(f"t{number}", tensors[-1].gguf_shape, kind, at, tensors[-1].size)
+        tensors.append(
+            StoredRows(f"t{number}", (sum(part.rows for part in parts), WIDTH), parts, type=kind)
+        )
+        places[f"t{number}"] = TensorInfo(
+            f"t{number}", tensors[-1].gguf_shape, kind, at, tensors[-1].size
+        )
         at += tensors[-1].size
     target.write_bytes(HEAD)
     write_tensors(target, len(HEAD), tensors, places, advance)
@@ -79,19 +95,28 @@ def written(target: Path, matrices: list[Matrix], advance: Callable[[int], None]
 
 def quantised(matrix: Matrix) -> bytes:
     parts, kind = matrix
-    raw = [np.frombuffer(part.file.path.read_bytes(), "<u2", part.rows * WIDTH, part.start) for part in parts]
+    raw = [
+        np.frombuffer(part.file.path.read_bytes(), "<u2", part.rows * WIDTH, part.start)
+        for part in parts
+    ]
     values = (np.concatenate(raw).astype(np.uint32) << 16).view(np.float32).reshape(-1, WIDTH)
     return gguf.quants.quantize(values, gguf.GGMLQuantizationType(kind)).tobytes()
 
 
 @pytest.mark.usefixtures("small_pieces", "workers", "pieces")
 def test_the_bytes_are_the_same_whoever_is_ready_first_and_progress_adds_up(tmp_path: Path) -> None:
-    """Of whole tensors, and of tensors of several parts, in another order than they are stored in."""
+    """Of whole tensors, and of tensors of several parts, in another order than they are stored
+    in.
+    """
     first, second, third, fourth = stored(tmp_path / "in", [21, 64, 5, 33])
     matrices: list[Matrix] = [
-        ((first,), Q8_0), ((second,), BF16), ((third,), F32), ((fourth,), F16), ((fourth, third, first), BF16),
+        ((first,), Q8_0),
+        ((second,), BF16),
+        ((third,), F32),
+        ((fourth,), F16),
+        ((fourth, third, first), BF16),
         ((fourth, third, first), Q8_0),
-    ]  # fmt: skip
+    ]
     steps: list[int] = []
 
     def advance(done: int) -> None:
@@ -105,7 +130,9 @@ def test_the_bytes_are_the_same_whoever_is_ready_first_and_progress_adds_up(tmp_
 
 
 @pytest.mark.parametrize("kind", [F32, Q8_0])
-def test_memory_does_not_grow_with_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: int) -> None:
+def test_memory_does_not_grow_with_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: int
+) -> None:
     """While the writer is slow, readers would get ahead of it without a bound."""
     monkeypatch.setattr(write, "threads", lambda: 4)
     monkeypatch.setattr(write, "PIECE", 1 << 14)
@@ -116,7 +143,9 @@ def test_memory_does_not_grow_with_the_model(tmp_path: Path, monkeypatch: pytest
         return pwrite(*given)  # type: ignore[arg-type]
 
     monkeypatch.setattr(write, "write_at", slow)
-    matrices: list[Matrix] = [((rows,), kind) for rows in stored(tmp_path / "in", [1 << 15, 1 << 15])]
+    matrices: list[Matrix] = [
+        ((rows,), kind) for rows in stored(tmp_path / "in", [1 << 15, 1 << 15])
+    ]
     tracemalloc.start()
     try:
         written(tmp_path / "out", matrices)
@@ -128,8 +157,11 @@ def test_memory_does_not_grow_with_the_model(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.usefixtures("small_pieces")
-def test_a_file_that_is_cut_off_meanwhile_ends_the_work(tmp_path: Path, workers: int, pieces: list[Rows]) -> None:
-    first, second = stored(tmp_path / "a", [64]), stored(tmp_path / "b", [4000])
+def test_a_file_that_is_cut_off_meanwhile_ends_the_work(
+    tmp_path: Path, workers: int, pieces: list[Rows]
+) -> None:
+    first = stored(tmp_path / "a", [64])
+    second = stored(tmp_path / "b", [4000])
     with (tmp_path / "a").open("r+b") as file:
         file.truncate(100 * WIDTH)
     with pytest.raises(BadSource, match="^a was cut off while it was read; run again$"):
@@ -146,5 +178,7 @@ def test_an_interruption_ends_the_work(
         raise problem
 
     with pytest.raises(problem):
-        written(tmp_path / "out", [((rows,), F16) for rows in stored(tmp_path / "in", [4000])], stop)
+        written(
+            tmp_path / "out", [((rows,), F16) for rows in stored(tmp_path / "in", [4000])], stop
+        )
     assert len(pieces) < 8 * workers  # of 1,000

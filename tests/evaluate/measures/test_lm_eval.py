@@ -26,7 +26,9 @@ Run = Callable[..., dict[str, list[Observation]]]
 
 
 class Standin:
-    """lm_eval's two names that are used: each document is a sequence of tokens, and `score` its loss in the model."""
+    """lm_eval's two names that are used: each document is a sequence of tokens, and `score` its
+    loss in the model.
+    """
 
     def __init__(self) -> None:
         self.asked: list[dict[str, Any]] = []
@@ -37,7 +39,9 @@ class Standin:
     def TaskManager(self, include_path: str) -> str:
         return f"tasks of {include_path}"
 
-    def simple_evaluate(self, ready: dict[str, Any], tasks: list[str], limit: int, **given: Any) -> dict[str, Any]:
+    def simple_evaluate(
+        self, ready: dict[str, Any], tasks: list[str], limit: int, **given: Any
+    ) -> dict[str, Any]:
         import torch
 
         self.asked.append({**ready, "tasks": tasks, "limit": limit, **given})
@@ -52,7 +56,9 @@ class Standin:
                 return float(ready["pretrained"](input_ids=ids, labels=ids).loss)
 
         same = {"filter": "strict", "metrics": ["score", "pair"], "pair": (1, 2), "other": 1.0}
-        return {"samples": {tasks[0]: [{"doc_id": n, "score": loss(n), **same} for n in range(limit)]}}
+        return {
+            "samples": {tasks[0]: [{"doc_id": n, "score": loss(n), **same} for n in range(limit)]}
+        }
 
 
 @pytest.fixture
@@ -61,7 +67,9 @@ def standin(monkeypatch: pytest.MonkeyPatch) -> Standin:
     for name in ("lm_eval", "lm_eval.models", "lm_eval.models.huggingface", "lm_eval.tasks"):
         module: Any = ModuleType(name)
         module.__spec__ = ModuleSpec(name, None)
-        module.HFLM, module.simple_evaluate, module.TaskManager = stub.HFLM, stub.simple_evaluate, stub.TaskManager
+        module.HFLM = stub.HFLM
+        module.simple_evaluate = stub.simple_evaluate
+        module.TaskManager = stub.TaskManager
         monkeypatch.setitem(sys.modules, name, module)
     return stub
 
@@ -74,7 +82,9 @@ def run(tiny_llama: Path, tmp_path: Path) -> Run:
         (measure,) = parse_measures(f"lm-eval:{task}")
         with open_runner(RunnerRequest(str(tiny_llama), [], device="cpu")) as (runner, _):
             for _ in range(times):
-                evaluation = Evaluation(parse_rows(rows), [measure], prose(runner.tokenizer), ASKED, runner)
+                evaluation = Evaluation(
+                    parse_rows(rows), [measure], prose(runner.tokenizer), ASKED, runner
+                )
                 with Journal(tmp_path / "journal.jsonl", EVAL, runner.source) as journal:
                     observations = evaluation.run(journal).observations
         return observations
@@ -87,10 +97,20 @@ def test_a_task_runs_on_the_patched_model_without_another_load(standin: Standin,
     first, second = standin.asked  # by row; the second time both were in the journal
     assert first["pretrained"] is second["pretrained"]
     for call in standin.asked:
-        assert (call["tasks"], call["limit"], call["max_length"], call["random_seed"]) == (["some_task"], 3, 96, 5)
-    base, linear = observations["base"], observations["linear:4"]
-    assert [observation.pair for observation in base] == [observation.pair for observation in linear]
-    assert [(item.metric, item.column, item.document) for item in base] == [("score,strict", 96, n) for n in range(3)]
+        assert (call["tasks"], call["limit"], call["max_length"], call["random_seed"]) == (
+            ["some_task"],
+            3,
+            96,
+            5,
+        )
+    base = observations["base"]
+    linear = observations["linear:4"]
+    assert [observation.pair for observation in base] == [
+        observation.pair for observation in linear
+    ]
+    assert [(item.metric, item.column, item.document) for item in base] == [
+        ("score,strict", 96, n) for n in range(3)
+    ]
     assert all(abs(a.value - b.value) > 1e-3 for a, b in zip(base, linear, strict=True))
 
 
@@ -101,18 +121,26 @@ def test_a_task_of_a_persons_own_file_runs_and_nothing_of_lm_eval_is_on_the_scre
     path.write_text("dataset_path: json\ntask: my_task\n")
     capfd.readouterr()
     observations = run(str(path))
-    assert (standin.asked[0]["tasks"], standin.asked[0]["task_manager"]) == (["my_task"], f"tasks of {tmp_path}")
+    assert (standin.asked[0]["tasks"], standin.asked[0]["task_manager"]) == (
+        ["my_task"],
+        f"tasks of {tmp_path}",
+    )
     assert {o.measure for o in observations["base"]} == {"lm-eval:my_task"}
     path.write_text("dataset_path: json\ntask: my_task\nfewshot: 2\n")
     run(str(path))
     assert len(standin.asked) == 4, "a changed task is run again"
     assert "of lm_eval" not in capfd.readouterr().err
     path.write_text("dataset_path: json\n")
-    for name, words in ((path, "has no line with `task:`"), (tmp_path / "none.yaml", "cannot be read")):
+    for name, words in (
+        (path, "has no line with `task:`"),
+        (tmp_path / "none.yaml", "cannot be read"),
+    ):
         with pytest.raises(UsageError, match=words):
             parse_measures(f"lm-eval:{name}")
 
 
 def test_a_task_that_lm_eval_does_not_run_is_a_sentence(standin: Standin, run: Run) -> None:
-    with pytest.raises(RopeconvError, match="lm_eval does not run the task unknown .*`lm_eval ls tasks` lists"):
+    with pytest.raises(
+        RopeconvError, match="lm_eval does not run the task unknown .*`lm_eval ls tasks` lists"
+    ):
         run("unknown", "base")

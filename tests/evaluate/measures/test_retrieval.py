@@ -24,7 +24,9 @@ def cases(name: str, texts: Texts, sizes: EvaluationSizes = ASKED) -> list[Case]
 
 
 def right(observations: list[Observation]) -> float:
-    return next(observation.value for observation in observations if observation.metric == "accuracy")
+    return next(
+        observation.value for observation in observations if observation.metric == "accuracy"
+    )
 
 
 @of_each
@@ -37,7 +39,9 @@ def test_a_sequence_has_exactly_the_length_that_was_asked_for(name: str, texts: 
 
 
 @of_each
-def test_the_targets_are_the_answer_and_all_lengths_have_the_same_question(name: str, texts: Texts) -> None:
+def test_the_targets_are_the_answer_and_all_lengths_have_the_same_question(
+    name: str, texts: Texts
+) -> None:
     questions: dict[tuple[int, float | None], set[str]] = {}
     for case in cases(name, texts):
         assert texts.tokenizer.decode(case.ids[case.targets]) == case.answer
@@ -53,20 +57,30 @@ def test_the_targets_are_the_answer_and_all_lengths_have_the_same_question(name:
 def test_the_fact_stands_at_its_depth(name: str, texts: Texts) -> None:
     for case in cases(name, texts):
         tokens = [texts.tokenizer.decode([token]) for token in case.ids]
-        text, fact = "".join(tokens), f" is {case.answer}."
+        text = "".join(tokens)
+        fact = f" is {case.answer}."
         assert text.count(fact) == 1, fact
-        place = int(np.searchsorted(np.cumsum([len(token) for token in tokens]), text.index(fact))) / len(tokens)
+        place = int(
+            np.searchsorted(np.cumsum([len(token) for token in tokens]), text.index(fact))
+        ) / len(tokens)
         # tasks, questions and the other facts take a share of a short sequence
         assert place == pytest.approx(case.depth, abs=0.04 + 110 / len(tokens))
 
 
 def test_accuracy_is_the_share_of_likeliest_tokens_of_the_answer(texts: Texts) -> None:
     case = cases("passkey", texts)[0]
-    losses = TokenLosses(np.array([1.0, 2.0, 3.0, 4.0, 5.0]), np.array([True, True, True, False, True]))
-    metrics = {observation.metric: observation.value for observation in REGISTRY["passkey"].observe(case, losses)}
+    losses = TokenLosses(
+        np.array([1.0, 2.0, 3.0, 4.0, 5.0]), np.array([True, True, True, False, True])
+    )
+    metrics = {
+        observation.metric: observation.value
+        for observation in REGISTRY["passkey"].observe(case, losses)
+    }
     assert metrics == {"accuracy": pytest.approx(0.8), "exact": 0.0, "log_prob": pytest.approx(-3)}
     (exact,) = (
-        o for o in REGISTRY["passkey"].observe(case, TokenLosses(losses.loss, np.ones(5, bool))) if o.metric == "exact"
+        o
+        for o in REGISTRY["passkey"].observe(case, TokenLosses(losses.loss, np.ones(5, bool)))
+        if o.metric == "exact"
     )
     assert (exact.value, exact.weight) == (1.0, 1)
 

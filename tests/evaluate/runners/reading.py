@@ -31,8 +31,12 @@ def ids() -> list[int]:
 
 
 def losses_of(model: object, rows: str = "", **options: Any) -> Losses:
-    """The losses of all tokens but the first, by row. model: its path. rows: as on the command line."""
-    request = RunnerRequest(str(model), parse_rows(rows) if rows else [], dtype="float32", **options)
+    """The losses of all tokens but the first, by row. model: its path. rows: as on the command
+    line.
+    """
+    request = RunnerRequest(
+        str(model), parse_rows(rows) if rows else [], dtype="float32", **options
+    )
     losses = {}
     with open_runner(request) as (runner, opened):
         for row in opened:

@@ -1,4 +1,6 @@
-"""Rows patched into a checkpoint lose what their outputs lose in stock transformers, and outputs are rows too."""
+"""Rows patched into a checkpoint lose what their outputs lose in stock transformers, and outputs
+are rows too.
+"""
 
 import shutil
 from pathlib import Path
@@ -19,10 +21,16 @@ SAME = 2e-3
 SCALED = {
     "max_position_embeddings": 2 * TRAINED,
     "rope_scaling": {
-        "rope_type": "yarn", "factor": 2.0, "mscale": 1.0, "mscale_all_dim": 0.7, "beta_fast": 32, "beta_slow": 1,
-        "original_max_position_embeddings": TRAINED, "rope_theta": 10000.0,
+        "rope_type": "yarn",
+        "factor": 2.0,
+        "mscale": 1.0,
+        "mscale_all_dim": 0.7,
+        "beta_fast": 32,
+        "beta_slow": 1,
+        "original_max_position_embeddings": TRAINED,
+        "rope_theta": 10000.0,
     },
-}  # fmt: skip
+}
 FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "one list of frequencies": ("llama", "yarn:4", {}),
     "two lists": ("llama", "linear:4:keep_short=true", {}),
@@ -76,14 +84,19 @@ def refusal(model: Path, **options: Any) -> str:
 def test_options_that_do_not_go_together_are_refused(models: Path, tmp_path: Path) -> None:
     other = checkpoint("llama", tmp_path / "other", rope_theta=500000.0)
     assert "was not made from" in refusal(models / "yarn", against=str(other))
-    assert "leave --methods out" in refusal(models / "yarn", against=str(models / "source"), rows=[Row("base")])
+    assert "leave --methods out" in refusal(
+        models / "yarn", against=str(models / "source"), rows=[Row("base")]
+    )
     assert "ropeconv.json" in refusal(models / "source", against=str(models / "source"))
     assert "leave --family out" in refusal(models / "yarn", family="llama")
-    assert "this checkpoint has no code" in refusal(models / "source", rows=[Row("base")], trust_remote_code=True)
+    assert "this checkpoint has no code" in refusal(
+        models / "source", rows=[Row("base")], trust_remote_code=True
+    )
 
 
 def test_foreign_code_in_an_output_runs_with_permission_alone(models: Path, tmp_path: Path) -> None:
-    folder, against = tmp_path / "foreign", str(models / "source")
+    folder = tmp_path / "foreign"
+    against = str(models / "source")
     baked(models / "source", "linear:4:log_n=clamped", folder)
     code = next(folder.glob("*.py"))
     code.write_text(code.read_text() + "\n# changed\n")
@@ -99,12 +112,14 @@ def test_an_output_in_gguf_or_of_a_gguf_file_loses_what_its_row_does(
     models: Path, tmp_path: Path, of: str, to: str
 ) -> None:
     pytest.importorskip("llama_cpp")
-    source, out = models / "source", tmp_path / ("out.gguf" if to == "gguf" else "out")
+    source = models / "source"
+    out = tmp_path / ("out.gguf" if to == "gguf" else "out")
     if of == "gguf":
         source = baked(source, "as-is", tmp_path / "source.gguf", to="gguf", outtype="f32")
     options = {"gguf": {"to": "gguf", "outtype": "f32"}, "safetensors": {"to": "safetensors"}}[to]
     baked(source, "yarn:4", out, **(options if of != to else {}))
-    reference, losses = losses_of(models / "source", "base,yarn:4"), losses_of(out, against=str(source))
+    reference = losses_of(models / "source", "base,yarn:4")
+    losses = losses_of(out, against=str(source))
     assert list(losses) == ["base", "out"]
     for row, other, apart in (("base", "base", "yarn:4"), ("out", "yarn:4", "base")):
         assert max(distance(losses[row], reference[other])) < 0.01

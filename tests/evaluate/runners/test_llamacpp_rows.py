@@ -20,8 +20,11 @@ from .reading import Losses, baked, distance, losses_of
 
 pytest.importorskip("llama_cpp")
 SAME, APART = 0.01, 1.0
-"""Nats by which the loss of a token may differ between runtimes, and by which rows of these tiny models differ."""
-AT_LOADING, COPIED = ("base", "yarn:4", "linear:4"), ("mixed:4", "linear:4:log_n=full")
+"""Nats by which the loss of a token may differ between runtimes, and by which rows of these tiny
+models differ.
+"""
+AT_LOADING = ("base", "yarn:4", "linear:4")
+COPIED = ("mixed:4", "linear:4:log_n=full")
 BASE = [Row("base")]
 ROWS = ",".join((*AT_LOADING, *COPIED))
 
@@ -32,7 +35,13 @@ def as_gguf(source: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def gguf(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return baked(models / "source", "as-is", tmp_path_factory.mktemp("rows") / "x.gguf", to="gguf", outtype="f32")
+    return baked(
+        models / "source",
+        "as-is",
+        tmp_path_factory.mktemp("rows") / "x.gguf",
+        to="gguf",
+        outtype="f32",
+    )
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +56,9 @@ def runner_of(path: Path, **options: Any) -> LlamaCppRunner:
         return runner
 
 
-def test_both_runtimes_lose_the_same_on_every_token_and_no_other_row_does(read: tuple[Losses, Losses]) -> None:
+def test_both_runtimes_lose_the_same_on_every_token_and_no_other_row_does(
+    read: tuple[Losses, Losses],
+) -> None:
     here, there = read
     for row in (*AT_LOADING, *COPIED):
         assert max(distance(here[row], there[row])) < SAME
@@ -59,7 +70,9 @@ def test_a_row_that_the_file_cannot_have_says_why_when_it_is_planned(tmp_path: P
     runner = runner_of(as_gguf(source))
     with pytest.raises(UnsupportedBake, match="nothing names an arbitrary frequency vector"):
         runner.digest(parse_rows("mixed:4")[0])
-    here, there = (losses_of(path, "base,yarn:4") for path in (source, runner.file.path))  # with windows
+    here, there = (
+        losses_of(path, "base,yarn:4") for path in (source, runner.file.path)
+    )  # with windows
     for row, other in (("base", "yarn:4"), ("yarn:4", "base")):
         assert max(distance(here[row], there[row])) < 5e-3
         assert distance(here[row], there[other])[1] > 0.05
@@ -85,7 +98,13 @@ with open_runner(RunnerRequest(sys.argv[1], parse_rows('mixed:4'))) as (runner, 
 
 
 def test_nothing_is_left_of_a_copy_also_when_the_run_is_killed(gguf: Path, tmp_path: Path) -> None:
-    environment, command = {**os.environ, "TMPDIR": str(tmp_path)}, [sys.executable, "-c", KEPT_OPEN, str(gguf)]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    command = [
+        sys.executable,
+        "-c",
+        KEPT_OPEN,
+        str(gguf),
+    ]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment) as running:
         assert running.stdout.readline() == "open\n"
@@ -96,13 +115,16 @@ def test_nothing_is_left_of_a_copy_also_when_the_run_is_killed(gguf: Path, tmp_p
 
 
 def test_the_tokenizer_is_that_of_the_file_with_what_it_puts_first(tmp_path: Path) -> None:
-    source, text = checkpoint("llama", tmp_path / "source"), "A wörd, and another.\n"
+    source = checkpoint("llama", tmp_path / "source")
+    text = "A wörd, and another.\n"
     settings = source / "tokenizer_config.json"
     settings.write_text(json.dumps({**json.loads(settings.read_text()), "add_bos_token": True}))
     with open_runner(RunnerRequest(str(as_gguf(source)), BASE)) as (runner, _):
         tokens = runner.tokenizer.encode(text)
         assert (runner.tokenizer.decode(tokens), runner.tokenizer.prefix) == (text, (1,))
-        assert len(runner.tokenizer.encode("<s>")) > 1  # text that looks like a special token is text
+        assert (
+            len(runner.tokenizer.encode("<s>")) > 1
+        )  # text that looks like a special token is text
     with open_runner(RunnerRequest(str(source), BASE)) as (runner, _):
         assert runner.tokenizer.encode(text) == tokens
 

@@ -1,4 +1,6 @@
-"""Rows on running servers lose what their folders lose in transformers; servers of other models are refused."""
+"""Rows on running servers lose what their folders lose in transformers; servers of other models are
+refused.
+"""
 
 import json
 from collections.abc import Callable, Iterator
@@ -22,7 +24,8 @@ from ...support.llamacpp import checkpoint
 from ...validate.servers.stand_in import StandIn, running
 from .reading import LENGTH, TRAINED, ids, losses_of
 
-LOSSES, ALL = ("vllm", "sglang"), ("vllm", "sglang", "llamacpp")
+LOSSES = ("vllm", "sglang")
+ALL = ("vllm", "sglang", "llamacpp")
 SAME = 2e-3
 TARGETS = range(1, LENGTH)
 Start = Callable[..., tuple[str, ...]]
@@ -35,7 +38,9 @@ def start() -> Iterator[Start]:
 
 
 def opening(models: Path, *servers: str, **options: Any) -> RunnerRequest:
-    return RunnerRequest(**{"model": str(models / "source"), "rows": [], "servers": servers, **options})
+    return RunnerRequest(
+        **{"model": str(models / "source"), "rows": [], "servers": servers, **options}
+    )
 
 
 def refusal(models: Path, *urls: str, **options: Any) -> str:
@@ -50,7 +55,9 @@ def refusal(models: Path, *urls: str, **options: Any) -> str:
 
 
 @pytest.mark.parametrize("owner", LOSSES)
-def test_two_servers_lose_what_their_folders_lose_in_transformers(models: Path, start: Start, owner: str) -> None:
+def test_two_servers_lose_what_their_folders_lose_in_transformers(
+    models: Path, start: Start, owner: str
+) -> None:
     url, other = start(StandIn(owner, models / "source"), StandIn(owner, models / "yarn"))
     targets = [1, 2, TRAINED, *range(2 * TRAINED, LENGTH)]
     reference = losses_of(models / "source", "base,yarn:4")
@@ -67,9 +74,17 @@ def test_two_servers_lose_what_their_folders_lose_in_transformers(models: Path, 
 def test_sglang_is_asked_for_as_many_positions_as_fit(
     models: Path, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server, losses = StandIn("sglang", models / "source"), []
-    with open_runner(opening(models, *start(server))) as (runner, rows), runner.engine(rows[0]) as engine:
-        for piece, targets, largest in ((None, TARGETS, LENGTH), (50, TARGETS, 51), (50, TARGETS[-20:], 21)):
+    server = StandIn("sglang", models / "source")
+    losses = []
+    with (
+        open_runner(opening(models, *start(server))) as (runner, rows),
+        runner.engine(rows[0]) as engine,
+    ):
+        for piece, targets, largest in (
+            (None, TARGETS, LENGTH),
+            (50, TARGETS, 51),
+            (50, TARGETS[-20:], 21),
+        ):
             server.largest = 0
             if piece:
                 monkeypatch.setattr(Sglang, "piece", piece)
@@ -82,9 +97,14 @@ def test_an_evaluation_on_llama_server_refuses_losses_and_answers_questions(
     models: Path, start: Start, tmp_path: Path
 ) -> None:
     setup = opening(models, *start(StandIn("llamacpp", models / "yarn")), model="")
-    texts = [("a text", " ".join(f"{word} {word[::-1]}" for word in Path(__file__).read_text().split()))]
+    texts = [
+        ("a text", " ".join(f"{word} {word[::-1]}" for word in Path(__file__).read_text().split()))
+    ]
     sizes = Sizes("growth,passkey", "512", windows=1, depths=1, generate=True)
-    with open_evaluation(setup, sizes, texts) as evaluation, Journal(tmp_path / "journal", EVAL, "a model") as journal:
+    with (
+        open_evaluation(setup, sizes, texts) as evaluation,
+        Journal(tmp_path / "journal", EVAL, "a model") as journal,
+    ):
         assert set(evaluation.estimate().costs) == {"passkey"}
         assert evaluation.estimate().seconds > 0
         outcome = evaluation.run(journal)
@@ -95,10 +115,13 @@ def test_an_evaluation_on_llama_server_refuses_losses_and_answers_questions(
 
 
 @pytest.mark.parametrize("owner", ALL)
-def test_without_a_checkpoint_the_tokenizer_is_that_of_the_server(models: Path, start: Start, owner: str) -> None:
+def test_without_a_checkpoint_the_tokenizer_is_that_of_the_server(
+    models: Path, start: Start, owner: str
+) -> None:
     from tokenizers import Tokenizer
 
-    text, tokenizer = "A wörd, and another.", Tokenizer.from_file(str(models / "source" / "tokenizer.json"))
+    text = "A wörd, and another."
+    tokenizer = Tokenizer.from_file(str(models / "source" / "tokenizer.json"))
     request = opening(models, *start(StandIn(owner, models / "source", length=512)), model="")
     with open_runner(request) as (runner, rows):
         assert ([row.name for row in rows], runner.trained) == (["model"], 512)
@@ -107,21 +130,29 @@ def test_without_a_checkpoint_the_tokenizer_is_that_of_the_server(models: Path, 
 
 
 @pytest.mark.parametrize("owner", ALL)
-def test_a_server_of_another_model_is_refused(models: Path, start: Start, tmp_path: Path, owner: str) -> None:
+def test_a_server_of_another_model_is_refused(
+    models: Path, start: Start, tmp_path: Path, owner: str
+) -> None:
     other = checkpoint("llama", tmp_path / "other")
     vocabulary = json.loads((other / "tokenizer.json").read_text())
     vocabulary["model"]["merges"] = vocabulary["model"]["merges"][:10]
     (other / "tokenizer.json").write_text(json.dumps(vocabulary))
     url, same = start(StandIn(owner, other), StandIn(owner, models / "source"))
     assert "whose tokenizer is not that of" in refusal(models, url)
-    assert "whose tokenizer is not that of model" in refusal(models, f"a={same}", f"b={url}", model="")
+    assert "whose tokenizer is not that of model" in refusal(
+        models, f"a={same}", f"b={url}", model=""
+    )
 
 
 def test_options_that_do_not_go_together_are_refused(models: Path, start: Start) -> None:
-    url, short = start(StandIn("vllm", models / "source"), StandIn("sglang", models / "source", length=128))
+    url, short = start(
+        StandIn("vllm", models / "source"), StandIn("sglang", models / "source", length=128)
+    )
     assert "leave --methods out" in refusal(models, url, rows=[Row("base")])
     assert "start a second --server with the source" in refusal(models, url, against="there")
     assert "give them to the server" in refusal(models, url, device="cuda")
-    assert f"two servers have the name model; name each, as in --server long={url}" in refusal(models, url, url)
+    assert f"two servers have the name model; name each, as in --server long={url}" in refusal(
+        models, url, url
+    )
     assert "accepts 128 tokens, and 257 are needed" in refusal(models, short)
     assert "no model is named" in refusal(models, model="")

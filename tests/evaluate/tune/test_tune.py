@@ -1,4 +1,6 @@
-"""`ropeconv tune` on a small trained model, from the texts to files that transformers and llama.cpp read."""
+"""`ropeconv tune` on a small trained model, from the texts to files that transformers and llama.cpp
+read.
+"""
 
 import json
 import re
@@ -21,7 +23,9 @@ CONTEXT = 256
 
 @pytest.fixture(scope="module")
 def tuned(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> TuningResult:
-    """A search on both halves of each of the 18 texts, of which 12 are held out: enough to decide."""
+    """A search on both halves of each of the 18 texts, of which 12 are held out: enough to
+    decide.
+    """
     halves = tmp_path_factory.mktemp("halves")
     for path in (trained / "texts").glob("*.txt"):
         text = path.read_text("utf-8")
@@ -52,24 +56,59 @@ def test_the_gradient_finds_what_no_formula_has(tuned: TuningResult) -> None:
 
 
 @pytest.mark.nightly
-def test_the_recipe_is_baked_and_llama_cpp_computes_it(tuned: TuningResult, trained: Path, tmp_path: Path) -> None:
+def test_the_recipe_is_baked_and_llama_cpp_computes_it(
+    tuned: TuningResult, trained: Path, tmp_path: Path
+) -> None:
     pytest.importorskip("llama_cpp")
     write_tuned(tuned, tmp_path / "tuned.json")
     model = trained / "model"
-    command(tmp_path, "apply", model, "--recipe", "tuned.json", "--to", "gguf", "-o", "out.gguf", "-q", code=0)
+    command(
+        tmp_path,
+        "apply",
+        model,
+        "--recipe",
+        "tuned.json",
+        "--to",
+        "gguf",
+        "-o",
+        "out.gguf",
+        "-q",
+        code=0,
+    )
     checked = command(tmp_path, "validate", "out.gguf", "--against", model, code=0)
-    assert "PASS: matches the reference at every position; without scaling, the source does not." in checked.stdout
+    assert (
+        "PASS: matches the reference at every position; without scaling, the source does not."
+        in checked.stdout
+    )
 
 
 def test_the_command_prints_the_table_and_writes_the_recipe(trained: Path, tmp_path: Path) -> None:
     model = trained / "model"
-    given = ("tune", model, "--text", f"{trained}/texts/*.txt", "--context", "256", "--windows", "4", "--steps", "2",
-             "--needles", "0.5")  # fmt: skip
-    done = command(tmp_path, *given, "--targets", "16", "-o", "tuned.json", "--plot", "tuned.svg", code=0)
+    given = (
+        "tune",
+        model,
+        "--text",
+        f"{trained}/texts/*.txt",
+        "--context",
+        "256",
+        "--windows",
+        "4",
+        "--steps",
+        "2",
+        "--needles",
+        "0.5",
+    )
+    done = command(
+        tmp_path, *given, "--targets", "16", "-o", "tuned.json", "--plot", "tuned.svg", code=0
+    )
     for words in (
-        "minus best formula", "needle", "tuned factors", "2 steps on 4 windows", "texts are held out",
+        "minus best formula",
+        "needle",
+        "tuned factors",
+        "2 steps on 4 windows",
+        "texts are held out",
         "Next: ropeconv apply",
-    ):  # fmt: skip
+    ):
         assert words in done.stdout
     assert "<svg" in (tmp_path / "tuned.svg").read_text()
     again = command(tmp_path, *given, "--targets", "16", "--json", "-q", "--fresh", code=0)
@@ -80,13 +119,31 @@ def test_the_command_prints_the_table_and_writes_the_recipe(trained: Path, tmp_p
         assert row["total"]["value"] == pytest.approx(parts)
 
 
-def test_a_dry_run_says_what_the_search_takes_and_a_budget_what_fits(trained: Path, tmp_path: Path) -> None:
-    texts = sorted(map(str, (trained / "texts").glob("*.txt")))  # as a shell gives an unquoted pattern
-    given = ("tune", trained / "model", "--text", *texts, "--context", "256", "--windows", "4", "--start", "yarn",
-             "--journal", "journal.jsonl", "-q")  # fmt: skip
+def test_a_dry_run_says_what_the_search_takes_and_a_budget_what_fits(
+    trained: Path, tmp_path: Path
+) -> None:
+    texts = sorted(
+        map(str, (trained / "texts").glob("*.txt"))
+    )  # as a shell gives an unquoted pattern
+    given = (
+        "tune",
+        trained / "model",
+        "--text",
+        *texts,
+        "--context",
+        "256",
+        "--windows",
+        "4",
+        "--start",
+        "yarn",
+        "--journal",
+        "journal.jsonl",
+        "-q",
+    )
     done = command(tmp_path, *given, "--dry-run", "--json", code=0)
     data = json.loads(done.stdout)
-    # 4 windows of the formula and of each of 6 looks, and 4 held-out ones of 7 formulas, base and result
+    # 4 windows of the formula and of each of 6 looks, and 4 held-out ones of 7 formulas, base and
+    # result
     assert (data["reads"], data["gradients"]) == ((1 + 6) * 4 + 9 * 4, 60 * 4)
     assert data["estimate"]["seconds"] > 0
     assert not list(tmp_path.iterdir())
@@ -108,10 +165,16 @@ def test_the_steps_that_fit_a_budget() -> None:
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "context inside": ({"context": "64"}, "trained for 64 tokens; give a --context above that"),
     "text too short": ({"context": "64k"}, "give a longer --text"),
-    "context beyond the memory": ({"context": "1000M"}, "a gradient over 1000M tokens keeps 1.1 TB of hidden states"),
+    "context beyond the memory": (
+        {"context": "1000M"},
+        "a gradient over 1000M tokens keeps 1.1 TB of hidden states",
+    ),
     "unknown start": ({"start": "theta"}, "--start theta is not one of the formulas; choose"),
     "three windows": ({"held_windows": 3}, "needs at least 4 windows; give --held-windows 4"),
-    "negative factor": ({"attention_factor": -1.0}, "--attention-factor is -1.0; give a positive number"),
+    "negative factor": (
+        {"attention_factor": -1.0},
+        "--attention-factor is -1.0; give a positive number",
+    ),
     "negative weight": ({"inside": -1.0}, "--inside is -1.0; give 0 or more"),
 }
 
@@ -125,7 +188,8 @@ def test_wrong_values_are_refused_with_a_repair(case: str, trained: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("model", "message"), [("model.gguf", "tune the checkpoint that it was made of"), ("encoder", "encoder")]
+    ("model", "message"),
+    [("model.gguf", "tune the checkpoint that it was made of"), ("encoder", "encoder")],
 )
 def test_gguf_files_and_encoders_are_refused(model: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "book.txt").write_text("words " * 999)

@@ -17,10 +17,18 @@ SMALL = {"hidden_size": 32, "intermediate_size": 16, "head_dim": 16, "vocab_size
 
 def small_config(model_type: str = "llama", **changes: Any) -> dict[str, Any]:
     """A config as publishers write it, with one layer of few numbers."""
-    settings = {**COMMON, **FAMILIES[model_type], **(SMALL if model_type == "llama" else {}), **changes}
+    settings = {
+        **COMMON,
+        **FAMILIES[model_type],
+        **(SMALL if model_type == "llama" else {}),
+        **changes,
+    }
     settings = {key: copy.deepcopy(value) for key, value in settings.items() if value is not None}
     settings = {"rope_theta": 10000.0, **settings}
-    return {"model_type": model_type, **(whole(model_type, settings) if TINY[model_type].halves else settings)}
+    return {
+        "model_type": model_type,
+        **(whole(model_type, settings) if TINY[model_type].halves else settings),
+    }
 
 
 @cache
@@ -31,13 +39,19 @@ def small_header() -> dict[str, Any]:
     for name, tensor in plain_llama.weights(
         {**plain_llama.CONFIG, **COMMON, **SMALL}, np.random.default_rng(0)
     ).items():
-        entries[name] = {"dtype": "F32", "shape": [*tensor.shape], "data_offsets": [at, at + tensor.nbytes]}
+        entries[name] = {
+            "dtype": "F32",
+            "shape": [*tensor.shape],
+            "data_offsets": [at, at + tensor.nbytes],
+        }
         at += tensor.nbytes
     return entries
 
 
 def data_bytes(entries: dict[str, Any]) -> int:
-    return max(entry["data_offsets"][1] for name, entry in entries.items() if name != "__metadata__")
+    return max(
+        entry["data_offsets"][1] for name, entry in entries.items() if name != "__metadata__"
+    )
 
 
 def safetensors(header: bytes, data: int) -> bytes:
@@ -50,7 +64,11 @@ def write_checkpoint(folder: Path) -> Path:
     folder.mkdir(parents=True)
     entries = small_header()
     (folder / "config.json").write_text(json.dumps(small_config()))
-    (folder / "model.safetensors").write_bytes(safetensors(json.dumps(entries).encode(), data_bytes(entries)))
+    (folder / "model.safetensors").write_bytes(
+        safetensors(json.dumps(entries).encode(), data_bytes(entries))
+    )
     (folder / "generation_config.json").write_text('{"bos_token_id": 1, "eos_token_id": 2}')
-    (folder / "tokenizer_config.json").write_text('{"model_max_length": 64, "tokenizer_class": "LlamaTokenizer"}')
+    (folder / "tokenizer_config.json").write_text(
+        '{"model_max_length": 64, "tokenizer_class": "LlamaTokenizer"}'
+    )
     return folder

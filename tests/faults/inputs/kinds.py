@@ -1,4 +1,6 @@
-"""The formats of hostile inputs: a checkpoint, a GGUF file, a receipt, and a recipe or a plan of `run`."""
+"""The formats of hostile inputs: a checkpoint, a GGUF file, a receipt, and a recipe or a plan of
+`run`.
+"""
 
 import copy
 import json
@@ -41,25 +43,50 @@ def write_input(name: str, number: int, folder: Path) -> Commands:
 
 
 SCALINGS: tuple[dict[str, Any], ...] = (
-    {}, {"rope_type": "linear", "factor": 4.0},
-    {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "beta_fast": 32, "mscale": 1.0},
-    {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-     "original_max_position_embeddings": 16},
-    {"rope_type": "longrope", "short_factor": [1.0] * 8, "long_factor": [2.0] * 8,
-     "original_max_position_embeddings": 16, "factor": 4.0},
-    {"full_attention": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e6},
-     "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}},
-)  # fmt: skip
+    {},
+    {"rope_type": "linear", "factor": 4.0},
+    {
+        "type": "yarn",
+        "factor": 4.0,
+        "original_max_position_embeddings": 16,
+        "beta_fast": 32,
+        "mscale": 1.0,
+    },
+    {
+        "rope_type": "llama3",
+        "factor": 4.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 16,
+    },
+    {
+        "rope_type": "longrope",
+        "short_factor": [1.0] * 8,
+        "long_factor": [2.0] * 8,
+        "original_max_position_embeddings": 16,
+        "factor": 4.0,
+    },
+    {
+        "full_attention": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e6},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+    },
+)
 CONFIG_KEYS = (
-    "layer_types no_rope_layers original_max_position_embeddings partial_rotary_factor rope_parameters rope_scaling "
-    "rope_theta sliding_window text_config quantization_config rotary_dim head_dim attention_factor truncate"
+    "layer_types no_rope_layers original_max_position_embeddings partial_rotary_factor"
+    " rope_parameters rope_scaling rope_theta sliding_window text_config quantization_config"
+    " rotary_dim head_dim attention_factor truncate"
 ).split()
 TOKENIZER: dict[str, Any] = {
-    "added_tokens": [{"id": 6, "content": "<s>", "special": True}], "normalizer": None,
+    "added_tokens": [{"id": 6, "content": "<s>", "special": True}],
+    "normalizer": None,
     "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True},
     "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2, "c": 3}, "merges": [["a", "b"]]},
-}  # fmt: skip
-SIDE: dict[str, Any] = {"model_max_length": 64, "eos_token": {"content": "</s>"}, "eos_token_id": [2, 3]}
+}
+SIDE: dict[str, Any] = {
+    "model_max_length": 64,
+    "eos_token": {"content": "</s>"},
+    "eos_token_id": [2, 3],
+}
 ON_MODEL = commands("""
 inspect model --json; apply model --yarn 4 -o out; apply model --yarn 4 --encoding weights --replace -o out;
 apply model --mixed 4 --encoding buffers -o out; apply model --yarn 4 --to gguf -o out.gguf; compare model model;
@@ -86,35 +113,78 @@ def write_model(random: Random, folder: Path) -> Commands:
 SEEDS: dict[str, Any] = {
     "model.safetensors": small_header(),
     "model.safetensors.index.json": {
-        "metadata": {"total_size": 4}, "weight_map": dict.fromkeys([*small_header()][1:], "model.safetensors")
+        "metadata": {"total_size": 4},
+        "weight_map": dict.fromkeys([*small_header()][1:], "model.safetensors"),
     },
-    "tokenizer.json": TOKENIZER, "tokenizer_config.json": SIDE, "generation_config.json": SIDE,
-}  # fmt: skip
-KEYS = {"config.json": CONFIG_KEYS, "model.safetensors": ("dtype", "shape", "data_offsets", "__metadata__")}
+    "tokenizer.json": TOKENIZER,
+    "tokenizer_config.json": SIDE,
+    "generation_config.json": SIDE,
+}
+KEYS = {
+    "config.json": CONFIG_KEYS,
+    "model.safetensors": ("dtype", "shape", "data_offsets", "__metadata__"),
+}
 ON_GGUF = commands("""
 inspect m.gguf --json; apply m.gguf --mixed 4 --replace -o out.gguf; apply m.gguf --linear 2 --on-top --dry-run --json;
 apply m.gguf --yarn 4 --replace --in-place; restore m.gguf -o out.gguf; compare m.gguf m.gguf
 """)
 Place = tuple[int, int]
 ARCHS: dict[str, dict[str, Any]] = {
-    "llama": {}, "qwen2": {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0}, "mistral3": {},
+    "llama": {},
+    "qwen2": {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0},
+    "mistral3": {},
     "gemma3": {"attention.sliding_window": 512},
-    "deepseek2": {"attention.kv_lora_rank": 16, "attention.key_length": 64, "attention.key_length_mla": 64},
-}  # fmt: skip
-ODD = (0, 1, 2, 3, 8, 9, 31, 33, 64, 255, 4096, 10_001, 1 << 26, 1 << 31, 1 << 32, 1 << 40, 1 << 63, (1 << 64) - 1)
-NAMES = (b"", b"rope_freqs.weight", b"\xff", b"x" * 64, b"x" * 70_000, b"\0", b"\n\x1b[0m", b"general.architecture")
+    "deepseek2": {
+        "attention.kv_lora_rank": 16,
+        "attention.key_length": 64,
+        "attention.key_length_mla": 64,
+    },
+}
+ODD = (
+    0,
+    1,
+    2,
+    3,
+    8,
+    9,
+    31,
+    33,
+    64,
+    255,
+    4096,
+    10_001,
+    1 << 26,
+    1 << 31,
+    1 << 32,
+    1 << 40,
+    1 << 63,
+    (1 << 64) - 1,
+)
+NAMES = (
+    b"",
+    b"rope_freqs.weight",
+    b"\xff",
+    b"x" * 64,
+    b"x" * 70_000,
+    b"\0",
+    b"\n\x1b[0m",
+    b"general.architecture",
+)
 
 
 @cache
 def gguf_seeds() -> list[tuple[bytes, int, list[Place], list[Place]]]:
-    """Small files: their bytes, where the data begins, the places of the parts of the header, and those of numbers."""
+    """Small files: their bytes, where the data begins, the places of the parts of the header, and
+    those of numbers.
+    """
     seeds = []
     with tempfile.TemporaryDirectory() as folder:
         for arch, more in ARCHS.items():
             path = write_gguf(Path(folder, f"{arch}.gguf"), arch, more)
             reader = gguf.GGUFReader(path)
             fields = [*reader.fields.values(), *(tensor.field for tensor in reader.tensors)]
-            places, numbers = [], []
+            places = []
+            numbers = []
             for field in fields:
                 at = field.offset
                 for part in field.parts:
@@ -129,10 +199,14 @@ def write_damaged_gguf(random: Random, folder: Path) -> Commands:
     """A GGUF file in which parts of the header are other numbers, other names, gone or damaged."""
     data, start, *kinds = random.choice(gguf_seeds())
     head = data[:start]
-    for at, size in sorted(random.sample(random.choice(kinds), random.choice((1, 1, 2, 4))), reverse=True):
+    for at, size in sorted(
+        random.sample(random.choice(kinds), random.choice((1, 1, 2, 4))), reverse=True
+    ):
         new = random.choice(ODD).to_bytes(8, "little")[:size]
         if size > 8:
-            new = random.choice((b"", random.choice(NAMES), random.randbytes(size), head[at : at + size] * 2))
+            new = random.choice(
+                (b"", random.choice(NAMES), random.randbytes(size), head[at : at + size] * 2)
+            )
         head = head[:at] + new + head[at + size :]
     head = damaged(random, head) if random.random() < 0.2 else head
     (folder / "m.gguf").write_bytes(head + bytes(-len(head) % 32) + data[start:])
@@ -165,7 +239,9 @@ def write_receipt(random: Random, folder: Path) -> Commands:
     if in_gguf:
         seed = json.loads(gguf.GGUFReader(outputs() / "b.gguf").fields["ropeconv.json"].contents())
     inner = seed
-    while random.random() < 0.6 and (records := [item for item in inner.values() if isinstance(item, dict) and item]):
+    while random.random() < 0.6 and (
+        records := [item for item in inner.values() if isinstance(item, dict) and item]
+    ):
         inner = random.choice(records)
     mutant = changed(random, inner, RECEIPT_KEYS)
     inner.clear()
@@ -180,24 +256,40 @@ def write_receipt(random: Random, folder: Path) -> Commands:
     file = GgufFile.open(outputs() / "b.gguf")
     text = GgufValue(8, struct.pack("<Q", len(receipt)) + receipt)
     write_new(file, 0, Edit({"ropeconv.json": text}), folder / "b.gguf")
-    return random.sample(commands(ON_OUTPUT.format(baked="b.gguf", model="a.gguf", out="out.gguf")), 2)
+    return random.sample(
+        commands(ON_OUTPUT.format(baked="b.gguf", model="a.gguf", out="out.gguf")), 2
+    )
 
 
 RECIPES: tuple[dict[str, Any], ...] = (
-    {"method": "yarn", "parameters": {"factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0}, "context": 256},
+    {
+        "method": "yarn",
+        "parameters": {"factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0},
+        "context": 256,
+    },
     {"method": "linear", "parameters": {"factor": "1k"}, "attention_factor": 1.1},
     {"method": "theta-for", "parameters": {"target": 1024}},
-    {"method": "longrope", "parameters": {"long_factor": [2.0] * 8, "short_factor": [1.0] * 8}, "context": 256},
+    {
+        "method": "longrope",
+        "parameters": {"long_factor": [2.0] * 8, "short_factor": [1.0] * 8},
+        "context": 256,
+    },
     {"method": "inv-freq", "parameters": {"inv_freq": [0.5] * 8}},
     {"method": "dynamic", "parameters": {"kind": "ntk:2", "at": 256}},
     {"method": "mixed", "parameters": {"factor": 4.0}, "log_n": "clamped", "log_n_length": 32},
 )
 PLAN: dict[str, Any] = {
-    "sources": ["model"], "recipes": ["yarn:4"], "tasks": ["apply"], "out": "outs", "family": "",
-    "targets": [{"name": "q", "to": "gguf", "outtype": "q8_0"}], "push": {"to": "me/{name}"},
+    "sources": ["model"],
+    "recipes": ["yarn:4"],
+    "tasks": ["apply"],
+    "out": "outs",
+    "family": "",
+    "targets": [{"name": "q", "to": "gguf", "outtype": "q8_0"}],
+    "push": {"to": "me/{name}"},
     "limits": {"jobs": 1, "hours": 1.0, "bytes": "1GB", "unit_timeout": "1h"},
-    "executor": {"on": "local", "gpus": 0, "timeout": "2h"}, "validate": {"tokens": 8},
-}  # fmt: skip
+    "executor": {"on": "local", "gpus": 0, "timeout": "2h"},
+    "validate": {"tokens": 8},
+}
 
 
 def toml(data: dict[str, Any]) -> str:
@@ -205,7 +297,11 @@ def toml(data: dict[str, Any]) -> str:
 
     def value(item: Any) -> str:
         if isinstance(item, dict):
-            return "{" + ", ".join(f"{json.dumps(key)} = {value(entry)}" for key, entry in item.items()) + "}"
+            return (
+                "{"
+                + ", ".join(f"{json.dumps(key)} = {value(entry)}" for key, entry in item.items())
+                + "}"
+            )
         if isinstance(item, list):
             return f"[{', '.join(map(value, item))}]"
         return getattr(item, "text", None) or ("nan" if item is None else json.dumps(item))
@@ -218,19 +314,28 @@ def write_plan(random: Random, folder: Path) -> Commands:
     if random.random() < 0.5:
         recipe = changed(random, random.choice(RECIPES), (*MODIFIERS, "method", "parameters"))
         (folder / "recipe.json").write_bytes(text_of(random, recipe))
-        return commands("apply model --recipe recipe.json -o out; plot --recipe recipe.json --head-dim 16 --json")
+        return commands(
+            "apply model --recipe recipe.json -o out; plot --recipe recipe.json --head-dim 16"
+            " --json"
+        )
     shutil.copytree(model, folder / "other")
     plan = copy.deepcopy(PLAN)
     plan[random.choice(list(PLAN))] = copy.deepcopy(random.choice(VALUES))
-    text = toml(changed(random, plan) if random.random() < 0.7 else plan).encode(errors="surrogatepass")
+    text = toml(changed(random, plan) if random.random() < 0.7 else plan).encode(
+        errors="surrogatepass"
+    )
     (folder / "plan.toml").write_bytes(damaged(random, text) if random.random() < 0.2 else text)
     return [["run", "plan.toml", "--dry-run"]]
 
 
 FORMATS: dict[str, Write] = {
-    "checkpoint": write_model, "gguf": write_damaged_gguf, "receipt": write_receipt, "recipe and plan": write_plan,
-}  # fmt: skip
-"""Per format a function that makes one input in an empty folder, and returns the command lines to run there.
+    "checkpoint": write_model,
+    "gguf": write_damaged_gguf,
+    "receipt": write_receipt,
+    "recipe and plan": write_plan,
+}
+"""Per format a function that makes one input in an empty folder, and returns the command lines to
+run there.
 
 random: the only source of chance, so that the N-th input is always the same.
 """

@@ -1,4 +1,5 @@
-"""Runs commands on inputs and judges them, in processes that may die: one line of JSON per command on their stdout.
+"""Runs commands on inputs and judges them, in processes that may die: one line of JSON per command
+on their stdout.
 
 `python -m tests.faults.inputs.worker NAME NUMBER,NUMBER...` does so in this process.
 """
@@ -22,9 +23,13 @@ from typing import NamedTuple
 from .kinds import write_input
 
 SECONDS, MEGABYTES = 10.0, 500.0
-"""Processor time, twice that of SECURITY.md for slower machines, and memory beyond what the process has before."""
+"""Processor time, twice that of SECURITY.md for slower machines, and memory beyond what the process
+has before.
+"""
 GUARD = 2 << 30
-"""Address space beyond which an allocation fails, so that a test cannot take the machine's memory."""
+"""Address space beyond which an allocation fails, so that a test cannot take the machine's
+memory.
+"""
 CHUNK = 250
 """Inputs per process."""
 UNEXPECTED = re.compile(r"unexpected \w+:|report it$", re.MULTILINE)
@@ -34,7 +39,8 @@ UNEXPECTED = re.compile(r"unexpected \w+:|report it$", re.MULTILINE)
 class Outcome(NamedTuple):
     """What a command did with an input.
 
-    number: of the input. code: exit code. message: the end of stderr. problem: what is wrong with that, or empty.
+    number: of the input. code: exit code. message: the end of stderr. problem: what is wrong with
+    that, or empty.
     """
 
     number: int
@@ -94,13 +100,17 @@ def _run(command: list[str]) -> tuple[int, str]:
 
 def run_command(number: int, command: list[str], folder: Path) -> Outcome:
     """Runs one command in a folder, which is the working directory."""
-    before, start = entries(folder), time.process_time()
+    before = entries(folder)
+    start = time.process_time()
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
     least = _peak()
     code, message = _run(command)
-    seconds, megabytes = time.process_time() - start, _peak() - least
-    problem = judge(code, message[-2000:] if code else "", seconds, megabytes, before != entries(folder))
+    seconds = time.process_time() - start
+    megabytes = _peak() - least
+    problem = judge(
+        code, message[-2000:] if code else "", seconds, megabytes, before != entries(folder)
+    )
     return Outcome(number, command, code, message[-2000:], problem)
 
 
@@ -114,20 +124,43 @@ def run_input(name: str, number: int, root: Path) -> list[Outcome]:
 
 
 def run_inputs(name: str, numbers: Sequence[int]) -> Iterator[Outcome]:
-    """The outcomes of inputs, by their numbers; a process that dies or hangs is a failure of the input it was at."""
+    """The outcomes of inputs, by their numbers; a process that dies or hangs is a failure of the
+    input it was at.
+    """
     root = str(Path(__file__).parents[3])
     for start in range(0, len(numbers), CHUNK):
         left = list(numbers[start : start + CHUNK])
         while left:
-            words = [sys.executable, "-m", "tests.faults.inputs.worker", name, ",".join(map(str, left))]
-            given = {"cwd": root, "env": {**os.environ, "PYTHONPATH": root}, "text": True, "check": False}
-            done = subprocess.run(words, capture_output=True, timeout=4 * SECONDS * len(left) + 120, **given)  # type: ignore[call-overload]
+            words = [
+                sys.executable,
+                "-m",
+                "tests.faults.inputs.worker",
+                name,
+                ",".join(map(str, left)),
+            ]
+            given = {
+                "cwd": root,
+                "env": {**os.environ, "PYTHONPATH": root},
+                "text": True,
+                "check": False,
+            }
+            done = subprocess.run(
+                words, capture_output=True, timeout=4 * SECONDS * len(left) + 120, **given
+            )  # type: ignore[call-overload]
             outcomes = [Outcome(**json.loads(line)) for line in done.stdout.splitlines()]
             yield from outcomes
-            left = [number for number in left if number not in {outcome.number for outcome in outcomes}]
+            left = [
+                number for number in left if number not in {outcome.number for outcome in outcomes}
+            ]
             if done.returncode:
                 assert left, done.stderr
-                yield Outcome(left.pop(0), [], done.returncode, done.stderr[-1500:], problem="the process died")
+                yield Outcome(
+                    left.pop(0),
+                    [],
+                    done.returncode,
+                    done.stderr[-1500:],
+                    problem="the process died",
+                )
 
 
 def main(name: str, numbers: list[int]) -> None:
@@ -139,10 +172,16 @@ def main(name: str, numbers: list[int]) -> None:
     stdout = sys.stdout
     probe.Probe.available = staticmethod(lambda: False)  # type: ignore[method-assign,assignment]
     size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (size + GUARD, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    resource.setrlimit(
+        resource.RLIMIT_AS, (size + GUARD, resource.getrlimit(resource.RLIMIT_AS)[1])
+    )
     _silence_libraries()
     with tempfile.TemporaryDirectory(prefix="ropeconv-inputs-") as root:
-        os.environ |= {"XDG_CACHE_HOME": f"{root}/cache", "HF_HOME": f"{root}/cache", "HF_HUB_OFFLINE": "1"}
+        os.environ |= {
+            "XDG_CACHE_HOME": f"{root}/cache",
+            "HF_HOME": f"{root}/cache",
+            "HF_HUB_OFFLINE": "1",
+        }
         os.environ["XDG_STATE_HOME"] = f"{root}/state"
         for number in numbers:
             for outcome in run_input(name, number, Path(root)):

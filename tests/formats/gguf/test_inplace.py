@@ -1,4 +1,6 @@
-"""Changes in place: what is refused, what a journal keeps, and that nothing is lost whatever stops a change."""
+"""Changes in place: what is refused, what a journal keeps, and that nothing is lost whatever stops
+a change.
+"""
 
 import errno
 import fcntl
@@ -36,7 +38,11 @@ def edit() -> Edit:
     """Something of every kind: a key, a longer key, a changed tensor, a new one."""
     half = Change(64, lambda old: (np.frombuffer(old, np.float32) / 2).tobytes())
     return Edit(
-        {"llama.context_length": u32(4096), "llama.note": string("x" * 500), "llama.factor": f32(4)},
+        {
+            "llama.context_length": u32(4096),
+            "llama.note": string("x" * 500),
+            "llama.factor": f32(4),
+        },
         changes={"output_norm.weight": half},
         added={"rope_freqs.weight": NEW},
     )
@@ -50,8 +56,12 @@ def inserting(path: Path) -> Path:
 
 
 @pytest.fixture(params=["reserve", "inserted"])
-def path(request: pytest.FixtureRequest, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file whose header has room for a change, and one that gets it; journals are read in pieces of 1,000 bytes."""
+def path(
+    request: pytest.FixtureRequest, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """A file whose header has room for a change, and one that gets it; journals are read in pieces
+    of 1,000 bytes.
+    """
     monkeypatch.setattr("ropeconv.formats.disk.BLOCK", 1000)
     return model if request.param == "reserve" else inserting(tmp_path / "plain.gguf")
 
@@ -60,15 +70,25 @@ def test_the_result_is_that_of_a_new_file(path: Path, tmp_path: Path) -> None:
     write_new(GgufFile.open(path), 0, edit(), tmp_path / "new.gguf")
     assert list(phases(GgufFile.open(path), edit()))[-1] == "done"
     assert not journal_of(path).exists()
-    ours, new = read_header(path), read_header(tmp_path / "new.gguf")
-    unequal = {key for key in ours.values.keys() | new.values.keys() if ours.values.get(key) != new.values.get(key)}
+    ours = read_header(path)
+    new = read_header(tmp_path / "new.gguf")
+    unequal = {
+        key
+        for key in ours.values.keys() | new.values.keys()
+        if ours.values.get(key) != new.values.get(key)
+    }
     assert unequal <= {RESERVED}
     assert contents(path) == contents(tmp_path / "new.gguf")
 
 
 def test_a_header_that_fits_moves_no_data(model: Path) -> None:
     before = read_header(model)
-    list(phases(GgufFile.open(model), Edit({"llama.note": string("x" * (len(before.get(RESERVED)) - 100))})))
+    list(
+        phases(
+            GgufFile.open(model),
+            Edit({"llama.note": string("x" * (len(before.get(RESERVED)) - 100))}),
+        )
+    )
     assert read_header(model).data_start == before.data_start
 
 
@@ -80,7 +100,9 @@ def test_only_the_first_shard_is_changed(tmp_path: Path) -> None:
         list(phases(GgufFile.open(first), edit()))
     write_new(GgufFile.open(first), 0, Edit(), tmp_path / "roomy.gguf")
     (tmp_path / "roomy.gguf").replace(first)
-    list(phases(GgufFile.open(first), Edit({"llama.context_length": u32(4096)}, added=edit().added)))
+    list(
+        phases(GgufFile.open(first), Edit({"llama.context_length": u32(4096)}, added=edit().added))
+    )
     assert second.read_bytes() == untouched
     header = read_header(first)
     assert (header.get("llama.context_length"), header.get("split.tensors.count")) == (4096, 5)
@@ -89,7 +111,10 @@ def test_only_the_first_shard_is_changed(tmp_path: Path) -> None:
 def test_memory_does_not_grow_with_what_changes(tmp_path: Path) -> None:
     """Journal and change go through memory in pieces; before, a change of 32 MB took 96 MB."""
     size = 32 << 20
-    write(tmp_path / "plain.gguf", tensors={"token_embd.weight": np.zeros((size // 1024, 256), np.float32)})
+    write(
+        tmp_path / "plain.gguf",
+        tensors={"token_embd.weight": np.zeros((size // 1024, 256), np.float32)},
+    )
     write_new(GgufFile.open(tmp_path / "plain.gguf"), 0, Edit(), tmp_path / "model.gguf")
     ones = Change(1 << 20, lambda old: b"\1" * len(old))
     tracemalloc.start()
@@ -104,7 +129,9 @@ def test_memory_does_not_grow_with_what_changes(tmp_path: Path) -> None:
 
 
 def back_at_every_step(path: Path, edit: Edit, before: bytes) -> list[str]:
-    """Stops a change after each of its steps: the file comes back, also where the recovery is killed."""
+    """Stops a change after each of its steps: the file comes back, also where the recovery is
+    killed.
+    """
     walked = list(phases(GgufFile.open(path), edit))
     for step in walked[:-1]:
         path.write_bytes(before)
@@ -118,13 +145,18 @@ def back_at_every_step(path: Path, edit: Edit, before: bytes) -> list[str]:
 
 
 def test_a_change_and_the_way_back_are_undone_after_any_step(path: Path) -> None:
-    original, header = path.read_bytes(), read_header(path)
+    original = path.read_bytes()
+    header = read_header(path)
     tail = header.size - header.data_start - header.data_size
     assert back_at_every_step(path, edit(), original)[-2:] == ["durable", "done"]
     list(phases(GgufFile.open(path), edit()))
-    changed, double = path.read_bytes(), Change(64, lambda old: (np.frombuffer(old, np.float32) * 2).tobytes())
-    layout, removed = Layout(header.version, header.data_start, tail), frozenset({"rope_freqs.weight"})
-    back = Edit(base=header.values, changes={"output_norm.weight": double}, removed=removed, layout=layout)
+    changed = path.read_bytes()
+    double = Change(64, lambda old: (np.frombuffer(old, np.float32) * 2).tobytes())
+    layout = Layout(header.version, header.data_start, tail)
+    removed = frozenset({"rope_freqs.weight"})
+    back = Edit(
+        base=header.values, changes={"output_norm.weight": double}, removed=removed, layout=layout
+    )
     walked = back_at_every_step(path, back, changed)
     list(phases(GgufFile.open(path), back))
     assert path.read_bytes() == original
@@ -138,11 +170,17 @@ def shrinking(added: dict[str, bytes]) -> Edit:
 
 def two_tensors(path: Path, last: int) -> Path:
     stays = np.arange(1 << 16, dtype=np.float32)
-    return inserting(write(path, tensors={"a.weight": stays, "b.weight": np.zeros(last // 4, np.float32) + 3}))
+    return inserting(
+        write(path, tensors={"a.weight": stays, "b.weight": np.zeros(last // 4, np.float32) + 3})
+    )
 
 
-@pytest.mark.parametrize("added", [{}, {"rope_freqs.weight": NEW}], ids=["removed", "removed and added"])
-def test_a_file_that_moves_and_loses_a_tensor_comes_back(added: dict[str, bytes], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "added", [{}, {"rope_freqs.weight": NEW}], ids=["removed", "removed and added"]
+)
+def test_a_file_that_moves_and_loses_a_tensor_comes_back(
+    added: dict[str, bytes], tmp_path: Path
+) -> None:
     path = two_tensors(tmp_path / "model.gguf", 1 << 17)
     original = path.read_bytes()
     assert "room" in back_at_every_step(path, shrinking(added), original)
@@ -155,16 +193,25 @@ def test_a_file_that_moves_and_loses_a_tensor_comes_back(added: dict[str, bytes]
 
 NAME = ".model.gguf.ropeconv-journal"
 CHANGE = [
-    f"sync {NAME}.part", f"name {NAME}", "sync folder", "sync model.gguf", f"remove {NAME}", "sync folder",
-]  # fmt: skip
+    f"sync {NAME}.part",
+    f"name {NAME}",
+    "sync folder",
+    "sync model.gguf",
+    f"remove {NAME}",
+    "sync folder",
+]
 
 
 class Disk:
     """What is asked of the system, in order; some calls of fsync may fail."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.calls, self.failing, self.number = list[str](), range(0), 0
-        fsync, replace, unlink = os.fsync, os.replace, os.unlink
+        self.calls = list[str]()
+        self.failing = range(0)
+        self.number = 0
+        fsync = os.fsync
+        replace = os.replace
+        unlink = os.unlink
 
         def synced(handle: int) -> None:
             self.calls.append(f"sync {Path(os.readlink(f'/proc/self/fd/{handle}')).name}")
@@ -189,8 +236,11 @@ def disk(model: Path, monkeypatch: pytest.MonkeyPatch) -> Disk:
     return Disk(monkeypatch)
 
 
-def test_a_change_begins_after_its_journal_is_on_the_disk_which_goes_after_the_change(model: Path, disk: Disk) -> None:
-    before, walk = model.read_bytes(), phases(GgufFile.open(model), EDIT)
+def test_a_change_begins_after_its_journal_is_on_the_disk_which_goes_after_the_change(
+    model: Path, disk: Disk
+) -> None:
+    before = model.read_bytes()
+    walk = phases(GgufFile.open(model), EDIT)
     assert next(walk) == "journal"
     assert disk.calls == CHANGE[:3]
     assert model.read_bytes() == before
@@ -201,20 +251,34 @@ def test_a_change_begins_after_its_journal_is_on_the_disk_which_goes_after_the_c
 @pytest.mark.parametrize(
     ("failing", "number", "words"),
     [
-        (range(1, 2), errno.ENOSPC, r"place \(the disk is full\) and has not changed; write a new file with -o"),
+        (
+            range(1, 2),
+            errno.ENOSPC,
+            r"place \(the disk is full\) and has not changed; write a new file with -o",
+        ),
         (range(3, 4), errno.ENOSPC, r"place \(the disk is full\) and has not changed"),
-        (range(3, 99), errno.EIO, "nor restored .*; do not use it before the same command has run again"),
+        (
+            range(3, 99),
+            errno.EIO,
+            "nor restored .*; do not use it before the same command has run again",
+        ),
         (range(4, 5), errno.EIO, "is changed in place, but a loss of power may undo that"),
     ],
 )
-def test_a_change_that_a_disk_fails_is_undone(model: Path, disk: Disk, failing: range, number: int, words: str) -> None:
-    """The calls of fsync are for the journal, its folder, the file, and the folder without the journal."""
+def test_a_change_that_a_disk_fails_is_undone(
+    model: Path, disk: Disk, failing: range, number: int, words: str
+) -> None:
+    """The calls of fsync are for the journal, its folder, the file, and the folder without the
+    journal.
+    """
     before = model.read_bytes()
     disk.failing, disk.number = failing, number
     with pytest.raises(RopeconvError, match=words):
         list(phases(GgufFile.open(model), EDIT))
     if "nor restored" in words:
-        with pytest.raises(RopeconvError, match=r"could not be undone \(Input/output error\); do not use it before"):
+        with pytest.raises(
+            RopeconvError, match=r"could not be undone \(Input/output error\); do not use it before"
+        ):
             recover(model)
         disk.failing = range(0)
         assert recover(model)
@@ -226,25 +290,43 @@ def test_an_interrupt_whose_change_cannot_be_undone_is_said(model: Path, disk: D
     def stops(old: bytes) -> bytes:
         raise KeyboardInterrupt
 
-    disk.failing, disk.number = range(3, 99), errno.EIO
-    with pytest.raises(RopeconvError, match=r"in place \(stopped\), nor restored \(Input/output error\)"):
-        list(phases(GgufFile.open(model), Edit(changes={"blk.0.attn_norm.weight": Change(512, stops)})))
+    disk.failing = range(3, 99)
+    disk.number = errno.EIO
+    with pytest.raises(
+        RopeconvError, match=r"in place \(stopped\), nor restored \(Input/output error\)"
+    ):
+        list(
+            phases(
+                GgufFile.open(model), Edit(changes={"blk.0.attn_norm.weight": Change(512, stops)})
+            )
+        )
 
 
 @pytest.mark.parametrize(
     ("problem", "expected", "words"),
     [
-        (BadSource("the tensor was cut off"), RopeconvError, r"place \(the tensor was cut off\) and has not changed"),
+        (
+            BadSource("the tensor was cut off"),
+            RopeconvError,
+            r"place \(the tensor was cut off\) and has not changed",
+        ),
         (KeyboardInterrupt(), Interruption, "has not changed"),
     ],
 )
-def test_a_change_is_undone(model: Path, problem: BaseException, expected: type[BaseException], words: str) -> None:
+def test_a_change_is_undone(
+    model: Path, problem: BaseException, expected: type[BaseException], words: str
+) -> None:
     def stops(old: bytes) -> bytes:
         raise problem
 
     before = model.read_bytes()
     with pytest.raises(expected, match=words):
-        list(phases(GgufFile.open(model), Edit(EDIT.values, changes={"blk.0.attn_norm.weight": Change(512, stops)})))
+        list(
+            phases(
+                GgufFile.open(model),
+                Edit(EDIT.values, changes={"blk.0.attn_norm.weight": Change(512, stops)}),
+            )
+        )
     assert model.read_bytes() == before
     assert list(model.parent.iterdir()) == [model]
 
@@ -253,10 +335,15 @@ def test_a_change_is_undone(model: Path, problem: BaseException, expected: type[
 
 
 def test_room_is_inserted_and_taken_away_where_the_fallocate_command_can(tmp_path: Path) -> None:
-    probe, path, data = tmp_path / "probe", tmp_path / "file", os.urandom(3 * PAGE)
+    probe = tmp_path / "probe"
+    path = tmp_path / "file"
+    data = os.urandom(3 * PAGE)
     probe.write_bytes(bytes(2 * PAGE))
     command = ["fallocate", "--insert-range", "--offset", "0", "--length", str(PAGE), str(probe)]
-    able = shutil.which("fallocate") is not None and subprocess.run(command, check=False).returncode == 0
+    able = (
+        shutil.which("fallocate") is not None
+        and subprocess.run(command, check=False).returncode == 0
+    )
     assert can_insert(path) == able
     assert list(tmp_path.iterdir()) == [probe]
     assert can_insert(tmp_path / "none" / "model.gguf") is False
@@ -272,7 +359,9 @@ def test_room_is_inserted_and_taken_away_where_the_fallocate_command_can(tmp_pat
     assert path.read_bytes() == data
 
 
-def test_nothing_changes_on_a_filesystem_that_cannot_insert(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_changes_on_a_filesystem_that_cannot_insert(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = write(tmp_path / "model.gguf")
     original = path.read_bytes()
     monkeypatch.setattr(inplace, "move_data", fails(errno.EOPNOTSUPP))
@@ -283,11 +372,14 @@ def test_nothing_changes_on_a_filesystem_that_cannot_insert(tmp_path: Path, monk
 
 
 def test_only_so_much_is_kept_in_a_journal(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before, file = model.read_bytes(), GgufFile.open(model)
+    before = model.read_bytes()
+    file = GgufFile.open(model)
     same = Edit(changes={"blk.0.attn_norm.weight": Change(512, lambda old: old)})
     kept = file.header.data_start + file.header.tensors["blk.0.attn_norm.weight"].size
     monkeypatch.setattr(inplace, "MAX_KEPT", kept - 1)
-    with pytest.raises(RopeconvError, match=r"too much of model\.gguf changes for doing it in place"):
+    with pytest.raises(
+        RopeconvError, match=r"too much of model\.gguf changes for doing it in place"
+    ):
         list(phases(file, same))
     assert model.read_bytes() == before
     monkeypatch.setattr(inplace, "MAX_KEPT", kept)
@@ -295,9 +387,13 @@ def test_only_so_much_is_kept_in_a_journal(model: Path, monkeypatch: pytest.Monk
 
 
 def test_a_tensor_that_would_leave_a_gap_is_not_removed_in_place(model: Path) -> None:
-    before, file = model.read_bytes(), GgufFile.open(model)
+    before = model.read_bytes()
+    file = GgufFile.open(model)
     names = list(file.header.tensors)
-    with pytest.raises(RopeconvError, match="before others in model.gguf, which would have to move; write a new file"):
+    with pytest.raises(
+        RopeconvError,
+        match="before others in model.gguf, which would have to move; write a new file",
+    ):
         list(phases(file, Edit(removed=frozenset(names[:1]))))
     assert model.read_bytes() == before
     assert list(phases(file, Edit(removed=frozenset(names[-1:]))))[-1] == "done"
@@ -313,7 +409,9 @@ Entries = list[tuple[int, bytes]]
 def parts(journal: bytes) -> tuple[list[int], Entries]:
     """Inode, size, shift and count, and the entries."""
     body = journal[len(MAGIC) + 32 :]
-    fixed, at, entries = list(struct.unpack_from("<QQqQ", body)), 32, []
+    fixed = list(struct.unpack_from("<QQqQ", body))
+    at = 32
+    entries = []
     while at < len(body):
         place, length = struct.unpack_from("<QQ", body, at)
         entries.append((place, body[at + 16 : at + 16 + length]))
@@ -323,7 +421,9 @@ def parts(journal: bytes) -> tuple[list[int], Entries]:
 
 def journal(fixed: list[int], entries: Entries) -> bytes:
     """A journal with a digest that is right."""
-    body = struct.pack("<QQqQ", *fixed) + b"".join(struct.pack("<QQ", p, len(b)) + b for p, b in entries)
+    body = struct.pack("<QQqQ", *fixed) + b"".join(
+        struct.pack("<QQ", p, len(b)) + b for p, b in entries
+    )
     return MAGIC + hashlib.sha256(body).digest() + body
 
 
@@ -341,7 +441,9 @@ HOSTILE: dict[str, Forge] = {
     "too many entries": forged(3, 1 << 62),
     "a shift of a petabyte": forged(2, 1 << 50),
     "a shift of no page": forged(2, PAGE + 1),
-    "a place behind the end": lambda fixed, entries: journal(fixed, [(fixed[1] - 1, b"ab"), *entries[1:]]),
+    "a place behind the end": lambda fixed, entries: journal(
+        fixed, [(fixed[1] - 1, b"ab"), *entries[1:]]
+    ),
     "another file's": forged(0, 1),
 }
 
@@ -349,9 +451,12 @@ HOSTILE: dict[str, Forge] = {
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_journal_that_no_change_has_written_is_refused(model: Path, name: str) -> None:
     stopped(model, EDIT, "added")
-    now, true = model.read_bytes(), journal_of(model).read_bytes()
+    now = model.read_bytes()
+    true = journal_of(model).read_bytes()
     journal_of(model).write_bytes(HOSTILE[name](*parts(true)))
-    with pytest.raises(BadSource, match="of another file than" if name == "another file's" else "is damaged"):
+    with pytest.raises(
+        BadSource, match="of another file than" if name == "another file's" else "is damaged"
+    ):
         recover(model)
     assert model.read_bytes() == now
     journal_of(model).write_bytes(true)
@@ -372,10 +477,15 @@ def test_a_journal_is_no_link(model: Path) -> None:
     journal_of(model).symlink_to("elsewhere")
     with pytest.raises(BadSource, match="journal is a link, so it is not of ropeconv; remove it"):
         recover(model)
-    assert (journal_of(model).is_symlink(), model.with_name("elsewhere").read_bytes()) == (True, b"mine")
+    assert (journal_of(model).is_symlink(), model.with_name("elsewhere").read_bytes()) == (
+        True,
+        b"mine",
+    )
 
 
-def test_a_draft_that_a_kill_left_is_removed_and_that_of_another_process_is_not(model: Path) -> None:
+def test_a_draft_that_a_kill_left_is_removed_and_that_of_another_process_is_not(
+    model: Path,
+) -> None:
     draft = model.with_name(".model.gguf.ropeconv-journal.part")
     draft.write_bytes(b"half")
     assert recover(model) is False

@@ -1,4 +1,6 @@
-"""One writer at a time: what is changed in place is locked, and is still the file that was planned."""
+"""One writer at a time: what is changed in place is locked, and is still the file that was
+planned.
+"""
 
 import fcntl
 import os
@@ -27,10 +29,17 @@ def change(file: GgufFile) -> None:
 
 
 def test_while_a_file_is_changed_nobody_else_changes_undoes_or_reads_it(model: Path) -> None:
-    other, walk = GgufFile.open(model), phases(GgufFile.open(model), EDIT)
+    other = GgufFile.open(model)
+    walk = phases(GgufFile.open(model), EDIT)
     assert next(walk) == "journal"
-    for attempt in (lambda: change(other), lambda: recover(model), lambda: ropeconv.open_source(str(model)).file):
-        with pytest.raises(RopeconvError, match="another ropeconv is changing .*; run again when that has ended"):
+    for attempt in (
+        lambda: change(other),
+        lambda: recover(model),
+        lambda: ropeconv.open_source(str(model)).file,
+    ):
+        with pytest.raises(
+            RopeconvError, match="another ropeconv is changing .*; run again when that has ended"
+        ):
             attempt()
     assert list(walk)[-1] == "done"
     assert read_header(model).get("llama.context_length") == 4096
@@ -39,7 +48,9 @@ def test_while_a_file_is_changed_nobody_else_changes_undoes_or_reads_it(model: P
 
 def test_an_interrupted_change_is_said_to_be_one(model: Path) -> None:
     stopped(model, EDIT, "journal")
-    with pytest.raises(BadSource, match="was interrupted; run that command again, which undoes it first"):
+    with pytest.raises(
+        BadSource, match="was interrupted; run that command again, which undoes it first"
+    ):
         assert ropeconv.open_source(str(model)).file  # type: ignore[union-attr]
     with pytest.raises(BadSource, match="was interrupted"):
         change(GgufFile.open(model))
@@ -53,7 +64,8 @@ def replace(model: Path) -> None:
 
 
 def change_at_the_same_time(model: Path) -> None:
-    status, data = model.stat(), bytearray(model.read_bytes())
+    status = model.stat()
+    data = bytearray(model.read_bytes())
     data[data.index(b"llama.context_length") + len("llama.context_length") + 4] += 1
     model.write_bytes(data)
     os.utime(model, ns=(status.st_atime_ns, status.st_mtime_ns))
@@ -63,10 +75,13 @@ def change_at_the_same_time(model: Path) -> None:
     ("meanwhile", "words"),
     [
         (lambda model: change(GgufFile.open(model)), "changed while it was read"),
-        (replace, "changed while it was read"), (change_at_the_same_time, "was changed since it was read; run again"),
+        (replace, "changed while it was read"),
+        (change_at_the_same_time, "was changed since it was read; run again"),
     ],
-)  # fmt: skip
-def test_a_file_that_is_not_what_was_planned(model: Path, meanwhile: Callable[[Path], None], words: str) -> None:
+)
+def test_a_file_that_is_not_what_was_planned(
+    model: Path, meanwhile: Callable[[Path], None], words: str
+) -> None:
     planned = GgufFile.open(model)
     meanwhile(model)
     now = model.read_bytes()
@@ -75,10 +90,15 @@ def test_a_file_that_is_not_what_was_planned(model: Path, meanwhile: Callable[[P
     assert model.read_bytes() == now
 
 
-def test_a_file_that_is_replaced_while_it_is_locked_is_refused(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_is_replaced_while_it_is_locked_is_refused(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Else the change would go into a file that has no name any more."""
-    planned, real = GgufFile.open(model), fcntl.flock
-    monkeypatch.setattr(fcntl, "flock", lambda file, operation: (replace(model), real(file, operation)))
+    planned = GgufFile.open(model)
+    real = fcntl.flock
+    monkeypatch.setattr(
+        fcntl, "flock", lambda file, operation: (replace(model), real(file, operation))
+    )
     with pytest.raises(RopeconvError, match="was replaced by another file meanwhile; run again"):
         change(planned)
 

@@ -1,4 +1,6 @@
-"""Files beside a receipt: compared with it, and how a receipt gets to its place, whatever the disk does."""
+"""Files beside a receipt: compared with it, and how a receipt gets to its place, whatever the disk
+does.
+"""
 
 import errno
 import json
@@ -46,13 +48,18 @@ def out(tmp_path: Path) -> Path:
 def test_a_file_that_was_edited_is_not_the_one_that_was_written(out: Path, name: str) -> None:
     out_receipt = receipt(files=written(out, *sorted(os.listdir(out))))
     check_files(out, out_receipt)
-    text, message = (out / name).read_text(), f"{name} is not the file that ropeconv wrote; run apply again"
+    text = (out / name).read_text()
+    message = f"{name} is not the file that ropeconv wrote; run apply again"
     for weights in (True, False):
         (out / name).write_text(text + "!")
         with pytest.raises(BadSource, match=message):
             check_files(out, out_receipt, weights)
         (out / name).write_text(text[:-1] + "!")  # of the same size
-        with nullcontext() if name == "model.safetensors" and not weights else pytest.raises(BadSource, match=message):
+        with (
+            nullcontext()
+            if name == "model.safetensors" and not weights
+            else pytest.raises(BadSource, match=message)
+        ):
             check_files(out, out_receipt, weights)
     (out / name).unlink()
     with pytest.raises(BadSource, match=f"{name} no longer exists; run apply again"):
@@ -63,7 +70,9 @@ def test_a_file_that_was_edited_is_not_the_one_that_was_written(out: Path, name:
 
 
 @pytest.mark.parametrize("number", [errno.EXDEV, errno.EACCES])
-def test_a_draft_is_inside_where_none_can_be_beside(out: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+def test_a_draft_is_inside_where_none_can_be_beside(
+    out: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
     opened = Path.open
 
     def refuse(path: Path, *given: Any, **named: Any) -> Any:
@@ -74,10 +83,14 @@ def test_a_draft_is_inside_where_none_can_be_beside(out: Path, monkeypatch: pyte
     monkeypatch.setattr(Path, "open", refuse)
     write_receipt(out, receipt())
     assert read_receipt(out) == receipt()
-    assert [path.name for path in (*out.iterdir(), *out.parent.iterdir()) if "new" in path.name] == []
+    assert [
+        path.name for path in (*out.iterdir(), *out.parent.iterdir()) if "new" in path.name
+    ] == []
 
 
-def test_a_draft_that_took_the_place_of_an_earlier_one_stays(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_draft_that_took_the_place_of_an_earlier_one_stays(
+    out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     draft = out.with_name(BESIDE)
     draft.write_text("of a process that is about to rename it")
 
@@ -111,9 +124,15 @@ def test_a_result_is_added_to_those_that_are_there(out: Path, gguf: Path, server
         add_validation(place, original, {"agrees": True}, server)
     servers = {"other": {"agrees": False}, server: {"agrees": True}}
     stored = read_receipt(out)
-    assert (stored.validation, stored.servers) == ((None, servers) if server else ({"agrees": True}, original.servers))
+    assert (stored.validation, stored.servers) == (
+        (None, servers) if server else ({"agrees": True}, original.servers)
+    )
     added = {"servers": servers} if server else {"validation": {"agrees": True}}
-    assert json.loads(gguf.with_name("out.gguf.validation.json").read_text()) == {"schema": 2, "size": 4, **added}
+    assert json.loads(gguf.with_name("out.gguf.validation.json").read_text()) == {
+        "schema": 2,
+        "size": 4,
+        **added,
+    }
     assert validations(gguf) == added
 
 
@@ -121,7 +140,10 @@ def test_results_beside_a_gguf_file_are_those_of_the_file_as_it_is(gguf: Path) -
     assert validations(gguf) == {}
     add_validation(gguf, receipt(), {"agrees": True})
     add_validation(gguf, receipt(), {"agrees": False}, "vllm")
-    assert validations(gguf) == {"validation": {"agrees": True}, "servers": {"vllm": {"agrees": False}}}
+    assert validations(gguf) == {
+        "validation": {"agrees": True},
+        "servers": {"vllm": {"agrees": False}},
+    }
     gguf.write_bytes(b"12345")
     assert validations(gguf) == {}
     add_validation(gguf, receipt(), {"agrees": False}, "vllm")
@@ -157,10 +179,22 @@ def test_processes_that_write_results_at_once_leave_one_whole_result(out: Path, 
 
 
 ONE = EvaluationRecord(
-    against="base", runtime="transformers@5.23.0", device="cpu", dtype="bfloat16", trained=8192, texts=("a.txt",),
-    tokens_sha256="3f", price=0.03, price_error=0.004, holds_to=32768,
-    measured=(MeasuredRecord(measure="growth", metric="loss", column=8192, value=3.1, error=0.1, difference=0.03),),
-)  # fmt: skip
+    against="base",
+    runtime="transformers@5.23.0",
+    device="cpu",
+    dtype="bfloat16",
+    trained=8192,
+    texts=("a.txt",),
+    tokens_sha256="3f",
+    price=0.03,
+    price_error=0.004,
+    holds_to=32768,
+    measured=(
+        MeasuredRecord(
+            measure="growth", metric="loss", column=8192, value=3.1, error=0.1, difference=0.03
+        ),
+    ),
+)
 
 
 def changed(**fields: Any) -> EvaluationRecord:
@@ -168,7 +202,10 @@ def changed(**fields: Any) -> EvaluationRecord:
 
 
 def measured(**values: float) -> tuple[MeasuredRecord, ...]:
-    return tuple(MeasuredRecord(measure=name, metric="loss", column=8192, value=loss) for name, loss in values.items())
+    return tuple(
+        MeasuredRecord(measure=name, metric="loss", column=8192, value=loss)
+        for name, loss in values.items()
+    )
 
 
 def test_it_is_beside_a_gguf_file_with_the_validation(tmp_path: Path) -> None:
@@ -184,19 +221,25 @@ def test_it_is_beside_a_gguf_file_with_the_validation(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["runtime", "dtype", "tokens_sha256", "against"])
-def test_one_of_another_runtime_precision_text_or_base_is_another(tmp_path: Path, name: str) -> None:
-    other, newer = changed(**{name: "other"}), changed(price=0.05)
+def test_one_of_another_runtime_precision_text_or_base_is_another(
+    tmp_path: Path, name: str
+) -> None:
+    other = changed(**{name: "other"})
+    newer = changed(price=0.05)
     add_evaluation(tmp_path, receipt(evaluations=(ONE, other)), newer)
     assert read_receipt(tmp_path).evaluations == (other, newer)
 
 
 def test_one_of_other_measures_stays_beside_it(tmp_path: Path) -> None:
-    other, both = changed(measured=measured(niah=2.0)), changed(measured=measured(growth=1.0, niah=2.0))
+    other = changed(measured=measured(niah=2.0))
+    both = changed(measured=measured(growth=1.0, niah=2.0))
     add_evaluation(tmp_path, receipt(evaluations=(other, both)), ONE)
     assert read_receipt(tmp_path).evaluations == (other, ONE)
 
 
-@pytest.mark.parametrize("odd", [[1], "x", [{"runtime": "vllm"}], [{**msgspec.to_builtins(ONE), "trained": "many"}]])
+@pytest.mark.parametrize(
+    "odd", [[1], "x", [{"runtime": "vllm"}], [{**msgspec.to_builtins(ONE), "trained": "many"}]]
+)
 def test_what_no_evaluation_writes_is_refused(odd: object) -> None:
     with pytest.raises(BadSource, match="not a receipt"):
         parse_receipt(json.dumps(receipt().to_dict() | {"evaluations": odd}), "x")

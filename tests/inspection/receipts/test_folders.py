@@ -10,7 +10,13 @@ import pytest
 from safetensors.numpy import save_file
 
 from ropeconv.errors import BadSource
-from ropeconv.inspection.receipts.folder import first_source, folder_record, original_record, original_source, stated
+from ropeconv.inspection.receipts.folder import (
+    first_source,
+    folder_record,
+    original_record,
+    original_source,
+    stated,
+)
 from ropeconv.inspection.receipts.receipt import (
     BeforeRecord,
     FileRecord,
@@ -25,10 +31,18 @@ from ropeconv.inspection.receipts.receipt import (
 from ropeconv.inspection.receipts.storage import read_receipt, write_receipt
 from ropeconv.models.folder import FolderSource
 
-CONFIG = {"model_type": "llama", "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1,
-          "max_position_embeddings": 64, "rope_theta": 10000.0}  # fmt: skip
+CONFIG = {
+    "model_type": "llama",
+    "hidden_size": 8,
+    "num_attention_heads": 2,
+    "num_hidden_layers": 1,
+    "max_position_embeddings": 64,
+    "rope_theta": 10000.0,
+}
 OWN = SourceRecord("first", "folder")
-SCHEDULE = ScheduleRecord(digest="d", inv_freq=(), attention_factor=1.0, context=64, original_context=64)
+SCHEDULE = ScheduleRecord(
+    digest="d", inv_freq=(), attention_factor=1.0, context=64, original_context=64
+)
 
 
 def digest(text: str) -> str:
@@ -48,17 +62,28 @@ def folder(path: Path, **texts: str) -> FolderSource:
 BEFORE = BeforeRecord("default", "yarn", 1.0, 64, 64, None, None)
 
 
-def receipt(record: FolderRecord | None = None, files: tuple[FileRecord, ...] = (), **fields: Any) -> Receipt:
+def receipt(
+    record: FolderRecord | None = None, files: tuple[FileRecord, ...] = (), **fields: Any
+) -> Receipt:
     given = {
-        "ropeconv": "1", "source": SourceRecord("model", "folder"), "recipe": {"method": "yarn"}, "encoding": "native",
-        "schedule": SCHEDULE, "files": files, "original": OriginalRecord(OWN, record), "before": BEFORE,
+        "ropeconv": "1",
+        "source": SourceRecord("model", "folder"),
+        "recipe": {"method": "yarn"},
+        "encoding": "native",
+        "schedule": SCHEDULE,
+        "files": files,
+        "original": OriginalRecord(OWN, record),
+        "before": BEFORE,
         "target": TargetRecord("safetensors"),
-    }  # fmt: skip
+    }
     return Receipt(**{**given, **fields})
 
 
 def written(path: Path, *names: str) -> tuple[FileRecord, ...]:
-    return tuple(FileRecord(n, "write", (path / n).stat().st_size, digest((path / n).read_text())) for n in names)
+    return tuple(
+        FileRecord(n, "write", (path / n).stat().st_size, digest((path / n).read_text()))
+        for n in names
+    )
 
 
 def output(path: Path, record: FolderRecord, **texts: str) -> FolderSource:
@@ -70,7 +95,13 @@ def output(path: Path, record: FolderRecord, **texts: str) -> FolderSource:
 
 
 def recorded(source: Any, **changes: Any) -> FolderRecord:
-    empty: dict[str, Any] = {"written": {}, "generated": (), "renamed": {}, "skipped": (), "multiplied": ()}
+    empty: dict[str, Any] = {
+        "written": {},
+        "generated": (),
+        "renamed": {},
+        "skipped": (),
+        "multiplied": (),
+    }
     return folder_record(source, **{**empty, **changes})
 
 
@@ -80,11 +111,16 @@ def recorded(source: Any, **changes: Any) -> FolderRecord:
 @pytest.mark.parametrize(
     ("was", "now", "text", "prefix", "suffix"),
     [
-        ("ab", "aYb", "", 1, 1), ("aXb", "ab", "X", 1, 1), ("", "abc", "", 0, 0), ("abc", "", "abc", 0, 0),
-        ("aaa", "aa", "a", 2, 0), ("aa", "aaa", "", 2, 0), ("XY", "ZW", "XY", 0, 0),
+        ("ab", "aYb", "", 1, 1),
+        ("aXb", "ab", "X", 1, 1),
+        ("", "abc", "", 0, 0),
+        ("abc", "", "abc", 0, 0),
+        ("aaa", "aa", "a", 2, 0),
+        ("aa", "aaa", "", 2, 0),
+        ("XY", "ZW", "XY", 0, 0),
         ("before MIDDLE after", "before another middle after", "MIDDLE", 7, 6),
     ],
-)  # fmt: skip
+)
 def test_a_changed_text_is_recorded_by_the_part_that_differs(
     tmp_path: Path, was: str, now: str, text: str, prefix: int, suffix: int
 ) -> None:
@@ -104,13 +140,17 @@ EARLIER = FolderRecord(
 
 
 def test_a_second_bake_records_the_first_source(tmp_path: Path) -> None:
-    """x.json was "one two" in the first source, is "1 two" now, and becomes another text, or what it was."""
+    """x.json was "one two" in the first source, is "1 two" now, and becomes another text, or what
+    it was.
+    """
     source = output(tmp_path / "a", EARLIER, x__json="1 two", code__py="old code")
     again = recorded(
-        source, written={"x.json": "one 2", "code.py": "new code", "more.py": "m"},
-        renamed={"newest.safetensors": "model.safetensors"}, skipped=("b.bin",),
+        source,
+        written={"x.json": "one 2", "code.py": "new code", "more.py": "m"},
+        renamed={"newest.safetensors": "model.safetensors"},
+        skipped=("b.bin",),
         multiplied=("v",),
-    )  # fmt: skip
+    )
     assert again.texts == (TextRecord("x.json", digest("one two"), "two", 4, 0),)
     assert again.added == ("code.py", "more.py")
     assert again.renamed == {"newest.safetensors": "old.safetensors"}
@@ -126,22 +166,33 @@ def test_a_second_bake_records_the_first_source(tmp_path: Path) -> None:
 
 def test_texts_names_and_sizes_of_the_first_source(tmp_path: Path) -> None:
     record = FolderRecord(
-        texts=(TextRecord("x.json", digest("(one)"), "one", 1, 1),
-               TextRecord("gone.json", digest("whole\u00e9"), "whole\u00e9")),
-        added=("code.py",), renamed={"model.safetensors": "old.safetensors"},
-    )  # fmt: skip
+        texts=(
+            TextRecord("x.json", digest("(one)"), "one", 1, 1),
+            TextRecord("gone.json", digest("whole\u00e9"), "whole\u00e9"),
+        ),
+        added=("code.py",),
+        renamed={"model.safetensors": "old.safetensors"},
+    )
     source = output(tmp_path / "a", record, x__json="(1)", code__py="c")
     first = original_source(source)
     assert [(file.name, file.size) for file in first.files()] == [
-        ("config.json", len(json.dumps(CONFIG))), ("gone.json", 7),
-        ("old.safetensors", (tmp_path / "a" / "model.safetensors").stat().st_size), ("x.json", 5),
-    ]  # fmt: skip
-    assert (first.text("x.json"), first.text("gone.json"), first.text("code.py")) == ("(one)", "whole\u00e9", None)
+        ("config.json", len(json.dumps(CONFIG))),
+        ("gone.json", 7),
+        ("old.safetensors", (tmp_path / "a" / "model.safetensors").stat().st_size),
+        ("x.json", 5),
+    ]
+    assert (first.text("x.json"), first.text("gone.json"), first.text("code.py")) == (
+        "(one)",
+        "whole\u00e9",
+        None,
+    )
     assert first.text("config.json") == json.dumps(CONFIG)
     assert first.generated_texts() == ("x.json", "gone.json")
     assert first.path("old.safetensors") == tmp_path / "a" / "model.safetensors"
     assert (first.kind, first.first) == ("folder", "the local folder 'first'")
-    with pytest.raises(BadSource, match="has no absent; take the source again, the local folder 'first'"):
+    with pytest.raises(
+        BadSource, match="has no absent; take the source again, the local folder 'first'"
+    ):
         first.path("absent")
     assert first.identities() == source.identities()
 
@@ -153,7 +204,9 @@ def test_what_is_no_output(tmp_path: Path) -> None:
     with pytest.raises(BadSource, match="has no ropeconv.json, so it is not an output"):
         original_source(source)
     (tmp_path / "graph.onnx").touch()
-    with pytest.raises(BadSource, match="is a compiled graph, which gets no receipt; `ropeconv compare`"):
+    with pytest.raises(
+        BadSource, match="is a compiled graph, which gets no receipt; `ropeconv compare`"
+    ):
         read_receipt(tmp_path)
     write_receipt(tmp_path / "a", receipt(original=None))
     assert first_source(FolderSource(tmp_path / "a")).kind == "folder"

@@ -70,9 +70,11 @@ def back(file: GgufFile, record: GgufRecord) -> bytes:
 
 def test_a_record_has_what_the_output_lacks(file: GgufFile) -> None:
     edit = Edit(
-        {"llama.context_length": u32(256), "llama.new": u32(1)}, frozenset({"llama.rope.freq_base"}),
-        changes={NORM: Change(520, lambda old: bytes(len(old)))}, added={ROPE: ONES},
-    )  # fmt: skip
+        {"llama.context_length": u32(256), "llama.new": u32(1)},
+        frozenset({"llama.rope.freq_base"}),
+        changes={NORM: Change(520, lambda old: bytes(len(old)))},
+        added={ROPE: ONES},
+    )
     record = record_of_file(file, edit)
     head = file.path.read_bytes()[: file.header.data_start]
     assert record == GgufRecord(
@@ -102,14 +104,19 @@ KEYS = ("general.architecture",)
     [
         (GgufRecord(KEYS, changed=(NORM,)), f"{NORM} of model.gguf was multiplied and rounded"),
         (None, "does not say what its source had; take the source again, the local file 'model'"),
-        (GgufRecord((*KEYS, "gone"), data_start=64),
-         "has no gone any more; take the source again, the local file 'first'"),
+        (
+            GgufRecord((*KEYS, "gone"), data_start=64),
+            "has no gone any more; take the source again, the local file 'first'",
+        ),
         (GgufRecord(KEYS, contents={"gone": ""}), "gone of model.gguf is not as ropeconv wrote it"),
-        (GgufRecord(KEYS, contents={NORM: raw(bytes(519))}), f"{NORM} of model.gguf is not as ropeconv wrote it"),
+        (
+            GgufRecord(KEYS, contents={NORM: raw(bytes(519))}),
+            f"{NORM} of model.gguf is not as ropeconv wrote it",
+        ),
         (GgufRecord(KEYS, interleaved=("gone",), head_dim=2), "has no gone any more"),
         (GgufRecord(KEYS, version=9), "says GGUF version 9"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_brought_back(file: GgufFile, record: GgufRecord | None, words: str) -> None:
     with pytest.raises(BadSource, match=words):
         earlier(file, receipt(record), whole=True)
@@ -128,19 +135,27 @@ def stated(file: GgufFile, spec: RopeSpec, content: Receipt | str) -> Receipt | 
 
 
 SCHEDULE = ScheduleRecord(
-    digest="d", inv_freq=tuple(linear().form.inv_freq(64).tolist()), attention_factor=1.0, context=256,
+    digest="d",
+    inv_freq=tuple(linear().form.inv_freq(64).tolist()),
+    attention_factor=1.0,
+    context=256,
     original_context=64,
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize(
     ("spec", "counts"),
     [
-        (linear(), True), (linear(4.0 * (1 + 5e-6)), True), (linear(4.0 * (1 + 2e-5)), False),
-        (linear(context=255), False), (replace(linear(), rotary_dim=32), False),
+        (linear(), True),
+        (linear(4.0 * (1 + 5e-6)), True),
+        (linear(4.0 * (1 + 2e-5)), False),
+        (linear(context=255), False),
+        (replace(linear(), rotary_dim=32), False),
     ],
-)  # fmt: skip
-def test_a_receipt_counts_while_the_rope_is_what_it_says(file: GgufFile, spec: RopeSpec, counts: bool) -> None:
+)
+def test_a_receipt_counts_while_the_rope_is_what_it_says(
+    file: GgufFile, spec: RopeSpec, counts: bool
+) -> None:
     expected = receipt(None, schedule=SCHEDULE)
     assert stated(file, spec, expected) == (expected if counts else None)
     assert stated(file, spec, "{}") is gguf_stated(file, spec) is None

@@ -45,7 +45,9 @@ def test_a_source_elsewhere_is_found_from_every_folder(
     assert find_source(output) == str(source)
     monkeypatch.chdir(tmp_path / "out")
     assert find_source(Path("longer")) == str(source)
-    assert find_source(Path("longer"), use_state=False) == "", "the control: it is not beside the output"
+    assert find_source(Path("longer"), use_state=False) == "", (
+        "the control: it is not beside the output"
+    )
 
 
 def test_a_moved_output_finds_its_source_and_another_receipt_does_not(
@@ -66,7 +68,9 @@ def test_nothing_of_the_place_is_in_the_output(source: Path, output: Path) -> No
     assert stat.S_IMODE(state_folder().stat().st_mode) == 0o700
 
 
-def test_results_that_are_added_to_a_receipt_do_not_lose_the_place(source: Path, output: Path) -> None:
+def test_results_that_are_added_to_a_receipt_do_not_lose_the_place(
+    source: Path, output: Path
+) -> None:
     replaced(output / "ropeconv.json", '"validation": null', '"validation": {"agrees": true}')
     assert find_source(output) == str(source)
 
@@ -90,14 +94,18 @@ def test_a_source_that_was_changed_or_removed_is_not_taken(source: Path, output:
     assert "--against" in why_not_found(output)
 
 
-def test_another_model_of_the_name_beside_the_output_does_not_go_before_the_source(source: Path, output: Path) -> None:
+def test_another_model_of_the_name_beside_the_output_does_not_go_before_the_source(
+    source: Path, output: Path
+) -> None:
     make("qwen2", output.parent / "model")
     assert find_source(output) == str(source)
     assert find_source(output, use_state=False) == str(output.parent / "model"), "the control"
 
 
 def test_of_two_equal_outputs_each_finds_its_own_source(source: Path, tmp_path: Path) -> None:
-    """Weights are not in the receipt of a folder, so that two fine-tunes of a name have equal ones."""
+    """Weights are not in the receipt of a folder, so that two fine-tunes of a name have equal
+    ones.
+    """
     other = make("llama", tmp_path / "elsewhere" / "model")
     weights = bytearray((other / "model.safetensors").read_bytes())
     weights[-1] ^= 1
@@ -119,10 +127,15 @@ def test_of_two_equal_outputs_each_finds_its_own_source(source: Path, tmp_path: 
 @pytest.mark.parametrize(
     "damage",
     [
-        "", "[]", "{", '{"places": 3}', '{"places": [{"output": "x"}]}', "\0" * 100,
+        "",
+        "[]",
+        "{",
+        '{"places": 3}',
+        '{"places": [{"output": "x"}]}',
+        "\0" * 100,
         '{"places": [{"output": "out", "source": "model", "files": {}}]}',
     ],
-)  # fmt: skip
+)
 def test_a_damaged_state_is_an_empty_one(output: Path, source: Path, damage: str) -> None:
     (note,) = notes()
     note.write_text(damage)
@@ -140,11 +153,15 @@ def test_a_state_that_cannot_be_read_or_written_breaks_nothing(
     assert find_source(output) == ""
 
     monkeypatch.delenv("XDG_STATE_HOME")
-    monkeypatch.setattr(Path, "home", classmethod(lambda cls: (_ for _ in ()).throw(RuntimeError("no home"))))
+    monkeypatch.setattr(
+        Path, "home", classmethod(lambda cls: (_ for _ in ()).throw(RuntimeError("no home")))
+    )
     assert find_source(apply(make_plan(source, YARN, tmp_path / "again"))) == ""
 
 
-def test_the_state_is_where_the_specification_of_the_desktop_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_state_is_where_the_specification_of_the_desktop_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", "/state")
     assert state_folder() == Path("/state/ropeconv/sources")
     for value in ("", "relative"):
@@ -152,7 +169,9 @@ def test_the_state_is_where_the_specification_of_the_desktop_says(monkeypatch: p
         assert state_folder() == Path.home() / ".local/state/ropeconv/sources"
 
 
-def test_the_state_stays_small(source: Path, output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_state_stays_small(
+    source: Path, output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for number in range(places.MOST_PLACES + 2):
         apply(make_plan(source, YARN, tmp_path / f"out{number}"))
     (note,) = notes()
@@ -166,7 +185,9 @@ def test_the_state_stays_small(source: Path, output: Path, tmp_path: Path, monke
         os.utime(state_folder() / f"{number}.json", (number, number))
     apply(make_plan(source, AS_IS, tmp_path / "new"))
     assert len(notes()) == 3
-    assert [path.stem for path in notes() if len(path.stem) == 1] == ["5"], "with the two of the outputs"
+    assert [path.stem for path in notes() if len(path.stem) == 1] == ["5"], (
+        "with the two of the outputs"
+    )
 
 
 def test_a_gguf_file_and_a_file_in_place(tmp_path: Path) -> None:

@@ -8,7 +8,13 @@ import msgspec
 import pytest
 
 from ropeconv.errors import BadSource, UsageError
-from ropeconv.inspection.receipts.receipt import OriginalRecord, Receipt, SourceRecord, StepRecord, TargetRecord
+from ropeconv.inspection.receipts.receipt import (
+    OriginalRecord,
+    Receipt,
+    SourceRecord,
+    StepRecord,
+    TargetRecord,
+)
 from ropeconv.inspection.receipts.storage import (
     commands,
     described,
@@ -29,7 +35,11 @@ from .test_folders import BEFORE, receipt
 
 def test_an_output_of_a_version_with_other_options_is_verified(llama: Path, tmp_path: Path) -> None:
     out = apply(make_plan(llama, YARN, tmp_path / "out"))
-    edit(out, "ropeconv.json", lambda data: data["target"].update(fold_dtype=data["target"].pop("adapter") or None))
+    edit(
+        out,
+        "ropeconv.json",
+        lambda data: data["target"].update(fold_dtype=data["target"].pop("adapter") or None),
+    )
     assert read_receipt(out).to_dict()["target"]["adapter"] == ""
     assert verified(out, llama).files == 4
 
@@ -59,7 +69,10 @@ def test_what_is_no_receipt(change: dict[str, object], words: str) -> None:
 @pytest.mark.parametrize(
     ("value", "fits"),
     [
-        *((number, False) for number in ("NaN", "-Infinity", "1e999", "-1" + "0" * 40, str((1 << 63) + 1))),
+        *(
+            (number, False)
+            for number in ("NaN", "-Infinity", "1e999", "-1" + "0" * 40, str((1 << 63) + 1))
+        ),
         (str(1 << 63), True),
     ],
 )
@@ -99,19 +112,27 @@ def test_recipes_of_files_and_of_outputs(tmp_path: Path) -> None:
     recipe = recipe_of("yarn", 4.0, context=64)
     (tmp_path / "saved.json").write_text(json.dumps(recipe.to_dict()))
     write_receipt(tmp_path, receipt(recipe=recipe.to_dict()))
-    assert [read_recipe(tmp_path / name) for name in ("saved.json", "", "ropeconv.json")] == [recipe] * 3
+    assert [read_recipe(tmp_path / name) for name in ("saved.json", "", "ropeconv.json")] == [
+        recipe
+    ] * 3
 
 
 @pytest.mark.parametrize(
     ("text", "error", "words"),
     [
-        (None, UsageError, "odd.json cannot be read; give a recipe, or the ropeconv.json of an earlier output"),
+        (
+            None,
+            UsageError,
+            "odd.json cannot be read; give a recipe, or the ropeconv.json of an earlier output",
+        ),
         ("{", UsageError, "odd.json is not valid JSON"),
         ('{"ropeconv": "1"}', BadSource, "is not a receipt of ropeconv"),
         *((text, RecipeError, ".") for text in ("[]", '{"method": "cubic"}')),
     ],
 )
-def test_files_without_a_recipe(tmp_path: Path, text: str | None, error: type[Exception], words: str) -> None:
+def test_files_without_a_recipe(
+    tmp_path: Path, text: str | None, error: type[Exception], words: str
+) -> None:
     if text is not None:
         (tmp_path / "odd.json").write_text(text)
     with pytest.raises(error, match=words):
@@ -142,18 +163,31 @@ LISTS = {"method": "inv-freq", "parameters": {"values": [1.0, 0.5]}}
     ("receipt", "command"),
     [
         (made(YARN_16), "base/tiny --yarn 16"),
-        (made(YARN_16, TargetRecord("safetensors", "factors", ("vllm", "sglang"))),
-         "base/tiny --yarn 16 --encoding factors --runtime vllm --runtime sglang"),
-        (made(YARN_16, TargetRecord("gguf", outtype="q8_0", pre="llama-bpe")),
-         "base/tiny --yarn 16 --to gguf --outtype q8_0 --pre llama-bpe"),
-        (made(YARN_16, FOLDED), "base/tiny --yarn 16 --encoding weights --fold-into k --all-files --replace"),
+        (
+            made(YARN_16, TargetRecord("safetensors", "factors", ("vllm", "sglang"))),
+            "base/tiny --yarn 16 --encoding factors --runtime vllm --runtime sglang",
+        ),
+        (
+            made(YARN_16, TargetRecord("gguf", outtype="q8_0", pre="llama-bpe")),
+            "base/tiny --yarn 16 --to gguf --outtype q8_0 --pre llama-bpe",
+        ),
+        (
+            made(YARN_16, FOLDED),
+            "base/tiny --yarn 16 --encoding weights --fold-into k --all-files --replace",
+        ),
         (made(YARN_16, source=SourceRecord("my model", "folder")), "'my model' --yarn 16"),
         (made(AS_IS, TargetRecord("safetensors"), source=FILE), "m.gguf --as-is --to safetensors"),
-        (made(YARN_16, source=SourceRecord("x", "folder", family="llama")), "x --family llama --yarn 16"),
+        (
+            made(YARN_16, source=SourceRecord("x", "folder", family="llama")),
+            "x --family llama --yarn 16",
+        ),
         (made(LISTS), "base/tiny --recipe ropeconv.json"),  # no flags give it
-        (made({"method": "of another version", "parameters": {}}), "base/tiny --recipe ropeconv.json"),
+        (
+            made({"method": "of another version", "parameters": {}}),
+            "base/tiny --recipe ropeconv.json",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_single_bake(receipt: Receipt, command: str) -> None:
     assert commands(receipt) == [f"ropeconv apply {command}"]
 
@@ -161,7 +195,10 @@ def test_a_single_bake(receipt: Receipt, command: str) -> None:
 def test_several_bakes_are_commands_one_after_another() -> None:
     first = OriginalRecord(HUB, steps=(StepRecord(YARN_16, PLAIN, BEFORE),))
     last = made(
-        AS_IS, TargetRecord("gguf", outtype="q8_0"), source=SourceRecord("tiny-yarn16", "folder"), original=first
+        AS_IS,
+        TargetRecord("gguf", outtype="q8_0"),
+        source=SourceRecord("tiny-yarn16", "folder"),
+        original=first,
     )
     assert last.extension.method == "yarn"
     assert last.first == HUB
@@ -190,12 +227,18 @@ def test_keys_of_a_config_that_changed_were_added_or_stayed(llama: Path, tmp_pat
 @pytest.mark.parametrize(
     ("value", "shown"),
     [
-        ({}, "{}"), (list(range(8)), "[0, 1, 2, 3, 4, 5, 6, 7]"), (list(range(9)), "9 values, 0 to 8"),
+        ({}, "{}"),
+        (list(range(8)), "[0, 1, 2, 3, 4, 5, 6, 7]"),
+        (list(range(9)), "9 values, 0 to 8"),
         ("é" * 99, f'"{"é" * 99}...'),
     ],
-)  # fmt: skip
-def test_edits_are_changes_too_and_long_values_are_cut(llama: Path, tmp_path: Path, value: object, shown: str) -> None:
-    """Up to eight numbers are shown, and the first hundred characters of a text, its quotation marks among them."""
+)
+def test_edits_are_changes_too_and_long_values_are_cut(
+    llama: Path, tmp_path: Path, value: object, shown: str
+) -> None:
+    """Up to eight numbers are shown, and the first hundred characters of a text, its quotation
+    marks among them.
+    """
     baked = apply(make_plan(llama, YARN, tmp_path / "out"))
     edit(baked, "config.json", lambda config: config.update(edited=value))
     assert changes(baked)["edited"] == ChangedKey("edited", "", shown)
@@ -205,9 +248,19 @@ def test_edits_are_changes_too_and_long_values_are_cut(llama: Path, tmp_path: Pa
 
 
 def test_a_recipe_is_described_by_its_method_and_what_was_set() -> None:
-    """Numbers without needless digits, switches as on and off, lists by their length, names as on the command line."""
+    """Numbers without needless digits, switches as on and off, lists by their length, names as on
+    the command line.
+    """
     assert described({"method": "linear", "parameters": {"factor": 4.0}}, 64) == "linear: factor 4"
     settings = {"factor": "128k", "beta_fast": 32.0, "truncate": False, "share": 1 / 3}
-    text = described_settings({"method": "yarn", "parameters": settings, "keep_short": True, "context": 131072})
-    assert text == ("factor 128k, beta-fast 32, truncate off, share 0.333333333333, keep-short on, context 131072")
-    assert described_settings({"parameters": {"inv_freq": [1.0, 0.1, 0.01]}}) == "inv-freq of 3 values"
+    text = described_settings(
+        {"method": "yarn", "parameters": settings, "keep_short": True, "context": 131072}
+    )
+    assert (
+        text
+        == "factor 128k, beta-fast 32, truncate off, share 0.333333333333, keep-short on, context"
+        " 131072"
+    )
+    assert (
+        described_settings({"parameters": {"inv_freq": [1.0, 0.1, 0.01]}}) == "inv-freq of 3 values"
+    )

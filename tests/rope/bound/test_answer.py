@@ -1,4 +1,6 @@
-"""What is said of bounds and their windows, and of effective lengths: against an enumeration, and term by term."""
+"""What is said of bounds and their windows, and of effective lengths: against an enumeration, and
+term by term.
+"""
 
 import json
 import math
@@ -20,19 +22,27 @@ from ...support.baking import recipe_of
 from ...support.extent import ALL, sample
 from .naive import sums
 
-PUBLISHED = {source: row["4096"] for source, row in json.loads((DATA / "published.json").read_text()).items()}
+PUBLISHED = {
+    source: row["4096"] for source, row in json.loads((DATA / "published.json").read_text()).items()
+}
 
 
 def test_a_bound_as_data() -> None:
     answer = bound(4096, 128, 128)
     data = json.loads(json.dumps(answer.to_dict()))
     assert data == {
-        "length": 4096, "rotary_dim": 128, "head_dim": 128, "base": pytest.approx(26952.339227857868),
-        "binding_distance": 4012, "window": [answer.base, answer.base * (1 + (answer.width or 0))],
-        "first_wide_window": list(answer.first_wide_window or ()), "published": PUBLISHED,
-        "last_violating_base": pytest.approx(58790, rel=1e-3), "known_windows": True,
+        "length": 4096,
+        "rotary_dim": 128,
+        "head_dim": 128,
+        "base": pytest.approx(26952.339227857868),
+        "binding_distance": 4012,
+        "window": [answer.base, answer.base * (1 + (answer.width or 0))],
+        "first_wide_window": list(answer.first_wide_window or ()),
+        "published": PUBLISHED,
+        "last_violating_base": pytest.approx(58790, rel=1e-3),
+        "known_windows": True,
         "asymptotic": pytest.approx(4096 / 0.6165, rel=1e-4),
-    }  # fmt: skip
+    }
     assert len(PUBLISHED) == 2
     assert data["first_wide_window"][0] == pytest.approx(28629, rel=1e-3)
     assert bound(4096, 64, 64).published == {}
@@ -43,19 +53,28 @@ def test_a_bound_as_data() -> None:
 def test_heads_that_rotate_half_need_no_base() -> None:
     answer = bound(1 << 20, 64, 128)
     assert (answer.base, answer.binding_distance, answer.last_violating_base) == (1.0, None, None)
-    assert (answer.window, answer.width, answer.first_wide_window) == ((1.0, None), None, (1.0, None))
+    assert (answer.window, answer.width, answer.first_wide_window) == (
+        (1.0, None),
+        None,
+        (1.0, None),
+    )
     assert answer.known_windows
 
 
 def test_a_base_that_takes_minutes_is_announced_and_reports_where_it_is() -> None:
     """The tables have heads whose every pair rotates."""
-    assert [is_quick(1 << 19, *head) for head in ((128, 128), (64, 128), (96, 128))] == [True, False, False]
+    assert [is_quick(1 << 19, *head) for head in ((128, 128), (64, 128), (96, 128))] == [
+        True,
+        False,
+        False,
+    ]
     reports: list[str] = []
     bound(2000, 20, 20, tell=reports.append)
     assert list(dict.fromkeys(re.sub(r"\b\d[\d,]*", "N", report) for report in reports)) == [
-        "ruled out: all bases up to N", "looking for the first interval that is N % wide",
+        "ruled out: all bases up to N",
+        "looking for the first interval that is N % wide",
         "proven: no base above N violates",
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize(
@@ -101,15 +120,29 @@ def test_models_as_they_are(spec: RopeSpec, published: int | None) -> None:
         (QWEN_3, ("yarn", 4.0), ""),  # 27,114 became 66,233
         (QWEN_3, ("theta", 5e5), "the source's is 27,114"),
         (LLAMA_3, ("linear", 16.0), ""),
-        (LLAMA_3, ("theta", 1e4), "the effective length is 1,706 of 8,192 tokens; the source's covers 8,192 tokens"),
-        (LLAMA_3, 1 << 20, "of 1,048,576 tokens; the source's is"),  # which covers its own 8,192 tokens
+        (
+            LLAMA_3,
+            ("theta", 1e4),
+            "the effective length is 1,706 of 8,192 tokens; the source's covers 8,192 tokens",
+        ),
+        (
+            LLAMA_3,
+            1 << 20,
+            "of 1,048,576 tokens; the source's is",
+        ),  # which covers its own 8,192 tokens
         # contexts that outgrow the same frequencies
-        (replace(LLAMA_2, context=1706), 16384, "1,706 of 16,384 tokens; the source's is the same, for 1,706 tokens"),
+        (
+            replace(LLAMA_2, context=1706),
+            16384,
+            "1,706 of 16,384 tokens; the source's is the same, for 1,706 tokens",
+        ),
         (replace(LLAMA_2, context=1707), 16384, ""),
         (replace(LLAMA_2, context=1706), 1707, ""),
     ],
 )
-def test_only_what_becomes_worse_is_said(spec: RopeSpec, change: tuple[str, float] | int, expected: str) -> None:
+def test_only_what_becomes_worse_is_said(
+    spec: RopeSpec, change: tuple[str, float] | int, expected: str
+) -> None:
     """By a method, or by a context that is declared with the frequencies as they are."""
     declared = replace(spec.current(), context=change) if isinstance(change, int) else None
     sentence = worse_than_source(declared or recipe_of(change[0], change[1]).schedule(spec), spec)
@@ -127,11 +160,18 @@ def test_only_distances_that_a_layer_sees_count() -> None:
 
 # d = 128: relative width of the first window, begin of the first 1 % wide, last violating base
 ENUMERATED = {
-    1 << 10: (8.6e-3, 6018, 6018.3), 1 << 11: (5.4e-3, 14470, 22764), 1 << 12: (7.7e-4, 28629, 58790),
-    1 << 13: (8.4e-3, 96422, 394328), 1 << 14: (3.4e-4, 360420, 1.321e6), 1 << 15: (1.6e-3, 1.507e6, 3.326e6),
-    1 << 16: (5.8e-4, 4.458e6, 1.495e7), 1 << 17: (7.0e-4, 1.597e7, 4.227e7), 1 << 18: (3.8e-5, 5.428e7, 2.694e8),
-    1 << 19: (4.3e-6, 3.307e8, 1.299e9), 1 << 20: (4.8e-6, 7.612e8, 3.914e9),
-}  # fmt: skip
+    1 << 10: (8.6e-3, 6018, 6018.3),
+    1 << 11: (5.4e-3, 14470, 22764),
+    1 << 12: (7.7e-4, 28629, 58790),
+    1 << 13: (8.4e-3, 96422, 394328),
+    1 << 14: (3.4e-4, 360420, 1.321e6),
+    1 << 15: (1.6e-3, 1.507e6, 3.326e6),
+    1 << 16: (5.8e-4, 4.458e6, 1.495e7),
+    1 << 17: (7.0e-4, 1.597e7, 4.227e7),
+    1 << 18: (3.8e-5, 5.428e7, 2.694e8),
+    1 << 19: (4.3e-6, 3.307e8, 1.299e9),
+    1 << 20: (4.8e-6, 7.612e8, 3.914e9),
+}
 
 
 @pytest.mark.parametrize("length", ENUMERATED)
@@ -147,18 +187,26 @@ def test_windows_of_128_dimensions(length: int) -> None:
 
 @pytest.mark.parametrize("rotary_dim", sample([64, 80, 96, 128, 256], 1))
 def test_every_step_of_the_tables_is_that_of_a_search(rotary_dim: int) -> None:
-    head, through = Sums(rotary_dim), 1000 if ALL else 50
-    steps = {"base": base_steps(head, through), "wide": wide_steps(head, through), "last": last_steps(head, through)}
+    head = Sums(rotary_dim)
+    through = 1000 if ALL else 50
+    steps = {
+        "base": base_steps(head, through),
+        "wide": wide_steps(head, through),
+        "last": last_steps(head, through),
+    }
     for kind, searched in steps.items():
         for step in searched:
             known = look_up(kind, rotary_dim, step.length)
             assert known is not None
             assert (known.begin, known.end) == (
-                pytest.approx(step.begin, rel=1e-9), pytest.approx(step.end, rel=1e-9),
-            )  # fmt: skip
+                pytest.approx(step.begin, rel=1e-9),
+                pytest.approx(step.end, rel=1e-9),
+            )
 
 
-@pytest.mark.parametrize(("length", "rotary_dim"), [(1024, 128), (4096, 128), (8192, 128), (1024, 96)])
+@pytest.mark.parametrize(
+    ("length", "rotary_dim"), [(1024, 128), (4096, 128), (8192, 128), (1024, 96)]
+)
 def test_the_first_wide_window_is_one(length: int, rotary_dim: int) -> None:
     still = (128 - rotary_dim) / 2
     low, high = wide_base(length, rotary_dim, 128)
@@ -172,18 +220,23 @@ def test_the_first_wide_window_is_one(length: int, rotary_dim: int) -> None:
 def test_where_every_larger_base_will_do_the_smallest_one_is_the_last_that_violates() -> None:
     """B(2) = 1/2 + cos 2 + cos 2b^(-1/2)."""
     answer = bound(3, 4, 5)
-    assert (answer.base, answer.last_violating_base) == (pytest.approx((2 / math.acos(-0.5 - math.cos(2))) ** 2),) * 2
+    assert (answer.base, answer.last_violating_base) == (
+        pytest.approx((2 / math.acos(-0.5 - math.cos(2))) ** 2),
+    ) * 2
     assert answer.window[1] is None
 
 
 @pytest.mark.parametrize(("rotary_dim", "length"), [(72, 1000), (20, 300)])
-def test_a_search_without_tables_is_right_on_both_sides_of_each_answer(rotary_dim: int, length: int) -> None:
+def test_a_search_without_tables_is_right_on_both_sides_of_each_answer(
+    rotary_dim: int, length: int
+) -> None:
     def lowest(base: float) -> float:
         return float(sums(base_inv_freq(base, rotary_dim), 0, 1, length).min())
 
     answer = bound(length, rotary_dim, rotary_dim)
     begin, end = answer.window
-    wide, last = answer.first_wide_window, answer.last_violating_base
+    wide = answer.first_wide_window
+    last = answer.last_violating_base
     assert end is not None
     assert wide is not None
     assert wide[1] is not None
@@ -191,5 +244,9 @@ def test_a_search_without_tables_is_right_on_both_sides_of_each_answer(rotary_di
     for edge, inside in ((begin, 1), (end, -1), (wide[0], 1), (wide[1], -1), (last, 1)):
         assert lowest(edge * (1 + inside * 1e-6)) > 0 > lowest(edge * (1 - inside * 1e-6))
     assert wide[1] / wide[0] > 1.01
-    free = [*np.geomspace(begin, end, 20)[1:-1], *np.geomspace(*wide, 50)[1:-1], *np.geomspace(last, 1e9, 200)[1:]]
+    free = [
+        *np.geomspace(begin, end, 20)[1:-1],
+        *np.geomspace(*wide, 50)[1:-1],
+        *np.geomspace(last, 1e9, 200)[1:],
+    ]
     assert min(map(lowest, free)) >= 0

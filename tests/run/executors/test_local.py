@@ -1,4 +1,6 @@
-"""Processes of this machine: results as they end, a killed one retried alone, a GPU of its own for each."""
+"""Processes of this machine: results as they end, a killed one retried alone, a GPU of its own for
+each.
+"""
 
 import time
 from functools import partial
@@ -29,7 +31,9 @@ def test_a_worker_that_cannot_be_made_is_a_failure_of_each_item() -> None:
         assert dict(pool([1, 2])) == dict.fromkeys((0, 1), Failure("no model is here; give one"))
 
 
-def test_each_process_has_a_gpu_of_its_own_also_after_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_process_has_a_gpu_of_its_own_also_after_a_kill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,GPU-7")
     assert (gpus(), Local().at_once) == (["3", "GPU-7"], 2)
     with Local().pool(partial(Squares, str(tmp_path))) as pool:
@@ -42,7 +46,8 @@ def test_each_process_has_a_gpu_of_its_own_also_after_a_kill(tmp_path: Path, mon
 
 
 def test_a_process_that_does_not_answer_is_killed_once(tmp_path: Path) -> None:
-    executor, begun = Local(1), time.monotonic()
+    executor = Local(1)
+    begun = time.monotonic()
     executor.longest = lambda item: 2.0
     with executor.pool(partial(Squares, str(tmp_path)), retries=2) as pool:
         results = dict(pool([2, "long", 3]))

@@ -67,11 +67,14 @@ def said(*command: str) -> str:
 
 @contextmanager
 def slurm() -> Iterator[None]:
-    """The cluster, while it is entered. Skips the test where Slurm is not installed, or does not start here."""
+    """The cluster, while it is entered. Skips the test where Slurm is not installed, or does not
+    start here.
+    """
     path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
     if any(shutil.which(name, path=path) is None for name in PROGRAMS):
         pytest.skip("slurm is not installed: ./scripts/setup test --system")
-    host, folder = socket.gethostname().partition(".")[0], Path(tempfile.mkdtemp(prefix="slurm-"))
+    host = socket.gethostname().partition(".")[0]
+    folder = Path(tempfile.mkdtemp(prefix="slurm-"))
     folder.chmod(0o755)  # of munge's socket
     for name in ("state", "spool"):
         (folder / name).mkdir()
@@ -101,7 +104,9 @@ def slurm() -> Iterator[None]:
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[None]:
     with slurm(), pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", ":".join([str(ROOT), *filter(None, sys.path)]))  # sbatch takes it to the nodes
+        patch.setenv(
+            "PYTHONPATH", ":".join([str(ROOT), *filter(None, sys.path)])
+        )  # sbatch takes it to the nodes
         yield
 
 
@@ -111,7 +116,9 @@ def asking(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slurm_queue, "LOOK", 2.0)
 
 
-def test_results_failures_and_a_killed_job(asking: None, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_results_failures_and_a_killed_job(
+    asking: None, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     reason = all_ends(Slurm(tmp_path / "slurm"), tmp_path).reason
     assert "Killed" in Path(reason.partition("its output is in ")[2].partition(";")[0]).read_text()
     assert capfd.readouterr().err == "", "neither Slurm nor submitit speaks in between"
@@ -123,5 +130,7 @@ def test_a_plan_with_weights_and_evaluations(tmp_path: Path) -> None:
     (place / "plan.toml").write_text(plan_text("apply eval", limits + EVAL))
     command(place, "run", "plan.toml", code=0)
     assert [line["failed"] for line in lines(place)] == [""] * 3
-    assert {row.name for row in read_result(next((place / "plan" / "eval").glob("*.json"))).rows} > {"base"}
+    assert {
+        row.name for row in read_result(next((place / "plan" / "eval").glob("*.json"))).rows
+    } > {"base"}
     assert any((place / "plan" / "slurm").glob("*submitted*"))

@@ -15,7 +15,8 @@ class Squares:
     """Squares numbers, and keeps what it has of its process. folder: of marks."""
 
     def __init__(self, folder: str) -> None:
-        self.folder, self.calls = Path(folder), 0
+        self.folder = Path(folder)
+        self.calls = 0
 
     def __call__(self, item: Any) -> Any:
         self.calls += 1
@@ -40,7 +41,9 @@ class Squares:
 
 
 def all_ends(executor: Executor, folder: Path) -> Any:
-    """Checks items that end well, with an error, and by a kill, once and always; returns what the last one gives."""
+    """Checks items that end well, with an error, and by a kill, once and always; returns what the
+    last one gives.
+    """
     items = [3, "bad", "once", "odd", "fatal"]
     with executor.pool(partial(Squares, str(folder)), retries=1) as pool:
         results = dict(pool(items))

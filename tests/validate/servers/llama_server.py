@@ -1,4 +1,6 @@
-"""llama.cpp's own server, as the wheel of xllamacpp has it: `python llama_server.py MODEL CONTEXT PORT`."""
+"""llama.cpp's own server, as the wheel of xllamacpp has it:
+`python llama_server.py MODEL CONTEXT PORT`.
+"""
 
 import sys
 import time
@@ -6,7 +8,9 @@ import time
 import xllamacpp
 
 parameters = xllamacpp.CommonParams()
-parameters.model.path, parameters.n_ctx, parameters.port = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+parameters.model.path = sys.argv[1]
+parameters.n_ctx = int(sys.argv[2])
+parameters.port = int(sys.argv[3])
 parameters.n_parallel = 1
 parameters.cache_type_k = parameters.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
 server = xllamacpp.Server(parameters)

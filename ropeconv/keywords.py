@@ -1,15 +1,29 @@
-"""The keywords of `apply`, `plan` and `patch`, for type checkers, editors and `help()`.
+"""The keywords of the functions of Python, for type checkers, editors and `help()`.
 
 Written by scripts/keywords.py from the options of the command line; change them there, and run it.
 """
 
 import os
-from collections.abc import Callable, Sequence
-from typing import Literal, TypedDict
+from collections.abc import Sequence
+from typing import Any, Literal, Protocol, TypedDict, runtime_checkable
+
+from .reporting import Reporter
 
 StrPath = str | os.PathLike[str]
 Length = float | str
 """A factor (4), a number of tokens (100000), or a text with either ("4", "128k")."""
+
+
+@runtime_checkable
+class Array(Protocol):
+    """An array of numpy, a tensor of torch, or anything else that numpy makes an array of."""
+
+    def __array__(self, *args: Any, **keywords: Any) -> Any:
+        """Return it as an array of numpy."""
+
+
+Frequencies = StrPath | Array | Sequence[float]
+"""Numbers, or a file with them."""
 
 
 class RecipeKeywords(TypedDict, total=False):
@@ -71,7 +85,7 @@ class RecipeKeywords(TypedDict, total=False):
     llama3: Length
     longrope: StrPath
     piecewise: str
-    inv_freq: StrPath
+    inv_freq: Frequencies
     dynamic: str
     as_is: bool
     mixed_exponent: float
@@ -148,33 +162,207 @@ class RunKeywords(TypedDict, total=False):
     """The source, and how the output is written.
 
     Attributes:
-        family: Treat the model as one of this family, whatever its model_type.
+        force: Replace an earlier output of ropeconv.
+        family: Treat the model as one of this family, whatever its model_type (`ropeconv list
+            families`).
+        link: Hard-link unchanged files; programs that write into them also change the source.
+        checksum: Also record the hashes of copied weights.
+        push: Publish the output on the Hub; without -o, weights stay on the Hub.
+        private: Make the repository private.
+        create_pr: Open a pull request instead of committing.
+        validate: Compare logits after writing; auto: where that takes less than half a minute.
+        ollama: Write a Modelfile beside the GGUF file.
         draft: A path or Hub id: also extend this draft model to the same context, as OUT-draft.
         draft_original_context: Tokens that the draft was trained on, if it declares another length.
-        link: Hard-link unchanged files.
-        force: Replace an earlier output of ropeconv.
-        checksum: Also record the hashes of copied weights.
+        adapter: Also write this PEFT adapter with the output as its base, as OUT-adapter.
         staged: Leave out files that are copied unchanged.
         fsync: Wait until everything is on the disk (default: True).
         check: Check what was written before it gets its name (default: True).
         remember: Note on this machine where the source is (default: True).
-        advance: Called with the bytes done since the last call.
         probe: A running `Probe`, which imports transformers once for several outputs.
+        reporter: Is told of progress, and of sentences for the user.
     """
 
+    force: bool
     family: str
+    link: bool
+    checksum: bool
+    push: str
+    private: bool
+    create_pr: bool
+    validate: Literal["auto", "cuda", "cpu", "off"]
+    ollama: bool
     draft: object
     draft_original_context: Length
-    link: bool
-    force: bool
-    checksum: bool
+    adapter: object
     staged: bool
     fsync: bool
     check: bool
     remember: bool
-    advance: Callable[[int], None]
     probe: object
+    reporter: Reporter
 
 
 class ApplyKeywords(RecipeKeywords, TargetKeywords, RunKeywords, total=False):
     """All of `apply`."""
+
+
+class ValidateKeywords(TypedDict, total=False):
+    """How an output is run.
+
+    Attributes:
+        device: auto, cpu, cuda, cuda:1 or mps.
+        dtype: auto: float32 on a CPU, elsewhere as stored.
+        chunk: Tokens that the model sees at a time.
+        tokens: Tokens of each spread run (512); for GGUF, run every position up to here.
+        seed: Seed of the synthetic tokens.
+        layer_by_layer: Read the weights layer by layer, as is done for models larger than the
+            memory.
+        length: Also run every position up to here, with a cache.
+        text: A file, or the text itself, instead of synthetic tokens.
+        server: Compare with a running vLLM, SGLang or llama-server.
+        model: Which of the models that the server runs.
+        dequantised: Run a GGUF SOURCE in transformers, with its weights dequantised.
+        quick: Leave out the bytes of the weights, which are compared with SOURCE.
+        ignore_receipt: Accept edited files whose edits do not change what is computed.
+        device_map: auto spreads the model over several devices.
+        trust_remote_code: Run code of the model that ropeconv has not written.
+        reporter: Is told of progress, and of sentences for the user.
+    """
+
+    device: str
+    dtype: Literal["auto", "float32", "bfloat16", "float16"]
+    chunk: int
+    tokens: int
+    seed: int
+    layer_by_layer: bool
+    length: Length
+    text: StrPath
+    server: str
+    model: str
+    dequantised: bool
+    quick: bool
+    ignore_receipt: bool
+    device_map: str
+    trust_remote_code: bool
+    reporter: Reporter
+
+
+class EvaluateKeywords(TypedDict, total=False):
+    """What is measured, and how.
+
+    Attributes:
+        measure: The measures: growth, passkey, ...
+        lengths: Tokens, or multiples of the trained context.
+        windows: Sequences of each length.
+        targets: Tokens predicted at the end of each sequence.
+        depths: Places of a fact in a text.
+        seed: The seed of random choices.
+        generate: Generate answers instead of comparing tokens.
+        device: auto, cpu, cuda, cuda:1 or mps.
+        dtype: auto: float32 on a CPU, elsewhere as stored.
+        chunk: Tokens that the model sees at a time.
+        journal: Where finished sequences are kept, so that a run continues (default: in the cache).
+        fresh: Begin a new journal; the one there gets another name.
+        server: A running vLLM, SGLang or llama-server as a row, URL or NAME=URL (repeatable).
+        threads: Threads of the CPU (default: OMP_NUM_THREADS, otherwise one for each core).
+        against: The source of an output, as the first row.
+        device_map: auto spreads the model over several devices.
+        trust_remote_code: Run code of the model that ropeconv has not written.
+        family: Treat the model as one of this family, whatever its model_type.
+        reporter: Is told of progress, and of sentences for the user.
+    """
+
+    measure: str | Sequence[str]
+    lengths: Length | Sequence[Length]
+    windows: int
+    targets: int
+    depths: int
+    seed: int
+    generate: bool
+    device: str
+    dtype: Literal["auto", "float32", "bfloat16", "float16"]
+    chunk: int
+    journal: StrPath
+    fresh: bool
+    server: str | Sequence[str]
+    threads: int
+    against: object
+    device_map: str
+    trust_remote_code: bool
+    family: str
+    reporter: Reporter
+
+
+class TuneKeywords(TypedDict, total=False):
+    """How frequencies are searched.
+
+    Attributes:
+        start: The formula to begin with (default: the one that loses least).
+        attention_factor: Keep cos and sin times A, instead of tuning that too.
+        windows: Windows that the search reads.
+        held_windows: Windows of held-out text (default: as many).
+        targets: Tokens predicted in a window, inside the trained context and beyond it alike.
+        inside: Weight of the loss inside the trained context, beside that beyond it.
+        needles: Weight of the loss of a number hidden in each window.
+        steps: Most steps of the search.
+        regularise: Weight of the squared distance of log divisors to the formula.
+        seed: The seed of random choices.
+        device: auto, cpu, cuda, cuda:1 or mps.
+        dtype: auto: float32 on a CPU, elsewhere as stored.
+        journal: Where finished sequences are kept, so that a run continues (default: in the cache).
+        fresh: Begin a new journal; the one there gets another name.
+        device_map: auto spreads the model over several devices.
+        trust_remote_code: Run code of the model that ropeconv has not written.
+        family: Treat the model as one of this family, whatever its model_type.
+        reporter: Is told of progress, and of sentences for the user.
+    """
+
+    start: str
+    attention_factor: float
+    windows: int
+    held_windows: int
+    targets: int
+    inside: float
+    needles: float
+    steps: int
+    regularise: float
+    seed: int
+    device: str
+    dtype: Literal["auto", "float32", "bfloat16", "float16"]
+    journal: StrPath
+    fresh: bool
+    device_map: str
+    trust_remote_code: bool
+    family: str
+    reporter: Reporter
+
+
+class PushKeywords(TypedDict, total=False):
+    """How an output is published.
+
+    Attributes:
+        private: Make the repository private.
+        public: Publish openly even though the source is gated or private.
+        create_pr: Open a pull request instead of committing.
+        revision: Commit to this branch.
+        commit_message: The commit message.
+        exist_ok: Commit to an existing repository.
+        overwrite_card: Replace a README.md that ropeconv did not write.
+        base_model: The base model for the card, if the source is not on the Hub.
+        token: Use this token instead of HF_TOKEN and the stored login.
+        ignore_receipt: Do not compare the files with the hashes in the receipt.
+        reporter: Is told of progress, and of sentences for the user.
+    """
+
+    private: bool
+    public: bool
+    create_pr: bool
+    revision: str
+    commit_message: str
+    exist_ok: bool
+    overwrite_card: bool
+    base_model: str
+    token: str
+    ignore_receipt: bool
+    reporter: Reporter

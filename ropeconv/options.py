@@ -18,6 +18,23 @@ Format = Literal["safetensors", "gguf"]
 FoldInto = Literal["q", "k", "qk"]
 DualChunk = Literal["keep", "drop"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+ValidateOn = Literal["auto", "cuda", "cpu", "off"]
+"""Where an output is validated after it was written; auto: where that is quick."""
+LogNKind = Literal["clamped", "full"]
+
+METHOD = "Method (choose one; S is a factor, 4, or a length, 128k or 100000)"
+LENGTH = "Length"
+OUTPUT = "Output"
+RUNTIMES = "Runtimes"
+HUB = "Hub"
+MODEL = "Model"
+RUNNING = "Running"
+GENERAL = "General"
+EXPERT = "Expert options"
+"""Options in this panel are hidden from `--help`; `--help-all` shows them."""
+PANELS = (METHOD, LENGTH, MODEL, RUNNING, OUTPUT, RUNTIMES, HUB, GENERAL, EXPERT)
+"""The panels of the help, in their order."""
+
 FLOATS = ("auto", "f32", "f16", "bf16")
 """Values of `outtype` that quantise nothing."""
 
@@ -37,6 +54,7 @@ class Option:
         repeatable: Whether the command line makes one output per value.
         least, most: The smallest and the largest number.
         shown: Whether the help has the default, where that is not empty.
+        variable: An environment variable with the default, or empty.
     """
 
     name: str
@@ -54,6 +72,7 @@ class Option:
     least: int | None = None
     most: int | None = None
     shown: bool = True
+    variable: str = ""
 
     @property
     def parameter(self) -> str:
@@ -130,11 +149,11 @@ class OutputPlace:
         None,
         "The folder or GGUF file to write (default: ./NAME-METHODFACTOR or -restored), or the"
         " folder of several.",
-        "Output",
+        OUTPUT,
         short="-o",
         metavar="PATH",
     )
-    in_place: bool = option(False, "Change the GGUF file itself instead of a copy.", "Output")
+    in_place: bool = option(False, "Change the GGUF file itself instead of a copy.", OUTPUT)
 
 
 @dataclass(frozen=True)
@@ -152,7 +171,7 @@ class TargetOptions:
         None,
         "safetensors or gguf (default: the format of SOURCE); repeatable. ollama: gguf with a"
         " Modelfile. overrides: only print JSON for vLLM or SGLang.",
-        "Output",
+        OUTPUT,
         metavar="FORMAT",
         repeatable=True,
         choices=("safetensors", "gguf", "ollama", "overrides"),
@@ -160,14 +179,14 @@ class TargetOptions:
     encoding: str = option(
         "auto",
         f"How to write the method: {', '.join(encoding_names())}.",
-        "Expert options",
+        EXPERT,
         metavar="NAME",
         choices=encoding_names(),
     )
     runtimes: tuple[str, ...] = option(
         (),
         "Write a form that this runtime supports: vllm, ollama, vllm@0.30, ...; repeatable.",
-        "Runtimes",
+        RUNTIMES,
         flag="--runtime",
         metavar="NAME",
     )
@@ -175,7 +194,7 @@ class TargetOptions:
         None,
         "Type of the weights in GGUF: auto (as stored), f32, f16, bf16, q8_0, q4_k_m, ...;"
         " repeatable.",
-        "Output",
+        OUTPUT,
         metavar="TYPE",
         only="gguf",
         repeatable=True,
@@ -183,47 +202,45 @@ class TargetOptions:
     pre: str | None = option(
         None,
         "The value of tokenizer.ggml.pre, for an unknown pre-tokenizer.",
-        "Expert options",
+        EXPERT,
         metavar="NAME",
         only="gguf",
     )
     carrier: str | None = option(
         None,
         "Write the GGUF file as this architecture, which supports any frequencies.",
-        "Expert options",
+        EXPERT,
         metavar="ARCH",
         only="gguf",
     )
     fold_into: FoldInto | None = option(
         None,
         "With --encoding weights: the projections to scale by the attention factor.",
-        "Expert options",
+        EXPERT,
         only="folder",
     )
     allow_approximate: bool = option(
         False,
         "Accept log-n in steps, and in GGUF the ramp of YaRN that llama.cpp computes; the plan says"
         " how far off it is.",
-        "Expert options",
+        EXPERT,
     )
     allow_untested: bool = option(
         False,
         "Also write for a --runtime where the output is untested.",
-        "Runtimes",
+        RUNTIMES,
     )
-    all_files: bool = option(
-        False, "Also copy weights in other formats.", "Expert options", only="folder"
-    )
-    replace: bool = option(False, "Replace the scaling that the model has.", "Length")
+    all_files: bool = option(False, "Also copy weights in other formats.", EXPERT, only="folder")
+    replace: bool = option(False, "Replace the scaling that the model has.", LENGTH)
     assume_arch_keys: bool = option(
         False,
         "Accept an unknown GGUF architecture, with the keys that all others use.",
-        "Expert options",
+        EXPERT,
     )
     quantized_by: str | None = option(
         None,
         "The value of general.quantized_by (default: OWNER of --push).",
-        "Expert options",
+        EXPERT,
         metavar="NAME",
         only="gguf",
     )
@@ -231,7 +248,7 @@ class TargetOptions:
         None,
         "Keep or drop dual chunk attention (Qwen2.5-1M); vLLM and SGLang support the method only"
         " without it.",
-        "Expert options",
+        EXPERT,
         only="folder",
     )
 
@@ -248,28 +265,28 @@ class TextOptions:
     """The texts of `eval` and `tune`, and the limits of a run."""
 
     text: tuple[str, ...] = option(
-        (), "Text to read: files, a pattern in quotes, or - (repeatable).", "Model", metavar="FILE"
+        (), "Text to read: files, a pattern in quotes, or - (repeatable).", MODEL, metavar="FILE"
     )
     dataset: str = option(
         "",
         "A dataset of the Hub instead of --text, as owner/name:SPLIT or owner/name:CONFIG:SPLIT.",
-        "Model",
+        MODEL,
         metavar="ID",
     )
-    field: str = option("text", "The column of --dataset with the text.", "Model", metavar="NAME")
+    field: str = option("text", "The column of --dataset with the text.", MODEL, metavar="NAME")
     budget: str = option(
         "",
         "Refuse a run that takes longer (90s, 20m, 2h), and say what fits.",
-        "Running",
+        RUNNING,
         metavar="TIME",
     )
     journal: Path | None = option(
         None,
         "Where finished sequences are kept, so that a run continues (default: in the cache).",
-        "Running",
+        RUNNING,
         metavar="FILE",
     )
-    fresh: bool = option(False, "Begin a new journal; the one there gets another name.", "Running")
+    fresh: bool = option(False, "Begin a new journal; the one there gets another name.", RUNNING)
 
 
 @dataclass(frozen=True)
@@ -280,23 +297,21 @@ class EvalOptions(TextOptions):
         "",
         "The rows: base, METHOD:VALUE (with settings: yarn:4:beta_fast=16), recipe:FILE (default: "
         "base,yarn:4,mixed:4,ntk:4).",
-        "Model",
+        MODEL,
         metavar="ROWS",
     )
-    against: str = option(
-        "", "The source of an output, as the first row.", "Model", metavar="SOURCE"
-    )
+    against: str = option("", "The source of an output, as the first row.", MODEL, metavar="SOURCE")
     servers: tuple[str, ...] = option(
         (),
         "A running vLLM, SGLang or llama-server as a row, URL or NAME=URL (repeatable).",
-        "Model",
+        MODEL,
         flag="--server",
         metavar="URL",
     )
     threads: int | None = option(
         None,
         "Threads of the CPU (default: OMP_NUM_THREADS, otherwise one for each core).",
-        "Running",
+        RUNNING,
         metavar="N",
         least=1,
     )
@@ -304,16 +319,14 @@ class EvalOptions(TextOptions):
         "",
         "Several workers with the model: a number of processes, ray, auto, ray://HOST:PORT"
         " (docs/running.md).",
-        "Running",
+        RUNNING,
         metavar="WHERE",
     )
-    out: Path | None = option(
-        None, "Write the result as JSON.", "Output", short="-o", metavar="FILE"
-    )
+    out: Path | None = option(None, "Write the result as JSON.", OUTPUT, short="-o", metavar="FILE")
     fail_if: tuple[str, ...] = option(
         (),
         "Exit with 3 if it holds significantly: 'yarn:4 > base @2T' (repeatable).",
-        "Output",
+        OUTPUT,
         metavar="CONDITION",
     )
 
@@ -327,44 +340,44 @@ class SizeOptions:
     measures: str = option(
         "growth",
         "The measures (see docs/evaluating.md).",
-        "Running",
+        RUNNING,
         flag="--measure",
         metavar="NAMES",
     )
     lengths: str = option(
         "1/4T,1T,2T,4T",
         "Lengths of the sequences: tokens (8k,32k), or multiples of the trained context T.",
-        "Length",
+        LENGTH,
         metavar="LENGTHS",
     )
-    windows: int = option(8, "Sequences of each length.", "Running", metavar="N", least=1)
+    windows: int = option(8, "Sequences of each length.", RUNNING, metavar="N", least=1)
     targets: int = option(
-        256, "Tokens predicted at the end of each sequence.", "Running", metavar="N", least=1
+        256, "Tokens predicted at the end of each sequence.", RUNNING, metavar="N", least=1
     )
-    depths: int = option(5, "Places of a fact in a text.", "Running", metavar="N", least=1)
-    seed: int = option(0, "The seed of random choices.", "Running", metavar="N", least=0)
-    generate: bool = option(False, "Generate answers instead of comparing tokens.", "Running")
+    depths: int = option(5, "Places of a fact in a text.", RUNNING, metavar="N", least=1)
+    seed: int = option(0, "The seed of random choices.", RUNNING, metavar="N", least=0)
+    generate: bool = option(False, "Generate answers instead of comparing tokens.", RUNNING)
 
 
 @dataclass(frozen=True)
 class TuneOptions:
     """The search of `tune`, as users write it. held_windows: 0 for as many as `windows`."""
 
-    context: str = option(MISSING, "The context to reach.", "Length", metavar="TOKENS")
+    context: str = option(MISSING, "The context to reach.", LENGTH, metavar="TOKENS")
     start: str = option(
         "",
         "The formula to begin with (default: the one that loses least).",
-        "Model",
+        MODEL,
         metavar="METHOD",
     )
     attention_factor: float | None = option(
-        None, "Keep cos and sin times A, instead of tuning that too.", "Length", metavar="A"
+        None, "Keep cos and sin times A, instead of tuning that too.", LENGTH, metavar="A"
     )
-    windows: int = option(16, "Windows that the search reads.", "Running", metavar="N", least=2)
+    windows: int = option(16, "Windows that the search reads.", RUNNING, metavar="N", least=2)
     held_windows: int = option(
         0,
         "Windows of held-out text (default: as many).",
-        "Running",
+        RUNNING,
         metavar="N",
         least=0,
         shown=False,
@@ -372,36 +385,36 @@ class TuneOptions:
     targets: int = option(
         256,
         "Tokens predicted in a window, inside the trained context and beyond it alike.",
-        "Running",
+        RUNNING,
         metavar="N",
         least=1,
     )
     inside: float = option(
         0.3,
         "Weight of the loss inside the trained context, beside that beyond it.",
-        "Running",
+        RUNNING,
         metavar="WEIGHT",
     )
     needles: float = option(
-        0.0, "Weight of the loss of a number hidden in each window.", "Running", metavar="WEIGHT"
+        0.0, "Weight of the loss of a number hidden in each window.", RUNNING, metavar="WEIGHT"
     )
-    steps: int = option(60, "Most steps of the search.", "Running", metavar="N", least=1)
+    steps: int = option(60, "Most steps of the search.", RUNNING, metavar="N", least=1)
     regularise: float = option(
         0.0,
         "Weight of the squared distance of log divisors to the formula.",
-        "Running",
+        RUNNING,
         metavar="WEIGHT",
     )
-    seed: int = option(0, "The seed of random choices.", "Running", metavar="N", least=0)
+    seed: int = option(0, "The seed of random choices.", RUNNING, metavar="N", least=0)
 
 
 @dataclass(frozen=True)
 class DeviceOptions:
     """Where a model runs, and in which precision."""
 
-    device: str = option("auto", "auto, cpu, cuda, cuda:1 or mps.", "Running", metavar="DEVICE")
+    device: str = option("auto", "auto, cpu, cuda, cuda:1 or mps.", RUNNING, metavar="DEVICE")
     dtype: str = option(
-        "auto", "auto: float32 on a CPU, elsewhere as stored.", "Running", choices=get_args(Dtype)
+        "auto", "auto: float32 on a CPU, elsewhere as stored.", RUNNING, choices=get_args(Dtype)
     )
 
 
@@ -409,7 +422,7 @@ class DeviceOptions:
 class RunOptions(DeviceOptions):
     """How `validate` and `eval` run a model."""
 
-    chunk: int = option(4096, "Tokens that the model sees at a time.", "Running", least=1)
+    chunk: int = option(4096, "Tokens that the model sees at a time.", RUNNING, least=1)
 
 
 @dataclass(frozen=True)
@@ -419,12 +432,44 @@ class ValidateOptions(RunOptions):
     tokens: int | None = option(
         None,
         "Tokens of each spread run (512); for GGUF, run every position up to here.",
-        "Running",
+        RUNNING,
         least=16,
     )
-    seed: int = option(0, "Seed of the synthetic tokens.", "Running")
+    seed: int = option(0, "Seed of the synthetic tokens.", RUNNING)
     layer_by_layer: bool = option(
         False,
         "Read the weights layer by layer, as is done for models larger than the memory.",
-        "Running",
+        RUNNING,
+    )
+
+
+@dataclass(frozen=True)
+class ValidateRequest(ValidateOptions):
+    """The options of `validate`, as users write them."""
+
+    against: str = option(
+        "",
+        "The model it was made from (default: the one on the Hub, where it was, or beside the"
+        " output).",
+        RUNNING,
+        metavar="SOURCE",
+    )
+    length: str = option(
+        "", "Also run every position up to here, with a cache.", RUNNING, metavar="TOKENS"
+    )
+    text: Path | None = option(
+        None, "Read this instead of synthetic tokens.", RUNNING, metavar="FILE"
+    )
+    server: str = option(
+        "", "Compare with a running vLLM, SGLang or llama-server.", RUNNING, metavar="URL"
+    )
+    model: str = option("", "Which of the models that the server runs.", RUNNING, metavar="NAME")
+    dequantised: bool = option(
+        False, "Run a GGUF SOURCE in transformers, with its weights dequantised.", RUNNING
+    )
+    quick: bool = option(
+        False, "Leave out the bytes of the weights, which are compared with SOURCE.", GENERAL
+    )
+    ignore_receipt: bool = option(
+        False, "Accept edited files whose edits do not change what is computed.", GENERAL
     )

@@ -1,43 +1,78 @@
-"""Writes ropeconv/keywords.py, the typed keywords of the verbs, from the options of the command
-line.
+"""Writes ropeconv/keywords.py, the typed keywords of the verbs, from the options of commands.
 
     python scripts/keywords.py
 
 An option is declared once: in the registry of methods, or as a field of a dataclass in
-ropeconv/options.py. Type checkers and editors cannot read those, so this writes them down.
-tests/test_keywords.py compares the file with the options, and checks with mypy what it accepts.
+ropeconv/options.py or ropeconv/verbs/request.py. Type checkers and editors cannot read those, so
+this writes them down. tests/test_keywords.py compares the file with the options, and checks with
+mypy what it accepts.
 """
 
 import subprocess
 import sys
 import textwrap
+from collections.abc import Collection
 from pathlib import Path
 
-from ropeconv.cli.options import LENGTHS, method_settings, recipe_options, variable
-from ropeconv.options import Option, OutputPlace, TargetOptions, options
+from ropeconv.hub.options import PublishOptions
+from ropeconv.options import (
+    DeviceOptions,
+    EvalOptions,
+    Option,
+    OutputPlace,
+    RunOptions,
+    SizeOptions,
+    TargetOptions,
+    TuneOptions,
+    ValidateRequest,
+    options,
+)
 from ropeconv.rope.methods.method import REGISTRY, Value, tokens
+from ropeconv.verbs.recipes import LENGTHS, method_settings, recipe_options, variable
+from ropeconv.verbs.request import ApplyRequest
 
 TARGET = Path(__file__).parents[1] / "ropeconv" / "keywords.py"
 WIDTH = 100
-HEAD = '''"""The keywords of `apply`, `plan` and `patch`, for type checkers, editors and `help()`.
+Keywords = dict[str, tuple[str, str]]
+"""The type, as source code, and the sentence of each keyword."""
+HEAD = '''"""The keywords of the functions of Python, for type checkers, editors and `help()`.
 
 Written by scripts/keywords.py from the options of the command line; change them there, and run it.
 """
 
 import os
-from collections.abc import Callable, Sequence
-from typing import Literal, TypedDict
+from collections.abc import Sequence
+from typing import Any, Literal, Protocol, TypedDict, runtime_checkable
+
+from .reporting import Reporter
 
 StrPath = str | os.PathLike[str]
 Length = float | str
 """A factor (4), a number of tokens (100000), or a text with either ("4", "128k")."""
+
+
+@runtime_checkable
+class Array(Protocol):
+    """An array of numpy, a tensor of torch, or anything else that numpy makes an array of."""
+
+    def __array__(self, *args: Any, **keywords: Any) -> Any:
+        """Return it as an array of numpy."""
+
+
+Frequencies = StrPath | Array | Sequence[float]
+"""Numbers, or a file with them."""
 '''
 FORMATS = ("safetensors", "gguf")
 """Values of `to`. The command line has more: `ollama` and `overrides` print or write beside an
 output.
 """
-RUN = {
-    "family": ("str", "Treat the model as one of this family, whatever its model_type."),
+REPORTER = {"reporter": ("Reporter", "Is told of progress, and of sentences for the user.")}
+FAMILY = {"family": ("str", "Treat the model as one of this family, whatever its model_type.")}
+LOADING = {
+    "device_map": ("str", "auto spreads the model over several devices."),
+    "trust_remote_code": ("bool", "Run code of the model that ropeconv has not written."),
+}
+WRITING = {
     "draft": (
         "object",
         "A path or Hub id: also extend this draft model to the same context, as OUT-draft.",
@@ -46,21 +81,35 @@ RUN = {
         "Length",
         "Tokens that the draft was trained on, if it declares another length.",
     ),
-    "link": ("bool", "Hard-link unchanged files."),
-    "force": ("bool", "Replace an earlier output of ropeconv."),
-    "checksum": ("bool", "Also record the hashes of copied weights."),
+    "adapter": (
+        "object",
+        "Also write this PEFT adapter with the output as its base, as OUT-adapter.",
+    ),
     "staged": ("bool", "Leave out files that are copied unchanged."),
     "fsync": ("bool", "Wait until everything is on the disk (default: True)."),
     "check": ("bool", "Check what was written before it gets its name (default: True)."),
     "remember": ("bool", "Note on this machine where the source is (default: True)."),
-    "advance": ("Callable[[int], None]", "Called with the bytes done since the last call."),
     "probe": ("object", "A running `Probe`, which imports transformers once for several outputs."),
 }
-"""Keywords of `apply` that are not options of an output: their types and sentences."""
+"""Keywords of `apply` that accept more than its flags, or that its command does not have."""
+OF_COMMAND = (
+    "text",
+    "dataset",
+    "field",
+    "methods",
+    "against",
+    "workers",
+    "budget",
+    "out",
+    "fail_if",
+)
+"""Options of `eval` and `tune` that are arguments in Python, or that only a command has."""
 
 
 def recipe_type(option: Option) -> str:
     """Return the type of a keyword of a recipe, as source code."""
+    if option.parameter == "inv_freq":
+        return "Frequencies"
     methods = {variable(name): method.value for name, method in REGISTRY.items()}
     by_value = {
         Value.SWITCH: "bool",
@@ -81,21 +130,32 @@ def recipe_type(option: Option) -> str:
     return str(option.kind.__name__)
 
 
-def target_type(option: Option) -> str:
-    """Return the type of a keyword of an output, as source code."""
+def plain_type(option: Option) -> str:
+    """Return the type of a keyword that is the field of a dataclass, as source code."""
     if option.parameter == "to":
         return f"Literal[{', '.join(map(repr, FORMATS))}]"
     if option.many:
         return "str | Sequence[str]"
     if option.kind is Path:
         return "StrPath"
+    if option.metavar == "TOKENS":
+        return "Length"
     if option.choices:
         return f"Literal[{', '.join(map(repr, option.choices))}]"
     return str(option.kind.__name__)
 
 
-def class_text(name: str, title: str, keywords: dict[str, tuple[str, str]]) -> str:
-    """Return the source of a TypedDict. keywords: their types and sentences, by name."""
+def plain_keywords(*kinds: type, without: Collection[str] = ()) -> Keywords:
+    """Return the keywords that are the fields of dataclasses. without: those that are left out."""
+    keywords = {}
+    for option in options(*kinds):
+        if option.parameter not in without:
+            keywords[option.parameter] = plain_type(option), option.help
+    return keywords
+
+
+def class_text(name: str, title: str, keywords: Keywords) -> str:
+    """Return the source of a TypedDict."""
     lines = [f"class {name}(TypedDict, total=False):", f'    """{title}', "", "    Attributes:"]
     for keyword, (_, sentence) in keywords.items():
         lines += textwrap.wrap(
@@ -110,29 +170,61 @@ def class_text(name: str, title: str, keywords: dict[str, tuple[str, str]]) -> s
     return "\n".join(lines) + "\n"
 
 
+def recipe_keywords() -> Keywords:
+    """Return the keywords of a recipe; a saved one is an argument of its own."""
+    keywords = {}
+    for option in recipe_options():
+        if option.parameter != "recipe":
+            keywords[option.parameter] = recipe_type(option), option.help
+    return keywords
+
+
+def evaluate_keywords() -> Keywords:
+    """Return the keywords of `evaluate`."""
+    keywords = plain_keywords(SizeOptions, RunOptions)
+    keywords |= plain_keywords(EvalOptions, without=OF_COMMAND)
+    keywords |= {
+        "measure": ("str | Sequence[str]", "The measures: growth, passkey, ..."),
+        "lengths": ("Length | Sequence[Length]", "Tokens, or multiples of the trained context."),
+        "against": ("object", "The source of an output, as the first row."),
+    }
+    return keywords
+
+
 def text() -> str:
     """Return the source of ropeconv/keywords.py."""
-    recipe = {
-        option.parameter: (recipe_type(option), option.help)
-        for option in recipe_options()
-        if option.parameter != "recipe"  # a parameter of its own
-    }
-    target = {
-        option.parameter: (target_type(option), option.help)
-        for option in options(OutputPlace, TargetOptions)
-    }
+    target = plain_keywords(OutputPlace, TargetOptions)
+    writing = plain_keywords(ApplyRequest, without=("dry_run", "no_fsync"))
+    validate = plain_keywords(ValidateRequest, without=("against",))
+    validate["text"] = ("StrPath", "A file, or the text itself, instead of synthetic tokens.")
+    tune = plain_keywords(TuneOptions, DeviceOptions, without=("context",))
+    tune |= plain_keywords(EvalOptions, without=(*OF_COMMAND, "server", "threads"))
+    push = plain_keywords(PublishOptions)
+    push["ignore_receipt"] = ("bool", "Do not compare the files with the hashes in the receipt.")
     classes = [
-        class_text("RecipeKeywords", "A method, its settings, and modifiers.", recipe),
+        class_text("RecipeKeywords", "A method, its settings, and modifiers.", recipe_keywords()),
         class_text(
             "TargetKeywords",
             "The output: its place, format, and the runtimes that it is for.",
             target,
         ),
-        class_text("RunKeywords", "The source, and how the output is written.", RUN),
-        (
-            "class ApplyKeywords(RecipeKeywords, TargetKeywords, RunKeywords, total=False):\n   "
-            ' """All of `apply`."""\n'
+        class_text(
+            "RunKeywords",
+            "The source, and how the output is written.",
+            writing | WRITING | REPORTER,
         ),
+        "class ApplyKeywords(RecipeKeywords, TargetKeywords, RunKeywords, total=False):\n"
+        '    """All of `apply`."""\n',
+        class_text("ValidateKeywords", "How an output is run.", validate | LOADING | REPORTER),
+        class_text(
+            "EvaluateKeywords",
+            "What is measured, and how.",
+            evaluate_keywords() | LOADING | FAMILY | REPORTER,
+        ),
+        class_text(
+            "TuneKeywords", "How frequencies are searched.", tune | LOADING | FAMILY | REPORTER
+        ),
+        class_text("PushKeywords", "How an output is published.", push | REPORTER),
     ]
     source = "\n\n".join([HEAD, *classes])
     formatted = subprocess.run(

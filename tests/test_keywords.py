@@ -9,7 +9,10 @@ import pytest
 
 import ropeconv
 from ropeconv import keywords
-from ropeconv.verbs import RUN, _of_recipe, _of_target
+from ropeconv.hub.options import PublishOptions
+from ropeconv.options import Option, OutputPlace, TargetOptions, ValidateRequest, options
+from ropeconv.verbs.recipes import recipe_options
+from ropeconv.verbs.request import ApplyRequest
 from scripts.keywords import TARGET, text
 
 ROOT = Path(__file__).parents[1]
@@ -24,7 +27,7 @@ ropeconv.apply(Path("model"), yarn="128k", runtime=["vllm", "sglang"], out="long
 ropeconv.apply("me/model", theta=1e6, context=131072, to="gguf", outtype="q8_0", force=True)
 ropeconv.apply("model", "recipe.json", replace=True)
 ropeconv.apply("model", mixed=4, mixed_exponent=0.75, attention_factor=1.2, log_n="clamped")
-ropeconv.apply("model", dynamic="ntk:2", at="8k", advance=lambda done: None)
+ropeconv.apply("model", dynamic="ntk:2", at="8k", validate="off")
 plan: ropeconv.Plan = ropeconv.plan("model", inv_freq=Path("numbers.npy"))
 again: ropeconv.Plan = ropeconv.apply("model", yarn=4, dry_run=True)
 ropeconv.apply(plan)
@@ -70,10 +73,21 @@ def test_the_file_is_what_the_options_say() -> None:
     assert TARGET.read_text("utf-8") == text()
 
 
-def test_every_keyword_that_a_verb_accepts_has_a_type() -> None:
-    typed = set(keywords.ApplyKeywords.__annotations__)
-    others = {"family", "draft", "draft_original_context"}
-    assert typed == {*_of_recipe(), *_of_target(), *RUN, *others}
+@pytest.mark.parametrize(
+    ("kind", "groups", "others"),
+    [
+        (keywords.RecipeKeywords, recipe_options(), {"recipe"}),
+        (keywords.TargetKeywords, options(OutputPlace, TargetOptions), set()),
+        (keywords.RunKeywords, options(ApplyRequest), {"dry_run", "no_fsync"}),
+        (keywords.ValidateKeywords, options(ValidateRequest), {"against"}),
+        (keywords.PushKeywords, options(PublishOptions), set()),
+    ],
+)
+def test_every_option_of_a_command_is_a_keyword(
+    kind: type, groups: list[Option], others: set[str]
+) -> None:
+    """others: options that are arguments in Python, or have another name."""
+    assert {option.parameter for option in groups} - others <= set(kind.__annotations__)
 
 
 def test_a_type_checker_accepts_natural_calls_and_finds_mistakes(tmp_path: Path) -> None:

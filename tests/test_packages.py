@@ -12,6 +12,7 @@ LAYERS = (
     "cli",
     "ui",
     "run",
+    "verbs",
     "hub",
     "views",
     "evaluate",
@@ -80,15 +81,25 @@ def test_imports_go_downward() -> None:
     ] == []
 
 
-PLACES = {"ropeconv.loader": "formats", "ropeconv.verbs": "cli"}
+PLACES = {"ropeconv.loader": "formats", "ropeconv.keywords": "verbs"}
 """Root modules that are just above a package, so that neither it nor one below imports them."""
 
 
 @pytest.mark.parametrize("module", PLACES)
 def test_a_root_module_has_a_place_above_what_it_imports(module: str) -> None:
-    below = LAYERS[LAYERS.index(PLACES[module]) :]
+    below = LAYERS[LAYERS.index(PLACES[module]) + (module == "ropeconv.keywords") :]
     importers = {name for name in MODULES if module in imported(name, lazy=True)}
     assert {name for name in importers if package_of(name) in below} == set()
+
+
+def test_only_the_entry_point_imports_the_command_line() -> None:
+    importers = {
+        name
+        for name in MODULES
+        if package_of(name) != "cli"
+        and any(package_of(target) == "cli" for target in imported(name, lazy=True))
+    }
+    assert importers == {"ropeconv.__main__"}
 
 
 def test_no_circle() -> None:

@@ -14,7 +14,7 @@ import transformers
 import ropeconv
 from ropeconv import METHODS, Recipe, RopeconvError, Target
 from ropeconv.inspection.receipts.receipt import SourceRecord
-from ropeconv.verbs import _against
+from ropeconv.verbs.validation import _source_for
 
 from .support.llamacpp import tokenizer_json
 
@@ -70,7 +70,7 @@ WRONG: dict[str, tuple[Callable[[Path, Any], Any], str]] = {
     ),
     "apply, frequencies": (
         lambda m, _: ropeconv.apply(m, inv_freq=[1.0]),
-        r"inv_freq=\[1.0\] is not a path",
+        r"inv_freq has 1 numbers",
     ),
     "Recipe, a name": (lambda *_: Recipe("yarn"), "such as METHODS\\[.*and got 'yarn'"),
     "apply, two methods": (
@@ -112,7 +112,7 @@ WRONG: dict[str, tuple[Callable[[Path, Any], Any], str]] = {
     ),
     "apply, two formats": (
         lambda m, _: ropeconv.apply(m, yarn=4, to=["gguf"]),
-        "call apply\\(\\) once for each",
+        "is not 'safetensors' or 'gguf'",
     ),
     "apply, a wrong runtime": (
         lambda m, _: ropeconv.apply(m, yarn=4, runtime=7),
@@ -157,7 +157,7 @@ WRONG: dict[str, tuple[Callable[[Path, Any], Any], str]] = {
     ),
     "evaluate, a wrong text": (
         lambda m, _: ropeconv.evaluate(m, "base", 3),
-        "text=3 is not the path of a text",
+        "text=3 is not a text or a path",
     ),
     "evaluate, wrong methods": (
         lambda m, _: ropeconv.evaluate(m, 4, "book.txt"),
@@ -175,11 +175,14 @@ WRONG: dict[str, tuple[Callable[[Path, Any], Any], str]] = {
         lambda m, _: ropeconv.apply(m, yarn=4, link="no"),
         "link='no' is not True or False",
     ),
-    "apply, a wrong callback": (
-        lambda m, _: ropeconv.apply(m, yarn=4, advance=3),
-        "advance=3 is not a function",
+    "apply, a wrong reporter": (
+        lambda m, _: ropeconv.apply(m, yarn=4, reporter=3),
+        "reporter=3 is not a Reporter",
     ),
-    "restore, a wrong out": (lambda m, _: ropeconv.restore(m, out=3), "out=3 is not a path"),
+    "restore, a wrong out": (
+        lambda m, _: ropeconv.restore(m, out=3),
+        "out=3 is not a text or a path",
+    ),
     "evaluate, a wrong number": (
         lambda m, _: ropeconv.evaluate(m, "base", "b", windows="8"),
         "not a whole number",
@@ -188,10 +191,13 @@ WRONG: dict[str, tuple[Callable[[Path, Any], Any], str]] = {
         lambda m, _: ropeconv.validate(m, m, tokens="9"),
         "tokens='9' is not a whole number",
     ),
-    "apply, a wrong out": (lambda m, _: ropeconv.apply(m, yarn=4, out=3), "out=3 is not a path"),
-    "apply, push": (
-        lambda m, _: ropeconv.apply(m, yarn=4, push="me/x"),
-        "pass the output to `ropeconv push`",
+    "apply, a wrong out": (
+        lambda m, _: ropeconv.apply(m, yarn=4, out=3),
+        "out=3 is not a text or a path",
+    ),
+    "apply, push to a name": (
+        lambda m, _: ropeconv.apply(m, yarn=4, push="x"),
+        "write owner/name",
     ),
     "evaluate, no such text": (lambda m, _: ropeconv.evaluate(m, "base", "none.txt"), "none.txt"),
 }
@@ -263,7 +269,7 @@ def test_a_source_on_the_hub_is_found_by_its_commit(
     record = SourceRecord("a", "gguf" if "gguf" in reference else "hub", reference, "c0")
     places = importlib.import_module("ropeconv.inspection.receipts.places")
     monkeypatch.setattr(places, "read_receipt", lambda baked: SimpleNamespace(source=record))
-    assert _against("out", Path("out"), None) == expected
+    assert _source_for("out", Path("out"), None) == expected
 
 
 def test_a_package_does_not_take_the_place_of_a_verb() -> None:

@@ -91,20 +91,33 @@ def run_commands(
     return text.splitlines()
 
 
+def why_not_compared(plan: Plan) -> str:
+    """Return why nothing compares the logits of an output; empty where `validate` does."""
+    if plan.source.kind == "config":
+        return "validating runs a model, and this source has no weights"
+    if plan.target.in_place:
+        return "the file is changed in place, and its source is gone then"
+    if plan.draft:
+        return "nothing runs a draft model of this kind without its target"
+    if isinstance(plan, GgufOutput) and gives_no_logits(
+        plan.unedited, arch_of_header(plan.unedited)
+    ):
+        return "llama.cpp gives no logits of this model"
+    return ""
+
+
 def check_command(plan: Plan, path: Path, computed_here: bool = True, against: str = "") -> str:
     """Return the shortest `validate` that works where it is printed; empty for an output that
     nothing compares.
 
-    computed_here: whether the installed transformers computes the output; else a running server is
-    compared. against: the source, where that is not the one of the plan.
+    Args:
+        plan: Of the output.
+        path: The output.
+        computed_here: Whether the installed transformers computes the output; else a running server
+            is compared.
+        against: The source, where that is not the one of the plan.
     """
-    if plan.source.kind == "config" or plan.target.in_place or not has_receipt(path):
-        return ""
-    if plan.draft:  # a head, which nothing runs without its target
-        return ""
-    if isinstance(plan, GgufOutput) and gives_no_logits(
-        plan.unedited, arch_of_header(plan.unedited)
-    ):
+    if why_not_compared(plan) or not has_receipt(path):
         return ""
     words = ["validate", str(path)]
     if against or not _is_found(plan, path):

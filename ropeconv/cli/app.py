@@ -30,10 +30,7 @@ COMMANDS = {
     ),
     "compare": (
         "inspect",
-        (
-            "Show how the RoPE of two models differs, or whether models can be merged and adapters"
-            " applied."
-        ),
+        ("Show how the RoPE of two models differs, or whether models and adapters fit together."),
     ),
     "restore": ("restore", "Undo: recreate the original model from an output."),
     "push": (

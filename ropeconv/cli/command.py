@@ -13,23 +13,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from ..errors import UsageError
 from ..formats.files import expanded
-from ..options import Option, from_command_line, options
+from ..options import (
+    EXPERT,
+    GENERAL,
+    PANELS,
+    Option,
+    from_command_line,
+    options,
+)
 from .completion import COMPLETIONS
-
-METHOD = "Method (choose one; S is a factor, 4, or a length, 128k or 100000)"
-LENGTH = "Length"
-OUTPUT = "Output"
-RUNTIMES = "Runtimes"
-HUB = "Hub"
-MODEL = "Model"
-RUNNING = "Running"
-GENERAL = "General"
-EXPERT = "Expert options"
-"""Options in this panel are hidden from `--help`; `--help-all` shows them."""
-PANELS = (METHOD, LENGTH, MODEL, RUNNING, OUTPUT, RUNTIMES, HUB, GENERAL, EXPERT)
-"""The panels of the help, in their order."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +107,7 @@ def _as_parameter(option: Option) -> inspect.Parameter:
         min=option.least,
         max=option.most,
         show_default=option.shown,
+        envvar=option.variable or None,
         parser=parser,
         autocompletion=COMPLETIONS.get(option.flag),
     )
@@ -192,13 +186,6 @@ def typed_options(ctx: typer.Context) -> set[str]:
     return flags
 
 
-def refuse(*cases: tuple[object, str]) -> None:
-    """Raises UsageError with the sentence of the first case that is true."""
-    for is_refused, sentence in cases:
-        if is_refused:
-            raise UsageError(sentence)
-
-
 TRAINING = Path(__file__).parent.parent / "hub" / "trainers"
 
 
@@ -211,7 +198,3 @@ if TYPE_CHECKING:
     TrainerName = str
 else:
     TrainerName = Literal.__getitem__(trainer_names())
-
-
-Device = Literal["auto", "cuda", "cpu", "off"]
-LogNKind = Literal["clamped", "full"]

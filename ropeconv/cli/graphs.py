@@ -14,11 +14,10 @@ from ..models.open import open_source
 from ..rope.errors import RopeconvError, command_line
 from ..rope.recipe import Recipe
 from ..runtimes.verdict import frequencies
+from ..verbs.request import ApplyRequest, build_target, other_option
 from ..views.plan import title
 from ..views.sheet import sentence
-from .options import build_target
 from .screen import Screen
-from .units import Flags, other_option
 
 ALLOWED = ("dry_run", "no_fsync", "by_length", "family", "out", "replace")
 """Options of `apply` that compiled graphs have, beside the method."""
@@ -87,7 +86,11 @@ def compare_graphs(
 
 
 def apply_graphs(
-    sources: Sequence[str], recipe: Recipe, target: dict[str, Any], options: Flags, screen: Screen
+    sources: Sequence[str],
+    recipe: Recipe,
+    target: dict[str, Any],
+    options: ApplyRequest,
+    screen: Screen,
 ) -> None:
     """Writes a folder with extended graphs. Raises UsageError for several sources and options
     without an effect.

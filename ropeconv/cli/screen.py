@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from ..environment import redacted
+from ..errors import StopRequest
 from ..options import option
 from ..version import SCHEMA
 from ..views.sheet import MARKS
@@ -23,7 +25,7 @@ from ..views.sheet import MARKS
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ..formats.disk import Advance
+    from ..reporting import Advance, Counter
 
 TRAILING = re.compile(r"(?: |\x1b\[[0-9;]*m)+$")
 """Blanks and codes of colours at the end of a line."""
@@ -157,9 +159,7 @@ class Screen:
             yield advance
 
     @contextmanager
-    def counting(
-        self, title: str, unit: str = "tokens"
-    ) -> Iterator[tuple[Callable[[int], None], Advance]]:
+    def counting(self, title: str, unit: str = "tokens") -> Iterator[Counter]:
         """A progress bar on stderr, as (set the total, advance); none without `progress`. unit: in
         the plural.
         """
@@ -172,6 +172,36 @@ class Screen:
                 yield functions
         finally:
             self._live = None
+
+    @contextmanager
+    def stopping(self, afterwards: str) -> Iterator[Callable[[], bool]]:
+        """While it is entered, Ctrl-C makes the yielded function return True once.
+
+        A second Ctrl-C raises KeyboardInterrupt. afterwards: what happens after the first, as the
+        end of a sentence.
+        """
+        pressed = 0
+        pending = False
+
+        def handle(number: int, frame: object) -> None:
+            nonlocal pressed, pending
+            pressed += 1
+            pending = True
+            if pressed > 1:
+                raise StopRequest
+            self.note(f"Stopping: {afterwards}. Press again to give up.")
+
+        def stopped() -> bool:
+            nonlocal pending
+            was_pending = pending
+            pending = False
+            return was_pending
+
+        before = signal.signal(signal.SIGINT, handle)
+        try:
+            yield stopped
+        finally:
+            signal.signal(signal.SIGINT, before)
 
     @contextmanager
     def watching(self) -> Iterator[Callable[[str], None]]:
@@ -268,7 +298,7 @@ def pace(unit: str, done: float, total: float | None, seconds: float) -> tuple[s
 @contextmanager
 def bar(
     title: str, unit: str, console: Console, clock: Clock = time.monotonic
-) -> Iterator[tuple[Callable[[int], None], Advance]]:
+) -> Iterator[Counter]:
     """A progress bar, as (set the total, advance). Time runs from the first total, which is known
     when work begins.
     """

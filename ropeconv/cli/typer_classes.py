@@ -23,8 +23,8 @@ import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
 from ..errors import UsageError
+from ..options import GENERAL
 from ..rope.errors import shown
-from .command import GENERAL
 from .other_words import OTHER_COMMANDS, OTHER_OPTIONS, PUSH_ONLY
 
 COMPLETE = "_ROPECONV_COMPLETE"

@@ -6,14 +6,14 @@ import re
 import time
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from textwrap import dedent
 
 import msgspec
 
-from ..formats.disk import Advance
 from ..formats.package_data import render
+from ..reporting import Advance, Counter
 from ..views.plot_style import Picture, drawn
 from ..views.sheet import MARKS
 
@@ -178,3 +178,32 @@ class HtmlSheet:
 
     def _add(self, kind: str, **values: object) -> None:
         self.blocks.append({"kind": kind, **values})
+
+
+@dataclass(frozen=True)
+class PageReporter:
+    """A Reporter that shows progress while a task runs, and notes in its answer."""
+
+    task: TaskContext
+    sheet: HtmlSheet
+    quiet = True
+
+    def note(self, message: str) -> None:
+        """Add a note to the answer."""
+        if message:
+            self.sheet.note(message)
+
+    def progress(self, title: str, total: int) -> AbstractContextManager[Advance]:
+        """Show how far something is."""
+        return self.task.progress(title, total)
+
+    @contextmanager
+    def counting(self, title: str, unit: str = "tokens") -> Iterator[Counter]:
+        """Show the title; how far it is, a page does not show."""
+        with self.task.progress(title) as advance:
+            yield (lambda total: None), advance
+
+    @contextmanager
+    def stopping(self, afterwards: str) -> Iterator[Callable[[], bool]]:
+        """Never ask for an end: the page stops the whole task."""
+        yield lambda: False

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from ..bake.advice import matrix
-from ..bake.apply import apply, make_plan
+from ..bake.apply import make_plan
 from ..bake.hidden import HiddenFolder, discard
-from ..bake.next_steps import NextSteps, check_command, run_commands
+from ..bake.output import Output
 from ..bake.plan import Plan
 from ..bake.warnings import repairs
 from ..errors import BadSource, UsageError
@@ -32,10 +32,13 @@ from ..rope.lengths import factor_over, parse_factor, parse_tokens
 from ..runtimes.runtime import runtimes
 from ..runtimes.verdict import Verdict
 from ..validate.validation import Validation
+from ..verbs.output import Writing, write_output
+from ..verbs.publishing import publish_staged
+from ..verbs.validation import ValidationChoice
 from ..views.advice import explain_columns, show_advice, show_methods
 from ..views.evaluation_plots import evaluation_pictures
 from ..views.inspection import show_inspection, show_receipt
-from ..views.plan import Outcome, show_outcome, show_plan
+from ..views.plan import show_outcome, show_plan
 from ..views.results import show_result, show_validation
 from ..views.schedule_plots import pictures_of
 from ..views.support import POPULAR, WORDS, title_of
@@ -53,7 +56,7 @@ from .forms import (
     to_bake,
     to_page,
 )
-from .sheet import HtmlSheet, PageProgress, TaskContext
+from .sheet import HtmlSheet, PageProgress, PageReporter, TaskContext
 
 CONFIG = "config.json"
 
@@ -85,37 +88,33 @@ def write(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
     """
     output_plan = _planned(form, task)
     earlier = HiddenFolder(output_plan.out).root.exists()  # of a run that goes on from it
+    # without a validation, since stopping that would look as if nothing had been written
+    later = ValidationChoice()
+    reporter = PageReporter(task, sheet)
     try:
-        with task.progress(f"Writing {output_plan.out}", output_plan.bytes) as advance:
-            done = apply(with_card(output_plan), advance=advance)
+        title = f"Writing {output_plan.out}"
+        output = write_output(with_card(output_plan), Writing(), later, reporter, title=title)
         task.finish()
     except BaseException:
         with suppress(RopeconvError):  # another run has it
             if not earlier:
                 discard(output_plan.out)
         raise
-    sheet.good(f"Wrote {done.path}.")
-    sheet.note(done.reason and f"Not checked: {done.reason}.")
-    run = tuple(run_commands(output_plan, done.path))
-    steps = NextSteps(run=run, check=check_command(output_plan, done.path, not done.uncomputed))
-    show_outcome(output_plan, Outcome(None, done.check, steps=steps), sheet)
+    sheet.good(f"Wrote {output.path}.")
+    sheet.note(output.reason and f"Not checked: {output.reason}.")
+    show_outcome(replace(output, path=None), sheet)
     _same(output_plan, form, False, sheet)
 
 
 def publish(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
     """Publishes an output. Nothing of it stays on this disk."""
-    from ..hub.publish import publish as publish_on_hub
-    from ..hub.publish import staged
-
     publication = _publication(form)
     output_plan = _planned(form, task)
-    with staged(output_plan, writing=task.progress("Writing", output_plan.bytes)) as (done, upload):
-        with task.progress(f"Publishing {publication.repo_id}"):
-            url = publish_on_hub(upload, publication, sheet.note)
-        task.finish()
-    sheet.note(done.reason and f"Not checked: {done.reason}.")
+    reporter = PageReporter(task, sheet)
+    check, url = publish_staged(output_plan, None, publication, reporter, checksum=False)
+    task.finish()
     sheet.link(url, f"Published: {url}")
-    show_outcome(output_plan, Outcome(check=done.check), sheet)
+    show_outcome(Output(None, output_plan, check), sheet)
     _same(output_plan, form, True, sheet)
 
 

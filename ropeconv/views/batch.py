@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..bake.output import Output
 from ..bake.plan import Plan
-from .plan import Outcome, named_problems, runtime_lines, title
+from .plan import named_problems, runtime_lines, title
 from .sheet import Sheet, sentence
 
 
@@ -21,7 +22,7 @@ class BatchEntry:
     """The source as the user named it, with format and type where it has several outputs."""
 
     plan: Plan
-    done: Outcome | None = None
+    done: Output | None = None
     """The output that was written; None where nothing was."""
 
 
@@ -67,10 +68,10 @@ def show_common(entries: Sequence[BatchEntry], sheet: Sheet) -> None:
         sheet.note(f"Note ({_holders(held, labels)}): {words}")
 
 
-def _check(done: Outcome) -> str:
+def _check(done: Output) -> str:
     """Return the result of the check, without the full stop; empty where there was none."""
-    if done.unchecked:
-        return f"Not checked: {done.unchecked}"
+    if done.reason:
+        return f"Not checked: {done.reason}"
     if done.check is None:
         return ""
     return f"Checked: {done.check.result}"

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..bake.next_steps import NextSteps
+from ..bake.output import Output
 from ..bake.plan import Plan
 from ..convert.encoding import CheckpointResult
 from ..convert.fold import Fold
 from ..formats.disk import human
-from ..formats.jsontext import JsonObject
 from ..inspection.document import describe_layers
 from ..rope.bound.reach import effective_length
 from ..rope.errors import counted
@@ -28,8 +25,6 @@ from .support import count_others, statuses, support
 
 if TYPE_CHECKING:
     from ..bake.profiles import ProfilesPlan
-    from ..inspection.receipts.receipt import CheckRecord, GgufCheckRecord
-    from ..validate.validation import Validation
 
 
 def show_plan(plan: Plan, sheet: Sheet, explain: bool = False) -> None:
@@ -240,68 +235,33 @@ def _folded(fold: Fold, attention_factor_in_config: bool) -> str:
     return f"The attention factor is in {where} ({fold.fold_into}), the config has none{cost}."
 
 
-@dataclass
-class Outcome:
-    """The outcome of a plan.
-
-    path: of the output, None where it was published from a temporary folder. check: by the
-    installed transformers, or by reading a GGUF file back. unchecked: why there is no check, or
-    empty. proof: the validation. published: the URL of the commit, or empty. steps: the commands
-    that follow. uncomputed: as in `AppliedPlan`.
-    """
-
-    path: Path | None = None
-    check: CheckRecord | GgufCheckRecord | None = None
-    proof: Validation | None = None
-    published: str = ""
-    steps: NextSteps = field(default_factory=NextSteps)
-    unchecked: str = ""
-    uncomputed: bool = False
-
-    def to_dict(self) -> JsonObject:
-        """The keys that `--json` prints in addition to those of the plan."""
-        import msgspec
-
-        check = None if self.check is None else msgspec.to_builtins(self.check)
-        steps = self.steps
-        document: JsonObject = {
-            "check": check,
-            "run": list(steps.run),
-            "train": steps.train,
-            "validate": steps.check,
-        }
-        if self.proof is not None:
-            document["validation"] = self.proof.to_dict()
-        if self.published:
-            document["published"] = self.published
-        return document
-
-
-def show_outcome(plan: Plan, done: Outcome, sheet: Sheet) -> None:
-    """Shows the outcome of a plan: the check, the place, the validation, the publication, and the
-    next commands.
-    """
-    if done.check:
-        sheet.say(f"Checked: {done.check.sentence}")
-    if done.path:
+def show_outcome(output: Output, sheet: Sheet) -> None:
+    """Show what became of a plan: the check, the place, the validation, and the next commands."""
+    plan = output.plan
+    assert isinstance(plan, Plan)
+    if output.check:
+        sheet.say(f"Checked: {output.check.sentence}")
+    if output.path:
         sheet.copyable(
-            f"Changed {done.path} in place." if plan.target.in_place else f"Wrote {done.path}"
+            f"Changed {output.path} in place." if plan.target.in_place else f"Wrote {output.path}"
         )
         if plan.source.kind == "config":
             sheet.say("Only config.json was written. Copy it over the one in your model folder.")
-    if done.proof is not None:
+    if output.validation is not None:
         from .results import show_validation
 
         show_validation(
-            done.proof, f"{done.path} against {plan.source.reference}, scaled at run time", sheet
+            output.validation,
+            f"{output.path} against {plan.source.reference}, scaled at run time",
+            sheet,
         )
-    if done.published:
-        sheet.copyable(done.published)
-    untrainable = not (plan.is_folder or done.steps.train or plan.fine_tuning.works_untuned)
-    if untrainable and done.path is not None:
+    if output.published:
+        sheet.copyable(output.published)
+    untrainable = not (plan.is_folder or output.steps.train or plan.fine_tuning.works_untuned)
+    if untrainable and output.path is not None:
         sheet.say(
             "A GGUF file cannot be trained: fine-tune the checkpoint that it is from, and convert"
             " that."
         )
-    for line in done.steps.lines():
+    for line in output.steps.lines():
         sheet.copyable(line)

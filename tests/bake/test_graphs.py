@@ -368,7 +368,7 @@ OPTIONS: dict[str, tuple[int, tuple[object, ...]]] = {
     "--push does not go with a compiled graph": (2, ("--push", "me/model")),
     "--force does not go with a compiled graph": (2, ("--force",)),
     "--encoding does not go with a compiled graph": (2, ("--encoding", "factors")),
-    "--validate does not go with a compiled graph": (2, ("--validate", "auto")),
+    "--validate does not go with a compiled graph": (2, ("--validate", "cpu")),
     "--all-files does not go with a compiled graph": (2, ("--all-files",)),
     "run apply once for each": (2, ("m",)),
     "is not a name for a folder": (2, ("-o", "out.onnx")),

@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from ropeconv.cli.app import find
-from ropeconv.cli.command import METHOD
+from ropeconv.options import METHOD
 
 from ..conftest import Run
 from ..faults.inputs.folders import small_config

@@ -385,7 +385,7 @@ PRINTING: dict[str, tuple[Callable[[Path], None], str, int]] = {
     "an adapter": (adapter, "inspect SOURCE", 1),
     "a graph": (graph, "inspect SOURCE/model.onnx", 1),
     "a length that needs training": (model, "apply SOURCE --context 1M", 1),
-    "an output that is not validated": (model, "apply SOURCE --yarn 4 --validate auto", 2),
+    "an output that is not validated": (model, "apply SOURCE --yarn 4 --validate off", 2),
     "overrides": (model, "apply SOURCE --yarn 4 --to overrides", 1),
 }
 

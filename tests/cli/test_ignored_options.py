@@ -34,6 +34,7 @@ VALUES: dict[str, str | tuple[str, ...]] = {
     "--certificate": "proof.txt",
     "--context": "512",
     "--draft": "draft",
+    "--draft-original-context": "32",
     "--dual-chunk": "drop",
     "--dynamic": ("yarn:4", "--at", "512"),
     "--encoding": "factors",
@@ -104,6 +105,8 @@ PERMISSIONS = {
     "--exit-code",
     "--fail-if",
     "--budget",
+    "--allow-untested",
+    "--allow-approximate",
 }
 """Options that allow or forbid something, which need not occur."""
 WAYS = {

@@ -12,11 +12,12 @@ import pytest
 import typer
 
 from ropeconv.cli.command import expand_options
-from ropeconv.cli.options import RecipeValues, build_recipe
+from ropeconv.cli.options import RecipeValues
 from ropeconv.rope.errors import ImpossibleSize, RecipeError
 from ropeconv.rope.forms import InterpolatedForm
 from ropeconv.rope.recipe import Recipe, flags
 from ropeconv.rope.schedule import LogN, QueryScaling, Schedule
+from ropeconv.verbs.recipes import build_recipe
 
 from ..support.baking import recipe_of
 from .small_head import BASE, THETA, TRAINED, made, spec

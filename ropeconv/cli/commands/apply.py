@@ -1,6 +1,4 @@
-"""`ropeconv apply`: plans outputs, writes and checks them, and publishes them where that is asked
-for.
-"""
+"""`ropeconv apply`: plans outputs, writes and checks them, and publishes them where that is asked for."""
 
 from __future__ import annotations
 
@@ -15,20 +13,21 @@ import typer
 from ...errors import UsageError
 from ...formats.kind import is_graph
 from ...hub.options import PublishOptions, repository
-from ..command import expand_options
-from ..options import (
-    OR_GRAPH,
-    RecipeValues,
-    TargetValues,
-    build_recipe,
+from ...verbs.recipes import build_recipe, chosen_methods
+from ...verbs.request import (
+    ApplyRequest,
+    OutputUnit,
     build_target,
-    chosen_methods,
+    check_request,
     names_ollama,
+    other_option,
     split,
+    units_of,
 )
+from ..command import expand_options
+from ..options import OR_GRAPH, ExplainOption, RecipeValues, TargetValues
 from ..screen import ProgressScreen, Screen
 from ..typer_classes import Command
-from ..units import Flags, OutputUnit, check_flags, other_option, units_of
 
 if TYPE_CHECKING:
     from ...rope.recipe import Recipe
@@ -60,7 +59,6 @@ OVERRIDING = (
     "family",
     "by_length",
     "dry_run",
-    "explain",
 )
 """Options that go with `--to overrides`, beside the method."""
 
@@ -71,62 +69,67 @@ def apply_command(
     sources: Annotated[list[str], typer.Argument(metavar="SOURCE", help=OR_GRAPH)],
     recipe: RecipeValues,
     target: TargetValues,
-    flags: Flags,
+    request: ApplyRequest,
     screen: ProgressScreen,
+    explain: ExplainOption = False,
 ) -> None:
     """Write a checkpoint or GGUF file with a longer context.
 
     With several sources, all outputs are planned before the first one is written. With -q, only the
     path is printed. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 the output does not compute the
-    method, 130 interrupted.
+    method (one that a validation does not confirm is kept), 130 interrupted.
     """
     from ...engines.probe import Probe
 
-    if flags.private and not flags.push:
-        raise UsageError("--private goes with --push OWNER/NAME; add it, or leave --private out")
-    if flags.create_pr and not flags.push:
-        raise UsageError(
-            "--create-pr goes with --push OWNER/NAME; add it, or leave --create-pr out"
-        )
     chosen = build_recipe(recipe)
+    request = replace(request, by_length=not chosen_methods(recipe))
     if "overrides" in target["to"]:
-        print_overrides(sources, chosen, target, flags, screen)
+        print_overrides(sources, chosen, target, request, screen)
         return
     if any(is_graph(source) for source in sources):
         from ..graphs import apply_graphs
 
-        apply_graphs(sources, chosen, target, flags, screen)
+        if explain:
+            raise UsageError("--explain does not go with a compiled graph; leave it out")
+        apply_graphs(sources, chosen, target, request, screen)
         return
-    units = units_of(sources, target)
-    if flags.draft:
-        units.append(OutputUnit(flags.draft, units[0].given, None, flags.draft, is_draft=True))
-    flags = replace(
-        flags, ollama=flags.ollama or names_ollama(target), by_length=not chosen_methods(recipe)
-    )
-    check_flags(units, flags)
-    if flags.push:
-        publication = PublishOptions(
-            flags.private, create_pr=flags.create_pr, repo_id=repository(flags.push)
-        )
-        flags = replace(flags, publication=publication)
-    probing = not (flags.dry_run or all(unit.to_gguf for unit in units)) and Probe.available()
-    with Probe() if probing else nullcontext() as probe:
-        # after the probe has been started, which takes longer to import transformers than all of
-        # this
-        from ..batch import Batch
 
-        batch = Batch(units, flags, screen)
+    units = units_of(sources, target)
+    if request.draft:
+        units.append(OutputUnit(request.draft, units[0].given, None, request.draft, is_draft=True))
+    request = replace(request, ollama=request.ollama or names_ollama(target))
+    check_request(units, request)
+    if request.push:
+        publication = PublishOptions(
+            request.private, create_pr=request.create_pr, repo_id=repository(request.push)
+        )
+        request = replace(request, publication=publication)
+
+    probing = Probe.available() and not request.dry_run
+    if all(unit.to_gguf for unit in units):
+        probing = False
+    with Probe() if probing else nullcontext() as probe:
+        # after the probe has been started, which takes longer to import transformers than all of this
+        from ...verbs.batch import Batch
+        from ..batch import BatchView, complain_about
+
+        batch = Batch(units, request, screen, complain_about)
         batch.plan(chosen)
-        if flags.dry_run:
-            batch.show()
+        view = BatchView(batch, screen, explain)
+        if request.dry_run:
+            view.show_plans()
         else:
-            batch.run(probe)
+            view.write(probe)
     if batch.code:
         raise SystemExit(batch.code)
 
 
 def print_overrides(
-    sources: Sequence[str], recipe: Recipe, target: dict[str, Any], flags: Flags, screen: Screen
+    sources: Sequence[str],
+    recipe: Recipe,
+    target: dict[str, Any],
+    request: ApplyRequest,
+    screen: Screen,
 ) -> None:
     """Prints what `--to overrides` asks for: the JSON on stdout, and the command with it on stderr.
 
@@ -140,7 +143,7 @@ def print_overrides(
     from ...models.source import Source
     from ...views.sheet import sentence
 
-    given = other_option(flags, target, OVERRIDING)
+    given = other_option(request, target, OVERRIDING)
     if given or len(sources) > 1 or len(target["to"]) > 1:
         raise UsageError(
             "--to overrides prints JSON for one SOURCE and writes nothing; leave"
@@ -149,7 +152,7 @@ def print_overrides(
     from_gguf = names_gguf(sources[0])
     runtimes = target["runtime"] or ([] if from_gguf else ["vllm"])
     unit, *_ = split(target | {"to": (), "runtime": runtimes}, from_gguf)
-    source = open_source(sources[0], flags.family)
+    source = open_source(sources[0], request.family)
     before = source.config() if isinstance(source, Source) else {}
     plan = make_plan(source, recipe, build_target(unit))
     values = overrides(plan, before)

@@ -10,6 +10,7 @@ import typer
 from ...errors import UsageError
 from ...formats.drafts import write_file
 from ...formats.files import expanded
+from ...options import GENERAL
 from ...rope.bound.answer import Bound, bound
 from ...rope.bound.reach import Reach, reach
 from ...rope.errors import counted
@@ -17,16 +18,15 @@ from ...rope.forms import asymptotic_base
 from ...rope.lengths import parse_tokens
 from ...rope.schedule import Schedule
 from ...rope.spec import LayerKind, RopeSpec
-from ..command import GENERAL, expand_options, refuse
-from ..model_args import (
-    HeadDimOption,
-    ModelArgs,
-    RotaryDimOption,
+from ...verbs.given_model import (
+    GivenModel,
     find,
     frequencies_only,
     head_size,
     is_length,
 )
+from ..command import expand_options
+from ..model_options import HeadDimOption, RotaryDimOption
 from ..options import RecipeValues, check_place
 from ..screen import ProgressScreen, Screen
 from ..typer_classes import Command
@@ -89,7 +89,7 @@ def _places(at: Reach) -> str:
     return ", ".join(shown) + (", ..." if at.runs > 6 else "")
 
 
-def _head_weights(model: ModelArgs, screen: Screen) -> HeadWeights:
+def _head_weights(model: GivenModel, screen: Screen) -> HeadWeights:
     """Reads the projections of a SOURCE."""
     from ...inspection.head_bound import head_weights
 
@@ -227,18 +227,19 @@ def bound_command(
             parse_tokens(argument), *head_size(head_dim, rotary_dim), windows, certificate, screen
         )
         return
-    words = "--certificate and --windows go with a LENGTH, as in `ropeconv bound 128k --windows`"
-    refuse(
-        (certificate is not None or windows is not None, words),
-        (argument is None and not values, "give a length such as 128k, a SOURCE, or --theta B"),
-    )
+    if certificate is not None or windows is not None:
+        raise UsageError(
+            "--certificate and --windows go with a LENGTH, as in `ropeconv bound 128k --windows`"
+        )
+    if argument is None and not values:
+        raise UsageError("give a length such as 128k, a SOURCE, or --theta B")
     model = find(argument, recipe, head_dim, rotary_dim)
     if argument is None and not values.keys() - {"theta"}:
         up_to = up_to or "1M"
     _reaches(model, up_to, weights, screen)
 
 
-def _reaches(model: ModelArgs, up_to: str, weights: bool, screen: Screen) -> None:
+def _reaches(model: GivenModel, up_to: str, weights: bool, screen: Screen) -> None:
     """Shows the effective length of every schedule of a model. up_to: as given, empty for the
     context of each.
     """

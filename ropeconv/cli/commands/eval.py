@@ -278,7 +278,6 @@ def _run(evaluation: Evaluation, journal: Path, fresh: bool, budget: float, scre
     from ...engines.transformers.load import out_of_memory
     from ...evaluate.cases import EVAL
     from ...formats.journal import Journal
-    from ..execution import stopping
 
     with Journal(journal, EVAL, evaluation.runner.source, fresh) as opened:
         missing = evaluation.missing(opened)
@@ -296,7 +295,7 @@ def _run(evaluation: Evaluation, journal: Path, fresh: bool, budget: float, scre
         try:
             with (
                 screen.counting("Measuring") as (total, advance),
-                stopping(screen, afterwards) as stopped,
+                screen.stopping(afterwards) as stopped,
             ):
                 progress = Progress(screen.note, total, advance, stopped)
                 out_of_memory(lambda: evaluation.run(opened, progress))

@@ -11,7 +11,8 @@ from ...errors import UsageError
 from ...formats.files import expanded
 from ...formats.kind import is_graph
 from ...models.reference import names_gguf
-from ..command import GENERAL, LENGTH, OUTPUT, expand_options
+from ...options import GENERAL, LENGTH, OUTPUT
+from ..command import expand_options
 from ..options import OR_GRAPH, ExplainOption, FamilyOption, SourceArgument
 from ..screen import Screen
 from ..typer_classes import Command
@@ -154,9 +155,7 @@ def compare_command(
         ),
     ] = False,
 ) -> None:
-    """Show how the RoPE of two models differs, or whether models can be merged and adapters
-    applied.
-    """
+    """Show how the RoPE of two models differs, or whether models and adapters fit together."""
     if family and all(map(names_gguf, models)):
         raise UsageError(
             "--family goes with checkpoints, and GGUF files name their architecture themselves;"

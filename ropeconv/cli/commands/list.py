@@ -8,11 +8,12 @@ from typing import Annotated, Any
 import typer
 
 from ...errors import UsageError
+from ...options import GENERAL
 from ...rope.errors import shown
 from ...rope.methods.method import REGISTRY, Method
-from ..command import GENERAL, expand_options
+from ...verbs.recipes import plain
+from ..command import expand_options
 from ..completion import method_names, runtime_names
-from ..options import plain
 from ..screen import Screen
 from ..typer_classes import Command
 

@@ -9,38 +9,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ...errors import UsageError
 from ...formats.files import expanded
-from ...formats.kind import is_gguf
 from ...hub.options import PublishOptions, repository
-from ...options import from_command_line, options
-from ...rope.errors import RopeconvError
-from ..command import (
-    GENERAL,
-    LENGTH,
-    OUTPUT,
-    RUNNING,
-    OptionGroup,
-    TrainerName,
-    expand_options,
-    trainer_names,
-)
+from ...options import GENERAL, LENGTH, OUTPUT, RUNNING, from_command_line, options
+from ..command import OptionGroup, TrainerName, expand_options, trainer_names
 from ..options import FamilyOption, check_place
 from ..screen import ProgressScreen, Screen, printable
 from ..typer_classes import Command
 
 if TYPE_CHECKING:
-    from ...bake.plan import Plan
-    from ...engines.probe import Probe
     from ...hub.upload_set import UploadSet
-    from ...inspection.receipts.receipt import CheckRecord, GgufCheckRecord
 
 
 app = typer.Typer(add_completion=False)
 
 
 def how_to_publish(values: dict[str, Any]) -> PublishOptions:
-    """PublishOptions from the command line, without the repository. values: of options, by name.
+    """Return how to publish, without the repository, from the values of options.
 
     Raises UsageError for --private with --public.
     """
@@ -54,21 +39,6 @@ def how_to_publish(values: dict[str, Any]) -> PublishOptions:
     )
 
 
-def publish_staged(
-    plan: Plan, probe: Probe | None, options: PublishOptions, screen: Screen, checksum: bool
-) -> tuple[CheckRecord | GgufCheckRecord | None, str]:
-    """Publishes a plan from a temporary folder, which holds only files that are not copied
-    unchanged.
-
-    Returns the check of the output, and the URL of the commit.
-    """
-    from ...hub.publish import staged
-
-    with staged(plan, probe, checksum, screen.progress("Writing", plan.bytes)) as (done, upload):
-        screen.note(done.reason and f"Not checked: {done.reason}.")
-        return done.check, send(upload, options, screen)
-
-
 def show_preview(upload: UploadSet, options: PublishOptions, screen: Screen) -> dict[str, Any]:
     """Prints what a publication would do, and returns it as JSON-ready data."""
     from ...hub.preview import preview, show_publication
@@ -78,17 +48,6 @@ def show_preview(upload: UploadSet, options: PublishOptions, screen: Screen) -> 
     if not screen.as_json:
         show_publication(planned, screen)
     return planned.to_dict()
-
-
-def send(upload: UploadSet, options: PublishOptions, screen: Screen) -> str:
-    """Publishes an upload set, and returns the URL of the commit or pull request."""
-    from ...hub.publish import publish
-
-    if screen.quiet:
-        from huggingface_hub.utils import disable_progress_bars
-
-        disable_progress_bars()
-    return publish(upload, options, screen.note)
 
 
 EXAMPLES = """
@@ -135,32 +94,10 @@ def push_command(
 
     The URL of the commit is printed last.
     """
-    from ...hub.upload_set import from_folder, from_gguf, merged
-    from ...inspection.receipts.storage import check_files, read_receipt
+    from ...verbs.publishing import send, upload_set
 
     publication = replace(publication, repo_id=repository(repo_id))
-    folder = baked[0]
-    if absent := next((path for path in baked if not path.exists()), None):
-        raise RopeconvError(f"{absent} does not exist; give what `ropeconv apply` wrote")
-    if all(map(is_gguf, baked)):
-        if ignore_receipt:
-            raise UsageError(
-                "--ignore-receipt is for folders, whose receipt lists files; leave it out"
-            )
-        upload = merged([from_gguf(path) for path in baked])
-    elif len(baked) > 1:
-        raise UsageError(
-            "several things can be pushed at once only if all are GGUF files; push folders one"
-            " by one"
-        )
-    elif folder.is_dir():
-        if not ignore_receipt:
-            check_files(folder, read_receipt(folder))
-        upload = from_folder(folder)
-    else:
-        raise RopeconvError(
-            f"{folder} is neither a folder nor a GGUF file; give what `ropeconv apply` wrote"
-        )
+    upload = upload_set(baked, ignore_receipt)
     if dry_run:
         document = show_preview(upload, publication, screen)
         if screen.as_json:

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ...errors import Interruption
 from ...options import OutputPlace
+from ...verbs.request import WriteOptions
 from ..command import expand_options
-from ..options import WriteOptions
 from ..screen import ProgressScreen, Screen
 from ..typer_classes import Command
 
@@ -49,22 +48,12 @@ def restore_command(
     All files become those of the source again, byte for byte. Outputs with scaled, rounded weights
     are refused.
     """
-    from ...bake.restore import restore, restore_plan
-    from ...models.open import open_source
-    from ..execution import recovered
+    from ...verbs.restoring import plan_restore, write_restore
 
     dry_run = options.dry_run
-    if options.in_place and not dry_run:
-        recovered(baked, screen)
-    plan = restore_plan(open_source(baked), options.out, options.in_place)
+    plan = plan_restore(baked, options.out, options.in_place, dry_run, screen)
     if not dry_run:
-        try:
-            with screen.progress("Writing", plan.bytes) as advance:
-                restore(plan, force=options.force, fsync=not options.no_fsync, advance=advance)
-        except KeyboardInterrupt:
-            raise Interruption(
-                f"interrupted; run the same command again to restore {plan.out}"
-            ) from None
+        write_restore(plan, options.force, not options.no_fsync, screen)
     if screen.as_json:
         screen.data(plan.to_dict())
     elif screen.quiet:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,18 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ...errors import Interruption
-from ...options import option
+from ...options import RUNNING, option
 from ...rope.errors import RopeconvError, counted
-from ..command import RUNNING, expand_options
+from ..command import expand_options
 from ..options import DryRunOption
 from ..screen import ProgressScreen, Screen
 from ..typer_classes import Command
 
 if TYPE_CHECKING:
-    from ...run.executors.executor import Executor
-    from ...run.jobs import Job, RunJournal, RunLine
-    from ...run.plan_file import RunPlan
     from ...run.report import JobPreview, RunTable
+    from ...run.running import OpenRun
 
 app = typer.Typer(add_completion=False)
 
@@ -73,44 +70,36 @@ def run_command(
     Exit codes: 0 done, 1 a unit failed (or would, with --dry-run), 2 wrong usage, 130 stopped
     before the end.
     """
-    from ...models import hub as hub_client
-    from ...run.executors import executor_of
-    from ...run.jobs import jobs_of, named_sources
-    from ...run.plan_file import read_plan
-    from ...run.runner import GRACE, PATIENCE
+    from ...run.running import check_done, execute_run, open_run
 
-    hub_client.patience = PATIENCE
-    parsed = read_plan(plan)
-    folder = plan.resolve().parent
-    out = folder / (parsed.out or plan.stem)
-    without_gpus = 1 if {"eval", "validate"} & {*parsed.tasks} else 4
-    place = flags.on or parsed.executor.on
-    executor = executor_of(place, parsed.executor, parsed.limits.jobs, without_gpus, out / "slurm")
-    executor.longest = lambda job: GRACE + parsed.limits.unit_seconds * len(job)
-    jobs = jobs_of(parsed, named_sources(parsed.sources, folder), folder, out)
-    journal = out / "journal.jsonl"
+    opened = open_run(plan, flags.on)
     if dry_run:
-        if _show_plan(parsed, jobs, journal, flags, executor, screen):
+        if _show_plan(opened, flags, screen):
             raise RopeconvError(f"a unit would fail; change {plan} as its reason says")
         return
-    _run(plan, parsed, jobs, journal, flags, executor, screen)
+    table, complete = execute_run(opened, flags.fresh, flags.verify, screen)
+    _show(table, opened.report, screen)
+    if not complete:
+        raise Interruption("stopped before its end; the same command continues")
+    check_done(table, opened.report)
 
 
-def _show_plan(
-    plan: RunPlan, jobs: list[Job], place: Path, flags: RunFlags, executor: Executor, screen: Screen
-) -> bool:
-    """Prints what would be run, written and published, and returns whether a unit would fail."""
+def _show_plan(opened: OpenRun, flags: RunFlags, screen: Screen) -> bool:
+    """Print what would be run, written and published, and return whether a unit would fail."""
     from ...formats.disk import human
     from ...run.executors.local import Local
     from ...run.jobs import RunJournal
     from ...run.report import Costs, check_bytes, kept_bytes, planned
     from ...run.runner import missing
+    from ...run.running import verify_done
 
+    jobs = opened.jobs
+    executor = opened.executor
     lines = []
     remaining = jobs
-    if place.exists():
-        with RunJournal(place) as journal:
-            _verify(jobs, journal, flags.verify and not flags.fresh, screen)
+    if opened.journal.exists():
+        with RunJournal(opened.journal) as journal:
+            verify_done(jobs, journal, flags.verify and not flags.fresh, screen)
             lines = list(journal.lines.values())
             remaining = jobs if flags.fresh else missing(jobs, journal)
     previews = [planned(job) for job in remaining]
@@ -151,7 +140,7 @@ def _show_plan(
     )
     for sentence in sentences:
         screen.say(sentence)
-    check_bytes(plan, previews)
+    check_bytes(opened.plan, previews)
     return failing
 
 
@@ -168,95 +157,6 @@ def _planned_row(preview: JobPreview) -> tuple[str, ...]:
         size,
         preview.publishes,
     )
-
-
-def _run(
-    path: Path,
-    plan: RunPlan,
-    jobs: list[Job],
-    place: Path,
-    flags: RunFlags,
-    executor: Executor,
-    screen: Screen,
-) -> None:
-    """Runs a plan, and prints its results. path: of the plan. place: of the journal."""
-    from ...run.jobs import RunJournal
-    from ...run.report import check_bytes, planned, table_of, write_run_report
-    from ...run.runner import missing
-
-    with RunJournal(place, flags.fresh) as journal:
-        _verify(jobs, journal, flags.verify, screen)
-        remaining = [job for job in missing(jobs, journal) if not job[0].source.problem]
-        if plan.most_bytes is not None:
-            check_bytes(plan, [planned(job) for job in remaining])
-        complete = _run_left(remaining, plan, journal, executor, screen)
-        table = table_of(plan, jobs, journal)
-    report = place.with_name("report.html")
-    write_run_report(table, path, report)
-    _show(table, report, screen)
-    if not complete:
-        raise Interruption("stopped before its end; the same command continues")
-    if failed := table.counts["failed"]:
-        raise RopeconvError(
-            f"{counted(failed, 'unit')} failed; see {report}, and give the same command again"
-        )
-
-
-def _verify(jobs: list[Job], journal: RunJournal, verify: bool, screen: Screen) -> None:
-    """Prints the notes of the journal, and compares the bytes of finished outputs if `verify` is
-    set.
-    """
-    for sentence in journal.notes:
-        screen.note(sentence)
-    done = (
-        [unit for job in jobs for unit in job if unit.task == "apply" and journal.done(unit)]
-        if verify
-        else []
-    )
-    if done:
-        with screen.counting("Verifying", "outputs") as (total, advance):
-            total(len(done))
-            for unit in done:
-                journal.verify(unit)
-                advance(1)
-
-
-def _run_left(
-    left: list[Job], plan: RunPlan, journal: RunJournal, executor: Executor, screen: Screen
-) -> bool:
-    """Runs jobs with a progress bar; Ctrl-C and limits.hours stop them. Returns whether all were
-    run.
-    """
-    from functools import partial
-
-    from ...run.runner import TaskWorker, TimeLimit, run_jobs, time_limit
-
-    if not left:
-        return True
-    seconds = (plan.limits.hours or 0) * 3600
-    end = time.monotonic() + seconds
-    try:
-        with (
-            time_limit(seconds),
-            screen.counting("Running", "units") as (total, advance),
-            executor.pool(
-                partial(TaskWorker, plan.limits.unit_seconds), plan.limits.retries
-            ) as pool,
-        ):
-            total(sum(len(job) for job in left))
-
-            def ended(job: Job, lines: list[RunLine]) -> None:
-                advance(len(job))
-                for line in lines:
-                    screen.note(
-                        line.failed and f"{line.task} of {line.source} failed: {line.failed}"
-                    )
-
-            return run_jobs(
-                left, pool, journal, ended, lambda: bool(seconds) and time.monotonic() > end
-            )
-    except (KeyboardInterrupt, TimeLimit):
-        return False
 
 
 def _show(table: RunTable, report: Path, screen: Screen) -> None:

@@ -7,8 +7,8 @@ import typer
 
 from ...errors import Interruption, UsageError
 from ...formats.files import expanded
-from ...options import DeviceOptions, TextOptions, TuneOptions, copied
-from ..command import OUTPUT, expand_options, typed_options
+from ...options import OUTPUT, DeviceOptions, TextOptions, TuneOptions, copied
+from ..command import expand_options, typed_options
 from ..options import (
     DeviceMapOption,
     DryRunOption,
@@ -76,7 +76,6 @@ def tune_command(
     from ...evaluate.tune.result import write_tuned
     from ...evaluate.tune.tuning import SearchSettings, open_tuning
     from ...views.results import show_tuned
-    from ..execution import stopping
 
     refuse_field(typed_options(ctx), reading)
     check_places(None, plot, out)
@@ -91,7 +90,7 @@ def tune_command(
     try:
         with (
             screen.counting("Searching", "steps") as (total, advance),
-            stopping(screen, afterwards) as stopped,
+            screen.stopping(afterwards) as stopped,
         ):
             progress = Progress(screen.note, total, advance, stopped)
             with open_tuning(

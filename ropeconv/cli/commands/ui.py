@@ -9,7 +9,8 @@ import typer
 
 from ...environment import require
 from ...formats.files import scratch
-from ..command import GENERAL, expand_options
+from ...options import GENERAL
+from ..command import expand_options
 from ..screen import Screen
 from ..typer_classes import Command
 

@@ -5,7 +5,6 @@ source.
 from __future__ import annotations
 
 from collections.abc import Set
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,10 +12,10 @@ import typer
 
 from ...errors import Interruption, UsageError
 from ...formats.kind import is_gguf
-from ...options import ValidateOptions, copied, option
+from ...options import ValidateRequest, copied
 from ...rope.errors import RopeconvError
 from ...rope.lengths import parse_tokens
-from ..command import GENERAL, RUNNING, expand_options, refuse, typed_options
+from ..command import expand_options, typed_options
 from ..options import (
     DeviceMapOption,
     ExplainOption,
@@ -41,39 +40,7 @@ ropeconv validate ./Llama-2-7b-hf-yarn16 --against ./Llama-2-7b-hf --server http
 """
 
 
-@dataclass(frozen=True)
-class ValidateFlags(ValidateOptions):
-    """The options of `validate`."""
-
-    against: str = option(
-        "",
-        "The model it was made from (default: the one on the Hub, where it was, or beside the"
-        " output).",
-        RUNNING,
-        metavar="SOURCE",
-    )
-    length: str = option(
-        "", "Also run every position up to here, with a cache.", RUNNING, metavar="TOKENS"
-    )
-    text: Path | None = option(
-        None, "Read this instead of synthetic tokens.", RUNNING, metavar="FILE"
-    )
-    server: str = option(
-        "", "Compare with a running vLLM, SGLang or llama-server.", RUNNING, metavar="URL"
-    )
-    model: str = option("", "Which of the models that the server runs.", RUNNING, metavar="NAME")
-    dequantised: bool = option(
-        False, "Run a GGUF SOURCE in transformers, with its weights dequantised.", RUNNING
-    )
-    quick: bool = option(
-        False, "Leave out the bytes of the weights, which are compared with SOURCE.", GENERAL
-    )
-    ignore_receipt: bool = option(
-        False, "Accept edited files whose edits do not change what is computed.", GENERAL
-    )
-
-
-def refuse_ignored(typed: Set[str], baked: Path, options: ValidateFlags) -> None:
+def refuse_ignored(typed: Set[str], baked: Path, options: ValidateRequest) -> None:
     """Raise UsageError for an option that has no effect. typed: the options on the command line."""
     for_checkpoints = options.server or not is_gguf(baked)
     for flag in ("--chunk", "--device", "--layer-by-layer"):
@@ -97,7 +64,7 @@ def validate_command(
         Path,
         typer.Argument(metavar="BAKED", help="A folder or GGUF file that `ropeconv apply` wrote."),
     ],
-    options: ValidateFlags,
+    options: ValidateRequest,
     screen: ProgressScreen,
     device_map: DeviceMapOption = "",
     report: ReportOption = None,
@@ -113,11 +80,11 @@ def validate_command(
     from ...engines.probe import Probe
     from ...inspection.receipts.places import find_source, why_not_found
     from ...validate.comparison import Comparison, Settings
+    from ...verbs.validation import run_validation
     from ...views.plot_style import write_pictures
     from ...views.reports import write_validation_report
     from ...views.results import show_validation
     from ...views.validation_plots import validation_pictures
-    from ..execution import run_validation
 
     refuse_ignored(typed_options(ctx), baked, options)
     if not Probe.available():
@@ -161,26 +128,18 @@ def validate_command(
 
 
 def _check_flags(settings: Settings, gguf: bool, server: str) -> None:
-    """Raises UsageError for options that have no effect on this way of running."""
-    refuse(
-        (
-            server and settings.device_map,
-            "--device-map is for validation without --server; leave it out",
-        ),
-        (
-            settings.trust_remote_code and gguf,
-            "--trust-remote-code is for folders, and a GGUF file brings no code; leave it out",
-        ),
-        (
-            server and settings.tokens is not None,
-            "--tokens is for spread runs and GGUF; give --length for a server",
-        ),
-        (
-            gguf and not server and (settings.length or settings.text or settings.device_map),
-            "--length, --text and --device-map are for checkpoints; for GGUF give --tokens",
-        ),
-        (
-            settings.dequantised and (server or not gguf),
-            "--dequantised is for a GGUF file and its source in GGUF; leave it out",
-        ),
-    )
+    """Raise UsageError for options that have no effect on this way of running."""
+    if server and settings.device_map:
+        raise UsageError("--device-map is for validation without --server; leave it out")
+    if settings.trust_remote_code and gguf:
+        raise UsageError(
+            "--trust-remote-code is for folders, and a GGUF file brings no code; leave it out"
+        )
+    if server and settings.tokens is not None:
+        raise UsageError("--tokens is for spread runs and GGUF; give --length for a server")
+    if gguf and not server and (settings.length or settings.text or settings.device_map):
+        raise UsageError(
+            "--length, --text and --device-map are for checkpoints; for GGUF give --tokens"
+        )
+    if settings.dequantised and (server or not gguf):
+        raise UsageError("--dequantised is for a GGUF file and its source in GGUF; leave it out")

@@ -1,15 +1,11 @@
-"""ModelArgs: the model of `bound` and `plot`, on disk or given by numbers, and the recipes for
-it.
-"""
+"""GivenModel: the model of `bound` and `plot`, on disk or given by numbers, with its recipes."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError
 from ..rope.forms import Plain
@@ -17,30 +13,10 @@ from ..rope.lengths import parse_tokens
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
 from ..rope.spec import WIDEST_HEAD, RopeSpec
-from .command import MODEL
-from .options import build_recipes, chosen_methods
+from .recipes import Values, build_recipes, chosen_methods
 
 if TYPE_CHECKING:
     from ..inspection.inspection import Inspection
-
-HeadDimOption = Annotated[
-    int | None,
-    typer.Option(
-        "--head-dim",
-        metavar="N",
-        help="Width of one attention head (default: 128, or the SOURCE's own).",
-        rich_help_panel=MODEL,
-    ),
-]
-RotaryDimOption = Annotated[
-    int | None,
-    typer.Option(
-        "--rotary-dim",
-        metavar="N",
-        help="How many of its dimensions rotate (default: all).",
-        rich_help_panel=MODEL,
-    ),
-]
 
 NOT_FREQUENCIES = (
     "attention_factor",
@@ -53,7 +29,7 @@ NOT_FREQUENCIES = (
 
 
 @dataclass(frozen=True)
-class ModelArgs:
+class GivenModel:
     """A model and the recipes for it.
 
     name: for display. spec: its RoPE, unscaled where there are recipes. recipes: for it. source:
@@ -79,7 +55,7 @@ class ModelArgs:
         return schedules
 
 
-def in_numbers(values: dict[str, Any], head_dim: int | None, rotary_dim: int | None) -> ModelArgs:
+def in_numbers(values: dict[str, Any], head_dim: int | None, rotary_dim: int | None) -> GivenModel:
     """A model that is given by numbers.
 
     `--theta` is the model's base (default 10000), unless it is the only method;
@@ -87,12 +63,12 @@ def in_numbers(values: dict[str, Any], head_dim: int | None, rotary_dim: int | N
     """
     theta = values.get("theta")
     others = {**values, "theta": None}
-    if not chosen_methods(
-        others
-    ):  # then --theta is the method; without it lengths are those of the model
-        others = (
-            values if theta is not None else {**values, "context": None, "original_context": None}
-        )
+    if not chosen_methods(others):
+        # --theta is the method then; without it lengths are those of the model
+        if theta is not None:
+            others = values
+        else:
+            others = {**values, "context": None, "original_context": None}
     trained = parse_tokens(values.get("original_context") or "4096")
     declared = trained if values.get("context") is None else parse_tokens(values["context"])
     recipes = build_recipes(others)
@@ -101,7 +77,7 @@ def in_numbers(values: dict[str, Any], head_dim: int | None, rotary_dim: int | N
     if base <= 1:
         raise UsageError(f"--theta {base:g} must be above 1")
     spec = RopeSpec(width, rotary, Plain(base), trained, trained if recipes else declared)
-    return ModelArgs(f"theta {base:.12g}", spec, tuple(recipes), spec)
+    return GivenModel(f"theta {base:.12g}", spec, tuple(recipes), spec)
 
 
 def head_size(head_dim: int | None, rotary_dim: int | None) -> tuple[int, int]:
@@ -124,7 +100,7 @@ def head_size(head_dim: int | None, rotary_dim: int | None) -> tuple[int, int]:
 
 def find(
     argument: str | None, values: dict[str, Any], head_dim: int | None, rotary_dim: int | None
-) -> ModelArgs:
+) -> GivenModel:
     """The model that a command line names; recipes for one on disk or on the Hub start from its
     unscaled RoPE.
 
@@ -139,11 +115,17 @@ def find(
         raise UsageError(
             "--head-dim and --rotary-dim are for models in numbers; a SOURCE has its own"
         )
-    inspection = inspect_source(open_source(argument))
+    return of_inspection(inspect_source(open_source(argument)), values)
+
+
+def of_inspection(inspection: Inspection, values: Values) -> GivenModel:
+    """Return a model on disk or on the Hub, with the recipes for it. values: of options."""
     recipes = tuple(build_recipes(values))
     first = inspection.first_spec
-    spec = (first.unscaled() if first.scaled else first) if recipes else inspection.spec
-    return ModelArgs(inspection.source.name, spec, recipes, inspection.spec, inspection)
+    spec = inspection.spec
+    if recipes:
+        spec = first.unscaled() if first.scaled else first
+    return GivenModel(inspection.source.name, spec, recipes, inspection.spec, inspection)
 
 
 def frequencies_only(values: Mapping[str, Any]) -> None:

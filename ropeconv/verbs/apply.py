@@ -1,0 +1,251 @@
+"""`apply`, `plan` and `patch`: a context extension for a checkpoint, or for a loaded model."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
+
+from ..bake import apply as baking
+from ..bake.output import Output
+from ..bake.plan import Plan
+from ..convert.target import Target
+from ..errors import UsageError
+from ..hub.options import PublishOptions, repository
+from ..keywords import ApplyKeywords, RecipeKeywords, RunKeywords, StrPath, TargetKeywords
+from ..models.gguf import GgufSource
+from ..models.source import Source
+from ..options import OutputPlace, TargetOptions, ValidateOn, options
+from ..reporting import Reporter, SilentReporter
+from ..rope.recipe import Recipe
+from .arguments import (
+    check_keywords,
+    check_value,
+    described,
+    is_loaded,
+    list_keywords,
+    reference_of,
+)
+from .batch import Batch
+from .recipes import as_texts, build_recipe, chosen_methods
+from .request import VALIDATE, ApplyRequest, OutputUnit, check_request
+
+if TYPE_CHECKING:
+    from ..engines.transformers.patch import Undo
+
+
+@overload
+def apply(
+    model: object,
+    recipe: Recipe | StrPath | None = None,
+    *,
+    dry_run: Literal[True],
+    **keywords: Unpack[ApplyKeywords],
+) -> Plan: ...
+@overload
+def apply(
+    model: object,
+    recipe: Recipe | StrPath | None = None,
+    *,
+    dry_run: Literal[False] = False,
+    **keywords: Unpack[ApplyKeywords],
+) -> Output: ...
+@list_keywords(RecipeKeywords, TargetKeywords, RunKeywords)
+def apply(
+    model: object,
+    recipe: Recipe | StrPath | None = None,
+    *,
+    dry_run: bool = False,
+    **keywords: Unpack[ApplyKeywords],
+) -> Output | Plan:
+    """Bake a context extension into a checkpoint: `apply("Qwen/Qwen3-8B", yarn=4)`.
+
+    Args:
+        model: A path, an id on the Hub, a loaded model, a source, or a plan of `plan`.
+        recipe: A `Recipe` or the path of one, in place of a method among the keywords.
+        dry_run: Return the plan, with `draft` that of the target, and write nothing.
+        keywords: The flags of the command with underscores. They are listed below.
+
+    Raises:
+        UsageError: For keywords that do not exist or do not go together.
+        Disagreement: Where the output is not what was planned, and is not kept, and where a
+            validation does not confirm it, which says that it is kept.
+        RopeconvError: As `make_plan` does, and where the output cannot be written.
+    """
+    given = check_keywords("apply", keywords, ApplyKeywords)
+    reporter = given.pop("reporter", None) or SilentReporter()
+    probe = given.pop("probe", None)
+    wanted = given.setdefault("validate", os.environ.get(VALIDATE) or "auto")
+    check_value(VALIDATE, wanted, ValidateOn)
+
+    if isinstance(model, Plan):
+        batch = _batch_of_plan(model, recipe, given, dry_run, reporter)
+    else:
+        batch = _batch(model, recipe, given, dry_run, reporter)
+    if dry_run:
+        return batch.plans[0][1]
+
+    written = [output for _, output in batch.write(probe)]
+    for _, problem in batch.failures:
+        raise problem
+    output = written[0]
+    if len(written) > 1:
+        output = replace(output, draft=written[1])
+    if isinstance(reporter, SilentReporter):
+        output = replace(output, notes=tuple(reporter.notes))
+    return output
+
+
+@list_keywords(RecipeKeywords, TargetKeywords, RunKeywords)
+def plan(
+    model: object, recipe: Recipe | StrPath | None = None, **keywords: Unpack[ApplyKeywords]
+) -> Plan:
+    """Plan an output and write nothing. `apply` accepts what this returns.
+
+    Parameters and errors are those of `apply`.
+    """
+    return apply(model, recipe, dry_run=True, **keywords)
+
+
+@list_keywords(RecipeKeywords)
+def patch(
+    model: Any, recipe: Recipe | StrPath | Plan | None = None, **keywords: Unpack[RecipeKeywords]
+) -> Undo:
+    """Make a loaded model of transformers compute a method: `undo = patch(model, yarn=4)`.
+
+    Args:
+        model: From `from_pretrained`.
+        recipe: A `Recipe`, the path of one, or a plan, in place of a method among the keywords.
+        keywords: A method, its settings and modifiers, as in `apply`. They are listed below.
+
+    Returns:
+        A function without parameters that undoes it.
+
+    Raises:
+        UsageError: For keywords that do not exist.
+        RopeconvError: As `bake.apply.patch` does.
+    """
+    if not is_loaded(model):
+        raise UsageError(
+            f"patch() needs a loaded model, and got {described(model)}; load it with"
+            " AutoModelForCausalLM.from_pretrained, or pass a path to apply()"
+        )
+    if isinstance(recipe, Plan) and not keywords:
+        return baking.patch(model, recipe)
+    checked = check_keywords("patch", keywords, RecipeKeywords)
+    return baking.patch(model, recipe_of("patch", recipe, checked))
+
+
+def recipe_of(verb: str, recipe: object, values: dict[str, Any]) -> Recipe:
+    """Return the recipe of a verb.
+
+    Args:
+        verb: The function that was called, for messages.
+        recipe: What was passed in place of a method: a Recipe, its path, or None.
+        values: The keywords of a recipe.
+
+    Raises:
+        UsageError: Unless there is one method.
+        RecipeError: For a value that it cannot have.
+    """
+    if isinstance(recipe, Recipe):
+        if values:
+            name = next(iter(values))
+            raise UsageError(
+                f"{verb}() got a recipe and {name}; give it to the recipe, or leave one out"
+            )
+        return recipe
+    if recipe is not None and not isinstance(recipe, str | os.PathLike):
+        raise UsageError(
+            f"{verb}() needs a Recipe or the path of one, and got {described(recipe)}; or pass"
+            " yarn=4"
+        )
+    reaches_length = verb == "apply" and "context" in values
+    if recipe is None and not chosen_methods(values) and not reaches_length:
+        raise UsageError(
+            f"{verb}() needs a method, such as yarn=4 (`ropeconv list methods` lists them)"
+        )
+    texts = as_texts(values)
+    if recipe is not None:
+        texts["recipe"] = os.fspath(recipe)
+    return build_recipe(texts)
+
+
+def _batch(
+    model: object, recipe: object, given: dict[str, Any], dry_run: bool, reporter: Reporter
+) -> Batch:
+    """Return the planned output of a model, with its draft where there is one."""
+    names = RecipeKeywords.__annotations__
+    of_recipe = {name: value for name, value in given.items() if name in names}
+    chosen = recipe_of("apply", recipe, of_recipe)
+    by_length = recipe is None and not chosen_methods(of_recipe)
+    request = replace(_request(given), dry_run=dry_run, by_length=by_length)
+
+    reference = reference_of("apply", model)
+    unit = OutputUnit(reference, _target_values(given), None, reference)
+    batch = _prepared(unit, request, reporter)
+    is_open = isinstance(model, Source | GgufSource) and not request.family
+    batch.plan(chosen, [model] if is_open else [])  # type: ignore[list-item]
+    return batch
+
+
+def _batch_of_plan(
+    plan: Plan, recipe: object, given: dict[str, Any], dry_run: bool, reporter: Reporter
+) -> Batch:
+    """Return a plan that was made before, with its draft where there is one."""
+    planned = {*RecipeKeywords.__annotations__, *TargetKeywords.__annotations__, "family"}
+    names = [name for name in given if name in planned]
+    if recipe is not None:
+        names.append("recipe")
+    if names:
+        raise UsageError(f"apply() of a plan does not accept {names[0]}; pass it to plan()")
+
+    reference = plan.source.reference
+    values = {option.parameter: getattr(plan.target, option.name) for option in options(Target)}
+    unit = OutputUnit(reference, values, None, reference)
+    batch = _prepared(unit, replace(_request(given), dry_run=dry_run), reporter)
+    batch.take(plan)
+    return batch
+
+
+def _prepared(unit: OutputUnit, request: ApplyRequest, reporter: Reporter) -> Batch:
+    """Return the batch of one output, and of its draft where there is one."""
+    units = [unit]
+    if request.draft:
+        units.append(OutputUnit(request.draft, unit.given, None, request.draft, is_draft=True))
+    check_request(units, request)
+    return Batch(units, request, reporter)
+
+
+def _request(given: dict[str, Any]) -> ApplyRequest:
+    """Return the options of writing among keywords."""
+    known = {item.name for item in fields(ApplyRequest)}
+    values = {name: value for name, value in given.items() if name in known}
+    if "fsync" in given:
+        values["no_fsync"] = not given["fsync"]
+    if "adapter" in given:
+        values["adapter"] = reference_of("apply", given["adapter"])
+    if given.get("draft") is not None:
+        values["draft"] = reference_of("apply", given["draft"])
+    if "draft_original_context" in given:
+        values["draft_original_context"] = str(given["draft_original_context"])
+    request = ApplyRequest(**values)
+    if not request.push:
+        return request
+    publication = PublishOptions(
+        request.private, create_pr=request.create_pr, repo_id=repository(request.push)
+    )
+    return replace(request, publication=publication)
+
+
+def _target_values(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of all options of an output, by name; None for those that are not given."""
+    values = {}
+    for option in options(OutputPlace, TargetOptions):
+        value = given.get(option.parameter)
+        if option.many:
+            value = [value] if isinstance(value, str) else list(value or ())
+        elif value is None and option.kind is bool:
+            value = False
+        values[option.parameter] = value
+    return values

@@ -1,0 +1,175 @@
+"""What people pass to the functions of Python: models in any form, and keywords of any type.
+
+A keyword is known by its TypedDict in `ropeconv/keywords.py`, which type checkers read too.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from functools import cache
+from typing import Any, TypeVar, get_type_hints
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from ..bake.output import Output
+from ..bake.plan import FilePlan
+from ..errors import UsageError
+from ..inspection.inspection import Inspection
+from ..models.gguf import GgufSource
+from ..models.open import open_source
+from ..models.reference import names_gguf
+from ..models.source import Source
+from ..rope.errors import shown
+
+Verb = TypeVar("Verb", bound=Callable[..., Any])
+
+HINTS = dict.fromkeys(
+    ("method", "methods", "factor"), "a method is a keyword with its value, such as yarn=4"
+)
+"""Keywords that people try, with what to write in their place."""
+KINDS = {
+    "float_type": "a number",
+    "int_type": "a whole number",
+    "string_type": "a text",
+    "bool_type": "True or False",
+    "callable_type": "a function",
+}
+"""Errors of pydantic in our words; the others say what they expect themselves."""
+CLASSES = {"PathLike": "a path", "Sequence": "a list", "Array": "an array"}
+"""Classes in our words; others have their names."""
+
+
+def list_keywords(*groups: type) -> Callable[[Verb], Verb]:
+    """Decorator: add the sentences on the keywords of a verb to its docstring, which `help` shows.
+
+    groups: classes of ropeconv/keywords.py, whose docstrings have a line for each keyword.
+    """
+
+    def add(verb: Verb) -> Verb:
+        sections = []
+        for group in groups:
+            _, _, section = (group.__doc__ or "").partition("Attributes:\n")
+            sections.append(section.rstrip())
+        docstring = (verb.__doc__ or "").rstrip()
+        verb.__doc__ = f"{docstring}\n\n    Keywords:\n" + "\n".join(sections) + "\n"
+        return verb
+
+    return add
+
+
+def check_keywords(verb: str, keywords: Mapping[str, Any], kind: type) -> dict[str, Any]:
+    """Return keywords without those that are None.
+
+    Args:
+        verb: The function that was called, for messages.
+        keywords: What was passed.
+        kind: The TypedDict that has them.
+
+    Raises:
+        UsageError: For a name that is not there, and a value of another type.
+    """
+    known = _hints(kind)
+    checked = {}
+    for name, value in keywords.items():
+        if name not in known:
+            raise _unknown(verb, name, known)
+        if value is not None:
+            checked[name] = check_value(name, value, known[name])
+    return checked
+
+
+def check_value(name: str, value: Any, hint: Any) -> Any:
+    """Return the value of a keyword, as Python has it. Raises UsageError for another type."""
+    if type(value).__module__ == "numpy" and getattr(value, "ndim", 1) == 0:
+        value = value.item()
+    if type(value).__module__ == "torch" and type(value).__name__ in ("dtype", "device"):
+        value = str(value).removeprefix("torch.")
+    try:
+        _adapter(hint).validate_python(value)
+    except ValidationError as problem:
+        wanted = dict.fromkeys(_expected(error) for error in problem.errors())
+        words = " or ".join(wanted)
+        raise UsageError(f"{name}={shown(value)} is not {words}") from None
+    return value
+
+
+def reference_of(verb: str, model: Any) -> str:
+    """Return the path or Hub id of a model, for `open_source`.
+
+    Raises UsageError for something that is not a model.
+    """
+    if isinstance(model, Inspection):
+        model = model.source
+    if isinstance(model, Source | GgufSource):
+        return model.reference
+    if isinstance(model, FilePlan):
+        raise UsageError(
+            f"{verb}() needs a model, and got a plan, which is not written yet; apply() it first"
+        )
+    if isinstance(model, Output):
+        return os.fspath(model)
+    if is_loaded(model):
+        if not model.config._name_or_path:
+            raise UsageError(
+                f"the model does not say what it was loaded from; pass its path to {verb}()"
+            )
+        return str(model.config._name_or_path)
+    if isinstance(model, str | os.PathLike):
+        path = os.fspath(model)
+        if isinstance(path, str) and path:
+            return path
+    raise UsageError(
+        f"{verb}() needs a path, an id on the Hub, a loaded model or a source, and got"
+        f" {described(model)}"
+    )
+
+
+def source_of(verb: str, model: Any, family: str = "") -> Source | GgufSource:
+    """Return the source of a model. Raises UsageError for something that is not a model."""
+    check_value("family", family, str)
+    if isinstance(model, Source | GgufSource) and not family:
+        return model
+    reference = reference_of(verb, model)
+    names_its_own = verb == "inspect" and names_gguf(reference)
+    return open_source(reference, "" if names_its_own else family)
+
+
+def is_loaded(model: Any) -> bool:
+    """Whether an object is a model of transformers."""
+    return hasattr(getattr(model, "config", None), "to_dict") and hasattr(model, "named_modules")
+
+
+def described(argument: object) -> str:
+    """Describe a wrong argument, for a message."""
+    if isinstance(argument, str | int | float) or argument is None:
+        return shown(argument)
+    return f"a {type(argument).__name__}"
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    """Return the types of the keywords of a TypedDict."""
+    return get_type_hints(kind)
+
+
+def _adapter(hint: Any) -> TypeAdapter[Any]:
+    """Return what checks a type without converting values."""
+    return TypeAdapter(hint, config=ConfigDict(strict=True, arbitrary_types_allowed=True))
+
+
+def _unknown(verb: str, name: str, known: Mapping[str, Any]) -> UsageError:
+    """Return the error for a keyword that a function does not have."""
+    near = get_close_matches(name, sorted(known), 1, 0.5)
+    hint = f"did you mean {near[0]}?" if near else f"help(ropeconv.{verb}) lists them"
+    return UsageError(f"{verb}() has no keyword {name}; {HINTS.get(name, hint)}")
+
+
+def _expected(error: Any) -> str:
+    """Return what a keyword accepts, by an error of pydantic."""
+    if error["type"] == "is_instance_of":
+        name = error["ctx"]["class"]
+        return CLASSES.get(name, f"a {name}")
+    words: str = error["msg"].removeprefix("Input should be ")
+    return KINDS.get(error["type"], words)

@@ -1,0 +1,366 @@
+"""Batch: the outputs of one `apply`, planned together and then written one after another.
+
+Where one of several outputs fails, the others are still made. A single output, and a target with
+its draft, fail as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from ..bake.apply import AppliedPlan
+from ..bake.companions import adapter_plan, draft_plan, paired, write_adapter
+from ..bake.execution import refuse_early
+from ..bake.findings import Options
+from ..bake.hidden import discard
+from ..bake.output import Output
+from ..bake.plan import FilePlan, Plan
+from ..bake.verify import earlier_output
+from ..bake.warnings import modelfile_of
+from ..convert.target import Target
+from ..engines.probe import Probe
+from ..errors import Disagreement, Interruption, UsageError
+from ..hub.options import PublishOptions
+from ..hub.upload_set import from_gguf, from_plan, merged, with_card
+from ..inspection.receipts.places import remember_source
+from ..models.gguf import GgufSource
+from ..models.open import open_source
+from ..models.source import Source
+from ..options import ValidateOn
+from ..reporting import Reporter
+from ..rope.lengths import parse_tokens
+from ..rope.recipe import Recipe
+from ..runtimes.programs import program_note
+from .output import Writing, finish_output, plan_output, recover_file, write_output
+from .request import (
+    ApplyRequest,
+    OutputUnit,
+    build_target,
+    check_folder,
+    refuse_collisions,
+)
+from .validation import ValidationChoice, choose_validation, compare_files
+
+DISAGREES = 3
+"""The exit code where an output does not compute the method."""
+Failure = tuple[OutputUnit, Exception]
+OnFailure = Callable[[OutputUnit, Exception], None]
+
+
+def _reraise(unit: OutputUnit, problem: Exception) -> None:
+    """Let a failure of one output end the batch."""
+    raise problem
+
+
+class Batch:
+    """The outputs of one `apply`.
+
+    Attributes:
+        units: The outputs that are asked for.
+        request: The options.
+        plans: The plans with their units, after `plan`.
+        failures: Units that failed, each with its error.
+        refused: Those of them that could not be planned.
+        adapter: The copy of a PEFT adapter that is written beside the output, None without one.
+    """
+
+    def __init__(
+        self,
+        units: Sequence[OutputUnit],
+        request: ApplyRequest,
+        reporter: Reporter,
+        on_failure: OnFailure = _reraise,
+    ) -> None:
+        """Prepare a batch. on_failure: is called where one of several outputs fails."""
+        self.units = list(units)
+        self.request = request
+        self.reporter = reporter
+        self.on_failure = on_failure
+        self.several = len(self.units) > 1
+        self.pair = any(unit.is_draft for unit in self.units)
+        self.plans: list[tuple[OutputUnit, Plan]] = []
+        self.failures: list[Failure] = []
+        self.refused: list[Failure] = []
+        self.adapter: FilePlan | None = None
+
+    @property
+    def code(self) -> int:
+        """The exit code of the command: 3 where a validation failed, else that of the failures."""
+        codes = [getattr(problem, "exit_code", 1) for _, problem in self.failures]
+        if DISAGREES in codes:
+            return DISAGREES
+        if len(codes) == len(self.units) and len(set(codes)) == 1:
+            return int(codes[0])
+        return 1 if codes else 0
+
+    def plan(self, recipe: Recipe, sources: Sequence[Source | GgufSource] = ()) -> None:
+        """Plan all outputs, and leave out those that are refused.
+
+        Args:
+            recipe: The method and its modifiers.
+            sources: The models, where they are open already; else they are opened by name.
+
+        Raises:
+            UsageError: For options that do not go together, and outputs that would have one place.
+        """
+        targets = self._checked_targets(recipe)
+        self.reporter.note(recipe.method.slow_note)
+        programs = dict.fromkeys(name for target in targets for name in target.runtimes)
+        for note in dict.fromkeys(map(program_note, programs)):
+            self.reporter.note(note)
+
+        plans: list[tuple[OutputUnit, Plan]] = []
+        opened = {source.reference: source for source in sources}
+        for unit, target in zip(self.units, targets, strict=True):
+            with self._failing(unit):
+                if unit.is_draft:
+                    plans.append((unit, self._plan_draft(unit, plans[0][1])))
+                else:
+                    plans.append((unit, self._plan_unit(unit, target, recipe, opened)))
+        refuse_collisions(plans, self.units)
+        self._settle(plans)
+
+    def take(self, plan: Plan) -> None:
+        """Take a plan that was made before, in place of planning; its draft is planned here."""
+        if self.pair:
+            plan = paired(plan)
+        plans = [(self.units[0], with_card(plan))]
+        for unit in self.units[1:]:
+            plans.append((unit, self._plan_draft(unit, plan)))
+        plan.check_packages()
+        self._settle(plans)
+
+    def _settle(self, plans: list[tuple[OutputUnit, Plan]]) -> None:
+        """Decide what is written beside outputs, which are validated, and which have a place."""
+        if self.request.adapter:
+            unit, plan = plans[0]
+            self.adapter = adapter_plan(self.request.adapter, plan)
+            target = replace(plan.target, out=plan.out, adapter=self.adapter.out.name)
+            plans[0] = unit, replace(plan, target=target)
+        self.choices = {plan.out: choose_validation(plan, self._wanted(plan)) for _, plan in plans}
+        self.plans = [(unit, plan) for unit, plan in plans if self._has_place(unit, plan)]
+        self.refused = list(self.failures)
+
+    def validation_of(self, plan: Plan) -> ValidationChoice:
+        """Return whether the output of a plan is validated after it was written."""
+        return self.choices[plan.out]
+
+    def publication_alone(self, plan: Plan) -> PublishOptions | None:
+        """Return how an output is published that is kept nowhere else; None for the others."""
+        if plan.target.out is None and plan.is_folder:
+            return self.request.publication
+        return None
+
+    def write(self, probe: Probe | None = None) -> Iterator[tuple[OutputUnit, Output]]:
+        """Write the outputs one after another, and yield each with its unit when it is finished.
+
+        probe: a running one, or None; the first folder is checked with it. An output that a
+        validation does not confirm is kept, and is among the failures.
+        """
+        if self.plans:
+            check_folder(self.units)
+        self._finished: list[Output] = []
+        for number, (unit, plan) in enumerate(self.plans, 1):
+            output = None
+            with self._failing(unit, len(self._finished)):
+                title = f"Writing {number} of {len(self.plans)}" if self.several else "Writing"
+                output = self._write_unit(unit, plan, probe, title)
+                if probe is not None and plan.is_folder:
+                    probe.stop()
+                    probe = None
+                validation = output.validation
+                if validation is not None and not validation.agrees:
+                    words = f"{validation.sentence} {output.path} is kept."
+                    self.failures.append((unit, Disagreement(words)))
+                if not self.several:
+                    output = replace(output, published=output.published or self._publish([output]))
+                self._finished.append(output)
+            if output is not None:
+                yield unit, output
+
+    def publish(self) -> str:
+        """Publish several outputs in one commit and return its URL; empty where nothing was asked
+        for, and after a note where one of them failed.
+        """
+        return self._publish(self._finished) if self.several else ""
+
+    def _checked_targets(self, recipe: Recipe) -> list[Target]:
+        """Return the target of each unit, checked before anything is read or fetched."""
+        publication = self.request.publication
+        owner = publication.repo_id.partition("/")[0] if publication else ""
+        targets = []
+        for unit in self.units:
+            target = build_target(unit.given, owner)
+            targets.append(target)
+            if unit.is_draft:
+                continue
+            try:
+                target.check(recipe, unit.from_gguf)
+            except UsageError as problem:
+                words = f"{unit.label}: {problem}" if self.several else str(problem)
+                raise UsageError(words) from None
+        return targets
+
+    def _plan_draft(self, unit: OutputUnit, target: Plan) -> Plan:
+        """Plan the draft of a target."""
+        length = self.request.draft_original_context
+        trained = parse_tokens(length) if length else None
+        plan = with_card(draft_plan(unit.source, target, trained))
+        plan.check_packages()
+        return plan
+
+    def _plan_unit(
+        self,
+        unit: OutputUnit,
+        target: Target,
+        recipe: Recipe,
+        opened: dict[str, Source | GgufSource],
+    ) -> Plan:
+        """Plan one output. opened: the sources that were opened so far, by name."""
+        request = self.request
+        if target.in_place and not request.dry_run:
+            recover_file(unit.source, self.reporter)
+        named = unit.named or unit.source
+        source = opened.get(named) or open_source(named, request.family)
+        opened[named] = source
+        plan = plan_output(
+            source,
+            recipe,
+            target,
+            by_length=request.by_length,
+            with_draft=self.pair,
+            card=not (request.publication and target.out is None),
+            place=unit.placed,
+        )
+        if not self.publication_alone(plan):  # which makes a card for its repository
+            plan = with_card(plan)
+        if request.ollama and not plan.is_folder:
+            modelfile_of(plan)
+        return plan
+
+    def _has_place(self, unit: OutputUnit, plan: Plan) -> bool:
+        """Whether the place of an output is free, or has what the same command wrote.
+
+        A single output refuses its place when it is written, so that here only a dry run does.
+        """
+        request = self.request
+        if plan.target.in_place or self.publication_alone(plan):
+            return True
+        if not request.dry_run and (request.publication or not self.several):
+            return True
+        if self._continues() and not request.force and earlier_output(plan) is not None:
+            return True
+        before = len(self.failures)
+        with self._failing(unit):
+            refuse_early(plan, request.force)
+        return len(self.failures) == before
+
+    def _continues(self) -> bool:
+        """Whether an output of an earlier run of the same command is taken as it is."""
+        request = self.request
+        has_companion = self.adapter is not None or request.ollama
+        return self.several or has_companion or request.publication is not None
+
+    def _wanted(self, plan: Plan) -> ValidateOn:
+        """Return --validate for a plan; an output that is kept nowhere cannot be validated."""
+        automatic = self.request.validate == "auto"
+        if automatic and (self.publication_alone(plan) or plan.target.drafts_for):
+            return "off"
+        return self.request.validate
+
+    def _write_unit(self, unit: OutputUnit, plan: Plan, probe: Probe | None, title: str) -> Output:
+        """Write, check and validate one output, or take it from an earlier run of the command.
+
+        Where it is published without -o, a folder is written to a temporary place and published
+        from there.
+        """
+        request = self.request
+        publication = self.publication_alone(plan)
+        if publication:
+            from .publishing import publish_staged
+
+            check, url = publish_staged(plan, probe, publication, self.reporter, request.checksum)
+            return Output(None, plan, check, against=plan.source.reference, published=url)
+
+        draft = next((other for unit, other in self.plans if unit.is_draft), None)
+        choice = self.validation_of(plan)
+        again = self._continues() and not (request.force or plan.target.in_place)
+        if again and self._written_before(plan):
+            self.reporter.note(f"{plan.out} is complete from an earlier run of this command.")
+            remember_source(plan.out, plan.source)
+            done = AppliedPlan(plan.out)
+            output = finish_output(plan, done, request.ollama, choice, self.reporter, draft)
+        else:
+            writing = Writing(
+                link=request.link,
+                force=request.force,
+                checksum=request.checksum,
+                fsync=not request.no_fsync,
+                staged=request.staged,
+                check=request.check,
+                remember=request.remember,
+                modelfile=request.ollama,
+            )
+            output = write_output(plan, writing, choice, self.reporter, probe, title, draft)
+        if self.adapter is not None and not unit.is_draft:
+            write_adapter(self.adapter, not request.no_fsync)
+            output = replace(output, adapter=self.adapter.out)
+        return output
+
+    def _written_before(self, plan: Plan) -> bool:
+        """Whether a run that was stopped has written the output.
+
+        Raises BadSource or Disagreement where files were changed since.
+        """
+        earlier = earlier_output(plan)
+        if earlier is None:
+            return False
+        try:
+            compare_files(earlier, Options(), self.reporter)
+        except Disagreement as problem:
+            raise Disagreement(f"{problem}, with --force to replace it") from None
+        discard(plan.out)  # a kill may have come between the last name and the end
+        return True
+
+    def _publish(self, outputs: Sequence[Output]) -> str:
+        """Publish outputs in one commit and return its URL; empty where one of them failed."""
+        publication = self.request.publication
+        kept = [output for output in outputs if output.path is not None]
+        if publication is None or not kept:
+            return ""
+        if self.failures:
+            self.reporter.note(
+                "Nothing was published, because not all outputs were made; the same command"
+                " continues."
+            )
+            return ""
+        plan = kept[0].plan
+        if plan.is_folder:
+            assert isinstance(plan, Plan)
+            assert kept[0].path is not None
+            upload = from_plan(plan, kept[0].path)
+        else:
+            upload = merged([from_gguf(output.path) for output in kept if output.path])
+        from .publishing import send
+
+        return send(upload, publication, self.reporter)
+
+    @contextmanager
+    def _failing(self, unit: OutputUnit, finished: int = 0) -> Iterator[None]:
+        """Note a failure of one of several outputs, and continue. finished: number of outputs."""
+        try:
+            yield
+        except (Interruption, KeyboardInterrupt) as problem:
+            if not finished:
+                raise
+            message = (
+                str(problem) or f"interrupted in {unit.label}; the same command starts it again"
+            )
+            raise Interruption(f"{message} ({finished} of {len(self.units)} are written)") from None
+        except Exception as problem:
+            if not self.several or self.pair:
+                raise
+            self.on_failure(unit, problem)
+            self.failures.append((unit, problem))

@@ -1,0 +1,62 @@
+"""`inspect`, `compare` and `advise`: the RoPE of models, and what extends it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from ..evaluate.ranking import RankedMethods, advised
+from ..inspection.inspection import Inspection, inspect_source
+from ..inspection.side_by_side import RopeDifference, side_by_side
+from ..rope.lengths import parse_tokens
+from .arguments import check_value, source_of
+
+
+def inspect(model: object, family: str = "") -> Inspection:
+    """Inspect the RoPE of a checkpoint, its runtime support and its problems.
+
+    Args:
+        model: A path, an id on the Hub, a loaded model, or a source.
+        family: The family to treat it as, in place of that of its model_type.
+
+    Raises:
+        UsageError: For something that is not a model.
+        BadSource: For a damaged checkpoint, or one whose RoPE is not known.
+    """
+    if isinstance(model, Inspection):
+        return model
+    source = source_of("inspect", model, family)
+    source.as_draft = True
+    return inspect_source(source)
+
+
+def compare(first: object, second: object, family: str = "") -> RopeDifference:
+    """Compare the RoPE of two models. Parameters and errors are those of `inspect`."""
+    return side_by_side(inspect(first, family), inspect(second, family))
+
+
+def advise(
+    model: object,
+    context: int | str,
+    *,
+    measured: str | os.PathLike[str] | None = None,
+    family: str = "",
+) -> RankedMethods:
+    """Compare the methods that reach a context.
+
+    Args:
+        model: As in `inspect`.
+        context: A number of tokens, or a text such as "128k".
+        measured: A result of `evaluate` that was written as JSON, by which methods are sorted.
+        family: As in `inspect`.
+
+    Returns:
+        The methods, the best first, and why others were passed over.
+
+    Raises:
+        UsageError: For a context that the model has already.
+        BadSource: As `inspect` does.
+    """
+    check_value("context", context, int | str)
+    path = None if measured is None else Path(measured)
+    return advised(source_of("advise", model, family), parse_tokens(str(context)), path)

@@ -1,0 +1,211 @@
+"""The path of the main job: from a model and a recipe to an output that is written and checked.
+
+`plan_output` decides everything and writes nothing. `write_output` writes what was planned, checks
+it, and validates it. The command line, the pages, `run` and Python all go through these two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ..bake.apply import AppliedPlan, apply, make_plan
+from ..bake.companions import paired
+from ..bake.next_steps import NextSteps, check_command, run_commands
+from ..bake.output import Output
+from ..bake.plan import Plan
+from ..bake.warnings import write_modelfile
+from ..convert.target import Target
+from ..engines.probe import Probe
+from ..errors import Interruption, UsageError
+from ..formats.gguf.inplace import recover
+from ..hub.training import train_command
+from ..hub.upload_set import with_card
+from ..models.gguf import GgufSource
+from ..models.source import Source
+from ..reporting import Reporter
+from ..rope.errors import command_line
+from ..rope.lengths import format_tokens
+from ..rope.recipe import Recipe
+from .validation import ValidationChoice, validate_written
+
+
+@dataclass(frozen=True)
+class Writing:
+    """How an output is written. The first five are those of `bake.execution.ApplyOptions`."""
+
+    link: bool = False
+    force: bool = False
+    checksum: bool = False
+    staged: bool = False
+    fsync: bool = True
+
+    check: bool = True
+    """Ask the installed transformers, or llama.cpp, about the output before it gets its name."""
+
+    remember: bool = True
+    """Note on this machine where the source is."""
+
+    modelfile: bool = False
+    """Write a Modelfile for Ollama beside a GGUF file."""
+
+
+def plan_output(
+    source: Source | GgufSource,
+    recipe: Recipe,
+    target: Target,
+    by_length: bool = False,
+    with_draft: bool = False,
+    card: bool = True,
+    place: Callable[[Plan], Plan] = lambda plan: plan,
+) -> Plan:
+    """Plan an output: its schedule, encoding, verdicts and files.
+
+    Args:
+        source: From `open_source`.
+        recipe: The method and its modifiers.
+        target: Format, encoding, runtimes and place.
+        by_length: Whether --context chose the method, which then must work without training.
+        with_draft: Whether its draft model is extended too, which its receipt names.
+        card: Whether a folder gets a model card.
+        place: Changes where the output is written.
+
+    Raises:
+        UsageError: For options that do not go together, and a method that needs training.
+        RopeconvError: As `make_plan` does, and for a package that is missing.
+    """
+    plan = place(make_plan(source, recipe, target))
+    if with_draft:
+        plan = paired(plan)
+    if by_length:
+        refuse_untrained(plan, source.reference)
+    if card:
+        plan = with_card(plan)
+    plan.check_packages()
+    return plan
+
+
+def write_output(
+    plan: Plan,
+    writing: Writing,
+    validation: ValidationChoice,
+    reporter: Reporter,
+    probe: Probe | None = None,
+    title: str = "Writing",
+    draft: Plan | None = None,
+) -> Output:
+    """Write the output of a plan, check it, and validate it.
+
+    Args:
+        plan: From `plan_output`.
+        writing: How it is written.
+        validation: From `choose_validation`.
+        reporter: Is told what happens.
+        probe: A running one; None starts one where it is needed.
+        title: Of the progress.
+        draft: The plan of its draft model, for the commands that run both.
+
+    Raises:
+        Disagreement: Where the output is not what was planned; nothing is kept.
+        Interruption: At Ctrl-C; the same command continues.
+        RopeconvError: Where it cannot be written; nothing is kept.
+    """
+    try:
+        with reporter.progress(title, plan.bytes) as advance:
+            done = apply(
+                plan,
+                link=writing.link and plan.is_folder,
+                force=writing.force,
+                checksum=writing.checksum and plan.is_folder,
+                staged=writing.staged,
+                fsync=writing.fsync,
+                check=writing.check,
+                advance=advance,
+                probe=probe,
+                remember=writing.remember,
+            )
+    except KeyboardInterrupt:
+        raise _interruption(plan) from None
+    return finish_output(plan, done, writing.modelfile, validation, reporter, draft)
+
+
+def finish_output(
+    plan: Plan,
+    done: AppliedPlan,
+    modelfile: bool,
+    validation: ValidationChoice,
+    reporter: Reporter,
+    draft: Plan | None = None,
+) -> Output:
+    """Validate an output that lies in its place, write its Modelfile, and gather what follows.
+
+    Parameters are those of `write_output`. done: from this run, or from an earlier one.
+    """
+    output = Output(
+        done.path, plan, done.check, done.reason, done.uncomputed, plan.source.reference
+    )
+    if validation.device and not done.uncomputed:
+        result = validate_written(plan, done.path, validation, reporter)
+        output = replace(output, validation=result)
+    if modelfile and not plan.is_folder:
+        output = replace(output, modelfile=write_modelfile(plan))
+    return replace(output, steps=steps_after(output, draft))
+
+
+def steps_after(output: Output, draft: Plan | None = None, against: str = "") -> NextSteps:
+    """Return the commands that follow an output that was written.
+
+    Args:
+        output: The output.
+        draft: The plan of its draft model, None without one.
+        against: Its source, where that is not the one of its plan.
+    """
+    plan, path = output.plan, output.path
+    assert isinstance(plan, Plan)
+    if path is None:
+        return NextSteps()
+    train = "" if plan.fine_tuning.works_untuned else train_command(plan, path)
+    run = tuple(run_commands(plan, path, output.modelfile, draft))
+    check = "" if output.validation else check_command(plan, path, not output.uncomputed, against)
+    return NextSteps(train, run, check)
+
+
+def recover_file(source: str, reporter: Reporter) -> None:
+    """Undo an interrupted change of a GGUF file in place, and note it."""
+    if recover(Path(source)):
+        reporter.note(f"An interrupted change of {source} was undone first.")
+
+
+def refuse_untrained(plan: Plan, source: str) -> None:
+    """Raise UsageError where the method that --context chose would need training."""
+    need = plan.fine_tuning
+    if need.works_untuned:
+        return
+    length = format_tokens(plan.schedule.context)
+    on_top = plan.recipe.on_top
+    method = "llama3" if on_top and plan.before.form.kind == "llama3" else "yarn"
+    words = [f"--{method}", length]
+    if on_top:
+        words.append("--on-top")
+    if plan.target.replace:
+        words.append("--replace")
+    flags = " ".join(words)
+    raise UsageError(
+        f"--context {length} is {need.times}, where {plan.recipe.method.name} {need.need}, and"
+        " --context chooses only what works without training; to train the model, pass"
+        f" {flags}, or compare methods with `{command_line('advise', source, '--context', length)}`"
+    )
+
+
+def _interruption(plan: Plan) -> Interruption:
+    """Return the error for Ctrl-C while an output was written."""
+    if plan.target.in_place:
+        return Interruption(
+            f"interrupted in a change of {plan.out}; the same command undoes it first, and then"
+            " starts again"
+        )
+    return Interruption(
+        f"interrupted; {plan.out} does not exist yet, and finished files are in a hidden folder"
+        " beside it: the same command continues with them"
+    )

@@ -1,0 +1,219 @@
+"""`plot` and `bound`: the frequencies of methods, and the smallest base for a length."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
+
+from ..environment import require
+from ..formats.drafts import write_file
+from ..formats.files import expanded
+from ..formats.jsontext import JsonObject
+from ..keywords import RecipeKeywords, StrPath
+from ..rope.bound.answer import Bound
+from ..rope.bound.answer import bound as compute_bound
+from ..rope.forms import Vector, base_inv_freq
+from ..rope.lengths import parse_tokens
+from ..rope.schedule import Schedule
+from ..summary import Summary
+from ..views.plot_style import checked, figure, write
+from ..views.schedule_plots import FARTHEST, lengths_of, numbers, pictures_of
+from .arguments import check_keywords, check_value, list_keywords
+from .given_model import GivenModel, head_size, of_inspection
+from .inspecting import inspect
+from .recipes import as_texts
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+TABLE = ".csv"
+
+
+class PairRow(NamedTuple):
+    """A dimension pair of a schedule."""
+
+    pair: int
+    inv_freq: float
+    """Radians per token."""
+    wavelength: float
+    """Tokens of one rotation; infinite for a pair that does not rotate."""
+    divided_by: float
+    """By what the method divides the frequency of the unscaled model."""
+
+
+@dataclass(frozen=True)
+class SchedulePlot(Summary):
+    """The schedules of a model by several methods."""
+
+    model: GivenModel
+
+    @cached_property
+    def schedules(self) -> dict[str, Schedule]:
+        """The schedules by the label of their method."""
+        return self.model.schedules()
+
+    @property
+    def context(self) -> int:
+        """The longest context of the schedules, in tokens."""
+        return max(schedule.context for schedule in self.schedules.values())
+
+    @property
+    def curves(self) -> dict[str, Vector]:
+        """The frequencies that differ from those of the unscaled model, by label."""
+        shows_all = bool(self.model.recipes) or self.model.spec.scaled
+        return {name: one.inv_freq for name, one in self.schedules.items() if shows_all}
+
+    def rows(self, schedule: Schedule) -> Iterator[PairRow]:
+        """Yield the dimension pairs of a schedule."""
+        spec = self.model.spec
+        base = spec.unscaled() if spec.scaled else spec
+        before = base.form.inv_freq(base.rotary_dim)
+        for pair, (old, new) in enumerate(zip(before, schedule.inv_freq, strict=True)):
+            if new:
+                yield PairRow(pair, float(new), math.tau / float(new), float(old) / float(new))
+            else:
+                yield PairRow(pair, 0.0, math.inf, math.inf)
+
+    def figure(self, dark: bool = False) -> Figure:
+        """Return the pictures: wavelengths, divisors, and the preference for near tokens."""
+        pictures = pictures_of(self.model.spec, self.curves, self.context)
+        return figure(*[picture.draw for picture in pictures], title=self.model.name, dark=dark)
+
+    def csv(self) -> str:
+        """Return the numbers in full precision; with one schedule, `inv_freq=` reads them again."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        several = len(self.schedules) > 1
+        columns = list(PairRow._fields)
+        writer.writerow(["schedule", *columns] if several else columns)
+        for name, schedule in self.schedules.items():
+            for row in self.rows(schedule):
+                writer.writerow([name, *row] if several else row)
+        return text.getvalue()
+
+    def write(self, path: Path, dark: bool = False) -> None:
+        """Write a picture (.png or .svg) or the numbers (.csv).
+
+        Raises UsageError for the name of another kind of file.
+        """
+        if path.suffix.lower() == TABLE:
+            write_file(path, self.csv())
+        else:
+            checked(path, ", the numbers like plot.csv, or print them with --json")
+            write(self.figure(dark), path)
+
+    def summary(self) -> dict[str, str]:
+        """Return what is shown, by name."""
+        return {
+            "model": self.model.name,
+            "schedules": ", ".join(self.schedules),
+            "context": f"{self.context:,}",
+        }
+
+    def to_dict(self, picture: Path | None = None) -> JsonObject:
+        """Return the document that `plot --json` prints. picture: the file that was written."""
+        spec = self.model.spec
+        before = base_inv_freq(spec.rope_theta, spec.rotary_dim)
+        distance = min(2 * self.context, FARTHEST)
+        schedules = {}
+        recipes = self.model.recipes or (None,)
+        for recipe, (name, schedule) in zip(recipes, self.schedules.items(), strict=True):
+            parameters = recipe.to_dict() if recipe else {}
+            schedules[name] = parameters | schedule.to_dict()
+        curves = {"before": before, **self.curves}
+        return {
+            "model": self.model.name,
+            "picture": None if picture is None else str(picture),
+            "lengths": lengths_of(spec, self.context),
+            "schedules": schedules,
+            "curves": {
+                name: numbers(before, curve, spec.unrotated, distance)
+                for name, curve in curves.items()
+            },
+        }
+
+    def to_pandas(self) -> Any:
+        """Return a DataFrame with a row for each dimension pair of each schedule."""
+        require("pandas", "to_pandas()")
+        import pandas
+
+        rows = []
+        for name, schedule in self.schedules.items():
+            rows += [{"schedule": name, **row._asdict()} for row in self.rows(schedule)]
+        return pandas.DataFrame(rows)
+
+    def _repr_png_(self) -> bytes:
+        """Return the pictures for a notebook."""
+        image = io.BytesIO()
+        self.figure().savefig(image, format="png")
+        return image.getvalue()
+
+
+@list_keywords(RecipeKeywords)
+def plot(
+    model: object,
+    out: StrPath | None = None,
+    *,
+    dark: bool = False,
+    **keywords: Unpack[RecipeKeywords],
+) -> SchedulePlot:
+    """Compare the frequencies of methods: `plot("Qwen/Qwen3-8B", yarn=4, mixed=4)`.
+
+    Args:
+        model: As in `inspect`.
+        out: Where the picture (.png or .svg) or the numbers (.csv) are written; None for nowhere.
+        dark: Draw for a dark background.
+        keywords: Methods, their settings and modifiers. They are listed below.
+
+    Returns:
+        The schedules, with `figure()`, `to_pandas()` and `write()`. A notebook shows the pictures.
+
+    Raises:
+        UsageError: For keywords that do not exist, and for another kind of file.
+        BadSource: As `inspect` does.
+    """
+    given = check_keywords("plot", keywords, RecipeKeywords)
+    drawn = SchedulePlot(of_inspection(inspect(model), as_texts(given)))
+    if out is not None:
+        check_value("out", out, StrPath)
+        drawn.write(expanded(os.fspath(out)), dark)
+    return drawn
+
+
+def bound(
+    length: int | str,
+    rotary_dim: int | None = None,
+    head_dim: int | None = None,
+    windows: bool | None = None,
+    proof: list[tuple[float, float, int]] | None = None,
+    tell: Callable[[str], None] = lambda message: None,
+) -> Bound:
+    """Return the smallest base that keeps near tokens preferred up to a length.
+
+    The bound of Men et al. 2024, https://arxiv.org/abs/2405.14591: sum_i cos(m theta_i) + (d - r)/2
+    must not be negative for any distance m.
+
+    Args:
+        length: Tokens, or a text such as "128k".
+        rotary_dim: Dimensions r of a head that rotate; None for all.
+        head_dim: Dimensions d of a head; None for 128.
+        windows: Look for the first interval of bases that is 1 % wide, and the last base that
+            violates the bound; None where that is quick.
+        proof: A list to which (from ln b, to ln b, distance) is appended for each interval of bases
+            that the distance rules out.
+        tell: Is called with sentences about the progress of long searches.
+
+    Raises:
+        RecipeError: For lengths beyond 2^27.
+        UsageError: For dimensions that do not fit together.
+    """
+    check_value("length", length, int | str)
+    width, rotary = head_size(head_dim or rotary_dim, rotary_dim)
+    return compute_bound(parse_tokens(str(length)), rotary, width, windows, proof, tell)

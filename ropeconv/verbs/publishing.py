@@ -1,0 +1,144 @@
+"""Publishes outputs on the Hub: from a folder, from GGUF files, or from a temporary place."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Unpack
+
+from ..bake.plan import Plan
+from ..engines.probe import Probe
+from ..errors import UsageError
+from ..formats.kind import is_gguf
+from ..hub.options import PublishOptions, repository
+from ..hub.publish import publish, staged
+from ..hub.training import Snippet, baked_output, make_snippet, trainers
+from ..hub.upload_set import UploadSet, from_folder, from_gguf, merged
+from ..inspection.receipts.receipt import CheckRecord, GgufCheckRecord
+from ..inspection.receipts.storage import check_files, read_receipt
+from ..keywords import PushKeywords
+from ..reporting import Reporter, SilentReporter
+from ..rope.errors import RopeconvError
+from ..rope.lengths import parse_tokens
+from .arguments import check_keywords, check_value, list_keywords, reference_of, source_of
+
+
+@list_keywords(PushKeywords)
+def push(outputs: object, repo_id: str, **keywords: Unpack[PushKeywords]) -> str:
+    """Publish an output on the Hub; files that the source repository has are copied there.
+
+    Args:
+        outputs: What `apply` returned, the path of a folder or GGUF file, or a list of GGUF files.
+        repo_id: The repository, as owner/name; it is made if need be.
+        keywords: The flags of `ropeconv push` with underscores. They are listed below.
+
+    Returns:
+        The URL of the commit or pull request.
+
+    Raises:
+        UsageError: For keywords that do not exist or do not go together.
+        RopeconvError: For something that `apply` did not write, and where it cannot be published.
+    """
+    given = check_keywords("push", keywords, PushKeywords)
+    reporter = given.pop("reporter", None) or SilentReporter()
+    ignore_receipt = given.pop("ignore_receipt", False)
+    given["message"] = given.pop("commit_message", "")
+    listed = outputs if isinstance(outputs, list | tuple) else [outputs]
+    paths = [Path(reference_of("push", output)) for output in listed]
+    check_value("repo_id", repo_id, str)
+    options = PublishOptions(repo_id=repository(repo_id), **given)
+    if options.token:
+        os.environ["HF_TOKEN"] = options.token  # for the source as well
+    return send(upload_set(paths, ignore_receipt), options, reporter)
+
+
+def train_config(
+    output: object,
+    trainer: str,
+    *,
+    model: str = "",
+    context: int | str | None = None,
+    family: str = "",
+) -> Snippet:
+    """Return a training config that trains an output at its whole context.
+
+    Args:
+        output: What `apply` returned, the path of a folder, or its name on the Hub.
+        trainer: axolotl, llama-factory, megatron-lm, nemo, trl or unsloth.
+        model: The path or Hub id that the trainer loads, if that is not `output`.
+        context: Train on sequences of this length; None for the whole context.
+        family: The family to treat it as.
+
+    Returns:
+        The config as `text`, with `notes` and the `command` that runs it.
+
+    Raises:
+        UsageError: For an unknown trainer.
+        RopeconvError: For an output that the trainer cannot train.
+    """
+    known = trainers()
+    if trainer not in known:
+        raise UsageError(f"trainer={trainer!r} is not known; choose {', '.join(sorted(known))}")
+    facts = baked_output(source_of("train_config", output, family), model)
+    if context is not None:
+        facts = facts.shortened(parse_tokens(str(context)))
+    return make_snippet(known[trainer], facts)
+
+
+def upload_set(outputs: Sequence[Path], ignore_receipt: bool = False) -> UploadSet:
+    """Return what a publication of outputs sends.
+
+    Args:
+        outputs: A folder, or GGUF files of one model.
+        ignore_receipt: Do not compare the files of a folder with the hashes in its receipt.
+
+    Raises:
+        UsageError: For several things that are not all GGUF files.
+        RopeconvError: For something that `apply` did not write.
+        BadSource: For files that were changed since.
+    """
+    for path in outputs:
+        if not path.exists():
+            raise RopeconvError(f"{path} does not exist; give what `ropeconv apply` wrote")
+    if all(map(is_gguf, outputs)):
+        if ignore_receipt:
+            raise UsageError(
+                "--ignore-receipt is for folders, whose receipt lists files; leave it out"
+            )
+        return merged([from_gguf(path) for path in outputs])
+    if len(outputs) > 1:
+        raise UsageError(
+            "several things can be pushed at once only if all are GGUF files; push folders one by"
+            " one"
+        )
+    (folder,) = outputs
+    if not folder.is_dir():
+        raise RopeconvError(
+            f"{folder} is neither a folder nor a GGUF file; give what `ropeconv apply` wrote"
+        )
+    if not ignore_receipt:
+        check_files(folder, read_receipt(folder))
+    return from_folder(folder)
+
+
+def send(upload: UploadSet, options: PublishOptions, reporter: Reporter) -> str:
+    """Publish an upload set, and return the URL of the commit or pull request."""
+    if reporter.quiet:
+        from huggingface_hub.utils import disable_progress_bars
+
+        disable_progress_bars()
+    return publish(upload, options, reporter.note)
+
+
+def publish_staged(
+    plan: Plan, probe: Probe | None, options: PublishOptions, reporter: Reporter, checksum: bool
+) -> tuple[CheckRecord | GgufCheckRecord | None, str]:
+    """Publish a plan from a temporary folder, which holds only files that are not copied unchanged.
+
+    Returns the check of the output, and the URL of the commit.
+    """
+    writing = reporter.progress("Writing", plan.bytes)
+    with staged(plan, probe, checksum, writing) as (done, upload):
+        reporter.note(done.reason and f"Not checked: {done.reason}.")
+        return done.check, send(upload, options, reporter)

@@ -1,0 +1,390 @@
+"""What `apply` is asked for: the options of a command line, and the outputs that they make.
+
+`units_of` turns sources and options into one `OutputUnit` for each output. The rules about several
+outputs at once are here too; those about a single one are in `ropeconv.convert.target`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import UsageError
+from ..formats.disk import obstacle
+from ..formats.kind import is_gguf
+from ..hub.options import PublishOptions
+from ..models.reference import modelfile_in, names_gguf, resolved
+from ..options import (
+    EXPERT,
+    GENERAL,
+    HUB,
+    OUTPUT,
+    RUNNING,
+    TargetOptions,
+    ValidateOn,
+    from_command_line,
+    option,
+    options,
+)
+from ..rope.errors import RopeconvError
+
+if TYPE_CHECKING:
+    from ..bake.plan import Plan
+    from ..convert.target import Target
+
+FAMILY = (
+    "Treat the model as one of this family, whatever its model_type (`ropeconv list families`)."
+)
+VALIDATE = "ROPECONV_VALIDATE"
+"""The environment variable with another default of --validate."""
+
+
+@dataclass(frozen=True)
+class WriteOptions:
+    """How `apply` and `restore` write an output."""
+
+    dry_run: bool = option(False, "Print the plan and write nothing.", OUTPUT)
+    force: bool = option(False, "Replace an earlier output of ropeconv.", OUTPUT)
+    no_fsync: bool = option(
+        False,
+        "Do not wait for the disk: faster, and a loss of power soon after may damage the output.",
+        OUTPUT,
+    )
+
+
+@dataclass(frozen=True)
+class OutputUnit:
+    """One output to make."""
+
+    source: str
+    """The model; for a Modelfile, that of its FROM line."""
+
+    given: dict[str, Any]
+    """The options of its target, by name."""
+
+    folder: Path | None
+    """The folder that it is put into; None for the place that its target names."""
+
+    label: str
+    """Tells it from the others in messages."""
+
+    named: str = ""
+    """The source as the user named it; empty for `source`."""
+
+    is_draft: bool = False
+    """Whether it is the draft of the unit before it, which gives it its place and method."""
+
+    @property
+    def from_gguf(self) -> bool:
+        """Whether the source is a GGUF file."""
+        return names_gguf(self.source)
+
+    @property
+    def to_gguf(self) -> bool:
+        """Whether the output is a GGUF file."""
+        return bool(self.given["to"] == "gguf" or (self.from_gguf and self.given["to"] is None))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Source, format and outtype as JSON-ready data; null for what was not given."""
+        return {"source": self.source, "to": self.given["to"], "outtype": self.given["outtype"]}
+
+    def placed(self, plan: Plan) -> Plan:
+        """A plan with its output in `folder`, under its own name."""
+        if self.folder is None:
+            return plan
+        out = self.folder / plan.out.name
+        return replace(plan, out=out, target=replace(plan.target, out=out))
+
+
+def units_of(sources: Sequence[str], values: Mapping[str, Any]) -> list[OutputUnit]:
+    """Return the outputs that a command line asks for, in its order.
+
+    Args:
+        sources: The models, as the user named them.
+        values: The options of an output, by name. `out` is the folder of several outputs.
+
+    Raises:
+        UsageError: Where there are several outputs, and `out` is the name of a file.
+    """
+    parts = []
+    for named in sources:
+        source = named if modelfile_in(named) is None else resolved(named)
+        parts.append((source, split(values, names_gguf(source)), named))
+
+    count = sum(len(targets) for _, targets, _ in parts)
+    folder = None
+    if count > 1 and not values["in_place"]:
+        folder = values["out"]
+    if folder is not None and (is_gguf(folder) or folder.is_file()):
+        raise UsageError(
+            f"-o {folder} is one file, and there are several outputs; give a folder for them"
+        )
+
+    units = []
+    for source, targets, named in parts:
+        for target in targets:
+            label = source
+            form = " ".join(filter(None, (target["to"], target["outtype"])))
+            if len(targets) > 1 and form:
+                label = f"{source} ({form})"
+            given = target if folder is None else target | {"out": None}
+            units.append(OutputUnit(source, given, folder, label, named))
+    return units
+
+
+def refuse_collisions(
+    plans: Sequence[tuple[OutputUnit, Plan]], units: Sequence[OutputUnit]
+) -> None:
+    """Raises UsageError where an output would have the place of another one or of a source."""
+    places: dict[str, OutputUnit] = {}
+    sources = {os.path.realpath(unit.source): unit for unit in units if Path(unit.source).exists()}
+    for unit, plan in plans:
+        for name in [plan.out.name] if plan.is_folder else [file.name for file in plan.files]:
+            place = plan.out.with_name(name)
+            real = os.path.realpath(place)
+            other = places.setdefault(real, unit)
+            if other is not unit:
+                raise UsageError(
+                    f"{other.label} and {unit.label} would both be written to {place}; run them one"
+                    " by one, each with its own -o"
+                )
+            if real in sources and sources[real].source != unit.source:
+                raise UsageError(
+                    f"the output of {unit.label} would be written to {place}, which is another"
+                    " SOURCE; choose another place with -o"
+                )
+
+
+def split(values: Mapping[str, Any], from_gguf: bool) -> list[dict[str, Any]]:
+    """The options of each output of one source: one per --to, and per --outtype where that has an
+    effect.
+
+    With several formats, options that only one of them has go only to that one.
+    """
+    formats = ["gguf" if to == "ollama" else to for to in values["to"]] or [None]
+    outputs = []
+    for to in formats:
+        to_gguf = to == "gguf" or (from_gguf and to is None)
+        output = {**values, "to": to}
+        if len(set(formats)) > 1:
+            other = "folder" if to_gguf else "gguf"
+            output |= {
+                option.name: None for option in options(TargetOptions) if option.only == other
+            }
+            output["runtime"] = _runtimes(values["runtime"], to_gguf)
+        converts = to_gguf != from_gguf
+        outtypes = values["outtype"] if converts or len(set(formats)) == 1 else None
+        outputs += [output | {"outtype": outtype} for outtype in outtypes or [None]]
+    return outputs
+
+
+def _runtimes(names: Iterable[str], to_gguf: bool) -> list[str]:
+    """The runtimes that read GGUF files, or those that do not. names: with or without a version."""
+    from ..runtimes.gguf_readers import reader_names
+    from ..runtimes.runtime import LLAMA_CPP, canonical
+
+    known = (LLAMA_CPP, *reader_names())
+    return [name for name in names if (canonical(name).partition("@")[0] in known) == to_gguf]
+
+
+def names_ollama(values: Mapping[str, Any]) -> bool:
+    """Whether the options of a target name Ollama, which needs a Modelfile. values: of options, by
+    name.
+    """
+    from ..runtimes.runtime import canonical
+
+    runtimes = (canonical(name).partition("@")[0] for name in values["runtime"])
+    return "ollama" in runtimes or "ollama" in values["to"]
+
+
+def build_target(values: Mapping[str, Any], owner: str = "") -> Target:
+    """Return the Target of one output from the values of its options.
+
+    owner: of the repository that it is published in, who is named in a conversion that quantises.
+    """
+    from ..convert.target import Target
+
+    return from_command_line(Target, values).published_by(owner)
+
+
+def check_folder(units: Sequence[OutputUnit]) -> None:
+    """Raises RopeconvError where the folder of several outputs cannot be made, or lies within a
+    source.
+
+    The first output that is written makes it.
+    """
+    folder = units[0].folder
+    if folder is None or folder.is_dir():
+        return
+    real = Path(os.path.realpath(folder))
+    for unit in units:
+        if Path(os.path.realpath(unit.source)) in real.parents:
+            raise RopeconvError(f"-o {folder} lies within {unit.source}; choose another place")
+    problem = obstacle(folder)
+    if problem:
+        raise RopeconvError(
+            f"{problem}, so nothing can be written into {folder}; choose another place with -o"
+        )
+
+
+@dataclass(frozen=True)
+class ApplyRequest(WriteOptions):
+    """The options of `apply` beside method and target."""
+
+    family: str = option("", FAMILY, GENERAL, metavar="NAME")
+    link: bool = option(
+        False,
+        "Hard-link unchanged files; programs that write into them also change the source.",
+        OUTPUT,
+    )
+    checksum: bool = option(False, "Also record the hashes of copied weights.", EXPERT)
+    push: str = option(
+        "",
+        "Publish the output on the Hub; without -o, weights stay on the Hub.",
+        HUB,
+        metavar="OWNER/NAME",
+    )
+    private: bool = option(False, "Make the repository private.", HUB)
+    create_pr: bool = option(False, "Open a pull request instead of committing.", HUB)
+    validate: ValidateOn = option(
+        "auto",
+        "Compare logits after writing; auto: where that takes less than half a minute.",
+        RUNNING,
+        variable=VALIDATE,
+    )
+    ollama: bool = option(False, "Write a Modelfile beside the GGUF file.", OUTPUT)
+    draft: str = option(
+        "",
+        "Also extend a draft model (an EAGLE head, or a smaller model) to the same context, as"
+        " OUT-draft.",
+        OUTPUT,
+        metavar="SOURCE",
+    )
+    draft_original_context: str = option(
+        "",
+        "Tokens that the draft was trained on, if it declares another length.",
+        EXPERT,
+        metavar="TOKENS",
+    )
+    adapter: str = option(
+        "",
+        "Also write this PEFT adapter with the output as its base, as OUT-adapter.",
+        EXPERT,
+        metavar="SOURCE",
+    )
+
+    publication: PublishOptions | None = None
+    """How the output is published; None where it is not."""
+
+    by_length: bool = False
+    """Whether --context chooses the method."""
+
+    staged: bool = False
+    """Leave out files that are copied unchanged."""
+
+    check: bool = True
+    """Ask the installed transformers, or llama.cpp, about the output before it gets its name."""
+
+    remember: bool = True
+    """Note on this machine where the source is."""
+
+
+def other_option(request: ApplyRequest, target: Mapping[str, Any], allowed: Collection[str]) -> str:
+    """Return the first option that was given and is not among the allowed ones; empty without any.
+
+    target: the options of the output, by name.
+    """
+    usual = vars(ApplyRequest()) | {"encoding": "auto"}
+    for name, value in (vars(request) | dict(target)).items():
+        if name == "validate" and value == "off":
+            continue
+        if value and value != usual.get(name) and name not in allowed:
+            return "-o" if name == "out" else f"--{name.replace('_', '-')}"
+    return ""
+
+
+def check_request(units: Sequence[OutputUnit], request: ApplyRequest) -> None:
+    """Raise UsageError for options that have no effect on any output, or do not go together."""
+    folder = not all(unit.to_gguf for unit in units)
+    gguf = any(unit.to_gguf for unit in units)
+    if units[0].given["in_place"]:
+        _check_in_place(request)
+    if request.draft:
+        _check_draft(units, request)
+    elif request.draft_original_context:
+        raise UsageError(
+            "--draft-original-context is of the model of --draft; name that, or leave it out"
+        )
+    if request.push:
+        _check_push(units, request, folder)
+    elif request.private:
+        raise UsageError("--private goes with --push OWNER/NAME; add it, or leave --private out")
+    elif request.create_pr:
+        raise UsageError(
+            "--create-pr goes with --push OWNER/NAME; add it, or leave --create-pr out"
+        )
+    if request.adapter:
+        _check_adapter(units, request, gguf)
+    if request.checksum and not folder:
+        raise UsageError("--checksum is for folders, whose receipt lists files; leave it out")
+    if request.link and not folder:
+        raise UsageError("--link is for folders, whose unchanged files it links; leave it out")
+    if request.ollama and not gguf:
+        raise UsageError("Ollama runs GGUF files, and the output is a folder; add --to gguf")
+
+
+def _check_in_place(request: ApplyRequest) -> None:
+    """Raise UsageError for an option that has no effect on a change in place."""
+    given = {
+        "--link": request.link,
+        "--push": request.push,
+        "--force": request.force,
+        "--no-fsync": request.no_fsync,
+    }
+    for flag, value in given.items():
+        if value:
+            raise UsageError(f"{flag} does not go with --in-place; leave one out")
+
+
+def _check_draft(units: Sequence[OutputUnit], request: ApplyRequest) -> None:
+    """Raise UsageError for options that do not go with --draft."""
+    if len(units) > 2:
+        raise UsageError("--draft goes with one SOURCE and one output; run apply once for each")
+    if request.push:
+        raise UsageError(
+            "--push publishes one repository, and --draft makes two outputs; leave it out, and run"
+            f" `ropeconv push OUT {request.push}` and `ropeconv push OUT-draft"
+            f" {request.push}-draft` afterwards"
+        )
+
+
+def _check_push(units: Sequence[OutputUnit], request: ApplyRequest, folder: bool) -> None:
+    """Raise UsageError for outputs that cannot be published together."""
+    if len({unit.source for unit in units}) > 1:
+        raise UsageError(
+            "--push publishes the output of one SOURCE, and there are several; run it once for each"
+        )
+    if len(units) > 1 and folder:
+        raise UsageError(
+            "--push publishes one folder, or GGUF files of one repository; leave it out, and"
+            " publish each output with `ropeconv push`"
+        )
+    if request.validate in ("cuda", "cpu") and folder and units[0].given["out"] is None:
+        raise UsageError("--push with --validate needs -o, the folder to validate; add it")
+
+
+def _check_adapter(units: Sequence[OutputUnit], request: ApplyRequest, gguf: bool) -> None:
+    """Raise UsageError for options that do not go with --adapter."""
+    if gguf:
+        raise UsageError(
+            "--adapter goes with checkpoints; leave it out, and convert it with llama.cpp's"
+            " convert_lora_to_gguf.py"
+        )
+    if len(units) > 1 or units[0].given["in_place"] or request.push:
+        raise UsageError(
+            "--adapter goes with one SOURCE and one output on this disk; run apply once for each"
+            " with -o"
+        )

@@ -1,0 +1,88 @@
+"""`restore`: brings the source of an output back."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from ..bake.output import Output
+from ..bake.restore import RestorePlan, restore_plan
+from ..bake.restore import restore as write_restored
+from ..errors import Interruption
+from ..formats.files import expanded
+from ..keywords import StrPath
+from ..models.open import open_source
+from ..reporting import Reporter, SilentReporter
+from .arguments import check_value, reference_of, source_of
+from .output import recover_file
+
+
+def restore(
+    output: object,
+    out: StrPath | None = None,
+    *,
+    in_place: bool = False,
+    force: bool = False,
+    fsync: bool = True,
+    reporter: Reporter | None = None,
+) -> Output:
+    """Bring the source of an output back, byte for byte.
+
+    Args:
+        output: What `apply` returned, its path or its name on the Hub, or a plan of `restore_plan`.
+        out: Where the source is written, by default `./NAME-restored`.
+        in_place: Change the GGUF file itself.
+        force: Replace an earlier output of ropeconv.
+        fsync: Wait until everything is on the disk.
+        reporter: Is told of progress, and of sentences for the user.
+
+    Raises:
+        UsageError: For something that is not an output.
+        RopeconvError: Where the receipt does not say what the source had.
+    """
+    reporter = reporter or SilentReporter()
+    plan = output if isinstance(output, RestorePlan) else _plan(output, out, in_place, reporter)
+    return write_restore(plan, force=force, fsync=fsync, reporter=reporter)
+
+
+def plan_restore(
+    reference: str, out: Path | None, in_place: bool, dry_run: bool, reporter: Reporter
+) -> RestorePlan:
+    """Plan what brings the source of an output back.
+
+    Args:
+        reference: The output.
+        out: Where the source is written; None for `./NAME-restored`.
+        in_place: Change the GGUF file itself.
+        dry_run: Whether nothing is written, so that an interrupted change is left as it is.
+        reporter: Is told where such a change was undone.
+    """
+    if in_place and not dry_run:
+        recover_file(reference, reporter)
+    return restore_plan(open_source(reference), out, in_place)
+
+
+def write_restore(plan: RestorePlan, force: bool, fsync: bool, reporter: Reporter) -> Output:
+    """Write the source of an output.
+
+    Raises Interruption at Ctrl-C, and RopeconvError as `bake.restore.restore` does.
+    """
+    try:
+        with reporter.progress("Writing", plan.bytes) as advance:
+            path = write_restored(plan, force=force, fsync=fsync, advance=advance)
+    except KeyboardInterrupt:
+        raise Interruption(
+            f"interrupted; run the same command again to restore {plan.out}"
+        ) from None
+    return Output(path, plan, against=plan.source.reference)
+
+
+def _plan(output: object, out: StrPath | None, in_place: bool, reporter: Reporter) -> RestorePlan:
+    """Plan what brings the source of an output back, from the arguments of Python."""
+    place = None
+    if out is not None:
+        check_value("out", out, StrPath)
+        place = expanded(os.fspath(out))
+    if in_place:
+        recover_file(reference_of("restore", output), reporter)
+    return restore_plan(source_of("restore", output), place, in_place)

@@ -1,0 +1,369 @@
+"""Validates an output: compares its files with its source, then its logits, and records the result.
+
+`run_validation` is what every front calls. `choose_validation` decides for `apply` whether an
+output is validated at once, on which device, and about how long that takes.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Unpack
+
+import numpy as np
+
+from ..bake.checkpoint import CheckpointPlan
+from ..bake.findings import Options, Verification
+from ..bake.next_steps import why_not_compared
+from ..bake.output import Output
+from ..bake.plan import GgufOutput, Plan
+from ..bake.verify import verify_output
+from ..engines import llamacpp
+from ..engines.engine import Progress
+from ..engines.probe import Probe
+from ..environment import require
+from ..errors import Interruption, UsageError
+from ..evaluate.evaluation import duration
+from ..formats.jsontext import JsonObject
+from ..formats.kind import is_gguf
+from ..inspection.receipts.places import find_source, why_not_found
+from ..keywords import ValidateKeywords
+from ..models.gguf import GgufSource
+from ..models.source import Source
+from ..options import ValidateOn
+from ..reporting import Reporter, SilentReporter
+from ..rope.errors import RopeconvError
+from ..rope.lengths import parse_tokens
+from ..runtimes.runtime import RUNS
+from ..validate.checks import check_frequencies
+from ..validate.comparison import Comparison, Settings
+from ..validate.sampling import usual_length
+from ..validate.validation import Validation
+from .arguments import check_keywords, list_keywords, reference_of
+
+PATIENCE = 30.0
+"""Seconds that a validation may take on a CPU without being asked for."""
+IMPORTING = 4.0
+"""Seconds until transformers and torch are imported and two models are made."""
+PASSES = 5
+"""Times that the tokens of a run are computed: output, reference, control, and both for noise."""
+DISK = 1e9
+"""Bytes a second at which weights are read and widened."""
+SHARE = 0.4
+"""The part of the speed of one large product of matrices that a model reaches on short runs."""
+WIDE = 4
+"""Bytes of a number in float32, in which a CPU runs a model."""
+
+
+def run_validation(
+    comparison: Comparison,
+    settings: Settings,
+    server: str,
+    model: str,
+    checks: Options,
+    reporter: Reporter,
+) -> tuple[Validation, Verification]:
+    """Compare the files of an output, run it in transformers, llama.cpp or a server, and record
+    that.
+
+    Args:
+        comparison: The output and its source.
+        settings: How it is run.
+        server: The URL of a running server, or empty.
+        model: Which of its models, empty for the only one.
+        checks: How its files are compared.
+        reporter: Is told what happens; its `stopping` can end a long run early.
+
+    Raises:
+        Disagreement: Where files differ, or the frequencies that transformers computes.
+        Interruption: Where it was stopped before anything could be compared.
+        RopeconvError: As `verify_output`, `validate_checkpoint`, `validate_gguf` and
+            `validate_server` do.
+    """
+    from ..engines.transformers.load import out_of_memory
+    from ..validate.checkpoint import validate_checkpoint
+    from ..validate.gguf import check_gguf, validate_gguf
+    from ..validate.server import validate_server
+
+    gguf = not server and is_gguf(comparison.baked)
+    if gguf:
+        check_gguf(comparison, settings)
+    else:
+        settings.place()  # a device that does not exist is refused before any check
+
+    files = compare_files(comparison, checks, reporter)
+    if not (gguf or server):
+        check = check_frequencies(comparison, settings.trust_remote_code)
+        read_as = f", read as {check.read_as}," if check.read_as else ""
+        reporter.note(
+            f"The frequencies{read_as} are right (within {check.max_ulp} ulp of float32)."
+        )
+
+    def run(progress: Progress) -> Validation:
+        if server:
+            return validate_server(comparison, server, model, settings, progress)
+        if gguf:
+            return validate_gguf(comparison, settings, progress)
+        return validate_checkpoint(comparison, settings, progress)
+
+    long = bool(settings.length) and not (gguf or server)
+    try:
+        with reporter.counting("Running") as (total, advance):
+            if long:
+                with reporter.stopping("what has been run so far will be compared") as stopped:
+                    progress = Progress(reporter.note, total, advance, stopped)
+                    result = out_of_memory(lambda: run(progress))
+            else:  # a part of a short run is not worth a comparison
+                progress = Progress(reporter.note, total, advance)
+                result = out_of_memory(lambda: run(progress))
+    except KeyboardInterrupt:
+        raise Interruption(
+            f"interrupted; nothing was compared or recorded, and {comparison.baked} is unchanged:"
+            " run the same command again"
+        ) from None
+
+    try:
+        document = result.to_dict() | {"files": files.to_dict()}
+        comparison.record(document, result.runtime if server else "")
+    except OSError as problem:
+        reporter.note(f"The result is not stored beside {comparison.baked}: {problem.strerror}.")
+    return result, files
+
+
+def compare_files(comparison: Comparison, checks: Options, reporter: Reporter) -> Verification:
+    """Compare the files of an output with what its recipe and its source give.
+
+    Raises BadSource or Disagreement where they differ.
+    """
+    with reporter.progress("Comparing", comparison.size) as advance:
+        verification = verify_output(comparison, checks, advance)
+    for words in (verification.sentence, *verification.notes, *verification.unverified):
+        reporter.note(words if words.endswith(".") else f"Note: {words}.")
+    return verification
+
+
+@list_keywords(ValidateKeywords)
+def validate(
+    output: object, against: object = None, **keywords: Unpack[ValidateKeywords]
+) -> Validation:
+    """Prove on logits that the stock runtime computes the method, and record it in the receipt.
+
+    Args:
+        output: The result of `apply`, or the path of a folder or GGUF file that it wrote.
+        against: The source; not needed for what `apply` returned, and for a source on the Hub or
+            beside the output.
+        keywords: The flags of `ropeconv validate` with underscores. They are listed below.
+
+    Returns:
+        The comparison: `agrees`, `sentence`, `buckets`.
+
+    Raises:
+        UsageError: For keywords that do not exist, and where the receipt does not say where the
+            source is.
+        RopeconvError: Where the output or its source cannot be read or run.
+    """
+    given = check_keywords("validate", keywords, ValidateKeywords)
+    require("torch", "validating")
+    require("transformers", "validating")
+    reporter = given.pop("reporter", None) or SilentReporter()
+    server = given.pop("server", "")
+    model = given.pop("model", "")
+    quick = given.pop("quick", False)
+    edited = given.pop("ignore_receipt", False)
+    if given.get("length"):
+        given["length"] = parse_tokens(str(given["length"]))
+    if given.get("text"):
+        given["text"] = Path(given["text"])
+    settings = Settings(**given)
+
+    baked = Path(reference_of("validate", output))
+    comparison = Comparison.open(baked, _source_for(output, baked, against))
+    checks = Options(quick, edited, settings.trust_remote_code)
+    return run_validation(comparison, settings, server, model, checks, reporter)[0]
+
+
+def _source_for(output: object, baked: Path, against: object) -> str:
+    """Return the source of an output: the given one, else that of `apply` or of the receipt."""
+    if against is not None:
+        return reference_of("validate", against)
+    if isinstance(output, Output) and output.against:
+        return output.against
+    reference = find_source(baked)
+    if not reference:
+        raise UsageError(
+            why_not_found(baked).replace("add --against SOURCE", "pass against='PATH'")
+        )
+    return reference
+
+
+@dataclass(frozen=True)
+class ValidationChoice:
+    """Whether `apply` validates an output after it was written."""
+
+    device: str = ""
+    """Where it runs, as torch names it, or "llama.cpp"; empty where it is not validated."""
+
+    seconds: float = 0.0
+    """About how long it takes."""
+
+    reason: str = ""
+    """Why it is not validated; empty where that was asked for, or has no meaning."""
+
+    automatic: bool = False
+    """Whether nobody asked for it, so that a run that is impossible is only noted."""
+
+    @property
+    def sentence(self) -> str:
+        """The choice in words, for a plan; empty where there is nothing to say."""
+        if self.device:
+            return f"It will be validated on {self.device}, which takes about {self.time}."
+        return f"It will not be validated: {self.reason}." if self.reason else ""
+
+    @property
+    def time(self) -> str:
+        """The time in words."""
+        return duration(max(1.0, self.seconds))
+
+    def to_dict(self) -> JsonObject:
+        """Return the choice as JSON-ready data."""
+        return {
+            "device": self.device or None,
+            "seconds": round(self.seconds, 1) if self.device else None,
+            "reason": self.reason,
+        }
+
+
+def choose_validation(plan: Plan, wanted: ValidateOn) -> ValidationChoice:
+    """Decide whether the output of a plan is validated after it was written, and where.
+
+    "auto" takes a GPU on which the model fits, else the CPU where about half a minute is enough.
+
+    Raises:
+        UsageError: Where a device is asked for, and the output cannot be run.
+    """
+    automatic = wanted == "auto"
+    if wanted == "off":
+        return ValidationChoice()
+    obstacle = why_not_compared(plan)
+    if obstacle:
+        if not automatic:
+            raise UsageError(f"--validate {wanted}: {obstacle}; leave it out")
+        # a plan for nothing that runs here, of which there is nothing to say
+        return ValidationChoice()
+    missing = _missing_package(plan)
+    if missing:
+        if not automatic:
+            raise UsageError(f"--validate {wanted} needs {missing}; pip install it")
+        return ValidationChoice(reason=f"{missing} is not installed")
+    if automatic and not _is_computed_here(plan):
+        return ValidationChoice(reason="the installed transformers does not compute it exactly")
+
+    size = parameters(plan)
+    if isinstance(plan, GgufOutput):
+        seconds = _seconds(plan, size)
+        if automatic and seconds > PATIENCE:
+            return ValidationChoice(reason=f"llama.cpp would need about {duration(seconds)}")
+        return ValidationChoice("llama.cpp", seconds, automatic=automatic)
+    if not automatic:
+        Settings(device=wanted).place()
+        return ValidationChoice(wanted, _seconds(plan, size, on_gpu=wanted == "cuda"))
+    if _fits_on_gpu(plan):
+        return ValidationChoice("cuda", _seconds(plan, size, on_gpu=True), automatic=True)
+    seconds = _seconds(plan, size)
+    if seconds > PATIENCE:
+        return ValidationChoice(reason=f"the CPU would need about {duration(seconds)}")
+    return ValidationChoice("cpu", seconds, automatic=True)
+
+
+def validate_written(
+    plan: Plan, path: Path, choice: ValidationChoice, reporter: Reporter
+) -> Validation | None:
+    """Validate an output that was written.
+
+    Returns None, after a note, where nobody asked for it and it cannot be run.
+    """
+    settings = Settings(device="auto" if choice.device == "llama.cpp" else choice.device)
+    try:
+        comparison = Comparison.open(path, plan.source.reference)
+        return run_validation(comparison, settings, "", "", Options(), reporter)[0]
+    except RopeconvError as problem:
+        if not choice.automatic or problem.exit_code != 1:
+            raise
+        reporter.note(f"Not validated: {problem}.")
+        return None
+
+
+def parameters(plan: Plan) -> int:
+    """Return the number of weights of the source of a plan, from its headers."""
+    if isinstance(plan.source, GgufSource):
+        return sum(math.prod(tensor.shape) for tensor in plan.source.file.tensors.values())
+    assert isinstance(plan.source, Source)
+    return sum(math.prod(tensor.shape) for tensor in plan.source.tensors.values())
+
+
+def _missing_package(plan: Plan) -> str:
+    """Return the package without which the output of a plan cannot be run; empty where all are."""
+    if isinstance(plan, GgufOutput) and not llamacpp.available():
+        return "llama.cpp (ropeconv[llamacpp])"
+    if not isinstance(plan, GgufOutput) and not Probe.available():
+        return "transformers"
+    return ""
+
+
+def _is_computed_here(plan: Plan) -> bool:
+    """Whether the installed transformers is among the versions that compute the output of a
+    plan.
+    """
+    if not isinstance(plan, CheckpointPlan):
+        return True
+    return plan.predicted(version("transformers")) in RUNS
+
+
+def _fits_on_gpu(plan: Plan) -> bool:
+    """Whether a GPU of this machine has memory for the model. torch is imported only where one
+    is.
+    """
+    devices = [*Path("/dev").glob("nvidia[0-9]*"), *Path("/dev").glob("kfd")]
+    if not devices or not isinstance(plan.source, Source):
+        return False
+    from ..engines.transformers.load import placed, stored_dtype
+    from ..engines.transformers.memory import gpu_bytes
+
+    if not gpu_bytes():
+        return False
+    at = Settings(device="cuda").place(stored_dtype(plan.source.config()))
+    return not placed(plan.source, at).layer_by_layer
+
+
+def _seconds(plan: Plan, size: int, on_gpu: bool = False) -> float:
+    """Estimate how long a validation takes: reading the weights, and running its tokens.
+
+    Args:
+        plan: Of the output.
+        size: The number of weights.
+        on_gpu: Whether a GPU computes, for which reading the weights is what counts.
+    """
+    reading = 2 * size * WIDE / DISK
+    if on_gpu:
+        return IMPORTING + reading
+    tokens = Settings().spread
+    if isinstance(plan, GgufOutput):
+        schedule = plan.schedule
+        tokens = usual_length(schedule.original_context, schedule.context)
+    operations = 2.0 * size * tokens * PASSES
+    return IMPORTING + reading + operations / (SHARE * _speed())
+
+
+def _speed() -> float:
+    """Measure the operations a second of this machine, on a product of matrices in float32."""
+    side = 1024
+    matrix = np.ones((side, side), np.float32)
+    best = math.inf
+    for _ in range(2):
+        begin = time.perf_counter()
+        matrix @ matrix
+        best = min(best, time.perf_counter() - begin)
+    return 2 * side**3 / best

@@ -31,11 +31,11 @@ from ..rope.errors import RopeconvError
 from ..rope.methods.vectors import AsIs
 from ..rope.recipe import Recipe
 from ..rope.schedule import LogN, QueryScaling, effective_scaling
+from ..rope.summary import Summary
 from ..runtimes.llamacpp.archs import assumed_keys
 from ..runtimes.read_config import read_spec
 from ..runtimes.runtime import ALL, RUNS, SILENT, find
 from ..runtimes.verdict import describe
-from ..summary import Summary
 from ..validate.checks import compare
 from .checkpoint import CheckpointPlan, checkpoint_plan
 from .execution import ApplyOptions, execute_plan

@@ -31,9 +31,9 @@ from ..rope.ramps import RampApproximation
 from ..rope.recipe import Recipe, described_flags
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
+from ..rope.summary import Summary
 from ..runtimes.drafts import DraftKind
 from ..runtimes.verdict import describe, frequencies
-from ..summary import Summary
 from ..version import SCHEMA, __version__
 
 

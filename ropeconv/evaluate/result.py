@@ -18,7 +18,7 @@ from ..formats.jsontext import JsonObject
 from ..formats.package_data import typed
 from ..inspection.receipts.receipt import EvaluationRecord, MeasuredRecord
 from ..inspection.receipts.storage import add_evaluation, read_receipt
-from ..summary import Summary
+from ..rope.summary import Summary
 from ..version import SCHEMA, __version__
 from .cases import Metric, in_trained, metric_of
 from .measures.measure import REGISTRY

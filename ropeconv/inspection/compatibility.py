@@ -400,7 +400,9 @@ def _finetuned(model: Inspection) -> bool:
     Yarn-Llama-2 do.
     """
     if isinstance(model, ConfigInspection) and isinstance(model.source, Source):
-        rope, _ = rope_dict(text_part(model.source.config(), model.family), model.family)
+        rope, _ = rope_dict(
+            text_part(model.source.config(), model.model_family), model.model_family
+        )
         return bool(rope.get("finetuned"))
     if isinstance(model.source, GgufSource):
         return bool(model.source.file.get(f"{model.name}.rope.scaling.finetuned"))

@@ -516,14 +516,14 @@ def head_weights(
         raise BadSource(
             f"{source.reference} has no safetensors weights; give a checkpoint folder or a Hub id"
         )
-    layers = attention_layers(spec, inspection.family, source.config(), source.tensors)
+    layers = attention_layers(spec, inspection.model_family, source.config(), source.tensors)
     if not layers:
         raise BadSource(
             f"no layer of {source.reference} has frequencies that a method changes; leave"
             " --weights out"
         )
     total(sum(_size(layer, spec.head_dim) for layer in layers))
-    variances = measure(source, layers, inspection.family, spec.head_dim, advance)
+    variances = measure(source, layers, inspection.model_family, spec.head_dim, advance)
     return HeadWeights(
         spec,
         tuple(

@@ -13,11 +13,11 @@ from ..models.source import RECEIPT, Source
 from ..rope.forms import DynamicNtk, LongRope, Vector
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
+from ..rope.summary import Summary
 from ..runtimes.llamacpp.archs import arch_table, find_arch
 from ..runtimes.llamacpp.read_header import read_file
 from ..runtimes.runtime import newest, runtimes
 from ..runtimes.verdict import TOLERANCE, describe
-from ..summary import Summary
 from .inspection import Inspection
 from .receipts.storage import parse_receipt
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ..engines.engine import LogProbs
 from ..formats.jsontext import JsonObject
-from ..summary import Summary
+from ..rope.summary import Summary
 from .sampling import Bucket
 
 if TYPE_CHECKING:

@@ -5,12 +5,12 @@ from collections.abc import Iterable, Iterator
 from ..bake.advice import Advice, FormatAdvice, MatrixCell, counts, letters
 from ..evaluate.ranking import RankedMethods, Ranking
 from ..formats.jsontext import JsonObject
+from ..inspection.support import UNREAD, by_runtime, grouped
 from ..models.gguf import GgufSource
 from ..rope.errors import command_line
 from ..rope.recipe import recipe_text
 from ..runtimes.runtime import GOOD, WRONG, Runtime
 from .sheet import RUNTIMES, Sheet, legend
-from .support import UNREAD, by_runtime, grouped
 
 
 def show_advice(advice: RankedMethods, sheet: Sheet) -> None:

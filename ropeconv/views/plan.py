@@ -15,6 +15,7 @@ from ..convert.fold import Fold
 from ..formats.disk import human
 from ..formats.jsontext import JsonObject
 from ..inspection.document import describe_layers
+from ..inspection.support import count_others, support
 from ..rope.bound.reach import effective_length
 from ..rope.errors import counted
 from ..rope.forms import Vector, count_zero
@@ -23,8 +24,7 @@ from ..rope.recipe import described_flags
 from ..runtimes.gguf_readers import find_any
 from ..runtimes.runtime import ALL, GOOD, canonical
 from ..runtimes.verdict import Verdict, describe, frequencies
-from .sheet import PLAN, Sheet, legend, sentence
-from .support import count_others, statuses, support
+from .sheet import PLAN, Sheet, legend, sentence, statuses
 
 if TYPE_CHECKING:
     from ..bake.profiles import ProfilesPlan

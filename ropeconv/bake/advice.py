@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from statistics import mean
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -214,12 +214,22 @@ class Advice:
         }
 
 
+class ReachingMethods(NamedTuple):
+    """The methods of the registry at a length."""
+
+    methods: list[Advice]
+    """Those that reach it, sorted by CRITERION."""
+
+    passed_over: dict[str, str]
+    """The reason, by name, for each method that does not fit."""
+
+
 def advise(
     source: Source | GgufSource,
     context: int,
     outputs: Sequence[Format] | None = None,
     inspection: Inspection | None = None,
-) -> tuple[list[Advice], dict[str, str]]:
+) -> ReachingMethods:
     """Compare every method that reaches a length.
 
     A model that was trained with its scaling keeps it, and is judged from that training; any other
@@ -230,9 +240,6 @@ def advise(
         context: The length in tokens.
         outputs: Formats that are planned; None for all that the model can have.
         inspection: The inspection of the model; None for one that is made here.
-
-    Returns:
-        Advice sorted by CRITERION, and the reason per method that does not fit.
 
     Raises:
         UsageError: The context is within the trained one.
@@ -249,15 +256,15 @@ def advise(
     if unseen:
         raise RopeconvError(f"{source.reference} cannot be extended: {unseen}")
     rows = []
-    passed = {}
+    passed_over = {}
     for name, kind in REGISTRY.items():
         try:
             method = _reaching(kind, start, context, on_top=bool(training))
             if method is not None:
                 rows.append(_advice(source, inspection, start, method, context, training, outputs))
         except RecipeError as problem:
-            passed[name] = str(problem)
-    return sorted(rows, key=lambda row: row.rank), passed
+            passed_over[name] = str(problem)
+    return ReachingMethods(sorted(rows, key=lambda row: row.rank), passed_over)
 
 
 def kept_scaling(inspection: Inspection) -> str:

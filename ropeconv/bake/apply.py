@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,22 +26,22 @@ from ..inspection.receipts.places import remember_source
 from ..inspection.receipts.receipt import CheckRecord, GgufCheckRecord
 from ..models.config import detect
 from ..models.gguf import GgufSource
-from ..models.source import Source
+from ..models.source import Origin, Source
 from ..rope.errors import RopeconvError
 from ..rope.methods.vectors import AsIs
 from ..rope.recipe import Recipe
 from ..rope.schedule import LogN, QueryScaling, effective_scaling
-from ..rope.summary import Summary
+from ..rope.summary import Summary, SummaryTable
 from ..runtimes.llamacpp.archs import assumed_keys
 from ..runtimes.read_config import read_spec
 from ..runtimes.runtime import ALL, RUNS, SILENT, find
-from ..runtimes.verdict import describe
+from ..runtimes.verdict import Verdict, describe
 from ..validate.checks import compare
 from .checkpoint import CheckpointPlan, checkpoint_plan
 from .execution import ApplyOptions, execute_plan
 from .gguf import ExportPlan, GgufPlan, export_plan, gguf_plan
 from .gguf_check import check_gguf
-from .plan import GgufOutput, Plan
+from .plan import FilePlan, GgufOutput, Plan, PlannedFile
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -168,25 +168,111 @@ def change_in_place(
 
 @dataclass(frozen=True)
 class AppliedPlan(Summary):
-    """An output that has been written. It can be passed wherever a path is expected.
-
-    path: a folder, or a GGUF file (of several shards the first). check: what the installed
-    transformers computes from a checkpoint, or what was read back from a GGUF file; None where
-    neither was done. reason: why transformers, or llama.cpp for a conversion, was not run, or
-    empty. uncomputed: whether it is that the installed transformers does not compute the schedule.
-    """
+    """An output that has been written. It can be passed wherever a path is expected."""
 
     path: Path
+    """A folder, or a GGUF file (of several shards the first)."""
+
     check: CheckRecord | GgufCheckRecord | None = None
+    """What the installed transformers computes from a checkpoint, or what was read back from a GGUF
+    file; None where neither was done.
+    """
+
     reason: str = ""
+    """Why transformers, or llama.cpp for a conversion, was not run; or empty."""
+
     uncomputed: bool = False
+    """Whether `reason` is that the installed transformers does not compute the schedule."""
+
+    plan: FilePlan | None = None
+    """What was written; None where it is not known."""
+
+    against: str = ""
+    """The source, for `validate`."""
+
+    draft: AppliedPlan | None = None
+    """The output with its draft model, None without one."""
 
     def __fspath__(self) -> str:
         return str(self.path)
 
+    @property
+    def sentence(self) -> str:
+        """Where the output is, and the result of its check, in words."""
+        checked = f"not checked: {self.reason}" if self.reason else "not checked"
+        result = self.check.sentence.rstrip(".") if self.check else checked
+        return f"Wrote {self.path}; {result}."
+
+    @property
+    def source(self) -> Origin | None:
+        """The source that it was made from; None without a plan."""
+        return self.plan.source if self.plan else None
+
+    @property
+    def out(self) -> Path:
+        """The place of the output: the same as `path`."""
+        return self.path
+
+    @property
+    def files(self) -> tuple[PlannedFile, ...]:
+        """The files of the output; empty without a plan."""
+        return self.plan.files if self.plan else ()
+
+    @property
+    def bytes(self) -> int:
+        """The size of the output in bytes, as planned; 0 without a plan."""
+        return self.plan.bytes if self.plan else 0
+
+    @property
+    def recipe(self) -> Recipe | None:
+        """The method and its modifiers; None for an output of `restore`."""
+        return self.plan.recipe if isinstance(self.plan, Plan) else None
+
+    @property
+    def context(self) -> int | None:
+        """The context of the output in tokens; None for an output of `restore`."""
+        return self.plan.context if isinstance(self.plan, Plan) else None
+
+    @property
+    def encoding(self) -> str:
+        """The way in which the schedule is written; empty for an output of `restore`."""
+        return self.plan.encoding if isinstance(self.plan, Plan) else ""
+
+    @property
+    def runtimes(self) -> tuple[Verdict, ...]:
+        """What each runtime computes from the output; empty for an output of `restore`."""
+        return self.plan.runtimes if isinstance(self.plan, Plan) else ()
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Sentences for the user; empty for an output of `restore`."""
+        return self.plan.warnings if isinstance(self.plan, Plan) else ()
+
     def summary(self) -> dict[str, str]:
         """The values that are shown, by name."""
-        return {"path": str(self.path), "check": self.check.sentence if self.check else self.reason}
+        planned = self.plan.summary() if self.plan else {}
+        left_out = ("sentence", "out")
+        return {
+            "sentence": self.sentence,
+            "path": str(self.path),
+            **{name: value for name, value in planned.items() if name not in left_out},
+            "check": self.check.sentence if self.check else self.reason,
+        }
+
+    def shown_tables(self) -> Sequence[SummaryTable]:
+        """Return the tables of the plan."""
+        return self.plan.shown_tables() if self.plan else ()
+
+    def to_dict(self) -> JsonObject:
+        """Return the output as JSON-ready data: the keys of its plan, and those of the check."""
+        planned = self.plan.to_dict() if self.plan else {}
+        return planned | {
+            "path": str(self.path),
+            "check": None if self.check is None else msgspec.to_builtins(self.check),
+            "reason": self.reason or None,
+            "against": self.against or None,
+            "draft": self.draft.to_dict() if self.draft else None,
+        }
 
 
 def apply(
@@ -230,7 +316,7 @@ def apply(
         done = _apply_checkpoint(plan, options, check, advance, probe)
     if remember and not plan.target.in_place:
         remember_source(done.path, plan.source)
-    return done
+    return replace(done, plan=plan, against=plan.source.reference)
 
 
 def _apply_checkpoint(

@@ -49,29 +49,16 @@ def show_profiles(
 
     explain: with the whole plan of each. written: on this disk, and not only on the Hub.
     """
-    rows = [
-        (
-            name,
-            f"{profile.schedule.context:,}",
-            described_recipe(profile),
-            human(plan.own_bytes(name)),
-            profile.result.exact_share,
-        )
-        for name, profile in plan.plans.items()
-    ]
-    weights = human(sum(file.size for file in plan.shared))
+    (table,) = plan.shown_tables()
+    rows = table.rows
+    weights = human(plan.shared_bytes)
     links = any(file.action == "copy" for file in plan.shared)
     share = "shares" if len(rows) == 1 else "share"
     heading = (
         f"{plan.source.reference}: {counted(len(rows), 'profile')}, which {share} {weights} of"
         " weights"
     )
-    sheet.table(
-        heading,
-        ("profile", "context", "method", "own files", "runtimes"),
-        rows,
-        right=("context", "own files"),
-    )
+    sheet.table(heading, table.columns, rows, right=("context", "own files"))
     if written:
         whose = (
             f"The profiles and {plan.source.reference}"

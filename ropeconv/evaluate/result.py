@@ -210,7 +210,7 @@ class Result(TableSummary, msgspec.Struct, frozen=True, kw_only=True):
 
     def records(self) -> list[JsonObject]:
         """Return a row for each cell, with its errors and its difference to the first row."""
-        return [msgspec.to_builtins(cell) | {"decided": cell.decided} for cell in self.cells]
+        return [{name: getattr(cell, name) for name in self.record_keys} for cell in self.cells]
 
     def to_dict(self) -> JsonObject:
         """JSON-ready data, with every key."""

@@ -129,7 +129,9 @@ def _indented(name: str, lines: Sequence[str], width: int) -> list[str]:
 
 def _aligned(table: SummaryTable) -> list[str]:
     """Return a table as lines of text, with its first rows."""
-    shown = [table.columns, *table.rows[:MOST_LINES]]
+    shown = [table.columns]
+    for row in table.rows[:MOST_LINES]:
+        shown.append(tuple(" ".join(cell.split()) for cell in row))
     widths = [max(map(len, cells)) for cells in zip(*shown, strict=True)]
     lines = [table.title] if table.title else []
     for row in shown:
@@ -160,4 +162,8 @@ def _html(table: SummaryTable) -> str:
 
 
 def _with_breaks(text: str) -> str:
-    return "<br>".join(escape(line) for line in text.splitlines())
+    """Return a text as HTML, with its line breaks, and with the indentation of a file."""
+    lines = [escape(line) for line in text.splitlines()]
+    if any(line.startswith(" ") for line in lines):
+        return "<pre>" + "\n".join(lines) + "</pre>"
+    return "<br>".join(lines)

@@ -15,12 +15,15 @@ import pytest
 
 import ropeconv
 from ropeconv.bake.apply import AppliedPlan
+from ropeconv.bake.findings import Verification
 from ropeconv.bake.plan import FilePlan
 from ropeconv.bake.profiles import profile_plans, profiles_plan
 from ropeconv.environment import missing
 from ropeconv.evaluate.ranking import advised
 from ropeconv.evaluate.tune.result import TuningResult, TuningRow, WindowMeasurement
 from ropeconv.hub.training import TrainingFacts, make_snippet, trainers
+from ropeconv.inspection.adapter import Adapter, read_adapter
+from ropeconv.inspection.compatibility import compatibility
 from ropeconv.inspection.head_bound import HeadLengths, LayerReach
 from ropeconv.inspection.receipts.receipt import CheckRecord
 from ropeconv.rope.errors import RopeconvError
@@ -127,6 +130,15 @@ def snippet(model: str) -> Summary:
     return make_snippet(trainers()["axolotl"], facts)
 
 
+def lora(folder: Path, base: Path) -> Adapter:
+    config = {"peft_type": "LORA", "r": 8, "base_model_name_or_path": str(base)}
+    folder.mkdir()
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    found = read_adapter(ropeconv.open_source(str(folder)))
+    assert found is not None
+    return found
+
+
 def run_table() -> RunTable:
     failed = {"apply": ("failed", f"{HOSTILE} is damaged"), "push": ("not run", "")}
     done = {"apply": ("done", "1.0 s"), "push": ("done", "2.0 s")}
@@ -146,6 +158,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Summary]:
     written = apply(plan)
     profiles = profile_plans(source, [AS_IS, YARN], ropeconv.Target(out=folder / "profiles"))
     first, second = inspected(model), inspected(written)
+    adapter = lora(folder / "adapter", model)
     made_here = {
         "ConfigInspection": first,
         "Inspection": inspected(gguf),
@@ -166,6 +179,11 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Summary]:
         "Schedule": SCHEDULE,
         "HeadLengths": HeadLengths((LayerReach(0, 4096, (100, None), (7, 0)),)),
         "Snippet": snippet(f"./{HOSTILE}"),
+        "Advice": advised(source, 512).methods[0],
+        "Receipt": ropeconv.read_receipt(written),
+        "Adapter": adapter,
+        "Compatibility": compatibility([first, second], ((adapter, first),)),
+        "Verification": Verification(3, 1000, notes=(f"{HOSTILE} differs",)),
         "RunTable": run_table(),
     }
     return made_here

@@ -195,11 +195,7 @@ class RankedMethods(TableSummary):
         best = self.best
         if best is None:
             return f"No method that can be written reaches {self.context:,} tokens."
-        if best.works_untuned:
-            training = "known to work without training"
-        else:
-            training = f"it {best.fine_tuning.need}"
-        return f"Best for {self.context:,} tokens: {best.flags} ({best.basis}; {training})."
+        return f"The best is {best.sentence}"
 
     def summary(self) -> dict[str, str]:
         """Return what is shown, by name."""

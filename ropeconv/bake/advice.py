@@ -159,7 +159,7 @@ class Advice(Summary):
 
     @property
     def sentence(self) -> str:
-        """What is known of the method at this length, in words."""
+        """The evidence on the method at this length, in words."""
         if self.works_untuned:
             training = "known to work without training"
         else:

@@ -174,8 +174,8 @@ class AppliedPlan(Summary):
     """A folder, or a GGUF file (of several shards the first)."""
 
     check: CheckRecord | GgufCheckRecord | None = None
-    """What the installed transformers computes from a checkpoint, or what was read back from a GGUF
-    file; None where neither was done.
+    """The result of the installed transformers for a checkpoint, or of reading a GGUF file back.
+    None where neither was done.
     """
 
     reason: str = ""
@@ -185,7 +185,7 @@ class AppliedPlan(Summary):
     """Whether `reason` is that the installed transformers does not compute the schedule."""
 
     plan: FilePlan | None = None
-    """What was written; None where it is not known."""
+    """The plan that was executed; None where it is not known."""
 
     against: str = ""
     """The source, for `validate`."""
@@ -240,7 +240,7 @@ class AppliedPlan(Summary):
 
     @property
     def runtimes(self) -> tuple[Verdict, ...]:
-        """What each runtime computes from the output; empty for an output of `restore`."""
+        """The verdict of each runtime on the output; empty for an output of `restore`."""
         return self.plan.runtimes if isinstance(self.plan, Plan) else ()
 
     @property

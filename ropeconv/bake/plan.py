@@ -105,7 +105,7 @@ class FilePlan(Summary):
 
     @property
     def sentence(self) -> str:
-        """What the plan would write, in words."""
+        """The size and place of the output, in words."""
         files = counted(len(self.files), "file")
         return f"Would write {files}, {human(self.bytes)}, to {self.out}."
 
@@ -289,7 +289,7 @@ class Plan(FilePlan):
 
     @property
     def sentence(self) -> str:
-        """What the plan would write, and what runtimes compute from it, in words."""
+        """The size and place of the output, and its support by runtimes, in words."""
         return f"{super().sentence[:-1]}; {self.result.exact_share}."
 
     @property
@@ -304,7 +304,7 @@ class Plan(FilePlan):
 
     @property
     def runtimes(self) -> tuple[Verdict, ...]:
-        """What each runtime will compute from the output."""
+        """The verdict of each runtime on the output."""
         return self.result.verdicts
 
     def summary(self) -> dict[str, str]:

@@ -78,7 +78,7 @@ class ProfilesPlan(FilePlan):
 
     @property
     def sentence(self) -> str:
-        """What the plan would write, in words."""
+        """The size and place of the output, in words."""
         profiles = counted(len(self.plans), "profile")
         shared = human(self.shared_bytes)
         return f"Would write {profiles} with {shared} of shared weights to {self.out}."

@@ -506,7 +506,7 @@ def evaluate_model(
         model: A checkpoint, a GGUF file, or an output of `apply`.
         methods: The rows, such as "base,yarn:4".
         texts: Files, patterns or texts, as in `gather_texts`.
-        sizes: What is measured, by default the loss of the same tokens at four lengths.
+        sizes: The measures and lengths, by default the loss of the same tokens at four lengths.
         journal: The file of finished sequences, by default in the cache.
         progress: Callbacks.
         options: Other fields of `RunnerRequest`.

@@ -222,7 +222,7 @@ class Snippet(Summary):
 
     @property
     def sentence(self) -> str:
-        """What the file does, in words."""
+        """The trainer and the model of the file, in words."""
         trainer = f"{self.trainer.title} {self.trainer.version}"
         return f"{trainer} trains {self.model} on {self.context:,} tokens with its RoPE."
 

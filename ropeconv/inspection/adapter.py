@@ -91,7 +91,7 @@ class Adapter(Summary):
 
     @property
     def sentence(self) -> str:
-        """What it is and what it goes over, in words."""
+        """The kind of adapter and its base, in words."""
         over = f"for {self.base}" if self.base else "which names no base"
         return f"{self.kind}, {over}; not a whole model."
 

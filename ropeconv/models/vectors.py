@@ -83,7 +83,7 @@ def list_numbers(value: object, name: str) -> list[float]:
         value: A numpy array or a tensor of torch of any real dtype, on any device, with or without
             a gradient; a list or tuple of numbers; or another object that numpy reads as an array.
             All dimensions but one have the size 1.
-        name: Of the value, for messages.
+        name: The name of the value, for messages.
 
     Raises:
         UsageError: For another shape, an empty one, and for numbers that are complex, NaN or

@@ -38,7 +38,7 @@ class SummaryTable:
     """A cell for each column."""
 
     title: str = ""
-    """What the numbers are, where the name does not say it."""
+    """The meaning of the numbers, where the name does not say it."""
 
 
 class Summary:

@@ -501,7 +501,7 @@ class Receipt(Summary, msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sentence(self) -> str:
-        """What was made from what, in words."""
+        """The method, the contexts and the source, in words."""
         return (
             f"{self.method} from {self.before.context:,} to {self.context:,} tokens, made from"
             f" {self.first.described} by ropeconv {self.ropeconv}."

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 from .version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from .bake.apply import make_plan as make_plan
     from .bake.output import Output as Output
     from .bake.plan import Plan as Plan
@@ -46,7 +48,7 @@ if TYPE_CHECKING:
     from .rope.errors import ImpossibleSize as ImpossibleSize
     from .rope.errors import RecipeError as RecipeError
     from .rope.errors import RopeconvError as RopeconvError
-    from .rope.methods.method import REGISTRY
+    from .rope.methods.method import Method
     from .rope.recipe import Recipe as Recipe
     from .rope.schedule import Schedule as Schedule
     from .rope.spec import RopeSpec as RopeSpec
@@ -72,7 +74,7 @@ if TYPE_CHECKING:
     from .verbs.restoring import restore as restore
     from .verbs.validation import validate as validate
 
-    METHODS = REGISTRY
+    METHODS: Mapping[str, Callable[..., Method]]
 
 _MODULES = {
     "bake.apply": "make_plan",

@@ -26,6 +26,7 @@ EXTRAS = {
     "llama_cpp": "llamacpp",
     "lm_eval": "lm-eval",
     "datasets": "datasets",
+    "pandas": "pandas",
     "ray": "ray",
     "grpc": "ray",
     "submitit": "slurm",

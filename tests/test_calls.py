@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM
 
 import ropeconv
 """
-_, *CALLS = (ROOT / "tests" / "data" / "natural_calls.py").read_text("utf-8").split("# ---\n")
+_, *CALLS = (ROOT / "tests" / "data" / "natural_calls.txt").read_text("utf-8").split("# ---\n")
 
 
 @pytest.fixture

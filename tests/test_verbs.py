@@ -70,7 +70,7 @@ WRONG: dict[str, tuple[Callable[[Path, Any], Any], str]] = {
     ),
     "apply, frequencies": (
         lambda m, _: ropeconv.apply(m, inv_freq=[1.0]),
-        r"inv_freq has 1 numbers",
+        r"inv_freq has 1 number",
     ),
     "Recipe, a name": (lambda *_: Recipe("yarn"), "such as METHODS\\[.*and got 'yarn'"),
     "apply, two methods": (
@@ -157,7 +157,7 @@ WRONG: dict[str, tuple[Callable[[Path, Any], Any], str]] = {
     ),
     "evaluate, a wrong text": (
         lambda m, _: ropeconv.evaluate(m, "base", 3),
-        "text=3 is not a text or a path",
+        "text=3 is not the path of a text",
     ),
     "evaluate, wrong methods": (
         lambda m, _: ropeconv.evaluate(m, 4, "book.txt"),

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from statistics import mean
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -18,6 +18,7 @@ from ..errors import UsageError
 from ..formats.jsontext import JsonObject
 from ..inspection.inspection import Inspection, inspect_source
 from ..inspection.receipts.receipt import FineTuningRecord
+from ..inspection.support import support
 from ..models.config import sample_config
 from ..models.gguf import GgufSource
 from ..models.registry import families
@@ -33,6 +34,7 @@ from ..rope.methods.vectors import Piecewise
 from ..rope.recipe import Recipe, flags, total_factor
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
+from ..rope.summary import Summary, SummaryTable
 from ..runtimes.read_config import read_spec
 from ..runtimes.verdict import Verdict
 from .apply import make_plan
@@ -121,7 +123,7 @@ class FormatAdvice:
 
 
 @dataclass(frozen=True)
-class Advice:
+class Advice(Summary):
     """One method at the wanted length.
 
     Attributes:
@@ -154,6 +156,41 @@ class Advice:
     def method(self) -> Method:
         """The method with its parameters."""
         return self.recipe.method
+
+    @property
+    def sentence(self) -> str:
+        """The evidence on the method at this length, in words."""
+        if self.works_untuned:
+            training = "known to work without training"
+        else:
+            training = f"it {self.fine_tuning.need}"
+        return f"{self.flags} for {self.context:,} tokens: {self.basis}; {training}."
+
+    @property
+    def context(self) -> int:
+        """The wanted length in tokens."""
+        return self.schedule.context
+
+    def summary(self) -> dict[str, str]:
+        """Return what is shown, by name."""
+        return {
+            "sentence": self.sentence,
+            "command": self.command,
+            "context": f"{self.context:,} tokens",
+            "works_untuned": "yes" if self.works_untuned else "no",
+            "writable": "yes" if self.writable else "no",
+            "basis": self.basis,
+            "recommended": self.recommended,
+        }
+
+    def shown_tables(self) -> list[SummaryTable]:
+        """Return the support of the popular runtimes, for each format."""
+        shown = []
+        for name, writing in self.writings.items():
+            rows = support(writing.verdicts) or [("cannot be written", writing.reason)]
+            title = f"{name} as {writing.encoding}" if writing.encoding else name
+            shown.append(SummaryTable("writings", ("support", "newest versions"), rows, title))
+        return shown
 
     @property
     def works_untuned(self) -> bool:
@@ -214,12 +251,22 @@ class Advice:
         }
 
 
+class ReachingMethods(NamedTuple):
+    """The methods of the registry at a length."""
+
+    methods: list[Advice]
+    """Those that reach it, sorted by CRITERION."""
+
+    passed_over: dict[str, str]
+    """The reason, by name, for each method that does not fit."""
+
+
 def advise(
     source: Source | GgufSource,
     context: int,
     outputs: Sequence[Format] | None = None,
     inspection: Inspection | None = None,
-) -> tuple[list[Advice], dict[str, str]]:
+) -> ReachingMethods:
     """Compare every method that reaches a length.
 
     A model that was trained with its scaling keeps it, and is judged from that training; any other
@@ -230,9 +277,6 @@ def advise(
         context: The length in tokens.
         outputs: Formats that are planned; None for all that the model can have.
         inspection: The inspection of the model; None for one that is made here.
-
-    Returns:
-        Advice sorted by CRITERION, and the reason per method that does not fit.
 
     Raises:
         UsageError: The context is within the trained one.
@@ -249,15 +293,15 @@ def advise(
     if unseen:
         raise RopeconvError(f"{source.reference} cannot be extended: {unseen}")
     rows = []
-    passed = {}
+    passed_over = {}
     for name, kind in REGISTRY.items():
         try:
             method = _reaching(kind, start, context, on_top=bool(training))
             if method is not None:
                 rows.append(_advice(source, inspection, start, method, context, training, outputs))
         except RecipeError as problem:
-            passed[name] = str(problem)
-    return sorted(rows, key=lambda row: row.rank), passed
+            passed_over[name] = str(problem)
+    return ReachingMethods(sorted(rows, key=lambda row: row.rank), passed_over)
 
 
 def kept_scaling(inspection: Inspection) -> str:

@@ -35,7 +35,6 @@ from ..runtimes.llamacpp.archs import assumed_keys
 from ..runtimes.read_config import read_spec
 from ..runtimes.runtime import ALL, RUNS, SILENT, find
 from ..runtimes.verdict import describe
-from ..summary import Summary
 from ..validate.checks import compare
 from .checkpoint import CheckpointPlan, checkpoint_plan
 from .execution import ApplyOptions, execute_plan
@@ -167,26 +166,25 @@ def change_in_place(
 
 
 @dataclass(frozen=True)
-class AppliedPlan(Summary):
-    """An output that has been written. It can be passed wherever a path is expected.
-
-    path: a folder, or a GGUF file (of several shards the first). check: what the installed
-    transformers computes from a checkpoint, or what was read back from a GGUF file; None where
-    neither was done. reason: why transformers, or llama.cpp for a conversion, was not run, or
-    empty. uncomputed: whether it is that the installed transformers does not compute the schedule.
-    """
+class AppliedPlan:
+    """What `apply` did: where the output is, and what was checked."""
 
     path: Path
+    """A folder, or a GGUF file (of several shards the first)."""
+
     check: CheckRecord | GgufCheckRecord | None = None
+    """The result of the installed transformers for a checkpoint, or of reading a GGUF file back.
+    None where neither was done.
+    """
+
     reason: str = ""
+    """Why transformers, or llama.cpp for a conversion, was not run; or empty."""
+
     uncomputed: bool = False
+    """Whether `reason` is that the installed transformers does not compute the schedule."""
 
     def __fspath__(self) -> str:
         return str(self.path)
-
-    def summary(self) -> dict[str, str]:
-        """The values that are shown, by name."""
-        return {"path": str(self.path), "check": self.check.sentence if self.check else self.reason}
 
 
 def apply(

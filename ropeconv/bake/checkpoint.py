@@ -110,7 +110,7 @@ def checkpoint_plan(source: Source, recipe: Recipe, target: Target) -> Checkpoin
     if not source.weights() and not any(file.name.endswith(".bin") for file in source.files()):
         _tensors(source)  # raises, except for a config.json; pickled weights are copied unchanged
     config = source.config()
-    family = first.family
+    family = first.model_family
     chunked = [problem.message for problem in inspection.problems if problem.code == "dual-chunk"]
     if target.dual_chunk and not chunked:
         raise UsageError(

@@ -23,6 +23,7 @@ from ..formats.jsontext import JsonObject
 from ..formats.safetensors import STORED, read_header
 from ..models.source import Source
 from ..rope.errors import counted
+from ..rope.summary import Summary
 
 LONGEST = 3  # differences that a message names
 BLOCK = 1 << 21  # bytes that are read and compared at a time: both sides stay in the cache
@@ -44,7 +45,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Verification:
+class Verification(Summary):
     """The result of a comparison without differences.
 
     files: their number. bytes: of the weights that were compared. quick: whether the weights were
@@ -61,6 +62,17 @@ class Verification:
     def to_dict(self) -> JsonObject:
         """Return the fields as JSON-ready data."""
         return vars(self) | {"notes": list(self.notes), "unverified": list(self.unverified)}
+
+    def summary(self) -> dict[str, str]:
+        """Return what is shown, by name."""
+        return {
+            "sentence": self.sentence,
+            "files": f"{self.files:,}",
+            "bytes": f"{self.bytes:,}",
+            "quick": "yes" if self.quick else "no",
+            "notes": "\n".join(self.notes),
+            "unverified": "\n".join(self.unverified),
+        }
 
     @property
     def sentence(self) -> str:

@@ -293,7 +293,7 @@ def export_plan(source: Source, recipe: Recipe, target: Target) -> ExportPlan:
     inspection, first, source = first_inspection(source, target)
     start = begin(inspection, first, recipe, target)
     label = "" if isinstance(recipe.method, AsIs) else recipe.method.label
-    exported = export(source, inspection.family, start.spec.unscaled(), label, target)
+    exported = export(source, inspection.model_family, start.spec.unscaled(), label, target)
     result = _selected(start, exported.model, target)
     out = target.out or Path(file_name(exported.description, exported.outtype))
     plan = ExportPlan(

@@ -72,16 +72,30 @@ class GraphPlan(FilePlan):
 
     def to_dict(self) -> JsonObject:
         """Return the plan as JSON-ready data, as `--json` prints it; keys stay within a schema."""
-        return {
-            "source": self.source.to_dict(),
-            "recipe": self.checkpoint.recipe.to_dict(),
+        return super().to_dict() | {
+            "recipe": self.recipe.to_dict(),
             "schedule": self.checkpoint.schedule.to_dict(),
             "ropes": [rope.to_dict() for edit in self.edits.values() for rope in edit.ropes],
-            "out": str(self.out),
-            "files": [
-                {"name": file.name, "action": file.action, "size": file.size} for file in self.files
-            ],
             "warnings": list(self.warnings),
+        }
+
+    @property
+    def recipe(self) -> Recipe:
+        """The method and its modifiers."""
+        return self.checkpoint.recipe
+
+    @property
+    def context(self) -> int:
+        """The context of the output in tokens."""
+        return self.checkpoint.context
+
+    def summary(self) -> dict[str, str]:
+        """The values that are shown, by name."""
+        planned = self.checkpoint.summary()
+        return super().summary() | {
+            "recipe": planned["recipe"],
+            "context": planned["context"],
+            "warnings": "\n".join(self.warnings),
         }
 
     def check(self, folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,10 +11,13 @@ import msgspec
 from ..errors import UsageError
 from ..formats.jsontext import JsonObject
 from ..inspection.receipts.receipt import CheckRecord, GgufCheckRecord
-from ..summary import Summary
+from ..models.source import Origin
+from ..rope.recipe import Recipe
+from ..rope.summary import Summary, SummaryTable
+from ..runtimes.verdict import Verdict
 from ..validate.validation import Validation
 from .next_steps import NextSteps
-from .plan import FilePlan, Plan
+from .plan import FilePlan, Plan, PlannedFile
 
 
 @dataclass(frozen=True)
@@ -66,29 +70,88 @@ class Output(Summary):
             raise UsageError(f"the output is only on the Hub, at {self.published}; give out= too")
         return str(self.path)
 
+    @property
+    def sentence(self) -> str:
+        """Where the output is, and the result of its check, in words."""
+        place = f"Wrote {self.path}" if self.path else f"Published {self.published}"
+        if self.validation:
+            return f"{place}; {self.validation.sentence}"
+        if self.check:
+            return f"{place}; {self.check.sentence}"
+        return f"{place}; not checked: {self.reason}." if self.reason else f"{place}."
+
+    @property
+    def source(self) -> Origin:
+        """The source that it was made from."""
+        return self.plan.source
+
+    @property
+    def files(self) -> tuple[PlannedFile, ...]:
+        """The files of the output."""
+        return self.plan.files
+
+    @property
+    def bytes(self) -> int:
+        """The size of the output in bytes, as planned."""
+        return self.plan.bytes
+
+    @property
+    def recipe(self) -> Recipe | None:
+        """The method and its modifiers; None for an output of `restore`."""
+        return self.plan.recipe if isinstance(self.plan, Plan) else None
+
+    @property
+    def context(self) -> int | None:
+        """The context of the output in tokens; None for an output of `restore`."""
+        return self.plan.context if isinstance(self.plan, Plan) else None
+
+    @property
+    def encoding(self) -> str:
+        """The way in which the schedule is written; empty for an output of `restore`."""
+        return self.plan.encoding if isinstance(self.plan, Plan) else ""
+
+    @property
+    def runtimes(self) -> tuple[Verdict, ...]:
+        """The verdict of each runtime on the output; empty for an output of `restore`."""
+        return self.plan.runtimes if isinstance(self.plan, Plan) else ()
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Sentences for the user; empty for an output of `restore`."""
+        return self.plan.warnings if isinstance(self.plan, Plan) else ()
+
     def summary(self) -> dict[str, str]:
         """Return what is shown, by name."""
-        planned = {name: value for name, value in self.plan.summary().items() if name != "out"}
+        planned = self.plan.summary()
+        left_out = ("sentence", "out")
         return {
+            "sentence": self.sentence,
             "path": str(self.path or ""),
             "published": self.published,
-            **planned,
+            **{name: value for name, value in planned.items() if name not in left_out},
             "check": self.check.sentence if self.check else self.reason,
             "validation": self.validation.sentence if self.validation else "",
         }
 
+    def shown_tables(self) -> Sequence[SummaryTable]:
+        """Return the tables of the plan."""
+        return self.plan.shown_tables()
+
     def to_dict(self) -> JsonObject:
         """Return the document that `apply --json` prints: the keys of the plan, and the outcome."""
-        planned = self.plan.to_dict() if isinstance(self.plan, Plan) else {}
-        document: JsonObject = {
-            **planned,
+        document: JsonObject = self.plan.to_dict() | {
+            "path": None if self.path is None else str(self.path),
             "check": None if self.check is None else msgspec.to_builtins(self.check),
+            "reason": self.reason or None,
+            "against": self.against or None,
             "run": list(self.steps.run),
             "train": self.steps.train,
             "validate": self.steps.check,
         }
         if self.validation is not None:
             document["validation"] = self.validation.to_dict()
+        if self.draft is not None:
+            document["draft"] = self.draft.to_dict()
         if self.published:
             document["published"] = self.published
         return document

@@ -13,7 +13,7 @@ from ..convert.encoding import CheckpointResult
 from ..convert.gguf_encoding import GgufModel, GgufResult
 from ..convert.target import ConsideredEncoding, EncodeResult, Target
 from ..environment import Requirement
-from ..formats.disk import Advance, FileIdentity
+from ..formats.disk import Advance, FileIdentity, human
 from ..formats.gguf.edit import Edit
 from ..formats.gguf.file import GgufFile
 from ..formats.gguf.header import string
@@ -23,6 +23,7 @@ from ..inspection.kv_cache import KvCache
 from ..inspection.receipts import receipt as records
 from ..inspection.receipts.receipt import Action, OriginalRecord, Receipt, SourceRecord
 from ..inspection.receipts.storage import embedded
+from ..inspection.support import support
 from ..models.source import RECEIPT, Origin, Source
 from ..options import copied
 from ..rope.bound.reach import effective_length, source_reach
@@ -31,9 +32,9 @@ from ..rope.ramps import RampApproximation
 from ..rope.recipe import Recipe, described_flags
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
+from ..rope.summary import Summary, SummaryTable
 from ..runtimes.drafts import DraftKind
-from ..runtimes.verdict import describe, frequencies
-from ..summary import Summary
+from ..runtimes.verdict import Verdict, describe, frequencies
 from ..version import SCHEMA, __version__
 
 
@@ -102,10 +103,33 @@ class FilePlan(Summary):
         """Size of all files of the output in bytes."""
         return sum(file.size for file in self.files)
 
+    @property
+    def sentence(self) -> str:
+        """The size and place of the output, in words."""
+        files = counted(len(self.files), "file")
+        return f"Would write {files}, {human(self.bytes)}, to {self.out}."
+
     def summary(self) -> dict[str, str]:
         """The values that are shown, by name."""
-        size = f"{counted(len(self.files), 'file')}, {self.bytes:,} bytes"
-        return {"source": self.source.reference, "out": str(self.out), "size": size}
+        return {
+            "sentence": self.sentence,
+            "source": self.source.reference,
+            "out": str(self.out),
+            "files": f"{len(self.files):,}",
+            "bytes": f"{self.bytes:,}",
+        }
+
+    def to_dict(self) -> JsonObject:
+        """Return the plan as JSON-ready data."""
+        return {
+            "source": self.source.to_dict(),
+            "out": str(self.out),
+            "files": [
+                {"name": file.name, "action": file.action, "size": file.size} for file in self.files
+            ],
+            "skipped": list(self.skipped),
+            "bytes": self.bytes,
+        }
 
     @property
     def requirements(self) -> tuple[Requirement, ...]:
@@ -263,17 +287,40 @@ class Plan(FilePlan):
             ),
         )
 
+    @property
+    def sentence(self) -> str:
+        """The size and place of the output, and its support by runtimes, in words."""
+        return f"{super().sentence[:-1]}; {self.result.exact_share}."
+
+    @property
+    def context(self) -> int:
+        """The context of the output in tokens."""
+        return self.schedule.context
+
+    @property
+    def encoding(self) -> str:
+        """The name of the way in which the schedule is written."""
+        return self.result.encoding
+
+    @property
+    def runtimes(self) -> tuple[Verdict, ...]:
+        """The verdict of each runtime on the output."""
+        return self.result.verdicts
+
     def summary(self) -> dict[str, str]:
         """The values that are shown, by name."""
+        spec = self.source_spec
         return super().summary() | {
-            "method": described_flags(
-                self.recipe, self.source_spec.original_context, self.source_spec.context
-            ),
-            "context": f"{self.source_spec.context:,} -> {self.schedule.context:,} tokens",
-            "encoding": self.result.encoding,
-            "runtimes": self.result.exact_share,
-            "warnings": " ".join(self.warnings),
+            "recipe": described_flags(self.recipe, spec.original_context, spec.context),
+            "context": f"{spec.context:,} -> {self.context:,} tokens",
+            "encoding": self.encoding,
+            "warnings": "\n".join(self.warnings),
         }
+
+    def shown_tables(self) -> list[SummaryTable]:
+        """Return the support of the popular runtimes."""
+        rows = support(self.runtimes)
+        return [SummaryTable("runtimes", ("support", "newest versions"), rows)]
 
     def to_dict(self) -> JsonObject:
         """Return the plan as JSON-ready data, as `--json` prints it; keys stay within a schema."""

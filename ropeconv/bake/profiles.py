@@ -21,18 +21,20 @@ import msgspec
 from ..convert.target import Target
 from ..engines.probe import Probe, SharedProbe
 from ..errors import UsageError
-from ..formats.disk import Advance, link_file, sha256, sync_file
+from ..formats.disk import Advance, human, link_file, sha256, sync_file
 from ..formats.gguf.edit import COUNT, Edit, new_size, write_new
 from ..formats.gguf.file import GgufFile, shard_names
 from ..formats.gguf.header import ALIGNMENT, FORMATS, INT32, UINT16, GgufValue
+from ..formats.jsontext import JsonObject
 from ..inspection.receipts.places import remember_source
 from ..inspection.receipts.receipt import FileRecord
 from ..inspection.receipts.storage import write_receipt
 from ..models.gguf import GgufSource
 from ..models.source import OTHER_WEIGHTS, Source
-from ..rope.errors import RopeconvError, command_line
+from ..rope.errors import RopeconvError, command_line, counted
 from ..rope.methods.vectors import AsIs
 from ..rope.recipe import Recipe
+from ..rope.summary import SummaryTable
 from ..runtimes.llamacpp.read_header import ROPE_TENSORS
 from .apply import AppliedPlan, OutputCheck, make_plan, probe_query
 from .checkpoint import CheckpointPlan
@@ -73,6 +75,45 @@ class ProfilesPlan(FilePlan):
             if isinstance(self.source, GgufSource)
             else list(filter(is_shared, self.files))
         )
+
+    @property
+    def sentence(self) -> str:
+        """The size and place of the output, in words."""
+        profiles = counted(len(self.plans), "profile")
+        shared = human(self.shared_bytes)
+        return f"Would write {profiles} with {shared} of shared weights to {self.out}."
+
+    @property
+    def shared_bytes(self) -> int:
+        """The size in bytes of the weights, which all profiles have."""
+        return sum(file.size for file in self.shared)
+
+    def summary(self) -> dict[str, str]:
+        """The values that are shown, by name."""
+        return {
+            "sentence": self.sentence,
+            "source": self.source.reference,
+            "out": str(self.out),
+            "shared_bytes": f"{self.shared_bytes:,}",
+        }
+
+    def shown_tables(self) -> list[SummaryTable]:
+        """Return a table with a row for each profile."""
+        rows = []
+        for name, plan in self.plans.items():
+            method = plan.summary()["recipe"]
+            size = human(self.own_bytes(name))
+            rows.append((name, f"{plan.context:,}", method, size, plan.result.exact_share))
+        columns = ("profile", "context", "method", "own files", "runtimes")
+        return [SummaryTable("plans", columns, rows)]
+
+    def to_dict(self) -> JsonObject:
+        """Return the plan as JSON-ready data, with that of each profile."""
+        profiles = []
+        for name, plan in self.plans.items():
+            own = {"name": name, "own_bytes": self.own_bytes(name)}
+            profiles.append(own | plan.to_dict())
+        return {"out": str(self.out), "shared_bytes": self.shared_bytes, "profiles": profiles}
 
     def own_bytes(self, name: str) -> int:
         """The size in bytes of what a profile has for itself."""

@@ -61,17 +61,10 @@ class RestorePlan(FilePlan):
 
     def to_dict(self) -> JsonObject:
         """Return the plan as JSON-ready data, as `--json` prints it; keys stay within a schema."""
-        return {
-            "source": self.source.to_dict(),
+        return super().to_dict() | {
             "first": msgspec.to_builtins(self.first),
-            "out": str(self.out),
             "in_place": self.in_place,
-            "files": [
-                {"name": file.name, "action": file.action, "size": file.size} for file in self.files
-            ],
-            "skipped": list(self.skipped),
             "absent": list(self.absent),
-            "bytes": self.bytes,
         }
 
 

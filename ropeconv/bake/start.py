@@ -75,7 +75,7 @@ def start_spec(inspection: Inspection, recipe: Recipe, target: Target) -> RopeSp
             "or choose another model",
         )
     if isinstance(inspection, ConfigInspection) and isinstance(inspection.source, Source):
-        unseen = unseen_wrapper(inspection.source.config(), inspection.family)
+        unseen = unseen_wrapper(inspection.source.config(), inspection.model_family)
         if unseen:
             raise BadSource(
                 f"{unseen}; pass --family {inspection.name} to treat its text model as that, which"
@@ -196,7 +196,8 @@ def nothing_to_extend(inspection: Inspection, context: int) -> str:
 
     windows = [window for window in spec.windows if window is not None and window < context]
     by_layer = (
-        not isinstance(inspection, ConfigInspection) or inspection.family.window.layers != "all"
+        not isinstance(inspection, ConfigInspection)
+        or inspection.model_family.window.layers != "all"
     )
     if not spec.layers or len(windows) < len(spec.layers) or not by_layer:
         return ""
@@ -283,7 +284,7 @@ def keep_attention_factor(recipe: Recipe, inspection: Inspection) -> Recipe:
     else:
         assert isinstance(source, Source)
         assert isinstance(inspection, ConfigInspection)
-        fixed = bool(why_no_attention_factor(source.config(), inspection.family))
+        fixed = bool(why_no_attention_factor(source.config(), inspection.model_family))
     return replace(recipe, attention_factor=inspection.spec.attention_factor) if fixed else recipe
 
 
@@ -314,7 +315,9 @@ def inherit_mscale(recipe: Recipe, inspection: Inspection) -> Recipe:
     else:
         assert isinstance(source, Source)
         assert isinstance(inspection, ConfigInspection)
-        rope, _ = rope_dict(text_part(source.config(), inspection.family), inspection.family)
+        rope, _ = rope_dict(
+            text_part(source.config(), inspection.model_family), inspection.model_family
+        )
         mscale = number(rope, "mscale", 1.0)
         of_all = number(rope, "mscale_all_dim", 0.0)
     return (

@@ -174,7 +174,7 @@ def _helps(
     target = Target(runtimes=(runtime.key,), dual_chunk=dual_chunk)
     try:
         result = select(
-            EncodeRequest(recipe.schedule(spec), spec, inspection.family, config, target)
+            EncodeRequest(recipe.schedule(spec), spec, inspection.model_family, config, target)
         )
     except (RopeconvError, RecipeError):
         return False

@@ -4,7 +4,7 @@ summarised.
 
 import os
 import re
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -19,6 +19,7 @@ from ..errors import UsageError
 from ..formats.disk import text_digest
 from ..formats.journal import Journal, default_path
 from ..formats.jsontext import JsonObject
+from ..formats.texts import TextLike
 from ..options import SizeOptions, copied
 from ..rope.errors import RopeconvError, counted
 from ..version import __version__
@@ -32,7 +33,7 @@ from .run import EvaluationUnit, Measurer, Refusal, RunOutcome, UnitResult, all_
 from .runners.opening import open_runner
 from .runners.runner import Runner, RunnerRequest
 from .statistics import summarise
-from .texts import Texts, read_files, tokenized
+from .texts import Texts, gather_texts, tokenized
 
 PATIENCE = 60.0
 """Seconds: a longer run is announced once its first sequences were timed, and an estimate times
@@ -493,7 +494,7 @@ def open_evaluation(
 def evaluate_model(
     model: str | os.PathLike[str],
     methods: str,
-    texts: Sequence[str | os.PathLike[str]],
+    texts: TextLike | Iterable[TextLike],
     sizes: Sizes | None = None,
     journal: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
@@ -501,16 +502,20 @@ def evaluate_model(
 ) -> Result:
     """Measures what methods do to a model.
 
-    model: a checkpoint, a GGUF file, or an output of `apply`. methods: the rows, such as
-    "base,yarn:4". texts: files or patterns. sizes: what is measured, by default the loss of the
-    same tokens at four lengths. journal: the file of finished sequences, by default in the cache.
-    progress: callbacks. options: other fields of `RunnerRequest`. Raises RopeconvError where a
-    model, a text or all rows cannot be run.
+    Args:
+        model: A checkpoint, a GGUF file, or an output of `apply`.
+        methods: The rows, such as "base,yarn:4".
+        texts: Files, patterns or texts, as in `gather_texts`.
+        sizes: The measures and lengths, by default the loss of the same tokens at four lengths.
+        journal: The file of finished sequences, by default in the cache.
+        progress: Callbacks.
+        options: Other fields of `RunnerRequest`.
+
+    Raises:
+        RopeconvError: Where a model, a text or all rows cannot be run.
     """
     opening = RunnerRequest(str(model), parse_rows(methods) if methods else [], **options)
-    with open_evaluation(
-        opening, sizes or Sizes(), read_files([str(name) for name in texts])
-    ) as evaluation:
+    with open_evaluation(opening, sizes or Sizes(), gather_texts(texts)) as evaluation:
         source = evaluation.runner.source
         with Journal(
             default_path(source) if journal is None else Path(journal), EVAL, source

@@ -6,21 +6,25 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
-from ..bake.advice import CRITERION, Advice, advise, kept_scaling
+from ..bake.advice import CRITERION, Advice, FormatAdvice, advise, kept_scaling
 from ..bake.start import inherit_mscale
 from ..bake.warnings import cannot_gain
 from ..errors import UsageError
 from ..formats.jsontext import JsonObject
 from ..inspection.inspection import Inspection, inspect_source
+from ..inspection.support import UNREAD, by_runtime
 from ..models.gguf import GgufSource
 from ..models.source import Source
 from ..options import Format
 from ..rope.errors import RecipeError, RopeconvError
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
+from ..rope.summary import SummaryTable, TableSummary
+from ..runtimes.runtime import GOOD
 from .cases import EvaluationSizes, in_trained, metric_of, parse_lengths
 from .measures.lm_eval import LM_EVAL
 from .measures.measure import REGISTRY
@@ -141,22 +145,126 @@ def _alike(schedule: Schedule, other: Schedule) -> bool:
 
 
 @dataclass(frozen=True)
-class RankedMethods:
-    """Advice on a model.
-
-    inspection: the model. context: the wanted length in tokens. methods: advice, the best first.
-    passed: the reason per method that does not fit. criterion: by which it is sorted, in words.
-    ranking: by what was measured; None without an evaluation. note: about that evaluation, or
-    empty.
-    """
+class RankedMethods(TableSummary):
+    """Advice on a model: the methods that reach a length, the best first."""
 
     inspection: Inspection
+    """The model."""
+
     context: int
+    """The wanted length in tokens."""
+
     methods: list[Advice]
-    passed: dict[str, str]
+    """A row for each method, the best first."""
+
+    passed_over: dict[str, str]
+    """The reason, by name, for each method that does not fit."""
+
     criterion: str = CRITERION
+    """By what the methods are sorted, in words."""
+
     ranking: Ranking | None = None
+    """The ranking by what was measured; None without an evaluation."""
+
     note: str = ""
+    """A sentence about that evaluation, or empty."""
+
+    record_keys: ClassVar[tuple[str, ...]] = (
+        "method",
+        "flags",
+        "works_untuned",
+        "writable",
+        "basis",
+        "recommended",
+        "score",
+        "attention_factor",
+        "effective_length",
+        "outside",
+        "loss",
+        "command",
+    )
+
+    @property
+    def best(self) -> Advice | None:
+        """The method that is recommended first; None where none can be written."""
+        return next((row for row in self.methods if row.writable), None)
+
+    @property
+    def sentence(self) -> str:
+        """The recommendation in words."""
+        best = self.best
+        if best is None:
+            return f"No method that can be written reaches {self.context:,} tokens."
+        return f"The best is {best.sentence}"
+
+    def summary(self) -> dict[str, str]:
+        """Return what is shown, by name."""
+        best = self.best
+        untuned = self.untuned
+        skipped = [f"{name}: {reason}" for name, reason in self.passed_over.items()]
+        return {
+            "sentence": self.sentence,
+            "source": self.source,
+            "context": f"{self.inspection.context:,} -> {self.context:,} tokens",
+            "best": best.command if best else "",
+            "untuned": untuned.command if untuned and untuned is not best else "",
+            "training": self.training,
+            "useless": self.useless,
+            "note": self.note,
+            "passed_over": "\n".join(skipped),
+        }
+
+    @property
+    def formats(self) -> tuple[str, ...]:
+        """The formats for which some method has verdicts of runtimes."""
+        if not self.methods:
+            return ()
+        first = self.methods[0].writings
+        return tuple(
+            name for name in first if any(row.writings[name].verdicts for row in self.methods)
+        )
+
+    def shown_tables(self) -> list[SummaryTable]:
+        """Return a table with a row for each method."""
+        formats = self.formats
+        measured = ("loss", "price", "holds to") if self.ranking else ()
+        titles = ("runtimes",) if len(formats) == 1 else formats
+        columns = ("method", *measured, "without training", *titles)
+        rows = [self._cells(row, formats) for row in self.methods]
+        return [SummaryTable("methods", (*columns, "evidence", "effective", "outside"), rows)]
+
+    def _cells(self, row: Advice, formats: Sequence[str]) -> tuple[str, ...]:
+        """The cells of a method for people."""
+        measured = self.ranking.cells(row) if self.ranking else ()
+        untuned = "yes" if row.works_untuned else "no"
+        supported = [_count_supporting(row.writings[name]) for name in formats]
+        rotating = 2 * (len(row.schedule.inv_freq) - row.profile.not_rotating)
+        outside = f"{row.profile.outside} of {rotating}"
+        effective = _describe_effective_length(row)
+        return (row.flags, *measured, untuned, *supported, row.basis, effective, outside)
+
+    def records(self) -> list[JsonObject]:
+        """Return a row for each method; loss is None where it was not measured."""
+        rows = []
+        for row in self.methods:
+            measured = self.ranking.to_dict(row) if self.ranking else None
+            rows.append(
+                {
+                    "method": row.method.name,
+                    "flags": row.flags,
+                    "works_untuned": row.works_untuned,
+                    "writable": row.writable,
+                    "basis": row.basis,
+                    "recommended": row.recommended or None,
+                    "score": row.standing.score if row.standing.signs else None,
+                    "attention_factor": row.schedule.attention_factor,
+                    "effective_length": row.profile.reach.effective_length,
+                    "outside": row.profile.outside,
+                    "loss": measured["loss"] if measured else None,
+                    "command": row.command,
+                }
+            )
+        return rows
 
     @property
     def source(self) -> str:
@@ -201,7 +309,7 @@ class RankedMethods:
                 row.to_dict() | ({"measured": ranking.to_dict(row)} if ranking else {})
                 for row in self.methods
             ],
-            "passed_over": self.passed,
+            "passed_over": self.passed_over,
             "kv_cache": (
                 cache.document(self.context, self.inspection.spec.context).to_dict()
                 if cache
@@ -209,6 +317,28 @@ class RankedMethods:
             ),
             "warnings": [note for note in (self.useless, self.training) if note],
         }
+
+
+def _describe_effective_length(row: Advice) -> str:
+    """The effective length of a method for people, in tokens."""
+    at = row.profile.reach
+    windowed = not at.count and at.length < row.schedule.context  # no layer sees further
+    if at.automatic or windowed:
+        return "any"
+    if at.effective_length is None:
+        return f"{at.searched - 1:,}+"
+    return f"{at.effective_length:,}"
+
+
+def _count_supporting(writing: FormatAdvice) -> str:
+    """How many runtimes support an output in their newest version, of those that can load the
+    model.
+    """
+    if not writing.verdicts:
+        return "-"
+    newest = [rows[-1].status for rows in by_runtime(writing.verdicts).values()]
+    loading = [status for status in newest if status not in UNREAD]
+    return f"{sum(status in GOOD for status in loading)} of {len(loading)}"
 
 
 def advised(
@@ -224,9 +354,9 @@ def advised(
     and `ranked` do.
     """
     inspection = inspect_source(source)
-    methods, passed = advise(source, context, outputs, inspection)
+    methods, passed_over = advise(source, context, outputs, inspection)
     if measured is None:
-        return RankedMethods(inspection, context, methods, passed)
+        return RankedMethods(inspection, context, methods, passed_over)
     result = read_result(measured)
     reference = source.reference
     ranking = ranked(methods, result, inspection, context)
@@ -238,7 +368,9 @@ def advised(
     note = (
         f"{measured} is an evaluation of {result.source}, and this is {reference}." if other else ""
     )
-    return RankedMethods(inspection, context, ranking.methods, passed, criterion, ranking, note)
+    return RankedMethods(
+        inspection, context, ranking.methods, passed_over, criterion, ranking, note
+    )
 
 
 PATTERN = re.compile(r"(?P<left>[^<>]+)(?P<sign>[<>])(?P<right>[^<>=@][^<>@]*)@(?P<length>[^<>@]+)")

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import ClassVar
 
 import msgspec
 
@@ -18,7 +19,8 @@ from ..formats.jsontext import JsonObject
 from ..formats.package_data import typed
 from ..inspection.receipts.receipt import EvaluationRecord, MeasuredRecord
 from ..inspection.receipts.storage import add_evaluation, read_receipt
-from ..summary import Summary
+from ..rope.errors import counted
+from ..rope.summary import SummaryTable, TableSummary
 from ..version import SCHEMA, __version__
 from .cases import Metric, in_trained, metric_of
 from .measures.measure import REGISTRY
@@ -30,6 +32,8 @@ GROWTH = "growth"
 """The measure from which the price and the length to which a row holds follow."""
 POSITION = "position"
 """The measure whose columns are places in one pass, and not lengths of sequences."""
+SIGNIFICANT = "*"
+"""The mark of a significant difference, where it cannot be bold."""
 FEWEST = 4
 """Clusters below which no difference is tested."""
 FEWEST_DOCUMENTS = 5
@@ -108,7 +112,7 @@ class RowResult(msgspec.Struct, frozen=True, kw_only=True):
     holds_to: int | None = None
 
 
-class Result(Summary, msgspec.Struct, frozen=True, kw_only=True):
+class Result(TableSummary, msgspec.Struct, frozen=True, kw_only=True):
     """An evaluation.
 
     source: the model as the user named it. identity: a digest of it. trained: the trained context
@@ -135,6 +139,25 @@ class Result(Summary, msgspec.Struct, frozen=True, kw_only=True):
     schema: int = SCHEMA
     ropeconv: str = ""
 
+    record_keys: ClassVar[tuple[str, ...]] = (
+        "row",
+        "measure",
+        "metric",
+        "column",
+        "depth",
+        "value",
+        "error",
+        "low",
+        "high",
+        "difference",
+        "difference_error",
+        "margin",
+        "decided",
+        "clusters",
+        "windows",
+        "documents",
+    )
+
     def cell(self, row: str, measure: str, metric: str, column: int) -> Cell | None:
         """The cell over all depths; None where it was not measured."""
         key = (row, measure, metric, column, None)
@@ -142,14 +165,52 @@ class Result(Summary, msgspec.Struct, frozen=True, kw_only=True):
             (c for c in self.cells if (c.row, c.measure, c.metric, c.column, c.depth) == key), None
         )
 
+    @property
+    def sentence(self) -> str:
+        """The row with the lowest loss at the longest length, and how many rows were refused."""
+        cells = [cell for cell in self.cells if cell.measure == GROWTH and cell.metric == "loss"]
+        if cells:
+            longest = max(cell.column for cell in cells)
+            best = min(
+                (cell for cell in cells if cell.column == longest), key=lambda cell: cell.value
+            )
+            words = (
+                f"The lowest loss at {longest:,} tokens is that of {best.row}:"
+                f" {best.value:.3f} nats per token"
+            )
+        else:
+            measured = len({cell.row for cell in self.cells})
+            words = f"{counted(measured, 'row was', 'rows were')} measured"
+        refused = sum(bool(row.refused) for row in self.rows)
+        if refused:
+            words += f"; {counted(refused, 'row was', 'rows were')} refused"
+        return f"{words}."
+
     def summary(self) -> dict[str, str]:
-        """The facts to print: of each row its cells over all depths."""
-        facts = {"source": self.source, "runtime": f"{self.runtime}, {self.device}, {self.dtype}"}
-        for row in self.rows:
-            cells = [c for c in self.cells if c.row == row.name and c.depth is None]
-            numbers = (f"{c.measure} @{c.column} {c.value:.4g}" for c in cells)
-            facts[row.name] = f"refused: {row.refused}" if row.refused else ", ".join(numbers)
-        return facts
+        """The facts to print, by name."""
+        refused = [f"{row.name} was refused: {row.refused}" for row in self.rows if row.refused]
+        return {
+            "sentence": self.sentence,
+            "source": self.source,
+            "runtime": self.runtime,
+            "device": self.device,
+            "dtype": self.dtype,
+            "trained": f"{self.trained:,} tokens",
+            "rows": "\n".join(refused) or f"{len(self.rows)}",
+            "notes": "\n".join(self.notes),
+        }
+
+    def shown_tables(self) -> list[SummaryTable]:
+        """Return a table for each measure, with a line for each row."""
+        shown = []
+        for table in tables(self, MOST_SHOWN):
+            lines = [(name, *map(_entry_text, entries)) for name, entries in table.lines]
+            shown.append(SummaryTable("cells", ("row", *table.columns), lines, table.title))
+        return shown
+
+    def records(self) -> list[JsonObject]:
+        """Return a row for each cell, with its errors and its difference to the first row."""
+        return [{name: getattr(cell, name) for name in self.record_keys} for cell in self.cells]
 
     def to_dict(self) -> JsonObject:
         """JSON-ready data, with every key."""
@@ -219,6 +280,14 @@ class Table:
 
 
 NOTHING = Entry("-")
+MOST_SHOWN = 6
+"""Columns of a measure by position in a notebook; `cells` has all."""
+
+
+def _entry_text(entry: Entry) -> str:
+    """An entry with its mark and its error."""
+    mark = SIGNIFICANT if entry.decided else ""
+    return f"{entry.text}{mark} {entry.error}".rstrip()
 
 
 def tables(result: Result, most: int = 10_000) -> list[Table]:

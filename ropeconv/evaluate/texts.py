@@ -2,10 +2,11 @@
 
 import glob
 import hashlib
+import os
 import re
 import sys
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +20,7 @@ from ..engines.llamacpp_program import Load
 from ..engines.servers.protocol import prefix_of
 from ..environment import require
 from ..errors import BadSource, UsageError
+from ..formats.texts import TextLike, text_or_path
 from ..loader import load_tokenizer
 from ..rope.lengths import format_tokens
 from .cases import EvaluationSizes
@@ -202,6 +204,36 @@ def read_files(names: Sequence[str]) -> list[tuple[str, str]]:
     if not contents:
         raise UsageError("no text is given; name a file with --text (a book, or several essays)")
     return [(name, _decoded(data, name)) for name, data in contents]
+
+
+def gather_texts(values: TextLike | Iterable[TextLike]) -> list[tuple[str, str]]:
+    """Return the names and contents of texts that are passed in Python.
+
+    Args:
+        values: One of these, or several: a path, a pattern such as `"essays/*.txt"`, or the text
+            itself, as `text_or_path` tells them apart. `"-"` is standard input.
+
+    Returns:
+        The name and the content of each; a text without a file is called "text", with its number
+        where there are several.
+
+    Raises:
+        UsageError: For a path or pattern that names no file, and for a value that is not a text.
+        BadSource: For a file that is not UTF-8.
+    """
+    if isinstance(values, str | bytes | os.PathLike) or not isinstance(values, Iterable):
+        several: list[object] = [values]
+    else:
+        several = list(values)
+    gathered: list[tuple[str, str]] = []
+    for number, value in enumerate(several, 1):
+        found = text_or_path(value)
+        if isinstance(found, str):
+            name = f"text {number}" if len(several) > 1 else "text"
+            gathered.append((name, found))
+        else:
+            gathered += read_files([str(found)])
+    return gathered or read_files([])
 
 
 def tokenized(files: Sequence[tuple[str, str]], tokenizer: Tokenizer) -> Texts:

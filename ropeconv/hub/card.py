@@ -29,6 +29,7 @@ from ..formats.jsontext import JsonObject
 from ..formats.package_data import package_data, render
 from ..inspection.receipts.receipt import EvaluationRecord, MeasuredRecord, Receipt, StepRecord
 from ..inspection.receipts.storage import commands, described_settings
+from ..inspection.support import problems, support
 from ..models.source import CARD
 from ..rope.bound.reach import is_worse
 from ..rope.errors import RopeconvError, shown
@@ -39,7 +40,6 @@ from ..views.evaluation_plots import Curve, curve, differences, losses
 from ..views.plan import method_title
 from ..views.plot_style import Panel, figure, write
 from ..views.results import evaluation_table
-from ..views.support import problems, support
 from .options import PublishOptions
 from .upload_set import UploadSet, texts
 

@@ -24,6 +24,7 @@ from ..rope.errors import RopeconvError, command_line, shown
 from ..rope.forms import temperature_attention_factor
 from ..rope.recipe import flags
 from ..rope.spec import RopeSpec
+from ..rope.summary import Summary
 from ..runtimes.drafts import draft_kind
 from ..runtimes.read_config import read_spec
 from ..runtimes.runtime import RUNS, runtimes
@@ -206,7 +207,7 @@ def trainers() -> dict[str, Trainer]:
 
 
 @dataclass(frozen=True)
-class Snippet:
+class Snippet(Summary):
     """The file of a trainer.
 
     trainer: that it is for. baked: the checkpoint. text: of the file. status: what the trainer's
@@ -218,6 +219,51 @@ class Snippet:
     text: str
     status: str
     notes: tuple[str, ...]
+
+    @property
+    def sentence(self) -> str:
+        """The trainer and the model of the file, in words."""
+        trainer = f"{self.trainer.title} {self.trainer.version}"
+        return f"{trainer} trains {self.model} on {self.context:,} tokens with its RoPE."
+
+    @property
+    def model(self) -> str:
+        """The folder or Hub id that the trainer loads."""
+        return self.baked.path
+
+    @property
+    def method(self) -> str:
+        """The name of the method in the checkpoint."""
+        return self.baked.method
+
+    @property
+    def context(self) -> int:
+        """The length of the training sequences in tokens."""
+        return self.baked.context
+
+    @property
+    def file(self) -> str:
+        """The name to save the text under."""
+        return self.trainer.file
+
+    @property
+    def command(self) -> str:
+        """The command that runs it."""
+        return self.trainer.command
+
+    def summary(self) -> dict[str, str]:
+        """The values that are shown, by name."""
+        return {
+            "sentence": self.sentence,
+            "model": self.model,
+            "method": self.method,
+            "context": f"{self.context:,} tokens",
+            "status": self.status,
+            "notes": "\n".join(self.notes),
+            "file": self.file,
+            "command": self.command,
+            "text": self.text,
+        }
 
     def to_dict(self) -> JsonObject:
         """The snippet as JSON-ready data, with the values that it was made from."""

@@ -14,6 +14,8 @@ from ..models.folder import ConfigSource
 from ..models.gguf import GgufSource
 from ..models.open import open_source
 from ..models.source import ADAPTER, Source
+from ..rope.summary import Summary
+from ..runtimes.verdict import describe
 from .inspection import Inspection, inspect_source
 
 WEIGHTS = "adapter_model.safetensors"
@@ -22,7 +24,7 @@ MATRICES = {".lora_A.weight": -1, ".lora_B.weight": 0}
 
 
 @dataclass(frozen=True)
-class Adapter:
+class Adapter(Summary):
     """A PEFT adapter. config: the content of its adapter_config.json."""
 
     source: Source
@@ -86,6 +88,25 @@ class Adapter:
                     changed = name.removeprefix(PREFIX).removesuffix(end) + ".weight"
                     sizes.setdefault(changed, {})[axis] = tensor.shape[axis]
         return sizes
+
+    @property
+    def sentence(self) -> str:
+        """The kind of adapter and its base, in words."""
+        over = f"for {self.base}" if self.base else "which names no base"
+        return f"{self.kind}, {over}; not a whole model."
+
+    def summary(self) -> dict[str, str]:
+        """Return what is shown, by name."""
+        trained = self.trained_on
+        rope = f"{describe(trained.spec.form)}; {trained.context:,} tokens" if trained else ""
+        return {
+            "sentence": self.sentence,
+            "source": self.source.reference,
+            "kind": self.kind,
+            "base": self.base,
+            "modules": self.modules,
+            "trained_on": rope or "unknown: no base here",
+        }
 
     def to_dict(self) -> JsonObject:
         """Return the adapter as JSON-ready data."""

@@ -34,6 +34,7 @@ from ..rope.methods.bases import Theta
 from ..rope.methods.interpolation import Linear, Llama3Method, YarnMethod
 from ..rope.recipe import Recipe, flags
 from ..rope.spec import RopeSpec
+from ..rope.summary import Summary, SummaryTable
 from ..runtimes.drafts import draft_sizes
 from ..runtimes.read_config import rope_dict
 from ..runtimes.verdict import describe, difference
@@ -165,7 +166,7 @@ class Misfit:
 
 
 @dataclass(frozen=True)
-class Compatibility:
+class Compatibility(Summary):
     """Models beside the base of a merge, and adapters, each with the model that it goes over."""
 
     base: Inspection
@@ -188,6 +189,25 @@ class Compatibility:
         if self.fits:
             return f"They can be {verb}."
         return f"They cannot be {verb} unchanged: {counted(len(self.misfits), 'difference')}."
+
+    def summary(self) -> dict[str, str]:
+        """Return what is shown, by name."""
+        adapters = [
+            f"{adapter.source.reference} over {over.source.reference}"
+            for adapter, over in self.adapters
+        ]
+        return {
+            "sentence": self.sentence,
+            "base": self.base.source.reference,
+            "models": "\n".join(model.source.reference for model in self.models),
+            "adapters": "\n".join(adapters),
+            "notes": "\n".join(self.notes),
+        }
+
+    def shown_tables(self) -> list[SummaryTable]:
+        """Return a table with a row for each difference."""
+        rows = [(misfit.name, misfit.message, misfit.repair) for misfit in self.misfits]
+        return [SummaryTable("misfits", ("model", "difference", "repair"), rows)]
 
     def to_dict(self) -> JsonObject:
         """Return the result as JSON-ready data; keys stay within a schema."""
@@ -400,7 +420,9 @@ def _finetuned(model: Inspection) -> bool:
     Yarn-Llama-2 do.
     """
     if isinstance(model, ConfigInspection) and isinstance(model.source, Source):
-        rope, _ = rope_dict(text_part(model.source.config(), model.family), model.family)
+        rope, _ = rope_dict(
+            text_part(model.source.config(), model.model_family), model.model_family
+        )
         return bool(rope.get("finetuned"))
     if isinstance(model.source, GgufSource):
         return bool(model.source.file.get(f"{model.name}.rope.scaling.finetuned"))

@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 from ..errors import BadSource
 from ..formats.jsontext import JsonObject
 from ..models.graph import Constant, Graph, GraphSource
-from ..rope.errors import RopeconvError
+from ..rope.errors import RopeconvError, counted
 from ..rope.forms import InterpolatedForm, Plain, Vector, base_inv_freq
 from ..rope.methods.method import REGISTRY, ScaledMethod
 from ..rope.spec import WIDEST_HEAD, RopeSpec, recognise
+from ..rope.summary import Summary, SummaryTable
 from ..runtimes.verdict import TOLERANCE, describe, frequencies
 from .inspection import Inspection, inspect_source
 from .side_by_side import compare_frequencies
@@ -334,7 +335,7 @@ def _of_tables(graph: Graph, file: str, cosine: str, sine: str) -> Iterator[Grap
 
 
 @dataclass(frozen=True)
-class GraphInspection:
+class GraphInspection(Summary):
     """The RoPE in compiled graphs. spec: of the config.json beside them, None without one, for the
     reason in `note`.
     """
@@ -343,6 +344,42 @@ class GraphInspection:
     ropes: tuple[GraphRope, ...]
     spec: RopeSpec | None
     note: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """How many RoPEs the graphs hold, and whether config.json has the same."""
+        found = f"{counted(len(self.ropes), 'RoPE')} found"
+        if self.spec is None:
+            return f"{found}; not compared with config.json: {self.note}."
+        others = [rope.name for rope in self.ropes if self.part(rope) is None]
+        if others:
+            return f"{found}; config.json has another RoPE than {', '.join(others)}."
+        return f"{found}; config.json has the same."
+
+    def summary(self) -> dict[str, str]:
+        """Return what is shown, by name."""
+        return {"sentence": self.sentence, "source": self.source.reference, "note": self.note}
+
+    def shown_tables(self) -> list[SummaryTable]:
+        """Return a table with a row for each RoPE."""
+        rows = []
+        for rope, formula in zip(self.ropes, self.formulas, strict=True):
+            factor = f"{rope.attention_factor:.6g}"
+            positions = f"{rope.positions:,}" if rope.positions else "any"
+            part = self.part(rope)
+            words = (part.words if part else "another RoPE") if self.spec else "-"
+            dimensions = f"{2 * len(rope.inv_freq)}"
+            rows.append((rope.file, rope.name, formula, factor, dimensions, positions, words))
+        columns = (
+            "file",
+            "constants",
+            "RoPE",
+            "attention factor",
+            "rotates",
+            "positions",
+            "config.json",
+        )
+        return [SummaryTable("ropes", columns, rows)]
 
     @cached_property
     def parts(self) -> list[ModelRope]:
@@ -407,7 +444,7 @@ def inspect_graph(source: GraphSource) -> GraphInspection:
 
 
 @dataclass(frozen=True)
-class GraphComparison:
+class GraphComparison(Summary):
     """A graph and another model. rows: each RoPE of the graph, and what the other one has for it,
     in words.
     """
@@ -423,6 +460,21 @@ class GraphComparison:
         context.
         """
         return not self.problems
+
+    @property
+    def sentence(self) -> str:
+        """The conclusion in words."""
+        if self.problems:
+            return f"They differ: {'; '.join(self.problems)}."
+        return "They have the same RoPE."
+
+    def summary(self) -> dict[str, str]:
+        """Return what is shown, by name."""
+        return {"sentence": self.sentence, "graph": self.graph, "other": self.other}
+
+    def shown_tables(self) -> list[SummaryTable]:
+        """Return a table with a row for each RoPE of the graph."""
+        return [SummaryTable("rows", (self.graph, self.other), self.rows)]
 
     def to_dict(self) -> JsonObject:
         """Return the comparison as JSON-ready data; keys stay within a schema."""

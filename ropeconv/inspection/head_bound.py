@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from itertools import groupby, pairwise
 from statistics import median_low
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,7 @@ from ..rope.bound.sums import PairWeights, normalised_variances, pair_weights
 from ..rope.errors import counted
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
+from ..rope.summary import SummaryTable, TableSummary
 from .inspection import ConfigInspection, Inspection
 
 FLOATS = ("F64", "F32", "F16", "BF16")
@@ -402,12 +403,73 @@ class LayerReach:
 
 
 @dataclass(frozen=True)
-class HeadLengths:
+class HeadLengths(TableSummary):
     """The effective lengths of all heads of a model. layers: those with the frequencies of the
     schedule.
     """
 
     layers: tuple[LayerReach, ...]
+
+    record_keys: ClassVar[tuple[str, ...]] = (
+        "layer",
+        "head",
+        "below",
+        "effective_length",
+        "violations",
+    )
+
+    @property
+    def sentence(self) -> str:
+        """How many heads have a negative sum, and the shortest effective length."""
+        having = "has" if self.violating == 1 else "have"
+        words = f"{self.violating} of {counted(self.heads, 'head')} {having} a negative sum"
+        if self.worst is None:
+            return f"{words}."
+        return f"{words}; the shortest effective length is {self.worst:,} tokens."
+
+    def summary(self) -> dict[str, str]:
+        """Return what is shown, by name."""
+        return {
+            "sentence": self.sentence,
+            "heads": f"{self.heads:,}",
+            "violating": f"{self.violating:,}",
+            "worst": "" if self.worst is None else f"{self.worst:,} tokens",
+            "median": "" if self.median is None else f"{self.median:,} tokens",
+        }
+
+    def shown_tables(self) -> list[SummaryTable]:
+        """Return a table with a row for each layer."""
+        columns = (
+            "layer",
+            "heads with a negative sum",
+            "worst head",
+            "its effective length",
+            "of distances below",
+        )
+        rows = []
+        for layer in self.layers:
+            head, length = layer.worst or ("", None)
+            share = f"{layer.violating} of {len(layer.violations)}"
+            reached = f"above {layer.below - 1:,}" if length is None else f"{length:,}"
+            rows.append((f"{layer.layer}", share, f"{head}", reached, f"{layer.below:,}"))
+        return [SummaryTable("layers", columns, rows)]
+
+    def records(self) -> list[JsonObject]:
+        """Return a row for each head of each layer, with lengths in tokens."""
+        rows = []
+        for layer in self.layers:
+            figures = zip(layer.effective_lengths, layer.violations, strict=True)
+            for head, (length, violations) in enumerate(figures):
+                rows.append(
+                    {
+                        "layer": layer.layer,
+                        "head": head,
+                        "below": layer.below,
+                        "effective_length": length,
+                        "violations": violations,
+                    }
+                )
+        return rows
 
     @property
     def heads(self) -> int:
@@ -516,14 +578,14 @@ def head_weights(
         raise BadSource(
             f"{source.reference} has no safetensors weights; give a checkpoint folder or a Hub id"
         )
-    layers = attention_layers(spec, inspection.family, source.config(), source.tensors)
+    layers = attention_layers(spec, inspection.model_family, source.config(), source.tensors)
     if not layers:
         raise BadSource(
             f"no layer of {source.reference} has frequencies that a method changes; leave"
             " --weights out"
         )
     total(sum(_size(layer, spec.head_dim) for layer in layers))
-    variances = measure(source, layers, inspection.family, spec.head_dim, advance)
+    variances = measure(source, layers, inspection.model_family, spec.head_dim, advance)
     return HeadWeights(
         spec,
         tuple(

@@ -4,7 +4,7 @@ settings.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import get_args
+from typing import ClassVar, get_args
 
 import msgspec
 
@@ -18,9 +18,11 @@ from ..models.registry import assumption
 from ..models.schema import Config
 from ..models.source import ADAPTER, Origin, Source, without_config
 from ..rope.bound.reach import effective_length
+from ..rope.errors import counted
 from ..rope.methods.vectors import AsIs
 from ..rope.recipe import Recipe
 from ..rope.spec import LayerKind, RopeSpec
+from ..rope.summary import SummaryTable, TableSummary
 from ..runtimes.drafts import DraftKind, draft_verdicts, kind_named
 from ..runtimes.llamacpp.archs import arch_table
 from ..runtimes.llamacpp.purpose import gives_no_logits
@@ -28,7 +30,6 @@ from ..runtimes.llamacpp.read_header import read_file, rope_tensors
 from ..runtimes.read_config import UnknownRopeType, read_spec
 from ..runtimes.runtime import newest
 from ..runtimes.verdict import Verdict, describe, difference, judge_all
-from ..summary import Summary
 from .document import InspectionDocument, Problem, layer_groups
 from .kv_cache import KvCache, config_cache, gguf_cache
 from .problems import (
@@ -44,6 +45,7 @@ from .problems import (
 from .receipts.folder import first_spec, stated
 from .receipts.gguf import first_reading, gguf_stated
 from .receipts.receipt import FineTuningRecord, Receipt
+from .support import support
 
 SAME = {
     "head_dim": "the width of a head",
@@ -88,7 +90,7 @@ runtime reads.
 
 
 @dataclass(frozen=True)
-class Inspection(Summary):
+class Inspection(TableSummary):
     """The RoPE of a checkpoint or GGUF file, and the problems in its settings.
 
     name: of the model family or GGUF architecture. display_name: for people. refuse: why nothing
@@ -114,18 +116,99 @@ class Inspection(Summary):
     fine_tuning: FineTuningRecord | None = None
     """The need that the receipt of an output of ropeconv states; None for other models."""
 
+    record_keys: ClassVar[tuple[str, ...]] = (
+        "runtime",
+        "display_name",
+        "status",
+        "reason",
+        "evidence",
+        "evidence_detail",
+        "source",
+    )
+
     def summary(self) -> dict[str, str]:
         """Return what is shown, by name."""
         spec = self.spec
+        factor = spec.attention_factor
         return {
+            "sentence": self.sentence,
             "source": self.source.reference,
-            "family": self.display_name,
-            "RoPE": describe(spec.form),
-            "context": f"{spec.context:,} tokens, {spec.original_context:,} trained",
-            "head_dim": f"{spec.head_dim}, of which {spec.rotary_dim} rotate",
-            "problems": " ".join(problem.message for problem in self.problems),
-            "refused": self.refuse,
+            "family": f"{self.family} ({self.display_name})",
+            "context": f"{spec.context:,} tokens",
+            "original_context": f"{spec.original_context:,} tokens",
+            "rope_type": describe(spec.form),
+            "attention_factor": "" if factor == 1 else f"{factor:.6g}",
+            "head_dim": f"{spec.head_dim}",
+            "rotary_dim": f"{spec.rotary_dim}",
         }
+
+    def shown_tables(self) -> list[SummaryTable]:
+        """Return the problems with their repairs, and the support of the popular runtimes."""
+        problems = [(problem.message, problem.repair or "") for problem in self.problems]
+        return [
+            SummaryTable("problems", ("problem", "ropeconv apply SOURCE"), problems),
+            SummaryTable("runtimes", ("support", "newest versions"), support(self.verdicts)),
+        ]
+
+    def records(self) -> list[JsonObject]:
+        """Return a row for the verdict on each range of versions of a runtime."""
+        return [verdict.to_dict() for verdict in self.verdicts]
+
+    @property
+    def sentence(self) -> str:
+        """The conclusion: whether it can be extended, its lengths, and the number of problems."""
+        if self.refuse:
+            return f"ropeconv cannot extend {self.display_name}: {self.refuse}."
+        found = counted(len(self.problems), "problem") if self.problems else "no problems"
+        return (
+            f"It declares {self.context:,} tokens and was trained on {self.original_context:,};"
+            f" {found} found."
+        )
+
+    @property
+    def family(self) -> str:
+        """The name of the model family; for a GGUF file that of its architecture, as in `name`."""
+        return self.name
+
+    @property
+    def context(self) -> int:
+        """The declared context in tokens."""
+        return self.spec.context
+
+    @property
+    def original_context(self) -> int:
+        """The trained context in tokens."""
+        return self.spec.original_context
+
+    @property
+    def rope_type(self) -> str:
+        """The kind of its formula, as transformers names it: `default`, `yarn`, `llama3`, ..."""
+        return self.spec.form.kind
+
+    @property
+    def rope_theta(self) -> float:
+        """The base of the layers that an extension changes."""
+        return self.spec.rope_theta
+
+    @property
+    def attention_factor(self) -> float:
+        """The factor on cos and sin."""
+        return self.spec.attention_factor
+
+    @property
+    def head_dim(self) -> int:
+        """The width of an attention head, in dimensions."""
+        return self.spec.head_dim
+
+    @property
+    def rotary_dim(self) -> int:
+        """How many dimensions of a head rotate."""
+        return self.spec.rotary_dim
+
+    @property
+    def runtimes(self) -> tuple[Verdict, ...]:
+        """The support of each runtime: the same as `verdicts`."""
+        return self.verdicts
 
     @property
     def family_name(self) -> str:
@@ -208,17 +291,18 @@ class Inspection(Summary):
 
 @dataclass(frozen=True)
 class ConfigInspection(Inspection):
-    """The inspection of a checkpoint with a config.json. family: that of its `model_type`."""
+    """The inspection of a checkpoint with a config.json."""
 
-    family: Family = field(kw_only=True)
+    model_family: Family = field(kw_only=True)
+    """The facts of the family of its `model_type`; `family` is its name."""
 
     @property
     def family_name(self) -> str:
-        return self.family.name
+        return self.model_family.name
 
     @property
     def assumption(self) -> str:
-        return assumption(self.family)
+        return assumption(self.model_family)
 
 
 def inspect_source(source: Source | GgufSource) -> Inspection:
@@ -320,7 +404,7 @@ def inspect_config(source: Source) -> ConfigInspection:
         CUSTOM_CODE if config.get("auto_map") else "",
         first=first,
         encoder=family.encoder,
-        family=family,
+        model_family=family,
         draft=draft,
         fine_tuning=receipt.fine_tuning if receipt else None,
     )

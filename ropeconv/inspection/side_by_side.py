@@ -2,6 +2,7 @@
 
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -13,13 +14,14 @@ from ..models.source import RECEIPT, Source
 from ..rope.forms import DynamicNtk, LongRope, Vector
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
+from ..rope.summary import SummaryTable, TableSummary
 from ..runtimes.llamacpp.archs import arch_table, find_arch
 from ..runtimes.llamacpp.read_header import read_file
 from ..runtimes.runtime import newest, runtimes
 from ..runtimes.verdict import TOLERANCE, describe
-from ..summary import Summary
 from .inspection import Inspection
 from .receipts.storage import parse_receipt
+from .support import WORDS as SUPPORT_WORDS
 
 
 @dataclass(frozen=True)
@@ -149,7 +151,7 @@ class RuntimePair:
 
 
 @dataclass(frozen=True)
-class RopeDifference(Summary):
+class RopeDifference(TableSummary):
     """The RoPE of two models, compared.
 
     frequencies: of layers that see the whole context, None if the numbers of pairs differ.
@@ -165,6 +167,15 @@ class RopeDifference(Summary):
     window_frequencies: FrequencyDifference | None
     differs: tuple[str, ...]
     runtimes: tuple[RuntimePair, ...]
+
+    record_keys: ClassVar[tuple[str, ...]] = (
+        "runtime",
+        "display_name",
+        "first",
+        "second",
+        "first_reason",
+        "second_reason",
+    )
 
     @property
     def same(self) -> bool:
@@ -192,10 +203,40 @@ class RopeDifference(Summary):
 
     def summary(self) -> dict[str, str]:
         """Return what is shown, by name."""
-        sides = {"A": self.first, "B": self.second}
-        return {name: side.inspection.source.reference for name, side in sides.items()} | {
-            "result": self.sentence
+        return {
+            "sentence": self.sentence,
+            "first": self.first.inspection.source.reference,
+            "second": self.second.inspection.source.reference,
+            "same": "yes" if self.same else "no",
+            "differs": ", ".join(self.differs),
+            "remarks": "\n".join(self.remarks),
         }
+
+    def shown_tables(self) -> list[SummaryTable]:
+        """Return the support of both models by the newest version of each runtime."""
+        rows = []
+        for pair in self.runtimes:
+            words = [SUPPORT_WORDS.get(status or "", "-") for status in pair.statuses]
+            rows.append((pair.display_name, *words))
+        return [SummaryTable("runtimes", ("newest version", "first", "second"), rows)]
+
+    def records(self) -> list[JsonObject]:
+        """Return a row for each runtime, with the status of both models and its reason."""
+        rows = []
+        for pair in self.runtimes:
+            first, second = pair.statuses
+            first_reason, second_reason = pair.reasons
+            rows.append(
+                {
+                    "runtime": pair.runtime,
+                    "display_name": pair.display_name,
+                    "first": first,
+                    "second": second,
+                    "first_reason": first_reason,
+                    "second_reason": second_reason,
+                }
+            )
+        return rows
 
     def _phrase(self, name: str) -> str:
         vector = getattr(self, name, None)

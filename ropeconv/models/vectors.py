@@ -1,11 +1,14 @@
-"""Read lists of numbers from JSON (also config.json), CSV and other text, .npy, .safetensors and
-.pt files.
+"""Lists of numbers as people have them: in files, arrays, tensors and lists of Python.
+
+`vector_method` makes a method from any of these. `read_lists` reads files: JSON (also config.json),
+CSV and other text, .npy, .safetensors and .pt.
 """
 
 import csv
 import math
+import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Set
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,12 +19,14 @@ from numpy.typing import NDArray
 
 from ..errors import BadSource, UsageError
 from ..formats import jsontext
-from ..formats.files import open_regular, read_text
+from ..formats.files import expanded, open_regular, read_text
 from ..formats.jsontext import JsonObject
 from ..formats.kind import UNTOLD, Kind, kind_of, refusal
 from ..formats.safetensors import read_header
 from ..loader import load_numbers
 from ..rope.errors import counted, shown
+from ..rope.methods.method import Method
+from ..rope.methods.vectors import from_file
 
 LONGEST = 65_536
 """Limit of a list; the widest published heads rotate 256 pairs."""
@@ -45,6 +50,127 @@ STORED = {
     "I8": "i1",
     "U8": "u1",
 }
+
+
+def vector_method(method: type[Method], value: object) -> Method:
+    """Return a method that is given by lists of numbers: `inv-freq` or `longrope`.
+
+    Args:
+        method: The class of the method.
+        value: The path of a file, as for `read_lists`; a numpy array, a tensor of torch or a list
+            of numbers, as for `list_numbers`; or a dictionary of these by the names of lists, such
+            as `long_factor` and `short_factor`.
+
+    Raises:
+        UsageError: For a file that cannot be read, and for a value that is not one list of finite
+            numbers.
+        RecipeError: Where the list that the method needs is not there, or has numbers that it does
+            not accept.
+    """
+    name = method.name.replace("-", "_")
+    if isinstance(value, str | os.PathLike):
+        return from_file(method, read_lists(expanded(os.fspath(value))))
+    if isinstance(value, Mapping):
+        lists = {str(key): list_numbers(part, str(key)) for key, part in value.items()}
+        return from_file(method, lists)
+    return from_file(method, _named(list_numbers(value, name)))
+
+
+def list_numbers(value: object, name: str) -> list[float]:
+    """Return the numbers of an array, a tensor or a list, float64.
+
+    Args:
+        value: A numpy array or a tensor of torch of any real dtype, on any device, with or without
+            a gradient; a list or tuple of numbers; or another object that numpy reads as an array.
+            All dimensions but one have the size 1.
+        name: The name of the value, for messages.
+
+    Raises:
+        UsageError: For another shape, an empty one, and for numbers that are complex, NaN or
+            infinite.
+    """
+    try:
+        numbers = _numbers_of(value, name)
+        _check_numbers(numbers, name)
+    except BadSource as problem:
+        raise UsageError(f"{problem}; pass one list with a number per rotated pair") from None
+    return numbers
+
+
+def _numbers_of(value: object, name: str) -> list[float]:
+    """The numbers of a value. Raises BadSource, without a fix, for one that is not a list."""
+    if hasattr(value, "detach"):
+        return _of_tensor(value, name)
+    if hasattr(value, "__array__"):
+        if np.ma.is_masked(value):
+            raise BadSource(f"{name} has masked numbers, and every number is needed")
+        return _of_array(np.asarray(value), name)
+    unordered = isinstance(value, str | bytes | Set)
+    if unordered or not isinstance(value, Iterable):
+        raise BadSource(f"{name}={shown(value)} is not a list of numbers")
+    return _of_items(value, name)
+
+
+def _of_array(array: NDArray[Any], name: str) -> list[float]:
+    """The numbers of a numpy array. Raises BadSource for a wrong dtype or shape."""
+    if array.dtype.kind not in REAL:
+        raise BadSource(f"{name} has the dtype {array.dtype}, and real numbers are needed")
+    _check_value_shape(array.shape, name)
+    return [float(number) for number in array.astype(np.float64).ravel()]
+
+
+def _of_tensor(tensor: Any, name: str) -> list[float]:
+    """The numbers of a tensor of torch. Raises BadSource for a wrong dtype or shape."""
+    _check_dtype(tensor, name)
+    _check_value_shape(tuple(tensor.shape), name)
+    try:
+        return _floats_of(tensor)
+    except RuntimeError as problem:  # a sparse tensor, or one on the device "meta"
+        message = str(problem).partition("\n")[0]
+        raise BadSource(f"{name} is a tensor that cannot be read ({message})") from None
+
+
+def _check_value_shape(shape: tuple[int, ...], name: str) -> None:
+    """Raise BadSource, without a fix, for a shape that is not one list."""
+    if shape == ():
+        raise BadSource(f"{name} is one number, and a list is needed")
+    if math.prod(shape) > LONGEST:
+        raise BadSource(f"{name} has the shape {shape}, and the limit is {LONGEST:,} numbers")
+    if sum(size != 1 for size in shape) > 1:
+        raise BadSource(f"{name} has the shape {shape}, and one list is needed")
+
+
+def _of_items(items: Iterable[object], name: str) -> list[float]:
+    """The numbers of a list. Raises BadSource for an item that is not a real number."""
+    numbers = []
+    for index, item in enumerate(items):
+        if index == LONGEST:
+            raise BadSource(f"{name} has more than {LONGEST:,} numbers")
+        if not _is_real(item):
+            raise BadSource(f"{name}[{index}] is {shown(item)}, and a real number is needed")
+        try:
+            numbers.append(float(item))  # type: ignore[arg-type]
+        except OverflowError:
+            raise BadSource(f"{name}[{index}] is larger than any float") from None
+    return numbers
+
+
+def _is_real(item: object) -> bool:
+    """Whether an item of a list is a real number: of Python, of numpy, or a tensor of one."""
+    if isinstance(item, bool | np.bool_ | str | bytes | complex | np.complexfloating):
+        return False
+    if getattr(item, "shape", ()) != ():
+        return False
+    return hasattr(item, "__float__")
+
+
+def _check_numbers(numbers: list[float], name: str) -> None:
+    """Raise BadSource for no numbers, and for one that is not finite."""
+    if not numbers:
+        raise BadSource(f"{name} is empty")
+    for index, number in enumerate(numbers):
+        if not math.isfinite(number):
+            raise BadSource(f"{name}[{index}] is {number}, and finite numbers are needed")
 
 
 def read_lists(path: Path) -> dict[str, list[float]]:
@@ -156,10 +282,21 @@ def _listed(value: Any, name: str) -> Any:
     if not hasattr(value, "detach"):
         return list(value) if isinstance(value, tuple) else value
     words = f"the tensor {shown(name)}" if name else "the tensor"
-    if value.is_complex() or value.is_quantized or str(value.dtype) == "torch.bool":
-        raise BadSource(f"{words} has the dtype {value.dtype}, and real numbers are needed")
+    _check_dtype(value, words)
     _check_shape(tuple(value.shape), words)
-    return [float(number) for number in value.detach().double().flatten().tolist()]
+    return _floats_of(value)
+
+
+def _check_dtype(tensor: Any, name: str) -> None:
+    """Raise BadSource for a tensor of other than real numbers."""
+    if tensor.is_complex() or tensor.is_quantized or str(tensor.dtype) == "torch.bool":
+        raise BadSource(f"{name} has the dtype {tensor.dtype}, and real numbers are needed")
+
+
+def _floats_of(tensor: Any) -> list[float]:
+    """The numbers of a tensor, on any device and with or without a gradient."""
+    numbers = tensor.detach().cpu().double().flatten().tolist()
+    return [float(number) for number in numbers]
 
 
 def _floats(row: list[str]) -> list[float] | None:

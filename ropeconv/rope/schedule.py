@@ -6,13 +6,14 @@ import hashlib
 import math
 import struct
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from .errors import RecipeError
+from .errors import RecipeError, counted
 from .forms import Form, Vector
 from .lengths import MOST_TOKENS
+from .summary import SummaryTable, TableSummary
 
 # exponent: weights times 2^-13 keep their bits, and both they and beta ln p fit into float16 at run
 # time
@@ -103,7 +104,7 @@ def deviation(log_n: LogN, steps: QueryScaling, context: int) -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class Schedule:
+class Schedule(TableSummary):
     """Frequencies, attention factor and length of one rotary embedding.
 
     inv_freq: float64, shape [rotary_dim / 2], radians per token; 0 for pairs that do not rotate.
@@ -129,6 +130,13 @@ class Schedule:
     log_n: LogN | None = None
     query_scaling: QueryScaling | None = None
 
+    record_keys: ClassVar[tuple[str, ...]] = (
+        "pair",
+        "inv_freq",
+        "wavelength",
+        "short_inv_freq",
+    )
+
     def __post_init__(self) -> None:
         for vector in (self.inv_freq, self.short_inv_freq):
             if vector is not None and not (np.isfinite(vector).all() and (vector >= 0).all()):
@@ -148,6 +156,57 @@ class Schedule:
             )
         if self.context < 1:
             raise RecipeError(f"the context is {self.context} tokens; pass a positive --context")
+
+    @property
+    def sentence(self) -> str:
+        """The number of pairs and the lengths in words."""
+        pairs = counted(len(self.inv_freq), "pair")
+        return f"{pairs} for {self.context:,} tokens, trained on {self.original_context:,}."
+
+    def summary(self) -> dict[str, str]:
+        """The values that are shown, by name."""
+        log_n = self.log_n
+        scale = self.softmax_scale
+        scaling = self.query_scaling
+        shown = {
+            "sentence": self.sentence,
+            "context": f"{self.context:,} tokens",
+            "original_context": f"{self.original_context:,} tokens",
+            "attention_factor": f"{self.attention_factor:.6g}",
+            "softmax_scale": "" if scale == 1 else f"{scale:.6g}",
+            "log_n": f"{log_n.kind}, over {log_n.length:,} tokens" if log_n else "",
+            "query_scaling": f"beta {scaling.beta:.6g} over {scaling.length:,}" if scaling else "",
+        }
+        return shown | {"digest": self.digest}
+
+    def shown_tables(self) -> list[SummaryTable]:
+        """A table with a row for each pair, with wavelengths in tokens."""
+        rows = []
+        for row in self.records():
+            cells = [f"{row['pair']}", f"{row['inv_freq']:.6g}", f"{row['wavelength']:,.6g}"]
+            if self.short_inv_freq is not None:
+                cells.append(f"{row['short_inv_freq']:.6g}")
+            rows.append(cells)
+        columns: tuple[str, ...] = ("pair", "inv_freq", "wavelength")
+        if self.short_inv_freq is not None:
+            columns += ("short_inv_freq",)
+        return [SummaryTable("inv_freq", columns, rows)]
+
+    def records(self) -> list[dict[str, Any]]:
+        """A row for each pair: its number, frequency, wavelength in tokens, and short frequency.
+
+        A pair that does not rotate has an infinite wavelength.
+        """
+        short = self.short_inv_freq
+        return [
+            {
+                "pair": pair,
+                "inv_freq": float(frequency),
+                "wavelength": math.tau / float(frequency) if frequency else math.inf,
+                "short_inv_freq": None if short is None else float(short[pair]),
+            }
+            for pair, frequency in enumerate(self.inv_freq)
+        ]
 
     @property
     def digest(self) -> str:

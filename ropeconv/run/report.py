@@ -19,7 +19,8 @@ from ..formats.disk import human
 from ..formats.drafts import write_file
 from ..formats.jsontext import JsonObject
 from ..formats.package_data import render
-from ..rope.errors import RopeconvError
+from ..rope.errors import RopeconvError, counted
+from ..rope.summary import SummaryTable, TableSummary
 from ..views.evaluation_plots import evaluation_pictures
 from ..views.plot_style import drawn
 from ..views.reports import origin
@@ -63,7 +64,7 @@ class RunRow:
 
 
 @dataclass(frozen=True)
-class RunTable:
+class RunTable(TableSummary):
     """A line for every job. columns: tasks of the plan. rows: in the order of the plan."""
 
     columns: tuple[str, ...]
@@ -94,6 +95,36 @@ class RunTable:
             row.target,
             *words,
         )
+
+    @property
+    def sentence(self) -> str:
+        """How many units are done, failed and not run, in words."""
+        counts = self.counts
+        done = counted(counts["done"], "unit is", "units are")
+        return f"{done} done, {counts['failed']:,} failed, {counts['not run']:,} not run."
+
+    def summary(self) -> dict[str, str]:
+        """The values that are shown, by name."""
+        reasons = [f"{', '.join(lines)}: {reason}" for reason, lines in self.reasons.items()]
+        return {"sentence": self.sentence, "reasons": "\n".join(reasons)}
+
+    def shown_tables(self) -> list[SummaryTable]:
+        """A table with a line for every job."""
+        columns = ("source", "recipe", "target", *self.columns)
+        return [SummaryTable("rows", columns, [self.cells(row) for row in self.rows])]
+
+    def records(self) -> list[JsonObject]:
+        """A row for every job: the state of each task, and why the first one is not done."""
+        rows = []
+        for row in self.rows:
+            states = {task: row.outcomes.get(task, ("", ""))[0] or None for task in self.columns}
+            names = {
+                "source": row.source,
+                "recipe": row.recipe or None,
+                "target": row.target or None,
+            }
+            rows.append(names | states | {"reason": row.reason or None})
+        return rows
 
     def to_dict(self) -> JsonObject:
         """JSON-ready data."""

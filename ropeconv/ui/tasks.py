@@ -23,6 +23,7 @@ from ..hub.upload_set import planned, with_card
 from ..inspection.inspection import inspect_source
 from ..inspection.receipts.receipt import Receipt
 from ..inspection.receipts.storage import parse_receipt, receipt_of
+from ..inspection.support import POPULAR, WORDS, title_of
 from ..models.gguf import GgufSource
 from ..models.hub import answers
 from ..models.source import Source
@@ -41,7 +42,6 @@ from ..views.inspection import show_inspection, show_receipt
 from ..views.plan import show_outcome, show_plan
 from ..views.results import show_result, show_validation
 from ..views.schedule_plots import pictures_of
-from ..views.support import POPULAR, WORDS, title_of
 from ..views.validation_plots import validation_pictures
 from .forms import (
     BakeForm,

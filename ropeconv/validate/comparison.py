@@ -235,19 +235,26 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Settings(ValidateOptions):
-    """Options of a validation.
-
-    device_map: as in `DeviceSpec`. length: tokens of a run over every position, 0 for none. text: a
-    file to read in place of synthetic tokens. trust_remote_code: run code of the output, of
-    tokenizers and of kernels that ropeconv did not write, and load pickled weights. dequantised:
-    run the source of a GGUF file in transformers, with its weights dequantised.
-    """
+    """Options of a validation."""
 
     device_map: str = ""
+    """As in `DeviceSpec`."""
+
     length: int = 0
-    text: Path | None = None
+    """Tokens of a run over every position, 0 for none."""
+
+    text: Path | str | None = None
+    """A file, or as `str` the text itself, to read in place of synthetic tokens. `text_or_path`
+    makes it of what people pass.
+    """
+
     trust_remote_code: bool = False
+    """Run code of the output, of tokenizers and of kernels that ropeconv did not write, and load
+    pickled weights.
+    """
+
     dequantised: bool = False
+    """Run the source of a GGUF file in transformers, with its weights dequantised."""
 
     @property
     def spread(self) -> int:

@@ -132,25 +132,35 @@ def synthetic(count: int, vocabulary: int, seed: int) -> list[int]:
     return ids[:count]
 
 
-def of_text(file: Path, folder: Path, count: int, trust: bool = False) -> list[int]:
-    """Return the first `count` tokens of a text file in UTF-8.
+def of_text(text: Path | str, folder: Path, count: int, trust: bool = False) -> list[int]:
+    """Return the first `count` tokens of a text.
 
-    folder: the checkpoint with the tokenizer. trust: run its code. Raises BadSource if the file
-    cannot be read or is too short, or the tokenizer does not load.
+    text: a file in UTF-8, or the text itself. folder: the checkpoint with the tokenizer. trust: run
+    its code. Raises BadSource if the file cannot be read or is too short, or the tokenizer does not
+    load.
     """
+    if isinstance(text, Path):
+        name = str(text)
+        content = _read_utf8(text)
+    else:
+        name = "the text"
+        content = text
+    ids: list[int] = load_tokenizer(folder, trust, "leave --text out")(content).input_ids
+    if len(ids) < count:
+        has = counted(len(ids), "token")
+        raise BadSource(
+            f"{name} has {has}, and {count:,} are needed; give a longer text, or leave --text out"
+        )
+    return ids[:count]
+
+
+def _read_utf8(file: Path) -> str:
     try:
-        text = file.read_text("utf-8")
+        return file.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as problem:
         raise BadSource(
             f"{file} cannot be read as UTF-8 text ({problem}); give another --text"
         ) from None
-    ids: list[int] = load_tokenizer(folder, trust, "leave --text out")(text).input_ids
-    if len(ids) < count:
-        has = counted(len(ids), "token")
-        raise BadSource(
-            f"{file} has {has}, and {count:,} are needed; give a longer text, or leave --text out"
-        )
-    return ids[:count]
 
 
 SPREAD = 512

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from ..engines.engine import LogProbs
 from ..formats.jsontext import JsonObject
-from ..summary import Summary
+from ..rope.summary import SummaryTable, TableSummary
 from .sampling import Bucket
 
 if TYPE_CHECKING:
@@ -225,8 +225,58 @@ class BucketResult:
         return self.control_kl >= SEPARATION * max(self.kl_95, self.tolerance)
 
 
+OPTIONAL = ("KL max", "max |dlogit|", "top-5", "KL mean", "top-1")
+"""Columns that are shown only where all numbers are asked for."""
+
+
+def describe_bucket(bucket: BucketResult) -> dict[str, str]:
+    """Return the row of a bucket for people, by column."""
+    return _describe_logits(bucket) if bucket.cosine is None else _describe_states(bucket)
+
+
+def _describe_states(bucket: BucketResult) -> dict[str, str]:
+    """A row for hidden states by column, with relative errors instead of KLs."""
+    kls = {
+        "relative error": bucket.kl_mean,
+        "95 %": bucket.kl_95,
+        "max": bucket.kl_max,
+        "allowed": bucket.tolerance,
+    }
+    return {
+        "positions": bucket.name,
+        **{name: f"{math.sqrt(2 * kl):.1e}" for name, kl in kls.items()},
+        "cosine": f"{bucket.cosine:.9f}",
+        "unscaled source": f"{math.sqrt(2 * bucket.control_kl):.1e}",
+        "": "agrees" if bucket.agrees else "disagrees",
+    }
+
+
+def _describe_logits(bucket: BucketResult) -> dict[str, str]:
+    """A row for logits by column."""
+    shares = {"top-1": bucket.top1, "top-5": bucket.top5}
+    return {
+        "positions": bucket.name,
+        "KL mean": f"{bucket.kl_mean:.1e}",
+        "KL 95 %": f"{bucket.kl_95:.1e}",
+        "KL max": f"{bucket.kl_max:.1e}",
+        "allowed": f"{bucket.tolerance:.1e}",
+        "max |dlogit|": f"{bucket.max_dlogit:.1e}",
+        **{name: "-" if value is None else f"{value:.1%}" for name, value in shares.items()},
+        "unscaled source": f"KL {bucket.control_kl:.1e}",
+        "": "agrees" if bucket.agrees else "disagrees",
+    }
+
+
+def hidden_columns(buckets: Sequence[BucketResult]) -> tuple[str, ...]:
+    """Return the columns that are left out by default: of two KLs, the one that is not compared."""
+    if not buckets[0].rounded_weights:
+        return OPTIONAL
+    kept = [name for name in OPTIONAL if name != "KL mean"]
+    return (*kept, "KL 95 %")
+
+
 @dataclass(frozen=True)
-class Validation(Summary):
+class Validation(TableSummary):
     """The result of a comparison over all buckets. All KL in nats.
 
     transformers: version, or empty. digest: of the schedule. tokens: of a spread run. sentence: the
@@ -261,14 +311,36 @@ class Validation(Summary):
     temperature: float = 1.0
     rule: str = RULE
 
+    record_keys: ClassVar[tuple[str, ...]] = tuple(item.name for item in fields(BucketResult))
+
     def summary(self) -> dict[str, str]:
         """Return what is shown, by name."""
         return {
+            "sentence": self.sentence,
             "agrees": "yes" if self.agrees else "no",
-            "result": self.sentence,
             "runtime": f"{self.runtime} {self.transformers}".strip(),
-            "device": f"{self.device}, {self.dtype}",
+            "device": self.device,
+            "dtype": self.dtype,
+            "unchecked": "; ".join(self.unchecked),
         }
+
+    def shown_tables(self) -> list[SummaryTable]:
+        """Return a table for each kind of run, with a row for each bucket of positions."""
+        tables = []
+        for run in ("spread", "whole"):
+            buckets = [bucket for bucket in self.buckets if bucket.run == run]
+            if not buckets:
+                continue
+            hidden = hidden_columns(buckets)
+            rows = [describe_bucket(bucket) for bucket in buckets]
+            columns = [name for name in rows[0] if name not in hidden]
+            cells = [[row[name] for name in columns] for row in rows]
+            tables.append(SummaryTable("buckets", tuple(columns), cells, f"{run} run"))
+        return tables
+
+    def records(self) -> list[JsonObject]:
+        """Return a row for each bucket of positions."""
+        return [asdict(bucket) for bucket in self.buckets]
 
     def to_dict(self) -> JsonObject:
         """Return the fields as JSON-ready data; keys stay within a schema."""

@@ -14,7 +14,7 @@ from ..evaluate.evaluation import Sizes, open_evaluation
 from ..evaluate.result import Result
 from ..evaluate.row import parse_rows
 from ..evaluate.runners.runner import RunnerRequest
-from ..evaluate.texts import read_files
+from ..evaluate.texts import gather_texts
 from ..evaluate.tune.result import TuningResult
 from ..evaluate.tune.tuning import SearchSettings, open_tuning
 from ..formats.journal import Journal, default_path
@@ -23,7 +23,7 @@ from ..reporting import Reporter, SilentReporter
 from .arguments import check_keywords, check_value, list_keywords, reference_of
 
 Texts = StrPath | Sequence[StrPath]
-"""A file, a pattern, or several."""
+"""A file, a pattern, the text itself, or several of these."""
 Kind = TypeVar("Kind")
 
 
@@ -39,7 +39,7 @@ def evaluate(
     Args:
         model: A checkpoint, a GGUF file or an output of `apply`, as in `inspect`.
         methods: The rows, such as "base,yarn:4,mixed:4" or a list of them.
-        text: A file or pattern, or several.
+        text: A file, a pattern, the text itself, or several of these.
         keywords: The flags of `ropeconv eval` with underscores. They are listed below.
 
     Raises:
@@ -66,7 +66,7 @@ def evaluate(
         **_fields_of(RunnerRequest, given, "model", "rows"),
     )
 
-    with open_evaluation(request, sizes, read_files(_names(text))) as evaluation:
+    with open_evaluation(request, sizes, gather_texts(text)) as evaluation:
         source = evaluation.runner.source
         place = given.get("journal")
         path = default_path(source) if place is None else Path(place)
@@ -87,7 +87,8 @@ def tune(
 
     Args:
         model: A checkpoint, as in `inspect`.
-        text: A file or pattern, or several. A part is held out of the search for the test.
+        text: A file, a pattern, the text itself, or several of these. A part is held out of the
+            search for the test.
         context: The context to reach, as a number of tokens or a text such as "32k".
         keywords: The flags of `ropeconv tune` with underscores. They are listed below.
 
@@ -108,7 +109,7 @@ def tune(
         reporter.counting("Searching", "steps") as (total, advance),
         open_tuning(
             reference_of("tune", model),
-            read_files(_names(text)),
+            gather_texts(text),
             settings,
             Progress(reporter.note, total, advance),
             None if journal is None else Path(journal),
@@ -132,11 +133,3 @@ def _listed(name: str, value: Any, kind: Any = str) -> tuple[str, ...]:
     for one in values:
         check_value(name, one, kind)
     return tuple(map(str, values))
-
-
-def _names(text: Texts) -> list[str]:
-    """Return the names of texts."""
-    check_value("text", text, Texts)
-    if isinstance(text, Sequence) and not isinstance(text, str):
-        return [str(name) for name in text]
-    return [str(text)]

@@ -12,7 +12,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
-from ..environment import require
 from ..formats.drafts import write_file
 from ..formats.files import expanded
 from ..formats.jsontext import JsonObject
@@ -22,7 +21,7 @@ from ..rope.bound.answer import bound as compute_bound
 from ..rope.forms import Vector, base_inv_freq
 from ..rope.lengths import parse_tokens
 from ..rope.schedule import Schedule
-from ..summary import Summary
+from ..rope.summary import SummaryTable, TableSummary
 from ..views.plot_style import checked, figure, write
 from ..views.schedule_plots import FARTHEST, lengths_of, numbers, pictures_of
 from .arguments import check_keywords, check_value, list_keywords
@@ -49,10 +48,20 @@ class PairRow(NamedTuple):
 
 
 @dataclass(frozen=True)
-class SchedulePlot(Summary):
+class SchedulePlot(TableSummary):
     """The schedules of a model by several methods."""
 
     model: GivenModel
+
+    @property
+    def name(self) -> str:
+        """The model, for display."""
+        return self.model.name
+
+    @property
+    def sentence(self) -> str:
+        """What is compared, in words."""
+        return f"{self.name} with {', '.join(self.schedules)}, up to {self.context:,} tokens."
 
     @cached_property
     def schedules(self) -> dict[str, Schedule]:
@@ -112,8 +121,8 @@ class SchedulePlot(Summary):
     def summary(self) -> dict[str, str]:
         """Return what is shown, by name."""
         return {
-            "model": self.model.name,
-            "schedules": ", ".join(self.schedules),
+            "sentence": self.sentence,
+            "name": self.name,
             "context": f"{self.context:,}",
         }
 
@@ -139,15 +148,23 @@ class SchedulePlot(Summary):
             },
         }
 
-    def to_pandas(self) -> Any:
-        """Return a DataFrame with a row for each dimension pair of each schedule."""
-        require("pandas", "to_pandas()")
-        import pandas
-
+    def records(self) -> list[dict[str, Any]]:
+        """Return a row for each dimension pair of each schedule."""
         rows = []
         for name, schedule in self.schedules.items():
             rows += [{"schedule": name, **row._asdict()} for row in self.rows(schedule)]
-        return pandas.DataFrame(rows)
+        return rows
+
+    def shown_tables(self) -> list[SummaryTable]:
+        """Return a table of the dimension pairs for each schedule."""
+        tables = []
+        for name, schedule in self.schedules.items():
+            rows = []
+            for row in self.rows(schedule):
+                numbers = (row.inv_freq, row.wavelength, row.divided_by)
+                rows.append((str(row.pair), *(f"{number:,.6g}" for number in numbers)))
+            tables.append(SummaryTable("schedules", PairRow._fields, rows, name))
+        return tables
 
     def _repr_png_(self) -> bytes:
         """Return the pictures for a notebook."""

@@ -267,9 +267,8 @@ def _method(method: type[Method], value: Any, settings: dict[str, Any]) -> Metho
     if method.value is Value.SWITCH:
         return method()
     if method.value is Value.FILE:
-        from ..models.vectors import read_lists
-        from ..rope.methods.vectors import from_file
+        from ..models.vectors import vector_method
 
-        return from_file(method, read_lists(Path(value)))
+        return vector_method(method, value)
     name = dataclasses.fields(method)[0].name
     return method(**{name: method.parse(value)}, **settings)

@@ -29,6 +29,7 @@ from ..errors import Interruption, UsageError
 from ..evaluate.evaluation import duration
 from ..formats.jsontext import JsonObject
 from ..formats.kind import is_gguf
+from ..formats.texts import text_or_path
 from ..inspection.receipts.places import find_source, why_not_found
 from ..keywords import ValidateKeywords
 from ..models.gguf import GgufSource
@@ -175,8 +176,8 @@ def validate(
     edited = given.pop("ignore_receipt", False)
     if given.get("length"):
         given["length"] = parse_tokens(str(given["length"]))
-    if given.get("text"):
-        given["text"] = Path(given["text"])
+    if given.get("text") is not None:
+        given["text"] = text_or_path(given["text"])
     settings = Settings(**given)
 
     baked = Path(reference_of("validate", output))

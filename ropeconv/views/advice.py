@@ -2,15 +2,15 @@
 
 from collections.abc import Iterable, Iterator
 
-from ..bake.advice import Advice, FormatAdvice, MatrixCell, counts, letters
-from ..evaluate.ranking import RankedMethods, Ranking
+from ..bake.advice import Advice, MatrixCell, counts, letters
+from ..evaluate.ranking import RankedMethods
 from ..formats.jsontext import JsonObject
+from ..inspection.support import grouped
 from ..models.gguf import GgufSource
 from ..rope.errors import command_line
 from ..rope.recipe import recipe_text
-from ..runtimes.runtime import GOOD, WRONG, Runtime
+from ..runtimes.runtime import WRONG, Runtime
 from .sheet import RUNTIMES, Sheet, legend
-from .support import UNREAD, by_runtime, grouped
 
 
 def show_advice(advice: RankedMethods, sheet: Sheet) -> None:
@@ -24,16 +24,13 @@ def show_advice(advice: RankedMethods, sheet: Sheet) -> None:
     if not rows:
         sheet.say(f"No method reaches {advice.context:,} tokens; give a shorter --context.")
         return
-    formats = tuple(
-        name for name in rows[0].writings if any(row.writings[name].verdicts for row in rows)
-    )
+    (table,) = advice.shown_tables()
     extra = ("loss", "price", "holds to") if ranking else ()
-    titles = ("runtimes",) if len(formats) == 1 else formats
-    columns = ("method", *extra, "without training", *titles, "evidence", "effective", "outside")
+    titles = ("runtimes",) if len(advice.formats) == 1 else advice.formats
     sheet.table(
         f"{advice.source}: {inspection.spec.context:,} -> {advice.context:,} tokens",
-        columns,
-        [_row(row, formats, ranking) for row in rows],
+        table.columns,
+        table.rows,
         optional=(
             "outside",
             "effective",
@@ -104,7 +101,7 @@ def show_methods(advice: RankedMethods, sheet: Sheet) -> None:
             f"No {reason}"
             f" ({'all of them' if len(flags) == len(advice.methods) else ', '.join(flags)})."
         )
-    for name, reason in advice.passed.items():
+    for name, reason in advice.passed_over.items():
         sheet.say(f"Left out, {name}: {reason}")
 
 
@@ -142,41 +139,6 @@ def _refusals(rows: list[Advice], short: bool = False) -> dict[str, list[str]]:
                 reason = writing.reason.partition(": with ")[0] if short else writing.reason
                 reasons.setdefault(f"{name}: {reason}", []).append(row.flags)
     return reasons
-
-
-def _row(advice: Advice, formats: tuple[str, ...], ranking: Ranking | None) -> tuple[str, ...]:
-    at = advice.profile.reach
-    windowed = not at.count and at.length < advice.schedule.context  # no layer sees further
-    effective = (
-        "any"
-        if at.automatic or windowed
-        else f"{at.searched - 1:,}+"
-        if at.first_violation is None
-        else ""
-    )
-    return (
-        advice.flags,
-        *(ranking.cells(advice) if ranking else ()),
-        "yes" if advice.works_untuned else "no",
-        *(_supported(advice.writings[name]) for name in formats),
-        advice.basis,
-        effective or f"{at.effective_length:,}",
-        (
-            f"{advice.profile.outside} of"
-            f" {2 * (len(advice.schedule.inv_freq) - advice.profile.not_rotating)}"
-        ),
-    )
-
-
-def _supported(writing: FormatAdvice) -> str:
-    """How many runtimes support an output in their newest version, of those that can load the
-    model.
-    """
-    if not writing.verdicts:
-        return "-"
-    newest = [rows[-1].status for rows in by_runtime(writing.verdicts).values()]
-    loading = [status for status in newest if status not in UNREAD]
-    return f"{sum(status in GOOD for status in loading)} of {len(loading)}"
 
 
 def explain_columns(advice: RankedMethods) -> Iterator[str]:

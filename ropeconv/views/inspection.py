@@ -12,6 +12,7 @@ from ..inspection.document import Problem, describe_layers
 from ..inspection.inspection import Inspection
 from ..inspection.receipts.receipt import Receipt
 from ..inspection.receipts.storage import commands, facts_of
+from ..inspection.support import POPULAR, WORDS, grouped, others, support
 from ..models.config import modality_note
 from ..models.gguf import GgufSource
 from ..models.source import Source
@@ -21,8 +22,7 @@ from ..rope.schedule import QueryScaling
 from ..rope.spec import RopeSpec
 from ..runtimes.drafts import draft_sizes, header_sizes, mtp_note
 from ..runtimes.verdict import describe
-from .sheet import Sheet
-from .support import POPULAR, WORDS, grouped, others, statuses, support
+from .sheet import Sheet, statuses
 
 if TYPE_CHECKING:
     from ..inspection.adapter import Adapter

@@ -12,6 +12,7 @@ from ..convert.encoding import CheckpointResult
 from ..convert.fold import Fold
 from ..formats.disk import human
 from ..inspection.document import describe_layers
+from ..inspection.support import count_others, support
 from ..rope.bound.reach import effective_length
 from ..rope.errors import counted
 from ..rope.forms import Vector, count_zero
@@ -20,8 +21,7 @@ from ..rope.recipe import described_flags
 from ..runtimes.gguf_readers import find_any
 from ..runtimes.runtime import ALL, GOOD, canonical
 from ..runtimes.verdict import Verdict, describe, frequencies
-from .sheet import PLAN, Sheet, legend, sentence
-from .support import count_others, statuses, support
+from .sheet import PLAN, Sheet, legend, sentence, statuses
 
 if TYPE_CHECKING:
     from ..bake.profiles import ProfilesPlan
@@ -44,29 +44,16 @@ def show_profiles(
 
     explain: with the whole plan of each. written: on this disk, and not only on the Hub.
     """
-    rows = [
-        (
-            name,
-            f"{profile.schedule.context:,}",
-            described_recipe(profile),
-            human(plan.own_bytes(name)),
-            profile.result.exact_share,
-        )
-        for name, profile in plan.plans.items()
-    ]
-    weights = human(sum(file.size for file in plan.shared))
+    (table,) = plan.shown_tables()
+    rows = table.rows
+    weights = human(plan.shared_bytes)
     links = any(file.action == "copy" for file in plan.shared)
     share = "shares" if len(rows) == 1 else "share"
     heading = (
         f"{plan.source.reference}: {counted(len(rows), 'profile')}, which {share} {weights} of"
         " weights"
     )
-    sheet.table(
-        heading,
-        ("profile", "context", "method", "own files", "runtimes"),
-        rows,
-        right=("context", "own files"),
-    )
+    sheet.table(heading, table.columns, rows, right=("context", "own files"))
     if written:
         whose = (
             f"The profiles and {plan.source.reference}"

@@ -19,6 +19,7 @@ from ..inspection.receipts.folder import OriginalSource
 from ..inspection.receipts.gguf import earlier
 from ..inspection.receipts.receipt import Receipt
 from ..inspection.receipts.storage import described, facts_of, read_receipt
+from ..inspection.support import grouped
 from ..models.gguf import GgufSource
 from ..models.open import open_source
 from ..models.source import RECEIPT
@@ -28,7 +29,6 @@ from ..validate.validation import Validation
 from ..version import __version__
 from .evaluation_plots import evaluation_pictures
 from .plot_style import drawn
-from .support import grouped
 from .validation_plots import validation_pictures
 
 

@@ -1,22 +1,20 @@
 """Tables and sentences of evaluations, tuning and validations."""
 
-import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..evaluate.cases import metric_of
-from ..evaluate.result import ALPHA, GROWTH, Entry, Result, Table, sample_size, tables
-from ..evaluate.tune.result import TuningResult, WindowMeasurement
+from ..evaluate.result import ALPHA, GROWTH, SIGNIFICANT, Entry, Result, Table, sample_size, tables
+from ..evaluate.tune.result import TuningResult
 from ..inspection.receipts.receipt import EvaluationRecord, MeasuredRecord
 from ..rope.errors import command_line
-from ..validate.validation import BucketResult, Validation
+from ..validate.validation import OPTIONAL, Validation, describe_bucket, hidden_columns
 from .sheet import GROWTH as COLUMNS
 from .sheet import HIDDEN_STATES, VALIDATION, Sheet, legend
 
 MOST_COLUMNS = 6
 """Columns of a measure by position; --json and --report have all."""
 STYLES = {True: "bold", False: "bright_black", None: ""}
-MARK = "*"
 LEVEL = f"p < {ALPHA:.4f} (Student's t)"
 
 
@@ -30,7 +28,7 @@ def show_result(result: Result, sheet: Sheet) -> None:
         if row.refused:
             sheet.say(f"{row.name} was refused: {row.refused}")
     compared = any(cell.difference is not None for cell in result.cells)
-    mark = f"; {'bold' if sheet.colours else MARK}: differs from the first row, {LEVEL}"
+    mark = f"; {'bold' if sheet.colours else SIGNIFICANT}: differs from the first row, {LEVEL}"
     sheet.say(f"T: the trained context, {result.trained:,} tokens{mark if compared else ''}.")
     texts = (
         f"{len(result.texts)} texts"
@@ -81,7 +79,7 @@ def _show(table: Table, sheet: Sheet) -> None:
 
 
 def _text(entry: Entry, colours: bool, error: str = "") -> str:
-    mark = MARK if entry.decided and not colours else ""
+    mark = SIGNIFICANT if entry.decided and not colours else ""
     return f"{entry.text}{mark or _space(entry, colours)}{' ' if error else ''}{error}"
 
 
@@ -94,28 +92,17 @@ def show_tuned(result: TuningResult, out: Path | None, sheet: Sheet) -> None:
     """Show the held-out losses of all rows, the verdict, and the next command. out: the written
     recipe.
     """
-    rows = [
-        {
-            "": row.name,
-            "beyond": f"{row.beyond.value:.4f}",
-            "inside": f"{row.inside.value:.4f}",
-            **({"needle": f"{row.needle.value:.4f}"} if row.needle else {}),
-            "total": f"{row.total.value:.4f}",
-            "minus best formula": _difference(row.total),
-        }
-        for row in result.rows
-    ]
-    columns = list(rows[0])
-    body = [list(row.values()) for row in rows]
+    (table,) = result.shown_tables()
+    columns = table.columns
     n = max(row.total.clusters for row in result.rows)
     title = f"{result.source}, held-out losses at {result.context:,} tokens; n = {n}"
-    sheet.table(title, columns, body, right=columns[1:])
+    sheet.table(title, columns, table.rows, right=columns[1:])
     parts = f"beyond + {result.price:g} inside" + f" + {result.needles:g} needle" * (
         "needle" in columns
     )
     sheet.say(
         f"Losses in nats per token, beyond and inside the trained context of {result.trained:,}"
-        f" tokens; total: {parts}; {MARK}: {LEVEL}."
+        f" tokens; total: {parts}; {SIGNIFICANT}: {LEVEL}."
     )
     sheet.say(
         f"The search took {result.steps:,} steps on {result.windows} windows and lowered their"
@@ -128,17 +115,6 @@ def show_tuned(result: TuningResult, out: Path | None, sheet: Sheet) -> None:
         sheet.copyable(f"Next: {command_line('apply', result.source, '--recipe', out)}")
 
 
-def _difference(total: WindowMeasurement) -> str:
-    if total.difference is None:
-        return "-"
-    if total.error is None:
-        return f"{total.difference:+.4f}"
-    return f"{total.difference:+.4f} ± {total.error:.4f}{MARK if total.decided else ' '}"
-
-
-OPTIONAL = ("KL max", "max |dlogit|", "top-5", "KL mean", "top-1")
-
-
 def show_validation(result: Validation, title: str, sheet: Sheet, explain: bool = False) -> None:
     """Show a validation, a row per bucket of positions. title: of the first table. explain: every
     column.
@@ -148,9 +124,9 @@ def show_validation(result: Validation, title: str, sheet: Sheet, explain: bool 
     for run, words in (("spread", title), ("whole", whole)):
         shown = [bucket for bucket in result.buckets if bucket.run == run]
         states = any(bucket.cosine is not None for bucket in shown)
-        rows = [(_states if states else _logits)(bucket) for bucket in shown]
+        rows = [describe_bucket(bucket) for bucket in shown]
         if rows:
-            hidden = _hidden(shown)
+            hidden = hidden_columns(shown)
             kept = [name for name in rows[0] if explain or name not in hidden]
             optional = [name for name in OPTIONAL if name in kept]
             columns = sheet.table(
@@ -162,48 +138,6 @@ def show_validation(result: Validation, title: str, sheet: Sheet, explain: bool 
     sheet.say(result.sentence)
     if result.unchecked:
         sheet.say(f"This test does not cover: {'; '.join(result.unchecked)}.")
-
-
-def _hidden(buckets: list[BucketResult]) -> tuple[str, ...]:
-    """Return the columns that are shown only with --explain: of two KLs, the one that is not
-    compared.
-    """
-    if buckets[0].rounded_weights:
-        return (*(name for name in OPTIONAL if name != "KL mean"), "KL 95 %")
-    return OPTIONAL
-
-
-def _states(bucket: BucketResult) -> dict[str, str]:
-    """A row for hidden states by column, with relative errors instead of KLs."""
-    kls = {
-        "relative error": bucket.kl_mean,
-        "95 %": bucket.kl_95,
-        "max": bucket.kl_max,
-        "allowed": bucket.tolerance,
-    }
-    return {
-        "positions": bucket.name,
-        **{name: f"{math.sqrt(2 * kl):.1e}" for name, kl in kls.items()},
-        "cosine": f"{bucket.cosine:.9f}",
-        "unscaled source": f"{math.sqrt(2 * bucket.control_kl):.1e}",
-        "": "agrees" if bucket.agrees else "disagrees",
-    }
-
-
-def _logits(bucket: BucketResult) -> dict[str, str]:
-    """A row for logits by column."""
-    shares = {"top-1": bucket.top1, "top-5": bucket.top5}
-    return {
-        "positions": bucket.name,
-        "KL mean": f"{bucket.kl_mean:.1e}",
-        "KL 95 %": f"{bucket.kl_95:.1e}",
-        "KL max": f"{bucket.kl_max:.1e}",
-        "allowed": f"{bucket.tolerance:.1e}",
-        "max |dlogit|": f"{bucket.max_dlogit:.1e}",
-        **{name: "-" if value is None else f"{value:.1%}" for name, value in shares.items()},
-        "unscaled source": f"KL {bucket.control_kl:.1e}",
-        "": "agrees" if bucket.agrees else "disagrees",
-    }
 
 
 @dataclass(frozen=True)

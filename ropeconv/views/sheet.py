@@ -92,9 +92,32 @@ RUNTIMES = {
 }
 
 
+STATUSES = {
+    "exact": "computes this RoPE",
+    "rounded": "computes it, with rounded weights",
+    "approximate": "comes close",
+    "differs": "computes another RoPE, silently",
+    "ignored": "runs the unscaled RoPE, silently",
+    "refused": "fails with an error",
+    "unsupported": "does not run this family",
+    "unknown": "not tested",
+}
+"""Statuses of verdicts; docs/runtimes.md explains them."""
+
+
 def legend(meanings: Mapping[str, str], shown: Iterable[str]) -> str:
     """A sentence on the columns or words that a table shows; empty where none needs one."""
     names = set(shown)
     parts = [f"{name}: {meaning}" for name, meaning in meanings.items() if name in names]
     text = "; ".join(parts)
     return f"{text[:1].upper()}{text[1:]}." if parts else ""
+
+
+def statuses(lines: Iterable[tuple[str, str]]) -> str:
+    """A sentence on the statuses of a table of runtimes. lines: pairs of a status and its
+    runtimes.
+    """
+    rows = list(lines)
+    read = ["read"] if any("read: " in runtimes for _, runtimes in rows) else []
+    meanings = STATUSES | {"read": "known from source code, the others from a run"}
+    return legend(meanings, [*(status for status, _ in rows), *read])

@@ -18,6 +18,7 @@ from ropeconv.errors import UsageError
 from ropeconv.evaluate.row import parse_rows
 from ropeconv.inspection.inspection import inspect_source
 from ropeconv.inspection.receipts.receipt import FineTuningRecord
+from ropeconv.inspection.support import grouped
 from ropeconv.models.config import sample_config
 from ropeconv.models.open import open_source
 from ropeconv.models.registry import families
@@ -27,7 +28,6 @@ from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import recipe_text
 from ropeconv.rope.spec import RopeSpec
 from ropeconv.runtimes.read_config import read_spec
-from ropeconv.views.support import grouped
 
 from ..conftest import CONFIGS
 from ..support.baking import recipe_of

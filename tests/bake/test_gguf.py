@@ -160,7 +160,9 @@ def test_a_file_has_the_planned_size_and_all_of_it_is_counted(
     apply(plan, reporter=reporter)
     assert (tmp_path / "a.gguf").stat().st_size == file.size == plan.bytes
     divisors = 4 * len(plan.schedule.inv_freq)
-    assert file.size - reporter.done in range(divisors + 64)  # the few divisors of the method are not
+    assert file.size - reporter.done in range(
+        divisors + 64
+    )  # the few divisors of the method are not
 
 
 def test_only_files_that_a_receipt_lists_are_hashed(

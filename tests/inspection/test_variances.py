@@ -30,8 +30,10 @@ MLA = {model_type for model_type, tiny in TINY.items() if "mla" in tiny.parts}
 def measured(folder: Path, *heard: Any) -> list[LayerVariances]:
     source = open_checkpoint(str(folder))
     inspection = inspect_config(source)
-    layers = attention_layers(inspection.spec, inspection.family, source.config(), source.tensors)
-    return list(measure(source, layers, inspection.family, inspection.spec.head_dim, *heard))
+    layers = attention_layers(
+        inspection.spec, inspection.model_family, source.config(), source.tensors
+    )
+    return list(measure(source, layers, inspection.model_family, inspection.spec.head_dim, *heard))
 
 
 @pytest.fixture(scope="module")

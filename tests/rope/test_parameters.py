@@ -286,7 +286,7 @@ def test_methods_are_said_to_work_untuned_as_far_as_papers_report() -> None:
             "no 'inv_freq' list; it has long_factor, more",
         ),
         ("inv-freq", {"short_factor": [1.0]}, "no 'inv_freq' list; it has short_factor"),
-        ("longrope", {}, "--longrope: the file holds no 'long_factor' list; it has nothing"),
+        ("longrope", {}, "--longrope: the input has no 'long_factor' list; it has nothing"),
     ],
 )
 def test_lists_of_a_file_are_taken_by_name(

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from ropeconv.inspection.support import grouped
 from ropeconv.models.registry import by_model_type
 from ropeconv.rope.errors import RecipeError
 from ropeconv.rope.forms import InterpolatedForm, LongRope, Plain
@@ -24,7 +25,6 @@ from ropeconv.runtimes.runtime import (
     within,
 )
 from ropeconv.runtimes.verdict import Verdict, difference, judge
-from ropeconv.views.support import grouped
 
 LLAMA = by_model_type()["llama"]
 CONFIG = {

@@ -15,6 +15,7 @@ from ropeconv.rope.errors import RopeconvError
 
 EXTRAS = {
     "llama_cpp": "llamacpp",
+    "pandas": "pandas",
     "ray": "ray",
     "submitit": "slurm",
     "sentence_transformers": "test",

@@ -6,7 +6,7 @@ from typing import get_args
 import pytest
 
 from ropeconv.runtimes.runtime import Status
-from ropeconv.views.support import STATUSES, statuses
+from ropeconv.views.sheet import STATUSES, statuses
 
 from ..support.in_process import command
 

@@ -3,12 +3,13 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
 
 from ...formats.drafts import write_file
+from ...formats.jsontext import JsonObject
 from ...rope.errors import RecipeError
 from ...rope.forms import Vector, base_inv_freq
 from ...rope.methods.method import REGISTRY
@@ -16,7 +17,9 @@ from ...rope.methods.vectors import LongRopeMethod
 from ...rope.recipe import Recipe
 from ...rope.schedule import Schedule
 from ...rope.spec import RopeSpec
+from ...rope.summary import SummaryTable, TableSummary
 from ...version import __version__
+from ..result import SIGNIFICANT
 from ..row import BASE
 
 FORMAT = 1
@@ -64,7 +67,7 @@ class TuningRow(msgspec.Struct, frozen=True, kw_only=True):
     curve: list[float] = []
 
 
-class TuningResult(msgspec.Struct, frozen=True, kw_only=True):
+class TuningResult(TableSummary, msgspec.Struct, frozen=True, kw_only=True):
     """A tuned recipe, or the best formula where no better one was found, with its evidence.
 
     recipe: to apply. better: whether it was found by the search, and is significantly better than
@@ -111,6 +114,81 @@ class TuningResult(msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str] = []
     ropeconv_tune: int = FORMAT
     ropeconv: str = __version__
+
+    record_keys: ClassVar[tuple[str, ...]] = (
+        "name",
+        "beyond",
+        "inside",
+        "needle",
+        "total",
+        "difference",
+        "error",
+        "margin",
+        "decided",
+        "clusters",
+    )
+
+    def summary(self) -> dict[str, str]:
+        """Return what is shown, by name."""
+        return {
+            "sentence": self.sentence,
+            "source": self.source,
+            "context": f"{self.trained:,} -> {self.context:,} tokens",
+            "best_formula": self.best_formula,
+            "runtime": self.runtime,
+            "device": self.device,
+            "dtype": self.dtype,
+            "steps": f"{self.steps:,}",
+            "notes": "\n".join(self.notes),
+        }
+
+    def shown_tables(self) -> list[SummaryTable]:
+        """Return the losses on held-out text, with a line for each schedule."""
+        with_needles = any(row.needle for row in self.rows)
+        columns = ["", "beyond", "inside", "total", "minus best formula"]
+        if with_needles:
+            columns.insert(3, "needle")
+        lines = []
+        for row in self.rows:
+            cells = [row.name, f"{row.beyond.value:.4f}", f"{row.inside.value:.4f}"]
+            if with_needles:
+                cells.append(f"{row.needle.value:.4f}" if row.needle else "-")
+            cells += [f"{row.total.value:.4f}", _describe_difference(row.total)]
+            lines.append(cells)
+        return [SummaryTable("rows", tuple(columns), lines, "held-out losses in nats per token")]
+
+    def records(self) -> list[JsonObject]:
+        """Return a row for each schedule: its losses, and its total minus the best formula's."""
+        return [
+            {
+                "name": row.name,
+                "beyond": row.beyond.value,
+                "inside": row.inside.value,
+                "needle": row.needle.value if row.needle else None,
+                "total": row.total.value,
+                "difference": row.total.difference,
+                "error": row.total.error,
+                "margin": row.total.margin,
+                "decided": row.total.decided,
+                "clusters": row.total.clusters,
+            }
+            for row in self.rows
+        ]
+
+    def to_dict(self) -> JsonObject:
+        """Return the result as JSON-ready data, as its file has it."""
+        data: JsonObject = msgspec.to_builtins(self)
+        return data
+
+
+def _describe_difference(total: WindowMeasurement) -> str:
+    """The difference with its error and a mark where it is significant."""
+    if total.difference is None:
+        return "-"
+    if total.error is None:
+        return f"{total.difference:+.4f}"
+    mark = SIGNIFICANT if total.decided else " "
+    return f"{total.difference:+.4f} ± {total.error:.4f}{mark}"
 
 
 def write_tuned(tuned: TuningResult, path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,6 +14,7 @@ from ...engines.transformers.differentiable import check_gradient
 from ...errors import UsageError
 from ...formats.journal import Journal, default_path
 from ...formats.jsontext import JsonObject
+from ...formats.texts import TextLike
 from ...models.reference import names_gguf
 from ...options import TuneOptions
 from ...rope.errors import counted
@@ -26,7 +27,7 @@ from ..row import BASE, Row
 from ..runners.checkpoint import CheckpointRunner
 from ..runners.opening import open_runner
 from ..runners.runner import RunnerRequest
-from ..texts import Texts, read_files, tokenized
+from ..texts import Texts, gather_texts, tokenized
 from .result import FORMULAS, Candidate, Start, TuningResult, TuningRow
 from .scorer import TUNE, Passes, Price, Scorer, blocks, rows, split, windows
 from .search import BATCH, CHECKED, Task, gradient, search
@@ -276,7 +277,7 @@ class Tuning:
 
 def tune_model(
     model: str | os.PathLike[str],
-    texts: Sequence[str | os.PathLike[str]],
+    texts: TextLike | Iterable[TextLike],
     settings: SearchSettings,
     progress: Progress | None = None,
     journal: str | os.PathLike[str] | None = None,
@@ -286,7 +287,8 @@ def tune_model(
 
     Args:
         model: A checkpoint.
-        texts: Files or patterns. A part of them is held out of the search for the test.
+        texts: Files, patterns or texts, as in `gather_texts`. A part of them is held out of the
+            search for the test.
         settings: The settings of the search.
         progress: Callbacks; total and advance count steps.
         journal: The file of finished passes, by default in the cache.
@@ -298,7 +300,7 @@ def tune_model(
     """
     path = None if journal is None else Path(journal)
     with open_tuning(
-        str(model), read_files(list(map(str, texts))), settings, progress, path, **options
+        str(model), gather_texts(texts), settings, progress, path, **options
     ) as tuning:
         return tuning.run()
 

@@ -16,6 +16,7 @@ from ...options import Format, TargetOptions
 from ...rope.errors import counted
 from ...rope.lengths import format_factor
 from ...rope.ramps import RampApproximation
+from ...rope.summary import Summary
 from ...version import SCHEMA
 
 
@@ -452,7 +453,7 @@ class FineTuningRecord(msgspec.Struct, frozen=True):
         return ""
 
 
-class Receipt(msgspec.Struct, frozen=True, kw_only=True):
+class Receipt(Summary, msgspec.Struct, frozen=True, kw_only=True):
     """How an output was made.
 
     ropeconv: its version. family: of the model, or its GGUF architecture. recipe: as
@@ -492,6 +493,34 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     def method(self) -> str:
         """Name of the recipe's method."""
         return str(self.recipe.get("method", ""))
+
+    @property
+    def context(self) -> int:
+        """The context of the output in tokens."""
+        return self.schedule.context
+
+    @property
+    def sentence(self) -> str:
+        """The method, the contexts and the source, in words."""
+        return (
+            f"{self.method} from {self.before.context:,} to {self.context:,} tokens, made from"
+            f" {self.first.described} by ropeconv {self.ropeconv}."
+        )
+
+    def summary(self) -> dict[str, str]:
+        """Return what is shown, by name."""
+        validation = self.validation or {}
+        return {
+            "sentence": self.sentence,
+            "family": self.family,
+            "method": self.method,
+            "context": f"{self.before.context:,} -> {self.context:,} tokens",
+            "encoding": self.encoding,
+            "check": self.check.sentence if self.check else "",
+            "validation": str(validation.get("sentence", "")),
+            "servers": ", ".join(self.servers),
+            "evaluations": f"{len(self.evaluations)}" if self.evaluations else "",
+        }
 
     @property
     def computed_inv_freq(self) -> tuple[float, ...]:

@@ -23,6 +23,7 @@ from typing import Any, Literal, NamedTuple
 
 from ..errors import RecipeError
 from ..forms import asymptotic_base
+from ..summary import Summary, SummaryTable
 from .reach import refuse_beyond
 from .smallest import (
     Proof,
@@ -103,7 +104,7 @@ LONG_LAST = 1 << 17
 
 
 @dataclass(frozen=True)
-class Bound:
+class Bound(Summary):
     """The bases with which B(m) = (d - r)/2 + sum_i cos(m theta_i) >= 0 for every distance 1 <= m <
     length.
 
@@ -125,6 +126,44 @@ class Bound:
     first_wide_window: tuple[float, float | None] | None
     last_violating_base: float | None
     known_windows: bool
+
+    @property
+    def sentence(self) -> str:
+        """The smallest base in words."""
+        head = f"{self.rotary_dim} of {self.head_dim} dimensions rotate"
+        if self.binding_distance is None:
+            return f"Every base above 1 keeps the sum from being negative ({head})."
+        return f"The smallest base for {self.length:,} tokens is {self.base:,.1f} ({head})."
+
+    @property
+    def asymptotic(self) -> float:
+        """The estimate L / x0 of the smallest base, for ever wider heads."""
+        return asymptotic_base(self.length)
+
+    def summary(self) -> dict[str, str]:
+        """The values that are shown, by name."""
+        shown = {
+            "sentence": self.sentence,
+            "length": f"{self.length:,} tokens",
+            "base": repr(self.base),
+        }
+        if self.binding_distance is None:
+            return shown
+        wide = self.first_wide_window
+        last = self.last_violating_base
+        return shown | {
+            "binding_distance": f"{self.binding_distance:,} tokens",
+            "window": _describe_interval(self.window),
+            "width": "" if self.width is None else f"{self.width:.2g}",
+            "first_wide_window": "" if wide is None else _describe_interval(wide),
+            "last_violating_base": "" if last is None else f"{last:,.0f}",
+            "asymptotic": f"{self.asymptotic:,.0f}",
+        }
+
+    def shown_tables(self) -> list[SummaryTable]:
+        """The bases that papers published for this length."""
+        rows = [(source, f"{base:.2g}") for source, base in self.published.items()]
+        return [SummaryTable("published", ("paper", "base"), rows)]
 
     @property
     def width(self) -> float | None:
@@ -151,7 +190,12 @@ class Bound:
             "window": list(self.window),
             "first_wide_window": list(wide) if wide else None,
         }
-        return data | {"asymptotic": asymptotic_base(self.length), "published": self.published}
+        return data | {"asymptotic": self.asymptotic, "published": self.published}
+
+
+def _describe_interval(ends: tuple[float, float | None]) -> str:
+    begin, end = ends
+    return f"{begin:,.1f} and above" if end is None else f"{begin:,.1f} to {end:,.1f}"
 
 
 def bound(

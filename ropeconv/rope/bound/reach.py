@@ -18,10 +18,11 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import RecipeError
+from ..errors import RecipeError, counted
 from ..forms import Vector, count_zero
 from ..schedule import Schedule
 from ..spec import RopeSpec
+from ..summary import Summary, SummaryTable
 from .sums import (
     CHUNK,
     Blocks,
@@ -104,7 +105,7 @@ def margins(inv_freq: Vector, unrotated: float, length: int, points: int) -> tup
 
 
 @dataclass(frozen=True)
-class Reach:
+class Reach(Summary):
     """At which distances B(m) of a schedule is negative. All lengths and distances are in tokens.
 
     length: `count` and `runs` are over the distances below it. searched: distances below it were
@@ -128,6 +129,31 @@ class Reach:
         found.
         """
         return None if self.first_violation is None else self.first_violation - 1
+
+    @property
+    def sentence(self) -> str:
+        """The effective length in words."""
+        if self.automatic:
+            return "No distance can have a negative sum: half of the head or more does not rotate."
+        if self.effective_length is None:
+            return f"The effective length is above {self.searched - 1:,} tokens."
+        return f"The effective length is {self.effective_length:,} tokens."
+
+    def summary(self) -> dict[str, str]:
+        """The values that are shown, by name."""
+        first = self.first_violation
+        counts = f"{self.count:,} in {counted(self.runs, 'run')} below {self.length:,}"
+        return {
+            "sentence": self.sentence,
+            "first_violation": "" if first is None else f"{first:,} tokens",
+            "searched": f"{self.searched:,} tokens",
+            "count": counts,
+        }
+
+    def shown_tables(self) -> list[SummaryTable]:
+        """The first intervals of distances with a negative sum."""
+        rows = [(f"{first:,}", f"{last:,}") for first, last in self.places]
+        return [SummaryTable("places", ("first distance", "last distance"), rows)]
 
     def to_dict(self) -> dict[str, object]:
         """The fields as JSON-ready data, with the effective length; keys stay within a schema."""

@@ -2,8 +2,8 @@
 
 import math
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -228,9 +228,10 @@ class InvFreq(Method):
         return Schedule(inv_freq, 1.0, spec.context, spec.original_context, form)
 
 
-def from_file(method: type[Method], data: dict[str, Any]) -> Method:
-    """A method from the lists of a file, by name. Raises RecipeError where the list that it needs
-    is not there.
+def from_file(method: type[Method], data: Mapping[str, Iterable[float]]) -> Method:
+    """A method from lists of numbers by their names, as a file has them.
+
+    Raises RecipeError where the list that it needs is not there.
     """
     names = {"longrope": ("long_factor", "short_factor"), "inv-freq": ("inv_freq",)}[method.name]
     known = {name: tuple(data[name]) for name in names if name in data}
@@ -238,7 +239,7 @@ def from_file(method: type[Method], data: dict[str, Any]) -> Method:
         known["long_factor"] = known["short_factor"]
     if names[0] not in known:
         raise RecipeError(
-            f"{method.flag()}: the file holds no {shown(names[0])} list; it has"
+            f"{method.flag()}: the input has no {shown(names[0])} list; it has"
             f" {', '.join(data) or 'nothing'}"
         )
     return method(**known)

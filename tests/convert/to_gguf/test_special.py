@@ -397,8 +397,8 @@ def test_the_layers_of_published_models_are_those_of_llama_cpp(
     (tmp_path / "config.json").write_bytes(config.read_bytes())
     source = open_checkpoint(str(tmp_path))
     inspection = inspect_config(source)
-    sizes = sizes_of(source.config(), inspection.family, inspection.spec)
+    sizes = sizes_of(source.config(), inspection.model_family, inspection.spec)
     header = GgufHeader(
-        3, hparams(sizes, inspection.family, inspection.spec.unscaled(), 1000), {}, 32, 0, 0
+        3, hparams(sizes, inspection.model_family, inspection.spec.unscaled(), 1000), {}, 32, 0, 0
     )
-    demands.check_layers(header, sizes, inspection.family, inspection.spec)
+    demands.check_layers(header, sizes, inspection.model_family, inspection.spec)

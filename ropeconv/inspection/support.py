@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import get_args
 
-from ..inspection.receipts.receipt import RuntimeRecord
 from ..rope.errors import counted
 from ..runtimes.runtime import Status, version_key
 from ..runtimes.verdict import Verdict
-from .sheet import legend
+from .receipts.receipt import RuntimeRecord
 
 UNREAD = ("unsupported", "unknown")
 """Statuses of runtimes that do not read the config."""
@@ -126,27 +125,6 @@ WORDS = {
 }
 """The word for each status of a verdict; `--json` and `--explain` have the statuses."""
 PROBLEMS = {"wrong": "silently wrong in", "ignored": "silently ignored by", "fails": "fails in"}
-STATUSES = {
-    "exact": "computes this RoPE",
-    "rounded": "computes it, with rounded weights",
-    "approximate": "comes close",
-    "differs": "computes another RoPE, silently",
-    "ignored": "runs the unscaled RoPE, silently",
-    "refused": "fails with an error",
-    "unsupported": "does not run this family",
-    "unknown": "not tested",
-}
-"""Statuses of verdicts; docs/runtimes.md explains them."""
-
-
-def statuses(lines: Iterable[tuple[str, str]]) -> str:
-    """A sentence on the statuses of a table of runtimes. lines: pairs of a status and its
-    runtimes.
-    """
-    rows = list(lines)
-    read = ["read"] if any("read: " in runtimes for _, runtimes in rows) else []
-    meanings = STATUSES | {"read": "known from source code, the others from a run"}
-    return legend(meanings, [*(status for status, _ in rows), *read])
 
 
 def by_runtime(verdicts: Iterable[VerdictLike]) -> dict[str, list[VerdictLike]]:

@@ -9,6 +9,24 @@ print(ropeconv.validate(done).sentence)
 """
 
 import sys
+
+
+def _forget_working_folder() -> None:
+    """Find no modules in the working folder, where `python -m ropeconv` looks first: it may be a
+    checkpoint with a numpy.py of somebody else.
+    """
+    # Python imports this package before it replaces "-m" by the name of its file
+    if sys.argv[:1] != ["-m"] or "-m" not in sys.orig_argv or sys.flags.safe_path:
+        return
+    module = sys.orig_argv[sys.orig_argv.index("-m") + 1]
+    is_clone = sys.path[0] + "/ropeconv" == __path__[0]  # all of ropeconv is from that folder
+    if module.partition(".")[0] == "ropeconv" and not is_clone:
+        del sys.path[0]
+
+
+_forget_working_folder()
+
+# isort: split
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any

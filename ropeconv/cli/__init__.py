@@ -16,6 +16,8 @@ def main() -> None:
         sys.exit(WINDOWS)
     from .process import prepare
 
+    # Python of a new process, as of a worker, finds no modules in the folder where it is started
+    os.environ.setdefault("PYTHONSAFEPATH", "1")
     prepare()
     _silence_libraries()
     from .app import app

@@ -2,6 +2,8 @@
 changes of both.
 """
 
+import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
@@ -15,6 +17,7 @@ from ..environment import require
 from ..errors import BadSource
 from ..formats.files import check_regular, expanded, graph_names
 from ..formats.kind import frozen_words, kind_of
+from ..rope.errors import shown
 from .folder import FolderSource
 
 CONFIG = "config.json"
@@ -30,6 +33,8 @@ MOVES = frozenset(
 LARGEST = (1 << 31) - 1
 """Bytes of an ONNX file, by protobuf."""
 TOO_LARGE = "larger than 2 GB, the limit of ONNX; export it with its weights in a file of their own"
+BYTES = re.compile("[0-9]{1,18}")
+"""A number of bytes as ONNX writes it; no file has more than 18 digits of them."""
 LEAST_OPSET = 15
 """The first opset of ONNX with CastLike, which gives a new factor the type of what it
 multiplies.
@@ -46,6 +51,16 @@ class Constant(NamedTuple):
     shape: tuple[int, ...]
     array: Callable[[], NDArray[Any]]
     handle: Any
+
+
+class StoredOutside(NamedTuple):
+    """Where a file beside a graph has the numbers of a tensor. length: in bytes; None where the
+    graph does not say it.
+    """
+
+    location: str
+    offset: int
+    length: int | None
 
 
 class Operation(NamedTuple):
@@ -227,10 +242,14 @@ class OnnxGraph(Graph):
 
     def _add_constant(self, value: str, name: str, tensor: Any) -> None:
         from onnx import TensorProto, helper
-        from onnx.external_data_helper import ExternalDataInfo, uses_external_data
+        from onnx.external_data_helper import uses_external_data
 
+        if any(size < 0 for size in tensor.dims):
+            raise BadSource(
+                f"{name} of {self.path} has the shape {shown(list(tensor.dims))}; export it again"
+            )
         if uses_external_data(tensor):
-            location = str(ExternalDataInfo(tensor).location)
+            location = self._stored_outside(tensor).location
             self.data_files += (location,) if location not in self.data_files else ()
         if tensor.data_type in (
             TensorProto.FLOAT,
@@ -243,20 +262,51 @@ class OnnxGraph(Graph):
             array = partial(self._array, tensor, dtype)
             self.constants[value] = Constant(name, dtype.name, tuple(tensor.dims), array, tensor)
 
+    def _stored_outside(self, tensor: Any) -> StoredOutside:
+        """Where another file has the numbers of a tensor. Raises BadSource for entries that are not
+        numbers of bytes.
+        """
+        entries = {entry.key: entry.value for entry in tensor.external_data}
+        numbers = dict[str, int]()
+        for key in ("offset", "length"):
+            text = entries.get(key)
+            if text is None:
+                continue
+            if not BYTES.fullmatch(text):
+                raise BadSource(
+                    f"{tensor.name} of {self.path} has {key} = {shown(text)}, which is not a number"
+                    " of bytes; export it again"
+                )
+            numbers[key] = int(text)
+        return StoredOutside(
+            str(entries.get("location", "")), numbers.get("offset", 0), numbers.get("length")
+        )
+
     def _array(self, tensor: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
-        from onnx.external_data_helper import ExternalDataInfo, uses_external_data
+        from onnx.external_data_helper import uses_external_data
         from onnx.numpy_helper import to_array
 
         try:
-            if not uses_external_data(tensor):
-                return np.asarray(to_array(tensor))
-            info = ExternalDataInfo(tensor)
-            path = FolderSource(self.path.parent).path(info.location)
-            return np.memmap(path, dtype, "r", int(info.offset or 0), tuple(tensor.dims))
-        except (OSError, ValueError, TypeError) as problem:
+            if uses_external_data(tensor):
+                return self._mapped(tensor, dtype)
+            return np.asarray(to_array(tensor))
+        except (OSError, ValueError, TypeError, OverflowError) as problem:
             raise BadSource(
                 f"{tensor.name} of {self.path} cannot be read ({problem}); export it again"
             ) from None
+
+    def _mapped(self, tensor: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
+        """Map a tensor from the file beside the graph. Raises ValueError where it is not there."""
+        place = self._stored_outside(tensor)
+        path = FolderSource(self.path.parent).path(place.location)
+        needed = math.prod(tensor.dims) * dtype.itemsize
+        if place.length not in (None, needed):
+            raise ValueError(f"its length is {place.length:,} and its shape needs {needed:,} bytes")
+        end = place.offset + needed
+        size = path.stat().st_size
+        if end > size:
+            raise ValueError(f"it ends at byte {end:,}, and {place.location} has {size:,}")
+        return np.memmap(path, dtype, "r", place.offset, tuple(tensor.dims))
 
     def replace(self, constant: Constant, array: NDArray[Any]) -> None:
         from onnx.numpy_helper import from_array

@@ -43,6 +43,7 @@ class LimitRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     effect: str
     evidence: str
     parts: tuple[str, ...] = ("",)
+    unless: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -132,16 +133,22 @@ def raised(limits: Sequence[LengthLimit], context: int, content: bytes) -> bytes
 
 def _json_limits(
     name: str, blocks: Iterable[bytes], paths: dict[str, LimitRule], large: bool
-) -> Iterator[LengthLimit]:
-    outer = {path.partition(".")[0] for path in paths}
+) -> list[LengthLimit]:
+    exceptions = {key for rule in paths.values() for key in rule.unless}
+    outer = {path.partition(".")[0] for path in paths} | exceptions
+    limits: list[LengthLimit] = []
+    present = set[str]()
     for number in jsontext.numbers(blocks, name, outer, large):
-        if 0 < number.value < UNLIMITED:
-            path = ".".join(number.path)
-            for pattern, rule in paths.items():
-                if path == pattern or ("*" in pattern and fnmatchcase(path, pattern)):
-                    yield LengthLimit(
-                        name, path, int(number.value), number.start, number.stop, rule
-                    )
+        path = ".".join(number.path)
+        present.add(path)
+        if not 0 < number.value < UNLIMITED:
+            continue
+        for pattern, rule in paths.items():
+            if path == pattern or ("*" in pattern and fnmatchcase(path, pattern)):
+                limits.append(
+                    LengthLimit(name, path, int(number.value), number.start, number.stop, rule)
+                )
+    return [limit for limit in limits if present.isdisjoint(limit.rule.unless)]
 
 
 def _parameters(

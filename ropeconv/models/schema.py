@@ -61,6 +61,12 @@ def positive_int(
 
 LARGEST = 1e30
 """A bound on every other number, so that their products stay within float64."""
+LARGEST_SIZE = 1 << 31
+"""A bound on sizes of tensors: runtimes count them in 32 bits."""
+LARGEST_DIVISOR = 3.5e38
+"""A bound on the numbers that divide frequencies, which runtimes keep in float32."""
+MOST_SECTIONS = 64
+"""A bound on the sections of a multimodal RoPE: published models have three or four."""
 
 Name = str
 Object = JsonObject
@@ -72,8 +78,8 @@ Numbers = Annotated[list[Annotated[int, Meta(ge=0, le=MOST_LAYERS)]], Meta(max_l
 Flags = Annotated[list[bool | float | None], Meta(max_length=MOST_LAYERS)]
 Layers = Annotated[float, Meta(ge=1, le=MOST_LAYERS, multiple_of=1)]
 Width = Annotated[float, Meta(ge=1, le=WIDEST_HEAD, multiple_of=1)]
-Size = Annotated[float, Meta(ge=1, le=1 << 31, multiple_of=1)]
-Index = Annotated[float, Meta(ge=0, le=1 << 31, multiple_of=1)]
+Size = Annotated[float, Meta(ge=1, le=LARGEST_SIZE, multiple_of=1)]
+Index = Annotated[float, Meta(ge=0, le=LARGEST_SIZE, multiple_of=1)]
 Sizes = Size | Annotated[list[Size], Meta(max_length=MOST_LAYERS)]
 Interval = (
     Annotated[float, Meta(ge=0, le=MOST_LAYERS, multiple_of=1)]
@@ -90,8 +96,10 @@ Positive = Annotated[float, Meta(gt=0, le=LARGEST)]
 Factor = Annotated[float, Meta(gt=0, le=1e6)]
 Turns = Annotated[float, Meta(ge=1e-6, le=1e6)]
 Number = Annotated[float, Meta(ge=-LARGEST, le=LARGEST)]
-Divisors = Annotated[list[Annotated[float, Meta(gt=0, lt=3.5e38)]], Meta(max_length=WIDEST_HEAD)]
-Sections = Annotated[list[Annotated[int, Meta(ge=0, le=WIDEST_HEAD)]], Meta(max_length=64)]
+Divisor = Annotated[float, Meta(gt=0, lt=LARGEST_DIVISOR)]
+Divisors = Annotated[list[Divisor], Meta(max_length=WIDEST_HEAD)]
+Section = Annotated[int, Meta(ge=0, le=WIDEST_HEAD)]
+Sections = Annotated[list[Section], Meta(max_length=MOST_SECTIONS)]
 
 WORDS: dict[object, str] = {
     Name: "a name",
@@ -107,28 +115,42 @@ WORDS: dict[object, str] = {
         f"a positive whole number there, at most {WIDEST_HEAD:,}: published models have heads of up"
         " to 576"
     ),
-    Size: "a positive whole number there",
-    Index: "a whole number there",
-    Sizes: "a positive whole number there, or one for each layer",
+    Size: f"a positive whole number there, at most {LARGEST_SIZE:,}",
+    Index: f"a whole number there, from 0 and at most {LARGEST_SIZE:,}",
+    Sizes: (
+        f"a positive whole number there, at most {LARGEST_SIZE:,}, or such a number for each of at"
+        f" most {MOST_LAYERS:,} layers"
+    ),
     Interval: (
         f"a positive whole number there, at most {MOST_LAYERS:,}, or the pattern of the layers as"
         " letters"
     ),
     Tokens: f"a positive whole number there, at most {MOST_TOKENS:,}",
     Length: f"a number there, of at least 1 and at most {MOST_TOKENS:,}",
-    Base: "a number above 1 there: a base must be above 1",
+    Base: f"a number above 1 there, at most {LARGEST:g}: a base must be above 1",
     Share: "a number above 0 and up to 1",
-    Bases: "a number above 1 there, or one for each layer",
-    Shares: "a list of numbers above 0 and up to 1",
+    Bases: (
+        f"a number above 1 there, at most {LARGEST:g}, or one for each of at most"
+        f" {MOST_LAYERS:,} layers"
+    ),
+    Shares: f"a list of at most {MOST_LAYERS:,} numbers above 0 and up to 1",
     ShareOrNone: "a share from 0 to 1",
     Positive: f"a positive number there, at most {LARGEST:g}",
     Factor: "a positive number there, at most 1e6",
     Turns: "a number from 1e-6 to 1e6 there",
-    Number: "a number there",
+    Number: f"a number there, from -{LARGEST:g} to {LARGEST:g}",
     Object: "an object",
-    Numbers: "a list of the numbers of layers, from 0",
-    Divisors: "positive numbers there, one per pair",
-    Sections: "a list of whole numbers there",
+    Numbers: (
+        f"a list of the numbers of layers, from 0 and at most {MOST_LAYERS:,}, and no longer than"
+        " that"
+    ),
+    Divisors: (
+        f"positive numbers below {LARGEST_DIVISOR:g} there, one per pair and at most"
+        f" {WIDEST_HEAD:,}"
+    ),
+    Sections: (
+        f"a list of at most {MOST_SECTIONS} whole numbers there, from 0 and at most {WIDEST_HEAD:,}"
+    ),
 }
 """The correct value of each type, for messages."""
 

@@ -398,6 +398,88 @@ def test_what_constants_cannot_express_is_refused(
     assert sorted(tmp_path.rglob("*")) == before
 
 
+NUMBERS = {
+    "more than 64 bits": ("offset", "99999999999999999999"),
+    "64 bits": ("offset", str((1 << 63) - 1)),
+    "thousands of digits": ("offset", "9" * 5000),
+    "beyond the file": ("offset", "1000000"),
+    "an offset below zero": ("offset", "-4"),
+    "a decimal": ("offset", "1e3"),
+    "digits of another script": ("offset", "\u0661\u0662"),
+    "an empty offset": ("offset", ""),
+    "a long length": ("length", "99999999999999999999"),
+    "a length below zero": ("length", "-1"),
+    "a length that the shape contradicts": ("length", "12"),
+    "a word": ("length", "all"),
+}
+
+
+@pytest.mark.parametrize(("key", "number"), NUMBERS.values(), ids=NUMBERS)
+@pytest.mark.parametrize("command", ["inspect", "apply"])
+def test_numbers_that_a_graph_writes_as_text_are_checked(
+    command: str, key: str, number: str, run: Run, tmp_path: Path
+) -> None:
+    import onnx
+
+    path = graphs.with_tables(tmp_path / "m/model.onnx", *tables(BASE, 64), external=True)
+    graphs.write_config(tmp_path / "m")
+    model = onnx.load(path, load_external_data=False)
+    for entry in model.graph.initializer[0].external_data:
+        if entry.key == key:
+            entry.value = number
+    onnx.save(model, path)
+    options = ("--yarn", 4, "-o", "out") if command == "apply" else ()
+    done = run(command, "m/model.onnx", *options)
+    assert (done.returncode, done.stderr.count("\n"), "cos_cache" in done.stderr) == (1, 1, True)
+    assert "unexpected" not in done.stderr
+    assert len(done.stderr) < 400
+    assert not (tmp_path / "out").exists()
+
+
+SHAPES = {
+    "a product of more than 64 bits": [1 << 40, 1 << 40],
+    "more bytes than the file": [1 << 30, 32],
+    "below zero": [-1, 32],
+    "a hundred dimensions": [1] * 100,
+}
+
+
+@pytest.mark.parametrize("external", [False, True])
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_shapes_that_the_data_contradict_are_refused(
+    shape: list[int], external: bool, run: Run, tmp_path: Path
+) -> None:
+    import onnx
+
+    path = graphs.with_tables(tmp_path / "m/model.onnx", *tables(BASE, 64), external=external)
+    graphs.write_config(tmp_path / "m")
+    model = onnx.load(path, load_external_data=False)
+    del model.graph.initializer[0].dims[:]
+    model.graph.initializer[0].dims.extend(shape)
+    onnx.save(model, path)
+    done = run("inspect", "m/model.onnx")
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+    assert "unexpected" not in done.stderr
+
+
+def test_an_offset_into_the_data_is_followed(run: Run, tmp_path: Path) -> None:
+    """The negative control: numbers that fit the file are accepted, with or without a length."""
+    import onnx
+
+    path = graphs.with_tables(tmp_path / "m/model.onnx", *tables(BASE, 64), external=True)
+    graphs.write_config(tmp_path / "m")
+    model = onnx.load(path, load_external_data=False)
+    data = tmp_path / "m/model.onnx.data"
+    data.write_bytes(b"\0" * 4096 + data.read_bytes())
+    for tensor in model.graph.initializer:
+        for entry in tensor.external_data:
+            if entry.key == "offset":
+                entry.value = str(int(entry.value) + 4096)
+    del model.graph.initializer[1].external_data[2:]
+    onnx.save(model, path)
+    assert "default, theta 10000" in run("inspect", "m/model.onnx").stdout
+
+
 def test_what_is_not_refused_is_written(run: Run, tmp_path: Path) -> None:
     """The negative control of the refusals: the same graph with its config, and an old opset
     without a factor.

@@ -79,6 +79,27 @@ def test_the_limit_of_a_tokenizer(value: str) -> None:
         ),
         ("tokenizer.json", '{"truncation": null, "model": {"truncation": {"max_length": 8}}}', {}),
         (
+            "processor_config.json",
+            (
+                '{"text_kwargs": {"max_length": 64, "padding": false}, "images_kwargs":'
+                ' {"max_length": 5}, "image_processor": {"max_length": 6}}'
+            ),
+            {"text_kwargs.max_length": 64},
+        ),
+        (
+            "preprocessor_config.json",
+            '{"image_processor_type": "CLIPImageProcessor", "max_length": 64}',
+            {"max_length": 64},
+        ),
+        (
+            "preprocessor_config.json",
+            (
+                '{"max_length": 1024, "feature_extractor_type": "ASTFeatureExtractor",'
+                ' "num_mel_bins": 128, "sampling_rate": 16000, "text_kwargs": {"max_length": 64}}'
+            ),
+            {"text_kwargs.max_length": 64},
+        ),
+        (
             "sentence_xlm-roberta_config.json",
             '{"max_seq_length": 512, "query_expansion": {"length": 32}}',
             {"max_seq_length": 512},
@@ -128,6 +149,8 @@ LIMITED: dict[str, str] = {
         '{"version": "1.0", "truncation": {"max_length": 64}, "model": {"vocab": {"é": 0}}}'
     ),
     "sentence_bert_config.json": '{"max_seq_length": 64}',
+    "processor_config.json": '{"text_kwargs": {"max_length": 64}}',
+    "preprocessor_config.json": '{"max_length": 64}',
     "Modelfile": "FROM .\nPARAMETER num_ctx 64\n",
 }
 
@@ -192,6 +215,7 @@ def test_inspect_names_every_limit_of_a_folder_that_ropeconv_did_not_make(
         "generation",
         "tokenizer",
         "sentence-transformers",
+        "processor",
         "modelfile",
         "config",
     }

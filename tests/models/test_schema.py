@@ -10,10 +10,15 @@ import pytest
 
 from ropeconv.errors import BadSource
 from ropeconv.models.config import detect
+from ropeconv.models.schema import ROPE, Flag, Flags, Name, Names, Object, _types_of
 from ropeconv.runtimes.read_config import UnknownRopeType, read_spec
 
 from ..faults.inputs.folders import small_config
 from ..support.families import some
+
+TEXTS = (Name, Names, Object, Flag, Flags)
+"""Types of values that are not numbers with a bound."""
+LISTS = ("short_factor", "long_factor", "mrope_section")
 
 
 def read(config: dict[str, Any]) -> None:
@@ -98,6 +103,41 @@ def test_the_configs_of_all_families_pass(model_type: str) -> None:
 def test_a_wrong_value_is_named(key: str, value: object, words: str) -> None:
     with pytest.raises(BadSource, match=words):
         read(small_config() | {key: value})
+
+
+TOO_LARGE = 10**60
+BOUNDED = [
+    key for key, kind in _types_of(detect(small_config())).items() if key and kind not in TEXTS
+]
+
+
+@pytest.mark.parametrize("key", BOUNDED)
+def test_a_number_that_is_too_large_is_told_the_bound(key: str) -> None:
+    """2^40 is a positive whole number, so the sentence says what else it must be."""
+    message = sentence(small_config() | {key: TOO_LARGE})
+    assert key in message
+    assert any(bound < TOO_LARGE for bound in bounds(message)), message
+
+
+@pytest.mark.parametrize("key", [key for key, kind in ROPE.items() if kind not in TEXTS])
+def test_a_number_in_the_rope_settings_is_told_the_bound(key: str) -> None:
+    small = small_config()
+    value = [TOO_LARGE] if key in LISTS else TOO_LARGE
+    message = sentence(small | {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, key: value}})
+    assert key in message
+    assert any(bound < TOO_LARGE for bound in bounds(message)), message
+
+
+def test_a_hidden_size_of_2_to_the_40_is_too_large() -> None:
+    message = sentence(small_config() | {"hidden_size": 1 << 40})
+    assert "at most 2,147,483,648" in message
+    assert not sentence(small_config() | {"intermediate_size": 1 << 31})
+
+
+def bounds(message: str) -> list[float]:
+    """The numbers in the repair of a sentence."""
+    repair = message.rpartition("; write ")[2].replace(",", "")
+    return [float(text) for text in re.findall(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?", repair)]
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,10 @@ def count(config: Config, text: str) -> int:
 def whole(value: object, name: str) -> int:
     """Return a value as a whole number of 32 bits. name: of its key. Raises BadSource."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 32:
-        raise BadSource(f"config.json has {name} = {shown(value)}; write a whole number there")
+        raise BadSource(
+            f"config.json has {name} = {shown(value)}; write a whole number there, from 0 to"
+            f" {(1 << 32) - 1:,}"
+        )
     return value
 
 

@@ -234,9 +234,12 @@ def recounted(value: GgufValue, more: int) -> GgufValue:
     """
     number = value.decode()
     whole = isinstance(number, int) and not isinstance(number, bool)
-    if not whole or not 0 <= number + more < 1 << (8 * len(value.raw) - 1):
-        words = f"the header has {COUNT} = {shown(number)}, where a whole number belongs"
-        raise BadSource(f"{words}; fetch the file again")
+    most = (1 << (8 * len(value.raw) - 1)) - 1
+    if not whole or not 0 <= number + more <= most:
+        raise BadSource(
+            f"the header has {COUNT} = {shown(number)}, where a whole number from 0 to"
+            f" {most - max(0, more):,} belongs; fetch the file again"
+        )
     return replace(value, raw=(number + more).to_bytes(len(value.raw), "little"))
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -80,12 +80,15 @@ class RayCluster(Executor):
         before = ray.is_initialized()
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                ray.init(
-                    address="local" if starts else self.address,
-                    log_to_driver=False,
-                    configure_logging=False,
-                    include_dashboard=False if starts else None,
-                )
+                # workers find modules in the folder of the driver before those that are installed
+                # (ray/_private/worker.py, code_paths), and that may be a checkpoint with a numpy.py
+                with chdir("/"):
+                    ray.init(
+                        address="local" if starts else self.address,
+                        log_to_driver=False,
+                        configure_logging=False,
+                        include_dashboard=False if starts else None,
+                    )
                 return
             except (ConnectionError, RuntimeError, ValueError) as problem:
                 if not before:

@@ -43,7 +43,8 @@ class ArchKeys:
         value = default if value is None else value
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise BadSource(
-                f"the header has {self.prefix}{key} = {shown(value)}; it must be a whole number"
+                f"the header has {self.prefix}{key} = {shown(value)}; it must be a whole number of"
+                " at least 0"
             )
         return value
 

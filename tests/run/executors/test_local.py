@@ -2,6 +2,8 @@
 each.
 """
 
+import os
+import signal
 import time
 from functools import partial
 from pathlib import Path
@@ -11,7 +13,7 @@ import pytest
 from ropeconv.run.executors.executor import Failure
 from ropeconv.run.executors.local import HANGS, Local, gpus
 
-from .workers import Broken, Squares, all_ends
+from .workers import Broken, Squares, all_ends, end_at_once, end_first
 
 
 def test_results_failures_and_a_killed_worker(tmp_path: Path) -> None:
@@ -54,3 +56,39 @@ def test_a_process_that_does_not_answer_is_killed_once(tmp_path: Path) -> None:
     assert results == {0: 4, 1: Failure(HANGS), 2: 9}
     assert (tmp_path / "run-long").read_text() == "x"
     assert time.monotonic() - begun < 120
+
+
+def test_a_worker_that_is_killed_while_it_waits_is_replaced(tmp_path: Path) -> None:
+    with Local(1).pool(partial(Squares, str(tmp_path))) as pool:
+        [(_, waiting)] = pool(["pid"])
+        os.kill(waiting, signal.SIGKILL)
+        assert dict(pool([2, 3, "bad"])) == {
+            0: 4,
+            1: 9,
+            2: Failure("it is bad; take another"),
+        }
+        [(_, after)] = pool(["pid"])
+    assert after != waiting
+
+
+def test_a_worker_that_ends_as_it_starts_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ropeconv.run.executors.local.prepare", end_first)
+    with Local(1).pool(partial(Squares, str(tmp_path))) as pool:
+        assert dict(pool([2, 3])) == {0: 4, 1: 9}
+
+
+def test_workers_that_never_start_are_a_failure_of_each_item(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ropeconv.run.executors.local.prepare", end_at_once)
+    with Local(2).pool(partial(Squares, str(tmp_path)), retries=1) as pool:
+        results = dict(pool([2, 3]))
+        again = dict(pool([4]))
+    assert list(results) == [0, 1]
+    for failure in (*results.values(), *again.values()):
+        assert isinstance(failure, Failure)
+        assert "before" in failure.reason
+        assert "unexpected" not in failure.reason
+    assert not list(tmp_path.iterdir())

@@ -28,6 +28,8 @@ class Squares:
             raise ZeroDivisionError("of its own")
         if item == "fatal" or (item == "once" and len((self.folder / "run-once").read_text()) == 1):
             os.kill(os.getpid(), signal.SIGKILL)
+        if item == "pid":
+            return os.getpid()
         if item == "long":
             time.sleep(200)
         if item == "slow":
@@ -65,3 +67,16 @@ class Broken:
 
     def __call__(self, item: Any) -> Any:
         return item
+
+
+def end_at_once(*_: object) -> None:
+    """Ends a new process before it can run anything, as a system without memory does."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def end_first(folder: str, *_: object) -> None:
+    """Ends the first process that starts. folder: of the mark."""
+    mark = Path(folder, "started")
+    if not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)

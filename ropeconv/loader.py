@@ -77,8 +77,10 @@ def entries(value: object) -> Iterator[tuple[str, object]]:
 
 
 def foreign(folder: Path, reason: str) -> BadSource:
-    """Return the error for code that needs permission. reason: a clause that names the file and the
-    code.
+    """Return the error for code that needs permission.
+
+    Args:
+        reason: A clause that names the file and the code.
     """
     return BadSource(
         f"{folder} has code that ropeconv did not write: {reason}; read it, and pass"
@@ -87,8 +89,10 @@ def foreign(folder: Path, reason: str) -> BadSource:
 
 
 def parsed(path: Path) -> JsonObject:
-    """Return the content of a JSON file of a checkpoint; empty without one. Raises BadSource for a
-    damaged one.
+    """Return the content of a JSON file of a checkpoint; empty without one.
+
+    Raises:
+        BadSource: For a damaged one.
     """
     try:
         return jsontext.parse(read_text(path, str(path)), path.name)
@@ -109,8 +113,11 @@ def needs_permission(folder: Path) -> bool:
 def load_config(folder: Path, trust: bool) -> PretrainedConfig:
     """Return the config of a checkpoint, as the installed transformers reads it.
 
-    trust: run the configuration file of the checkpoint. Raises BadSource if transformers does not
-    load it.
+    Args:
+        trust: Run the configuration file of the checkpoint.
+
+    Raises:
+        BadSource: If transformers does not load it.
     """
     from transformers import AutoConfig
 
@@ -132,9 +139,13 @@ def load_tokenizer(
 ) -> PreTrainedTokenizerBase:
     """Return the tokenizer of a checkpoint.
 
-    trust: run its tokenization file. otherwise: the fix in the message if none loads. Raises
-    BadSource if transformers loads none, and if it has its own class and `trust` is False: a class
-    of transformers may give other tokens.
+    Args:
+        trust: Run its tokenization file.
+        otherwise: The fix in the message if none loads.
+
+    Raises:
+        BadSource: If transformers loads none, and if it has its own class and `trust` is False: a
+            class of transformers may give other tokens.
     """
     from transformers import AutoTokenizer
 
@@ -168,8 +179,11 @@ def load_model(
 ) -> tuple[PreTrainedModel, JsonObject]:
     """Return a model with its weights, and the loading report of transformers.
 
-    pickles: load pickled weights and kernels of the Hub. Raises BadSource for code without
-    permission, and if transformers does not load it.
+    Args:
+        pickles: Load pickled weights and kernels of the Hub.
+
+    Raises:
+        BadSource: For code without permission, and if transformers does not load it.
     """
     _check_trusted(folder, trust or pickles)
     safe = None if pickles else True
@@ -230,8 +244,10 @@ def pickled_weights(folder: Path) -> str:
 
 
 def make_model(model_class: type[PreTrainedModel], config: PretrainedConfig) -> PreTrainedModel:
-    """Return a model with random weights and the eager attention of transformers. config: of
-    transformers.
+    """Return a model with random weights and the eager attention of transformers.
+
+    Args:
+        config: of transformers.
     """
     for key in ("_attn_implementation", "_experts_implementation"):
         if getattr(config, key, None) is not None:
@@ -240,8 +256,10 @@ def make_model(model_class: type[PreTrainedModel], config: PretrainedConfig) -> 
 
 
 def load_class(config: PretrainedConfig, auto_class: str, folder: Path) -> type[PreTrainedModel]:
-    """Run the modelling file of a checkpoint and return a class of it. auto_class: its key in the
-    `auto_map`.
+    """Run the modelling file of a checkpoint and return a class of it.
+
+    Args:
+        auto_class: Its key in the `auto_map`.
     """
     from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
@@ -269,8 +287,9 @@ def load_numbers(path: Path) -> object:
     """Return what a small file of `torch.save` holds: tensors, and dictionaries and lists of plain
     values.
 
-    Raises BadSource where it holds anything else, which torch does not load, where it is damaged,
-    and where it is large or compressed, which no file with one list of numbers is.
+    Raises:
+        BadSource: Where it holds anything else, which torch does not load, where it is damaged, and
+            where it is large or compressed, which no file with one list of numbers is.
     """
     require("torch", f"reading {path.name}")
     import torch

@@ -21,25 +21,28 @@ from ..runtimes.read_config import QUERY_SCALE, rope_dict
 
 @dataclass(frozen=True)
 class RopeSetting:
-    """A RoPE setting for a config.
-
-    rope: the dictionary, with `rope_type` and without `rope_theta`. context: in tokens, for
-    max_position_embeddings. top_original: original_max_position_embeddings at the top level, None
-    where it is not needed. notes: sentences for the user.
-    """
+    """A RoPE setting for a config."""
 
     rope: JsonObject
+    """The dictionary, with `rope_type` and without `rope_theta`."""
+
     theta: float
     context: int
+    """In tokens, for max_position_embeddings."""
+
     top_original: int | None = None
+    """original_max_position_embeddings at the top level, None where it is not needed."""
+
     notes: tuple[str, ...] = ()
+    """Sentences for the user."""
 
 
 def bake_config(config: Config, family: Family, spec: RopeSpec, written: RopeSetting) -> Config:
     """Return a copy of a config.json with one RoPE setting in every schema; key order and unknown
     keys do not change.
 
-    spec: the RoPE of the source.
+    Args:
+        spec: The RoPE of the source.
     """
     baked = copy.deepcopy(config)
     keys = family.keys

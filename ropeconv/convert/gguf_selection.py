@@ -54,8 +54,12 @@ EXPONENT = 20  # the factor is applied in float32
 def with_log_n(schedule: Schedule, model: GgufModel, carrier: str) -> GgufResult:
     """Return a schedule with log-n, written as the architecture mistral3.
 
-    carrier: "mistral3" for files of another architecture, else empty. Raises UnsupportedBake for
-    architectures that cannot be written as mistral3, and files that scale queries already.
+    Args:
+        carrier: "mistral3" for files of another architecture, else empty.
+
+    Raises:
+        UnsupportedBake: For architectures that cannot be written as mistral3, and files that scale
+            queries already.
     """
     assert schedule.log_n is not None
     name = model.get("general.architecture")
@@ -156,8 +160,11 @@ def select_gguf(schedule: Schedule, model: GgufModel, target: Target) -> GgufRes
     "auto" selects, of keys and a rope tensor where llama.cpp and the named readers compute them
     exactly, the one that most readers compute exactly; where there is none, qwen2 as llama. Other
     carriers are used only where the target names them. With `target.allow_untested`, it is at last
-    one that a named reader was not tested with. Raises UnsupportedBake where nothing fits,
-    UsageError for an unknown name.
+    one that a named reader was not tested with.
+
+    Raises:
+        UnsupportedBake: Where nothing fits.
+        UsageError: For an unknown name.
     """
     readers = tuple(rows[-1] for rows in map(find_readers, target.runtimes) if rows)
     result = _selected(schedule, model, target, readers)
@@ -204,8 +211,10 @@ def _selected(
 def _exact(
     encoding: str, tries: Tries, arch: str, readers: tuple[Reader, ...], untested: bool
 ) -> GgufResult:
-    """The result of "auto", or of "keys", that holds a schedule exactly. untested: as in
-    `GgufResult.suits`.
+    """The result of "auto", or of "keys", that holds a schedule exactly.
+
+    Args:
+        untested: As in `GgufResult.suits`.
     """
     if encoding == "auto":
         return _plainest(tries, arch, readers, untested)
@@ -219,7 +228,8 @@ def _other_ramp(
     """The result with the ramp that llama.cpp computes in place of YaRN's own, where the target
     allows that.
 
-    refusal: of the exact encodings, raised where the ramp is not the reason for it.
+    Args:
+        refusal: of the exact encodings, raised where the ramp is not the reason for it.
     """
     arch = arch_of_header(model)
     ramp = llamacpp_ramp(schedule, arch)
@@ -322,7 +332,11 @@ def _reasons(
 def _suited(
     result: GgufResult, others: Tries, readers: tuple[Reader, ...], untested: bool
 ) -> GgufResult:
-    """The result of an encoding that was named. others: the other encodings, for the error."""
+    """The result of an encoding that was named.
+
+    Args:
+        others: The other encodings, for the error.
+    """
     if result.suits(readers, untested):
         return result
     results, refusals = attempts(others)

@@ -26,14 +26,16 @@ class Target(TargetOptions, OutputPlace):
 
     The other fields are the options of `apply`: see `OutputPlace` and `TargetOptions` in
     ropeconv/options.py.
-
-    draft, adapter: the names of outputs beside it, with its draft model and with a PEFT adapter.
-    drafts_for: for a draft, that of its target.
     """
 
     draft: str = ""
+    """The names of outputs beside it, with its draft model and with a PEFT adapter."""
+
     adapter: str = ""
+    """The names of outputs beside it, with its draft model and with a PEFT adapter."""
+
     drafts_for: str = ""
+    """For a draft, that of its target."""
 
     def __post_init__(self) -> None:
         if self.out is not None:
@@ -156,22 +158,30 @@ class ConsideredEncoding:
 
 @dataclass(frozen=True)
 class EncodeResult:
-    """A schedule as an encoding writes it.
-
-    verdicts: one per runtime. considered: the encodings that "auto" tried. notes: sentences for the
-    user. log_n_approximation: the query scaling written for the schedule's log-n, None where the
-    formula itself is written or there is no log-n. deviation: of that approximation from the
-    formula, relative. ramp: the ramp of YaRN that is written in place of the schedule's, None where
-    the schedule itself is written.
-    """
+    """A schedule as an encoding writes it."""
 
     encoding: str
     verdicts: tuple[Verdict, ...]
+    """One per runtime."""
+
     considered: tuple[ConsideredEncoding, ...] = ()
+    """The encodings that "auto" tried."""
+
     notes: tuple[str, ...] = ()
+    """Sentences for the user."""
+
     log_n_approximation: QueryScaling | None = None
+    """The query scaling written for the schedule's log-n, None where the formula itself is written
+    or there is no log-n.
+    """
+
     deviation: float = 0.0
+    """of that approximation from the formula, relative."""
+
     ramp: RampApproximation | None = None
+    """The ramp of YaRN that is written in place of the schedule's, None where the schedule itself
+    is written.
+    """
 
     def verdict_of(self, runtime: VersionRange) -> Verdict:
         """Return the verdict about the last version of a row of the table of runtimes."""
@@ -191,7 +201,9 @@ class EncodeResult:
 
     def refuse_approximate(self, schedule: Schedule, target: Target, otherwise: str) -> None:
         """Raise UnsupportedBake for a deviation from log-n that the target does not allow.
-        otherwise: another way.
+
+        Args:
+            otherwise: Another way.
         """
         if self.deviation > EXACT and not target.allow_approximate:
             raise UnsupportedBake(
@@ -209,7 +221,8 @@ def say_untested(result: R, target: Target, verdicts: Sequence[Verdict]) -> R:
     """Return the result with a note on what --allow-untested has accepted, or that it was not
     needed.
 
-    verdicts: on the runtimes for which the output is written.
+    Args:
+        verdicts: On the runtimes for which the output is written.
     """
     if not target.allow_untested:
         return result
@@ -268,8 +281,9 @@ def refuse_attention_factor(schedule: Schedule, present: float, name: str, reaso
     """Raise UnsupportedBake for a new attention factor in a family or architecture that cannot have
     one.
 
-    present: the attention factor that the model states already, which has no effect either. reason:
-    why it has none.
+    Args:
+        present: The attention factor that the model states already, which has no effect either.
+        reason: Why it has none.
     """
     if schedule.attention_factor not in (1, present):
         given = f"attention_factor {schedule.attention_factor:g}"

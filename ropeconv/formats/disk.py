@@ -143,7 +143,8 @@ def write_at(file: int, data: bytes | memoryview, place: int) -> int:
 def pieces_of(file: int, start: int, length: int) -> Iterator[tuple[int, bytes]]:
     """Yield a range of a file in pieces, each with the number of bytes before it.
 
-    Raises BadSource where the file ends before the range does.
+    Raises:
+        BadSource: Where the file ends before the range does.
     """
     done = 0
     while done < length:
@@ -185,7 +186,8 @@ def made_folder(folder: Path, fsync: bool = True) -> Iterator[None]:
     """Make a folder, and those above it that are missing. Those that are empty at the end are
     removed again.
 
-    fsync: wait until the names of those that stay are on the disk. Raises OSError.
+    Args:
+        fsync: Wait until the names of those that stay are on the disk. Raises OSError.
     """
     missing = [place for place in (folder, *folder.parents) if not place.exists()]
     try:
@@ -463,13 +465,12 @@ def weights_digest(path: Path, data_start: int, tensors: Iterable[tuple[int, int
 
 @dataclass(frozen=True)
 class FileIdentity:
-    """Properties of a file that change when it is replaced or written to. mtime_ns: in
-    nanoseconds.
-    """
+    """Properties of a file that change when it is replaced or written to."""
 
     inode: int
     size: int
     mtime_ns: int
+    """In nanoseconds."""
 
 
 def identity(path: Path) -> FileIdentity | None:

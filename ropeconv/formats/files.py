@@ -27,7 +27,11 @@ KINDS = {
 
 
 def expanded(path: str | os.PathLike[str]) -> Path:
-    """Return a path with `~` expanded. Raises BadSource for the home of an unknown user."""
+    """Return a path with `~` expanded.
+
+    Raises:
+        BadSource: For the home of an unknown user.
+    """
     try:
         return Path(path).expanduser()
     except RuntimeError:
@@ -37,7 +41,11 @@ def expanded(path: str | os.PathLike[str]) -> Path:
 
 
 def check_regular(mode: int, path: Path) -> None:
-    """Raise BadSource for anything but a regular file. mode: as `os.stat` gives it."""
+    """Raise BadSource for anything but a regular file.
+
+    Args:
+        mode: As `os.stat` gives it.
+    """
     if not stat.S_ISREG(mode):
         kind = KINDS.get(stat.S_IFMT(mode), "not a file")
         raise BadSource(
@@ -47,8 +55,11 @@ def check_regular(mode: int, path: Path) -> None:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a file for reading. Raises BadSource where it is not a regular file, and OSError where
-    it does not exist.
+    """Open a file for reading.
+
+    Raises:
+        BadSource: Where it is not a regular file.
+        OSError: Where it does not exist.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
@@ -60,7 +71,11 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def read_bytes(path: Path, name: str) -> bytes:
-    """Return the content of a small file. Raises BadSource where it is not regular, or too long."""
+    """Return the content of a small file.
+
+    Raises:
+        BadSource: Where it is not regular, or too long.
+    """
     with open_regular(path) as file:
         content = file.read(LONGEST + 1)
     if len(content) > LONGEST:
@@ -71,8 +86,10 @@ def read_bytes(path: Path, name: str) -> bytes:
 
 
 def read_text(path: Path, name: str) -> str:
-    """Return the text of a small file with its line ends. Raises BadSource as `read_bytes`, and for
-    non-UTF-8.
+    """Return the text of a small file with its line ends.
+
+    Raises:
+        BadSource: As `read_bytes`, and for non-UTF-8.
     """
     try:
         return read_bytes(path, name).decode()

@@ -25,39 +25,44 @@ LENGTH = len(CHECKSUM % 0)
 
 
 class Line(msgspec.Struct, frozen=True):
-    """A line of a journal. key: its subject; of several lines with one key the last is valid."""
+    """A line of a journal."""
 
     key: str
+    """Its subject; of several lines with one key the last is valid."""
 
 
 L = TypeVar("L", bound=Line)
 
 
 class Head(msgspec.Struct, frozen=True):
-    """The first line. journal: the command that writes it. source: identity of the model, or
-    empty.
-    """
+    """The first line."""
 
     journal: str
+    """The command that writes it."""
+
     format: int
     source: str = ""
+    """Identity of the model, or empty."""
 
 
 @dataclass(frozen=True)
 class JournalKind(Generic[L]):
-    """A kind of journal. format: others are not read. elsewhere: the repair that names another
-    place.
-    """
+    """A kind of journal."""
 
     command: str
     format: int
+    """Others are not read."""
+
     line: type[L]
     elsewhere: str = "give another --journal"
+    """The repair that names another place."""
 
 
 def encoded(line: msgspec.Struct, seed: int = 0) -> bytes:
-    """Return a line with its checksum. seed: of the checksum: `crc32` of the first line, 0 for the
-    first line.
+    """Return a line with its checksum.
+
+    Args:
+        seed: of the checksum: `crc32` of the first line, 0 for the first line.
     """
     body = msgspec.json.encode(line)[:-1]
     return body + CHECKSUM % zlib.crc32(body, seed) + b"\n"
@@ -84,10 +89,16 @@ class Journal(Generic[L]):
     def __init__(
         self, path: Path, kind: JournalKind[L], source: str = "", fresh: bool = False
     ) -> None:
-        """Open a journal. fresh: begin a new one, and rename the existing one.
+        """Open a journal.
 
-        Raises BadSource for another file, for a journal of another model or version, and while
-        another run writes to it; such a file does not change. OSError where it cannot be written.
+        OSError where it cannot be written.
+
+        Args:
+            fresh: Begin a new one, and rename the existing one.
+
+        Raises:
+            BadSource: For another file, for a journal of another model or version, and while
+                another run writes to it; such a file does not change.
         """
         self.path = path
         self.kind = kind
@@ -211,8 +222,10 @@ class Journal(Generic[L]):
 
 
 def default_path(source: str, command: str = "eval") -> Path:
-    """Return the path of the journal of a model in the user's cache. source: identity of the
-    model.
+    """Return the path of the journal of a model in the user's cache.
+
+    Args:
+        source: Identity of the model.
     """
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return cache / "ropeconv" / command / f"{source[:16]}.jsonl"

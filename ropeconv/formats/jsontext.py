@@ -26,10 +26,13 @@ SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def parse(text: str, name: str, longest: int = LONGEST) -> JsonObject:
-    """Return the JSON object in a text of at most `longest` characters. name: of the file, for
-    messages.
+    """Return the JSON object in a text of at most `longest` characters.
 
-    Raises BadSource where the text is not a JSON object, not Unicode, too long or too deep.
+    Args:
+        name: of the file, for messages.
+
+    Raises:
+        BadSource: Where the text is not a JSON object, not Unicode, too long or too deep.
     """
     data = loads(text, name, longest)
     if not isinstance(data, dict):
@@ -84,12 +87,17 @@ def dump(data: JsonObject, like: str = "") -> str:
 
 @dataclass(frozen=True)
 class Number:
-    """A number in a JSON text. path: the keys that lead to it. start, stop: its place in bytes."""
+    """A number in a JSON text."""
 
     path: tuple[str, ...]
+    """The keys that lead to it."""
+
     value: float
     start: int
+    """Its place in bytes."""
+
     stop: int
+    """Its place in bytes."""
 
 
 def numbers(
@@ -98,9 +106,13 @@ def numbers(
     """Yield the numbers under some keys of a JSON object, in bounded memory; the JSON is not
     validated.
 
-    blocks: the text in pieces. outer: keys of the outermost object, whose numbers are yielded,
-    except those in lists. first: stop after the first value of each of these keys. Raises BadSource
-    for a string that is too long.
+    Args:
+        blocks: The text in pieces.
+        outer: Keys of the outermost object, whose numbers are yielded, except those in lists.
+        first: Stop after the first value of each of these keys.
+
+    Raises:
+        BadSource: For a string that is too long.
     """
     keys = list[str | None]()  # of the open levels, None for a list
     string = b""

@@ -127,8 +127,9 @@ ENTRY = struct.Struct("<26xHH")
 def kind_of(path: str | os.PathLike[str]) -> Kind:
     """Return what is at a path, from the first bytes of the file there. Its name does not count.
 
-    path: may begin with `~`. Never raises OSError: a missing, special or unreadable file has a kind
-    of its own.
+    Args:
+        path: May begin with `~`. Never raises OSError: a missing, special or unreadable file has a
+            kind of its own.
     """
     place = expanded(path)
     try:
@@ -149,8 +150,10 @@ def kind_of(path: str | os.PathLike[str]) -> Kind:
 
 
 def kind_of_bytes(head: bytes) -> Kind:
-    """Return the kind of a file that begins with some bytes. head: the first 4,096 of them, or the
-    whole file.
+    """Return the kind of a file that begins with some bytes.
+
+    Args:
+        head: The first 4,096 of them, or the whole file.
     """
     if not head:
         return "empty"
@@ -243,8 +246,10 @@ def named_gguf(path: str | os.PathLike[str]) -> bool:
 
 
 def refusal(path: str | os.PathLike[str], needed: str) -> str:
-    """Return a sentence on a file that a command cannot use. needed: what it does use, such as "a
-    GGUF file".
+    """Return a sentence on a file that a command cannot use.
+
+    Args:
+        needed: what it does use, such as "a GGUF file".
     """
     kind = kind_of(path)
     if kind == "missing":

@@ -57,15 +57,18 @@ MAX_SIDES = 64
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """One tensor of a file. dtype: as safetensors names it. start, stop: bytes from the beginning
-    of the data.
-    """
+    """One tensor of a file."""
 
     name: str
     dtype: str
+    """As safetensors names it."""
+
     shape: tuple[int, ...]
     start: int
+    """Bytes from the beginning of the data."""
+
     stop: int
+    """Bytes from the beginning of the data."""
 
 
 Bytes = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
@@ -79,22 +82,29 @@ class _Entry(msgspec.Struct, gc=False):
 
 @dataclass(frozen=True)
 class Header:
-    """The header of a file. data_start: where the data begins, in bytes."""
+    """The header of a file."""
 
     tensors: dict[str, Tensor]
     metadata: dict[str, str]
     data_start: int
+    """Where the data begins, in bytes."""
 
 
 def read_header(path: Path) -> Header:
-    """Return the header of a safetensors file. Raises BadSource when it is truncated or damaged."""
+    """Return the header of a safetensors file.
+
+    Raises:
+        BadSource: When it is truncated or damaged.
+    """
     with open_regular(path) as file:
         return parse_header(file, os.fstat(file.fileno()).st_size, path.name)
 
 
 def parse_header(file: BinaryIO, size: int, name: str) -> Header:
-    """Return the header at the beginning of an open file of `size` bytes. Raises BadSource as
-    `read_header`.
+    """Return the header at the beginning of an open file of `size` bytes.
+
+    Raises:
+        BadSource: As `read_header`.
     """
     start = file.read(8)
     if len(start) < 8:
@@ -184,8 +194,11 @@ STORED = {
 
 
 def widened(stored: NDArray[np.generic], dtype: str) -> NDArray[np.float32]:
-    """Return a new array of 32-bit floats. stored: as numpy reads them. dtype: "F64", "F32", "F16"
-    or "BF16".
+    """Return a new array of 32-bit floats.
+
+    Args:
+        stored: As numpy reads them.
+        dtype: "F64", "F32", "F16" or "BF16".
     """
     if dtype == "BF16":
         wide = stored.astype(np.uint32)
@@ -206,7 +219,8 @@ in GPTQ has 276,480 tensors of experts, in 25 to 30 million characters.
 def shards(text: str) -> tuple[str, ...]:
     """Return the names of the shards in an index, sorted.
 
-    Raises BadSource when it is not an index, or names a file outside its own folder.
+    Raises:
+        BadSource: When it is not an index, or names a file outside its own folder.
     """
     names = tuple(sorted(set(_weight_map(text).values())))
     unsafe = next((name for name in names if not safe_name(name)), None)
@@ -219,7 +233,11 @@ def shards(text: str) -> tuple[str, ...]:
 
 
 def tensors(text: str) -> tuple[str, ...]:
-    """Return the names of the tensors in an index. Raises BadSource when it is not an index."""
+    """Return the names of the tensors in an index.
+
+    Raises:
+        BadSource: When it is not an index.
+    """
     return tuple(_weight_map(text))
 
 
@@ -265,7 +283,10 @@ def safe_name(name: str) -> bool:
 
 
 def index_text(total: int, weight_map: dict[str, str]) -> str:
-    """Return the text of model.safetensors.index.json. total: bytes of all tensors. weight_map:
-    their files.
+    """Return the text of model.safetensors.index.json.
+
+    Args:
+        total: Bytes of all tensors.
+        weight_map: Their files.
     """
     return jsontext.dump({"metadata": {"total_size": total}, "weight_map": weight_map})

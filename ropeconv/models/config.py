@@ -44,12 +44,16 @@ def detect(config: Config, assumed: str = "", shapes: Callable[[], Shapes] = dic
 
     Every config from outside comes by here, before any of its keys is read.
 
-    assumed: the name of the family that the user says it is of; empty to go by its `model_type`.
-    shapes: of the tensors of the model by name, for a suggestion where that is not known.
+    Args:
+        assumed: The name of the family that the user says it is of; empty to go by its
+            `model_type`.
+        shapes: of the tensors of the model by name, for a suggestion where that is not known.
 
-    Raises UnknownModelType where no family has its `model_type`, BadSource where that is absent or
-    cannot be extended, and where a key that is read has another type or a number out of range,
-    UsageError for an assumed family that is not known.
+    Raises:
+        UnknownModelType: Where no family has its `model_type`.
+        BadSource: Where that is absent or cannot be extended, and where a key that is read has
+            another type or a number out of range.
+        UsageError: For an assumed family that is not known.
     """
     family = assumed_family(config, assumed) if assumed else _by_model_type(config, shapes)
     check_config(config, text_parts(config, family), family)
@@ -106,7 +110,10 @@ def text_parts(config: Config, family: Family) -> list[Config]:
     """The dictionaries with a language model's keys: one, or one for each of `Family.halves`.
 
     A `text_config` of this family counts whatever the model around it is (LLaVA over Llama, Mistral
-    3 over Mistral). Raises BadSource where a half is absent.
+    3 over Mistral).
+
+    Raises:
+        BadSource: Where a half is absent.
     """
     if family.halves:
         return [_half(config, path) for path in family.halves]
@@ -139,7 +146,9 @@ def geometry(config: Config, family: Family) -> RopeSpec:
     """The RoPE of a model before its RoPE settings are read: sizes, layers and windows, and the
     base of its class.
 
-    Raises BadSource when a needed key is absent or not a number, ImpossibleSize as RopeSpec.
+    Raises:
+        BadSource: When a needed key is absent or not a number.
+        ImpossibleSize: As RopeSpec.
     """
     part = text_part(config, family)
     keys = family.keys
@@ -178,7 +187,11 @@ def geometry(config: Config, family: Family) -> RopeSpec:
 
 
 def local_head_dim(part: Config, family: Family, head_dim: int) -> int:
-    """The width of a head in local layers. head_dim: in the others."""
+    """The width of a head in local layers.
+
+    Args:
+        head_dim: In the others.
+    """
     return (
         positive_int(part, family.keys.local_head_dim, family.defaults.local_head_dim) or head_dim
     )
@@ -275,7 +288,10 @@ def modality_note(config: Config, sections: Sequence[int]) -> str:
 
     Towers have position embeddings of their own, over patches or frames (the two-dimensional RoPE
     of Qwen2.5-VL: transformers models/qwen2_5_vl/modeling_qwen2_5_vl.py,
-    Qwen2_5_VisionRotaryEmbedding). sections: the mrope_section.
+    Qwen2_5_VisionRotaryEmbedding).
+
+    Args:
+        sections: The mrope_section.
     """
     thinker = config.get("thinker_config")
     whole = thinker if isinstance(thinker, dict) else config
@@ -304,16 +320,19 @@ INDEX_WIDTH = 128
 
 @dataclass(frozen=True)
 class CachedLayers:
-    """Layers that keep the same in the key-value cache.
-
-    count: how many layers. keys, values: numbers that one of them keeps per token. window: in
-    tokens, how many it keeps at most; None for the whole context.
-    """
+    """Layers that keep the same in the key-value cache."""
 
     count: int
+    """How many layers."""
+
     keys: int
+    """Numbers that one of them keeps per token."""
+
     values: int
+    """Numbers that one of them keeps per token."""
+
     window: int | None = None
+    """In tokens, how many it keeps at most; None for the whole context."""
 
 
 def cached_layers(config: Config, family: Family) -> tuple[tuple[CachedLayers, ...], int] | None:
@@ -354,7 +373,11 @@ def cached_layers(config: Config, family: Family) -> tuple[tuple[CachedLayers, .
 
 
 def kv_heads(part: Config, family: Family, heads: int, kind: Kind = "global") -> int:
-    """Heads of keys and values of a layer of a kind. heads: of queries."""
+    """Heads of keys and values of a layer of a kind.
+
+    Args:
+        heads: of queries.
+    """
     keys = family.cache.global_heads
     count = positive_int(part, family.keys.kv_heads, family.defaults.kv_heads) or heads
     if kind != "local" and keys and all(part.get(switch) for switch in keys[1:]):
@@ -363,8 +386,10 @@ def kv_heads(part: Config, family: Family, heads: int, kind: Kind = "global") ->
 
 
 def _kept(part: Config, family: Family, sizes: RopeSpec, kind: Kind, heads: int) -> tuple[int, int]:
-    """Numbers that a layer of a kind keeps of the keys and of the values of a token. heads: of
-    queries.
+    """Numbers that a layer of a kind keeps of the keys and of the values of a token.
+
+    Args:
+        heads: of queries.
     """
     local = kind == "local"
     settings = (

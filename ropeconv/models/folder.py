@@ -48,8 +48,11 @@ def check_link(path: Path, root: Path) -> None:
     published.
 
     The Hub's cache keeps `models--owner--name/snapshots/COMMIT/file` as a link into
-    `models--owner--name/blobs`. path: of the file. root: the folder of the checkpoint, which may be
-    a link itself.
+    `models--owner--name/blobs`.
+
+    Args:
+        path: of the file.
+        root: The folder of the checkpoint, which may be a link itself.
     """
     if os.environ.get(FOLLOW) == "1":
         return
@@ -70,8 +73,11 @@ def check_link(path: Path, root: Path) -> None:
 class FolderSource(Source):
     """A folder with config.json and safetensors; hidden files and folders in it are ignored.
 
-    root: the folder. reference: how messages name it, by default its path. follow: links may lead
-    outside, as they do in a folder that ropeconv made of the files of a source.
+    Args:
+        root: The folder.
+        reference: How messages name it, by default its path.
+        follow: Links may lead outside, as they do in a folder that ropeconv made of the files of a
+            source.
     """
 
     def __init__(self, root: Path, reference: str | None = None, follow: bool = False) -> None:
@@ -113,14 +119,18 @@ class FolderSource(Source):
                     yield Path(folder, name).relative_to(self.root).as_posix()
 
     def files(self) -> tuple[SourceFile, ...]:
-        """All files, sorted by name. Raises BadSource for links that lead outside, and for FIFOs
-        and devices.
+        """All files, sorted by name.
+
+        Raises:
+            BadSource: For links that lead outside, and for FIFOs and devices.
         """
         return self._files
 
     def path(self, name: str) -> Path:
-        """The local path of a file. Raises BadSource for a name or a link that leads outside the
-        folder.
+        """The local path of a file.
+
+        Raises:
+            BadSource: For a name or a link that leads outside the folder.
         """
         if not safe_name(name):
             raise BadSource(
@@ -189,10 +199,12 @@ def _not_a_config(file: Path) -> str:
 
 @dataclass(frozen=True)
 class ConvertedTensor:
-    """A tensor that a conversion makes. dtype: as safetensors names it."""
+    """A tensor that a conversion makes."""
 
     name: str
     dtype: str
+    """As safetensors names it."""
+
     shape: tuple[int, ...]
 
 
@@ -201,10 +213,11 @@ T = TypeVar("T", bound=ConvertedTensor)
 
 @dataclass(frozen=True)
 class ConvertedShard(Generic[T]):
-    """One safetensors file that a conversion makes. tensors: in order."""
+    """One safetensors file that a conversion makes."""
 
     name: str
     tensors: tuple[T, ...]
+    """In order."""
 
     @cached_property
     def head(self) -> bytes:
@@ -287,7 +300,8 @@ class ConvertedSource(Source, Generic[T]):
         """The checkpoint in the dtype in which a model computes, or itself where its weights are
         not encoded.
 
-        dtype: as torch names it, or auto for its own.
+        Args:
+            dtype: As torch names it, or auto for its own.
         """
         return self
 
@@ -323,8 +337,10 @@ class ConvertedSource(Source, Generic[T]):
         return parse_header(BytesIO(shard.head), shard.size, name)
 
     def read(self, name: str, start: int, stop: int) -> bytes:
-        """Bytes start .. stop - 1 of a file, of which no more than these is converted. name: as in
-        `files`.
+        """Bytes start .. stop - 1 of a file, of which no more than these is converted.
+
+        Args:
+            name: As in `files`.
         """
         if name in self.texts:
             return self.texts[name].encode()[start:stop]

@@ -40,8 +40,11 @@ RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})")
 class HubShard(Shard):
     """A file of a repository at one commit; what is in the Hub's cache is read there.
 
-    repo_id: owner/name. place: of the file in the repository. commit: of the repository. revision:
-    by which the user named the commit, None for the default branch.
+    Args:
+        repo_id: owner/name.
+        place: of the file in the repository.
+        commit: of the repository.
+        revision: By which the user named the commit, None for the default branch.
     """
 
     def __init__(self, repo_id: str, place: str, commit: str, revision: str | None) -> None:
@@ -62,8 +65,13 @@ class HubShard(Shard):
     def find(cls, repo_id: str, place: str, revision: str | None) -> HubShard:
         """Return the current file, or the cached one if the Hub does not answer.
 
-        repo_id, place: as in the class. revision: branch, tag or commit, None for the default
-        branch. Raises BadSource where the repository has no such file.
+        Args:
+            repo_id: As in the class.
+            place: As in the class.
+            revision: Branch, tag or commit, None for the default branch.
+
+        Raises:
+            BadSource: Where the repository has no such file.
         """
         from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url
         from huggingface_hub.errors import EntryNotFoundError, OfflineModeIsEnabled
@@ -125,8 +133,10 @@ class HubShard(Shard):
         return cached + self._ranges[interval]
 
     def path(self) -> Path:
-        """Its path in the cache. Raises BadSource where it arrives with another header than was
-        read by range.
+        """Its path in the cache.
+
+        Raises:
+            BadSource: Where it arrives with another header than was read by range.
         """
         if self._local is None:
             shard = Shard(self._fetched())
@@ -148,8 +158,10 @@ class HubShard(Shard):
             self._local.refuse_changed()
 
     def _range(self, start: int, stop: int) -> bytes:
-        """Bytes start .. stop - 1 from the Hub, or fewer at the end of the file. Raises BadSource
-        for other answers.
+        """Bytes start .. stop - 1 from the Hub, or fewer at the end of the file.
+
+        Raises:
+            BadSource: For other answers.
         """
         from huggingface_hub import hf_hub_url
         from huggingface_hub.errors import EntryNotFoundError
@@ -206,7 +218,11 @@ def _missing(repo_id: str, place: str) -> BadSource:
 
 
 class GgufSource(Origin):
-    """A model in GGUF. path: the file, or its first shard."""
+    """A model in GGUF.
+
+    Args:
+        path: The file, or its first shard.
+    """
 
     kind = "gguf"
 
@@ -222,8 +238,10 @@ class GgufSource(Origin):
 
     @cached_property
     def file(self) -> GgufFile:
-        """The file with its headers. Raises BadSource for damaged files, and for those that are
-        changed in place.
+        """The file with its headers.
+
+        Raises:
+            BadSource: For damaged files, and for those that are changed in place.
         """
         if kind_of(self._path) not in READABLE:
             raise BadSource(refusal(self._path, "the path of a GGUF file"))
@@ -249,10 +267,12 @@ class GgufSource(Origin):
         return text_digest(*parts)
 
     def place_to_change(self) -> Path:
-        """The path of the file, for a change in place. Raises BadSource where it is not to be
-        changed.
+        """The path of the file, for a change in place.
 
         A file in a cache is named by the digest of its content, or by that of its first version.
+
+        Raises:
+            BadSource: Where it is not to be changed.
         """
         ollama.refuse_change(self._path, self.reference)
         place = self._path.resolve().parent
@@ -268,7 +288,11 @@ class GgufSource(Origin):
 
 
 class OllamaGguf(GgufSource):
-    """A model in Ollama's store. stored: what its name stands for."""
+    """A model in Ollama's store.
+
+    Args:
+        stored: what its name stands for.
+    """
 
     def __init__(self, stored: ollama.StoredModel) -> None:
         super().__init__(stored.path)
@@ -280,7 +304,8 @@ class HubGguf(GgufSource):
     """A model in GGUF on the Hub. Its headers are read by range; its `path` and its tensors are
     fetched into the cache.
 
-    first: the file, or its first shard.
+    Args:
+        first: The file, or its first shard.
     """
 
     def __init__(self, first: HubShard) -> None:
@@ -294,8 +319,10 @@ class HubGguf(GgufSource):
 
     @cached_property
     def file(self) -> GgufFile:
-        """The file with its headers. Raises BadSource for damaged files, and for what a Hub should
-        not answer.
+        """The file with its headers.
+
+        Raises:
+            BadSource: For damaged files, and for what a Hub should not answer.
         """
         return GgufFile.of(self.first)
 

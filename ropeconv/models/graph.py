@@ -37,36 +37,41 @@ multiplies.
 
 
 class Constant(NamedTuple):
-    """Floating point numbers or booleans in a graph. array: reads or maps them. handle: what the
-    library calls it.
-    """
+    """Floating point numbers or booleans in a graph."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     array: Callable[[], NDArray[Any]]
+    """Reads or maps them."""
+
     handle: Any
+    """what the library calls it."""
 
 
 class Operation(NamedTuple):
-    """An operation of a graph with the names of its values. handle: what the library calls it."""
+    """An operation of a graph with the names of its values."""
 
     kind: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     handle: Any
+    """what the library calls it."""
 
 
 class Graph(ABC):
     """A graph that a file describes.
 
-    path: of the file. described: its format. data_files: names of the files beside it that have its
-    weights. constants: by the names of their values. readers: the operations that read a value, by
-    its name. fixed_lengths: inputs, [batch, length] or [batch, length, width], whose length is
-    fixed, with that length. saves_data: whether the files with its weights are written with it.
+    Args:
+        path: of the file.
+        described: Its format. data_files: names of the files beside it that have its weights.
+            constants: by the names of their values. readers: the operations that read a value, by
+            its name. fixed_lengths: inputs, [batch, length] or [batch, length, width], whose length
+            is fixed, with that length.
     """
 
     saves_data: ClassVar[bool] = False
+    """Whether the files with its weights are written with it."""
 
     def __init__(self, path: Path, described: str) -> None:
         self.path, self.described = path, described
@@ -81,8 +86,10 @@ class Graph(ABC):
 
     @abstractmethod
     def _multiply(self, rotation: Operation, scaling: Operation | None, factor: float) -> None:
-        """Multiply what a Cos or Sin computes. scaling: the operation that does so with a constant
-        already.
+        """Multiply what a Cos or Sin computes.
+
+        Args:
+            scaling: The operation that does so with a constant already.
         """
 
     @abstractmethod
@@ -125,8 +132,10 @@ class Graph(ABC):
         return None, None
 
     def attention_factor(self, value: str) -> float:
-        """The number by which cos and sin of a value are multiplied. Raises BadSource where these
-        differ.
+        """The number by which cos and sin of a value are multiplied.
+
+        Raises:
+            BadSource: Where these differ.
         """
         factors = {_number(self._scaling(rotation)[1]) for rotation in self.rotations(value)}
         if len(factors) != 1:
@@ -197,7 +206,8 @@ class OnnxGraph(Graph):
         """Add the operations of a graph, and of graphs inside them: two branches may have values of
         the same name.
 
-        around: the names here of the values around it, by their names in the file.
+        Args:
+            around: The names here of the values around it, by their names in the file.
         """
         names = dict(around)
         for tensor in getattr(scope, "initializer", ()):
@@ -215,9 +225,13 @@ class OnnxGraph(Graph):
                 self._add_constant(outputs[0], node.output[0], node.attribute[0].t)
 
     def _new(self, names: dict[str, str], name: Any) -> str:
-        """A name here, which no other value has, for a name in the file. names: those known so far.
+        """A name here, which no other value has, for a name in the file.
 
-        Raises ValueError for a name that is not text.
+        Args:
+            names: Those known so far.
+
+        Raises:
+            ValueError: For a name that is not text.
         """
         if not isinstance(name, str):
             raise ValueError(name)
@@ -381,8 +395,9 @@ class GraphSource(FolderSource):
     """Compiled graphs with the files beside them: all files of a folder, or one graph with those
     that belong to it.
 
-    path: of the folder, or of a graph, whose config.json may also be one folder above, as that of
-    onnx/model.onnx. graphs: their names, relative to `root`.
+    Args:
+        path: of the folder, or of a graph, whose config.json may also be one folder above, as that
+            of onnx/model.onnx. graphs: their names, relative to `root`.
     """
 
     kind = "graph"
@@ -402,8 +417,9 @@ class GraphSource(FolderSource):
     def opened(self) -> dict[str, Graph]:
         """The graphs by name.
 
-        Raises BadSource for damaged ones, and where a file with weights is missing, RopeconvError
-        without a library.
+        Raises:
+            BadSource: For damaged ones, and where a file with weights is missing.
+            RopeconvError: Without a library.
         """
         graphs: dict[str, Graph] = {}
         for name in self.graphs:
@@ -448,8 +464,10 @@ def _open_file(path: Path) -> Graph:
 
 
 def open_graph(reference: str) -> GraphSource:
-    """The graphs that a path names: a graph, or a folder with graphs. Raises BadSource for formats
-    that are final.
+    """The graphs that a path names: a graph, or a folder with graphs.
+
+    Raises:
+        BadSource: For formats that are final.
     """
     path = expanded(reference)
     frozen = frozen_words(path)

@@ -73,7 +73,9 @@ def answers(reference: str, size: int = 0) -> Iterator[None]:
     """Around calls to huggingface_hub: sets the limits, and raises BadSource for answers that it
     does not understand.
 
-    reference: the repository, for the message. size: of the file, from the listing.
+    Args:
+        reference: The repository, for the message.
+        size: of the file, from the listing.
     """
     limit()
     previous = _largest.set(max(ANSWER_BYTES, size))
@@ -127,7 +129,11 @@ def limit() -> None:
 
 
 class LimitedClients:
-    """Makes clients with the limits. make: the factory of clients without them."""
+    """Makes clients with the limits.
+
+    Args:
+        make: The factory of clients without them.
+    """
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self.make = make
@@ -147,8 +153,10 @@ class LimitedClients:
 
 
 def _patient(send: Callable[..., Response], whole: type) -> Callable[..., Response]:
-    """A client's `send` that waits as long as a busy Hub asks to. whole: of bodies that can be sent
-    again.
+    """A client's `send` that waits as long as a busy Hub asks to.
+
+    Args:
+        whole: of bodies that can be sent again.
     """
 
     def again(request: Request, **options: object) -> Response:
@@ -170,8 +178,12 @@ def _patient(send: Callable[..., Response], whole: type) -> Callable[..., Respon
 
 def _hook(httpx: Any) -> Callable[[Response], None]:
     class LimitedStream(httpx.SyncByteStream):  # type: ignore[misc]
-        """A body that ends. stream: the body. most: its bytes. download: a file, and no answer
-        about a repository.
+        """A body that ends.
+
+        Args:
+            stream: The body.
+            most: Its bytes.
+            download: A file, and no answer about a repository.
         """
 
         def __init__(self, stream: Any, most: int | None, download: bool) -> None:
@@ -231,13 +243,14 @@ Sha256 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 
 
 class ListedFile(msgspec.Struct, frozen=True):
-    """A file of a repository. size: in bytes, None where the Hub does not say. sha256: of large
-    files.
-    """
+    """A file of a repository."""
 
     name: Annotated[str, msgspec.Meta(max_length=4096)]
     size: Size | None = None
+    """In bytes, None where the Hub does not say."""
+
     sha256: Sha256 | None = None
+    """of large files."""
 
 
 class Listing(msgspec.Struct, frozen=True):
@@ -250,9 +263,13 @@ class Listing(msgspec.Struct, frozen=True):
 def read_listing(info: ModelInfo, reference: str) -> Listing:
     """The listing in an answer of the Hub.
 
-    info: a ModelInfo of huggingface_hub, whose fields have whatever types the answer had.
-    reference: for messages. Raises BadSource for wrong types, impossible sizes, and names that are
-    not inside the repository or there twice.
+    Args:
+        info: A ModelInfo of huggingface_hub, whose fields have whatever types the answer had.
+        reference: For messages.
+
+    Raises:
+        BadSource: For wrong types, impossible sizes, and names that are not inside the repository
+            or there twice.
     """
     try:
         files = [
@@ -296,7 +313,9 @@ class HubSource(Source):
     """A repository, read through huggingface_hub and its cache; the first use fixes the commit for
     all later ones.
 
-    repo_id: owner/name. revision: branch, tag or commit, None for the default branch.
+    Args:
+        repo_id: owner/name.
+        revision: Branch, tag or commit, None for the default branch.
     """
 
     kind = "hub"
@@ -329,8 +348,10 @@ class HubSource(Source):
         return tuple(sorted(files, key=lambda file: file.name))
 
     def _sizes(self, names: list[str]) -> dict[str, int]:
-        """The sizes of files that a listing does not give, each from its own request. Raises
-        BadSource without one.
+        """The sizes of files that a listing does not give, each from its own request.
+
+        Raises:
+            BadSource: Without one.
         """
         from huggingface_hub import get_hf_file_metadata, hf_hub_url
 
@@ -367,8 +388,10 @@ class HubSource(Source):
         return text_digest(self.repo_id, self.commit or "")
 
     def header(self, name: str) -> Header:
-        """The header of a safetensors file: from the cache, else from its first bytes. name: as in
-        `files`.
+        """The header of a safetensors file: from the cache, else from its first bytes.
+
+        Args:
+            name: As in `files`.
         """
         from huggingface_hub import HfFileSystem
 
@@ -416,8 +439,10 @@ class HubSource(Source):
         return self._listing
 
     def path(self, name: str) -> Path:
-        """The path of a file in the cache. Raises BadSource where it arrives with another content
-        than is listed.
+        """The path of a file in the cache.
+
+        Raises:
+            BadSource: Where it arrives with another content than is listed.
         """
         from huggingface_hub import hf_hub_download
 

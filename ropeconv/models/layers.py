@@ -64,7 +64,8 @@ def layer_names(part: Config, family: Family, count: int) -> tuple[str, ...]:
     """The layer type of each of `count` layers: those that the config lists, else as the stock
     class derives them.
 
-    Raises BadSource where it lists fewer.
+    Raises:
+        BadSource: Where it lists fewer.
     """
     rules, key = family.layers, family.hooks.types_key
     types = part.get(key)
@@ -155,7 +156,11 @@ def window_size(part: Config, family: Family) -> int | None:
 def layer_windows(part: Config, family: Family, kinds: tuple[Kind, ...]) -> tuple[int | None, ...]:
     """The tokens that each layer sees: its sliding window or chunk, None for the whole context.
 
-    kinds: of the layers. Raises BadSource for a window of 0 that a layer has.
+    Args:
+        kinds: of the layers.
+
+    Raises:
+        BadSource: For a window of 0 that a layer has.
     """
     window = family.window
     size = window_size(part, family)
@@ -190,8 +195,10 @@ Which = Literal["q", "k"]
 
 
 def layer_prefixes(layer: int, family: Family) -> tuple[str, ...]:
-    """Return the possible prefixes of a layer's tensor names. layer: its number, which counts
-    attention blocks.
+    """Return the possible prefixes of a layer's tensor names.
+
+    Args:
+        layer: Its number, which counts attention blocks.
     """
     number, block = divmod(layer, family.layers.blocks)
     block_name = family.hooks.blocks[block] if family.hooks.blocks else block
@@ -213,8 +220,13 @@ def layer_prefix(layer: int, family: Family, names: Container[str]) -> str | Non
 
 
 def head_count(part: Config, family: Family) -> int:
-    """Number of heads of queries. part: the text part of config.json. Raises BadSource where it is
-    not stated.
+    """Number of heads of queries.
+
+    Args:
+        part: The text part of config.json.
+
+    Raises:
+        BadSource: Where it is not stated.
     """
     heads = positive_int(part, family.keys.heads, family.defaults.heads)
     if heads is None:
@@ -228,8 +240,12 @@ def fused_heads(
     """The first row of each head's queries or keys in a fused projection of queries, keys and
     values.
 
-    which: "q" or "k". rows: of the projection. heads: number of heads of queries. head_dim: rows of
-    one head. family: of the model, which knows the order of the rows.
+    Args:
+        which: "q" or "k".
+        rows: of the projection.
+        heads: Number of heads of queries.
+        head_dim: Rows of one head.
+        family: of the model, which knows the order of the rows.
     """
     order = family.weights.fused_order
     gates = heads if order == "gate-and-blocks" else 0

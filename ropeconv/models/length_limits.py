@@ -47,21 +47,32 @@ class LimitRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class LengthLimit:
-    """A key that limits a prompt.
-
-    file: its name. key: with dots between levels. tokens: its value. start, stop: the bytes of the
-    value in the file. rule: what it is an instance of.
-    """
+    """A key that limits a prompt."""
 
     file: str
+    """Its name."""
+
     key: str
+    """With dots between levels."""
+
     tokens: int
+    """Its value."""
+
     start: int
+    """The bytes of the value in the file."""
+
     stop: int
+    """The bytes of the value in the file."""
+
     rule: LimitRule
+    """what it is an instance of."""
 
     def declares(self, keys: Collection[str]) -> bool:
-        """Whether it is the declared context. keys: of config.json, which state that."""
+        """Whether it is the declared context.
+
+        Args:
+            keys: of config.json, which state that.
+        """
         return self.rule.code == WINDOW and self.key.rpartition(".")[2] in keys
 
 
@@ -100,8 +111,12 @@ def modelfile_limits(source: Origin) -> list[LengthLimit]:
 
 
 def limits_in(name: str, blocks: Iterable[bytes], large: bool = False) -> list[LengthLimit]:
-    """The limits in a file. name: of the file. blocks: its content. large: read no more than is
-    needed.
+    """The limits in a file.
+
+    Args:
+        name: of the file.
+        blocks: Its content.
+        large: Read no more than is needed.
     """
     rules = [(rule, part) for rule in _rules_of(name) for part in rule.parts]
     paths = {f"{part}.{key}" if part else key: rule for rule, part in rules for key in rule.keys}
@@ -119,8 +134,10 @@ def limits_in_text(name: str, text: str) -> tuple[LengthLimit, ...]:
 
 
 def raised(limits: Sequence[LengthLimit], context: int, content: bytes) -> bytes:
-    """Return the content of a file with its limits raised to a context. limits: in the order of the
-    file.
+    """Return the content of a file with its limits raised to a context.
+
+    Args:
+        limits: In the order of the file.
     """
     parts = list[bytes]()
     at = 0

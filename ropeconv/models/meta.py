@@ -45,8 +45,9 @@ class MetaSource(ConvertedSource[TensorTarget]):
     """A checkpoint in Meta's layout; config, index, tokenizer settings and shards are made from its
     files.
 
-    inner: the source of these files, which are fetched when they are read. tokenizer.model may also
-    be one level above its folder, where Meta's download of several sizes has it.
+    Args:
+        inner: The source of these files, which are fetched when they are read. tokenizer.model may
+            also be one level above its folder, where Meta's download of several sizes has it.
     """
 
     kind = "meta"
@@ -59,7 +60,11 @@ class MetaSource(ConvertedSource[TensorTarget]):
 
     @cached_property
     def params(self) -> Params:
-        """The content of params.json. Raises BadSource where it is not as Meta writes it."""
+        """The content of params.json.
+
+        Raises:
+            BadSource: Where it is not as Meta writes it.
+        """
         return typed(
             jsontext.parse(self.inner.text("params.json") or "", "params.json"),
             Params,
@@ -68,8 +73,10 @@ class MetaSource(ConvertedSource[TensorTarget]):
 
     @cached_property
     def parts(self) -> tuple[str, ...]:
-        """File names of the model-parallel parts, in order. Raises BadSource where one is
-        missing.
+        """File names of the model-parallel parts, in order.
+
+        Raises:
+            BadSource: Where one is missing.
         """
         names = sorted(file.name for file in self.inner.files() if PART.fullmatch(file.name))
         expected = [f"consolidated.{number:02d}.pth" for number in range(len(names))]
@@ -206,8 +213,10 @@ class MetaSource(ConvertedSource[TensorTarget]):
 
     @cached_property
     def _weights(self) -> PthFiles:
-        """The .pth files, which are fetched whole. Raises BadSource where one holds another dtype
-        than the first.
+        """The .pth files, which are fetched whole.
+
+        Raises:
+            BadSource: Where one holds another dtype than the first.
         """
         TORCH.check()
         paths = []
@@ -254,8 +263,9 @@ class BoundedFile(io.BufferedReader):
 def peek_dtype(path: Path) -> str:
     """The dtype of the weights in a .pth file, from the names in its pickle; nothing is executed.
 
-    Raises BadSource when it is not a zip of the kind torch.save writes, or holds another dtype, or
-    several.
+    Raises:
+        BadSource: When it is not a zip of the kind torch.save writes, or holds another dtype, or
+            several.
     """
     kind = kind_of(path)
     if kind == "pickle":
@@ -301,11 +311,13 @@ def peek_dtype(path: Path) -> str:
 
 
 def _checked_pickle(archive: zipfile.ZipFile, path: Path) -> zipfile.ZipInfo:
-    """The entry with the pickle. Raises BadSource for an archive that holds more than its file, or
-    no single pickle.
+    """The entry with the pickle.
 
     torch.save never compresses, so an entry that would inflate is none of its own, nor are entries
     that share bytes.
+
+    Raises:
+        BadSource: For an archive that holds more than its file, or no single pickle.
     """
     entries = archive.infolist()
     for entry in entries:
@@ -357,8 +369,11 @@ class PthFiles:
     """The model-parallel parts of a checkpoint, memory-mapped: rows of their tensors in the HF
     layout.
 
-    paths: the .pth files, in order. Raises BadSource for files that torch cannot load as plain
-    weights.
+    Args:
+        paths: The .pth files, in order.
+
+    Raises:
+        BadSource: For files that torch cannot load as plain weights.
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:
@@ -394,7 +409,8 @@ class PthFiles:
     def rows(self, target: TensorTarget, first: int, stop: int) -> memoryview:
         """Rows first .. stop - 1 of a tensor, as bytes; elements of a vector are rows of one.
 
-        Raises BadSource for tensors that are missing or of another dtype or shape.
+        Raises:
+            BadSource: For tensors that are missing or of another dtype or shape.
         """
         import torch
 
@@ -464,7 +480,11 @@ def _plain(piece: Tensor, dtype: str) -> bool:
 
 
 def _joined(shapes: list[tuple[int, ...]], join: int | None) -> tuple[int, ...]:
-    """The shape of the parts together; empty where they do not fit. join: as in `TensorTarget`."""
+    """The shape of the parts together; empty where they do not fit.
+
+    Args:
+        join: As in `TensorTarget`.
+    """
     first = shapes[0]
     if join is None or len(shapes) == 1:
         return first

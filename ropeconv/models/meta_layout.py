@@ -68,8 +68,13 @@ class Params(msgspec.Struct, frozen=True):
 def hf_config(params: Params, vocab_size: int, dtype: str) -> Config:
     """A `LlamaForCausalLM` config for Meta's parameters.
 
-    params: params.json. vocab_size: number of tokens of the tokenizer, since params.json of Llama 2
-    has -1. dtype: of the weights, as torch names it. Raises BadSource for sizes that do not divide.
+    Args:
+        params: params.json.
+        vocab_size: Number of tokens of the tokenizer, since params.json of Llama 2 has -1.
+        dtype: of the weights, as torch names it.
+
+    Raises:
+        BadSource: For sizes that do not divide.
     """
     kv_heads = params.n_kv_heads or params.n_heads
     if params.dim % params.n_heads or params.n_heads % kv_heads:
@@ -118,16 +123,18 @@ DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 
 @dataclass(frozen=True)
 class TensorTarget(ConvertedTensor):
-    """One tensor of the output, in the HF layout.
-
-    origin: its name in Meta's files. join: axis along which the parts are concatenated, None where
-    every part has the whole tensor. head: rows of a head of q and k, which are reordered from pairs
-    (2i, 2i + 1) to (i, i + d/2); 0 for other tensors.
-    """
+    """One tensor of the output, in the HF layout."""
 
     origin: str
+    """Its name in Meta's files."""
+
     join: int | None
+    """Axis along which the parts are concatenated, None where every part has the whole tensor."""
+
     head: int = 0
+    """Rows of a head of q and k, which are reordered from pairs (2i, 2i + 1) to (i, i + d/2); 0 for
+    other tensors.
+    """
 
 
 def targets(config: Config) -> Iterator[TensorTarget]:
@@ -181,8 +188,9 @@ def is_tiktoken(path: Path) -> bool:
 def vocabulary_size(path: Path) -> int:
     """Number of tokens in a tokenizer.model, special ones included.
 
-    Raises BadSource for a file that is neither SentencePiece nor tiktoken, or without sentencepiece
-    for the former.
+    Raises:
+        BadSource: For a file that is neither SentencePiece nor tiktoken, or without sentencepiece
+            for the former.
     """
     if path.stat().st_size > MOST_BYTES:
         raise BadSource(
@@ -260,7 +268,9 @@ def special_tokens(version: float) -> list[str]:
 
 def tokenizer_config(version: float, context: int) -> JsonObject:
     """tokenizer_config.json of the HF checkpoints of a Llama version, without a chat template.
-    context: in tokens.
+
+    Args:
+        context: In tokens.
     """
     if version >= 3:
         return {
@@ -285,8 +295,10 @@ def tokenizer_config(version: float, context: int) -> JsonObject:
 
 
 def tokenizer_requirements(model: Path) -> tuple[Requirement, ...]:
-    """Return what making tokenizer.json needs; nothing for SentencePiece, which stays. model:
-    tokenizer.model.
+    """Return what making tokenizer.json needs; nothing for SentencePiece, which stays.
+
+    Args:
+        model: tokenizer.model.
     """
     if not is_tiktoken(model):
         return ()
@@ -297,9 +309,14 @@ def tokenizer_requirements(model: Path) -> tuple[Requirement, ...]:
 def write_tokenizer_json(model: Path, target: Path, version: float) -> None:
     """Writes tokenizer.json for a tiktoken vocabulary with the converter of transformers.
 
-    model: the vocabulary. target: the file to write. version: of Llama. The tokenizer puts the
-    beginning-of-text token first, as in the HF checkpoints. Raises BadSource where transformers is
-    not installed.
+    Args:
+        model: The vocabulary.
+        target: The file to write.
+        version: of Llama. The tokenizer puts the beginning-of-text token first, as in the HF
+            checkpoints.
+
+    Raises:
+        BadSource: Where transformers is not installed.
     """
     for requirement in tokenizer_requirements(model):
         requirement.check()

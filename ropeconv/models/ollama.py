@@ -43,9 +43,11 @@ MOST_MANIFESTS = 10_000
 
 @dataclass(frozen=True)
 class OllamaName:
-    """A name as Ollama parses it, with its defaults filled in. typed: as the user wrote it."""
+    """A name as Ollama parses it, with its defaults filled in."""
 
     typed: str
+    """As the user wrote it."""
+
     host: str
     namespace: str
     model: str
@@ -75,18 +77,24 @@ class OllamaName:
 
 @dataclass(frozen=True)
 class StoredModel:
-    """A model in a store. root: the folder of the store. layers: media types without their first
-    part, and blobs.
-    """
+    """A model in a store."""
 
     name: OllamaName
     root: Path
+    """The folder of the store."""
+
     layers: tuple[tuple[str, Path], ...]
+    """Media types without their first part, and blobs."""
+
     config: Path | None
 
     @property
     def path(self) -> Path:
-        """The GGUF file. Raises BadSource where the store has none."""
+        """The GGUF file.
+
+        Raises:
+            BadSource: Where the store has none.
+        """
         paths = self._of("model")
         again = f"run `ollama pull {self.name.short}`"
         if not paths:
@@ -197,7 +205,10 @@ def find(reference: str) -> StoredModel | None:
     """Return the model of a name in the stores of this machine; None for other references and
     unknown names.
 
-    Case does not count, as in Ollama. Raises BadSource for a damaged manifest.
+    Case does not count, as in Ollama.
+
+    Raises:
+        BadSource: For a damaged manifest.
     """
     name = name_in(reference)
     if name is None:
@@ -313,7 +324,8 @@ def absent(reference: str) -> BadSource:
 def refuse_change(path: Path, again: str) -> None:
     """Raise BadSource for a change in place of a blob, whose name would no longer be its digest.
 
-    again: the reference for the command that writes a new file.
+    Args:
+        again: The reference for the command that writes a new file.
     """
     if is_blob(path.resolve()):
         command = command_line("apply", again, "--yarn", 4, "-o", "FILE.gguf")

@@ -133,8 +133,10 @@ def _check_address(reference: str, repository: str, *paths: str | None) -> None:
 
 
 def open_checkpoint(reference: str) -> Source:
-    """Like `open_source`, for commands that need a checkpoint in the HF layout. Raises BadSource
-    for GGUF too.
+    """Like `open_source`, for commands that need a checkpoint in the HF layout.
+
+    Raises:
+        BadSource: For GGUF too.
     """
     source = open_source(reference)
     if isinstance(source, GgufSource):

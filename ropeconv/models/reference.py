@@ -25,19 +25,24 @@ COMMAND = re.compile(r"^[ \t]*([A-Za-z]+)(?:[ \t]+(\S+))?", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Modelfile:
-    """A Modelfile of Ollama. name: of the file or of the model in Ollama's store, for messages.
-    text: its content.
-    """
+    """A Modelfile of Ollama."""
 
     name: str
+    """of the file or of the model in Ollama's store, for messages."""
+
     text: str
+    """Its content."""
 
 
 def resolved(reference: str) -> str:
     """A reference as `open_source` takes it, from an address of the Hub or the path of a Modelfile;
     others unchanged.
 
-    reference: as the user wrote it. Raises BadSource for a name that Ollama's store does not have.
+    Args:
+        reference: As the user wrote it.
+
+    Raises:
+        BadSource: For a name that Ollama's store does not have.
     """
     path = modelfile_in(reference)
     if path is not None:

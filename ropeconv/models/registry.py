@@ -36,9 +36,12 @@ def user_families(packaged: Iterable[Family]) -> tuple[Family, ...]:
 
     The folder is $ROPECONV_FAMILIES, else `ropeconv/families` below the folder of settings.
 
-    packaged: the families of the package, whose names and model types no file may have. Raises
-    BadSource for a file that is not the description of a family, and for names that are there
-    twice.
+    Args:
+        packaged: The families of the package, whose names and model types no file may have.
+
+    Raises:
+        BadSource: For a file that is not the description of a family, and for names that are there
+            twice.
     """
     path = os.environ.get(VARIABLE)
     base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
@@ -152,8 +155,10 @@ def packaged() -> tuple[Family, ...]:
 
 @cache
 def families() -> tuple[Family, ...]:
-    """All families, of the package and of the user, sorted by name. Raises BadSource for a wrong
-    file of the user.
+    """All families, of the package and of the user, sorted by name.
+
+    Raises:
+        BadSource: For a wrong file of the user.
     """
     return tuple(sorted((*packaged(), *user_families(packaged())), key=lambda family: family.name))
 
@@ -171,11 +176,11 @@ def by_model_type() -> dict[str, Family]:
 
 
 class RefusedType(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Model types that are refused for one reason. reason: what follows "model_type NAME" in the
-    message.
-    """
+    """Model types that are refused for one reason."""
 
     reason: str
+    """what follows "model_type NAME" in the message."""
+
     model_types: tuple[str, ...]
 
 
@@ -198,8 +203,10 @@ KINDS = {
 
 
 def assumed_family(config: Config, name: str) -> Family:
-    """The family of that name, as one that has the model type of a config too. Raises UsageError
-    for another name.
+    """The family of that name, as one that has the model type of a config too.
+
+    Raises:
+        UsageError: For another name.
     """
     family = by_name().get(name)
     if family is None:
@@ -400,7 +407,11 @@ def _shared(of_config: Set[str], of_class: Set[str]) -> tuple[float, float]:
 
 
 def _misfits(part: Config, family: Family, shapes: Shapes) -> int:
-    """How many tensors of a layer are not as in a family. part: the text part of the config."""
+    """How many tensors of a layer are not as in a family.
+
+    Args:
+        part: The text part of the config.
+    """
     if not shapes:
         return 0
     weights = family.weights
@@ -430,8 +441,10 @@ def _misfits(part: Config, family: Family, shapes: Shapes) -> int:
 def _misfit_norms(
     weights: WeightNames, prefix: str, query_rows: Sequence[int], shapes: Shapes
 ) -> int:
-    """How many norms of queries and keys are not as in a family. query_rows: the first dimension of
-    their matrix.
+    """How many norms of queries and keys are not as in a family.
+
+    Args:
+        query_rows: The first dimension of their matrix.
     """
     norms = {
         name: shapes.get(f"{prefix}{name}.weight")

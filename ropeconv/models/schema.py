@@ -46,8 +46,10 @@ def text_config(config: Config) -> Config | None:
 def positive_int(
     part: Config, keys: tuple[str, ...], default: int | None = None, least: int = 1
 ) -> int | None:
-    """Like `first_present`, for a whole number of at least `least`. Raises BadSource for another
-    value.
+    """Like `first_present`, for a whole number of at least `least`.
+
+    Raises:
+        BadSource: For another value.
     """
     value = first_present(part, keys, default)
     if value is None:
@@ -188,8 +190,10 @@ TOP: dict[str, object] = {
 
 
 def check_config(config: Config, parts: Iterable[Config], family: Family) -> None:
-    """Raises BadSource where a key that is read has another type or range. parts: the text parts of
-    the config.
+    """Raises BadSource where a key that is read has another type or range.
+
+    Args:
+        parts: The text parts of the config.
     """
     types = _types_of(family)
     for part in parts:

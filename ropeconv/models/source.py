@@ -38,8 +38,10 @@ MOST_NAMED = 8
 
 
 def without_config(reference: str, names: Iterable[str], adapter: str | None) -> BadSource:
-    """The error for files without a config.json. adapter: the text of adapter_config.json, None
-    without.
+    """The error for files without a config.json.
+
+    Args:
+        adapter: The text of adapter_config.json, None without.
     """
     names = set(names)
     ggufs = sorted(name for name in names if name.endswith(".gguf"))
@@ -100,49 +102,58 @@ MAX_HEADERS = 48 << 20
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file of a checkpoint.
-
-    name: relative to its folder. size: in bytes. sha256: None where knowing it would mean reading
-    the file.
-    """
+    """A file of a checkpoint."""
 
     name: str
+    """Relative to its folder."""
+
     size: int
+    """In bytes."""
+
     sha256: str | None = None
+    """None where knowing it would mean reading the file."""
 
 
 @dataclass(frozen=True)
 class GeneratedFile:
-    """A file that a conversion makes.
-
-    name: relative to the folder. size: in bytes (of tokenizers, roughly). write(target, advance):
-    writes it to a path, and calls advance with the bytes done. stream: yields the same bytes
-    without writing them, None where it cannot.
-    """
+    """A file that a conversion makes."""
 
     name: str
+    """Relative to the folder."""
+
     size: int
+    """In bytes (of tokenizers, roughly). write(target, advance): writes it to a path, and calls
+    advance with the bytes done.
+    """
+
     write: Callable[[Path, Callable[[int], None]], None]
     stream: Callable[[], Iterator[bytes | memoryview]] | None = None
+    """Yields the same bytes without writing them, None where it cannot."""
 
 
 class Origin:
-    """Where a model is from.
-
-    name: the first part of the default name of an output. reference: how the user named the source.
-    kind: "folder", "hub", "meta", "config", "gguf" or "graph". commit: on the Hub; None for others.
-    treat_as: the name of the family that the user says the model is of; empty to go by its
-    model_type. modelfile: the Modelfile that the user named, None for other sources. as_draft:
-    whether a draft model is expected, which is refused as a model of its own.
-    """
+    """Where a model is from."""
 
     name: str
+    """The first part of the default name of an output."""
+
     reference: str
+    """How the user named the source."""
+
     kind: str = "folder"
+    """"folder", "hub", "meta", "config", "gguf" or "graph"."""
+
     commit: str | None = None
+    """On the Hub; None for others."""
+
     treat_as: str = ""
+    """The name of the family that the user says the model is of; empty to go by its model_type."""
+
     modelfile: Modelfile | None = None
+    """The Modelfile that the user named, None for other sources."""
+
     as_draft: bool = False
+    """Whether a draft model is expected, which is refused as a model of its own."""
 
     @cached_property
     def identity(self) -> str:
@@ -162,7 +173,8 @@ class Origin:
         """The files of this disk that it is read from, as they were before that; none of the Hub's
         cache.
 
-        unread: names of files that are not.
+        Args:
+            unread: Names of files that are not.
         """
         return {}
 
@@ -183,21 +195,31 @@ class Source(Origin, ABC):
 
     @abstractmethod
     def path(self, name: str) -> Path:
-        """The local path of a file, which is fetched first where it is not there. name: as in
-        `files`.
+        """The local path of a file, which is fetched first where it is not there.
+
+        Args:
+            name: As in `files`.
         """
 
     def read(self, name: str, start: int, stop: int) -> bytes:
         """Bytes start .. stop - 1 of a file, which is not fetched as a whole where it is not local.
 
-        name: as in `files`. start, stop: in bytes. Raises BadSource where the file is shorter.
+        Args:
+            name: As in `files`.
+            start: In bytes.
+            stop: In bytes.
+
+        Raises:
+            BadSource: Where the file is shorter.
         """
         with open_regular(self.path(name)) as file:
             return whole(file, name, start, stop)
 
     def stream(self, name: str) -> Iterator[bytes]:
-        """The bytes of a file in pieces; the file is fetched where it is not local. name: as in
-        `files`.
+        """The bytes of a file in pieces; the file is fetched where it is not local.
+
+        Args:
+            name: As in `files`.
         """
         with open_regular(self.path(name)) as file:
             while block := file.read(PIECE):
@@ -207,14 +229,19 @@ class Source(Origin, ABC):
         """The content of a small text file with its own line ends; None where there is no file of
         that name.
 
-        Raises BadSource if it is not UTF-8, not a regular file, or longer than any such file.
+        Raises:
+            BadSource: If it is not UTF-8, not a regular file, or longer than any such file.
         """
         if all(file.name != name for file in self.files()):
             return None
         return read_text(self.path(name), name)
 
     def config(self) -> Config:
-        """The content of config.json. Raises BadSource where it is absent or not a JSON object."""
+        """The content of config.json.
+
+        Raises:
+            BadSource: Where it is absent or not a JSON object.
+        """
         text = self.text("config.json")
         if text is None:
             raise without_config(
@@ -262,8 +289,10 @@ class Source(Origin, ABC):
             return {}
 
     def weights(self) -> tuple[str, ...]:
-        """Names of the model's safetensors files, empty where it has none. Raises BadSource where
-        some are missing.
+        """Names of the model's safetensors files, empty where it has none.
+
+        Raises:
+            BadSource: Where some are missing.
         """
         names = {file.name for file in self.files()}
         index = self.text(INDEX)
@@ -278,20 +307,28 @@ class Source(Origin, ABC):
         return files
 
     def header(self, name: str) -> Header:
-        """The header of a safetensors file, which is fetched where it is not local. name: as in
-        `files`.
+        """The header of a safetensors file, which is fetched where it is not local.
+
+        Args:
+            name: As in `files`.
         """
         return read_header(self.path(name))
 
     def _each_header(self, names: Sequence[str]) -> Iterator[tuple[str, Header]]:
-        """Yields names and headers in order. names: as in `files`."""
+        """Yields names and headers in order.
+
+        Args:
+            names: As in `files`.
+        """
         for name in names:
             yield name, self.header(name)
 
     @cached_property
     def headers(self) -> dict[str, Header]:
-        """The headers of the model's safetensors files, by file name. Raises BadSource where they
-        are too large.
+        """The headers of the model's safetensors files, by file name.
+
+        Raises:
+            BadSource: Where they are too large.
         """
         headers = {}
         size = 0
@@ -322,7 +359,8 @@ class Source(Origin, ABC):
         """Files to copy into an output, and files to leave out: the same weights in other formats,
         unless `all_files`.
 
-        Raises BadSource for a file name that is not inside the checkpoint.
+        Raises:
+            BadSource: For a file name that is not inside the checkpoint.
         """
         copied: list[SourceFile] = []
         left_out: list[SourceFile] = []
@@ -350,8 +388,10 @@ class Source(Origin, ABC):
         return ()
 
     def is_generated(self, name: str) -> bool:
-        """Whether a conversion makes the file, so that only `copy` gives it. name: as in
-        `files`.
+        """Whether a conversion makes the file, so that only `copy` gives it.
+
+        Args:
+            name: As in `files`.
         """
         return name in self.generated_texts() or any(
             item.name == name for item in self.generated_files()
@@ -360,8 +400,9 @@ class Source(Origin, ABC):
     def copy(self, name: str, target: Path, advance: Advance = lambda done: None) -> None:
         """Writes a file to a path: a copy, or what a conversion makes.
 
-        name: as in `files`. advance: called with the bytes done since the last call. Raises
-        OSError.
+        Args:
+            name: As in `files`.
+            advance: Called with the bytes done since the last call. Raises OSError.
         """
         generated = next((item for item in self.generated_files() if item.name == name), None)
         if generated is not None:
@@ -384,8 +425,13 @@ class Source(Origin, ABC):
 
 
 def whole(file: BinaryIO, name: str, start: int, stop: int) -> bytes:
-    """Bytes start .. stop - 1 of an open file. name: for the message. Raises BadSource where it is
-    shorter.
+    """Bytes start .. stop - 1 of an open file.
+
+    Args:
+        name: For the message.
+
+    Raises:
+        BadSource: Where it is shorter.
     """
     file.seek(start)
     content = file.read(stop - start)

@@ -51,8 +51,10 @@ def read_lists(path: Path) -> dict[str, list[float]]:
     """Return the lists of numbers in a file, by name; a single list gets every name that methods
     search for.
 
-    A file is read as what its first bytes are, whatever its name. Raises UsageError when the file
-    cannot be read or has no list of numbers.
+    A file is read as what its first bytes are, whatever its name.
+
+    Raises:
+        UsageError: When the file cannot be read or has no list of numbers.
     """
     try:
         data = _reader(path)(path)
@@ -68,8 +70,10 @@ def read_lists(path: Path) -> dict[str, list[float]]:
 
 
 def _reader(path: Path) -> Callable[[Path], JsonObject]:
-    """The reader of a file, by its first bytes. Raises UsageError for a file that has no list in
-    any case.
+    """The reader of a file, by its first bytes.
+
+    Raises:
+        UsageError: For a file that has no list in any case.
     """
     kind = kind_of(path)
     if kind in READERS:

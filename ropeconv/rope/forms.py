@@ -28,12 +28,14 @@ def theta_for_length(theta: float, context: int, target: int) -> float:
     """`theta^(ln(L'/2pi) / ln(L/2pi))`: the base with which the critical dimension completes one
     period in L' tokens.
 
-    theta: the trained base. context: L, the trained length in tokens. target: L', the new length in
-    tokens. The formula composes, so that the base of every stage of a training follows from the
-    first model.
-
     Liu et al. 2024, "Scaling Laws of RoPE-based Extrapolation"; used by Gradient for Llama 3 262k
     and 1048k.
+
+    Args:
+        theta: The trained base.
+        context: L, the trained length in tokens.
+        target: L', the new length in tokens. The formula composes, so that the base of every stage
+            of a training follows from the first model.
     """
     return float(theta ** (math.log(target / (2 * math.pi)) / math.log(context / (2 * math.pi))))
 
@@ -46,11 +48,14 @@ def ntk_theta(theta: float, factor: float, rotary_dim: int) -> float:
 
 
 def critical_dimension(theta: float, context: int, rotary_dim: int) -> int:
-    """Number of dimensions that complete a period within `context` tokens:
-    `2 ceil((r/2) log_theta(L/2pi))`, 0 to r.
+    """Number of dimensions that complete a period within `context` tokens: `2 ceil((r/2)
+    log_theta(L/2pi))`, 0 to r.
 
-    theta: the base, above 1. context: L in tokens. rotary_dim: r. Liu et al. 2024, "Scaling Laws of
-    RoPE-based Extrapolation". 92 for Llama 2, 70 for Llama 3 (printed as 72).
+    Args:
+        theta: The base, above 1.
+        context: L in tokens.
+        rotary_dim: r. Liu et al. 2024, "Scaling Laws of RoPE-based Extrapolation". 92 for Llama 2,
+            70 for Llama 3 (printed as 72).
     """
     pairs = math.ceil(rotary_dim / 2 * math.log(context / (2 * math.pi), theta))
     return 2 * min(max(pairs, 0), rotary_dim // 2)
@@ -78,7 +83,9 @@ def mscale_ratio(factor: float, mscale: float, mscale_all_dim: float) -> float:
     """DeepSeek's attention factor `(0.1 m ln s + 1) / (0.1 m_all ln s + 1)`, which replaces YaRN's
     0.1 ln s + 1.
 
-    factor: s. mscale: m, mscale_all_dim: m_all. Source: transformers `_compute_yarn_parameters`.
+    Args:
+        factor: s.
+        mscale: m, mscale_all_dim: m_all. Source: transformers `_compute_yarn_parameters`.
     """
     return temperature_attention_factor(factor, 0.1 * mscale) / temperature_attention_factor(
         factor, 0.1 * mscale_all_dim
@@ -89,8 +96,10 @@ def mscale_for(factor: float, attention_factor: float) -> tuple[float, float]:
     """A pair (mscale, mscale_all_dim) whose `mscale_ratio` is an attention factor, for readers that
     know only the pair.
 
-    factor: s, above 1. attention_factor: the wanted ratio. mscale_all_dim is 1, unless mscale would
-    then be 0, which readers treat as absent.
+    Args:
+        factor: s, above 1.
+        attention_factor: The wanted ratio. mscale_all_dim is 1, unless mscale would then be 0,
+            which readers treat as absent.
     """
     for mscale_all_dim in (1.0, 2.0):
         denominator = temperature_attention_factor(factor, 0.1 * mscale_all_dim)
@@ -151,7 +160,11 @@ def wavelengths(inv_freq: Vector) -> Vector:
 
 
 def count_zero(inv_freq: Vector) -> int:
-    """How many pairs do not rotate. inv_freq: radians per token, float64 [rotary_dim / 2]."""
+    """How many pairs do not rotate.
+
+    Args:
+        inv_freq: Radians per token, float64 [rotary_dim / 2].
+    """
     return int(np.count_nonzero(inv_freq == 0))
 
 
@@ -165,12 +178,13 @@ def base_inv_freq(theta: float, rotary_dim: int) -> Vector:
 
 @dataclass(frozen=True)
 class Form:
-    """A formula with its numbers. kind: the `rope_type` under which transformers knows it. theta:
-    the base.
-    """
+    """A formula with its numbers."""
 
     kind: ClassVar[str]
+    """The `rope_type` under which transformers knows it."""
+
     theta: float
+    """The base."""
 
     def inv_freq(self, rotary_dim: int) -> Vector:
         """The frequencies in radians per token, float64, shape `[rotary_dim / 2]`."""
@@ -213,19 +227,23 @@ class Yarn(Form):
 
     `dim(beta) = r ln(L / (2 pi beta)) / (2 ln theta)` is the (fractional) pair that rotates `beta`
     times within the original context `L`. With `low = dim(beta_fast)` and `high = dim(beta_slow)`,
-    floored and ceiled if `truncate`, clamped to `[0, r - 1]`, and
-    `ramp_i = clip((i - low) / (high - low), 0, 1)`:
+    floored and ceiled if `truncate`, clamped to `[0, r - 1]`, and `ramp_i = clip((i - low) / (high
+    - low), 0, 1)`:
 
-        inv_freq_i = theta_i (1 - ramp_i) + theta_i / factor * ramp_i
+    inv_freq_i = theta_i (1 - ramp_i) + theta_i / factor * ramp_i
 
-    The ramp of the paper is another one, linear in `L / wavelength`: that is `Llama3`. factor: s.
-    original_context: L, in tokens. Source: https://github.com/jquesnelle/yarn, transformers
-    `_compute_yarn_parameters`.
+    The ramp of the paper is another one, linear in `L / wavelength`: that is `Llama3`.
     """
 
     kind: ClassVar[str] = "yarn"
     factor: float
+    """s."""
+
     original_context: int
+    """L, in tokens. Source: https://github.com/jquesnelle/yarn, transformers
+    `_compute_yarn_parameters`.
+    """
+
     beta_fast: float = 32.0
     beta_slow: float = 1.0
     truncate: bool = True
@@ -263,17 +281,18 @@ class Llama3(Form):
 
     With `n_i = L theta_i / (2 pi)` rotations and `keep_i = clip((n_i - low) / (high - low), 0, 1)`:
 
-        inv_freq_i = theta_i (keep_i + (1 - keep_i) / factor)
+    inv_freq_i = theta_i (keep_i + (1 - keep_i) / factor)
 
     The paper's `alpha` and `beta` are `low_freq_factor` and `high_freq_factor`. Where high is not
     above low, as in the second revision of Llama 4 Scout (1 and 1), there is no ramp: keep_i is 1
-    from `n_i = low` on, else 0, as transformers has it. original_context: L, in tokens.
-    Source: Meta `llama3/model.py`, transformers `_compute_llama3_parameters`.
+    from `n_i = low` on, else 0, as transformers has it.
     """
 
     kind: ClassVar[str] = "llama3"
     factor: float
     original_context: int
+    """L, in tokens. Source: Meta `llama3/model.py`, transformers `_compute_llama3_parameters`."""
+
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
 
@@ -290,15 +309,15 @@ class Llama3(Form):
 
 @dataclass(frozen=True)
 class LongRope(Form):
-    """LongRoPE: every frequency divided by an entry of a list (Ding et al. 2024).
-
-    short_factor: the list up to `original_context` tokens, long_factor: the list beyond, of
-    rotary_dim / 2 numbers each. A divisor of 1e29 or more, as in GGUF files, is that of a pair that
-    does not rotate: inv_freq_i = 0.
-    """
+    """LongRoPE: every frequency divided by an entry of a list (Ding et al. 2024)."""
 
     kind: ClassVar[str] = "longrope"
     short_factor: tuple[float, ...]
+    """The list up to `original_context` tokens, long_factor: the list beyond, of rotary_dim / 2
+    numbers each. A divisor of 1e29 or more, as in GGUF files, is that of a pair that does not
+    rotate: inv_freq_i = 0.
+    """
+
     long_factor: tuple[float, ...]
     original_context: int
 

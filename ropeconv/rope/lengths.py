@@ -45,7 +45,8 @@ def parse_tokens(text: str) -> int:
     """`"131072"`, `"128k"` (1k = 1024) or `"1M"` as a number of tokens; 65k, 131k, 262k, ... are
     2^16, 2^17, 2^18, ...
 
-    Raises RecipeError for anything else.
+    Raises:
+        RecipeError: For anything else.
     """
     if text.strip().lower() in SHORT:
         return SHORT[text.strip().lower()]
@@ -115,8 +116,12 @@ def normal_factor(factor: object) -> object:
 def parse_factor(text: str, flag: str) -> Factor:
     """`"4"` as the factor 4.0, `"128k"` and `"100000"` as the length that a factor has to reach.
 
-    text: as on the command line. flag: of the method, for the message. Raises RecipeError for
-    anything else.
+    Args:
+        text: As on the command line.
+        flag: of the method, for the message.
+
+    Raises:
+        RecipeError: For anything else.
     """
     length = re.fullmatch(r"0*([1-9]\d{0,11})([kKmM])", text.strip())
     if length:
@@ -149,9 +154,13 @@ def length_of(factor: Factor) -> int | None:
 def factor_over(factor: Factor, context: int, flag: str, kind: str = "trained") -> float:
     """A scale factor as a number: itself, or the length that it is written as over `context`.
 
-    factor: a number or a length. context: in tokens, which the factor multiplies. flag: of the
-    method, and what: the name of that context, for the message. Raises RecipeError for a length
-    within the context.
+    Args:
+        factor: A number or a length.
+        context: In tokens, which the factor multiplies.
+        flag: of the method, and what: the name of that context, for the message.
+
+    Raises:
+        RecipeError: For a length within the context.
     """
     length = length_of(factor)
     if length is None:

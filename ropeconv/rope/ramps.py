@@ -79,7 +79,9 @@ def approximate_ramp(
     """Return the approximation of a schedule by a rounded ramp; None where it has no ramp, or that
     ramp.
 
-    beta_fast, beta_slow: of the ramp that is computed in its place.
+    Args:
+        beta_fast: of the ramp that is computed in its place.
+        beta_slow: of the ramp that is computed in its place.
     """
     form = schedule.form
     if not isinstance(form, Yarn) or schedule.short_inv_freq is not None:

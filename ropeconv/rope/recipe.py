@@ -56,11 +56,10 @@ def on_top(method: Method, spec: RopeSpec, context: int | None = None) -> Schedu
     method (or length / L1), and m_i, A_m what the method gives for the unscaled model over L0:
 
     - the same method again (yarn, llama3, linear; by-parts with the same ramp): its formula over L0
-      with the product of both factors, f the old one, and A' = A law(f s) / law(f), law being its
-      attention factor;
-    - a method that is another base (theta, theta-for, theta-bound, ntk, ntk-old): the formula of
-      the scaling with the new base, A' = A;
-    - every other pair: f_i' = f_i m_i / theta_i, of two factor lists both, and A' = A A_m.
+    with the product of both factors, f the old one, and A' = A law(f s) / law(f), law being its
+    attention factor; - a method that is another base (theta, theta-for, theta-bound, ntk, ntk-old):
+    the formula of the scaling with the new base, A' = A; - every other pair: f_i' = f_i m_i /
+    theta_i, of two factor lists both, and A' = A A_m.
 
     The softmax scale of MLA grows by its own law in the same way, and with (A' / A)^2 where the
     attention factor multiplies every logit.
@@ -69,9 +68,14 @@ def on_top(method: Method, spec: RopeSpec, context: int | None = None) -> Schedu
     that the scaling has divided: the pair that rotates once in L0 unscaled rotates once in L1 under
     linear scaling by L1 / L0.
 
-    method: with its parameters. spec: the RoPE of the present model. context: tokens to declare,
-    None for those of the method. Raises RecipeError for a model without scaling or with dynamic
-    scaling, and for a length within L1.
+    Args:
+        method: With its parameters.
+        spec: The RoPE of the present model.
+        context: Tokens to declare, None for those of the method.
+
+    Raises:
+        RecipeError: For a model without scaling or with dynamic scaling, and for a length within
+            L1.
     """
     declared = spec.context
     original = spec.original_context
@@ -113,7 +117,9 @@ def on_top(method: Method, spec: RopeSpec, context: int | None = None) -> Schedu
 def total_factor(method: Method, spec: RopeSpec) -> tuple[float, float] | None:
     """The factor of a scaling and the one that multiplies it, where `on_top` widens it; else None.
 
-    method, spec: as in `on_top`.
+    Args:
+        method: As in `on_top`.
+        spec: As in `on_top`.
     """
     relative = method.relative(spec.context, spec.original_context)
     factor = relative.factor_over(spec.original_context)
@@ -149,8 +155,10 @@ def _widened(
 
 
 def _composed(schedule: Schedule, start: RopeSpec, spec: RopeSpec) -> Schedule:
-    """The schedule with another base, or with the product of the divisors. schedule: of the
-    method.
+    """The schedule with another base, or with the product of the divisors.
+
+    Args:
+        schedule: of the method.
     """
     current = spec.current()
     base = start.form.inv_freq(spec.rotary_dim)
@@ -195,9 +203,13 @@ def keep_short(schedule: Schedule, source: RopeSpec) -> Schedule:
     not scaled) and long_factor_i = theta_i / inv_freq_i. The lists change at the context of a
     scaled source, and at the trained context of another: inside it the unchanged source is right.
 
-    schedule: of the method. source: the present RoPE of the checkpoint. Raises RecipeError where
-    the lists would need two attention factors or two softmax scales, where one of them is a pair
-    already, and where the context does not go beyond that length.
+    Args:
+        schedule: of the method.
+        source: The present RoPE of the checkpoint.
+
+    Raises:
+        RecipeError: Where the lists would need two attention factors or two softmax scales, where
+            one of them is a pair already, and where the context does not go beyond that length.
     """
     if schedule.short_inv_freq is not None:
         raise RecipeError(
@@ -257,28 +269,45 @@ CHECKS: dict[str, Check] = {
 class Recipe:
     """A method and its modifiers. A modifier that is None leaves what the method or the model has.
 
-    method: with its parameters. context: tokens that the output declares. original_context: tokens
-    that the model was trained for, where its config declares another number. attention_factor:
-    factor on cos and sin. temperature_slope, temperature_intercept: a (0.1 where only b is given)
-    and b (1 where only a is given) of the attention factor a ln s + b. log_n: query scaling by
-    position (Su 2021), "clamped" at 1 or "full". log_n_length: length in tokens at which that
-    factor is 1, by default the trained one. on_top: keep the scaling that the model has and
-    multiply it further, instead of starting from its unscaled RoPE. keep_short: two lists of
-    frequencies, the source's own for the length that it is right for.
-
-    Raises RecipeError when a value cannot be taken or two of them contradict each other.
+    Raises:
+        RecipeError: When a value cannot be taken or two of them contradict each other.
     """
 
     method: Method
+    """With its parameters."""
+
     context: int | None = None
+    """Tokens that the output declares."""
+
     original_context: int | None = None
+    """Tokens that the model was trained for, where its config declares another number."""
+
     attention_factor: float | None = None
+    """Factor on cos and sin."""
+
     temperature_slope: float | None = None
+    """A (0.1 where only b is given) and b (1 where only a is given) of the attention factor a ln s
+    + b.
+    """
+
     temperature_intercept: float | None = None
+    """A (0.1 where only b is given) and b (1 where only a is given) of the attention factor a ln s
+    + b.
+    """
+
     log_n: Literal["clamped", "full"] | None = None
+    """Query scaling by position (Su 2021), "clamped" at 1 or "full"."""
+
     log_n_length: int | None = None
+    """Length in tokens at which that factor is 1, by default the trained one."""
+
     on_top: bool = False
+    """Keep the scaling that the model has and multiply it further, instead of starting from its
+    unscaled RoPE.
+    """
+
     keep_short: bool = False
+    """Two lists of frequencies, the source's own for the length that it is right for."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.method, Method):
@@ -327,11 +356,14 @@ class Recipe:
         return source.unscaled()
 
     def schedule(self, spec: RopeSpec, source: RopeSpec | None = None) -> Schedule:
-        """The schedule of this recipe for a checkpoint. Raises RecipeError where the method does
-        not fit it.
+        """The schedule of this recipe for a checkpoint.
 
-        spec: the RoPE that it starts from, as `start` gives it. source: the present RoPE of the
-        checkpoint, for `keep_short`; by default the same.
+        Args:
+            spec: The RoPE that it starts from, as `start` gives it.
+            source: The present RoPE of the checkpoint, for `keep_short`; by default the same.
+
+        Raises:
+            RecipeError: Where the method does not fit it.
         """
         original = self.original_context or spec.original_context
         start = replace(
@@ -404,7 +436,11 @@ class Recipe:
 
     @classmethod
     def from_dict(cls, data: object) -> Recipe:
-        """The inverse of `to_dict`. Raises RecipeError for unknown names and wrong types."""
+        """The inverse of `to_dict`.
+
+        Raises:
+            RecipeError: For unknown names and wrong types.
+        """
         if not isinstance(data, dict) or not isinstance(data.get("parameters", {}), dict):
             raise RecipeError(
                 'a recipe is a JSON object like {"method": "yarn", "parameters": {"factor": 16.0}}'
@@ -443,7 +479,8 @@ def parse_recipe(text: str) -> Recipe:
     """Return the recipe of a text: a method with its value, settings and modifiers, as in
     `yarn:4:beta_fast=16`.
 
-    Raises RecipeError for unknown methods and settings, and for wrong values.
+    Raises:
+        RecipeError: For unknown methods and settings, and for wrong values.
     """
     name, *parts = text.split(":")
     kind = REGISTRY.get(name)
@@ -480,8 +517,10 @@ def parse_recipe(text: str) -> Recipe:
 
 
 def _value(kind: type[Method], parts: list[str], text: str) -> str | None:
-    """The value after the name of a method; None for a switch. text: the whole recipe, for the
-    message.
+    """The value after the name of a method; None for a switch.
+
+    Args:
+        text: The whole recipe, for the message.
     """
     if kind.value is Value.SWITCH:
         if parts:
@@ -496,7 +535,11 @@ def _value(kind: type[Method], parts: list[str], text: str) -> str | None:
 
 
 def _setting(part: str, text: str) -> tuple[str, Any]:
-    """The name and value of a setting, `beta_fast=16`. text: the whole recipe, for the message."""
+    """The name and value of a setting, `beta_fast=16`.
+
+    Args:
+        text: The whole recipe, for the message.
+    """
     key, _, value = part.partition("=")
     key = key.replace("-", "_")
     if key == "at" or key.endswith(("context", "length")):
@@ -533,8 +576,12 @@ def resolved_factor(recipe: Recipe, trained: int, declared: int) -> float | None
     """The scale factor of a recipe as a number, also where it is written as a length; None for a
     method without one.
 
-    trained, declared: context of the model in tokens, before and with its scaling. Raises
-    RecipeError for a length within the one that counts.
+    Args:
+        trained: Context of the model in tokens, before and with its scaling.
+        declared: Context of the model in tokens, before and with its scaling.
+
+    Raises:
+        RecipeError: For a length within the one that counts.
     """
     over = declared if recipe.on_top else recipe.original_context or trained
     return recipe.method.factor_over(over, "declared" if recipe.on_top else "trained")
@@ -544,7 +591,9 @@ def described_flags(recipe: Recipe, trained: int, declared: int) -> str:
     """The flags of a recipe for people: a length with the factor that reaches it, and no needless
     digits.
 
-    trained, declared: as in `resolved_factor`. The exact text of a command is that of `flags`.
+    Args:
+        trained: As in `resolved_factor`. The exact text of a command is that of `flags`.
+        declared: As in `resolved_factor`. The exact text of a command is that of `flags`.
     """
     words = flags(recipe) or [recipe.method.flag()]
     value = getattr(recipe.method, "factor", None)

@@ -29,10 +29,14 @@ class Registry(Mapping[str, T]):
         self._complete = False
 
     def add(self, name: str, item: T, place: str, order: int = 0) -> T:
-        """Declare a thing. Raises RecipeError for a name that is taken.
+        """Declare a thing.
 
-        place: the module that declares it. order: its place in lists, lowest first; of equal ones
-        the name decides.
+        Args:
+            place: The module that declares it.
+            order: Its place in lists, lowest first; of equal ones the name decides.
+
+        Raises:
+            RecipeError: For a name that is taken.
         """
         if name in self.declared:
             raise RecipeError(

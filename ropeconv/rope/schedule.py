@@ -25,14 +25,16 @@ class LogN:
     """Log-n: the query at position p times `ln(p + 1) / ln(length)`; kind "clamped" takes 1 where
     that is below 1.
 
-    length: in tokens, at which the factor is 1.
-
     Su 2021, https://kexue.fm/archives/8823 (full); Su 2023, https://kexue.fm/archives/9948
-    (clamped). Raises RecipeError for a length below 2, where it has no meaning.
+    (clamped).
+
+    Raises:
+        RecipeError: For a length below 2, where it has no meaning.
     """
 
     kind: Literal["clamped", "full"]
     length: int
+    """In tokens, at which the factor is 1."""
 
     def __post_init__(self) -> None:
         if self.length < 2:
@@ -51,13 +53,15 @@ class QueryScaling:
     """`gain (1 + beta ln(1 + floor(p / length)))`: the query scaling of Ministral 3 and of
     llama.cpp's mistral3.
 
-    p: the position of the query. length: in tokens. gain: 1 in those classes; another one must be
-    folded into the weights that make queries.
+    p: the position of the query.
     """
 
     beta: float
     length: int
+    """In tokens."""
+
     gain: float = 1.0
+    """1 in those classes; another one must be folded into the weights that make queries."""
 
     def scale(self, positions: Vector) -> Vector:
         """The factor of each query, float64, in the shape of `positions`."""
@@ -84,9 +88,11 @@ def effective_scaling(
     """The scaling of queries that an output has: log-n, or its approximation where they differ by
     more than noise.
 
-    log_n: of the schedule, None without one. written: the log-n approximation in the output, None
-    without one. deviation: of `written` from `log_n`, relative; above 1e-3, bfloat16's own
-    rounding, `written` is returned.
+    Args:
+        log_n: of the schedule, None without one.
+        written: The log-n approximation in the output, None without one.
+        deviation: of `written` from `log_n`, relative; above 1e-3, bfloat16's own rounding,
+            `written` is returned.
     """
     return written if written is not None and deviation > EXACT else log_n
 
@@ -106,28 +112,37 @@ def deviation(log_n: LogN, steps: QueryScaling, context: int) -> float:
 class Schedule:
     """Frequencies, attention factor and length of one rotary embedding.
 
-    inv_freq: float64, shape [rotary_dim / 2], radians per token; 0 for pairs that do not rotate.
-    attention_factor: multiplies cos and sin, so logits of rotated dimensions scale by its square.
-    context: tokens the result is meant for. original_context: tokens the unscaled model was trained
-    for. form: a closed form that gives exactly `inv_freq`, where there is one.
-    short_inv_freq: LongRoPE's other list, in force while the sequence is within `original_context`.
-    softmax_scale: multiplies all logits (DeepSeek's mscale_all_dim, squared).
-    log_n: query scaling that the recipe adds. query_scaling: query scaling that the architecture
-    has (Ministral 3).
-
-    Raises RecipeError when a number is not finite, a frequency is negative, or the attention factor
-    is not positive.
+    Raises:
+        RecipeError: When a number is not finite, a frequency is negative, or the attention factor
+            is not positive.
     """
 
     inv_freq: Vector
+    """float64, shape [rotary_dim / 2], radians per token; 0 for pairs that do not rotate."""
+
     attention_factor: float
+    """Multiplies cos and sin, so logits of rotated dimensions scale by its square."""
+
     context: int
+    """Tokens the result is meant for."""
+
     original_context: int
+    """Tokens the unscaled model was trained for."""
+
     form: Form | None = None
+    """A closed form that gives exactly `inv_freq`, where there is one."""
+
     short_inv_freq: Vector | None = None
+    """LongRoPE's other list, in force while the sequence is within `original_context`."""
+
     softmax_scale: float = 1.0
+    """Multiplies all logits (DeepSeek's mscale_all_dim, squared)."""
+
     log_n: LogN | None = None
+    """Query scaling that the recipe adds."""
+
     query_scaling: QueryScaling | None = None
+    """Query scaling that the architecture has (Ministral 3)."""
 
     def __post_init__(self) -> None:
         for vector in (self.inv_freq, self.short_inv_freq):

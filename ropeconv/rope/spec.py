@@ -24,14 +24,14 @@ class Proportional(Form):
     The exponents are those of the whole head, unlike in models that rotate a part of it. Barbero et
     al. 2024, https://arxiv.org/abs/2410.06205 (p-RoPE); transformers
     `_compute_proportional_rope_parameters`.
-
-    factor: divides every frequency. partial_rotary_factor: the share of pairs that rotate, from 0
-    to 1.
     """
 
     kind: ClassVar[str] = "proportional"
     factor: float = 1.0
+    """Divides every frequency."""
+
     partial_rotary_factor: float = 1.0
+    """The share of pairs that rotate, from 0 to 1."""
 
     @property
     def scaled(self) -> bool:
@@ -47,8 +47,9 @@ def recognise(inv_freq: Vector, theta: float) -> Proportional | None:
     """The form of a vector whose first pairs are theta^(-2i/r) / factor and whose others are 0;
     None for other vectors.
 
-    inv_freq: radians per token, float64 [rotary_dim / 2], equal to the form to within 1.2e-7.
-    theta: the base that is tried first, before the one that the vector itself gives.
+    Args:
+        inv_freq: Radians per token, float64 [rotary_dim / 2], equal to the form to within 1.2e-7.
+        theta: The base that is tried first, before the one that the vector itself gives.
     """
     zeros = count_zero(inv_freq)
     rotary_dim = 2 * len(inv_freq)
@@ -71,7 +72,11 @@ def recognise(inv_freq: Vector, theta: float) -> Proportional | None:
 
 
 def rotating_share(form: Form, rotary_dim: int) -> float:
-    """The share of the pairs of a form that rotate. rotary_dim: twice the number of its pairs."""
+    """The share of the pairs of a form that rotate.
+
+    Args:
+        rotary_dim: Twice the number of its pairs.
+    """
     if isinstance(form, Proportional):
         return form.partial_rotary_factor
     inv_freq = form.inv_freq(rotary_dim)
@@ -101,53 +106,80 @@ MOST_LAYERS = 10_000
 class RopeSpec:
     """The rotary embedding of a checkpoint.
 
-    head_dim: width of one attention head (of its rotated part, for MLA).
-    rotary_dim: how many of those dimensions rotate; `inv_freq` has half as many entries.
-    rotating_share: the share of these pairs that rotate at all in the unscaled model, from the
-    fastest on (p-RoPE). form: the formula in force on the layers that a context extension changes.
-    attention_factor: multiplies cos and sin. softmax_scale: multiplies every logit (DeepSeek's
-    mscale). softmax_follows: whether the attention factor multiplies every logit too, as in
-    llama.cpp's graphs of MLA. original_context: tokens the unscaled embedding was trained for.
-    context: tokens the config declares. original_context_source: how the former is known: declared
-    by the config, the GGUF header or ropeconv's receipt, a fact about the family, the declared
-    context divided by the factor, or the declared one itself. original_context_reference: the
-    source of that fact, empty for the others. layers: per layer "global" (rotates with `form`),
-    "local" (with `local_form`), or "none" (NoPE). windows: per layer the tokens that it sees, its
-    sliding window or chunk; None for the whole context. Empty means that every layer sees the whole
-    context. chunked: whether they are chunks (Llama 4). local_rotary_dim: how many dimensions
-    rotate in those with `local_form`, 0 where as many as in the others. layout: pairs are (i, i +
-    r/2) in "half", (2i, 2i + 1) in "interleaved". mla: multi-head latent attention. query_scaling:
-    how queries scale with the position, in architectures that do so (Ministral 3).
-    nope_query_scaling: the same for the layers that do not rotate (Llama 4), counted from position
-    + 1. mrope_section: pairs that rotate by the time, height and width of a token (M-RoPE); empty
-    without. notes: sentences about defaults that were used in reading it.
-
-    Raises ImpossibleSize for heads, layers and lengths beyond the bounds of this module: what is
-    computed from a spec takes time and memory in proportion to them.
+    Raises:
+        ImpossibleSize: For heads, layers and lengths beyond the bounds of this module: what is
+            computed from a spec takes time and memory in proportion to them.
     """
 
     head_dim: int
+    """Width of one attention head (of its rotated part, for MLA)."""
+
     rotary_dim: int
+    """How many of those dimensions rotate; `inv_freq` has half as many entries."""
+
     form: Form
+    """The formula in force on the layers that a context extension changes."""
+
     original_context: int
+    """Tokens the unscaled embedding was trained for."""
+
     context: int
+    """Tokens the config declares."""
+
     attention_factor: float = 1.0
+    """Multiplies cos and sin."""
+
     softmax_scale: float = 1.0
+    """Multiplies every logit (DeepSeek's mscale)."""
+
     softmax_follows: bool = False
+    """Whether the attention factor multiplies every logit too, as in llama.cpp's graphs of MLA."""
+
     layers: tuple[LayerKind, ...] = ()
+    """Per layer "global" (rotates with `form`), "local" (with `local_form`), or "none" (NoPE)."""
+
     windows: tuple[int | None, ...] = ()
+    """Per layer the tokens that it sees, its sliding window or chunk; None for the whole context.
+    Empty means that every layer sees the whole context.
+    """
+
     chunked: bool = False
+    """Whether they are chunks (Llama 4)."""
+
     original_context_source: ContextSource = "declared"
+    """How the former is known: declared by the config, the GGUF header or ropeconv's receipt, a
+    fact about the family, the declared context divided by the factor, or the declared one itself.
+    """
+
     original_context_reference: str = ""
+    """The source of that fact, empty for the others."""
+
     local_form: Form | None = None
     local_rotary_dim: int = 0
+    """How many dimensions rotate in those with `local_form`, 0 where as many as in the others."""
+
     rotating_share: float = 1.0
+    """The share of these pairs that rotate at all in the unscaled model, from the fastest on
+    (p-RoPE).
+    """
+
     layout: Layout = "half"
+    """Pairs are (i, i + r/2) in "half", (2i, 2i + 1) in "interleaved"."""
+
     mla: bool = False
+    """multi-head latent attention."""
+
     query_scaling: QueryScaling | None = None
+    """How queries scale with the position, in architectures that do so (Ministral 3)."""
+
     nope_query_scaling: QueryScaling | None = None
+    """The same for the layers that do not rotate (Llama 4), counted from position + 1."""
+
     mrope_section: tuple[int, ...] = ()
+    """Pairs that rotate by the time, height and width of a token (M-RoPE); empty without."""
+
     notes: tuple[str, ...] = field(default=(), compare=False)
+    """Sentences about defaults that were used in reading it."""
 
     def __post_init__(self) -> None:
         bounds = (

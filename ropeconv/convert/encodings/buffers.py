@@ -33,8 +33,9 @@ TRUST = (
 def buffers(request: EncodeRequest) -> CheckpointResult:
     """Write the schedule as a tensor of frequencies and a modelling file.
 
-    Raises UnsupportedBake for families without a modelling file, two factor lists, and only a
-    config.json.
+    Raises:
+        UnsupportedBake: For families without a modelling file, two factor lists, and only a
+            config.json.
     """
     schedule, family = request.schedule, request.family
     _refuse(request)
@@ -74,7 +75,11 @@ def class_keys(family: Family) -> JsonObject:
 
 
 def modelling(family: Family, log_n: LogN | None) -> str:
-    """Return the text of the modelling file for a family. log_n: of the schedule."""
+    """Return the text of the modelling file for a family.
+
+    Args:
+        log_n: of the schedule.
+    """
     code = family.code
     assert code is not None
     return render(

@@ -25,8 +25,9 @@ DOUBT = 0.1  # vectorised powf is good to about 0.6 ulp
 def factors(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
     """Write the schedule as two equal factor lists over the base of the source.
 
-    Raises UnsupportedBake for a schedule with two lists or a softmax scale, pairs that do not
-    rotate, and a family without longrope.
+    Raises:
+        UnsupportedBake: For a schedule with two lists or a softmax scale, pairs that do not rotate,
+            and a family without longrope.
     """
     target, otherwise = "the factors encoding", "use --encoding native"
     if "longrope" not in family.writing.types:
@@ -73,8 +74,9 @@ def factor_list(inv_freq: Vector, theta: float, rotary_dim: int) -> NDArray[np.f
     the ratio itself would be 2. Where theta^x is so near the middle of two floats that a runtime
     may round it to either, both are held within 2 ulp.
 
-    inv_freq: radians per token, float64 [rotary_dim / 2]; the divisor of 0 is infinite. theta: the
-    base.
+    Args:
+        inv_freq: Radians per token, float64 [rotary_dim / 2]; the divisor of 0 is infinite.
+        theta: The base.
     """
     exponent = (np.arange(0, rotary_dim, 2).astype(np.float32) / np.float32(rotary_dim)).astype(
         np.float64

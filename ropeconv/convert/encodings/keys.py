@@ -27,8 +27,10 @@ OTHERWISE = "use --encoding tensor where the architecture has it, or another met
 
 @gguf_encoding("keys", order=1)
 def keys(schedule: Schedule, model: GgufModel) -> Edit:
-    """Write the schedule in metadata keys. Raises UnsupportedBake for forms without keys and unused
-    keys.
+    """Write the schedule in metadata keys.
+
+    Raises:
+        UnsupportedBake: For forms without keys and unused keys.
     """
     arch = arch_of_header(model)
     form = schedule.form

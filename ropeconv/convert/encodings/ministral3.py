@@ -31,7 +31,8 @@ BIASES = ("attention_bias", "mlp_bias")
 def ministral3(request: EncodeRequest) -> CheckpointResult:
     """Write the schedule as a Ministral 3 checkpoint.
 
-    Raises UnsupportedBake for families with another layout, and for a schedule without log-n.
+    Raises:
+        UnsupportedBake: For families with another layout, and for a schedule without log-n.
     """
     schedule, family = request.schedule, request.family
     if schedule.log_n is None:

@@ -37,8 +37,9 @@ WITH_ZEROS = "use --encoding buffers, or --to gguf, which carry frequencies that
 def native(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
     """Write the schedule as a rope type of transformers.
 
-    Raises UnsupportedBake where no rope type gives these frequencies and this attention factor, and
-    where the class of the family does not support that type.
+    Raises:
+        UnsupportedBake: Where no rope type gives these frequencies and this attention factor, and
+            where the class of the family does not support that type.
     """
     form = schedule.form
     others = WITH_ZEROS if count_zero(schedule.inv_freq) else OTHER_WAYS

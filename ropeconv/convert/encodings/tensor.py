@@ -24,8 +24,10 @@ from ..gguf_encoding import (
 
 @gguf_encoding("tensor", order=2)
 def tensor(schedule: Schedule, model: GgufModel) -> Edit:
-    """Write the schedule as divisors of the base of the file. Raises UnsupportedBake where
-    llama.cpp uses none.
+    """Write the schedule as divisors of the base of the file.
+
+    Raises:
+        UnsupportedBake: Where llama.cpp uses none.
     """
     arch = arch_of_header(model)
     spec = model.reading().spec

@@ -13,7 +13,10 @@ def weights(request: EncodeRequest) -> CheckpointResult:
     multiplies.
 
     The frequencies are written as the encoding of only config.json that most runtimes compute
-    exactly. Raises UnsupportedBake for factors of 1, for log-n, and for only a config.json.
+    exactly.
+
+    Raises:
+        UnsupportedBake: For factors of 1, for log-n, and for only a config.json.
     """
     schedule = request.schedule
     if schedule.attention_factor == 1 and schedule.softmax_scale == 1:

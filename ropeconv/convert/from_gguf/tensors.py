@@ -63,24 +63,33 @@ NOWHERE = ShardWeights(None, "")
 
 @dataclass(frozen=True)
 class RowRange:
-    """Consecutive rows of a tensor in GGUF.
-
-    origin: its name, or the metadata key of a list with them. first: their first element.
-    interleave, values, tiles: as in `StoredRows`, to be undone. stride: from one row to the next in
-    the tensor of the checkpoint, in elements. apart: from one element of a row to the next. at: the
-    first one, counted from the beginning of its region.
-    """
+    """Consecutive rows of a tensor in GGUF."""
 
     origin: str
+    """Its name, or the metadata key of a list with them."""
+
     first: int
+    """Their first element."""
+
     rows: int
     columns: int
     interleave: int
+    """As in `StoredRows`, to be undone."""
+
     values: str
+    """As in `StoredRows`, to be undone."""
+
     tiles: tuple[int, int]
+    """As in `StoredRows`, to be undone."""
+
     stride: int
+    """From one row to the next in the tensor of the checkpoint, in elements."""
+
     apart: int
+    """From one element of a row to the next."""
+
     at: int = 0
+    """The first one, counted from the beginning of its region."""
 
     @property
     def is_packed(self) -> bool:
@@ -95,19 +104,21 @@ class RowRange:
 
 @dataclass(frozen=True)
 class Region:
-    """Consecutive elements of a tensor of the checkpoint. size: their number. parts: that they
-    consist of.
-    """
+    """Consecutive elements of a tensor of the checkpoint."""
 
     size: int
+    """Their number."""
+
     parts: tuple[RowRange, ...]
+    """That they consist of."""
 
 
 @dataclass(frozen=True)
 class RestoredTensor(ConvertedTensor):
-    """One tensor of the checkpoint. regions: in order."""
+    """One tensor of the checkpoint."""
 
     regions: tuple[Region, ...]
+    """In order."""
 
     @property
     def parts(self) -> Iterator[RowRange]:
@@ -117,10 +128,14 @@ class RestoredTensor(ConvertedTensor):
 def restored_tensors(
     file: GgufFile, shapes: Mapping[str, Shape], rules: Gguf, sizes: ModelSizes
 ) -> list[RestoredTensor]:
-    """Return the tensors of a checkpoint, all in F32. shapes: in the checkpoint, by name.
+    """Return the tensors of a checkpoint, all in F32.
 
-    Raises BadSource where a tensor has another shape than such a checkpoint gives, UnsupportedBake
-    where a conversion leaves elements out.
+    Args:
+        shapes: In the checkpoint, by name.
+
+    Raises:
+        BadSource: Where a tensor has another shape than such a checkpoint gives.
+        UnsupportedBake: Where a conversion leaves elements out.
     """
     tensors = list[Tensor]()
     stop = 0
@@ -202,8 +217,10 @@ FLOATS = {F32: "F32", F16: "F16", BF16: "BF16"}
 
 
 def blocks(file: GgufFile, tensors: Sequence[RestoredTensor]) -> Iterator[memoryview]:
-    """Yield the data of tensors in order, in pieces. Raises BadSource where the GGUF file is cut
-    off.
+    """Yield the data of tensors in order, in pieces.
+
+    Raises:
+        BadSource: Where the GGUF file is cut off.
     """
     for shard in file.shards:
         shard.path()  # fetched as a whole, where it is not here
@@ -225,8 +242,10 @@ def blocks(file: GgufFile, tensors: Sequence[RestoredTensor]) -> Iterator[memory
 
 
 def part(file: GgufFile, tensor: RestoredTensor, start: int, stop: int) -> bytes:
-    """Return bytes start .. stop - 1 of a tensor. Raises BadSource where the GGUF file is cut
-    off.
+    """Return bytes start .. stop - 1 of a tensor.
+
+    Raises:
+        BadSource: Where the GGUF file is cut off.
     """
     at = 0
     blocks = []

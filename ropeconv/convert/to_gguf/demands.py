@@ -44,18 +44,23 @@ SIZES = {
 
 
 class Demands(msgspec.Struct, frozen=True):
-    """The keys and tensors that the loader of an architecture needs.
-
-    keys: without a default, without the name of the architecture. required, optional: tensors with
-    their shapes, dimensions as expressions of SIZES or "?". Names with {} are of every layer;
-    optional ones may have several shapes. float32: tensors that llama.cpp's converter always keeps
-    in F32.
-    """
+    """The keys and tensors that the loader of an architecture needs."""
 
     keys: tuple[str, ...]
+    """Without a default, without the name of the architecture."""
+
     required: dict[str, str]
+    """Tensors with their shapes, dimensions as expressions of SIZES or "?". Names with {} are of
+    every layer; optional ones may have several shapes.
+    """
+
     optional: dict[str, tuple[str, ...]]
+    """Tensors with their shapes, dimensions as expressions of SIZES or "?". Names with {} are of
+    every layer; optional ones may have several shapes.
+    """
+
     float32: tuple[str, ...]
+    """Tensors that llama.cpp's converter always keeps in F32."""
 
 
 @cache
@@ -68,8 +73,9 @@ def check_demands(header: GgufHeader, arch: str) -> None:
     """Compare keys, names of tensors and their shapes in a converted model with those that
     llama.cpp loads.
 
-    Raises BadSource for an absent one or another shape, UnsupportedBake for tensors that llama.cpp
-    does not use.
+    Raises:
+        BadSource: For an absent one or another shape.
+        UnsupportedBake: For tensors that llama.cpp does not use.
     """
     demand = demands()[arch]
     for key in demand.keys:
@@ -111,9 +117,11 @@ def check_demands(header: GgufHeader, arch: str) -> None:
 def check_layers(header: GgufHeader, sizes: ModelSizes, family: Family, spec: RopeSpec) -> None:
     """Compare the layers that llama.cpp computes from a header with those of the checkpoint.
 
-    Raises UnsupportedBake where llama.cpp rotates other layers, has windows in others or of another
-    size, uses the keys of another layer, or computes with another number of key heads. An
-    architecture without any windows is not refused: the plan warns.
+    An architecture without any windows is not refused: the plan warns.
+
+    Raises:
+        UnsupportedBake: Where llama.cpp rotates other layers, has windows in others or of another
+            size, uses the keys of another layer, or computes with another number of key heads.
     """
     part = sizes.config
     arch = find_arch(header.get("general.architecture"))
@@ -143,8 +151,10 @@ def check_layers(header: GgufHeader, sizes: ModelSizes, family: Family, spec: Ro
 
 
 def _check_shared_keys(file: ArchKeys, family: Family, makers: Sequence[int]) -> None:
-    """Raise UnsupportedBake where llama.cpp uses the keys of other layers. makers: by layer, that
-    with its keys.
+    """Raise UnsupportedBake where llama.cpp uses the keys of other layers.
+
+    Args:
+        makers: By layer, that with its keys.
     """
     arch = file.arch
     count = len(makers)

@@ -26,11 +26,11 @@ NIBBLES = 16  # bytes of a block of MXFP4 in a checkpoint, without its scale
 class ShardWeights:
     """A safetensors file of a checkpoint, which is fetched, or converted, when its numbers are
     read.
-
-    source: None for a file whose header is all that is known.
     """
 
     source: Source | None
+    """None for a file whose header is all that is known."""
+
     name: str
 
     @cached_property
@@ -49,8 +49,11 @@ class ShardWeights:
     ) -> NDArray[np.generic]:
         """Return `count` numbers of a numpy dtype from the byte `start` on.
 
-        sparse: few of them are needed, so that a local file is mapped and not read. Raises
-        BadSource where it was cut off.
+        Args:
+            sparse: Few of them are needed, so that a local file is mapped and not read.
+
+        Raises:
+            BadSource: Where it was cut off.
         """
         kind = np.dtype(dtype)
         if self.path is None:
@@ -64,24 +67,31 @@ class ShardWeights:
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of numbers in a safetensors file.
-
-    start: the first byte. columns: numbers per row. stride: from one row to the next, in numbers.
-    apart: from one number of a row to the next. scales: the first byte of the scales of MXFP4, one
-    per block. factors: the numbers are multiplied by them one after the other in float32. zeros:
-    they are all 0, and nothing is read.
-    """
+    """Rows of numbers in a safetensors file."""
 
     file: ShardWeights
     dtype: str
     start: int
+    """The first byte."""
+
     rows: int
     columns: int
+    """Numbers per row."""
+
     stride: int
+    """From one row to the next, in numbers."""
+
     apart: int = 1
+    """From one number of a row to the next."""
+
     scales: int = 0
+    """The first byte of the scales of MXFP4, one per block."""
+
     factors: tuple[float, ...] = ()
+    """The numbers are multiplied by them one after the other in float32."""
+
     zeros: bool = False
+    """They are all 0, and nothing is read."""
 
     @property
     def packed(self) -> bool:
@@ -123,23 +133,31 @@ class Rows:
 
 @dataclass(frozen=True)
 class StoredRows:
-    """A tensor of the checkpoint, a result of conversions, or a tensor of the output.
-
-    shape: as in safetensors, slowest dimension first. parts: its rows, in order. interleave: rows
-    per head whose pairs are reordered from (i, i + d/2) to (2i, 2i + 1), 0 for none. values: name
-    of a function in VALUES, or empty. tiles: groups of columns, and the blocks of each, which are
-    reordered from (group, block) to (block, group). type: ggml's number, in the output. data: its
-    bytes there, where it has no parts.
-    """
+    """A tensor of the checkpoint, a result of conversions, or a tensor of the output."""
 
     name: str
     shape: tuple[int, ...]
+    """As in safetensors, slowest dimension first."""
+
     parts: tuple[Rows, ...]
+    """Its rows, in order."""
+
     interleave: int = 0
+    """Rows per head whose pairs are reordered from (i, i + d/2) to (2i, 2i + 1), 0 for none."""
+
     values: str = ""
+    """Name of a function in VALUES, or empty."""
+
     tiles: tuple[int, int] = (1, 1)
+    """Groups of columns, and the blocks of each, which are reordered from (group, block) to (block,
+    group).
+    """
+
     type: int = F32
+    """ggml's number, in the output."""
+
     data: bytes = b""
+    """Its bytes there, where it has no parts."""
 
     @property
     def gguf_shape(self) -> tuple[int, ...]:

@@ -41,11 +41,14 @@ OUTPUTS = ("lm_head.weight", "embed_out.weight")
 def out_tensors(
     headers: Iterable[tuple[ShardWeights, Header]], rules: Gguf, sizes: ModelSizes, type: int
 ) -> list[StoredRows]:
-    """Return the tensors of a GGUF file, in the order of the checkpoint's files. type: ggml's
-    number for matrices.
+    """Return the tensors of a GGUF file, in the order of the checkpoint's files.
 
-    Raises BadSource for tensors of unknown names and shapes, UnsupportedBake for dtypes that are
-    not 16 or 32 bit floats.
+    Args:
+        type: ggml's number for matrices.
+
+    Raises:
+        BadSource: For tensors of unknown names and shapes.
+        UnsupportedBake: For dtypes that are not 16 or 32 bit floats.
     """
     names = gguf_names(rules.arch, sizes.layers + sizes.prediction)
     tensors = _joined(_stored(headers, rules, sizes), rules)

@@ -42,8 +42,10 @@ def write_tensors(
 ) -> None:
     """Write all tensors into a GGUF file that has its header, from the byte `start` on.
 
-    infos: the offsets of the tensors. advance: always called in this thread. Raises OSError, and
-    BadSource where a file of the checkpoint was cut off; all threads end then.
+    Args:
+        infos: The offsets of the tensors.
+        advance: Always called in this thread. Raises OSError, and BadSource where a file of the
+            checkpoint was cut off; all threads end then.
     """
     with target.open("r+b") as writer:
         writer.truncate(
@@ -266,8 +268,10 @@ def quantiser(outtype: str) -> Requirement:
 
 
 def quantise(source: Path, target: Path, outtype: str) -> None:
-    """Quantise a GGUF file to a new one; outtype is a key of FTYPES. Raises RopeconvError where
-    llama.cpp fails.
+    """Quantise a GGUF file to a new one; outtype is a key of FTYPES.
+
+    Raises:
+        RopeconvError: Where llama.cpp fails.
     """
     quantiser(outtype).check()
     command = [

@@ -31,15 +31,15 @@ PAGE = 65536
 
 @dataclass(frozen=True)
 class Change:
-    """New contents of a tensor, of the same size.
-
-    apply: maps each piece of `unit` bytes to as many new ones. interleaved: head_dim if it is
-    `interleave` of that many rows, which can be undone; 0 for other changes.
-    """
+    """New contents of a tensor, of the same size."""
 
     unit: int
     apply: Callable[[bytes], bytes]
+    """Maps each piece of `unit` bytes to as many new ones."""
+
     interleaved: int = 0
+    """head_dim if it is `interleave` of that many rows, which can be undone; 0 for other changes.
+    """
 
     def then(self, other: Change) -> Change:
         """Return both changes, this one first. Their units must be multiples of each other."""
@@ -55,34 +55,41 @@ class Change:
 
 @dataclass(frozen=True)
 class Layout:
-    """The exact places of an earlier file, to restore it. tail: number of zero bytes after its last
-    tensor.
-    """
+    """The exact places of an earlier file, to restore it."""
 
     version: int
     data_start: int
     tail: int
+    """Number of zero bytes after its last tensor."""
 
 
 @dataclass(frozen=True)
 class Edit:
-    """The changes to a GGUF file.
-
-    arch: the new general.architecture, or empty; the keys of the old one are renamed first.
-    dropped: keys to remove after that. values: keys to set. changes: new contents of tensors, by
-    name. added: vectors of 32-bit floats to append, as little-endian bytes, by name. base: keys to
-    start from, None for the file's own. removed: names of tensors that are left out before any are
-    added. layout: only for an edit that restores an earlier file.
-    """
+    """The changes to a GGUF file."""
 
     values: Mapping[str, GgufValue] = field(default_factory=dict)
+    """Keys to set."""
+
     dropped: frozenset[str] = frozenset()
+    """Keys to remove after that."""
+
     arch: str = ""
+    """The new general.architecture, or empty; the keys of the old one are renamed first."""
+
     changes: Mapping[str, Change] = field(default_factory=dict)
+    """New contents of tensors, by name."""
+
     added: Mapping[str, bytes] = field(default_factory=dict)
+    """Vectors of 32-bit floats to append, as little-endian bytes, by name."""
+
     base: Mapping[str, GgufValue] | None = None
+    """Keys to start from, None for the file's own."""
+
     removed: frozenset[str] = frozenset()
+    """Names of tensors that are left out before any are added."""
+
     layout: Layout | None = None
+    """Only for an edit that restores an earlier file."""
 
     def merged(self, other: Edit) -> Edit:
         """Return both edits as one; where both set the same key or tensor, `other` wins."""
@@ -108,15 +115,13 @@ class Edit:
 
 @dataclass(frozen=True)
 class RewrittenHeader:
-    """An edited header as keys and tensor infos.
-
-    kept: size in bytes of the data that remains, from its beginning, before tensors that are added.
-    """
+    """An edited header as keys and tensor infos."""
 
     values: dict[str, GgufValue]
     tensors: dict[str, TensorInfo]
     alignment: int
     kept: int
+    """Size in bytes of the data that remains, from its beginning, before tensors that are added."""
 
     @property
     def data_size(self) -> int:
@@ -139,8 +144,10 @@ class RewrittenHeader:
         return runs
 
     def exact(self, layout: Layout) -> bytes:
-        """Return the header as in an earlier file. Raises BadSource where it does not fit into its
-        place.
+        """Return the header as in an earlier file.
+
+        Raises:
+            BadSource: Where it does not fit into its place.
         """
         bare = self._render(self.values, layout.version)
         if len(bare) > layout.data_start:
@@ -173,8 +180,9 @@ class RewrittenHeader:
         """Return the header with a reserve, of `before` bytes plus a multiple of 64 KiB: then data
         can share blocks.
 
-        before: bytes before the data in the original file, 0 for a new one. Another length where
-        that is not aligned.
+        Args:
+            before: Bytes before the data in the original file, 0 for a new one. Another length
+                where that is not aligned.
         """
         least = len(self._render(self.values)) + ROOM
         start = before + (least - before + PAGE - 1) // PAGE * PAGE
@@ -229,8 +237,10 @@ def rewrite(header: GgufHeader, edit: Edit) -> RewrittenHeader:
 
 
 def recounted(value: GgufValue, more: int) -> GgufValue:
-    """Return the value of `COUNT` for so many more tensors. Raises BadSource where it is not a
-    whole number.
+    """Return the value of `COUNT` for so many more tensors.
+
+    Raises:
+        BadSource: Where it is not a whole number.
     """
     number = value.decode()
     whole = isinstance(number, int) and not isinstance(number, bool)
@@ -300,8 +310,10 @@ def _write(source: GgufFile, shard: int, edit: Edit, target: Path, advance: Adva
 def head_bytes(
     edited: RewrittenHeader, header: GgufHeader, edit: Edit, keep_data: bool = False
 ) -> bytes:
-    """Return the bytes of a header after an edit. keep_data: the data stays where it is if the new
-    header fits.
+    """Return the bytes of a header after an edit.
+
+    Args:
+        keep_data: The data stays where it is if the new header fits.
     """
     if edit.layout is not None:
         return edited.exact(edit.layout)
@@ -313,8 +325,10 @@ def head_bytes(
 def write_changes(
     file: BinaryIO, header: GgufHeader, start: int, changes: dict[str, Change]
 ) -> None:
-    """Write the new contents of tensors into an open file that has the old ones. start: where its
-    data begins.
+    """Write the new contents of tensors into an open file that has the old ones.
+
+    Args:
+        start: Where its data begins.
     """
     with open(file.name, "rb") as reader:
         for at, block in changed(reader.fileno(), header, start, changes):
@@ -327,8 +341,11 @@ def changed(
 ) -> Iterator[tuple[int, bytes]]:
     """Yield (place in the file in bytes, new bytes) for every piece of every changed tensor.
 
-    reader: descriptor of a file with the old contents, whose data begins at `start`. Raises
-    BadSource where the file was cut off.
+    Args:
+        reader: Descriptor of a file with the old contents, whose data begins at `start`.
+
+    Raises:
+        BadSource: Where the file was cut off.
     """
     for name, change in changes.items():
         info = header.tensors[name]

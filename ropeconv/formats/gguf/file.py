@@ -24,12 +24,18 @@ class Shard:
         self.identity: FileIdentity | None = identity(path)
 
     def header(self) -> GgufHeader:
-        """Return its header. Raises BadSource where that is damaged, and for a missing file."""
+        """Return its header.
+
+        Raises:
+            BadSource: Where that is damaged, and for a missing file.
+        """
         return read_header(self._path)
 
     def read(self, start: int, stop: int) -> bytes:
-        """Return bytes start .. stop - 1, for which the file is not fetched. Raises BadSource where
-        it is shorter.
+        """Return bytes start .. stop - 1, for which the file is not fetched.
+
+        Raises:
+            BadSource: Where it is shorter.
         """
         with self._path.open("rb") as file:
             file.seek(start)
@@ -43,8 +49,10 @@ class Shard:
         return self._path
 
     def beside(self, name: str) -> Shard:
-        """Return another file of the same folder. Raises BadSource where it is known to be
-        missing.
+        """Return another file of the same folder.
+
+        Raises:
+            BadSource: Where it is known to be missing.
         """
         path = self._path.with_name(name)
         if not path.is_file():
@@ -74,13 +82,13 @@ def shard_names(name: str, count: int) -> list[str]:
 
 @dataclass(frozen=True)
 class GgufFile:
-    """A GGUF model whose headers were read; remote shards are fetched when their path is requested.
-
-    shards: in order. headers: of every shard; the first header has the keys.
-    """
+    """A GGUF model whose headers were read; a remote shard is fetched when its path is requested."""
 
     shards: tuple[Shard, ...]
+    """In order."""
+
     headers: tuple[GgufHeader, ...]
+    """One for each shard; the first has the keys."""
 
     @classmethod
     def open(cls, path: Path) -> GgufFile:
@@ -91,8 +99,9 @@ class GgufFile:
     def of(cls, first: Shard) -> GgufFile:
         """Read the headers of a file and its shards.
 
-        Raises BadSource for damaged files, for a shard that is not the first, for a missing shard,
-        and for shards whose headers together are larger than those of any model.
+        Raises:
+            BadSource: For damaged files, for a shard that is not the first, for a missing shard,
+                and for shards whose headers together are larger than those of any model.
         """
         header = first.header()
         count = header.whole("split.count") or 1
@@ -186,7 +195,8 @@ class GgufFile:
         """Return `size` bytes (by default all) of a tensor from the byte `start` on; no file is
         fetched for them.
 
-        Raises BadSource where the file is cut off.
+        Raises:
+            BadSource: Where the file is cut off.
         """
         number = self.shard(name)
         info = self.headers[number].tensors[name]

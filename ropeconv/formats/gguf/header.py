@@ -52,12 +52,13 @@ SIZES = {kind: struct.calcsize("<" + code) for kind, code in FORMATS.items()}
 
 @dataclass(frozen=True)
 class GgufValue:
-    """A value of a GGUF header. kind: the number of its type in GGUF. raw: its bytes, without that
-    number.
-    """
+    """A value of a GGUF header."""
 
     kind: int
+    """The number of its type in GGUF."""
+
     raw: bytes
+    """Its bytes, without that number."""
 
     def decode(self) -> Any:
         """Return the value as a number, a bool, a str, or a list of these. Bytes that are not UTF-8
@@ -84,12 +85,20 @@ class GgufValue:
 
 
 def u32(value: int) -> GgufValue:
-    """An unsigned 32-bit number. Raises RopeconvError where it does not fit."""
+    """An unsigned 32-bit number.
+
+    Raises:
+        RopeconvError: Where it does not fit.
+    """
     return GgufValue(UINT32, _packed("I", value))
 
 
 def f32(value: float) -> GgufValue:
-    """A 32-bit float. Raises RopeconvError where it does not fit."""
+    """A 32-bit float.
+
+    Raises:
+        RopeconvError: Where it does not fit.
+    """
     return GgufValue(FLOAT32, _packed("f", value))
 
 
@@ -114,7 +123,11 @@ def string(value: str) -> GgufValue:
 
 
 def array(kind: int, values: Sequence[object]) -> GgufValue:
-    """An array of numbers or bools. kind: the number of the type of its elements in GGUF."""
+    """An array of numbers or bools.
+
+    Args:
+        kind: The number of the type of its elements in GGUF.
+    """
     return GgufValue(
         ARRAY, struct.pack(f"<IQ{len(values)}{FORMATS[kind]}", kind, len(values), *values)
     )
@@ -128,11 +141,14 @@ def strings(values: Sequence[bytes]) -> GgufValue:
 
 
 class TensorType(NamedTuple):
-    """A tensor type of ggml. block: elements per block. size: bytes per block."""
+    """A tensor type of ggml."""
 
     name: str
     block: int
+    """Elements per block."""
+
     size: int
+    """Bytes per block."""
 
     def bytes(self, shape: Iterable[int]) -> int:
         """Return the size in bytes of a tensor of a shape."""
@@ -205,38 +221,45 @@ U32_MAX = (1 << 32) - 1
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """The entry of a tensor in a GGUF header.
-
-    shape: as in GGUF, fastest dimension first. type: ggml's number. offset: bytes from the
-    beginning of the data. size: in bytes.
-    """
+    """The entry of a tensor in a GGUF header."""
 
     name: str
     shape: tuple[int, ...]
+    """As in GGUF, fastest dimension first."""
+
     type: int
+    """ggml's number."""
+
     offset: int
+    """Bytes from the beginning of the data."""
+
     size: int
+    """In bytes."""
 
 
 @dataclass(frozen=True)
 class GgufHeader:
-    """The header of a file.
-
-    values: keys, not decoded. alignment: of the data. data_start: where the data begins. size: of
-    the whole file. All in bytes.
-    """
+    """The header of a file."""
 
     version: int
     values: dict[str, GgufValue]
+    """Keys, not decoded."""
+
     tensors: dict[str, TensorInfo]
     alignment: int
+    """of the data."""
+
     data_start: int
+    """Where the data begins."""
+
     size: int
+    """of the whole file. All in bytes."""
 
     def get(self, key: str, default: object = None) -> Any:
         """Return the decoded value of a key; `default` where it is absent.
 
-        Raises BadSource for arrays that are longer than any vocabulary.
+        Raises:
+            BadSource: For arrays that are longer than any vocabulary.
         """
         value = self.values.get(key)
         if value is not None and value.count() > MAX_ELEMENTS:
@@ -247,8 +270,10 @@ class GgufHeader:
         return default if value is None else value.decode()
 
     def whole(self, key: str, default: int = 0) -> int:
-        """Return the whole number of a key, or `default` where it is absent. Raises BadSource for
-        another value.
+        """Return the whole number of a key, or `default` where it is absent.
+
+        Raises:
+            BadSource: For another value.
         """
         value = self.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int):
@@ -268,8 +293,9 @@ class GgufHeader:
 def read_header(path: Path) -> GgufHeader:
     """Return the header of a GGUF file.
 
-    Raises BadSource when it is truncated, claims more than the file has, or would be rejected by
-    llama.cpp.
+    Raises:
+        BadSource: When it is truncated, claims more than the file has, or would be rejected by
+            llama.cpp.
     """
     size = path.stat().st_size
     if size < LEAST:
@@ -289,8 +315,10 @@ def parse_header(view: mmap.mmap | bytes, size: int, name: str) -> GgufHeader:
 
 
 def read_value(kind: int, raw: bytes) -> GgufValue:
-    """Return a value from the bytes behind the number of its type. Raises BadSource where they are
-    of another type.
+    """Return a value from the bytes behind the number of its type.
+
+    Raises:
+        BadSource: Where they are of another type.
     """
     reader = _HeaderReader(
         U32.pack(kind if kind in NAMES else U32_MAX) + raw, 4 + len(raw), "the value"

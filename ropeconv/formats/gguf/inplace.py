@@ -54,9 +54,10 @@ def phases(source: GgufFile, edit: Edit) -> Generator[str, None, None]:
 
     An error that is thrown into it before "done" undoes the change.
 
-    Raises RopeconvError where the edit changes another shard, the file has other names, the
-    filesystem cannot make space or the disk fails, and where another process changes the file or
-    has changed it since it was read; nothing is changed then.
+    Raises:
+        RopeconvError: Where the edit changes another shard, the file has other names, the
+            filesystem cannot make space or the disk fails, and where another process changes the
+            file or has changed it since it was read; nothing is changed then.
     """
     path, header = source.path, source.header
     elsewhere = [name for name in edit.changes if name not in header.tensors]
@@ -137,9 +138,13 @@ def _places(header: GgufHeader, edit: Edit, rewritten: RewrittenHeader) -> list[
 def locked(path: Path, hard_links: bool = False) -> Iterator[int]:
     """Open a file for reading and writing and lock it (flock(2)); yields its descriptor.
 
-    hard_links: accept a file with several names. Raises RopeconvError where another process has the
-    lock, for a link, for a file with other hard links, and for a filesystem without locks;
-    BadSource for anything but a file.
+    Args:
+        hard_links: Accept a file with several names.
+
+    Raises:
+        RopeconvError: Where another process has the lock, for a link, for a file with other hard
+            links, and for a filesystem without locks.
+        BadSource: For anything but a file.
     """
     try:
         file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -172,7 +177,8 @@ def locked(path: Path, hard_links: bool = False) -> Iterator[int]:
 def lock(file: int) -> bool:
     """Lock an open file without waiting. Returns False where another process has the lock.
 
-    Raises RopeconvError on a system or filesystem without locks.
+    Raises:
+        RopeconvError: On a system or filesystem without locks.
     """
     status = try_lock(file)
     if status == "none":
@@ -221,8 +227,11 @@ def refuse_interrupted(path: Path) -> None:
 
 
 def _open_journal(path: Path, flags: int) -> int:
-    """Open and lock a journal or its draft. Raises RopeconvError where another process has it,
-    BadSource for a link.
+    """Open and lock a journal or its draft.
+
+    Raises:
+        RopeconvError: Where another process has it.
+        BadSource: For a link.
     """
     try:
         kept = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
@@ -299,7 +308,8 @@ def _read_journal(path: Path, file: int, kept: int) -> tuple[int, int, list[Entr
 def move_data(file: int, shift: int) -> None:
     """Insert `shift` bytes at the front of an open file, or remove -shift bytes. Raises OSError.
 
-    shift: a multiple of the filesystem's block size.
+    Args:
+        shift: A multiple of the filesystem's block size.
     """
     call = libc("fallocate", ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
     if call(file, INSERT_RANGE if shift > 0 else COLLAPSE_RANGE, 0, abs(shift)) != 0:
@@ -345,9 +355,13 @@ def journaled(path: Path, file: int, shift: int, places: list[Place]) -> Iterato
     """Keep the bytes that a change in place overwrites, until the change is on the disk; undo a
     change that fails.
 
-    file: its locked descriptor. shift: bytes that will be inserted at its front, negative where
-    they are removed. places: that are overwritten or cut off. Raises RopeconvError where the disk
-    fails, which says whether the file has changed.
+    Args:
+        file: Its locked descriptor.
+        shift: Bytes that will be inserted at its front, negative where they are removed.
+        places: That are overwritten or cut off.
+
+    Raises:
+        RopeconvError: Where the disk fails, which says whether the file has changed.
     """
     draft = _draft_of(path)
     journal = journal_of(path)
@@ -376,8 +390,9 @@ def journaled(path: Path, file: int, shift: int, places: list[Place]) -> Iterato
 def recover(path: Path) -> bool:
     """Undo an interrupted change of a file. Returns False where there was none.
 
-    Raises BadSource for a journal that is damaged or of another file, RopeconvError while another
-    process is at work and where the disk fails.
+    Raises:
+        BadSource: For a journal that is damaged or of another file.
+        RopeconvError: While another process is at work and where the disk fails.
     """
     draft = _draft_of(path)
     journal = journal_of(path)

@@ -40,15 +40,17 @@ Kind = Literal["base", "wide", "last"]
 
 
 class Step(NamedTuple):
-    """An interval of bases that holds from `length` on, up to the next step.
-
-    begin, end: bases. distance: in tokens, whose sum is zero at `begin`; None where there is none.
-    """
+    """An interval of bases that holds from `length` on, up to the next step."""
 
     length: int
     begin: float
+    """bases."""
+
     end: float
+    """bases."""
+
     distance: int | None
+    """In tokens, whose sum is zero at `begin`; None where there is none."""
 
 
 FIRST = Step(1, 1.0, math.inf, None)
@@ -57,9 +59,11 @@ FIRST = Step(1, 1.0, math.inf, None)
 def look_up(kind: Kind, rotary_dim: int, length: int) -> Step | None:
     """The step that holds at a length; None for heads and lengths that the tables do not have.
 
-    kind: "base" (the smallest base and its interval), "wide" (the first interval at least 1 %
-    wide), or "last" (the last base that violates). rotary_dim: all dimensions of the head. length:
-    in tokens.
+    Args:
+        kind: "base" (the smallest base and its interval), "wide" (the first interval at least 1 %
+            wide), or "last" (the last base that violates).
+        rotary_dim: All dimensions of the head.
+        length: In tokens.
     """
     table = _read(kind, rotary_dim)
     if table is None or length > table["through"]:
@@ -106,25 +110,36 @@ LONG_LAST = 1 << 17
 class Bound:
     """The bases with which B(m) = (d - r)/2 + sum_i cos(m theta_i) >= 0 for every distance 1 <= m <
     length.
-
-    length: in tokens. rotary_dim: r, head_dim: d, both in dimensions. base: the smallest such base
-    above 1, rounded up to float64. binding_distance: the distance in tokens at which B is zero with
-    it; None where every base above 1 keeps B >= 0. window: the interval of such bases that begins
-    at `base`; its end is None where every larger base keeps B >= 0 too. first_wide_window: the
-    first such interval at least 1 % wide, None where it is not known. last_violating_base: every
-    base above it keeps B >= 0; None where no base violates, or where it is not known.
-    known_windows: whether `first_wide_window` and `last_violating_base` are known.
     """
 
     length: int
+    """In tokens."""
+
     rotary_dim: int
+    """r, head_dim: d, both in dimensions."""
+
     head_dim: int
     base: float
+    """The smallest such base above 1, rounded up to float64."""
+
     binding_distance: int | None
+    """The distance in tokens at which B is zero with it; None where every base above 1 keeps B >=
+    0.
+    """
+
     window: tuple[float, float | None]
+    """The interval of such bases that begins at `base`; its end is None where every larger base
+    keeps B >= 0 too.
+    """
+
     first_wide_window: tuple[float, float | None] | None
+    """The first such interval at least 1 % wide, None where it is not known."""
+
     last_violating_base: float | None
+    """Every base above it keeps B >= 0; None where no base violates, or where it is not known."""
+
     known_windows: bool
+    """Whether `first_wide_window` and `last_violating_base` are known."""
 
     @property
     def width(self) -> float | None:
@@ -165,14 +180,21 @@ def bound(
     """The bound for one length and head: read from the package's tables where they have it, else
     computed.
 
-    length: in tokens. rotary_dim: dimensions of a head that rotate. head_dim: dimensions of the
-    head. windows: whether to look for the first wide interval and the last base that violates; None
-    looks up to 1M tokens for the former (half a minute) and up to 128k for the latter (as long; a
-    quarter of an hour at 1M). proof: a list to which (from ln b, to ln b, distance) is appended for
-    each interval that the distance rules out; the base is then computed even where the tables have
-    it. tell: called with a sentence about the progress of long searches.
+    Men et al. 2024, https://arxiv.org/abs/2405.14591.
 
-    Raises RecipeError for lengths beyond 2^27. Men et al. 2024, https://arxiv.org/abs/2405.14591.
+    Args:
+        length: In tokens.
+        rotary_dim: Dimensions of a head that rotate.
+        head_dim: Dimensions of the head.
+        windows: Whether to look for the first wide interval and the last base that violates; None
+            looks up to 1M tokens for the former (half a minute) and up to 128k for the latter (as
+            long; a quarter of an hour at 1M).
+        proof: A list to which (from ln b, to ln b, distance) is appended for each interval that the
+            distance rules out; the base is then computed even where the tables have it.
+        tell: Called with a sentence about the progress of long searches.
+
+    Raises:
+        RecipeError: For lengths beyond 2^27.
     """
     sums = _sums(length, rotary_dim, head_dim)
     if sums.automatic:
@@ -212,9 +234,15 @@ def is_quick(length: int, rotary_dim: int, head_dim: int) -> bool:
 def wide_base(length: int, rotary_dim: int, head_dim: int, skip: int = 0) -> tuple[float, float]:
     """The first 1 %, (b, 1.01 b), of one of the intervals of bases that are at least 1 % wide.
 
-    length: in tokens. rotary_dim: dimensions of a head that rotate. head_dim: dimensions of the
-    head. skip: number of such intervals, from the smallest base on, that are passed over. Returns
-    (inf, inf) where there is none. Raises RecipeError for lengths beyond 2^27.
+    Args:
+        length: In tokens.
+        rotary_dim: Dimensions of a head that rotate.
+        head_dim: Dimensions of the head.
+        skip: Number of such intervals, from the smallest base on, that are passed over. Returns
+            (inf, inf) where there is none.
+
+    Raises:
+        RecipeError: For lengths beyond 2^27.
     """
     sums = _sums(length, rotary_dim, head_dim)
     known = _table("wide", sums, length)

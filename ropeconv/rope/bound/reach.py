@@ -53,7 +53,9 @@ def refuse_beyond(length: int) -> None:
 def violations(inv_freq: Vector, unrotated: float, length: int) -> Iterator[Distances]:
     """Every distance 1 <= m < length with B(m) < 0, in rising order, as arrays of int64.
 
-    inv_freq: radians per token, float64 [rotary_dim / 2], taken as exact. unrotated: (d - r)/2.
+    Args:
+        inv_freq: Radians per token, float64 [rotary_dim / 2], taken as exact.
+        unrotated: (d - r)/2.
     """
     unrotated += count_zero(inv_freq)  # pairs that stand still, whose cosine is 1 at every distance
     inv_freq = inv_freq[inv_freq > 0]
@@ -83,10 +85,12 @@ def first_violation(inv_freq: Vector, unrotated: float, length: int) -> int | No
 def margins(inv_freq: Vector, unrotated: float, length: int, points: int) -> tuple[Vector, Vector]:
     """The smallest B(m) in each of some intervals of the distances 1 .. length - 1, to 1e-4.
 
-    inv_freq: radians per token, float64 [rotary_dim / 2]. unrotated: (d - r)/2, the term of the
-    dimensions that do not rotate. length: in tokens. points: number of intervals, of equal width in
-    ln m; those that hold no distance are left out. Returns the distances m and the values B(m),
-    both float64 [at most points].
+    Args:
+        inv_freq: Radians per token, float64 [rotary_dim / 2].
+        unrotated: (d - r)/2, the term of the dimensions that do not rotate.
+        length: In tokens.
+        points: Number of intervals, of equal width in ln m; those that hold no distance are left
+            out. Returns the distances m and the values B(m), both float64 [at most points].
     """
     ends = np.unique(np.geomspace(1, length, points + 1).round().astype(np.int64))
     at = []
@@ -105,22 +109,28 @@ def margins(inv_freq: Vector, unrotated: float, length: int, points: int) -> tup
 
 @dataclass(frozen=True)
 class Reach:
-    """At which distances B(m) of a schedule is negative. All lengths and distances are in tokens.
-
-    length: `count` and `runs` are over the distances below it. searched: distances below it were
-    searched for the first violation. first_violation: the smallest distance with B < 0, None where
-    none was found. count: number of distances with B < 0. runs: number of intervals that they form.
-    places: the first hundred of these, as (first, last). automatic: whether no frequencies can
-    violate, since half of the head or more does not rotate.
-    """
+    """The distances at which B(m) of a schedule is negative. All lengths are in tokens."""
 
     length: int
+    """`count` and `runs` are over the distances below it."""
+
     searched: int
+    """Distances below it were searched for the first violation."""
+
     first_violation: int | None
+    """The smallest distance with B < 0, None where none was found."""
+
     count: int
+    """Number of distances with B < 0."""
+
     runs: int
+    """Number of intervals that they form."""
+
     places: tuple[tuple[int, int], ...]
+    """The first hundred of these, as (first, last)."""
+
     automatic: bool
+    """Whether no frequencies can violate, since half of the head or more does not rotate."""
 
     @property
     def effective_length(self) -> int | None:
@@ -151,8 +161,13 @@ def reach(inv_freq: Vector, unrotated: float, length: int) -> Reach:
 
     For heads of more than 256 dimensions it searches on to fewer, in proportion.
 
-    inv_freq: radians per token, float64 [rotary_dim / 2]. unrotated: (d - r)/2. length: in tokens.
-    Raises RecipeError for a length beyond 2^27.
+    Args:
+        inv_freq: Radians per token, float64 [rotary_dim / 2].
+        unrotated: (d - r)/2.
+        length: In tokens.
+
+    Raises:
+        RecipeError: For a length beyond 2^27.
     """
     refuse_beyond(length)
     still = count_zero(inv_freq)
@@ -197,8 +212,10 @@ REFERENCE = "Men et al. 2024, https://arxiv.org/abs/2405.14591"
 def effective_length(schedule: Schedule, spec: RopeSpec, length: int | None = None) -> int | None:
     """L_theta of a schedule in tokens, where it is below `length`; None where B(m) >= 0 up to that.
 
-    schedule: whose frequencies count. spec: the model. length: by default what its layers see of
-    the context.
+    Args:
+        schedule: Whose frequencies count.
+        spec: The model.
+        length: By default what its layers see of the context.
     """
     length = spec.visible(schedule.context) if length is None else length
     searched = min(length, FARTHEST, MOST_COSINES // len(schedule.inv_freq))
@@ -219,8 +236,10 @@ def is_worse(reached: int | None, before: int | None, covered: int) -> bool:
     """Whether an effective length is worse than its source's: shorter, or the same where the
     context has outgrown it.
 
-    reached: of the output. before: as `source_reach` gives it. covered: tokens that the source
-    declares.
+    Args:
+        reached: of the output.
+        before: As `source_reach` gives it.
+        covered: Tokens that the source declares.
     """
     return reached is not None and (
         before is None or before > reached or (before == reached and before >= covered)
@@ -262,10 +281,16 @@ def head_reach(
     """Return the smallest distance 1 <= m < length at which B_w is negative, 0 for none, and their
     number, per head.
 
-    inv_freq: radians per token, float64 [rotary_dim / 2]. weights: of the heads. length: in tokens.
-    advance: called with the number of distances done since the last call. Both results are int64
-    [heads]. Sums in float32 decide unless they are within their own error of zero; float64 decides
-    the others. Raises RecipeError for a length beyond 2^27.
+    Args:
+        inv_freq: Radians per token, float64 [rotary_dim / 2].
+        weights: of the heads.
+        length: In tokens.
+        advance: Called with the number of distances done since the last call. Both results are
+            int64 [heads]. Sums in float32 decide unless they are within their own error of zero;
+            float64 decides the others.
+
+    Raises:
+        RecipeError: For a length beyond 2^27.
     """
     refuse_beyond(length)
     heads = len(weights.rotated)
@@ -301,23 +326,32 @@ class Profile:
     L of training.
 
     Distances are those that the layers see, where all have a window or chunk.
-
-    reach: where B(m) is negative. critical_dimension: number of dimensions whose pairs complete a
-    period within L, and so have seen every angle. outside: number of the other dimensions whose
-    largest angle, context x inv_freq_i, is above the trained one, L x theta_i. largest_change: the
-    largest of theta_i / inv_freq_i and its inverse over all pairs that rotate in both.
-    largest_change_at: the index of that pair, None where none does. fast_change: the largest change
-    among the pairs that complete a period, which distinguish neighbouring tokens. not_rotating:
-    number of pairs whose frequency is 0, which count in none of the changes.
     """
 
     reach: Reach
+    """Where B(m) is negative."""
+
     critical_dimension: int
+    """Number of dimensions whose pairs complete a period within L, and so have seen every angle."""
+
     outside: int
+    """Number of the other dimensions whose largest angle, context x inv_freq_i, is above the
+    trained one, L x theta_i.
+    """
+
     largest_change: float
+    """The largest of theta_i / inv_freq_i and its inverse over all pairs that rotate in both."""
+
     largest_change_at: int | None
+    """The index of that pair, None where none does."""
+
     fast_change: float
+    """The largest change among the pairs that complete a period, which distinguish neighbouring
+    tokens.
+    """
+
     not_rotating: int
+    """Number of pairs whose frequency is 0, which count in none of the changes."""
 
     def to_dict(self) -> dict[str, object]:
         """The fields as JSON-ready data, those of `reach` among them; keys stay within a schema."""

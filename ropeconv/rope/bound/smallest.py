@@ -46,9 +46,13 @@ class Sweep:
     """A search from small bases to large ones for the first base at which no distance below
     `length` violates.
 
-    sums: of the head. length: in tokens. proof: a list to which (from, to, m) is appended for each
-    interval of ln b that distance m rules out, without gaps. tell: called often with the ln b up to
-    which all bases are ruled out. pool: distances that are likely to violate at the next base too.
+    Args:
+        sums: of the head.
+        length: In tokens.
+        proof: A list to which (from, to, m) is appended for each interval of ln b that distance m
+            rules out, without gaps.
+        tell: Called often with the ln b up to which all bases are ruled out. pool: distances that
+            are likely to violate at the next base too.
     """
 
     def __init__(
@@ -204,12 +208,15 @@ def smallest_log_base(
     """ln b* of a length, b* its smallest base, and the distance whose sum is zero there; (0, None)
     where any base fits.
 
-    sums: of the head. length: in tokens. reached: a shorter length and its b*, to start from, since
-    b* does not fall with the length. proof: a list to which (from, to, m) is appended for each
-    interval of ln b that distance m rules out. tell: called often with the ln b up to which all
-    bases are ruled out.
-
     Halves of the length are searched first: they rule out most bases with few distances.
+
+    Args:
+        sums: of the head.
+        length: In tokens.
+        reached: A shorter length and its b*, to start from, since b* does not fall with the length.
+        proof: A list to which (from, to, m) is appended for each interval of ln b that distance m
+            rules out.
+        tell: Called often with the ln b up to which all bases are ruled out.
     """
     start = math.log(reached[1]) * (1 - 1e-12)
     sizes = [length]
@@ -260,8 +267,11 @@ def tail(sums: Sums, length: int) -> float:
 class Walk:
     """A walk over intervals of ln b that looks for the first base at which a distance violates.
 
-    sums: of the head. length: distances below it are searched. direction: 1 towards larger bases,
-    -1 towards smaller ones. tell: called often with the ln b that has been reached.
+    Args:
+        sums: of the head.
+        length: Distances below it are searched.
+        direction: 1 towards larger bases, -1 towards smaller ones.
+        tell: Called often with the ln b that has been reached.
     """
 
     def __init__(self, sums: Sums, length: int, direction: int, tell: Tell | None = None) -> None:
@@ -294,9 +304,12 @@ class Walk:
         """One interval from `begin` towards `end`: its other end, the distances that violate in it,
         and where.
 
-        begin, end: ln b. start: the smallest distance to look at, in tokens. Returns the end as ln
-        b, the distances as int64 [n], and for each the first ln b of the walk at which it violates,
-        float64 [n].
+        Args:
+            begin: Ln b.
+            end: Ln b.
+            start: The smallest distance to look at, in tokens. Returns the end as ln b, the
+                distances as int64 [n], and for each the first ln b of the walk at which it
+                violates, float64 [n].
         """
         edge = begin + self.direction * 0.1
         steepness = self.sums.steepness(min(begin, edge))
@@ -339,8 +352,12 @@ def lower_bounds(
     """f - |f'| h - M h^2 / 2 within 1e-3, float32 or float64 [n]: a lower bound on each sum within
     `size` of a ln b.
 
-    sums: of the head. distances: int64 [n]. log_base: the ln b. size: h, the width of the interval
-    in ln b. curvature: M, a bound on |f''| there, float64 [n].
+    Args:
+        sums: of the head.
+        distances: int64 [n].
+        log_base: The ln b.
+        size: h, the width of the interval in ln b.
+        curvature: M, a bound on |f''| there, float64 [n].
     """
     inv_freq = sums.inv_freq(log_base)
     angle = phases(distances, inv_freq)
@@ -361,8 +378,9 @@ def interval_end(sums: Sums, length: int, log_base: float) -> float:
 def last_violating(sums: Sums, length: int, tell: Tell | None = None) -> tuple[float, int | None]:
     """The largest ln b at which some distance below `length` violates, and that distance.
 
-    length: in tokens; beyond 2^18 this takes minutes, since every larger base is proven. tell:
-    called often with the ln b down to which no distance violates.
+    Args:
+        length: In tokens; beyond 2^18 this takes minutes, since every larger base is proven.
+        tell: Called often with the ln b down to which no distance violates.
     """
     return Walk(sums, length, -1, tell).edge(tail(sums, length), 0.0)
 
@@ -371,8 +389,11 @@ def wide_intervals(sums: Sums, length: int, start: float) -> Iterator[tuple[floa
     """Intervals that are at least 1 % wide, as (begin, end) in ln b, in rising order; the last has
     no end.
 
-    sums: of the head. length: in tokens. start: ln b* of the length, or another lower bound. An
-    interval of that width holds a point of any grid half as wide, so only such points are tried.
+    Args:
+        sums: of the head.
+        length: In tokens.
+        start: Ln b* of the length, or another lower bound. An interval of that width holds a point
+            of any grid half as wide, so only such points are tried.
     """
     reach = math.log1p(WIDTH)
     sweep = Sweep(sums, length)

@@ -49,7 +49,9 @@ class Sums:
     """The sums f(m, t) = (d - r)/2 + sum_i cos(m theta_i), t = ln b, theta_i = exp(-c_i t), c_i =
     2i/r, of one head.
 
-    rotary_dim: r. head_dim: d. unrotated: (d - r)/2, the term of the dimensions that do not rotate.
+    Args:
+        rotary_dim: r.
+        head_dim: d. unrotated: (d - r)/2, the term of the dimensions that do not rotate.
     """
 
     def __init__(self, rotary_dim: int, head_dim: int | None = None) -> None:
@@ -110,13 +112,19 @@ def float64_error(pairs: int, length: int) -> float:
     """A bound on the error of `values` at distances below `length`: a phase is off by 3 ulp, its
     cosine by one.
 
-    pairs: number of frequencies.
+    Args:
+        pairs: Number of frequencies.
     """
     return pairs * (4e-16 * length + 1e-15) + 1e-12
 
 
 def values(inv_freq: Vector, unrotated: float, distances: Distances) -> Vector:
-    """f at `distances`, float64 [n]. inv_freq: radians per token, [r/2]. unrotated: (d - r)/2."""
+    """f at `distances`, float64 [n].
+
+    Args:
+        inv_freq: Radians per token, [r/2].
+        unrotated: (d - r)/2.
+    """
     return np.asarray(np.cos(np.multiply.outer(distances, inv_freq)).sum(axis=1) + unrotated)
 
 
@@ -155,8 +163,13 @@ def scan(
     """Every distance m in start .. stop - 1 with f(m) < limit + rate m, and a few just above,
     rising, int64 [n].
 
-    inv_freq: radians per token, float64 [r/2]. unrotated: (d - r)/2. start, stop: in tokens. limit:
-    the value below which f is looked for. rate: by how much that value rises per token.
+    Args:
+        inv_freq: Radians per token, float64 [r/2].
+        unrotated: (d - r)/2.
+        start: In tokens.
+        stop: In tokens.
+        limit: The value below which f is looked for.
+        rate: By how much that value rises per token.
     """
     blocks = Blocks(inv_freq, unrotated)
     limit += blocks.slack - unrotated
@@ -183,8 +196,10 @@ def starts(start: int, stop: int) -> Iterator[Distances]:
 
 
 def exact_value(inv_freq: Vector, unrotated: float, distance: int) -> Decimal:
-    """f at one distance in decimal arithmetic of 50 digits. inv_freq: float64 [r/2], taken as
-    exact.
+    """f at one distance in decimal arithmetic of 50 digits.
+
+    Args:
+        inv_freq: float64 [r/2], taken as exact.
     """
     with localcontext(prec=DIGITS):
         angles = (distance * Decimal(float(value)) for value in inv_freq)
@@ -222,24 +237,25 @@ def score_bound(inv_freq: Vector, distances: NDArray[np.number]) -> Vector:
     """(1/(r/2)) sum_{n = 1}^{r/2} |S_n|, S_n = sum_{i < n} exp(j m theta_i), at some distances m,
     float64 [n].
 
-    inv_freq: theta_i in radians per token, float64 [r/2], in the order of the pairs. distances: in
-    tokens, [n]. With h_i the complex product of pair i of a query and a key, and h_{r/2} = 0, the
-    score of the rotated dimensions is at most max_i |h_{i+1} - h_i| sum_n |S_n|. At distance 0 the
-    result is (r/2 + 1)/2. Su et al. 2021, https://arxiv.org/abs/2104.09864, section 3.4.3.
+    Args:
+        inv_freq: theta_i in radians per token, float64 [r/2], in the order of the pairs.
+        distances: In tokens, [n]. With h_i the complex product of pair i of a query and a key, and
+            h_{r/2} = 0, the score of the rotated dimensions is at most max_i |h_{i+1} - h_i| sum_n
+            |S_n|. At distance 0 the result is (r/2 + 1)/2. Su et al. 2021,
+            https://arxiv.org/abs/2104.09864, section 3.4.3.
     """
     rotations = np.exp(1j * np.multiply.outer(distances, inv_freq))
     return np.asarray(np.abs(rotations.cumsum(axis=1)).mean(axis=1))
 
 
 class PairWeights(NamedTuple):
-    """The weights of some heads in B_w(m) = sum_i w_i cos(m theta_i) + u, with sum_i w_i + u = d/2.
-
-    rotated: w, float64 [heads, rotary_dim / 2]; all are 1 where variances are equal. unrotated: u,
-    float64 [heads]. Both are 0 for a head whose queries or keys do not vary.
-    """
+    """Weights of some heads in B_w(m) = sum_i w_i cos(m theta_i) + u; sum_i w_i + u = d/2."""
 
     rotated: Vector
+    """w, float64 [heads, rotary_dim / 2]; all are 1 where variances are equal."""
+
     unrotated: Vector
+    """u, float64 [heads]. Both are 0 for a head whose queries or keys do not vary."""
 
     def times(self, attention_factor: float) -> PairWeights:
         """The same with cos and sin multiplied by an attention factor, which the unrotated
@@ -253,10 +269,13 @@ def pair_weights(
 ) -> PairWeights:
     """The weights of all heads of a layer from the variances of their dimensions.
 
-    queries: float64 [heads, head_dim]. keys: float64 [kv_heads, head_dim]; each serves heads /
-    kv_heads consecutive heads of queries. rotary_dim: the first so many dimensions rotate. layout:
-    pairs are (i, i + rotary_dim / 2) in "half", (2i, 2i + 1) in "interleaved". Variances are in any
-    unit, since the result is relative.
+    Args:
+        queries: float64 [heads, head_dim].
+        keys: float64 [kv_heads, head_dim]; each serves heads / kv_heads consecutive heads of
+            queries.
+        rotary_dim: The first so many dimensions rotate.
+        layout: Pairs are (i, i + rotary_dim / 2) in "half", (2i, 2i + 1) in "interleaved".
+            Variances are in any unit, since the result is relative.
     """
     keys = np.repeat(keys, len(queries) // len(keys), axis=0)
     rotated = np.sqrt(_pairs(queries, rotary_dim, layout) * _pairs(keys, rotary_dim, layout))
@@ -270,10 +289,15 @@ def normalised_variances(variances: Vector, means: Vector) -> Vector:
     """The variances of y_j / rms(y), for independent gaussian components y_j over which a norm
     divides by rms(y).
 
-    variances, means: of y_j, float64 [groups, n]; each row is normalised on its own. Returns
-    float64 [groups, n]. By 1 / |y|^2 = int_0^inf exp(-t |y|^2) dt, whose expectation is a product
-    over components; the integral is taken over ln t by the trapezoidal rule, whose error is below
-    1e-9 here.
+    Args:
+        variances: of y_j, float64 [groups, n]; each row is normalised on its own. Returns float64
+            [groups, n]. By 1 / |y|^2 = int_0^inf exp(-t |y|^2) dt, whose expectation is a product
+            over components; the integral is taken over ln t by the trapezoidal rule, whose error is
+            below 1e-9 here.
+        means: of y_j, float64 [groups, n]; each row is normalised on its own. Returns float64
+            [groups, n]. By 1 / |y|^2 = int_0^inf exp(-t |y|^2) dt, whose expectation is a product
+            over components; the integral is taken over ln t by the trapezoidal rule, whose error is
+            below 1e-9 here.
     """
     normalised = np.zeros_like(variances)
     steps = np.exp(np.arange(-60, 60, 0.25))[:, None]

@@ -21,8 +21,10 @@ two.
 
 
 def plain_schedule(spec: RopeSpec, theta: float, context: int) -> Schedule:
-    """The schedule of a plain base: theta^(-2i/r), attention factor 1. context: tokens to
-    declare.
+    """The schedule of a plain base: theta^(-2i/r), attention factor 1.
+
+    Args:
+        context: Tokens to declare.
     """
     form = Plain(theta)
     return Schedule(form.inv_freq(spec.rotary_dim), 1.0, context, spec.original_context, form)
@@ -138,8 +140,9 @@ class ThetaBound(LengthMethod):
     def reaching(cls, spec: RopeSpec, context: int) -> Method | None:
         """The method for `context` tokens.
 
-        Raises RecipeError where the model's own base keeps the bound already, and where the search
-        takes minutes.
+        Raises:
+            RecipeError: Where the model's own base keeps the bound already, and where the search
+                takes minutes.
         """
         if context * spec.rotary_dim > QUICK:
             raise RecipeError(

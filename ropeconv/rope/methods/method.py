@@ -121,27 +121,43 @@ def param(check: Check, help: str, default: object = dataclasses.MISSING) -> Any
 
 @dataclass(frozen=True)
 class Method:
-    """A way to extend the context. Raises RecipeError when a parameter fails its check.
+    """A way to extend the context.
 
-    name: the flag without its dashes. order: place in lists, lowest first. summary: a phrase for
-    lists and `--help`. paper: the source of the formula. value: the kind of value that follows the
-    flag. max_untuned_factor: the largest factor that is reported to work without fine-tuning, 1
-    where training is part of the method. finetuning_note: that report, with its source.
-    keeps_zeros: whether a frequency of 0 is meant, as in a given vector. names_base: whether the
-    method is about the base as configs have it. departures: sentences on what is taken otherwise
-    than the paper prints it, and why.
+    Raises:
+        RecipeError: When a parameter fails its check.
     """
 
     name: ClassVar[str]
+    """The flag without its dashes."""
+
     order: ClassVar[int]
+    """Place in lists, lowest first."""
+
     summary: ClassVar[str]
+    """A phrase for lists and `--help`."""
+
     paper: ClassVar[str]
+    """The source of the formula."""
+
     value: ClassVar[Value] = Value.NUMBER
+    """The kind of value that follows the flag."""
+
     max_untuned_factor: ClassVar[float] = 1.0
+    """The largest factor that is reported to work without fine-tuning, 1 where training is part of
+    the method.
+    """
+
     finetuning_note: ClassVar[str] = ""
+    """That report, with its source."""
+
     keeps_zeros: ClassVar[bool] = False
+    """Whether a frequency of 0 is meant, as in a given vector."""
+
     names_base: ClassVar[bool] = False
+    """Whether the method is about the base as configs have it."""
+
     departures: ClassVar[tuple[str, ...]] = ()
+    """Sentences on what is taken otherwise than the paper prints it, and why."""
 
     def __post_init__(self) -> None:
         for item in dataclasses.fields(self):
@@ -161,8 +177,10 @@ class Method:
 
     @classmethod
     def parse(cls, text: str | float) -> Any:
-        """Return the value of the flag, from its text. Raises RecipeError for a text that is not
-        such a value.
+        """Return the value of the flag, from its text.
+
+        Raises:
+            RecipeError: For a text that is not such a value.
         """
         if cls.value is Value.TOKENS:
             return parse_tokens(str(text))
@@ -188,8 +206,10 @@ class Method:
         return cls(**{name: known[name]}) if name in known else None
 
     def schedule(self, spec: RopeSpec) -> Schedule:
-        """The schedule of this method for an unscaled checkpoint. Raises RecipeError where it does
-        not fit.
+        """The schedule of this method for an unscaled checkpoint.
+
+        Raises:
+            RecipeError: Where it does not fit.
         """
         raise NotImplementedError
 
@@ -203,8 +223,12 @@ class Method:
     def factor_over(self, context: int, kind: str = "trained") -> float | None:
         """The scale factor s of the method; None for methods without one.
 
-        context: in tokens, over which a factor written as a length is taken. kind: the name of that
-        context, for messages. Raises RecipeError for a length within it.
+        Args:
+            context: In tokens, over which a factor written as a length is taken.
+            kind: The name of that context, for messages.
+
+        Raises:
+            RecipeError: For a length within it.
         """
         return None
 
@@ -220,9 +244,14 @@ class Method:
         it sees them.
 
         To a method that goes on top of a scaling, the declared context is the trained one; a length
-        of T tokens is then `T original / declared`. declared: context of the present model, and
-        original: the one before its scaling, both in tokens. Raises RecipeError for a length within
-        the declared context.
+        of T tokens is then `T original / declared`.
+
+        Args:
+            declared: Context of the present model, and original: the one before its scaling, both
+                in tokens.
+
+        Raises:
+            RecipeError: For a length within the declared context.
         """
         return self
 
@@ -273,7 +302,8 @@ REGISTRY: Registry[type[Method]] = Registry("method", __package__ or "")
 def register(cls: M) -> M:
     """Class decorator: adds a method to REGISTRY under its name, sorted by `order`.
 
-    Raises RecipeError where a method and a setting of a method would have the same option.
+    Raises:
+        RecipeError: Where a method and a setting of a method would have the same option.
     """
     kinds: dict[str, type[Method]] = {**REGISTRY.declared, cls.name: cls}
     for kind in kinds.values():
@@ -306,11 +336,12 @@ class ScaledMethod(Method):
     / trained.
 
     A length stays a length in recipes, so that a recipe reaches it for a model of another trained
-    length too. ordered: names of two settings of which the first must be above the second.
+    length too.
     """
 
     value = Value.FACTOR
     ordered: ClassVar[tuple[str, str] | None] = None
+    """Names of two settings of which the first must be above the second."""
 
     factor: Factor = param(
         factor_or_length, "scale factor s, or the length to reach, such as 128k or 100000"
@@ -326,7 +357,11 @@ class ScaledMethod(Method):
                 raise RecipeError(f"{self.flag()}: {names}, and {upper:g} is not above {lower:g}")
 
     def form(self, spec: RopeSpec, factor: float) -> Form:
-        """The formula of the frequencies. factor: s."""
+        """The formula of the frequencies.
+
+        Args:
+            factor: s.
+        """
         raise NotImplementedError
 
     def schedule(self, spec: RopeSpec) -> Schedule:
@@ -356,7 +391,8 @@ ROUND = 1e-12  # relative: what a power and its inverse leave
 def schedule_of(method: Method, spec: RopeSpec) -> Schedule:
     """The schedule of a method for an unscaled checkpoint, whichever of its pairs rotate.
 
-    Raises RecipeError where the method does not fit it.
+    Raises:
+        RecipeError: Where the method does not fit it.
     """
     if spec.rotating_share == 1:
         return method.schedule(spec)

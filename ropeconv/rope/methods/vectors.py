@@ -43,8 +43,10 @@ from .method import (
 
 
 def need_length(flag: str, subject: str, values: tuple[float, ...], spec: RopeSpec) -> None:
-    """Raises RecipeError unless a list has one value per rotated pair. subject: the name of the
-    list.
+    """Raises RecipeError unless a list has one value per rotated pair.
+
+    Args:
+        subject: The name of the list.
     """
     pairs = spec.rotary_dim // 2
     if len(values) != pairs:
@@ -147,8 +149,10 @@ class Piecewise(Method):
         return cls(f"{reached}@{split}")
 
     def parts(self) -> tuple[Factor, int]:
-        """The factor (or length) S and the pair I where the bases meet. Raises RecipeError for
-        another spelling.
+        """The factor (or length) S and the pair I where the bases meet.
+
+        Raises:
+            RecipeError: For another spelling.
         """
         match = re.fullmatch(r"(\d{1,10}(?:\.\d{1,20})?|\d{1,10}[kKmM])@(\d{1,6})", self.spec)
         factor = parse_factor(match[1], self.flag()) if match else 0.0
@@ -229,8 +233,10 @@ class InvFreq(Method):
 
 
 def from_file(method: type[Method], data: dict[str, Any]) -> Method:
-    """A method from the lists of a file, by name. Raises RecipeError where the list that it needs
-    is not there.
+    """A method from the lists of a file, by name.
+
+    Raises:
+        RecipeError: Where the list that it needs is not there.
     """
     names = {"longrope": ("long_factor", "short_factor"), "inv-freq": ("inv_freq",)}[method.name]
     known = {name: tuple(data[name]) for name in names if name in data}
@@ -279,8 +285,10 @@ class Dynamic(Method):
         self.parts()
 
     def parts(self) -> tuple[str, float]:
-        """The name of the inner method and its factor S. Raises RecipeError for another spelling
-        than METHOD:S.
+        """The name of the inner method and its factor S.
+
+        Raises:
+            RecipeError: For another spelling than METHOD:S.
         """
         match = re.fullmatch(r"(linear|ntk|by-parts|yarn):(\d{1,6}(?:\.\d{1,20})?)", self.kind)
         if not match or float(match[2]) < 1:

@@ -33,7 +33,7 @@ from .errors import UsageError
 from .evaluate.evaluation import Sizes, evaluate_model
 from .evaluate.result import Result
 from .evaluate.runners.runner import RunnerRequest
-from .formats.files import expanded
+from .formats.files import expand_home
 from .hub.upload_set import with_card
 from .inspection.inspection import Inspection, inspect_source
 from .inspection.receipts.places import find_source, why_not_found
@@ -401,7 +401,7 @@ def restore(
         if in_place:
             recovered(_reference("restore", output), Screen(as_json=True))
         plan = restoring.restore_plan(
-            _source("restore", output), None if out is None else expanded(out), in_place
+            _source("restore", output), None if out is None else expand_home(out), in_place
         )
     path = restoring.restore(plan, force=force, fsync=fsync)
     return Output(path, plan=plan, against=plan.source.reference)

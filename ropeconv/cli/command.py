@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from ..errors import UsageError
-from ..formats.files import expanded
+from ..formats.files import expand_home
 from ..options import Option, from_command_line, options
 from .completion import COMPLETIONS
 
@@ -94,7 +94,7 @@ def _as_parameter(option: Option) -> inspect.Parameter:
     kind: Any = option.kind
     parser: Callable[[Any], Any] | None = None
     if kind is Path:
-        parser = expanded
+        parser = expand_home
     elif option.choices and several:  # Typer has no list[Literal[...]]
         kind = str
         parser = partial(_choose, option.choices)

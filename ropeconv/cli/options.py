@@ -15,7 +15,7 @@ import typer
 from ..environment import require
 from ..errors import UsageError
 from ..formats.disk import obstacle
-from ..formats.files import expanded
+from ..formats.files import expand_home
 from ..options import (
     Option,
     OutputPlace,
@@ -97,7 +97,7 @@ ReportOption = Annotated[
         help="Write a page with plots and all numbers (HTML).",
         rich_help_panel=OUTPUT,
         metavar="FILE",
-        parser=expanded,
+        parser=expand_home,
     ),
 ]
 TrustOption = Annotated[
@@ -115,7 +115,7 @@ PlotOption = Annotated[
         help="Write the plots (.png or .svg).",
         rich_help_panel=OUTPUT,
         metavar="FILE",
-        parser=expanded,
+        parser=expand_home,
     ),
 ]
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from ..errors import BadSource, UnsupportedBake
 from ..formats.disk import Advance, threads, write_at
-from ..formats.safetensors import STORED, Tensor, read_header, widened
+from ..formats.safetensors import STORED, Tensor, read_header, widen
 from ..models.config import text_part
 from ..models.family import Family
 from ..models.layers import Which, fused_heads, head_count, key_layers, layer_prefix, layer_prefixes
@@ -358,7 +358,7 @@ def scaled(
         dtype: "F64", "F32", "F16" or "BF16".
         plus_one: Compute factor (1 + w) - 1.
     """
-    values: NDArray[Any] = old.astype(np.float64) if dtype == "F64" else widened(old, dtype)
+    values: NDArray[Any] = old.astype(np.float64) if dtype == "F64" else widen(old, dtype)
     if plus_one:
         values += 1
     values *= factor

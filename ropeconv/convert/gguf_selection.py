@@ -236,7 +236,7 @@ def _other_ramp(
     if ramp is None:
         raise refusal
     try:
-        result = _encoded("keys", ramp.applied(schedule), model)
+        result = _encoded("keys", ramp.apply_to(schedule), model)
     except UnsupportedBake:
         raise refusal from None
     form = schedule.form

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar, get_args
 
 from ..errors import UnsupportedBake, UsageError
-from ..formats.files import expanded
+from ..formats.files import expand_home
 from ..formats.kind import is_gguf
 from ..options import Format, OutputPlace, TargetOptions, options
 from ..rope.methods.vectors import AsIs
@@ -39,7 +39,7 @@ class Target(TargetOptions, OutputPlace):
 
     def __post_init__(self) -> None:
         if self.out is not None:
-            object.__setattr__(self, "out", expanded(self.out))
+            object.__setattr__(self, "out", expand_home(self.out))
 
     def check(self, recipe: Recipe, from_gguf: bool) -> None:
         """Raise UsageError for options that contradict each other, or have no effect with the

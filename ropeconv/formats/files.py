@@ -26,7 +26,7 @@ KINDS = {
 }
 
 
-def expanded(path: str | os.PathLike[str]) -> Path:
+def expand_home(path: str | os.PathLike[str]) -> Path:
     """Return a path with `~` expanded.
 
     Raises:

@@ -8,7 +8,7 @@ import struct
 from pathlib import Path
 from typing import Literal
 
-from .files import FROZEN, GRAPHS, expanded, graph_names, journal_of, open_regular
+from .files import FROZEN, GRAPHS, expand_home, graph_names, journal_of, open_regular
 
 Kind = Literal[
     "missing",
@@ -131,7 +131,7 @@ def kind_of(path: str | os.PathLike[str]) -> Kind:
         path: May begin with `~`. Never raises OSError: a missing, special or unreadable file has a
             kind of its own.
     """
-    place = expanded(path)
+    place = expand_home(path)
     try:
         status = os.stat(place)
     except (FileNotFoundError, NotADirectoryError):
@@ -234,7 +234,7 @@ def is_gguf(path: str | os.PathLike[str]) -> bool:
     """
     kind = kind_of(path)
     if kind in UNTOLD:
-        return named_gguf(path) or os.path.lexists(journal_of(expanded(path)))
+        return named_gguf(path) or os.path.lexists(journal_of(expand_home(path)))
     return kind == "gguf"
 
 
@@ -280,7 +280,7 @@ def is_graph(reference: str) -> bool:
     """Whether a path is that of a compiled graph, or of a folder that holds graphs and no other
     weights.
     """
-    path = expanded(reference)
+    path = expand_home(reference)
     kind = kind_of(path)
     if frozen_words(path) or kind in ("onnx", "openvino"):
         return True

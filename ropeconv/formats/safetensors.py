@@ -193,7 +193,7 @@ STORED = {
 }  # dtype: what numpy reads; it has no bfloat16
 
 
-def widened(stored: NDArray[np.generic], dtype: str) -> NDArray[np.float32]:
+def widen(stored: NDArray[np.generic], dtype: str) -> NDArray[np.float32]:
     """Return a new array of 32-bit floats.
 
     Args:

@@ -1,8 +1,7 @@
-"""The schema of `data/*.toml`, one file per model family, and FamilyHooks, behaviour that no field
-describes.
+"""The schema of `data/*.toml`, one file per model family, and FamilyHooks.
 
-The class `Hooks` in `data/NAME.py` belongs to the family NAME. Other families have the behaviour of
-FamilyHooks.
+`Family` is the whole file; read it first. The class `Hooks` in `data/NAME.py` has the behaviour of
+the family NAME that no field describes. Other families have the behaviour of FamilyHooks.
 """
 
 from collections.abc import Collection, Mapping
@@ -20,32 +19,41 @@ Kind = Literal["global", "local", "none"]
 
 
 class Layers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which layers rotate, and with which frequencies."""
+    """Which layers rotate, and with which frequencies.
 
-    types: dict[str, Kind] = {}
-    """The kind of layer for each name in the list of layer types. Without that list every
-    `interval`-th layer is `last` and the others are `rest`; with `leading` the first layer of each
-    interval is `last`, not its final one.
+    A config may list the type of each layer. Without that list, `indices`, `pattern` and
+    `interval` say which layers are `last`; the others are `rest`.
     """
 
+    types: dict[str, Kind] = {}
+    """The kind of layer for each name in the list of layer types."""
+
     interval: int = 0
+    """One layer in so many is `last`; 0 where all are."""
+
     interval_key: str = ""
     """The config key that sets `interval`."""
 
     last: str = "full_attention"
+    """The type of the final layer of each interval."""
+
     rest: str = "sliding_attention"
+    """The type of the other layers."""
+
     leading: bool = False
+    """The first layer of each interval is `last`, not its final one."""
+
     indices: str = ""
     """The key of a list with the numbers of the layers that are `last`."""
 
     pattern: tuple[str, ...] = ()
-    """Names that repeat, where that is not there."""
+    """Types that repeat, where the list of layer types is absent."""
 
     first: str = ""
-    """The first and the last layer, where they differ."""
+    """The type of the first layer, where it differs."""
 
     final: str = ""
-    """The first and the last layer, where they differ."""
+    """The type of the last layer, where it differs."""
 
     flags: str = ""
     """The key of a list whose entry is not 0 where the layer rotates (SmolLM3's no_rope_layers)."""
@@ -67,29 +75,28 @@ class WindowRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The sliding window or chunk in which some layers see."""
 
     key: str = ""
-    """The config key of its size in tokens, where null means none; empty for families without
-    windows.
-    """
+    """The config key of the size in tokens, where null means none; empty without windows."""
 
     default: int | None = None
-    """That of the stock class."""
+    """The size in the stock class."""
 
     switch: str = ""
     """A config key that must be true."""
 
     layers: Literal["all", "named", "rotating", "not-rotating"] = "named"
-    """Which of them have it: all, those that rotate, those that do not, or those that `layer_types`
-    names so.
+    """Which layers have the window.
+
+    All, those that rotate, those that do not, or those that `layer_types` names so.
     """
 
     first_key: str = ""
-    """Without that list, a config key with the number of the first such layer, and its default."""
+    """Without `layer_types`, a config key with the number of the first layer that has it."""
 
     first: int = 0
-    """Without that list, a config key with the number of the first such layer, and its default."""
+    """The default of that number."""
 
     divided_by: int = 1
-    """what the size is divided by (ModernBERT counts both sides)."""
+    """The divisor of the size (ModernBERT counts both sides)."""
 
     @property
     def chunked(self) -> bool:
@@ -113,8 +120,9 @@ class Need(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Convert(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How tensors of a checkpoint are changed. Rules are applied in their order, each to what those
-    before it left.
+    """How tensors of a checkpoint are changed.
+
+    Rules are applied in their order, each to the tensors that those before it left.
     """
 
     match: str
@@ -124,10 +132,10 @@ class Convert(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Name of a conversion in `to_gguf/conversions.py`."""
 
     names: tuple[str, ...] = ()
-    """what replaces the matched part, for each tensor that comes out."""
+    """The names that replace the matched part, one for each tensor that comes out."""
 
     times: tuple[str, ...] = ()
-    """Config keys of factors that it is multiplied by; KEY.N for the N-th of a list."""
+    """Config keys of factors that the tensor is multiplied by; KEY.N for the N-th of a list."""
 
 
 class Gguf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -137,47 +145,45 @@ class Gguf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The value of general.architecture."""
 
     u32: dict[str, str] = {}
-    """Metadata keys, and the expressions of config keys that they come from (`to_gguf/hparams.py`);
-    absent or null ones are left out.
+    """Metadata keys of integers, and the expressions of config keys that give them.
+
+    `to_gguf/hparams.py` reads them; absent or null ones are left out.
     """
 
     f32: dict[str, str] = msgspec.field(
         default_factory=lambda: {"attention.layer_norm_rms_epsilon": "rms_norm_eps"}
     )
-    """Metadata keys, and the expressions of config keys that they come from (`to_gguf/hparams.py`);
-    absent or null ones are left out.
-    """
+    """The same for floats."""
 
     flag: dict[str, str] = {}
-    """Metadata keys, and the expressions of config keys that they come from (`to_gguf/hparams.py`);
-    absent or null ones are left out.
-    """
+    """The same for booleans."""
 
     fixed: dict[str, int | float | bool | str | list[int]] = {}
     """Metadata keys with fixed values."""
 
     layer_flags: dict[str, str] = {}
-    """Metadata keys that say of every layer whether it is of a type."""
+    """Metadata keys with a boolean for each layer, and the layer type for which it is true."""
 
     computed: dict[str, str] = {}
     """Metadata keys, and the functions in `to_gguf/hparams.py` that give them."""
 
     scalars: dict[str, tuple[str, tuple[int, ...]]] = {}
-    """Metadata keys that are lists, and the tensors of each layer that have their single numbers,
-    each with its shape.
+    """Metadata keys that are lists, and the tensors of each layer with their single numbers.
+
+    The second value is the shape of such a tensor.
     """
 
     defaults: JsonObject = {}
-    """of the class, for config keys that are absent."""
+    """Defaults of the class for config keys that are absent."""
 
     convert: tuple[Convert, ...] = ()
-    """what happens to tensors."""
+    """Changes of tensors, in their order."""
 
     tied: bool = False
     """The architecture has no output weights."""
 
     copy_output: bool = False
-    """It needs them, so that those of tied models are written twice."""
+    """The architecture needs output weights, so that those of tied models are written twice."""
 
     stacked: dict[str, str] = {}
     """Prefixes of numbered tensors that become one, and the name of that one."""
@@ -189,14 +195,15 @@ class Gguf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Values that llama.cpp assumes."""
 
     act: str = "silu"
-    """The activations that llama.cpp computes, empty where it is not checked, and act_key: the
-    config key that says which.
-    """
+    """The activations that llama.cpp computes, empty where it is not checked."""
 
     act_key: str = "hidden_act"
+    """The config key that names the activation."""
+
     scale_layers: int = 0
-    """llama.cpp scales queries by 1/sqrt(head_dim), and with this many layers by 1/sqrt(hidden_size
-    / heads).
+    """The number of layers with which llama.cpp scales queries by 1/sqrt(hidden_size / heads).
+
+    Otherwise it scales them by 1/sqrt(head_dim).
     """
 
     window: Literal["", "pattern", "size"] = ""
@@ -212,14 +219,16 @@ class Gguf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Config switches, and the part of a tensor's name with which they are on."""
 
     prediction: bool = False
-    """Layers that predict further tokens are kept behind the others; they are left out else."""
+    """Whether layers that predict further tokens are kept behind the others, else left out."""
 
     config: JsonObject = {}
-    """Settings that no GGUF key has, for the conversion back to a checkpoint, which needs them."""
+    """Settings that no GGUF key has, and that the conversion back to a checkpoint needs."""
 
     absent: JsonObject = {}
-    """Config values where a file lacks the key that they come from, "none" for null, and values of
-    `fixed` that it may lack; it must have all other keys of u32 and fixed.
+    """Config values for files without the key that they come from, "none" for null.
+
+    Values of `fixed` are here where a file may lack them; it must have all other keys of `u32` and
+    `fixed`.
     """
 
     idle: dict[str, int] = {}
@@ -245,8 +254,9 @@ class ConfigKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     theta: tuple[str, ...] = ("rope_theta",)
     layer_theta: str = ""
-    """A list with the base of each layer, which counts in place of `theta`; 0 for a layer that does
-    not rotate.
+    """The key of a list with the base of each layer, which counts in place of `theta`.
+
+    Its entry is 0 for a layer that does not rotate.
     """
 
     local_theta: tuple[str, ...] = ()
@@ -254,7 +264,7 @@ class ConfigKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rotary_dim: tuple[str, ...] = ()
     head_dim: tuple[str, ...] = ("head_dim",)
     local_head_dim: tuple[str, ...] = ()
-    """Width of a head in local layers, empty where it is that of the others."""
+    """Width of a head in local layers, empty where it is the same as in the others."""
 
     hidden: tuple[str, ...] = ("hidden_size",)
     heads: tuple[str, ...] = ("num_attention_heads",)
@@ -262,8 +272,9 @@ class ConfigKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     layers: tuple[str, ...] = ("num_hidden_layers",)
     context: tuple[str, ...] = ("max_position_embeddings",)
     query_beta: str = ""
-    """In the RoPE dictionary, the slope of a query scale `1 + beta ln(1 + floor(p / original
-    context))`.
+    """In the RoPE dictionary, beta of a query scale `1 + beta ln(1 + floor(p / L))`.
+
+    p is the position, and L the original context.
     """
 
 
@@ -281,26 +292,30 @@ class Defaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     local_head_dim: int | None = None
     partial_rotary_factor: float = 1.0
     local_partial: float | None = None
-    """The share of a head that rotates in local layers, None where it is that of the others."""
+    """The share of a head that rotates in local layers, None where it is the same as in others."""
 
     unstated_partial: float | None = None
-    """That of a RoPE dictionary which does not state it, None where it is the default all the same.
-    """
+    """The share for a RoPE dictionary that does not state one, None where it is the default."""
 
     scaling: JsonObject | None = None
 
 
 class TrainedContext(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A context that configs declare and that is not the trained one. Both in tokens."""
+    """A context that configs declare and that is not the trained one."""
 
     declared: int
+    """In tokens."""
+
     trained: int
+    """In tokens."""
+
     source: str
-    """Where the trained one is stated."""
+    """The place where the trained one is stated."""
 
     doubt: JsonObject | None = None
-    """Not None where that is uncertain, so that it is only mentioned; other keys of the config, and
-    the values that they must have too.
+    """Other keys of the config and the values that they must have too; None for none.
+
+    Where this is given, the trained context is uncertain and only mentioned.
     """
 
 
@@ -319,10 +334,10 @@ class ConfigWriting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The rope types its stock class takes."""
 
     nested: bool = False
-    """rope_parameters per layer type, under the names of `Layers.types`."""
+    """Whether there are rope_parameters per layer type, under the names of `Layers.types`."""
 
     rope_scaling: bool = True
-    """Whether the class takes that key beside rope_parameters; if not, it is left out."""
+    """Whether the class takes that key beside rope_parameters."""
 
     legacy_keys: dict[str, tuple[str, ...]] = {}
     """The only keys that its class accepts in `rope_scaling`, per type."""
@@ -331,7 +346,7 @@ class ConfigWriting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Keys in the dictionary that belong to the architecture and not to a method."""
 
     pinned_original: bool = False
-    """original_max_position_embeddings has another meaning as well and must not change."""
+    """Whether original_max_position_embeddings means something else too and must not change."""
 
     head_dim: bool = True
     """Whether the class takes an explicit head_dim."""
@@ -340,9 +355,10 @@ class ConfigWriting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Config keys; the first over the sum of all is written as partial_rotary_factor."""
 
     longrope: Literal["keys", "original", "mscale"] = "keys"
-    """Where the class has the attention factor of longrope from: the keys of its dictionary, only
-    the top-level original_max_position_embeddings, or only short_mscale and long_mscale, without
-    which it fails.
+    """The source of the attention factor of longrope in the class.
+
+    The keys of its dictionary, only the top-level original_max_position_embeddings, or only
+    short_mscale and long_mscale, without which it fails.
     """
 
 
@@ -350,115 +366,111 @@ class FurtherNorm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A norm of further queries or keys that are rotated as those of attention are."""
 
     name: str
-    """Without .weight."""
+    """The name of the tensor without `.weight`."""
 
     kind: Norm
-    """As in `Weights.norm`."""
+    """As in `WeightNames.norm`."""
 
     side: Literal["q", "k", "product"]
-    """Which of both it makes, or "product" where the other side has none, so that it takes the
-    factor of both.
+    """The side that it makes; "product" where the other side has no norm.
+
+    Such a norm takes the factors of both.
     """
 
     rows: Literal["first", "last"] = "first"
-    """Whether the first or the last rotary_dim of them rotate."""
+    """Which rotary_dim of its rows rotate."""
 
 
 class WeightNames(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Names of the tensors that make queries and keys, for folding factors into them and for
-    measuring them.
+    """Names of the tensors that make queries and keys.
+
+    Factors are folded into these tensors, and their variances are measured.
     """
 
     layer: tuple[str, ...] = ("model.layers.{layer}.",)
-    """Prefixes of names, with {layer} for the number and {block} for that of the attention block in
-    it.
-    """
+    """Prefixes of names, with {layer} for the number and {block} for an attention block in it."""
 
     q: str = ""
-    """Projections, without .weight."""
+    """The projection of queries, without `.weight`."""
 
     k: str = ""
-    """Projections, without .weight."""
+    """The projection of keys, without `.weight`."""
 
     q_gate: str = ""
-    """The config key of the number of rows of an output gate, which follow the queries of each head
-    in `q`.
-    """
+    """The config key of the number of rows of an output gate behind the queries of each head."""
 
     fused: str = ""
     """One projection for queries, keys and values."""
 
     fused_order: Literal["", "blocks", "gate-and-blocks", "per-head", "per-group"] = ""
-    """The order of their rows in it, behind a gate or not."""
+    """The order of the rows of `fused`, behind a gate or not."""
 
     q_norm: str = ""
-    """Norms of queries and keys."""
+    """The norm of queries."""
 
     k_norm: str = ""
-    """Norms of queries and keys."""
+    """The norm of keys."""
 
     norm: Norm = ""
-    """Their kind, and whether they come after the rotation."""
+    """The kind of both norms, and whether they come after the rotation."""
 
     rows: Literal["first", "last"] = "first"
-    """Whether the first or the last rotary_dim rows of a head rotate."""
+    """Which rotary_dim rows of a head rotate."""
 
     bias: bool = False
-    """Whether projections may have one."""
+    """Whether projections may have a bias."""
 
     keys_and_values: bool = False
-    """The second half of the rows of `k` makes values."""
+    """Whether the second half of the rows of `k` makes values."""
 
     input: InputNorm = "rms"
     """The kind of the norm before the projections, empty where there is none."""
 
     input_norm: tuple[str, ...] = ("input_layernorm",)
-    """The name of the norm before the projections, the first that is there; its weights are 1 where
-    none is.
+    """Names of the norm before the projections, of which the first that exists counts.
+
+    Its weights are 1 where none exists.
     """
 
     further_norms: tuple[FurtherNorm, ...] = ()
-    """Those of further queries and keys, which an indexer rotates alike."""
+    """Norms of further queries and keys, which an indexer rotates alike."""
 
     fixed: str = ""
     """Why no factor can be folded into these tensors."""
 
     unmeasured: str = ""
-    """Why they do not give the variances of queries and keys."""
+    """Why these tensors do not give the variances of queries and keys."""
 
 
 class Cache(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The contents of the key-value cache of this family's attention layers."""
 
     global_heads: tuple[str, ...] = ()
-    """The config key of the number of heads of keys and values in global layers, and a switch of
-    it.
-    """
+    """The config key of the number of key heads in global layers, and switches that turn it on."""
 
     shared: tuple[str, int] = ("", 0)
-    """The config key of the number of last layers that take keys and values from an earlier one,
-    and its default.
+    """The config key of the number of last layers that take keys and values from an earlier one.
+
+    The second value is its default.
     """
 
     index_key: str = ""
-    """The config key of the width of the keys that an indexer keeps beside them;."""
+    """The config key of the width of the keys that an indexer keeps beside them."""
 
     index_interval: int = 1
-    """Without `indexer_types`, the first layer and every such one from the second on have an
-    indexer.
-    """
+    """Without `indexer_types`, the first layer and every such one from the second have it."""
 
     per_token: bool = True
-    """Whether what they keep is a number per token."""
+    """Whether these layers keep numbers per token."""
 
 
 class Code(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Names of the family's classes in transformers, for the modelling file of the encoding
-    `buffers`.
-    """
+    """Names of classes in transformers, for the modelling file of the encoding `buffers`."""
 
     prefix: str
-    """of class names, such as Llama in LlamaModel; the module is named after the first model type.
+    """The beginning of class names, such as Llama in LlamaModel.
+
+    The module is named after the first model type.
     """
 
     window: str = ""
@@ -469,7 +481,7 @@ class Code(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Ministral3(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How checkpoints of this family load as Ministral 3, whose class scales queries by position."""
+    """How checkpoints load as Ministral 3, the class that scales queries by position."""
 
     defaults: JsonObject
     """Defaults of the family's own class that differ from those of Ministral 3."""
@@ -501,49 +513,27 @@ class FamilyHooks:
         return hidden // heads
 
     def layer_names(self, part: JsonObject, layers: Layers, count: int) -> list[str] | None:
-        """Return the layer types of a config that does not list them; None to derive them from
-        `layers`.
-        """
+        """Return the layer types of a config that does not list them; None to go by `layers`."""
         return None
 
     def layer_kinds(self, part: JsonObject, kinds: tuple[Kind, ...]) -> tuple[Kind, ...]:
-        """Return the kinds of the layers.
-
-        Args:
-            kinds: By their types.
-        """
+        """Return the kinds of the layers; `kinds` are those by their types."""
         return kinds
 
     def window_size(self, part: JsonObject, size: int | None) -> int | None:
-        """Return the tokens that a layer with a window sees.
-
-        Args:
-            size: By the fields of the family.
-        """
+        """Return the tokens that a layer with a window sees; `size` is by the family's fields."""
         return size
 
     def kv_heads(self, part: JsonObject, count: int, kind: Kind) -> int:
-        """Return the number of heads of keys and values of a layer.
-
-        Args:
-            count: As the config states it.
-        """
+        """Return the number of heads of keys and values; `count` is as the config states it."""
         return count
 
     def value_width(self, part: JsonObject, width: int) -> int:
-        """Return the width of a head of values.
-
-        Args:
-            width: of a head of keys.
-        """
+        """Return the width of a head of values; `width` is that of a head of keys."""
         return width
 
     def runs(self, part: JsonObject, layer: int) -> int:
-        """Return how often a layer runs in one forward pass.
-
-        Args:
-            layer: Its number, which counts attention blocks.
-        """
+        """Return how often a layer runs in one forward pass; `layer` counts attention blocks."""
         return 1
 
     def nope_query_scaling(self, part: JsonObject) -> QueryScaling | None:
@@ -551,9 +541,7 @@ class FamilyHooks:
         return None
 
     def gguf_variant(self, tensors: Collection[str]) -> tuple[tuple[str, ...], JsonObject]:
-        """Return `Gguf.names` and `Gguf.config` that a GGUF file with these tensors has beside the
-        usual ones.
-        """
+        """Return further `Gguf.names` and `Gguf.config` for a GGUF file with these tensors."""
         return (), {}
 
 
@@ -570,7 +558,11 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A model family: the facts of one file in `data/`."""
 
     name: str
+    """The name for `--family` and in messages, as in the name of the file."""
+
     display_name: str
+    """The name of the models, as in "Llama 3"."""
+
     model_types: tuple[str, ...]
     """Values of `model_type` in configs."""
 
@@ -584,18 +576,18 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The slowest pairs of a head stand still by architecture, under rope_type proportional."""
 
     mla: bool = False
-    """multi-head latent attention."""
+    """Whether it has multi-head latent attention."""
 
     rotates: tuple[Need, ...] = ()
     """Config values without which a model has no rotary embedding."""
 
     encoder: bool = False
-    """It reads in both directions and has no logits of the next token."""
+    """Whether it reads in both directions and has no logits of the next token."""
 
     halves: tuple[str, ...] = ()
-    """of a model with an encoder and a decoder, the keys of their configs, joined by dots where
-    they are nested; the first is the one that is read, all must have the same RoPE, and all are
-    written alike.
+    """For a model with an encoder and a decoder, the keys of their configs; the first is read.
+
+    Dots join nested keys. All halves must have the same RoPE, and all are written alike.
     """
 
     refuse: str = ""
@@ -605,7 +597,7 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Why its checkpoints do not become GGUF, or empty."""
 
     since: dict[str, str] = {}
-    """Per runtime, the first version that loads it."""
+    """The first version of each runtime that loads it."""
 
     keys: ConfigKeys = ConfigKeys()
     defaults: Defaults = Defaults()
@@ -616,20 +608,21 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     weights: WeightNames = WeightNames()
     cache: Cache = Cache()
     gguf: Gguf | None = None
-    """None where that kind of output is not known for it."""
+    """How it becomes GGUF; None where that is not known."""
 
     code: Code | None = None
-    """None where that kind of output is not known for it."""
+    """The classes of the encoding `buffers`; None where they are not known."""
 
     ministral3: Ministral3 | None = None
-    """None where that kind of output is not known for it."""
+    """How it loads as Ministral 3; None where it does not."""
 
     origin: str = ""
-    """The file of a user that it is from, empty for those of the package."""
+    """The file of a user that describes it, empty for those of the package; no file sets it."""
 
     assumed: str = ""
-    """A model type that `--family` says is of this family, the last of model_types; no file sets
-    either of them.
+    """A model type that `--family` says is of this family, the last of `model_types`.
+
+    No file sets it.
     """
 
     @property
@@ -639,9 +632,8 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def text_type(self) -> str:
-        """The model type of its text model, with which transformers loads a config that it does not
-        know by name.
-        """
-        return next(
-            (name for name in self.model_types if name.endswith("_text")), self.model_types[0]
-        )
+        """The model type of its text model, as which transformers loads a config of other types."""
+        for name in self.model_types:
+            if name.endswith("_text"):
+                return name
+        return self.model_types[0]

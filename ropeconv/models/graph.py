@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ..environment import require
 from ..errors import BadSource
-from ..formats.files import check_regular, expanded, graph_names
+from ..formats.files import check_regular, expand_home, graph_names
 from ..formats.kind import frozen_words, kind_of
 from .folder import FolderSource
 
@@ -469,7 +469,7 @@ def open_graph(reference: str) -> GraphSource:
     Raises:
         BadSource: For formats that are final.
     """
-    path = expanded(reference)
+    path = expand_home(reference)
     frozen = frozen_words(path)
     if frozen:
         raise BadSource(

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import BadSource
-from ..formats.files import expanded, read_text
+from ..formats.files import expand_home, read_text
 from ..formats.jsontext import loads, parse
 from ..rope.errors import command_line, shown
 
@@ -197,8 +197,8 @@ def folders() -> tuple[Path, ...]:
     """The stores on this machine, in the order in which they are searched; they need not exist."""
     chosen = os.environ.get(VARIABLE, "")
     if chosen:
-        return (expanded(chosen),)
-    return tuple(expanded(folder) for folder in FOLDERS)
+        return (expand_home(chosen),)
+    return tuple(expand_home(folder) for folder in FOLDERS)
 
 
 def find(reference: str) -> StoredModel | None:

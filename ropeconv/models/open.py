@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ..errors import BadSource, UsageError
-from ..formats.files import FROZEN, expanded
+from ..formats.files import FROZEN, expand_home
 from ..formats.kind import is_gguf, is_graph, kind_of, named_gguf
 from ..rope.errors import shown
 from . import ollama
@@ -55,7 +55,7 @@ def _open(reference: str) -> Source | GgufSource:
             f"{reference} is not the address of a model on huggingface.co; download it, and give"
             " its path"
         )
-    path = expanded(reference)
+    path = expand_home(reference)
     kind = kind_of(path)
     if kind == "missing":
         return _open_elsewhere(reference, path)

@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from ..errors import BadSource
-from ..formats.files import expanded, read_text
+from ..formats.files import expand_home, read_text
 from ..formats.kind import first_text, is_gguf, kind_of, named_gguf
 from ..rope.errors import shown
 from . import ollama
@@ -47,7 +47,7 @@ def resolved(reference: str) -> str:
     path = modelfile_in(reference)
     if path is not None:
         return _of_modelfile(path)
-    if expanded(reference).exists() or ollama.find(reference) is not None:
+    if expand_home(reference).exists() or ollama.find(reference) is not None:
         return reference
     if ":" in reference and ollama.name_in(reference) is not None:
         raise ollama.absent(reference)
@@ -73,7 +73,7 @@ def names_gguf(reference: str) -> bool:
 
 def modelfile_in(reference: str) -> Path | None:
     """The path of the Modelfile that a reference is; None for others."""
-    path = expanded(reference)
+    path = expand_home(reference)
     kind = kind_of(path)
     if kind not in ("text", "empty"):
         return None
@@ -90,7 +90,7 @@ def modelfile_of(reference: str) -> Modelfile | None:
     """
     path = modelfile_in(reference)
     if path is None:
-        stored = None if expanded(reference).exists() else ollama.find(reference)
+        stored = None if expand_home(reference).exists() else ollama.find(reference)
         return None if stored is None else Modelfile(stored.name.short, stored.modelfile)
     text = read_text(path, path.name)
     model = _from_line(path, text)
@@ -106,7 +106,7 @@ def _from_line(path: Path, text: str) -> str:
 
 
 def _beside(path: Path, model: str) -> Path | None:
-    beside = path.parent / expanded(model)
+    beside = path.parent / expand_home(model)
     return beside if beside.exists() else None
 
 

@@ -11,19 +11,21 @@ T = TypeVar("T")
 
 
 class Registry(Mapping[str, T]):
-    """The declarations of the modules of a package, by name. The first look-up imports them, so
-    that none is listed.
+    """The declarations of the modules of a package, by name.
+
+    The first look-up imports the modules, so that no list of them is needed.
 
     Args:
-        kind: what the things are, for the error.
-        package: the dotted name of the package.
+        kind: The kind of things, for the error.
+        package: The dotted name of the package.
 
     Attributes:
-        declared: the things of the modules that are imported so far.
+        declared: The things of the modules that are imported so far.
     """
 
     def __init__(self, kind: str, package: str) -> None:
-        self.kind, self.package = kind, package
+        self.kind = kind
+        self.package = package
         self.declared: dict[str, T] = {}
         self._places: dict[str, tuple[int, str, str]] = {}
         self._complete = False
@@ -43,6 +45,7 @@ class Registry(Mapping[str, T]):
                 f"{self._places[name][2]} and {place} both declare the {self.kind} {name};"
                 " rename one"
             )
+
         self._places[name] = (order, name, place)
         items = {**self.declared, name: item}.items()
         self.declared = dict(sorted(items, key=lambda pair: self._places[pair[0]]))

@@ -36,11 +36,11 @@ def test_texts_have_a_longest_length(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (tmp_path / "a").write_bytes(b"\xff")
     with pytest.raises(BadSource, match="b is not UTF-8 text"):
         read_text(tmp_path / "a", "b")
-    assert regular.expanded("~/a") == Path.home() / "a"
+    assert regular.expand_home("~/a") == Path.home() / "a"
     with pytest.raises(
         BadSource, match="'~no-such-user/a' is in the home of an unknown user; write the"
     ):
-        regular.expanded("~no-such-user/a")
+        regular.expand_home("~no-such-user/a")
 
 
 # Digests and samples

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from ...errors import UsageError
-from ...formats.files import expanded
+from ...formats.files import expand_home
 from ...rope.recipe import Recipe
 from ...rope.schedule import Schedule
 from ..command import OUTPUT, expand_options
@@ -52,7 +52,7 @@ def plot_command(
             help="Write a picture (.png or .svg) or the numbers (.csv).",
             rich_help_panel=OUTPUT,
             metavar="FILE",
-            parser=expanded,
+            parser=expand_home,
         ),
     ] = None,
     dark: Annotated[

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ...errors import UsageError
-from ...formats.files import expanded
+from ...formats.files import expand_home
 from ...formats.kind import is_gguf
 from ...hub.options import PublishOptions, repository
 from ...options import from_command_line, options
@@ -221,7 +221,7 @@ def train_config_command(
             help="Write the config there instead of printing it.",
             rich_help_panel=OUTPUT,
             metavar="FILE",
-            parser=expanded,
+            parser=expand_home,
         ),
     ] = None,
     family: FamilyOption = "",

@@ -19,7 +19,7 @@ from ...errors import BadSource, UnsupportedBake
 from ...formats.disk import threads
 from ...formats.gguf.file import GgufFile
 from ...formats.gguf.header import BF16, F16, F32, TYPES
-from ...formats.safetensors import STORED, Header, Tensor, tensor_bytes, widened
+from ...formats.safetensors import STORED, Header, Tensor, tensor_bytes, widen
 from ...models.family import Gguf
 from ...models.folder import ConvertedTensor
 from ..to_gguf.conversions import LAYER_NUMBER, ModelSizes
@@ -264,7 +264,7 @@ def exactly(file: GgufFile, tensor: RestoredTensor, dtype: str) -> bool:
     for part in (part for region in _pieces(tensor) for part in region.parts):
         stored = _values(file, part)
         narrow = encode(BACK[part.values](stored) if part.values else stored, DTYPES[dtype])
-        wide = widened(narrow.view(STORED[dtype]), dtype)
+        wide = widen(narrow.view(STORED[dtype]), dtype)
         again = VALUES[part.values](wide) if part.values else wide
         if not np.allclose(
             again, stored, rtol=ROUNDED.get(part.values, 0.0), atol=0.0, equal_nan=True
@@ -326,7 +326,7 @@ def _values(file: GgufFile, piece: RowRange) -> NDArray[np.float32]:
     kind = type_of(file, piece)
     raw = _stored(file, piece)
     if kind in FLOATS:
-        return _in_order(widened(raw, FLOATS[kind]), piece)
+        return _in_order(widen(raw, FLOATS[kind]), piece)
     import gguf
 
     values = gguf.quants.dequantize(raw, gguf.GGMLQuantizationType(kind))

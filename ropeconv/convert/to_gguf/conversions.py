@@ -16,7 +16,7 @@ import numpy as np
 
 from ...errors import BadSource
 from ...formats.gguf.header import FLOAT32, GgufValue, array
-from ...formats.safetensors import STORED, Header, widened
+from ...formats.safetensors import STORED, Header, widen
 from ...models.family import Convert, Gguf
 from ...models.schema import Config
 from ...rope.errors import counted, shown
@@ -530,7 +530,7 @@ def scalars(
                     start = header.data_start + tensor.start
                     dtype = np.dtype(STORED[tensor.dtype])
                     stored = np.frombuffer(file.read(start, start + dtype.itemsize), dtype)
-                    numbers[int(layer[1])] = float(widened(stored, tensor.dtype)[0])
+                    numbers[int(layer[1])] = float(widen(stored, tensor.dtype)[0])
         if sorted(numbers) != list(range(layers)):
             raise BadSource(
                 f"{ending} is not there for every one of the {layers} layers; download the"

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from ...environment import Requirement, without_secrets
 from ...formats.disk import Advance, copy_part, threads, write_at
 from ...formats.gguf.header import MXFP4, Q8_0, TYPES, TensorInfo
-from ...formats.safetensors import STORED, widened
+from ...formats.safetensors import STORED, widen
 from ...rope.errors import RopeconvError
 from .rows import DTYPES, NIBBLES, VALUES, Rows, StoredRows
 
@@ -147,7 +147,7 @@ def _array(tensor: StoredRows, rows: Rows) -> NDArray[np.generic]:
         raw = raw.reshape(-1, 2, half, rows.columns).swapaxes(1, 2).reshape(rows.rows, rows.columns)
     if DTYPES[rows.dtype] == tensor.type and not tensor.values and not rows.factors:
         return np.ascontiguousarray(raw)
-    values = widened(raw, rows.dtype)
+    values = widen(raw, rows.dtype)
     for factor in rows.factors:
         values = values * np.float32(factor)
     if tensor.values:

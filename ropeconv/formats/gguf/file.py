@@ -82,7 +82,7 @@ def shard_names(name: str, count: int) -> list[str]:
 
 @dataclass(frozen=True)
 class GgufFile:
-    """A GGUF model whose headers were read; a remote shard is fetched when its path is requested."""
+    """A GGUF model whose headers were read; `Shard.path` fetches a remote shard."""
 
     shards: tuple[Shard, ...]
     """In order."""

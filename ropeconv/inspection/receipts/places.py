@@ -18,7 +18,7 @@ import msgspec
 from ...errors import BadSource
 from ...formats.disk import sampled
 from ...formats.drafts import draft_of
-from ...formats.files import expanded, read_text
+from ...formats.files import expand_home, read_text
 from ...models.gguf import GgufSource
 from ...models.open import HUB_FILE
 from ...models.source import RECEIPT, Origin
@@ -163,7 +163,7 @@ def state_folder() -> Path:
 
 def _place_of(source: Origin) -> str:
     """The absolute path of a local source."""
-    path = source.path if isinstance(source, GgufSource) else expanded(source.reference)
+    path = source.path if isinstance(source, GgufSource) else expand_home(source.reference)
     return os.path.abspath(path)
 
 

@@ -25,7 +25,7 @@ from ...rope.forms import (
     Plain,
     Vector,
     Yarn,
-    divided,
+    divide,
 )
 from ...rope.schedule import QueryScaling
 from ...rope.spec import ContextSource, RopeSpec
@@ -219,7 +219,7 @@ def _divided(
         return closed
     base = Plain(closed.theta).inv_freq(rotary_dim)
     if pair[0] is pair[1] and isinstance(closed, Plain):
-        proportional = recognise_proportional(divided(base, pair[1]), closed.theta)
+        proportional = recognise_proportional(divide(base, pair[1]), closed.theta)
         known = proportional or recognise_llama3(closed, pair[1], rotary_dim)
         if known is not None:
             return known

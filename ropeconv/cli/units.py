@@ -16,7 +16,7 @@ from ..errors import UsageError
 from ..formats.disk import obstacle
 from ..formats.kind import is_gguf
 from ..hub.options import PublishOptions
-from ..models.reference import modelfile_in, names_gguf, resolved
+from ..models.reference import modelfile_in, names_gguf, resolve_reference
 from ..options import option
 from ..rope.errors import RopeconvError, command_line
 from ..rope.lengths import format_tokens
@@ -73,7 +73,7 @@ def units_of(sources: Sequence[str], options: dict[str, Any]) -> list[OutputUnit
     """
     parts = []
     for named in sources:
-        source = named if modelfile_in(named) is None else resolved(named)
+        source = named if modelfile_in(named) is None else resolve_reference(named)
         parts.append((source, split(options, names_gguf(source)), named))
     folder = (
         options["out"]

@@ -440,7 +440,7 @@ def start(model: GgufModel, schedule: Schedule) -> Edit:
     values = {f"{prefix}.context_length": u32(schedule.context)}
     if schedule.context != schedule.original_context and not pinned_original(model):
         values[f"{prefix}.rope.scaling.original_context_length"] = u32(schedule.original_context)
-    return without_scaling(model).merged(Edit(values))
+    return without_scaling(model).merge(Edit(values))
 
 
 def without_scaling(model: GgufModel) -> Edit:
@@ -482,7 +482,7 @@ def with_attention_factor(model: GgufModel, schedule: Schedule, edit: Edit) -> E
     if abs(missing - 1) < NEGLIGIBLE:
         return edit
     key = f"{edit.arch or model.get('general.architecture')}.rope.scaling.attn_factor"
-    return edit.merged(Edit({key: f32(missing)}))
+    return edit.merge(Edit({key: f32(missing)}))
 
 
 def overwrite(vector: Vector) -> Change:
@@ -530,7 +530,7 @@ def take_back(model: GgufModel, edit: Edit) -> Edit:
                 "choose an --attention-factor that does not change the key (for yarn its default)",
             )
         changes[name] = scaled_floats(info.size, excess**-2)
-    return edit.merged(Edit({WINDOW_NORM: f32(folded / excess)}, changes=changes))
+    return edit.merge(Edit({WINDOW_NORM: f32(folded / excess)}, changes=changes))
 
 
 def scaled_floats(size: int, factor: float) -> Change:

@@ -83,9 +83,9 @@ def with_log_n(schedule: Schedule, model: GgufModel, carrier: str) -> GgufResult
         f"{TO}.attention.temperature_scale": f32(steps.beta),
         f"{TO}.rope.scaling.original_context_length": u32(steps.length),
     }
-    edit = edit.merged(Edit(keys)).merged(_gain(steps.gain, model, edit))
+    edit = edit.merge(Edit(keys)).merge(_gain(steps.gain, model, edit))
     scaled = replace(schedule, log_n=None, query_scaling=QueryScaling(steps.beta, steps.length))
-    edit = edit.merged(tensor(scaled, model.after(edit)))
+    edit = edit.merge(tensor(scaled, model.after(edit)))
     off = deviation(schedule.log_n, steps, schedule.context)
     notes: tuple[str, ...] = (_note(steps, off, schedule.context),)
     if name != TO:
@@ -350,7 +350,7 @@ def _encoded(name: str, schedule: Schedule, model: GgufModel) -> GgufResult:
 
 def _carried(schedule: Schedule, model: GgufModel, carrier: str) -> GgufResult:
     start = carry(model, carrier)
-    edit = start.merged(tensor(schedule, model.after(start)))
+    edit = start.merge(tensor(schedule, model.after(start)))
     return judged(
         "carrier", schedule, model, edit, f"the carrier {carrier}", notes=(NOTE.format(to=carrier),)
     )

@@ -1,5 +1,4 @@
-"""safetensors headers: read by range and checked, or made for new files; and the index of a sharded
-checkpoint.
+"""safetensors: headers, read by range and checked or made for new files, and the index of shards.
 
 A file is `u64 n | n bytes of JSON | data`. https://github.com/huggingface/safetensors#format
 """
@@ -24,8 +23,9 @@ from .files import open_regular
 from .jsontext import JsonObject
 
 MAX_HEADER = 16 << 20
-"""Bytes of a header. The reference implementation accepts 100 MB, which take a gigabyte of memory;
-published headers have some million.
+"""The most bytes of a header; published headers have some million.
+
+The reference implementation accepts 100 MB, which take a gigabyte of memory.
 """
 BITS = {
     "BOOL": 8,
@@ -65,10 +65,10 @@ class Tensor:
 
     shape: tuple[int, ...]
     start: int
-    """Bytes from the beginning of the data."""
+    """Its first byte, from the beginning of the data."""
 
     stop: int
-    """Bytes from the beginning of the data."""
+    """The byte behind its last one."""
 
 
 Bytes = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
@@ -120,6 +120,7 @@ def parse_header(file: BinaryIO, size: int, name: str) -> Header:
             f"{name} has a header of {length:,} bytes, and the limit is {MAX_HEADER:,}; split the"
             " file"
         )
+
     try:
         entries = msgspec.json.decode(file.read(length), type=dict[str, msgspec.Raw])
         raw = entries.pop("__metadata__", None)
@@ -130,8 +131,9 @@ def parse_header(file: BinaryIO, size: int, name: str) -> Header:
         raise BadSource(
             f"{name} has no readable safetensors header ({problem}); download it again"
         ) from None
+
     at = 0
-    data = size - 8 - length
+    data_size = size - 8 - length
     for tensor in sorted(tensors.values(), key=lambda t: (t.start, t.stop)):
         if tensor.start != at:
             raise BadSource(
@@ -139,24 +141,26 @@ def parse_header(file: BinaryIO, size: int, name: str) -> Header:
                 " download it again"
             )
         at = tensor.stop
-    if at > data:
+    if at > data_size:
         raise BadSource(
-            f"{name} is truncated: its tensors need {at} bytes and it has {data}; download it again"
+            f"{name} is truncated: its tensors need {at} bytes and it has {data_size}; download it"
+            " again"
         )
-    if at < data:
+    if at < data_size:
         raise BadSource(
-            f"{name} has {data - at} bytes behind its last tensor; it is damaged, download it again"
+            f"{name} has {data_size - at} bytes behind its last tensor; it is damaged, download it"
+            " again"
         )
     return Header(tensors, metadata, 8 + length)
 
 
 def _tensor(name: str, entry: _Entry) -> Tensor:
+    """A tensor of a header. Raises ValueError where its size is not that of its numbers."""
     start, stop = entry.data_offsets
     if entry.dtype not in BITS:
         raise ValueError(f"{shown(name)} has the dtype {shown(entry.dtype)}, which is not known")
-    if len(entry.shape) > MAX_SIDES or stop - start != -(
-        -math.prod(entry.shape) * BITS[entry.dtype] // 8
-    ):
+    too_many_sides = len(entry.shape) > MAX_SIDES
+    if too_many_sides or stop - start != -(-math.prod(entry.shape) * BITS[entry.dtype] // 8):
         raise ValueError(
             f"{shown(name)} is {entry.dtype} {shown(list(entry.shape))} in {stop - start} bytes"
         )
@@ -166,8 +170,11 @@ def _tensor(name: str, entry: _Entry) -> Tensor:
 def header_bytes(
     tensors: Iterable[tuple[str, str, tuple[int, ...]]], metadata: dict[str, str]
 ) -> bytes:
-    """Return a header for tensors (name, dtype, shape) whose data follows without gaps, padded to 8
-    bytes.
+    """Return a header for tensors whose data follows without gaps, padded to 8 bytes.
+
+    Args:
+        tensors: Name, dtype and shape of each.
+        metadata: Texts by their keys.
     """
     entries: JsonObject = {"__metadata__": metadata}
     at = 0
@@ -185,19 +192,16 @@ def tensor_bytes(dtype: str, shape: tuple[int, ...]) -> int:
     return math.prod(shape) * BITS[dtype] // 8
 
 
-STORED = {
-    "F64": "<f8",
-    "F32": "<f4",
-    "F16": "<f2",
-    "BF16": "<u2",
-}  # dtype: what numpy reads; it has no bfloat16
+# numpy has no bfloat16, which is read as integers of 16 bits
+STORED = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+"""The types of numpy for dtypes of floats."""
 
 
 def widen(stored: NDArray[np.generic], dtype: str) -> NDArray[np.float32]:
     """Return a new array of 32-bit floats.
 
     Args:
-        stored: As numpy reads them.
+        stored: The numbers as numpy reads them.
         dtype: "F64", "F32", "F16" or "BF16".
     """
     if dtype == "BF16":
@@ -209,11 +213,11 @@ def widen(stored: NDArray[np.generic], dtype: str) -> NDArray[np.float32]:
 
 INDEX = "model.safetensors.index.json"
 LONGEST = 64 << 20
+"""The most characters of an index. A Kimi K2 in GPTQ has 25 to 30 million."""
 MOST_TENSORS = 600_000
+"""The most tensors of an index. A Kimi K2 in GPTQ has 276,480, of experts."""
 LONGEST_REST = 1 << 20
-"""Characters of an index, its tensors, and the characters of everything but `weight_map`. A Kimi K2
-in GPTQ has 276,480 tensors of experts, in 25 to 30 million characters.
-"""
+"""The most characters of everything but `weight_map`."""
 
 
 def shards(text: str) -> tuple[str, ...]:
@@ -248,11 +252,13 @@ def with_shard(text: str, shard: str, added: Mapping[str, int]) -> str:
     known = index.get("metadata")
     if isinstance(known, dict) and isinstance(known.get("total_size"), int):
         known["total_size"] += sum(added.values())
+
     index["weight_map"] |= dict.fromkeys(added, shard)
     return jsontext.dump(index, like=text)
 
 
 def _weight_map(text: str) -> dict[str, str]:
+    """The file of each tensor in an index. Raises BadSource when it is not an index."""
     if len(text) > LONGEST:
         raise BadSource(
             f"{INDEX} has {len(text):,} characters, and the limit is {LONGEST:,}; {TOO_MANY}"
@@ -264,6 +270,7 @@ def _weight_map(text: str) -> dict[str, str]:
         raise BadSource(
             f"{INDEX} has no readable weight_map ({problem}); download it again"
         ) from None
+
     rest = sum(len(bytes(raw)) for raw in entries.values())
     if len(weight_map) > MOST_TENSORS or rest > LONGEST_REST:
         raise BadSource(
@@ -274,12 +281,14 @@ def _weight_map(text: str) -> dict[str, str]:
 
 
 def safe_name(name: str) -> bool:
-    """Return whether a name stays inside its folder: relative, and without `..`, backslashes or
-    drive letters.
+    """Return whether a name stays inside its folder.
+
+    It is relative, and without `..`, backslashes or drive letters.
     """
     path = PurePosixPath(name)
-    inside = name not in ("", ".") and not path.is_absolute() and ".." not in path.parts
-    return inside and "\\" not in name and ":" not in name and "\0" not in name
+    if name in ("", ".") or path.is_absolute() or ".." in path.parts:
+        return False
+    return "\\" not in name and ":" not in name and "\0" not in name
 
 
 def index_text(total: int, weight_map: dict[str, str]) -> str:
@@ -287,6 +296,6 @@ def index_text(total: int, weight_map: dict[str, str]) -> str:
 
     Args:
         total: Bytes of all tensors.
-        weight_map: Their files.
+        weight_map: The file of each tensor.
     """
     return jsontext.dump({"metadata": {"total_size": total}, "weight_map": weight_map})

@@ -1,6 +1,4 @@
-"""Source, the interface to a checkpoint wherever it is stored, and Origin, what it shares with GGUF
-files.
-"""
+"""Source, the interface to a checkpoint wherever it is, and Origin, the part that GGUF shares."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -37,28 +35,32 @@ ADAPTER = "adapter_config.json"
 MOST_NAMED = 8
 
 
-def without_config(reference: str, names: Iterable[str], adapter: str | None) -> BadSource:
+def no_config_error(reference: str, names: Iterable[str], adapter: str | None) -> BadSource:
     """The error for files without a config.json.
 
     Args:
+        reference: The source as the user named it.
+        names: The names of its files.
         adapter: The text of adapter_config.json, None without.
     """
     names = set(names)
-    ggufs = sorted(name for name in names if name.endswith(".gguf"))
     if "model_index.json" in names:
         return BadSource(f"{reference} is a pipeline of diffusers; {DIFFUSION}")
     if adapter is not None:
         base = parse(adapter, ADAPTER).get("base_model_name_or_path")
+        whose = shown(base) if base else "which it does not name"
         return BadSource(
             f"{reference} is a PEFT adapter, which has no RoPE settings; bake its base model"
-            f" ({shown(base) if base else 'which it does not name'}), and load the adapter on the"
+            f" ({whose}), and load the adapter on the"
             " result"
         )
+    ggufs = sorted(name for name in names if name.endswith(".gguf"))
     if ggufs:
         paths = ", ".join(f"{reference}/{name}" for name in ggufs[:MOST_NAMED])
-        more = f" and {len(ggufs) - MOST_NAMED} more" if len(ggufs) > MOST_NAMED else ""
+        if len(ggufs) > MOST_NAMED:
+            paths += f" and {len(ggufs) - MOST_NAMED} more"
         return BadSource(
-            f"{reference} contains GGUF files but no config.json; pass one of them: {paths}{more}"
+            f"{reference} contains GGUF files but no config.json; pass one of them: {paths}"
         )
     return BadSource(
         f"{reference} has no config.json, so it is not a checkpoint; give another folder or id"
@@ -86,8 +88,10 @@ OTHER_WEIGHTS = (
     "consolidated*.safetensors",
 )
 RECEIPT = "ropeconv.json"
-CARD, SOURCE_CARD = "README.md", "README-source.md"
-"""The model card of an output, and the card of its source beside it."""
+CARD = "README.md"
+"""The model card of an output."""
+SOURCE_CARD = "README-source.md"
+"""The card of the source beside it."""
 MOST_FILES = 100_000
 """Files of a folder or repository; published checkpoints have up to some hundred."""
 LARGE = 64 << 20
@@ -95,8 +99,9 @@ LARGE = 64 << 20
 PIECE = 1 << 20
 """Bytes of a file that `stream` reads at a time."""
 MAX_HEADERS = 48 << 20
-"""Bytes of all headers together; those of a Kimi K2 in GPTQ, with 276,480 tensors of experts, have
-35 million.
+"""The most bytes of all headers together.
+
+A Kimi K2 in GPTQ, with 276,480 tensors of experts, has 35 million.
 """
 
 
@@ -122,11 +127,11 @@ class GeneratedFile:
     """Relative to the folder."""
 
     size: int
-    """In bytes (of tokenizers, roughly). write(target, advance): writes it to a path, and calls
-    advance with the bytes done.
-    """
+    """In bytes (of tokenizers, roughly)."""
 
     write: Callable[[Path, Callable[[int], None]], None]
+    """Writes it to a path, and calls its second argument with the bytes done."""
+
     stream: Callable[[], Iterator[bytes | memoryview]] | None = None
     """Yields the same bytes without writing them, None where it cannot."""
 
@@ -144,7 +149,7 @@ class Origin:
     """"folder", "hub", "meta", "config", "gguf" or "graph"."""
 
     commit: str | None = None
-    """On the Hub; None for others."""
+    """The commit on the Hub; None for others."""
 
     treat_as: str = ""
     """The name of the family that the user says the model is of; empty to go by its model_type."""
@@ -157,8 +162,7 @@ class Origin:
 
     @cached_property
     def identity(self) -> str:
-        """A digest that identifies the model, in hexadecimal: the same for `eval`, `tune`, `run`
-        and `apply`.
+        """A digest that identifies the model, the same for `eval`, `tune`, `run` and `apply`.
 
         On the Hub by repository and commit. Local files count by their contents: whole for configs,
         tokenizers and code, by `weights_digest` for weights. Cards (*.md) do not count.
@@ -170,18 +174,20 @@ class Origin:
         return {"reference": self.reference, "kind": self.kind, "commit": self.commit}
 
     def identities(self, unread: Collection[str] = ()) -> Mapping[Path, FileIdentity | None]:
-        """The files of this disk that it is read from, as they were before that; none of the Hub's
-        cache.
+        """The files of this disk that it is read from, as they were before that.
+
+        Files in the Hub's cache are not among them.
 
         Args:
-            unread: Names of files that are not.
+            unread: Names of files that are not read.
         """
         return {}
 
 
 class Source(Origin, ABC):
-    """A checkpoint in Hugging Face's layout, or one that is presented as such. It is only read,
-    never written to.
+    """A checkpoint in Hugging Face's layout, or one that is presented as such.
+
+    It is only read, never written to.
     """
 
     @property
@@ -195,14 +201,10 @@ class Source(Origin, ABC):
 
     @abstractmethod
     def path(self, name: str) -> Path:
-        """The local path of a file, which is fetched first where it is not there.
-
-        Args:
-            name: As in `files`.
-        """
+        """The local path of a file, which is fetched first where it is not there."""
 
     def read(self, name: str, start: int, stop: int) -> bytes:
-        """Bytes start .. stop - 1 of a file, which is not fetched as a whole where it is not local.
+        """Bytes start .. stop - 1 of a file, which is not fetched as a whole.
 
         Args:
             name: As in `files`.
@@ -213,21 +215,16 @@ class Source(Origin, ABC):
             BadSource: Where the file is shorter.
         """
         with open_regular(self.path(name)) as file:
-            return whole(file, name, start, stop)
+            return read_exactly(file, name, start, stop)
 
     def stream(self, name: str) -> Iterator[bytes]:
-        """The bytes of a file in pieces; the file is fetched where it is not local.
-
-        Args:
-            name: As in `files`.
-        """
+        """The bytes of a file in pieces; the file is fetched where it is not local."""
         with open_regular(self.path(name)) as file:
             while block := file.read(PIECE):
                 yield block
 
     def text(self, name: str) -> str | None:
-        """The content of a small text file with its own line ends; None where there is no file of
-        that name.
+        """The content of a small text file with its own line ends; None without that file.
 
         Raises:
             BadSource: If it is not UTF-8, not a regular file, or longer than any such file.
@@ -244,32 +241,30 @@ class Source(Origin, ABC):
         """
         text = self.text("config.json")
         if text is None:
-            raise without_config(
-                self.reference, (file.name for file in self.files()), self.text(ADAPTER)
-            )
+            names = [file.name for file in self.files()]
+            raise no_config_error(self.reference, names, self.text(ADAPTER))
         return jsontext.parse(text, "config.json")
 
     @cached_property
     def identity(self) -> str:
         weights = set(self.weights())
         parts = list[str]()
-        for file in self.copied_files()[0]:
+        for file in self.files_to_copy()[0]:
             if file.name.endswith(".md"):
                 continue
             path = self.path(file.name)
-            if file.name in weights or file.size > LARGE:
-                header = Header({}, {}, 0)
-                with suppress(BadSource):  # of a damaged file, which is reported where it is read
-                    header = (
-                        self.header(file.name) if file.name.endswith(".safetensors") else header
-                    )
-                places = (
-                    (header.data_start + item.start, item.stop - item.start)
-                    for item in header.tensors.values()
-                )
-                parts.append(f"{file.name} {weights_digest(path, header.data_start, places)}")
-            else:
+            if file.name not in weights and file.size <= LARGE:
                 parts.append(f"{file.name} {sha256(path)}")
+                continue
+            header = Header({}, {}, 0)
+            if file.name.endswith(".safetensors"):
+                with suppress(BadSource):  # of a damaged file, which is reported where it is read
+                    header = self.header(file.name)
+            places = [
+                (header.data_start + item.start, item.stop - item.start)
+                for item in header.tensors.values()
+            ]
+            parts.append(f"{file.name} {weights_digest(path, header.data_start, places)}")
         return text_digest(*parts)
 
     @property
@@ -278,9 +273,7 @@ class Source(Origin, ABC):
         return detect(self.config(), self.treat_as, self._shapes)
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of all tensors by name, from the headers of a folder; empty ones if only the
-        index is read.
-        """
+        """The shapes of all tensors by name, from headers; empty ones if only the index is read."""
         try:
             if self.kind == "folder" and self.weights():
                 return {name: tensor.shape for name, tensor in self.tensors.items()}
@@ -307,19 +300,11 @@ class Source(Origin, ABC):
         return files
 
     def header(self, name: str) -> Header:
-        """The header of a safetensors file, which is fetched where it is not local.
-
-        Args:
-            name: As in `files`.
-        """
+        """The header of a safetensors file, which is fetched where it is not local."""
         return read_header(self.path(name))
 
     def _each_header(self, names: Sequence[str]) -> Iterator[tuple[str, Header]]:
-        """Yields names and headers in order.
-
-        Args:
-            names: As in `files`.
-        """
+        """Yield names and headers in order."""
         for name in names:
             yield name, self.header(name)
 
@@ -335,8 +320,8 @@ class Source(Origin, ABC):
         count = 0
         for name, header in self._each_header(self.weights()):
             headers[name] = header
-            size = size + headers[name].data_start
-            count = count + len(headers[name].tensors)
+            size += header.data_start
+            count += len(header.tensors)
             if size > MAX_HEADERS or count > MOST_TENSORS:
                 raise BadSource(
                     f"the headers of {self.reference} have more than {MAX_HEADERS:,} bytes or"
@@ -347,17 +332,17 @@ class Source(Origin, ABC):
     @cached_property
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor of the model by name, from the headers."""
-        return {
-            name: tensor
-            for header in self.headers.values()
-            for name, tensor in header.tensors.items()
-        }
+        tensors: dict[str, Tensor] = {}
+        for header in self.headers.values():
+            tensors |= header.tensors
+        return tensors
 
-    def copied_files(
+    def files_to_copy(
         self, all_files: bool = False
     ) -> tuple[tuple[SourceFile, ...], tuple[SourceFile, ...]]:
-        """Files to copy into an output, and files to leave out: the same weights in other formats,
-        unless `all_files`.
+        """Files to copy into an output, and files to leave out.
+
+        The same weights in other formats are left out, unless `all_files`.
 
         Raises:
             BadSource: For a file name that is not inside the checkpoint.
@@ -371,12 +356,15 @@ class Source(Origin, ABC):
                     f"{self.reference} has a file named {shown(file.name)}, outside its folder; do"
                     " not trust it"
                 )
-            duplicate = file.name not in weights and any(
-                fnmatch(file.name, pattern) for pattern in OTHER_WEIGHTS
-            )
             if file.name == RECEIPT:
                 continue
-            (left_out if duplicate and weights and not all_files else copied).append(file)
+            is_other_format = file.name not in weights and any(
+                fnmatch(file.name, pattern) for pattern in OTHER_WEIGHTS
+            )
+            if is_other_format and weights and not all_files:
+                left_out.append(file)
+            else:
+                copied.append(file)
         return tuple(copied), tuple(left_out)
 
     def generated_texts(self) -> tuple[str, ...]:
@@ -388,21 +376,18 @@ class Source(Origin, ABC):
         return ()
 
     def is_generated(self, name: str) -> bool:
-        """Whether a conversion makes the file, so that only `copy` gives it.
-
-        Args:
-            name: As in `files`.
-        """
-        return name in self.generated_texts() or any(
-            item.name == name for item in self.generated_files()
-        )
+        """Whether a conversion makes the file, so that only `copy` gives it."""
+        if name in self.generated_texts():
+            return True
+        return any(item.name == name for item in self.generated_files())
 
     def copy(self, name: str, target: Path, advance: Advance = lambda done: None) -> None:
-        """Writes a file to a path: a copy, or what a conversion makes.
+        """Write a file to a path: a copy, or what a conversion makes. Raises OSError.
 
         Args:
             name: As in `files`.
-            advance: Called with the bytes done since the last call. Raises OSError.
+            target: The path.
+            advance: Called with the bytes done since the last call.
         """
         generated = next((item for item in self.generated_files() if item.name == name), None)
         if generated is not None:
@@ -417,18 +402,24 @@ class Source(Origin, ABC):
         return ()
 
     def tensor_names(self) -> tuple[str, ...] | None:
-        """Names of all tensors, from the index; None without an index, which would require fetching
-        the weights.
+        """Names of all tensors, from the index.
+
+        None without an index, since the names would then require fetching the weights.
         """
         index = self.text(INDEX)
-        return None if index is None else tensors(index)
+        if index is None:
+            return None
+        return tensors(index)
 
 
-def whole(file: BinaryIO, name: str, start: int, stop: int) -> bytes:
+def read_exactly(file: BinaryIO, name: str, start: int, stop: int) -> bytes:
     """Bytes start .. stop - 1 of an open file.
 
     Args:
-        name: For the message.
+        file: The file.
+        name: Its name, for the message.
+        start: In bytes.
+        stop: In bytes.
 
     Raises:
         BadSource: Where it is shorter.

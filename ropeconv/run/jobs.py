@@ -30,7 +30,7 @@ from ..inspection.receipts.storage import read_receipt
 from ..models.gguf import GgufSource
 from ..models.hub import HubSource, answers
 from ..models.open import HUB_FILE, HUB_ID, open_source
-from ..models.reference import names_gguf, resolved
+from ..models.reference import names_gguf, resolve_reference
 from ..rope.errors import RopeconvError
 from ..rope.recipe import Recipe
 from ..validate.comparison import Comparison
@@ -151,7 +151,7 @@ def _expanded(text: str, folder: Path) -> Iterator[str]:
         ]
     else:
         local = (folder / expand_home(text)).resolve()
-        references = [str(local) if local.exists() else resolved(text)]
+        references = [str(local) if local.exists() else resolve_reference(text)]
     if not references:
         raise UsageError(f"the source {text!r} matches no model; correct it, or leave it out")
     yield from references

@@ -11,7 +11,7 @@ from typing import Literal, TypeVar
 import msgspec
 
 from ..formats.jsontext import JsonObject
-from ..formats.package_data import PACKAGE, described, package_data, package_files
+from ..formats.package_data import PACKAGE, package_data, package_errors, package_files
 from ..models.family import Need
 from ..rope.errors import RecipeError
 from .programs import letters, program_of
@@ -393,7 +393,7 @@ def read_rows(folder: Path) -> dict[str, Runtime]:
     raw = {stem: package_data(path, JsonObject) for stem, path in entries.items()}
     rows = {}
     for stem, path in entries.items():
-        with described(path):
+        with package_errors(path):
             rows[stem] = row_from(_inherit(stem, raw))
     return rows
 

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from ..convert.encoding import ENCODINGS
-from ..convert.encodings.buffers import MODULE, SETTINGS, class_keys, modelling
+from ..convert.encodings.buffers import MODULE, SETTINGS, class_keys, modelling_file
 from ..engines.probe import ProbeCache
 from ..errors import BadSource, Disagreement
 from ..formats.files import read_text
@@ -137,7 +137,7 @@ def _unlike_ours(folder: Path, config: JsonObject) -> Iterator[str]:
     path = folder / f"{MODULE}.py"
     settings = config.get(SETTINGS)
     try:
-        code = modelling(family, msgspec.convert(settings, StoredSettings).log_n)
+        code = modelling_file(family, msgspec.convert(settings, StoredSettings).log_n)
         same = (
             path.is_file()
             and path.stat().st_size == len(code.encode())

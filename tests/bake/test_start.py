@@ -265,7 +265,7 @@ def test_a_factor_that_does_not_cover_the_context_is_a_warning_with_the_numbers(
 
 
 @pytest.fixture
-def widen(llama: Path, tmp_path: Path) -> tuple[Path, Path]:
+def widened(llama: Path, tmp_path: Path) -> tuple[Path, Path]:
     """A tiny Llama with yarn 2, and the output of yarn 2 on top of it."""
     first = apply(plan(llama, "yarn", 2.0, out=tmp_path / "first"))
     return first, apply(plan(first, "yarn", 2.0, on_top=True, out=tmp_path / "second"))

@@ -228,7 +228,7 @@ def squeeze(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[Sto
 
 def transpose(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
     """Every matrix of a stack transposed."""
-    parts = tuple(part.transposed() for part in tensor.matrices)
+    parts = tuple(part.transpose() for part in tensor.matrices)
     shape = (*tensor.shape[:-2], tensor.shape[-1], tensor.shape[-2])
     return [replace(tensor, name=names[0], shape=shape, parts=parts)]
 
@@ -279,7 +279,7 @@ def latent(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[Stor
     _fits(tensor, sizes.heads * (key + value))
     (matrix,), rank = tensor.matrices, tensor.shape[-1]
     starts = [head * (key + value) for head in range(sizes.heads)]
-    keys = tuple(matrix.part(start, key).transposed() for start in starts)
+    keys = tuple(matrix.part(start, key).transpose() for start in starts)
     values = tuple(matrix.part(start + key, value) for start in starts)
     return [
         replace(tensor, name=names[0], shape=(sizes.heads, rank, key), parts=keys),

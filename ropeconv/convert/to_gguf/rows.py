@@ -16,20 +16,20 @@ from ...formats.gguf.header import BF16, F16, F32, MXFP4, TYPES
 from ...models.source import Source
 
 DTYPES = {"F32": F32, "F16": F16, "BF16": BF16, "MXFP4": MXFP4}
-"""ggml's number for each type of a checkpoint; MXFP4 is a pair of tensors there, blocks and
-scales.
+"""ggml's number for each type of a checkpoint.
+
+MXFP4 is a pair of tensors there, blocks and scales.
 """
-NIBBLES = 16  # bytes of a block of MXFP4 in a checkpoint, without its scale
+NIBBLES = 16
+"""Bytes of a block of MXFP4 in a checkpoint, without its scale."""
 
 
 @dataclass(frozen=True)
 class ShardWeights:
-    """A safetensors file of a checkpoint, which is fetched, or converted, when its numbers are
-    read.
-    """
+    """A safetensors file of a checkpoint, fetched or converted when its numbers are read."""
 
     source: Source | None
-    """None for a file whose header is all that is known."""
+    """None for a file of which only the header is known."""
 
     name: str
 
@@ -37,7 +37,9 @@ class ShardWeights:
     def path(self) -> Path | None:
         """The path of the file on this machine; None for one that is made when it is read."""
         assert self.source is not None, self.name
-        return None if self.source.is_generated(self.name) else self.source.path(self.name)
+        if self.source.is_generated(self.name):
+            return None
+        return self.source.path(self.name)
 
     def read(self, start: int, stop: int) -> bytes:
         """Return some bytes of the file, which is not fetched for them."""
@@ -47,18 +49,22 @@ class ShardWeights:
     def numbers(
         self, dtype: str, start: int, count: int, sparse: bool = False
     ) -> NDArray[np.generic]:
-        """Return `count` numbers of a numpy dtype from the byte `start` on.
+        """Return numbers of the file.
 
         Args:
+            dtype: Their type, as numpy names it.
+            start: The place of the first, in bytes.
+            count: How many.
             sparse: Few of them are needed, so that a local file is mapped and not read.
 
         Raises:
             BadSource: Where it was cut off.
         """
         kind = np.dtype(dtype)
+        stop = start + count * kind.itemsize
         if self.path is None:
-            return np.frombuffer(self.read(start, start + count * kind.itemsize), kind)
-        if self.path.stat().st_size < start + count * kind.itemsize:
+            return np.frombuffer(self.read(start, stop), kind)
+        if self.path.stat().st_size < stop:
             raise BadSource(f"{self.path.name} was cut off while it was read; run again")
         if sparse:
             return np.memmap(self.path, kind, "r", start, (count,))
@@ -94,7 +100,7 @@ class Rows:
     """They are all 0, and nothing is read."""
 
     @property
-    def packed(self) -> bool:
+    def is_one_piece(self) -> bool:
         """Whether the rows are one piece of the file."""
         return not self.zeros and self.apart == 1 and self.stride == self.columns
 
@@ -112,19 +118,22 @@ class Rows:
     def part(self, first: int, count: int, step: int = 1) -> Rows:
         """Return `count` rows, every step-th from the first on."""
         skipped = self.bytes(first * self.stride)
+        scales = 0
+        if self.scales:
+            scales = self.scales + skipped // NIBBLES
         return replace(
             self,
             start=self.start + skipped,
             rows=count,
             stride=self.stride * step,
-            scales=self.scales and self.scales + skipped // NIBBLES,
+            scales=scales,
         )
 
     def flat(self) -> Rows:
         """Return every number as a row of its own."""
         return replace(self, rows=self.rows * self.columns, columns=1, stride=1)
 
-    def transposed(self) -> Rows:
+    def transpose(self) -> Rows:
         """Return the columns as rows."""
         return replace(
             self, rows=self.columns, columns=self.rows, stride=self.apart, apart=self.stride
@@ -149,9 +158,7 @@ class StoredRows:
     """Name of a function in VALUES, or empty."""
 
     tiles: tuple[int, int] = (1, 1)
-    """Groups of columns, and the blocks of each, which are reordered from (group, block) to (block,
-    group).
-    """
+    """Groups of columns, and the blocks of each: from (group, block) to (block, group)."""
 
     type: int = F32
     """ggml's number, in the output."""
@@ -180,11 +187,11 @@ class StoredRows:
         if len(self.shape) < 2:
             return [part.flat() for part in self.parts]
         height = self.shape[-2]
-        return [
-            part.part(first, height)
-            for part in self.parts
-            for first in range(0, part.rows, height or 1)
-        ]
+        matrices = []
+        for part in self.parts:
+            for first in range(0, part.rows, height or 1):
+                matrices.append(part.part(first, height))
+        return matrices
 
 
 VALUES: dict[str, Callable[[NDArray[np.float32]], NDArray[np.float32]]] = {

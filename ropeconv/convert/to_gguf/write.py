@@ -84,7 +84,7 @@ def _tasks(tensor: StoredRows, place: int, target: BinaryIO) -> Iterator[Task]:
         return
     plain = not tensor.interleave and not tensor.values and tensor.tiles == (1, 1)
     same = all(
-        part.packed and not part.factors and DTYPES[part.dtype] == tensor.type != MXFP4
+        part.is_one_piece and not part.factors and DTYPES[part.dtype] == tensor.type != MXFP4
         for part in tensor.parts
     )
     if (
@@ -163,9 +163,9 @@ def _read(rows: Rows) -> NDArray[np.generic]:
     if rows.zeros:
         return np.zeros((rows.rows, rows.columns), dtype)
     stored = rows.file.numbers(
-        STORED[rows.dtype], rows.start, rows.extent // dtype.itemsize, sparse=not rows.packed
+        STORED[rows.dtype], rows.start, rows.extent // dtype.itemsize, sparse=not rows.is_one_piece
     )
-    if rows.packed:
+    if rows.is_one_piece:
         return stored.reshape(rows.rows, rows.columns)
     strides = (rows.stride * dtype.itemsize, rows.apart * dtype.itemsize)
     return np.array(np.lib.stride_tricks.as_strided(stored, (rows.rows, rows.columns), strides))

@@ -283,7 +283,7 @@ def folder_of(source: Source, dtype: str = "auto", weights: bool = True) -> Iter
     if dtype != "auto" and isinstance(source, ConvertedSource):
         source = source.in_dtype(dtype)
     left_out = set() if weights else set(source.weights())
-    files = (file for file in source.copied_files()[0] if file.name not in left_out)
+    files = (file for file in source.files_to_copy()[0] if file.name not in left_out)
     names = {file.name for file in files if weights or file.size < SMALL}
     if not source.is_generated("config.json"):
         if source.kind == "hub":

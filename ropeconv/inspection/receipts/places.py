@@ -16,7 +16,7 @@ from pathlib import Path, PurePath
 import msgspec
 
 from ...errors import BadSource
-from ...formats.disk import sampled
+from ...formats.disk import sample_digest
 from ...formats.drafts import draft_of
 from ...formats.files import expand_home, read_text
 from ...models.gguf import GgufSource
@@ -186,7 +186,7 @@ def _files_of(source: Origin) -> dict[str, tuple[int, str]]:
 
 def _described(path: Path) -> tuple[int, str]:
     """Size and digest of a file, in constant time: of parts of a large one. Raises OSError."""
-    return path.stat().st_size, sampled(path)
+    return path.stat().st_size, sample_digest(path)
 
 
 def _file_of(receipt: Receipt) -> Path:

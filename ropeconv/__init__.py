@@ -1,10 +1,10 @@
-"""ropeconv: bake a RoPE context extension into a checkpoint, and prove that stock runtimes compute
-it.
+"""ropeconv: bake a RoPE context extension into a checkpoint, and prove that runtimes compute it.
 
 import ropeconv
 
-done = ropeconv.apply("./Llama-2-7b-hf", yarn=16, runtime=["transformers", "vllm"])  # writes, and
-checks what it wrote print(done)
+# writes the checkpoint, and checks what it wrote
+done = ropeconv.apply("./Llama-2-7b-hf", yarn=16, runtime=["transformers", "vllm"])
+print(done)
 print(ropeconv.validate(done).sentence)
 """
 

@@ -35,30 +35,31 @@ PICKLED_WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 IMPLEMENTATION = "_implementation"
 MAP = "auto_map"
 ADVICE = ("trust_remote_code", "weights_only")
-"""Options that the messages of transformers and torch recommend, and that users of ropeconv do not
-have.
-"""
+"""Options that transformers and torch recommend in messages, and that ropeconv does not have."""
 MOST_SHOWN = 200
 
 
-def mapped(config: JsonObject) -> Iterator[str]:
+def auto_map_classes(config: JsonObject) -> Iterator[str]:
     """Yield the classes that a config names in an `auto_map`, at any depth, as `MODULE.CLASS`."""
     for key, value in entries(config):
-        if key == MAP:
-            for names in value.values() if isinstance(value, dict) else [value]:
-                for name in names if isinstance(names, list) else [names]:
-                    if name:
-                        yield str(name)[:MOST_SHOWN]
+        if key != MAP:
+            continue
+        # a class, a list of classes (a slow and a fast tokenizer), or either for each auto class
+        entry_values = value.values() if isinstance(value, dict) else [value]
+        for names in entry_values:
+            for name in names if isinstance(names, list) else [names]:
+                if name:
+                    yield str(name)[:MOST_SHOWN]
 
 
 def kernels(config: JsonObject) -> Iterator[str]:
-    """Yield the kernels of the Hub that a config names as implementations of attention or experts,
-    or enables.
-    """
+    """Yield the kernels of the Hub that a config names for attention or experts, or enables."""
     for key, value in entries(config):
         if key.endswith(IMPLEMENTATION):
-            names = value.values() if isinstance(value, dict) else (value,)
-            yield from (name for name in names if isinstance(name, str) and "/" in name)
+            names = value.values() if isinstance(value, dict) else [value]
+            for name in names:
+                if isinstance(name, str) and "/" in name:
+                    yield name
         elif key in ("use_kernels", "kernel_config") and value:
             yield f"{key}={str(value)[:MOST_SHOWN]}"
 
@@ -67,18 +68,22 @@ def entries(value: object) -> Iterator[tuple[str, object]]:
     """Yield every key of a JSON value with its value, at any depth."""
     level = [value]
     while level:
-        parts = [item for item in level if isinstance(item, (dict, list))]
-        for part in parts:
-            if isinstance(part, dict):
-                yield from part.items()
-        level = [
-            inner for part in parts for inner in (part.values() if isinstance(part, dict) else part)
-        ]
+        next_level: list[object] = []
+        for item in level:
+            if isinstance(item, dict):
+                yield from item.items()
+                next_level += item.values()
+            elif isinstance(item, list):
+                next_level += item
+        level = next_level
 
 
-def foreign(folder: Path, reason: str) -> BadSource:
-    """Return the error for code that needs permission. reason: a clause that names the file and the
-    code.
+def permission_error(folder: Path, reason: str) -> BadSource:
+    """Return the error for code that needs permission.
+
+    Args:
+        folder: The checkpoint.
+        reason: A clause that names the file and the code.
     """
     return BadSource(
         f"{folder} has code that ropeconv did not write: {reason}; read it, and pass"
@@ -86,9 +91,11 @@ def foreign(folder: Path, reason: str) -> BadSource:
     )
 
 
-def parsed(path: Path) -> JsonObject:
-    """Return the content of a JSON file of a checkpoint; empty without one. Raises BadSource for a
-    damaged one.
+def read_json(path: Path) -> JsonObject:
+    """Return the content of a JSON file of a checkpoint; empty without one.
+
+    Raises:
+        BadSource: For a damaged one.
     """
     try:
         return jsontext.parse(read_text(path, str(path)), path.name)
@@ -97,20 +104,25 @@ def parsed(path: Path) -> JsonObject:
 
 
 def needs_permission(folder: Path) -> bool:
-    """Whether some part of a checkpoint only loads with its own code, kernels of the Hub or
-    pickles.
-    """
-    configs = [parsed(folder / name) for name in ("config.json", "tokenizer_config.json")]
-    return bool(pickled_weights(folder)) or any(
-        [*mapped(config), *kernels(config)] for config in configs
-    )
+    """Whether a part of a checkpoint needs its own code, kernels of the Hub or pickles to load."""
+    if pickled_weights(folder):
+        return True
+    for name in ("config.json", "tokenizer_config.json"):
+        config = read_json(folder / name)
+        if any(auto_map_classes(config)) or any(kernels(config)):
+            return True
+    return False
 
 
 def load_config(folder: Path, trust: bool) -> PretrainedConfig:
     """Return the config of a checkpoint, as the installed transformers reads it.
 
-    trust: run the configuration file of the checkpoint. Raises BadSource if transformers does not
-    load it.
+    Args:
+        folder: The checkpoint.
+        trust: Run the configuration file of the checkpoint.
+
+    Raises:
+        BadSource: If transformers does not load it.
     """
     from transformers import AutoConfig
 
@@ -119,9 +131,7 @@ def load_config(folder: Path, trust: bool) -> PretrainedConfig:
 
 
 def make_config(config: JsonObject, model_type: str) -> PretrainedConfig:
-    """Return a config of transformers from the content of a config.json, with another
-    model_type.
-    """
+    """Return a config of transformers from a config.json, with another `model_type`."""
     from transformers import AutoConfig
 
     return AutoConfig.for_model(**{**config, "model_type": model_type})
@@ -132,35 +142,40 @@ def load_tokenizer(
 ) -> PreTrainedTokenizerBase:
     """Return the tokenizer of a checkpoint.
 
-    trust: run its tokenization file. otherwise: the fix in the message if none loads. Raises
-    BadSource if transformers loads none, and if it has its own class and `trust` is False: a class
-    of transformers may give other tokens.
+    Args:
+        folder: The checkpoint.
+        trust: Run its tokenization file.
+        otherwise: The fix in the message if none loads.
+
+    Raises:
+        BadSource: If transformers loads none, and if it has its own class and `trust` is False: a
+            class of transformers may give other tokens.
     """
     from transformers import AutoTokenizer
 
     if not trust:
-        for name in ("tokenizer_config.json", "config.json"):
-            value = parsed(folder / name).get(MAP)
-            classes = (
-                value.get("AutoTokenizer")
-                if isinstance(value, dict)
-                else value
-                if isinstance(value, list)
-                else ()
-            )
-            if classes:
-                raise foreign(
-                    folder,
-                    f"its {name} names {shown(next(mapped({MAP: classes}), classes))} in {MAP}",
-                )
+        _check_tokenizer_classes(folder)
     with _sentences(folder, trust, f"{folder} has no tokenizer that loads", otherwise):
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust)
-        ids = tokenizer(
-            "a", add_special_tokens=False
-        ).input_ids  # some settings of a wrong type only fail here
+        # some settings of a wrong type only fail here
+        ids = tokenizer("a", add_special_tokens=False).input_ids
     if not ids:  # some classes of transformers make a tokenizer without files
         raise BadSource(f"{folder} has no tokenizer that loads; {otherwise}")
     return tokenizer
+
+
+def _check_tokenizer_classes(folder: Path) -> None:
+    """Raise BadSource for a checkpoint whose tokenizer has a class of its own."""
+    for name in ("tokenizer_config.json", "config.json"):
+        value = read_json(folder / name).get(MAP)
+        classes: object = ()
+        if isinstance(value, dict):
+            classes = value.get("AutoTokenizer")
+        elif isinstance(value, list):
+            classes = value
+        if classes:
+            first = next(auto_map_classes({MAP: classes}), classes)
+            raise permission_error(folder, f"its {name} names {shown(first)} in {MAP}")
 
 
 def load_model(
@@ -168,21 +183,27 @@ def load_model(
 ) -> tuple[PreTrainedModel, JsonObject]:
     """Return a model with its weights, and the loading report of transformers.
 
-    pickles: load pickled weights and kernels of the Hub. Raises BadSource for code without
-    permission, and if transformers does not load it.
+    Args:
+        auto_class: An auto class of transformers, or the class of the model.
+        folder: The checkpoint.
+        trust: Run the code of the checkpoint.
+        pickles: Load pickled weights and kernels of the Hub.
+        given: Further arguments of `from_pretrained`.
+
+    Raises:
+        BadSource: For code without permission, and if transformers does not load it.
     """
     _check_trusted(folder, trust or pickles)
-    safe = None if pickles else True
     with _sentences(folder, trust, f"transformers does not load {folder}"):
         loaded: tuple[PreTrainedModel, JsonObject] = auto_class.from_pretrained(
             folder,
             trust_remote_code=trust,
-            use_safetensors=safe,
+            use_safetensors=None if pickles else True,
             weights_only=True,
             output_loading_info=True,
             **given,
         )
-        return loaded
+    return loaded
 
 
 def load_skeleton(
@@ -200,8 +221,14 @@ def load_skeleton(
     import torch
 
     _check_trusted(folder, trust or pickles)
-    code = {"trust_remote_code": trust} if hasattr(auto_class, "from_config") else {}
-    make = auto_class.from_config if code else auto_class._from_config
+
+    # only auto classes have from_config; the class of a model has _from_config, which runs no code
+    code: dict[str, bool] = {}
+    if hasattr(auto_class, "from_config"):
+        code = {"trust_remote_code": trust}
+        make = auto_class.from_config
+    else:
+        make = auto_class._from_config
     with _sentences(folder, trust, f"transformers does not load {folder}"), torch.device("meta"):
         model: PreTrainedModel = make(config, dtype=getattr(torch, dtype), **code)
         return model.eval()
@@ -211,9 +238,11 @@ def _check_trusted(folder: Path, allowed: bool) -> None:
     """Raise BadSource for kernels of the Hub and pickled weights, unless the user allowed both."""
     if allowed:
         return
-    if kernel := next(kernels(parsed(folder / "config.json")), ""):
-        raise foreign(folder, f"its config.json names the kernel {shown(kernel)}")
-    if pickle := pickled_weights(folder):
+    kernel = next(kernels(read_json(folder / "config.json")), "")
+    if kernel:
+        raise permission_error(folder, f"its config.json names the kernel {shown(kernel)}")
+    pickle = pickled_weights(folder)
+    if pickle:
         raise BadSource(
             f"{folder / pickle} is a pickle, which can run code when it is loaded; convert it to"
             " safetensors, or pass --trust-remote-code to load it"
@@ -221,18 +250,17 @@ def _check_trusted(folder: Path, allowed: bool) -> None:
 
 
 def pickled_weights(folder: Path) -> str:
-    """Return the name of the pickled weights that transformers would load from a folder; empty with
-    safetensors.
-    """
+    """Return the pickled weights that transformers would load; empty where it has safetensors."""
     if any((folder / name).exists() for name in WEIGHTS):
         return ""
-    return next((name for name in PICKLED_WEIGHTS if (folder / name).exists()), "")
+    for name in PICKLED_WEIGHTS:
+        if (folder / name).exists():
+            return name
+    return ""
 
 
 def make_model(model_class: type[PreTrainedModel], config: PretrainedConfig) -> PreTrainedModel:
-    """Return a model with random weights and the eager attention of transformers. config: of
-    transformers.
-    """
+    """Return a model with random weights and the eager attention of transformers."""
     for key in ("_attn_implementation", "_experts_implementation"):
         if getattr(config, key, None) is not None:
             setattr(config, key, "eager")
@@ -240,8 +268,12 @@ def make_model(model_class: type[PreTrainedModel], config: PretrainedConfig) -> 
 
 
 def load_class(config: PretrainedConfig, auto_class: str, folder: Path) -> type[PreTrainedModel]:
-    """Run the modelling file of a checkpoint and return a class of it. auto_class: its key in the
-    `auto_map`.
+    """Run the modelling file of a checkpoint and return a class of it.
+
+    Args:
+        config: The config of transformers, with its `auto_map`.
+        auto_class: The key of the class in that.
+        folder: The checkpoint.
     """
     from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
@@ -252,8 +284,9 @@ def load_class(config: PretrainedConfig, auto_class: str, folder: Path) -> type[
 
 
 def load_pickled(path: Path) -> dict[str, Tensor]:
-    """Return the tensors in a file of `torch.save`, mapped into memory; torch refuses a file with
-    other classes.
+    """Return the tensors in a file of `torch.save`, mapped into memory.
+
+    torch refuses a file with objects of other classes.
     """
     import torch
 
@@ -262,15 +295,15 @@ def load_pickled(path: Path) -> dict[str, Tensor]:
 
 
 MOST_NUMBERS = 1 << 20
-"""Bytes of a file of `torch.save` with lists of numbers."""
+"""The most bytes of a file of `torch.save` with lists of numbers."""
 
 
 def load_numbers(path: Path) -> object:
-    """Return what a small file of `torch.save` holds: tensors, and dictionaries and lists of plain
-    values.
+    """Return the content of a small file of `torch.save`: tensors, and containers of plain values.
 
-    Raises BadSource where it holds anything else, which torch does not load, where it is damaged,
-    and where it is large or compressed, which no file with one list of numbers is.
+    Raises:
+        BadSource: Where it holds anything else, which torch does not load, where it is damaged, and
+            where it is large or compressed, which no file with one list of numbers is.
     """
     require("torch", f"reading {path.name}")
     import torch
@@ -285,6 +318,7 @@ def load_numbers(path: Path) -> object:
         raise BadSource(
             f"{path.name} has more than {MOST_NUMBERS:,} bytes; save only the list of numbers"
         )
+
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -302,7 +336,14 @@ def load_numbers(path: Path) -> object:
 def _sentences(
     folder: Path, trust: bool, failure: str, otherwise: str = "correct its files"
 ) -> Iterator[None]:
-    """Turn errors of a load into messages, and keep transformers from asking on stdin."""
+    """Turn errors of a load into messages, and keep transformers from asking on stdin.
+
+    Args:
+        folder: The checkpoint.
+        trust: Whether its code may run.
+        failure: The beginning of the message.
+        otherwise: The fix, its end.
+    """
     from transformers import dynamic_module_utils
 
     # parts of a model are loaded without the argument, and 0 seconds for an answer means not to ask
@@ -311,31 +352,35 @@ def _sentences(
     try:
         yield
     except Exception as problem:
-        library = isinstance(problem, OSError) and problem.errno is None
-        memory = "memory" in str(problem).lower() and isinstance(problem, RuntimeError)
-        if isinstance(problem, RopeconvError) or memory or (sentence(problem) and not library):
+        # transformers raises OSError without a number for what it does not find or support
+        from_library = isinstance(problem, OSError) and problem.errno is None
+        out_of_memory = isinstance(problem, RuntimeError) and "memory" in str(problem).lower()
+        has_sentence = bool(sentence(problem)) and not from_library
+        if isinstance(problem, RopeconvError) or out_of_memory or has_sentence:
             raise
         if not trust and "trust_remote_code" in str(problem):
-            code = next(mapped(parsed(folder / "config.json")), "a class of its own")
-            raise foreign(folder, f"its config.json names {shown(code)} in {MAP}") from problem
+            classes = auto_map_classes(read_json(folder / "config.json"))
+            code = next(classes, "a class of its own")
+            reason = f"its config.json names {shown(code)} in {MAP}"
+            raise permission_error(folder, reason) from problem
         if type(problem).__name__ == "UnpicklingError":
+            weights = pickled_weights(folder) or "its weights"
             raise BadSource(
-                f"{folder / (pickled_weights(folder) or 'its weights')} is damaged or has other"
+                f"{folder / weights} is damaged or has other"
                 " objects than tensors, so it was not loaded; convert it to safetensors with a"
                 " program that you trust"
             ) from None
         if isinstance(problem, ImportError):
             otherwise = "install that package, or correct its config.json"
-        raise BadSource(f"{failure} ({_said(problem)}); {otherwise}") from problem
+        raise BadSource(f"{failure} ({_first_line(problem)}); {otherwise}") from problem
     finally:
         dynamic_module_utils.TIME_OUT_REMOTE_CODE = before
 
 
-def _said(problem: Exception) -> str:
-    """Return the first line of an error of a library, without advice on options that ropeconv sets
-    itself.
-    """
-    line = next((line.strip() for line in str(problem).splitlines() if line.strip()), "")
+def _first_line(problem: Exception) -> str:
+    """The first line of a library's error; its class where that is advice on options of its own."""
+    lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
+    line = lines[0] if lines else ""
     if not line or any(option in line for option in ADVICE):
         return type(problem).__name__
     return line[:MOST_SHOWN]

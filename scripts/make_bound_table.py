@@ -28,7 +28,7 @@ from ropeconv.rope.bound.smallest import (
     Walk,
     exp,
     interval_end,
-    settled,
+    settle,
     tail,
     up,
     wide_intervals,
@@ -101,7 +101,7 @@ def base_steps(sums: Sums, through: int, last: Step = START) -> Iterator[Step]:
     while length <= through:
         sweep.length = length
         sweep.error = float64_error(sums.rotary_dim // 2, length)
-        exact, distance = settled(sweep, at)
+        exact, distance = settle(sweep, at)
         at = float(exact)
         end = interval_end(sums, length, at)
         while True:

@@ -61,7 +61,7 @@ def drawn(name: str) -> str:
         method = (
             REGISTRY[name](*values)
             if values
-            else REGISTRY[name].reaching(spec, 8 * spec.original_context)
+            else REGISTRY[name].for_context(spec, 8 * spec.original_context)
         )
         if method is None:
             raise LookupError(

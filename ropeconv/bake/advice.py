@@ -323,11 +323,11 @@ def _reaching(kind: type[Method], start: RopeSpec, context: int, on_top: bool) -
             " scaling"
         )
     if on_top:  # to the method, the declared context is the one before the scaling
-        method = kind.reaching(
+        method = kind.for_context(
             start.unscaled(), round(context * start.original_context / start.context)
         )
     else:
-        method = kind.reaching(start, context)
+        method = kind.for_context(start, context)
     factor = context / start.context
     length = format_tokens(context)
     if isinstance(method, LengthMethod):

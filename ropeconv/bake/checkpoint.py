@@ -19,7 +19,7 @@ from ..inspection.receipts.folder import folder_record, original_record, stated
 from ..inspection.receipts.receipt import OriginalRecord, Receipt
 from ..models.config import modality_note
 from ..models.family import Family
-from ..models.length_limits import LengthLimit, length_limits, limits_in_text, raised
+from ..models.length_limits import LengthLimit, length_limits, limits_in_text, raise_limits
 from ..models.schema import DUAL_CHUNK
 from ..models.source import CARD, SINGLE, SOURCE_CARD, Source
 from ..rope.errors import RecipeError
@@ -224,7 +224,7 @@ def _files(
     """The files of the output by name, the files that it leaves out, and the limits of the length
     that it raises.
     """
-    copied, skipped = source.copied_files(target.all_files)
+    copied, skipped = source.files_to_copy(target.all_files)
     texts = {name: source.text(name) or "" for name in source.generated_texts()}
     texts["config.json"] = jsontext.dump(result.config, like=source.text("config.json") or "")
     low = [limit for limit in length_limits(source) if limit.tokens < context]
@@ -262,7 +262,7 @@ def _files(
 def _raised(
     source: Source, texts: Mapping[str, str], low: list[LengthLimit], context: int
 ) -> dict[str, str]:
-    """The texts of files with limits raised to the context. low: limits of the source."""
+    """The texts of files with limits raise_limits to the context. low: limits of the source."""
     in_config = [
         limit
         for limit in limits_in_text("config.json", texts["config.json"])
@@ -272,7 +272,9 @@ def _raised(
     names = dict.fromkeys(limit.file for limit in limits)
     contents = {name: (texts.get(name) or source.text(name) or "").encode() for name in names}
     return {
-        name: raised([limit for limit in limits if limit.file == name], context, content).decode()
+        name: raise_limits(
+            [limit for limit in limits if limit.file == name], context, content
+        ).decode()
         for name, content in contents.items()
     }
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from ..errors import BadSource, UsageError
 from ..formats import jsontext
-from ..formats.disk import sampled
+from ..formats.disk import sample_digest
 from ..formats.kind import is_gguf
 from ..inspection.adapter import misplaced_tensor, read_adapter
 from ..inspection.inspection import Inspection, inspect_source
@@ -221,7 +221,7 @@ def adapter_plan(reference: str, plan: Plan) -> FilePlan:
         {"revision": None} if "revision" in adapter.config else {}
     )
     text = jsontext.dump(adapter.config | base, adapter.source.text(ADAPTER) or "")
-    copies, _ = adapter.source.copied_files()
+    copies, _ = adapter.source.files_to_copy()
     files = [
         PlannedFile("copy", file.name, file.size, file.sha256)
         for file in copies
@@ -246,7 +246,7 @@ def is_written(plan: FilePlan) -> bool:
         if not place.is_file():
             return False
         same = (
-            sampled(place) == sampled(origin)
+            sample_digest(place) == sample_digest(origin)
             if origin
             else place.read_bytes() == (file.text or "").encode()
         )

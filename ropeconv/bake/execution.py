@@ -28,7 +28,7 @@ from ..formats.disk import (
     link_file,
     made_folder,
     refuse_changed,
-    sampled,
+    sample_digest,
     sha256,
     sync_file,
     sync_folder,
@@ -268,7 +268,8 @@ class Writer:
             if (
                 same
                 and line
-                and {sampled(path), *([sampled(origin)] if origin else [])} == {line.sample}
+                and {sample_digest(path), *([sample_digest(origin)] if origin else [])}
+                == {line.sample}
             ):
                 finished[file.name] = file.size
             else:
@@ -359,9 +360,9 @@ class Writer:
         completely.
         """
         size = draft.stat().st_size
-        sample = sampled(draft)
+        sample = sample_digest(draft)
         origin = self.plan.origin(file) if file.action == "copy" else None
-        if not _right_size(file, size) or (origin is not None and sample != sampled(origin)):
+        if not _right_size(file, size) or (origin is not None and sample != sample_digest(origin)):
             raise BadSource(
                 f"{file.name} changed while it was copied; leave the source unchanged and run again"
             )

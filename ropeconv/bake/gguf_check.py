@@ -45,7 +45,7 @@ def check_gguf(plan: GgufOutput, path: Path, *, in_place: bool = False) -> GgufC
         file, spec = _read_back(path)
 
     schedule = (
-        plan.schedule if plan.result.ramp is None else plan.result.ramp.applied(plan.schedule)
+        plan.schedule if plan.result.ramp is None else plan.result.ramp.apply_to(plan.schedule)
     )
     wrong = _unlike_schedule(schedule, plan.result.kept, spec) or next(_unlike_plan(plan, file), "")
     if wrong:

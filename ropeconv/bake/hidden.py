@@ -29,7 +29,7 @@ from ..formats.disk import (
 )
 from ..formats.files import try_lock
 from ..formats.gguf.header import read_header
-from ..formats.journal import decoded, encoded
+from ..formats.journal import decode_line, encode_line
 from ..formats.kind import is_gguf
 from ..inspection.receipts.storage import DRAFT, has_own_card, read_receipt
 from ..models.source import CARD, RECEIPT
@@ -319,7 +319,7 @@ class OutputJournal:
         """
         journal = cls(path)
         for text in path.read_bytes().split(b"\n") if path.is_file() else ():
-            line: Line | None = decoded(text, Line)
+            line: Line | None = decode_line(text, Line)
             if line is not None:
                 journal._apply(line)
         return journal
@@ -327,7 +327,7 @@ class OutputJournal:
     def add(self, line: Line, sync: bool = False) -> None:
         """Add a line. sync: wait until it is on the disk. Raises OSError."""
         with self.path.open("ab") as file:
-            file.write(b"\n" + encoded(line))  # the line before it may have been cut off
+            file.write(b"\n" + encode_line(line))  # the line before it may have been cut off
             file.flush()
             if sync:
                 os.fsync(file.fileno())

@@ -389,5 +389,5 @@ class GgufOutput(Plan):
         """The edit from the source, or its conversion without scaling, to the output, with the
         receipt as a key.
         """
-        edit = self.result.edit.merged(Edit({RECEIPT: string(embedded(self.receipt()))}))
+        edit = self.result.edit.merge(Edit({RECEIPT: string(embedded(self.receipt()))}))
         return edit if self.undo is None else self.undo.then(edit)

@@ -16,7 +16,7 @@ from ..formats.package_data import render
 from ..inspection.document import Problem
 from ..inspection.inspection import ConfigInspection, Inspection
 from ..models.gguf import GgufSource
-from ..models.length_limits import limits_in, modelfile_limits, raised
+from ..models.length_limits import limits_in, modelfile_limits, raise_limits
 from ..models.projector import projector_beside
 from ..models.reference import FROM
 from ..models.schema import Config
@@ -237,7 +237,7 @@ def _text(plan: Plan) -> str:
     limits = limits_in("Modelfile", (content,))
     low = [limit for limit in limits if limit.tokens < context]
     if low:
-        content = raised(low, context, content)
+        content = raise_limits(low, context, content)
     text = _moved(content.decode(), Path(plan.source.modelfile.name).parent, plan.out.parent, path)
     if beside and len(FROM.findall(text)) == 1:
         text = FROM.sub(lambda line: f"{line[0].rstrip()}\nFROM {beside}\n", text, count=1)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from ..formats.files import expanded
+from ..formats.files import expand_home
 from ..options import (
     EXPERT,
     GENERAL,
@@ -87,7 +87,7 @@ def _as_parameter(option: Option) -> inspect.Parameter:
     kind: Any = option.kind
     parser: Callable[[Any], Any] | None = None
     if kind is Path:
-        parser = expanded
+        parser = expand_home
     elif option.choices and several:  # Typer has no list[Literal[...]]
         kind = str
         parser = partial(_choose, option.choices)

@@ -8,7 +8,7 @@ import typer
 from ..environment import require
 from ..errors import UsageError
 from ..formats.disk import obstacle
-from ..formats.files import expanded
+from ..formats.files import expand_home
 from ..options import GENERAL, OUTPUT, RUNNING, OutputPlace, TargetOptions, options
 from ..verbs.recipes import recipe_options
 from ..verbs.request import FAMILY
@@ -61,7 +61,7 @@ ReportOption = Annotated[
         help="Write a page with plots and all numbers (HTML).",
         rich_help_panel=OUTPUT,
         metavar="FILE",
-        parser=expanded,
+        parser=expand_home,
     ),
 ]
 TrustOption = Annotated[
@@ -79,7 +79,7 @@ PlotOption = Annotated[
         help="Write the plots (.png or .svg).",
         rich_help_panel=OUTPUT,
         metavar="FILE",
-        parser=expanded,
+        parser=expand_home,
     ),
 ]
 

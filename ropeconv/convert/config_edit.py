@@ -21,25 +21,32 @@ from ..runtimes.read_config import QUERY_SCALE, rope_dict
 
 @dataclass(frozen=True)
 class RopeSetting:
-    """A RoPE setting for a config.
-
-    rope: the dictionary, with `rope_type` and without `rope_theta`. context: in tokens, for
-    max_position_embeddings. top_original: original_max_position_embeddings at the top level, None
-    where it is not needed. notes: sentences for the user.
-    """
+    """A RoPE setting for a config."""
 
     rope: JsonObject
+    """The dictionary, with `rope_type` and without `rope_theta`."""
+
     theta: float
     context: int
+    """In tokens, for max_position_embeddings."""
+
     top_original: int | None = None
+    """original_max_position_embeddings at the top level, None where it is not needed."""
+
     notes: tuple[str, ...] = ()
+    """Sentences for the user."""
 
 
 def bake_config(config: Config, family: Family, spec: RopeSpec, written: RopeSetting) -> Config:
-    """Return a copy of a config.json with one RoPE setting in every schema; key order and unknown
-    keys do not change.
+    """Return a copy of a config.json with one RoPE setting in every schema.
 
-    spec: the RoPE of the source.
+    Key order and unknown keys do not change.
+
+    Args:
+        config: The whole config.json of the source.
+        family: The family of the source.
+        spec: The RoPE of the source.
+        written: The new setting.
     """
     baked = copy.deepcopy(config)
     keys = family.keys
@@ -57,34 +64,28 @@ def bake_config(config: Config, family: Family, spec: RopeSpec, written: RopeSet
         beta = rope.get(keys.query_beta)
         if beta:  # a second time, where vLLM reads it (vllm#48621)
             length = rope["original_max_position_embeddings"]
-            put(
-                part,
-                QUERY_SCALE,
-                {"original_max_position_embeddings": length, "beta": beta},
-                after="rope_parameters",
-            )
+            scale = {"original_max_position_embeddings": length, "beta": beta}
+            put(part, QUERY_SCALE, scale, after="rope_parameters")
         if keys.partial and first_present(part, keys.partial) is None:
             share = _share(part, family, spec)
             if share != family.defaults.partial_rotary_factor:
                 put(part, keys.partial[0], share)
+
         if family.writing.rope_scaling:
             put(part, "rope_scaling", _legacy(rope, family), after="rope_theta")
         else:
-            part.pop(
-                "rope_scaling", None
-            )  # transformers takes even a null there for the whole of rope_parameters
-        put(
-            part,
-            "rope_parameters",
-            _modern(part, rope, written.theta, family, spec),
-            after="rope_scaling",
-        )
+            # transformers takes even a null there for the whole of rope_parameters
+            part.pop("rope_scaling", None)
+        modern = _modern(part, rope, written.theta, family, spec)
+        put(part, "rope_parameters", modern, after="rope_scaling")
     return baked
 
 
 def _put_context(part: Config, family: Family, context: int) -> None:
+    """Set the context under all keys that have it, and windows that would be shorter."""
     keys = family.keys.context
-    for key in [key for key in keys if key in part] or keys[:1]:
+    present = [key for key in keys if key in part]
+    for key in present or keys[:1]:
         put(part, key, context)
     for key in window_keys():
         if isinstance(part.get(key), int) and part[key] < context:
@@ -92,95 +93,102 @@ def _put_context(part: Config, family: Family, context: int) -> None:
 
 
 def _put_bases(part: Config, family: Family, spec: RopeSpec, theta: float) -> None:
-    """Set the base of global layers to `theta`, and that of local layers to the one of the
-    source.
-    """
+    """Set the base of global layers to `theta`, and that of local layers to the source's."""
     keys = family.keys
-    listed = (
-        part.get(keys.layer_theta) if keys.layer_theta else None
-    )  # Step 3.5 has it under rope_theta
+    # Step 3.5 has a list under rope_theta
+    listed = part.get(keys.layer_theta) if keys.layer_theta else None
     for key in dict.fromkeys((*keys.theta, "rope_theta")):
         if key in part or key in (*keys.theta[:1], "rope_theta"):
             put(part, key, theta, after=keys.context[0])
-    if isinstance(listed, list) and listed:  # of which the global layers that rotate get the base
+
+    if isinstance(listed, list) and listed:
         kinds = kinds_of(part, family, layer_names(part, family, len(listed)))
-        bases = zip(listed, kinds, strict=False)
-        put(
-            part,
-            keys.layer_theta,
-            [theta if base and kind == "global" else base for base, kind in bases],
-        )
+        bases = []
+        for base, kind in zip(listed, kinds, strict=False):
+            # 0 is the base of a layer that does not rotate
+            bases.append(theta if base and kind == "global" else base)
+        put(part, keys.layer_theta, bases)
     if spec.local_form is not None and keys.local_theta:
         put(part, keys.local_theta[0], spec.local_form.theta, after="rope_theta")
 
 
 def put(part: Config, key: str, value: object, after: str = "") -> None:
-    """Set a key of a config in place; a new key is inserted behind the key `after`, or last where
-    that is absent.
+    """Set a key of a config in place.
+
+    A new key is inserted behind the key `after`, or last where that is absent.
     """
-    items = [] if key in part or after not in part else list(part.items())
+    is_new = key not in part
+    before = list(part)
     part[key] = value
-    where = next((index for index, (name, _) in enumerate(items) if name == after), len(items))
-    for name, _ in items[where + 1 :]:
-        part[name] = part.pop(name)
+    if is_new and after in before:
+        for name in before[before.index(after) + 1 :]:
+            part[name] = part.pop(name)
 
 
 def _with_kept_keys(part: Config, family: Family, spec: RopeSpec, rope: JsonObject) -> JsonObject:
-    """The RoPE dictionary with the keys of the source that the architecture needs; lengths as int,
-    others as float.
+    """The RoPE dictionary with the keys of the source that the architecture needs.
+
+    Lengths are ints, other numbers floats.
     """
+    writing = family.writing
     before, _ = rope_dict(part, family)
-    kept = {key: before[key] for key in family.writing.keep if key in before}
-    sizes = {key: size for key in family.writing.share_of if (size := positive_int(part, (key,)))}
-    absent = next((key for key in family.writing.share_of if key not in sizes), "")
-    if absent:
-        raise BadSource(f"config.json has no {absent}; add it")
+    kept = {key: before[key] for key in writing.keep if key in before}
+
+    sizes = {}
+    for key in writing.share_of:
+        size = positive_int(part, (key,))
+        if not size:
+            raise BadSource(f"config.json has no {key}; add it")
+        sizes[key] = size
     if sizes:
-        kept["partial_rotary_factor"] = sizes[family.writing.share_of[0]] / sum(sizes.values())
-    if family.writing.keep and family.writing.keep[0] in kept and family.writing.pinned_original:
+        kept["partial_rotary_factor"] = sizes[writing.share_of[0]] / sum(sizes.values())
+    if writing.pinned_original and writing.keep and writing.keep[0] in kept:
         kept = {"original_max_position_embeddings": spec.query_length, **kept}
     return {key: _number(key, value) for key, value in {**rope, **kept}.items()}
 
 
 def _number(key: str, value: object) -> object:
+    """A number of a RoPE dictionary as an int or float; other values unchanged."""
     if isinstance(value, list) and key.endswith("_factor"):
         return [float(entry) for entry in value]
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return value
-    return int(value) if key == "original_max_position_embeddings" else float(value)
+    if key == "original_max_position_embeddings":
+        return int(value)
+    return float(value)
 
 
 def _legacy(rope: JsonObject, family: Family) -> JsonObject | None:
+    """The value of `rope_scaling`, the schema of transformers 4."""
     kind = rope["rope_type"]
-    if (
-        kind == "default"
-        and family.defaults.scaling is None
-        and not set(rope) & set(family.writing.keep)
-    ):
+    has_kept_keys = bool(set(rope) & set(family.writing.keep))
+    if kind == "default" and family.defaults.scaling is None and not has_kept_keys:
         return None
-    full = {
-        "rope_type": kind,
-        "type": kind,
-        **{key: value for key, value in rope.items() if key != "rope_type"},
-    }
+    full = {"rope_type": kind, "type": kind}
+    for key, value in rope.items():
+        if key != "rope_type":
+            full[key] = value
     allowed = family.writing.legacy_keys.get(kind)
-    return full if allowed is None else {key: full[key] for key in allowed}
+    if allowed is None:
+        return full
+    return {key: full[key] for key in allowed}
 
 
 def _modern(
     part: Config, rope: JsonObject, theta: float, family: Family, spec: RopeSpec
 ) -> JsonObject:
+    """The value of `rope_parameters`, the schema of transformers 5."""
     allowed = family.writing.legacy_keys.get(rope["rope_type"])
-    modern = {
-        key: value
-        for key, value in rope.items()
-        if allowed is None or key in (*allowed, "rope_type")
-    }
+    modern = {}
+    for key, value in rope.items():
+        if allowed is None or key in (*allowed, "rope_type"):
+            modern[key] = value
     modern["rope_theta"] = theta
     if family.keys.partial:
         modern["partial_rotary_factor"] = _share(part, family, spec)
     if not family.writing.nested:
         return modern
+
     # with those of the layers that a method does not change, and null for layers that do not rotate
     settings: JsonObject = {settings_name(part, family, "global"): modern}
     for name, kind in layer_types(part, family).items():
@@ -189,8 +197,8 @@ def _modern(
                 "rope_type": "default",
                 "rope_theta": spec.local_form.theta if spec.local_form else theta,
             }
-            share = rotary_share(part, family, "local")
-            local |= {"partial_rotary_factor": float(share)} if family.keys.partial else {}
+            if family.keys.partial:
+                local["partial_rotary_factor"] = float(rotary_share(part, family, "local"))
             settings[name] = {**local, **nested_settings(part, family, "local")}
         elif kind == "none" and name not in STATES:
             settings[name] = None
@@ -198,9 +206,8 @@ def _modern(
 
 
 def _share(part: Config, family: Family, spec: RopeSpec) -> float:
+    """The share of a head that rotates, which gives exactly the rotary_dim of the source."""
     share = rotary_share(part, family)
-    return (
-        float(share)
-        if int(spec.head_dim * share) == spec.rotary_dim
-        else spec.rotary_dim / spec.head_dim
-    )
+    if int(spec.head_dim * share) == spec.rotary_dim:
+        return float(share)
+    return spec.rotary_dim / spec.head_dim

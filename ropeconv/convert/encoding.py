@@ -54,19 +54,21 @@ DEFAULT_RUNTIMES = ("transformers", "vllm", "sglang", "mlx-lm")
 
 @dataclass(frozen=True)
 class EncodeRequest:
-    """A schedule to write, and the runtimes that must support the result.
-
-    spec: the RoPE of the source. config: its whole config.json, without dual_chunk_attention_config
-    where the target drops that. tensors: returns the tensors of the source by name, empty for only
-    a config.json; it may have to fetch headers, so only encodings that change weights call it.
-    """
+    """A schedule to write, and the runtimes that must support the result."""
 
     schedule: Schedule
     spec: RopeSpec
+    """The RoPE of the source."""
+
     family: Family
     config: Config
+    """Its whole config.json, without dual_chunk_attention_config where the target drops that."""
+
     target: Target
     tensors: Tensors = dict
+    """Returns the tensors of the source by name, empty for only a config.json; it may have to fetch
+    headers, so only encodings that change weights call it.
+    """
 
     def __post_init__(self) -> None:
         if self.target.dual_chunk == "drop":
@@ -101,22 +103,33 @@ class EncodeRequest:
 
 @dataclass(frozen=True)
 class CheckpointResult(EncodeResult):
-    """A schedule as an encoding writes it into a checkpoint.
-
-    config: the whole new config.json. family: of the output. in_config: the schedule of the config
-    (with stored buffers), without factors that are folded into weights. written_as: the encoding of
-    the config itself. context: the tokens that it declares. fold: factors in weights. texts: text
-    files to add, by name. added: tensors to add, by name.
-    """
+    """A schedule as an encoding writes it into a checkpoint."""
 
     config: Config = field(kw_only=True)
+    """The whole new config.json."""
+
     family: Family = field(kw_only=True)
+    """of the output."""
+
     in_config: Schedule = field(kw_only=True)
+    """The schedule of the config (with stored buffers), without factors that are folded into
+    weights.
+    """
+
     written_as: str = field(kw_only=True)
+    """The encoding of the config itself."""
+
     context: int = field(kw_only=True)
+    """The tokens that it declares."""
+
     fold: Fold | None = None
+    """Factors in weights."""
+
     texts: Mapping[str, str] = field(default_factory=dict)
+    """Text files to add, by name."""
+
     added: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
+    """Tensors to add, by name."""
 
     def suits(self, runtimes: tuple[Runtime, ...], statuses: tuple[str, ...] = ("exact",)) -> bool:
         """Return whether the verdict of each of the runtimes has one of the statuses."""
@@ -128,17 +141,20 @@ Encode = Callable[[EncodeRequest], CheckpointResult]
 
 @dataclass(frozen=True)
 class Encoding:
-    """A way to write a schedule into a checkpoint.
-
-    encode: raises UnsupportedBake for schedules that it cannot hold. max_ulp: by how many ulp of
-    float32 the frequencies of a correct runtime may differ from the schedule. config_only: it only
-    changes config.json. model_type: from the `model_type` of a source to that of its output.
-    """
+    """A way to write a schedule into a checkpoint."""
 
     encode: Encode
+    """Raises UnsupportedBake for schedules that it cannot hold."""
+
     max_ulp: int
+    """By how many ulp of float32 the frequencies of a correct runtime may differ from the schedule.
+    """
+
     config_only: bool
+    """It only changes config.json."""
+
     model_type: Callable[[str], str]
+    """From the `model_type` of a source to that of its output."""
 
 
 ENCODINGS: Registry[Encoding] = Registry("encoding", "ropeconv.convert.encodings")
@@ -153,8 +169,10 @@ def encoding(
     config_only: bool = False,
     model_type: Callable[[str], str] = lambda name: name,
 ) -> Callable[[Encode], Encode]:
-    """Decorator: registers a function as an encoding. order: in which "auto" tries them; others as
-    in `Encoding`.
+    """Decorator: registers a function as an encoding.
+
+    Args:
+        order: In which "auto" tries them; others as in `Encoding`.
     """
 
     def register(encode: Encode) -> Encode:
@@ -231,8 +249,11 @@ def select(request: EncodeRequest) -> CheckpointResult:
     "auto" selects, of the encodings of only a config that every named runtime computes exactly in
     its newest version, the one that most of its other current versions compute exactly too; where
     there is none, the first of the others that fits, and with `target.allow_untested` at last one
-    that a named runtime was not tested with. Raises UnsupportedBake when nothing fits, UsageError
-    for an unknown name.
+    that a named runtime was not tested with.
+
+    Raises:
+        UnsupportedBake: When nothing fits.
+        UsageError: For an unknown name.
     """
     result = _selected(request)
     return say_untested(
@@ -351,8 +372,10 @@ def furthest(request: EncodeRequest) -> CheckpointResult:
     """Return the result of only config.json with the most exact verdicts, if all named runtimes
     compute it exactly.
 
-    With `target.allow_untested`, it may be one that they were not tested with. Raises
-    UnsupportedBake where there is none.
+    With `target.allow_untested`, it may be one that they were not tested with.
+
+    Raises:
+        UnsupportedBake: Where there is none.
     """
     results, refusals = tried(request)
     fitting = [result for result in results if result.suits(request.runtimes)]
@@ -369,8 +392,9 @@ def nothing_fits(
 ) -> UnsupportedBake:
     """Return the error where no encoding fits, with the reason for each encoding.
 
-    results: those that the named runtimes do not compute exactly. refusals: errors of encodings
-    that cannot hold the schedule.
+    Args:
+        results: Those that the named runtimes do not compute exactly.
+        refusals: Errors of encodings that cannot hold the schedule.
     """
     rows = request.runtimes
     conflict = list[str]()
@@ -477,8 +501,10 @@ def original_for(context: int, attention_factor: float) -> tuple[int, int, tuple
     note on them.
 
     The equation is `ln M / ln O = A^2`. O is too coarse, so M grows by up to 4096 tokens until the
-    formula gives A within 1e-7, and 1e-6 is accepted. Raises UnsupportedBake for A < 1, and where
-    no pair fits.
+    formula gives A within 1e-7, and 1e-6 is accepted.
+
+    Raises:
+        UnsupportedBake: For A < 1, and where no pair fits.
     """
     if abs(attention_factor - 1) < TOLERANCE:
         return context, context, ()

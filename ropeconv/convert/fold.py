@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from ..errors import BadSource, UnsupportedBake
 from ..formats.disk import Advance, threads, write_at
-from ..formats.safetensors import STORED, Tensor, read_header, widened
+from ..formats.safetensors import STORED, Tensor, read_header, widen
 from ..models.config import text_part
 from ..models.family import Family
 from ..models.layers import Which, fused_heads, head_count, key_layers, layer_prefix, layer_prefixes
@@ -58,29 +58,28 @@ NEGLIGIBLE = 1e-9
 
 @dataclass(frozen=True)
 class Scaling:
-    """Elements of a tensor to multiply.
-
-    spans: [start, stop) in the flat tensor. plus_one: the tensor stores w - 1, so that the result
-    is factor (1 + w) - 1.
-    """
+    """Elements of a tensor to multiply."""
 
     tensor: str
     spans: tuple[Span, ...]
+    """[start, stop) in the flat tensor."""
+
     factor: float
     plus_one: bool = False
+    """The tensor stores w - 1, so that the result is factor (1 + w) - 1."""
 
 
 @dataclass(frozen=True)
 class Fold:
-    """The factors that are multiplied into weights.
-
-    fold_into: rows of queries, of keys, or both. expected_kl: KL in nats that rounding costs, by
-    the dtype of the weights; 0 for F32 and for powers of two.
-    """
+    """The factors that are multiplied into weights."""
 
     fold_into: FoldInto
+    """Rows of queries, of keys, or both."""
+
     scalings: tuple[Scaling, ...]
     expected_kl: float
+    """KL in nats that rounding costs, by the dtype of the weights; 0 for F32 and for powers of two.
+    """
 
     @property
     def tensors(self) -> tuple[str, ...]:
@@ -99,9 +98,14 @@ def fold(
     """Return the fold of the attention factor and softmax scale of a schedule into the weights of a
     checkpoint.
 
-    spec, config: of the checkpoint. fold_into: "q" multiplies queries by A^2, "k" keys by A^2, "qk"
-    both by A. Raises UnsupportedBake for families and dtypes that cannot hold the factors,
-    BadSource where a tensor is missing.
+    Args:
+        spec: of the checkpoint.
+        config: of the checkpoint.
+        fold_into: "q" multiplies queries by A^2, "k" keys by A^2, "qk" both by A.
+
+    Raises:
+        UnsupportedBake: For families and dtypes that cannot hold the factors.
+        BadSource: Where a tensor is missing.
     """
     if not (family.weights.q or family.weights.fused):
         raise _refused(family.display_name, "its projections are not known")
@@ -125,8 +129,10 @@ def fold(
 
 
 def _expected_kl(scalings: list[Scaling], tensors: Mapping[str, Tensor]) -> float:
-    """The KL in nats that rounding costs. Raises UnsupportedBake for dtypes that cannot be
-    scaled.
+    """The KL in nats that rounding costs.
+
+    Raises:
+        UnsupportedBake: For dtypes that cannot be scaled.
     """
     dtypes = {tensors[scaling.tensor].dtype for scaling in scalings}
     strange = dtypes - FLOATS.keys()
@@ -154,7 +160,8 @@ def times_queries(
     """Return the scalings that multiply all queries by a power of two, `gain`, which only changes
     exponents.
 
-    Raises UnsupportedBake for dtypes other than F32 and BF16, whose exponents may overflow.
+    Raises:
+        UnsupportedBake: For dtypes other than F32 and BF16, whose exponents may overflow.
     """
     scalings = []
     for layer in range(len(spec.layers)):
@@ -185,14 +192,14 @@ def _prefix(layer: int, family: Family, tensors: Mapping[str, Tensor]) -> str:
 
 @dataclass(frozen=True)
 class _Layer:
-    """A layer of a checkpoint, whose tensors begin with `prefix`. part: the text part of its
-    config.
-    """
+    """A layer of a checkpoint, whose tensors begin with `prefix`."""
 
     prefix: str
     spec: RopeSpec
     family: Family
     part: Config
+    """The text part of its config."""
+
     tensors: Mapping[str, Tensor]
 
     @property
@@ -205,8 +212,10 @@ class _Layer:
 
     @property
     def gate(self) -> int:
-        """The rows of an output gate behind the queries of each head. Raises BadSource where it is
-        not known.
+        """The rows of an output gate behind the queries of each head.
+
+        Raises:
+            BadSource: Where it is not known.
         """
         key = self.family.weights.q_gate
         gate = positive_int(self.part, (key,)) if key else 0
@@ -215,8 +224,10 @@ class _Layer:
         return gate
 
     def scalings(self, schedule: Schedule, sides: Iterable[Which], count: int) -> Iterator[Scaling]:
-        """Yield the scalings of the layer. sides: those that are multiplied here, of `count` that
-        share the factor.
+        """Yield the scalings of the layer.
+
+        Args:
+            sides: Those that are multiplied here, of `count` that share the factor.
         """
         squared = schedule.attention_factor**2
         factor = schedule.attention_factor if count == 2 else squared
@@ -340,10 +351,14 @@ def scaled(
     """Return stored numbers times a factor, rounded to nearest, ties to even, in the shape and type
     of `old`.
 
-    They are multiplied in float32, F64 in float64. old: as numpy reads them, BF16 as uint16. dtype:
-    "F64", "F32", "F16" or "BF16". plus_one: compute factor (1 + w) - 1.
+    They are multiplied in float32, F64 in float64.
+
+    Args:
+        old: As numpy reads them, BF16 as uint16.
+        dtype: "F64", "F32", "F16" or "BF16".
+        plus_one: Compute factor (1 + w) - 1.
     """
-    values: NDArray[Any] = old.astype(np.float64) if dtype == "F64" else widened(old, dtype)
+    values: NDArray[Any] = old.astype(np.float64) if dtype == "F64" else widen(old, dtype)
     if plus_one:
         values += 1
     values *= factor

@@ -48,25 +48,31 @@ from .target import EncodeResult, Refusals, with_deviation, with_ramp
 
 @dataclass(frozen=True)
 class GgufModel:
-    """A GGUF model on disk or planned.
-
-    header: of the first shard, with the keys. tensors: of all shards. vectors: the rope tensors,
-    float64 [rotary_dim / 2]. kept: the reading whose window layers and rotating layers an edit must
-    not change; None for its own.
-    """
+    """A GGUF model on disk or planned."""
 
     header: GgufHeader
+    """of the first shard, with the keys."""
+
     tensors: Mapping[str, TensorInfo]
+    """of all shards."""
+
     vectors: Mapping[str, Vector]
+    """The rope tensors, float64 [rotary_dim / 2]."""
+
     kept: Reading | None = None
+    """The reading whose window layers and rotating layers an edit must not change; None for its
+    own.
+    """
 
     def get(self, key: str, default: object = None) -> Any:
         """Return the decoded value of a key; `default` where it is absent."""
         return self.header.get(key, default)
 
     def reading(self) -> Reading:
-        """Return the RoPE that llama.cpp computes from the model. Raises BadSource where it would
-        refuse it.
+        """Return the RoPE that llama.cpp computes from the model.
+
+        Raises:
+            BadSource: Where it would refuse it.
         """
         return read(self, self.vectors, arch_of_header(self))
 
@@ -119,8 +125,10 @@ CLOSE = 1e-6
 
 
 def gguf_features(model: GgufModel) -> frozenset[Feature]:
-    """Return the features of RoPE that a model uses. Raises BadSource where llama.cpp would refuse
-    it.
+    """Return the features of RoPE that a model uses.
+
+    Raises:
+        BadSource: Where llama.cpp would refuse it.
     """
     reading = model.reading()
     file = ArchKeys(model, reading.arch)
@@ -189,16 +197,17 @@ def _tensor_features(file: ArchKeys, model: GgufModel) -> dict[Feature, bool]:
 
 @dataclass(frozen=True)
 class GgufResult(EncodeResult):
-    """A schedule as an encoding writes it into a GGUF file.
-
-    arch: general.architecture after the edit. features: of RoPE that the file then uses. kept: the
-    RoPE whose window layers the edit does not change.
-    """
+    """A schedule as an encoding writes it into a GGUF file."""
 
     edit: Edit = field(kw_only=True)
     arch: str = field(kw_only=True)
+    """general.architecture after the edit."""
+
     features: frozenset[Feature] = field(kw_only=True)
+    """of RoPE that the file then uses."""
+
     kept: RopeSpec | None = None
+    """The RoPE whose window layers the edit does not change."""
 
     def judged_by(self, reader: Reader) -> Verdict:
         """Return the verdict of a reader, which may be cut to one version."""
@@ -218,7 +227,8 @@ class GgufResult(EncodeResult):
         """Return whether every one of `readers` computes the schedule, or its ramp where that is
         approximated.
 
-        untested: whether those that were not tested with it count too.
+        Args:
+            untested: Whether those that were not tested with it count too.
         """
         statuses = GOOD if self.ramp is None else RUNS
         if untested:
@@ -238,8 +248,10 @@ def judged(
     """Return the result of an edit after `take_back`, with the verdict of llama.cpp before those of
     the other readers.
 
-    title: of the encoding for messages, by default its name. deviation: of a log-n approximation.
-    more: other fields of the result. Raises as `judge_edit`.
+    Args:
+        title: of the encoding for messages, by default its name.
+        deviation: of a log-n approximation.
+        more: Other fields of the result. Raises as `judge_edit`.
     """
     edit = take_back(model, edit)
     llamacpp = judge_edit(schedule, model, edit, title or encoding, encoding)
@@ -264,8 +276,10 @@ def judged(
 
 
 def judge_file(file: GgufFile) -> tuple[Verdict, ...]:
-    """Return the verdicts of llama.cpp and the other readers on a GGUF file. Raises BadSource where
-    they refuse it.
+    """Return the verdicts of llama.cpp and the other readers on a GGUF file.
+
+    Raises:
+        BadSource: Where they refuse it.
     """
     model = GgufModel(file.header, file.tensors, rope_tensors(file))
     table = arch_table()
@@ -285,9 +299,12 @@ def judge_edit(
 ) -> Verdict:
     """Return the verdict of llama.cpp on an edit, from reading the edited header by its rules.
 
-    name: of the encoding or carrier, for the message. encoding: its name in the records of executed
-    files. Raises UnsupportedBake where llama.cpp would not load the file, or not compute the
-    schedule.
+    Args:
+        name: of the encoding or carrier, for the message.
+        encoding: Its name in the records of executed files.
+
+    Raises:
+        UnsupportedBake: Where llama.cpp would not load the file, or not compute the schedule.
     """
     table = arch_table()
     planned = model.after(edit)
@@ -344,8 +361,9 @@ def nothing_suits(
 ) -> UnsupportedBake:
     """Return the error, with the result of every encoding in every reader, and a repair.
 
-    results: those that llama.cpp computes exactly, the wanted one first. refusals: errors of the
-    other encodings.
+    Args:
+        results: Those that llama.cpp computes exactly, the wanted one first.
+        refusals: Errors of the other encodings.
     """
     reasons = []
     for result in results:
@@ -422,7 +440,7 @@ def start(model: GgufModel, schedule: Schedule) -> Edit:
     values = {f"{prefix}.context_length": u32(schedule.context)}
     if schedule.context != schedule.original_context and not pinned_original(model):
         values[f"{prefix}.rope.scaling.original_context_length"] = u32(schedule.original_context)
-    return without_scaling(model).merged(Edit(values))
+    return without_scaling(model).merge(Edit(values))
 
 
 def without_scaling(model: GgufModel) -> Edit:
@@ -464,7 +482,7 @@ def with_attention_factor(model: GgufModel, schedule: Schedule, edit: Edit) -> E
     if abs(missing - 1) < NEGLIGIBLE:
         return edit
     key = f"{edit.arch or model.get('general.architecture')}.rope.scaling.attn_factor"
-    return edit.merged(Edit({key: f32(missing)}))
+    return edit.merge(Edit({key: f32(missing)}))
 
 
 def overwrite(vector: Vector) -> Change:
@@ -487,7 +505,8 @@ def put_vector(model: GgufModel, name: str, vector: Vector) -> Edit:
 def take_back(model: GgufModel, edit: Edit) -> Edit:
     """Return the edit with changed norms, so that the window layers keep their attention factor.
 
-    Raises UnsupportedBake where window layers have no F32 query norm.
+    Raises:
+        UnsupportedBake: Where window layers have no F32 query norm.
     """
     reading = model.after(edit).reading()
     kept = model.kept or model.reading()
@@ -511,7 +530,7 @@ def take_back(model: GgufModel, edit: Edit) -> Edit:
                 "choose an --attention-factor that does not change the key (for yarn its default)",
             )
         changes[name] = scaled_floats(info.size, excess**-2)
-    return edit.merged(Edit({WINDOW_NORM: f32(folded / excess)}, changes=changes))
+    return edit.merge(Edit({WINDOW_NORM: f32(folded / excess)}, changes=changes))
 
 
 def scaled_floats(size: int, factor: float) -> Change:
@@ -530,7 +549,8 @@ NOTE = (
 def carry(model: GgufModel, to: str) -> Edit:
     """Return the edit that turns a model into the architecture `to`, with its RoPE unchanged.
 
-    Raises UnsupportedBake where the table of llama.cpp's architectures does not name this carrier.
+    Raises:
+        UnsupportedBake: Where the table of llama.cpp's architectures does not name this carrier.
     """
     arch = arch_of_header(model)
     if to not in arch.carriers:

@@ -54,8 +54,12 @@ EXPONENT = 20  # the factor is applied in float32
 def with_log_n(schedule: Schedule, model: GgufModel, carrier: str) -> GgufResult:
     """Return a schedule with log-n, written as the architecture mistral3.
 
-    carrier: "mistral3" for files of another architecture, else empty. Raises UnsupportedBake for
-    architectures that cannot be written as mistral3, and files that scale queries already.
+    Args:
+        carrier: "mistral3" for files of another architecture, else empty.
+
+    Raises:
+        UnsupportedBake: For architectures that cannot be written as mistral3, and files that scale
+            queries already.
     """
     assert schedule.log_n is not None
     name = model.get("general.architecture")
@@ -79,9 +83,9 @@ def with_log_n(schedule: Schedule, model: GgufModel, carrier: str) -> GgufResult
         f"{TO}.attention.temperature_scale": f32(steps.beta),
         f"{TO}.rope.scaling.original_context_length": u32(steps.length),
     }
-    edit = edit.merged(Edit(keys)).merged(_gain(steps.gain, model, edit))
+    edit = edit.merge(Edit(keys)).merge(_gain(steps.gain, model, edit))
     scaled = replace(schedule, log_n=None, query_scaling=QueryScaling(steps.beta, steps.length))
-    edit = edit.merged(tensor(scaled, model.after(edit)))
+    edit = edit.merge(tensor(scaled, model.after(edit)))
     off = deviation(schedule.log_n, steps, schedule.context)
     notes: tuple[str, ...] = (_note(steps, off, schedule.context),)
     if name != TO:
@@ -156,8 +160,11 @@ def select_gguf(schedule: Schedule, model: GgufModel, target: Target) -> GgufRes
     "auto" selects, of keys and a rope tensor where llama.cpp and the named readers compute them
     exactly, the one that most readers compute exactly; where there is none, qwen2 as llama. Other
     carriers are used only where the target names them. With `target.allow_untested`, it is at last
-    one that a named reader was not tested with. Raises UnsupportedBake where nothing fits,
-    UsageError for an unknown name.
+    one that a named reader was not tested with.
+
+    Raises:
+        UnsupportedBake: Where nothing fits.
+        UsageError: For an unknown name.
     """
     readers = tuple(rows[-1] for rows in map(find_readers, target.runtimes) if rows)
     result = _selected(schedule, model, target, readers)
@@ -204,8 +211,10 @@ def _selected(
 def _exact(
     encoding: str, tries: Tries, arch: str, readers: tuple[Reader, ...], untested: bool
 ) -> GgufResult:
-    """The result of "auto", or of "keys", that holds a schedule exactly. untested: as in
-    `GgufResult.suits`.
+    """The result of "auto", or of "keys", that holds a schedule exactly.
+
+    Args:
+        untested: As in `GgufResult.suits`.
     """
     if encoding == "auto":
         return _plainest(tries, arch, readers, untested)
@@ -219,14 +228,15 @@ def _other_ramp(
     """The result with the ramp that llama.cpp computes in place of YaRN's own, where the target
     allows that.
 
-    refusal: of the exact encodings, raised where the ramp is not the reason for it.
+    Args:
+        refusal: of the exact encodings, raised where the ramp is not the reason for it.
     """
     arch = arch_of_header(model)
     ramp = llamacpp_ramp(schedule, arch)
     if ramp is None:
         raise refusal
     try:
-        result = _encoded("keys", ramp.applied(schedule), model)
+        result = _encoded("keys", ramp.apply_to(schedule), model)
     except UnsupportedBake:
         raise refusal from None
     form = schedule.form
@@ -322,7 +332,11 @@ def _reasons(
 def _suited(
     result: GgufResult, others: Tries, readers: tuple[Reader, ...], untested: bool
 ) -> GgufResult:
-    """The result of an encoding that was named. others: the other encodings, for the error."""
+    """The result of an encoding that was named.
+
+    Args:
+        others: The other encodings, for the error.
+    """
     if result.suits(readers, untested):
         return result
     results, refusals = attempts(others)
@@ -336,7 +350,7 @@ def _encoded(name: str, schedule: Schedule, model: GgufModel) -> GgufResult:
 
 def _carried(schedule: Schedule, model: GgufModel, carrier: str) -> GgufResult:
     start = carry(model, carrier)
-    edit = start.merged(tensor(schedule, model.after(start)))
+    edit = start.merge(tensor(schedule, model.after(start)))
     return judged(
         "carrier", schedule, model, edit, f"the carrier {carrier}", notes=(NOTE.format(to=carrier),)
     )

@@ -1,13 +1,11 @@
-"""Target: format, encoding and runtimes of an output, and the rules about combinations of
-options.
-"""
+"""Target: format, encoding and runtimes of an output, and rules about combinations."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar, get_args
 
 from ..errors import UnsupportedBake, UsageError
-from ..formats.files import expanded
+from ..formats.files import expand_home
 from ..formats.kind import is_gguf
 from ..options import Format, OutputPlace, TargetOptions, options
 from ..rope.methods.vectors import AsIs
@@ -21,34 +19,37 @@ from ..runtimes.verdict import Verdict
 
 @dataclass(frozen=True)
 class Target(TargetOptions, OutputPlace):
-    """How, where and for which runtimes an output is written, with every rule about combinations of
-    options.
+    """How, where and for which runtimes an output is written.
 
-    The other fields are the options of `apply`: see `OutputPlace` and `TargetOptions` in
-    ropeconv/options.py.
-
-    draft, adapter: the names of outputs beside it, with its draft model and with a PEFT adapter.
-    drafts_for: for a draft, that of its target.
+    It has every rule about combinations of options. The other fields are the options of `apply`:
+    see `OutputPlace` and `TargetOptions` in ropeconv/options.py.
     """
 
     draft: str = ""
+    """The name of the output with its draft model, beside it."""
+
     adapter: str = ""
+    """The name of the output with a PEFT adapter, beside it."""
+
     drafts_for: str = ""
+    """For a draft, the name of the output of its target."""
 
     def __post_init__(self) -> None:
         if self.out is not None:
-            object.__setattr__(self, "out", expanded(self.out))
+            object.__setattr__(self, "out", expand_home(self.out))
 
     def check(self, recipe: Recipe, from_gguf: bool) -> None:
-        """Raise UsageError for options that contradict each other, or have no effect with the
-        others.
-        """
+        """Raise UsageError for options that contradict each other, or have no effect together."""
         to_gguf = (from_gguf and self.to is None) or self.to == "gguf"
         self._check_values()
-        kept = "--as-is" if isinstance(recipe.method, AsIs) else "--on-top" * recipe.on_top
-        if self.replace and kept:
+
+        if self.replace and isinstance(recipe.method, AsIs):
             raise UsageError(
-                f"{kept} keeps the scaling that --replace would take away; give one of them"
+                "--as-is keeps the scaling that --replace would take away; give one of them"
+            )
+        if self.replace and recipe.on_top:
+            raise UsageError(
+                "--on-top keeps the scaling that --replace would take away; give one of them"
             )
         if self.allow_approximate and recipe.log_n is None and not to_gguf:
             raise UsageError("--allow-approximate needs --log-n or GGUF output; leave it out")
@@ -58,30 +59,28 @@ class Target(TargetOptions, OutputPlace):
             raise UsageError(
                 "--in-place changes a GGUF file itself; give one as SOURCE, and leave -o out"
             )
-        if self.out is not None and to_gguf != is_gguf(self.out):
+        if self.out is not None and to_gguf and not is_gguf(self.out):
             to_folder = ", or add --to safetensors" if from_gguf else ""
-            repair = (
-                f"end its name in .gguf{to_folder}"
-                if to_gguf
-                else "add --to gguf, or choose another name"
-            )
             raise UsageError(
-                f"-o {self.out} is not a name for {'GGUF' if to_gguf else 'a folder'}; {repair}"
+                f"-o {self.out} is not a name for GGUF; end its name in .gguf{to_folder}"
             )
+        if self.out is not None and not to_gguf and is_gguf(self.out):
+            raise UsageError(
+                f"-o {self.out} is not a name for a folder; add --to gguf, or choose another name"
+            )
+
         if to_gguf:
             self._check_gguf(recipe, from_gguf)
         else:
             self._check_folder(from_gguf)
 
     def _check_values(self) -> None:
+        """Raise UsageError for values that an option cannot have."""
         for option in options(Target):
             value = getattr(self, option.name)
-            if (
-                option.choices
-                and option.name != "encoding"
-                and value is not None
-                and value not in option.choices
-            ):
+            if not option.choices or option.name == "encoding" or value is None:
+                continue
+            if value not in option.choices:
                 raise UsageError(
                     f"{option.flag} {value} is not known; choose {', '.join(option.choices)}"
                 )
@@ -93,33 +92,34 @@ class Target(TargetOptions, OutputPlace):
             find_any(name)
 
     def _check_folder(self, from_gguf: bool) -> None:
-        for flag in self._given("gguf"):
+        """Raise UsageError for options that a folder as output does not have."""
+        for flag in self._flags_given("gguf"):
             if not (flag == "--outtype" and from_gguf):
                 raise UsageError(f"{flag} goes with GGUF; add --to gguf, or leave it out")
-        readers = [
-            name for name in self.runtimes if canonical(name).partition("@")[0] in reader_names()
-        ]
-        if readers:
-            raise UsageError(f"--runtime {readers[0]} reads GGUF; add --to gguf, or leave it out")
+        for name in self.runtimes:
+            if canonical(name).partition("@")[0] in reader_names():
+                raise UsageError(f"--runtime {name} reads GGUF; add --to gguf, or leave it out")
 
     def _check_gguf(self, recipe: Recipe, from_gguf: bool) -> None:
-        for flag, value in (
-            ("--outtype", self.outtype),
-            ("--pre", self.pre),
-            ("--quantized-by", self.quantized_by),
-        ):
+        """Raise UsageError for options that GGUF as output does not have."""
+        of_conversion = {
+            "--outtype": self.outtype,
+            "--pre": self.pre,
+            "--quantized-by": self.quantized_by,
+        }
+        for flag, value in of_conversion.items():
             if from_gguf and value is not None:
                 raise UsageError(
                     f"a GGUF file keeps its quantisation, so {flag} has no effect; leave it out"
                 )
         known = (LLAMA_CPP, *reader_names())
-        others = [name for name in self.runtimes if canonical(name).partition("@")[0] not in known]
-        if others:
-            raise UsageError(
-                f"--runtime {others[0]} does not read GGUF the way llama.cpp does; leave it out, or"
-                f" take one of {', '.join(known)}"
-            )
-        for flag in self._given("folder"):
+        for name in self.runtimes:
+            if canonical(name).partition("@")[0] not in known:
+                raise UsageError(
+                    f"--runtime {name} does not read GGUF the way llama.cpp does; leave it out, or"
+                    f" take one of {', '.join(known)}"
+                )
+        for flag in self._flags_given("folder"):
             raise UsageError(f"{flag} goes with a folder as output, and this is GGUF; leave it out")
         if self.carrier and self.encoding not in ("auto", "carrier"):
             raise UsageError(
@@ -132,8 +132,8 @@ class Target(TargetOptions, OutputPlace):
                 " --encoding out"
             )
 
-    def _given(self, only: str) -> list[str]:
-        """The flags that were given, of those for one format of output."""
+    def _flags_given(self, only: str) -> list[str]:
+        """The flags for one format of output that were given."""
         return [
             option.flag
             for option in options(Target)
@@ -156,22 +156,29 @@ class ConsideredEncoding:
 
 @dataclass(frozen=True)
 class EncodeResult:
-    """A schedule as an encoding writes it.
-
-    verdicts: one per runtime. considered: the encodings that "auto" tried. notes: sentences for the
-    user. log_n_approximation: the query scaling written for the schedule's log-n, None where the
-    formula itself is written or there is no log-n. deviation: of that approximation from the
-    formula, relative. ramp: the ramp of YaRN that is written in place of the schedule's, None where
-    the schedule itself is written.
-    """
+    """A schedule as an encoding writes it."""
 
     encoding: str
     verdicts: tuple[Verdict, ...]
+    """One per runtime."""
+
     considered: tuple[ConsideredEncoding, ...] = ()
+    """The encodings that "auto" tried."""
+
     notes: tuple[str, ...] = ()
+    """Sentences for the user."""
+
     log_n_approximation: QueryScaling | None = None
+    """The query scaling written for the schedule's log-n.
+
+    None where the formula itself is written or there is no log-n.
+    """
+
     deviation: float = 0.0
+    """The relative deviation of that approximation from the formula."""
+
     ramp: RampApproximation | None = None
+    """The ramp of YaRN that is written in place of the schedule's; None for the schedule's own."""
 
     def verdict_of(self, runtime: VersionRange) -> Verdict:
         """Return the verdict about the last version of a row of the table of runtimes."""
@@ -183,15 +190,17 @@ class EncodeResult:
 
     @property
     def exact_share(self) -> str:
-        """The share of runtimes in which it is exact, of those that support the model and were
-        tested.
-        """
+        """The share of runtime versions in which it is exact, of those that were tested."""
         known = sum(verdict.status not in ("unsupported", "unknown") for verdict in self.verdicts)
         return f"exact in {self.exact_count()} of {known} runtime versions"
 
     def refuse_approximate(self, schedule: Schedule, target: Target, otherwise: str) -> None:
         """Raise UnsupportedBake for a deviation from log-n that the target does not allow.
-        otherwise: another way.
+
+        Args:
+            schedule: The schedule with log-n.
+            target: Whether approximations are allowed.
+            otherwise: Another way, for the message.
         """
         if self.deviation > EXACT and not target.allow_approximate:
             raise UnsupportedBake(
@@ -206,20 +215,24 @@ R = TypeVar("R", bound=EncodeResult)
 
 
 def say_untested(result: R, target: Target, verdicts: Sequence[Verdict]) -> R:
-    """Return the result with a note on what --allow-untested has accepted, or that it was not
-    needed.
+    """Return the result with a note on what --allow-untested has accepted, if anything.
 
-    verdicts: on the runtimes for which the output is written.
+    Args:
+        result: The result of an encoding.
+        target: The options of the output.
+        verdicts: On the runtimes for which the output is written.
     """
     if not target.allow_untested:
         return result
     untested = [verdict for verdict in verdicts if verdict.status == UNTESTED]
-    notes = [
-        f"it is not known what {verdict.display_name} computes ({verdict.reason or 'untested'}),"
-        " and --allow-untested accepts that; measure it with `ropeconv validate OUTPUT --server"
-        " URL`"
-        for verdict in untested
-    ]
+    notes = []
+    for verdict in untested:
+        why = verdict.reason or "untested"
+        notes.append(
+            f"it is not known what {verdict.display_name} computes ({why}),"
+            " and --allow-untested accepts that; measure it with `ropeconv validate OUTPUT --server"
+            " URL`"
+        )
     if not untested:
         tested = " and ".join(verdict.display_name for verdict in verdicts) or "llama.cpp"
         notes = [f"--allow-untested was not needed: it is known what {tested} computes"]
@@ -227,8 +240,13 @@ def say_untested(result: R, target: Target, verdicts: Sequence[Verdict]) -> R:
 
 
 def attempts(encoders: Mapping[str, Callable[[], R]]) -> tuple[list[R], Refusals]:
-    """Encode a schedule in several ways. Returns the results in order, and the errors of the others
-    by name.
+    """Encode a schedule in several ways.
+
+    Args:
+        encoders: Functions that encode it, by the names of the encodings.
+
+    Returns:
+        The results in order, and the errors of the others by name.
     """
     results = list[R]()
     refusals = Refusals()
@@ -241,9 +259,7 @@ def attempts(encoders: Mapping[str, Callable[[], R]]) -> tuple[list[R], Refusals
 
 
 def with_deviation(verdict: Verdict, deviation: float) -> Verdict:
-    """Return the verdict on a log-n approximation: "approximate" for a good one if the deviation
-    exceeds 1e-3.
-    """
+    """Return the verdict on a log-n approximation: "approximate" for a good one that is off."""
     if deviation <= EXACT:
         return verdict
     return _approximate(verdict, f"log-n in steps, up to {deviation:.1%} off")
@@ -251,13 +267,16 @@ def with_deviation(verdict: Verdict, deviation: float) -> Verdict:
 
 def with_ramp(verdict: Verdict, ramp: RampApproximation | None) -> Verdict:
     """Return the verdict on another ramp than the schedule's: "approximate" for a good one."""
-    return verdict if ramp is None else _approximate(verdict, ramp.distance)
+    if ramp is None:
+        return verdict
+    return _approximate(verdict, ramp.distance)
 
 
 def _approximate(verdict: Verdict, distance: str) -> Verdict:
+    """A good verdict as "approximate", with the distance in its reason; others unchanged."""
     if verdict.status not in GOOD:
         return verdict
-    reason = "; ".join(filter(None, [distance, verdict.reason]))
+    reason = f"{distance}; {verdict.reason}" if verdict.reason else distance
     return replace(verdict, status="approximate", reason=reason)
 
 
@@ -265,11 +284,13 @@ CANCELLED = "it normalises queries and keys after the rotation, which cancels an
 
 
 def refuse_attention_factor(schedule: Schedule, present: float, name: str, reason: str) -> None:
-    """Raise UnsupportedBake for a new attention factor in a family or architecture that cannot have
-    one.
+    """Raise UnsupportedBake for a new attention factor in a family or architecture without one.
 
-    present: the attention factor that the model states already, which has no effect either. reason:
-    why it has none.
+    Args:
+        schedule: The schedule with an attention factor.
+        present: The attention factor that the model states already, which has no effect either.
+        name: The family or architecture.
+        reason: Why it has none.
     """
     if schedule.attention_factor not in (1, present):
         given = f"attention_factor {schedule.attention_factor:g}"

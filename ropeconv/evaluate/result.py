@@ -16,7 +16,7 @@ from ..formats import jsontext
 from ..formats.drafts import write_file
 from ..formats.files import read_text
 from ..formats.jsontext import JsonObject
-from ..formats.package_data import typed
+from ..formats.package_data import as_type
 from ..inspection.receipts.receipt import EvaluationRecord, MeasuredRecord
 from ..inspection.receipts.storage import add_evaluation, read_receipt
 from ..rope.errors import counted
@@ -243,7 +243,7 @@ def read_result(path: Path) -> Result:
         raise BadSource(
             f"{path} is not the result of an evaluation; give a file that `ropeconv eval -o` wrote"
         )
-    result = typed(data, Result, str(path))
+    result = as_type(data, Result, str(path))
     names = {row.name for row in result.rows}
     for cell in result.cells:
         numbers = (

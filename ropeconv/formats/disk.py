@@ -21,8 +21,10 @@ from typing import Any, BinaryIO
 from ..errors import BadSource
 
 FICLONE = 0x40049409  # linux/fs.h
-RANGE = 64 << 20  # per call of the kernel, after which progress is shown and Ctrl-C is heard
-BLOCK = 8 << 20  # where bytes pass through Python
+RANGE = 64 << 20
+"""Bytes per call of the kernel, after which progress is shown and Ctrl-C is heard."""
+BLOCK = 8 << 20
+"""Bytes at a time where they pass through Python."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """Errors of a full disk, or of a used-up quota."""
 UNSUPPORTED = {
@@ -57,10 +59,9 @@ def copy_part(
     size: int,
     advance: Advance = lambda done: None,
 ) -> None:
-    """Copy `size` bytes from `origin` in one open file to `goal` in another, and flush the writer.
-    Raises OSError.
+    """Copy `size` bytes from `origin` in one open file to `goal` in another. Raises OSError.
 
-    The writer has only zeros at `goal`, so that holes are skipped.
+    The writer is flushed. It has only zeros at `goal`, so that holes are skipped.
     """
     writer.flush()
     done = 0
@@ -81,6 +82,7 @@ def copy_part(
 def _copy(
     reader: BinaryIO, origin: int, writer: BinaryIO, goal: int, size: int, advance: Advance
 ) -> None:
+    """Copy a range without holes: by the kernel as far as that can, then through Python."""
     done = 0
     while hasattr(os, "copy_file_range") and done < size:
         length = min(RANGE, size - done)
@@ -96,9 +98,13 @@ def _copy(
             break
         done += count
         advance(count)
+
     reader.seek(origin + done)
     writer.seek(goal + done)
-    while done < size and (block := reader.read(min(BLOCK, size - done))):
+    while done < size:
+        block = reader.read(min(BLOCK, size - done))
+        if not block:
+            break
         writer.write(block)
         done += len(block)
         advance(len(block))
@@ -118,9 +124,8 @@ def _data(file: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
             begin = os.lseek(file, at, os.SEEK_DATA)
             end = min(os.lseek(file, begin, os.SEEK_HOLE), stop)
         except OSError as problem:
-            begin = (
-                stop if problem.errno == errno.ENXIO else at
-            )  # no more data, or a filesystem that does not tell
+            # no more data (ENXIO), or a filesystem that does not tell
+            begin = stop if problem.errno == errno.ENXIO else at
             end = stop
         finally:
             os.lseek(file, position, os.SEEK_SET)
@@ -130,8 +135,10 @@ def _data(file: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
 
 
 def write_at(file: int, data: bytes | memoryview, place: int) -> int:
-    """Write all of the data (pwrite(2) may write a part), and return the number of bytes. Raises
-    OSError.
+    """Write all of the data, of which pwrite(2) may write a part. Raises OSError.
+
+    Returns:
+        The number of bytes.
     """
     view = memoryview(data).cast("B")
     done = 0
@@ -143,7 +150,8 @@ def write_at(file: int, data: bytes | memoryview, place: int) -> int:
 def pieces_of(file: int, start: int, length: int) -> Iterator[tuple[int, bytes]]:
     """Yield a range of a file in pieces, each with the number of bytes before it.
 
-    Raises BadSource where the file ends before the range does.
+    Raises:
+        BadSource: Where the file ends before the range does.
     """
     done = 0
     while done < length:
@@ -165,7 +173,7 @@ def link_file(source: Path, target: Path) -> bool:
     return True
 
 
-def existing(folder: Path) -> Path:
+def nearest_existing(folder: Path) -> Path:
     """Return a folder, or the nearest one above it that exists."""
     while not os.path.lexists(folder):
         folder = folder.parent
@@ -174,18 +182,23 @@ def existing(folder: Path) -> Path:
 
 def obstacle(folder: Path) -> str:
     """Return why a folder cannot be made or written to, for a message; empty where it can."""
-    place = existing(folder)
+    place = nearest_existing(folder)
     if not place.is_dir():
         return f"{place} is not a folder"
-    return "" if os.access(place, os.W_OK | os.X_OK) else f"{place} cannot be written to"
+    if not os.access(place, os.W_OK | os.X_OK):
+        return f"{place} cannot be written to"
+    return ""
 
 
 @contextmanager
 def made_folder(folder: Path, fsync: bool = True) -> Iterator[None]:
-    """Make a folder, and those above it that are missing. Those that are empty at the end are
-    removed again.
+    """Make a folder, and those above it that are missing. Raises OSError.
 
-    fsync: wait until the names of those that stay are on the disk. Raises OSError.
+    Those that are empty at the end are removed again.
+
+    Args:
+        folder: The folder.
+        fsync: Wait until the names of those that stay are on the disk.
     """
     missing = [place for place in (folder, *folder.parents) if not place.exists()]
     try:
@@ -198,9 +211,10 @@ def made_folder(folder: Path, fsync: bool = True) -> Iterator[None]:
         for place in missing:
             with suppress(OSError):  # it holds what was written, or a folder that does
                 place.rmdir()
-        for place in missing if fsync else ():
-            if place.exists():
-                sync_folder(place.parent)
+        if fsync:
+            for place in missing:
+                if place.exists():
+                    sync_folder(place.parent)
 
 
 def free_bytes(folder: Path) -> int:
@@ -211,6 +225,7 @@ def free_bytes(folder: Path) -> int:
 
 
 def _reflink(reader: int, writer: int) -> bool:
+    """Let a file share the blocks of another; False where the filesystem cannot."""
     try:
         fcntl.ioctl(writer, FICLONE, reader)
     except OSError:
@@ -219,9 +234,7 @@ def _reflink(reader: int, writer: int) -> bool:
 
 
 def same_blocks(source: Path | None, folder: Path) -> bool:
-    """Return whether a copy of `source` into `folder` would share its blocks, from a test with a
-    temporary file.
-    """
+    """Return whether a copy of `source` into `folder` would share its blocks, by a test there."""
     if source is None:
         return False
     probe = folder / ".reflink-probe"
@@ -259,8 +272,9 @@ MOST_THREADS = 8
 
 
 def cores() -> int:
-    """Return the number of cores that this process may use; a batch system may grant only some of a
-    machine.
+    """Return the number of cores that this process may use.
+
+    A batch system may grant only some of a machine.
     """
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
@@ -289,8 +303,9 @@ def sync_file(path: Path) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Wait until the names in a folder are on the disk; do nothing where the system cannot. Raises
-    OSError.
+    """Wait until the names in a folder are on the disk. Raises OSError.
+
+    Does nothing where the system cannot.
     """
     try:
         sync_file(path)
@@ -307,10 +322,10 @@ def sync_tree(root: Path) -> None:
 
 @contextmanager
 def writing_back(path: Path) -> Iterator[None]:
-    """Let the system write a growing file to the disk all the time, so that an fsync at its end
-    waits less.
+    """Let the system write a growing file to the disk all the time.
 
-    The file need not exist yet. Does nothing where the system cannot.
+    An fsync at its end then waits less. The file need not exist yet. Does nothing where the system
+    cannot.
     """
     call = libc("sync_file_range", ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
     if call is None:
@@ -346,7 +361,8 @@ def libc(name: str, *types: Any) -> Any:
 
 
 CURRENT_FOLDER = -100  # AT_FDCWD
-NO_REPLACE, EXCHANGE = 1, 2  # linux/fs.h
+NO_REPLACE = 1  # linux/fs.h
+EXCHANGE = 2  # linux/fs.h
 NO_RENAMEAT2 = {errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP}
 NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EACCES}
 TAKEN = {errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR}
@@ -376,11 +392,15 @@ def rename_new(source: Path, target: Path) -> None:
 
 
 def exchange(path: Path, other: Path, spare: Path) -> None:
-    """Exchange the names of two files or folders: in one step where the system can, else by way of
-    a third name.
+    """Exchange the names of two files or folders, in one step where the system can.
 
-    `spare` is a free name on the same filesystem, which `other` has in between. Raises OSError;
-    both names are as before then, unless putting them back fails too.
+    Raises OSError; both names are as before then, unless putting them back fails too.
+
+    Args:
+        path: One of them.
+        other: The other one.
+        spare: A free name on the same filesystem, which `other` has in between where the system
+            needs more steps.
     """
     if _renameat2(path, other, EXCHANGE):
         return
@@ -394,9 +414,7 @@ def exchange(path: Path, other: Path, spare: Path) -> None:
 
 
 def _renameat2(source: Path, target: Path, flags: int) -> bool:
-    """Call renameat2(2). Returns False where the system or the filesystem lacks it. Raises
-    OSError.
-    """
+    """Call renameat2(2). False where the system or the filesystem lacks it. Raises OSError."""
     call = libc(
         "renameat2", ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint
     )
@@ -411,8 +429,10 @@ def _renameat2(source: Path, target: Path, flags: int) -> bool:
 
 
 SAMPLE = 1 << 16
+"""Bytes of a sample of a file."""
 SAMPLES = 64
 TENSOR_SAMPLE = 1 << 12
+"""Bytes of a sample of a tensor."""
 
 
 def text_digest(*parts: str) -> str:
@@ -426,9 +446,9 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def sampled(path: Path) -> str:
-    """Return the sha256 of the size of a file, its first and last 64 kB, and 62 evenly spaced
-    pieces of 64 kB.
+def sample_digest(path: Path) -> str:
+    """Return the sha256 of the size of a file and of 64 pieces of 64 kB, its ends among them.
+
 
     It takes the same time for every size, and covers files up to 4 MB completely.
     """
@@ -436,7 +456,8 @@ def sampled(path: Path) -> str:
         size = file.seek(0, 2)
         digest = hashlib.sha256(str(size).encode())
         last = max(0, size - SAMPLE)
-        for place in sorted({last * number // (SAMPLES - 1) for number in range(SAMPLES)}):
+        places = {last * number // (SAMPLES - 1) for number in range(SAMPLES)}
+        for place in sorted(places):
             file.seek(place)
             digest.update(file.read(SAMPLE))
     return digest.hexdigest()
@@ -446,13 +467,21 @@ def weights_digest(path: Path, data_start: int, tensors: Iterable[tuple[int, int
     """Return a digest that tells a file of weights from others, in constant time per tensor.
 
     It covers the size, the time of the last change, the whole header (the first `data_start`
-    bytes), 4 kB from the middle of each tensor (start and length in bytes), and what `sampled`
-    covers.
+    bytes), 4 kB from the middle of each tensor, and what `sample_digest` covers.
+
+    Args:
+        path: The file.
+        data_start: Where its data begins, in bytes.
+        tensors: Start in the file and length of each tensor, in bytes.
     """
     status = path.stat()
-    digest = hashlib.sha256(f"{status.st_size} {status.st_mtime_ns} {sampled(path)}".encode())
+    parts = f"{status.st_size} {status.st_mtime_ns} {sample_digest(path)}"
+    digest = hashlib.sha256(parts.encode())
     with path.open("rb") as file:
-        while data_start > 0 and (block := file.read(min(BLOCK, data_start))):
+        while data_start > 0:
+            block = file.read(min(BLOCK, data_start))
+            if not block:
+                break
             digest.update(block)
             data_start -= len(block)
         for start, size in tensors:
@@ -463,19 +492,16 @@ def weights_digest(path: Path, data_start: int, tensors: Iterable[tuple[int, int
 
 @dataclass(frozen=True)
 class FileIdentity:
-    """Properties of a file that change when it is replaced or written to. mtime_ns: in
-    nanoseconds.
-    """
+    """Properties of a file that change when it is replaced or written to."""
 
     inode: int
     size: int
     mtime_ns: int
+    """In nanoseconds."""
 
 
 def identity(path: Path) -> FileIdentity | None:
-    """Return the identity of a file or folder, for a link that of its target; None where there is
-    none.
-    """
+    """Return the identity of a file, for a link that of its target; None where there is none."""
     try:
         status = os.stat(path)
     except OSError:

@@ -39,8 +39,9 @@ def write_file(path: Path, content: str | bytes) -> None:
 
 @contextmanager
 def draft_of(path: Path, draft: Path | None = None, fsync: bool = True) -> Iterator[Path]:
-    """Yield the hidden file that gets the name `path` at the end of the block. Missing folders
-    above it are made.
+    """Yield the hidden file that gets the name `path` at the end of the block.
+
+    Missing folders above it are made.
 
     A draft that a killed process left is written over. After an error the draft is removed. Where
     two processes write the same file, the second waits.
@@ -56,7 +57,7 @@ def draft_of(path: Path, draft: Path | None = None, fsync: bool = True) -> Itera
     target = path.resolve()
     draft = draft or target.with_name(f".{target.name}.ropeconv-partial")
     try:
-        with made_folder(target.parent, fsync), _opened(draft) as file:
+        with made_folder(target.parent, fsync), _open_locked(draft) as file:
             try:
                 file.truncate(0)
                 yield draft
@@ -73,8 +74,9 @@ def draft_of(path: Path, draft: Path | None = None, fsync: bool = True) -> Itera
 
 
 def _is_stream(path: Path) -> bool:
-    """Return whether a path is a device or a FIFO. /dev/stdout may be a file, which must not be
-    replaced either.
+    """Return whether a path is a device or a FIFO.
+
+    /dev/stdout may be a file, which must not be replaced either.
     """
     if path.is_relative_to("/dev") or path.is_relative_to("/proc"):
         return True
@@ -91,18 +93,20 @@ def _take_name(draft: Path, target: Path, fsync: bool) -> None:
 
 
 def _remove(draft: Path) -> None:
+    """Remove a draft after an error."""
     try:
         draft.unlink(missing_ok=True)
     except OSError:
         raise RopeconvError(f"{draft} cannot be removed; check the disk, and remove that") from None
 
 
-def _opened(draft: Path) -> BinaryIO:
+def _open_locked(draft: Path) -> BinaryIO:
     """Open and lock a draft, after other processes have given theirs its name. Raises OSError."""
     while True:
         file = draft.open("ab")
         try:
-            if try_lock(file) != "busy" and os.path.samestat(os.fstat(file.fileno()), draft.stat()):
+            is_draft = os.path.samestat(os.fstat(file.fileno()), draft.stat())
+            if try_lock(file) != "busy" and is_draft:
                 return file
         except FileNotFoundError:
             pass  # another process has renamed it since it was opened

@@ -1,5 +1,6 @@
-"""Open files of a source. Only regular files are opened: a FIFO never ends and a device has no
-size.
+"""Open files of a source, of which only regular ones are opened.
+
+A FIFO never ends, and a device has no size.
 """
 
 import errno
@@ -16,7 +17,7 @@ from typing import BinaryIO, Literal
 from ..errors import BadSource
 
 LONGEST = 64 << 20
-"""Bytes of a text file; the longest published tokenizer.json has 37 million."""
+"""The most bytes of a text file; the longest published tokenizer.json has 37 million."""
 KINDS = {
     stat.S_IFIFO: "a FIFO",
     stat.S_IFSOCK: "a socket",
@@ -26,8 +27,12 @@ KINDS = {
 }
 
 
-def expanded(path: str | os.PathLike[str]) -> Path:
-    """Return a path with `~` expanded. Raises BadSource for the home of an unknown user."""
+def expand_home(path: str | os.PathLike[str]) -> Path:
+    """Return a path with `~` expanded.
+
+    Raises:
+        BadSource: For the home of an unknown user.
+    """
     try:
         return Path(path).expanduser()
     except RuntimeError:
@@ -37,7 +42,12 @@ def expanded(path: str | os.PathLike[str]) -> Path:
 
 
 def check_regular(mode: int, path: Path) -> None:
-    """Raise BadSource for anything but a regular file. mode: as `os.stat` gives it."""
+    """Raise BadSource for anything but a regular file.
+
+    Args:
+        mode: As `os.stat` gives it.
+        path: The file, for the message.
+    """
     if not stat.S_ISREG(mode):
         kind = KINDS.get(stat.S_IFMT(mode), "not a file")
         raise BadSource(
@@ -47,8 +57,11 @@ def check_regular(mode: int, path: Path) -> None:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a file for reading. Raises BadSource where it is not a regular file, and OSError where
-    it does not exist.
+    """Open a file for reading.
+
+    Raises:
+        BadSource: Where it is not a regular file.
+        OSError: Where it does not exist.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
@@ -60,7 +73,11 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def read_bytes(path: Path, name: str) -> bytes:
-    """Return the content of a small file. Raises BadSource where it is not regular, or too long."""
+    """Return the content of a small file.
+
+    Raises:
+        BadSource: Where it is not regular, or too long.
+    """
     with open_regular(path) as file:
         content = file.read(LONGEST + 1)
     if len(content) > LONGEST:
@@ -71,8 +88,10 @@ def read_bytes(path: Path, name: str) -> bytes:
 
 
 def read_text(path: Path, name: str) -> str:
-    """Return the text of a small file with its line ends. Raises BadSource as `read_bytes`, and for
-    non-UTF-8.
+    """Return the text of a small file with its line ends.
+
+    Raises:
+        BadSource: As `read_bytes`, and for non-UTF-8.
     """
     try:
         return read_bytes(path, name).decode()
@@ -81,9 +100,7 @@ def read_text(path: Path, name: str) -> str:
 
 
 GRAPHS = (".onnx", ".xml")
-"""Ends of the names of compiled graphs that can be read and changed: ONNX, and OpenVINO with a .bin
-file.
-"""
+"""Ends of the names of compiled graphs that can be changed: ONNX, and OpenVINO with a .bin file."""
 FROZEN = {
     ".pte": "an ExecuTorch program",
     ".tflite": "a LiteRT model",
@@ -99,18 +116,16 @@ def graph_names(folder: Path) -> list[str]:
     names = {path.name for path in folder.iterdir()}
     if any(name.endswith(CHECKPOINTS) or name.startswith("pytorch_model") for name in names):
         return []
-    models = (name for name in names if name.endswith(GRAPHS) and "tokenizer" not in name)
-    return sorted(
-        name
-        for name in models
-        if name.endswith(".onnx") or f"{name.removesuffix('.xml')}.bin" in names
-    )
+    models = []
+    for name in names:
+        has_weights = name.endswith(".onnx") or f"{name.removesuffix('.xml')}.bin" in names
+        if name.endswith(GRAPHS) and "tokenizer" not in name and has_weights:
+            models.append(name)
+    return sorted(models)
 
 
 def journal_of(path: Path) -> Path:
-    """Return the path of the journal of a GGUF file, which exists while the file is being changed
-    in place.
-    """
+    """Return the path of the journal that a GGUF file has while it is changed in place."""
     return path.with_name(f".{path.name}.ropeconv-journal")
 
 
@@ -119,13 +134,19 @@ NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
 
 
 def try_lock(file: int | BinaryIO, shared: bool = False) -> Literal["taken", "busy", "none"]:
-    """Lock an open file (flock(2)) without waiting. Raises OSError.
+    """Lock an open file (flock(2)) without waiting.
 
-    An exclusive lock needs a file that is open for writing, since NFS refuses others. Returns
-    "busy" where another process has the lock, "none" where the filesystem has no locks.
+    An exclusive lock needs a file that is open for writing, since NFS refuses others.
+
+    Returns:
+        "busy" where another process has the lock, "none" where the filesystem has no locks.
+
+    Raises:
+        OSError: For other problems.
     """
+    kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     try:
-        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
     except OSError as problem:
         if problem.errno in BUSY:
             return "busy"
@@ -136,13 +157,15 @@ def try_lock(file: int | BinaryIO, shared: bool = False) -> Literal["taken", "bu
 
 
 ATTEMPTS = 10
-LOCK, FILES = "lock", "files"
+LOCK = "lock"
+FILES = "files"
 
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """Yield a new, empty temporary folder. A lock beside it tells that this process lives. Raises
-    OSError.
+    """Yield a new, empty temporary folder. Raises OSError.
+
+    A lock beside it tells that this process lives.
     """
     clear()
     folder, lock = _new_folder()
@@ -154,14 +177,13 @@ def scratch() -> Iterator[Path]:
 
 
 def clear() -> None:
-    """Remove the temporary folders of this user that no living process has locked. Links are never
-    followed.
+    """Remove the temporary folders of this user that no living process has locked.
 
-    Nothing is removed on systems without locks.
+    Links are never followed. Nothing is removed on systems without locks.
     """
     for folder in Path(tempfile.gettempdir()).glob(f"{_prefix()}*"):
         with suppress(OSError):
-            lock, is_locked = _locked(folder)
+            lock, is_locked = _lock(folder)
             if is_locked:
                 _remove(folder, lock)
             else:
@@ -173,16 +195,19 @@ def _prefix() -> str:
 
 
 def _new_folder() -> tuple[Path, int]:
+    """Make a temporary folder, and lock it: its path and the lock."""
     for _ in range(ATTEMPTS):
         folder = Path(tempfile.mkdtemp(prefix=f"{_prefix()}{os.getpid()}-"))
         try:
-            return folder, _locked(folder)[0]
+            lock, _ = _lock(folder)
+            return folder, lock
         except OSError:  # another run may have cleared it before it was locked
             shutil.rmtree(folder, ignore_errors=True)
     raise OSError(f"cannot keep a folder in {tempfile.gettempdir()}")
 
 
-def _locked(folder: Path) -> tuple[int, bool]:
+def _lock(folder: Path) -> tuple[int, bool]:
+    """Lock a folder: the descriptor of its lock, and whether the system has locks."""
     place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         if os.fstat(place).st_uid != os.getuid():
@@ -204,6 +229,7 @@ def _locked(folder: Path) -> tuple[int, bool]:
 
 
 def _remove(folder: Path, lock: int) -> None:
+    """Remove a folder, then its lock."""
     shutil.rmtree(folder, ignore_errors=True)
     os.close(lock)
     with suppress(OSError):

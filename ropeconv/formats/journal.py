@@ -1,6 +1,4 @@
-"""Journal: a file of JSON lines with checksums that only grows, from which a killed run
-continues.
-"""
+"""Journal: a file of JSON lines with checksums that only grows; a killed run continues from it."""
 
 import itertools
 import os
@@ -18,52 +16,58 @@ from .disk import TAKEN, rename_new, sync_folder
 from .files import try_lock
 
 FIRST = 1 << 20
-"""Bytes that are read before a file is known to be a journal."""
+"""Bytes that are read before it is clear that a file is a journal."""
 CHECKSUM = b',"crc32":"%08x"}'
 """The end of each line, in place of its last brace: the checksum of the part before it."""
 LENGTH = len(CHECKSUM % 0)
 
 
 class Line(msgspec.Struct, frozen=True):
-    """A line of a journal. key: its subject; of several lines with one key the last is valid."""
+    """A line of a journal."""
 
     key: str
+    """Its subject; of several lines with one key the last is valid."""
 
 
 L = TypeVar("L", bound=Line)
 
 
 class Head(msgspec.Struct, frozen=True):
-    """The first line. journal: the command that writes it. source: identity of the model, or
-    empty.
-    """
+    """The first line."""
 
     journal: str
+    """The command that writes it."""
+
     format: int
     source: str = ""
+    """Identity of the model, or empty."""
 
 
 @dataclass(frozen=True)
 class JournalKind(Generic[L]):
-    """A kind of journal. format: others are not read. elsewhere: the repair that names another
-    place.
-    """
+    """A kind of journal."""
 
     command: str
     format: int
+    """The version of the lines; others are not read."""
+
     line: type[L]
     elsewhere: str = "give another --journal"
+    """The repair that names another place."""
 
 
-def encoded(line: msgspec.Struct, seed: int = 0) -> bytes:
-    """Return a line with its checksum. seed: of the checksum: `crc32` of the first line, 0 for the
-    first line.
+def encode_line(line: msgspec.Struct, seed: int = 0) -> bytes:
+    """Return a line with its checksum.
+
+    Args:
+        line: The content.
+        seed: The seed of the checksum: `crc32` of the first line, 0 for the first line.
     """
     body = msgspec.json.encode(line)[:-1]
     return body + CHECKSUM % zlib.crc32(body, seed) + b"\n"
 
 
-def decoded(text: bytes, kind: Any, seed: int = 0) -> Any:
+def decode_line(text: bytes, kind: Any, seed: int = 0) -> Any:
     """Return the content of a line; None for a damaged one, and for one of another journal."""
     body = text[:-LENGTH]
     if text[-LENGTH:] != CHECKSUM % zlib.crc32(body, seed):
@@ -77,17 +81,26 @@ def decoded(text: bytes, kind: Any, seed: int = 0) -> Any:
 class Journal(Generic[L]):
     """A journal that is open for appending, with a lock.
 
-    lines: by key. notes: sentences for the user on damaged lines, and on the file that `fresh`
-    moved.
+    Attributes:
+        lines: The lines by key.
+        notes: Sentences for the user on damaged lines, and on the file that `fresh` moved.
     """
 
     def __init__(
         self, path: Path, kind: JournalKind[L], source: str = "", fresh: bool = False
     ) -> None:
-        """Open a journal. fresh: begin a new one, and rename the existing one.
+        """Open a journal.
 
-        Raises BadSource for another file, for a journal of another model or version, and while
-        another run writes to it; such a file does not change. OSError where it cannot be written.
+        Args:
+            path: The file.
+            kind: The kind of journal.
+            source: Identity of the model, or empty.
+            fresh: Begin a new one, and rename the existing one.
+
+        Raises:
+            BadSource: For another file, for a journal of another model or version, and while
+                another run writes to it; such a file does not change.
+            OSError: Where it cannot be written.
         """
         self.path = path
         self.kind = kind
@@ -96,7 +109,7 @@ class Journal(Generic[L]):
         self._head = Head(f"ropeconv {kind.command}", kind.format, source)
         self._seed = zlib.crc32(msgspec.json.encode(self._head)[:-1])
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = self._locked()
+        self._file = self._open_locked()
         try:
             self._begin(self._read(fresh), fresh)
         except BaseException:
@@ -105,7 +118,7 @@ class Journal(Generic[L]):
 
     def add(self, line: L) -> L:
         """Append a line, and return it when it is on the disk. Raises OSError."""
-        self._write(encoded(line, self._seed))
+        self._write(encode_line(line, self._seed))
         self.lines[line.key] = line
         return line
 
@@ -119,7 +132,8 @@ class Journal(Generic[L]):
     def __exit__(self, *problem: object) -> None:
         self.close()
 
-    def _locked(self) -> BinaryIO:
+    def _open_locked(self) -> BinaryIO:
+        """Open the file and lock it, after other runs have moved theirs."""
         while True:
             file = self.path.open("a+b")
             if try_lock(file) == "busy":
@@ -136,24 +150,26 @@ class Journal(Generic[L]):
         """Read the lines, and return the length of the complete ones in bytes."""
         self._file.seek(0)
         data = self._file.read(FIRST)
-        first_line = encoded(self._head)
-        if first_line.startswith(data):  # only a first line, or a part of it
-            return len(first_line) if data == first_line and not fresh else 0
+        first_line = encode_line(self._head)
+        if data == first_line:
+            return 0 if fresh else len(first_line)
+        if first_line.startswith(data):  # a part of a first line
+            return 0
         if CHECKSUM[:10] not in data:
-            raise self._foreign()
+            raise self._not_a_journal()
+
         data += self._file.read()
         complete = data.rfind(b"\n") + 1
         first, *others = data[:complete].split(b"\n")[:-1] or [b""]
-        head = decoded(first, Head)
-        if head is not None and (head.journal, head.format, head.source) != msgspec.structs.astuple(
-            self._head
-        ):
+        head = decode_line(first, Head)
+        if head is not None and head != self._head:
             self._refuse(head, fresh)
             return complete
-        lines = [decoded(text, self.kind.line, self._seed) for text in others]
+
+        lines = [decode_line(text, self.kind.line, self._seed) for text in others]
         self.lines = {line.key: line for line in lines if line is not None}
         if head is None and not self.lines:
-            raise self._foreign()
+            raise self._not_a_journal()
         damaged = lines.count(None) + (head is None) + (complete < len(data))
         if damaged and not fresh:
             be = "is" if damaged == 1 else "are"
@@ -169,16 +185,18 @@ class Journal(Generic[L]):
             self.lines = {}
             complete = 0
             self.notes.append(f"The earlier journal is now {self._set_aside()}.")
-            self._file = self._locked()
+            self._file = self._open_locked()
             earlier.close()
         self._file.truncate(complete)
         if not complete:
-            self._write(encoded(self._head))
+            self._write(encode_line(self._head))
             sync_folder(self.path.parent)
 
     def _set_aside(self) -> Path:
+        """Rename the file to a free name behind `.old`, and return that."""
         for number in itertools.count(1):
-            aside = self.path.with_name(f"{self.path.name}.old{number if number > 1 else ''}")
+            suffix = "" if number == 1 else str(number)
+            aside = self.path.with_name(f"{self.path.name}.old{suffix}")
             try:
                 rename_new(self.path, aside)
             except OSError as problem:
@@ -188,7 +206,7 @@ class Journal(Generic[L]):
                 break
         return aside
 
-    def _foreign(self) -> BadSource:
+    def _not_a_journal(self) -> BadSource:
         return BadSource(
             f"{self.path} is not a journal of `ropeconv {self.kind.command}`; {self.kind.elsewhere}"
         )
@@ -196,7 +214,7 @@ class Journal(Generic[L]):
     def _refuse(self, head: Head, fresh: bool) -> None:
         """Raise BadSource for a journal with another first line, unless it may be renamed."""
         if head.journal != self._head.journal:
-            raise self._foreign()
+            raise self._not_a_journal()
         if not fresh:
             of = "model" if head.format == self.kind.format else "version of ropeconv"
             raise BadSource(
@@ -205,14 +223,18 @@ class Journal(Generic[L]):
             )
 
     def _write(self, data: bytes) -> None:
+        """Append bytes, and wait until they are on the disk."""
         self._file.write(data)
         self._file.flush()
         os.fsync(self._file.fileno())
 
 
 def default_path(source: str, command: str = "eval") -> Path:
-    """Return the path of the journal of a model in the user's cache. source: identity of the
-    model.
+    """Return the path of the journal of a model in the user's cache.
+
+    Args:
+        source: Identity of the model.
+        command: The command that writes the journal.
     """
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return cache / "ropeconv" / command / f"{source[:16]}.jsonl"

@@ -12,24 +12,32 @@ from ..errors import BadSource
 
 JsonObject = dict[str, Any]
 LONGEST = 8 << 20
-"""Characters of a text; as objects they may take 50 times as many bytes. Published configs have up
-to a million.
+"""The most characters of a text; published configs have up to a million.
+
+As objects they may take 50 times as many bytes.
 """
 DEEPEST = 64
-"""Levels of lists and objects; published files have up to ten, and Python's own recursion ends at
-1,000.
+"""The most levels of lists and objects; published files have up to ten.
+
+Python's own recursion ends at 1,000.
 """
 LONGEST_STRING = 1 << 20
 """Bytes of a string in a text that is read in blocks; published tokenizers have some thousand."""
 TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[{}\[\]:]|-?\d[\d.eE+-]*', re.DOTALL)
+"""A string (up to the end of a block where it is not closed), a bracket, a colon, or a number."""
 SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def parse(text: str, name: str, longest: int = LONGEST) -> JsonObject:
-    """Return the JSON object in a text of at most `longest` characters. name: of the file, for
-    messages.
+    """Return the JSON object in a text of at most `longest` characters.
 
-    Raises BadSource where the text is not a JSON object, not Unicode, too long or too deep.
+    Args:
+        text: The content of the file.
+        name: The name of the file, for messages.
+        longest: The most characters that are read.
+
+    Raises:
+        BadSource: Where the text is not a JSON object, not Unicode, too long or too deep.
     """
     data = loads(text, name, longest)
     if not isinstance(data, dict):
@@ -49,15 +57,7 @@ def loads(text: str, name: str, longest: int = LONGEST) -> Any:
         raise BadSource(
             f"{name} is not valid JSON ({problem}); fix it or download it again"
         ) from None
-    depth = 0
-    level = [data]
-    while level and depth <= DEEPEST:
-        level = [item for item in level if isinstance(item, (dict, list))]
-        depth += bool(level)
-        level = [
-            inner for item in level for inner in (item.values() if isinstance(item, dict) else item)
-        ]
-    if depth > DEEPEST:
+    if _is_too_deep(data):
         raise BadSource(
             f"{name} has more than {DEEPEST} levels of lists and objects; flatten it or download it"
             " again"
@@ -73,9 +73,25 @@ def loads(text: str, name: str, longest: int = LONGEST) -> Any:
     return data
 
 
+def _is_too_deep(data: Any) -> bool:
+    """Whether a JSON value has more than DEEPEST levels of lists and objects."""
+    level = [data]
+    for _ in range(DEEPEST + 1):
+        containers = [item for item in level if isinstance(item, (dict, list))]
+        if not containers:
+            return False
+        level = []
+        for item in containers:
+            level += item.values() if isinstance(item, dict) else item
+    return True
+
+
 def dump(data: JsonObject, like: str = "") -> str:
-    """Return an object as JSON text that ends in a newline, with the indentation of the text
-    `like`, else 2 spaces.
+    """Return an object as JSON text that ends in a newline.
+
+    Args:
+        data: The object.
+        like: The text whose indentation it gets; without one that is 2 spaces.
     """
     match = re.search(r'^\{\r?\n([ \t]+)"', like)
     indent = match[1] if match else "  "
@@ -84,62 +100,83 @@ def dump(data: JsonObject, like: str = "") -> str:
 
 @dataclass(frozen=True)
 class Number:
-    """A number in a JSON text. path: the keys that lead to it. start, stop: its place in bytes."""
+    """A number in a JSON text."""
 
     path: tuple[str, ...]
+    """The keys that lead to it."""
+
     value: float
     start: int
+    """The place of its first byte in the text."""
+
     stop: int
+    """The place behind its last byte."""
 
 
 def numbers(
     blocks: Iterable[bytes], name: str, outer: Collection[str], first: bool = False
 ) -> Iterator[Number]:
-    """Yield the numbers under some keys of a JSON object, in bounded memory; the JSON is not
-    validated.
+    """Yield the numbers under some keys of a JSON object, in bounded memory.
 
-    blocks: the text in pieces. outer: keys of the outermost object, whose numbers are yielded,
-    except those in lists. first: stop after the first value of each of these keys. Raises BadSource
-    for a string that is too long.
+    The JSON is not validated.
+
+    Args:
+        blocks: The text in pieces.
+        name: The name of the file, for messages.
+        outer: Keys of the outermost object, whose numbers are yielded, except those in lists.
+        first: Stop after the first value of each of these keys.
+
+    Raises:
+        BadSource: For a string that is too long.
     """
-    keys = list[str | None]()  # of the open levels, None for a list
+    keys = list[str | None]()  # the key of each open level, None for a list
     string = b""
     missing = set(outer)
     for start, token in _tokens(blocks, name):
         begin = token[:1]
         if begin == b'"':
             string = token
-        elif begin in b"{[":
-            keys.append("" if begin == b"{" else None)
+        elif begin == b"{":
+            keys.append("")
+        elif begin == b"[":
+            keys.append(None)
         elif begin in b"}]":
             keys = keys[:-1]
-        elif begin == b":":
-            if keys and keys[-1] is not None:
-                if first and len(keys) == 1 and not missing:
-                    return
-                keys[-1] = _key(string) if len(keys) == 1 or keys[0] in outer else ""
-                missing -= {keys[-1]} if len(keys) == 1 else set()
+        elif begin == b":":  # the string before it was a key
+            if not keys or keys[-1] is None:
+                continue
+            at_top = len(keys) == 1
+            if first and at_top and not missing:
+                return
+            key = _key(string) if at_top or keys[0] in outer else ""
+            keys[-1] = key
+            if at_top:
+                missing.discard(key)
         elif keys and keys[0] in outer and None not in keys:
+            path = tuple(key for key in keys if key is not None)
             with suppress(ValueError):
-                yield Number(
-                    tuple(key or "" for key in keys), float(token), start, start + len(token)
-                )
+                yield Number(path, float(token), start, start + len(token))
 
 
 def _tokens(blocks: Iterable[bytes], name: str) -> Iterator[tuple[int, bytes]]:
     """Yield the tokens of a JSON text with their places, except those in levels beyond DEEPEST."""
-    at, rest, depth = 0, b"", 0
+    at = 0  # the place of `data` in the text
+    rest = b""  # the end of the last block, which may be the beginning of a token
+    depth = 0
     for block in chain(blocks, (None,)):
         data = rest + (block or b"")
         rest = data[-1:]  # a sign, whose digits come with the next block
-        for token in TOKEN.finditer(data):
-            if token.end() == len(data) and block is not None:
-                rest = data[token.start() :]
+        for match in TOKEN.finditer(data):
+            token = match[0]
+            if match.end() == len(data) and block is not None:
+                rest = data[match.start() :]
                 break
-            depth += token[0] in (b"{", b"[")
+            if token in (b"{", b"["):
+                depth += 1
             if depth <= DEEPEST:
-                yield at + token.start(), token[0]
-            depth = max(0, depth - (token[0] in (b"}", b"]")))
+                yield at + match.start(), token
+            if token in (b"}", b"]"):
+                depth = max(0, depth - 1)
         if len(rest) > LONGEST_STRING:
             raise BadSource(
                 f"{name} has a string of more than {LONGEST_STRING:,} bytes; fix it or download it"
@@ -149,6 +186,7 @@ def _tokens(blocks: Iterable[bytes], name: str) -> Iterator[tuple[int, bytes]]:
 
 
 def _key(string: bytes) -> str:
+    """The text of a string token; empty where it is not valid."""
     if b"\\" not in string:
         return string[1:-1].decode(errors="replace")
     try:

@@ -1,5 +1,6 @@
-"""Kinds of files, known by their first bytes. Begin with `kind_of`; a name decides only where there
-is no file yet.
+"""Kinds of files, known by their first bytes.
+
+Begin with `kind_of`; a name decides only where there is no file yet.
 """
 
 import os
@@ -8,7 +9,7 @@ import struct
 from pathlib import Path
 from typing import Literal
 
-from .files import FROZEN, GRAPHS, expanded, graph_names, journal_of, open_regular
+from .files import FROZEN, GRAPHS, expand_home, graph_names, journal_of, open_regular
 
 Kind = Literal[
     "missing",
@@ -90,7 +91,7 @@ REPAIRS: dict[Kind, str] = {
 """The repair for each kind of file that no command reads."""
 
 HEAD = 4096
-"""Bytes that decide."""
+"""Bytes of a file that decide."""
 MOST_HEADER = 1 << 40
 """A length of a safetensors header that only a file of another format claims."""
 MAGIC: tuple[tuple[int, bytes, Kind], ...] = (
@@ -117,20 +118,21 @@ MAGIC: tuple[tuple[int, bytes, Kind], ...] = (
 """A place in the file, the bytes there, and the kind that has them."""
 PICKLES = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))
 ONNX_FIELDS = b"\x12\x1a\x22\x28\x32\x3a\x42\x72"
-"""Tags of the fields of ModelProto that can follow `ir_version`, the first one
-(onnx/onnx.proto).
-"""
+"""Tags of the fields of ModelProto that can follow `ir_version`, the first (onnx/onnx.proto)."""
 ENTRY = struct.Struct("<26xHH")
 """The header of an entry of a ZIP archive, with the lengths of its name and of what follows."""
 
 
 def kind_of(path: str | os.PathLike[str]) -> Kind:
-    """Return what is at a path, from the first bytes of the file there. Its name does not count.
+    """Return the kind of what is at a path, by the first bytes of the file there.
 
-    path: may begin with `~`. Never raises OSError: a missing, special or unreadable file has a kind
-    of its own.
+    Its name does not count. A missing, special or unreadable file has a kind of its own, so that
+    no OSError is raised.
+
+    Args:
+        path: May begin with `~`.
     """
-    place = expanded(path)
+    place = expand_home(path)
     try:
         status = os.stat(place)
     except (FileNotFoundError, NotADirectoryError):
@@ -149,8 +151,10 @@ def kind_of(path: str | os.PathLike[str]) -> Kind:
 
 
 def kind_of_bytes(head: bytes) -> Kind:
-    """Return the kind of a file that begins with some bytes. head: the first 4,096 of them, or the
-    whole file.
+    """Return the kind of a file that begins with some bytes.
+
+    Args:
+        head: The first 4,096 of them, or the whole file.
     """
     if not head:
         return "empty"
@@ -161,11 +165,8 @@ def kind_of_bytes(head: bytes) -> Kind:
         return _archive(head)
     if head.startswith(PICKLES):
         return "pickle"
-    if (
-        len(head) > 8
-        and head[8:9] == b"{"
-        and 2 <= int.from_bytes(head[:8], "little") < MOST_HEADER
-    ):
+    header_size = int.from_bytes(head[:8], "little")
+    if len(head) > 8 and head[8:9] == b"{" and 2 <= header_size < MOST_HEADER:
         return "safetensors"
     if len(head) > 2 and head[0] == 0x08 and 1 <= head[1] < 64 and head[2] in ONNX_FIELDS:
         return "onnx"
@@ -192,11 +193,12 @@ def _text(head: bytes) -> Kind:
     try:
         text = head.decode("utf-8-sig")
     except UnicodeDecodeError as problem:
-        if (
-            problem.start < len(head) - 4 or len(head) < HEAD
-        ):  # else a character is cut off at the end
+        # in a whole head, a character may be cut off at its end
+        may_be_cut_off = len(head) >= HEAD and problem.start >= len(head) - 4
+        if not may_be_cut_off:
             return "unknown"
         text = head[: problem.start].decode("utf-8-sig")
+
     start = text.lstrip()
     lowered = start[:64].lower()
     if lowered.startswith(("<!doctype html", "<html")):
@@ -209,9 +211,7 @@ def _text(head: bytes) -> Kind:
 
 
 def first_text(path: Path) -> str:
-    """Return the first characters of a text file, with marks in the place of bytes that are
-    none.
-    """
+    """Return the first characters of a text file; bytes that are not text become marks."""
     with open_regular(path) as file:
         return file.read(HEAD).decode("utf-8", "replace")
 
@@ -223,28 +223,28 @@ UNTOLD: frozenset[Kind] = frozenset(
 
 
 def is_gguf(path: str | os.PathLike[str]) -> bool:
-    """Whether a file is GGUF by its first bytes; one that is missing, empty or damaged counts by
-    its name.
+    """Whether a file is GGUF by its first bytes; a missing, empty or damaged one by its name.
 
     A file that an interrupted change in place has left has a journal, and may begin with other
     bytes.
     """
     kind = kind_of(path)
     if kind in UNTOLD:
-        return named_gguf(path) or os.path.lexists(journal_of(expanded(path)))
+        return named_gguf(path) or os.path.lexists(journal_of(expand_home(path)))
     return kind == "gguf"
 
 
 def named_gguf(path: str | os.PathLike[str]) -> bool:
-    """Whether a name is that of a GGUF file: of an output that does not exist yet, or of a file on
-    the Hub.
-    """
+    """Whether a name is that of a GGUF file, which may not exist yet or be on the Hub."""
     return os.fspath(path).lower().endswith(".gguf")
 
 
 def refusal(path: str | os.PathLike[str], needed: str) -> str:
-    """Return a sentence on a file that a command cannot use. needed: what it does use, such as "a
-    GGUF file".
+    """Return a sentence on a file that a command cannot use.
+
+    Args:
+        path: The file.
+        needed: The kind that the command does use, such as "a GGUF file".
     """
     kind = kind_of(path)
     if kind == "missing":
@@ -263,19 +263,18 @@ FROZEN_KINDS: dict[Kind, str] = {
 
 
 def frozen_words(path: Path) -> str:
-    """Return what a compiled graph that cannot be changed is, such as "a LiteRT model"; empty for
-    other files.
-    """
+    """Return what kind of final graph a file is, such as "a LiteRT model"; empty for others."""
     kind = kind_of(path)
-    by_name = kind in UNTOLD or kind == "folder"  # Core ML has folders
-    return FROZEN_KINDS.get(kind) or (FROZEN.get(path.suffix, "") if by_name else "")
+    if kind in FROZEN_KINDS:
+        return FROZEN_KINDS[kind]
+    if kind in UNTOLD or kind == "folder":  # Core ML has folders
+        return FROZEN.get(path.suffix, "")
+    return ""
 
 
 def is_graph(reference: str) -> bool:
-    """Whether a path is that of a compiled graph, or of a folder that holds graphs and no other
-    weights.
-    """
-    path = expanded(reference)
+    """Whether a path is a compiled graph, or a folder that holds graphs and no other weights."""
+    path = expand_home(reference)
     kind = kind_of(path)
     if frozen_words(path) or kind in ("onnx", "openvino"):
         return True

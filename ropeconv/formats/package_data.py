@@ -1,6 +1,4 @@
-"""Check the types of decoded JSON and TOML, read the data files of the package, and render its
-templates.
-"""
+"""Check the types of decoded JSON and TOML, read data files of the package, render templates."""
 
 from __future__ import annotations
 
@@ -22,11 +20,16 @@ PACKAGE = Path(__file__).parent.parent
 T = TypeVar("T")
 
 
-def typed(data: object, kind: type[T], name: str) -> T:
-    """Return decoded data as a type that msgspec knows, without conversion between strings, numbers
-    and bools.
+def as_type(data: object, kind: type[T], name: str) -> T:
+    """Return decoded data as a type that msgspec knows, without converting strings or numbers.
 
-    Raises BadSource, with the `name` of the file, where the data has other types.
+    Args:
+        data: Decoded JSON or TOML.
+        kind: The type.
+        name: The name of the file, for the message.
+
+    Raises:
+        BadSource: Where the data has other types.
     """
     try:
         return msgspec.convert(data, kind)
@@ -42,11 +45,13 @@ def package_files(folder: str, suffix: str) -> list[Path]:
 
 
 def package_data(place: str | Path, kind: type[T]) -> T:
-    """Return the content of a TOML or JSON file of the package, such as models/refused.toml. Raises
-    DamagedPackage.
+    """Return the content of a TOML or JSON file of the package, such as models/refused.toml.
+
+    Raises:
+        DamagedPackage: With the file and the field.
     """
     path = PACKAGE / place
-    with described(path):
+    with package_errors(path):
         data = path.read_bytes()
         if path.suffix == ".toml":
             return msgspec.convert(tomli.loads(data.decode()), kind)
@@ -54,10 +59,8 @@ def package_data(place: str | Path, kind: type[T]) -> T:
 
 
 @contextmanager
-def described(entry: Path) -> Iterator[None]:
-    """Turn errors about a data file of the package into DamagedPackage, with the file and the
-    field.
-    """
+def package_errors(entry: Path) -> Iterator[None]:
+    """Turn errors about a data file of the package into DamagedPackage, with file and field."""
     try:
         yield
     except (OSError, ValueError, KeyError) as problem:
@@ -75,6 +78,7 @@ def render(name: str, **values: object) -> str:
 
 @cache
 def _environment() -> Environment:
+    """The environment of the templates; a value that is not given is an error."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     places = [PACKAGE / "templates", PACKAGE.parent / "templates"]  # in the wheel, in a checkout

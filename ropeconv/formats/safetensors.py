@@ -1,5 +1,4 @@
-"""safetensors headers: read by range and checked, or made for new files; and the index of a sharded
-checkpoint.
+"""safetensors: headers, read by range and checked or made for new files, and the index of shards.
 
 A file is `u64 n | n bytes of JSON | data`. https://github.com/huggingface/safetensors#format
 """
@@ -24,8 +23,9 @@ from .files import open_regular
 from .jsontext import JsonObject
 
 MAX_HEADER = 16 << 20
-"""Bytes of a header. The reference implementation accepts 100 MB, which take a gigabyte of memory;
-published headers have some million.
+"""The most bytes of a header; published headers have some million.
+
+The reference implementation accepts 100 MB, which take a gigabyte of memory.
 """
 BITS = {
     "BOOL": 8,
@@ -57,15 +57,18 @@ MAX_SIDES = 64
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """One tensor of a file. dtype: as safetensors names it. start, stop: bytes from the beginning
-    of the data.
-    """
+    """One tensor of a file."""
 
     name: str
     dtype: str
+    """As safetensors names it."""
+
     shape: tuple[int, ...]
     start: int
+    """Its first byte, from the beginning of the data."""
+
     stop: int
+    """The byte behind its last one."""
 
 
 Bytes = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
@@ -79,22 +82,29 @@ class _Entry(msgspec.Struct, gc=False):
 
 @dataclass(frozen=True)
 class Header:
-    """The header of a file. data_start: where the data begins, in bytes."""
+    """The header of a file."""
 
     tensors: dict[str, Tensor]
     metadata: dict[str, str]
     data_start: int
+    """Where the data begins, in bytes."""
 
 
 def read_header(path: Path) -> Header:
-    """Return the header of a safetensors file. Raises BadSource when it is truncated or damaged."""
+    """Return the header of a safetensors file.
+
+    Raises:
+        BadSource: When it is truncated or damaged.
+    """
     with open_regular(path) as file:
         return parse_header(file, os.fstat(file.fileno()).st_size, path.name)
 
 
 def parse_header(file: BinaryIO, size: int, name: str) -> Header:
-    """Return the header at the beginning of an open file of `size` bytes. Raises BadSource as
-    `read_header`.
+    """Return the header at the beginning of an open file of `size` bytes.
+
+    Raises:
+        BadSource: As `read_header`.
     """
     start = file.read(8)
     if len(start) < 8:
@@ -110,6 +120,7 @@ def parse_header(file: BinaryIO, size: int, name: str) -> Header:
             f"{name} has a header of {length:,} bytes, and the limit is {MAX_HEADER:,}; split the"
             " file"
         )
+
     try:
         entries = msgspec.json.decode(file.read(length), type=dict[str, msgspec.Raw])
         raw = entries.pop("__metadata__", None)
@@ -120,8 +131,9 @@ def parse_header(file: BinaryIO, size: int, name: str) -> Header:
         raise BadSource(
             f"{name} has no readable safetensors header ({problem}); download it again"
         ) from None
+
     at = 0
-    data = size - 8 - length
+    data_size = size - 8 - length
     for tensor in sorted(tensors.values(), key=lambda t: (t.start, t.stop)):
         if tensor.start != at:
             raise BadSource(
@@ -129,24 +141,26 @@ def parse_header(file: BinaryIO, size: int, name: str) -> Header:
                 " download it again"
             )
         at = tensor.stop
-    if at > data:
+    if at > data_size:
         raise BadSource(
-            f"{name} is truncated: its tensors need {at} bytes and it has {data}; download it again"
+            f"{name} is truncated: its tensors need {at} bytes and it has {data_size}; download it"
+            " again"
         )
-    if at < data:
+    if at < data_size:
         raise BadSource(
-            f"{name} has {data - at} bytes behind its last tensor; it is damaged, download it again"
+            f"{name} has {data_size - at} bytes behind its last tensor; it is damaged, download it"
+            " again"
         )
     return Header(tensors, metadata, 8 + length)
 
 
 def _tensor(name: str, entry: _Entry) -> Tensor:
+    """A tensor of a header. Raises ValueError where its size is not that of its numbers."""
     start, stop = entry.data_offsets
     if entry.dtype not in BITS:
         raise ValueError(f"{shown(name)} has the dtype {shown(entry.dtype)}, which is not known")
-    if len(entry.shape) > MAX_SIDES or stop - start != -(
-        -math.prod(entry.shape) * BITS[entry.dtype] // 8
-    ):
+    too_many_sides = len(entry.shape) > MAX_SIDES
+    if too_many_sides or stop - start != -(-math.prod(entry.shape) * BITS[entry.dtype] // 8):
         raise ValueError(
             f"{shown(name)} is {entry.dtype} {shown(list(entry.shape))} in {stop - start} bytes"
         )
@@ -156,8 +170,11 @@ def _tensor(name: str, entry: _Entry) -> Tensor:
 def header_bytes(
     tensors: Iterable[tuple[str, str, tuple[int, ...]]], metadata: dict[str, str]
 ) -> bytes:
-    """Return a header for tensors (name, dtype, shape) whose data follows without gaps, padded to 8
-    bytes.
+    """Return a header for tensors whose data follows without gaps, padded to 8 bytes.
+
+    Args:
+        tensors: Name, dtype and shape of each.
+        metadata: Texts by their keys.
     """
     entries: JsonObject = {"__metadata__": metadata}
     at = 0
@@ -175,17 +192,17 @@ def tensor_bytes(dtype: str, shape: tuple[int, ...]) -> int:
     return math.prod(shape) * BITS[dtype] // 8
 
 
-STORED = {
-    "F64": "<f8",
-    "F32": "<f4",
-    "F16": "<f2",
-    "BF16": "<u2",
-}  # dtype: what numpy reads; it has no bfloat16
+# numpy has no bfloat16, which is read as integers of 16 bits
+STORED = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+"""The types of numpy for dtypes of floats."""
 
 
-def widened(stored: NDArray[np.generic], dtype: str) -> NDArray[np.float32]:
-    """Return a new array of 32-bit floats. stored: as numpy reads them. dtype: "F64", "F32", "F16"
-    or "BF16".
+def widen(stored: NDArray[np.generic], dtype: str) -> NDArray[np.float32]:
+    """Return a new array of 32-bit floats.
+
+    Args:
+        stored: The numbers as numpy reads them.
+        dtype: "F64", "F32", "F16" or "BF16".
     """
     if dtype == "BF16":
         wide = stored.astype(np.uint32)
@@ -196,17 +213,18 @@ def widened(stored: NDArray[np.generic], dtype: str) -> NDArray[np.float32]:
 
 INDEX = "model.safetensors.index.json"
 LONGEST = 64 << 20
+"""The most characters of an index. A Kimi K2 in GPTQ has 25 to 30 million."""
 MOST_TENSORS = 600_000
+"""The most tensors of an index. A Kimi K2 in GPTQ has 276,480, of experts."""
 LONGEST_REST = 1 << 20
-"""Characters of an index, its tensors, and the characters of everything but `weight_map`. A Kimi K2
-in GPTQ has 276,480 tensors of experts, in 25 to 30 million characters.
-"""
+"""The most characters of everything but `weight_map`."""
 
 
 def shards(text: str) -> tuple[str, ...]:
     """Return the names of the shards in an index, sorted.
 
-    Raises BadSource when it is not an index, or names a file outside its own folder.
+    Raises:
+        BadSource: When it is not an index, or names a file outside its own folder.
     """
     names = tuple(sorted(set(_weight_map(text).values())))
     unsafe = next((name for name in names if not safe_name(name)), None)
@@ -219,7 +237,11 @@ def shards(text: str) -> tuple[str, ...]:
 
 
 def tensors(text: str) -> tuple[str, ...]:
-    """Return the names of the tensors in an index. Raises BadSource when it is not an index."""
+    """Return the names of the tensors in an index.
+
+    Raises:
+        BadSource: When it is not an index.
+    """
     return tuple(_weight_map(text))
 
 
@@ -230,11 +252,13 @@ def with_shard(text: str, shard: str, added: Mapping[str, int]) -> str:
     known = index.get("metadata")
     if isinstance(known, dict) and isinstance(known.get("total_size"), int):
         known["total_size"] += sum(added.values())
+
     index["weight_map"] |= dict.fromkeys(added, shard)
     return jsontext.dump(index, like=text)
 
 
 def _weight_map(text: str) -> dict[str, str]:
+    """The file of each tensor in an index. Raises BadSource when it is not an index."""
     if len(text) > LONGEST:
         raise BadSource(
             f"{INDEX} has {len(text):,} characters, and the limit is {LONGEST:,}; {TOO_MANY}"
@@ -246,6 +270,7 @@ def _weight_map(text: str) -> dict[str, str]:
         raise BadSource(
             f"{INDEX} has no readable weight_map ({problem}); download it again"
         ) from None
+
     rest = sum(len(bytes(raw)) for raw in entries.values())
     if len(weight_map) > MOST_TENSORS or rest > LONGEST_REST:
         raise BadSource(
@@ -256,16 +281,21 @@ def _weight_map(text: str) -> dict[str, str]:
 
 
 def safe_name(name: str) -> bool:
-    """Return whether a name stays inside its folder: relative, and without `..`, backslashes or
-    drive letters.
+    """Return whether a name stays inside its folder.
+
+    It is relative, and without `..`, backslashes or drive letters.
     """
     path = PurePosixPath(name)
-    inside = name not in ("", ".") and not path.is_absolute() and ".." not in path.parts
-    return inside and "\\" not in name and ":" not in name and "\0" not in name
+    if name in ("", ".") or path.is_absolute() or ".." in path.parts:
+        return False
+    return "\\" not in name and ":" not in name and "\0" not in name
 
 
 def index_text(total: int, weight_map: dict[str, str]) -> str:
-    """Return the text of model.safetensors.index.json. total: bytes of all tensors. weight_map:
-    their files.
+    """Return the text of model.safetensors.index.json.
+
+    Args:
+        total: Bytes of all tensors.
+        weight_map: The file of each tensor.
     """
     return jsontext.dump({"metadata": {"total_size": total}, "weight_map": weight_map})

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ..errors import UsageError
 from ..rope.errors import shown
-from .files import expanded
+from .files import expand_home
 
 TextLike = str | os.PathLike[str]
 """A path, or a text with spaces or line breaks."""
@@ -39,11 +39,11 @@ def text_or_path(value: object) -> str | Path:
     if isinstance(value, str):
         if not value.strip():
             raise UsageError(f"text={shown(value)} is empty; {HINT}")
-        return value if is_text(value) else expanded(value)
+        return value if is_text(value) else expand_home(value)
     if isinstance(value, os.PathLike):
         path = os.fspath(value)
         if isinstance(path, str):
-            return expanded(path)
+            return expand_home(path)
     raise UsageError(f"text={shown(value)} is not the path of a text, or a text; {HINT}")
 
 

@@ -21,7 +21,7 @@ import msgspec
 
 from ..errors import BadSource, UsageError
 from ..formats import jsontext
-from ..formats.files import LONGEST, expanded, read_text
+from ..formats.files import LONGEST, expand_home, read_text
 from ..formats.jsontext import JsonObject
 from ..models.config import text_part
 from ..models.gguf import GgufSource
@@ -78,7 +78,7 @@ class Merge:
 
 def is_merge(reference: str) -> bool:
     """Whether a reference is the path of a YAML file."""
-    return reference.endswith(SUFFIXES) and expanded(reference).is_file()
+    return reference.endswith(SUFFIXES) and expand_home(reference).is_file()
 
 
 def read_merge(path: Path) -> Merge:
@@ -237,7 +237,7 @@ def opened(given: Sequence[str], family: str = "") -> tuple[list[Inspection], Pa
     if any(map(is_merge, given)):
         if len(given) > 1:
             raise UsageError("a YAML file names all models of a merge; leave the others out")
-        merge = read_merge(expanded(given[0]))
+        merge = read_merge(expand_home(given[0]))
         names = merge.models
     sources = [open_source(name, "" if names_gguf(name) else family) for name in names]
     read = [(source, read_adapter(source)) for source in sources]
@@ -458,7 +458,7 @@ def command_to(spec: RopeSpec, model: Inspection) -> str:
         () if isinstance(spec.form, Plain) else (Linear(1.0), YarnMethod(1.0), Llama3Method(1.0))
     )
     method = next(
-        filter(None, (kind.widened(spec.form, 1.0) for kind in kinds)), Theta(spec.rope_theta)
+        filter(None, (kind.widen(spec.form, 1.0) for kind in kinds)), Theta(spec.rope_theta)
     )
     trained = model.first_spec.original_context
     original = getattr(spec.form, "original_context", spec.original_context)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from ..errors import BadSource
 from ..formats.jsontext import JsonObject
-from ..formats.safetensors import STORED, Tensor, widened
+from ..formats.safetensors import STORED, Tensor, widen
 from ..models.config import text_part
 from ..models.family import Family
 from ..models.layers import Which, fused_heads, head_count, key_layers, layer_prefix, layer_prefixes
@@ -295,7 +295,7 @@ class _Reader:
         content = self.source.read(file, begin + start * size, begin + stop * size)
         stored: NDArray[np.generic] = np.frombuffer(content, STORED[tensor.dtype])
         self.advance(stored.nbytes)
-        values = widened(stored, tensor.dtype)
+        values = widen(stored, tensor.dtype)
         if not np.isfinite(values).all():
             raise BadSource(
                 f"{tensor.name} has infinite numbers or NaN; download the checkpoint again"

@@ -16,7 +16,7 @@ from ..models.gguf import GgufSource
 from ..models.length_limits import length_limits, modelfile_limits
 from ..models.registry import assumption
 from ..models.schema import Config
-from ..models.source import ADAPTER, Origin, Source, without_config
+from ..models.source import ADAPTER, Origin, Source, no_config_error
 from ..rope.bound.reach import effective_length
 from ..rope.errors import counted
 from ..rope.methods.vectors import AsIs
@@ -352,7 +352,7 @@ def inspect_config(source: Source) -> ConfigInspection:
     if (
         adapter is not None and not source.weights()
     ):  # Axolotl writes the config.json of the base beside it
-        raise without_config(source.reference, (), adapter)
+        raise no_config_error(source.reference, (), adapter)
     receipt = stated(source)
     source.treat_as = source.treat_as or (receipt.source.family if receipt else "")
     config = source.config()

@@ -1,14 +1,13 @@
-"""Reads a config.json by the rules of its family: the family, the text part, widths, and which
-layers rotate.
+"""Reads a config.json by the rules of its family: the text part, widths, and which layers rotate.
 
-`part` is the text part of a config throughout.
+Read `detect` first, then `geometry`. `part` is the text part of a config throughout.
 """
 
 import copy
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..errors import BadSource, UnknownModelType
@@ -25,7 +24,7 @@ from .layers import (
     own_settings,
     settings_name,
 )
-from .registry import Shapes, assumed_family, assumption, by_model_type, refused, suggestion
+from .registry import Shapes, assumed_family, assumption, by_model_type, refused_types, suggestion
 from .schema import (
     DIFFUSION,
     LAYER_SHARES,
@@ -44,14 +43,23 @@ def detect(config: Config, assumed: str = "", shapes: Callable[[], Shapes] = dic
 
     Every config from outside comes by here, before any of its keys is read.
 
-    assumed: the name of the family that the user says it is of; empty to go by its `model_type`.
-    shapes: of the tensors of the model by name, for a suggestion where that is not known.
+    Args:
+        config: The whole config.json.
+        assumed: The name of the family that the user says it is of; empty to go by its
+            `model_type`.
+        shapes: Returns the shapes of the model's tensors by name, for a suggestion where the type
+            is not known.
 
-    Raises UnknownModelType where no family has its `model_type`, BadSource where that is absent or
-    cannot be extended, and where a key that is read has another type or a number out of range,
-    UsageError for an assumed family that is not known.
+    Raises:
+        UnknownModelType: Where no family has its `model_type`.
+        BadSource: Where that is absent or cannot be extended, and where a key that is read has
+            another type or a number out of range.
+        UsageError: For an assumed family that is not known.
     """
-    family = assumed_family(config, assumed) if assumed else _by_model_type(config, shapes)
+    if assumed:
+        family = assumed_family(config, assumed)
+    else:
+        family = _by_model_type(config, shapes)
     check_config(config, text_parts(config, family), family)
     return family
 
@@ -59,19 +67,14 @@ def detect(config: Config, assumed: str = "", shapes: Callable[[], Shapes] = dic
 def _by_model_type(config: Config, shapes: Callable[[], Shapes]) -> Family:
     """The family of a config by its `model_type`. Raises as `detect` does."""
     text = text_config(config)
-    names = [part.get("model_type") for part in (text, config) if part is not None]
+    parts = [config] if text is None else [text, config]
+    names = [part.get("model_type") for part in parts]
     for name in names:
         family = by_model_type().get(name) if isinstance(name, str) else None
-        if family is None:
-            continue
-        for need in family.rotates:
-            value = first_present(config if text is None else text, (need.key,), need.default)
-            if value != need.value:
-                raise BadSource(
-                    f"this {family.name} config has {need.key} = {shown(value)}, so it does not use"
-                    " rotary position embeddings and cannot be extended"
-                )
-        return family
+        if family is not None:
+            _check_rotates(parts[0], family)
+            return family
+
     name = names[-1]
     if "_class_name" in config:  # beside a model_type such as t2v in the repositories of Wan
         raise BadSource(
@@ -88,16 +91,29 @@ def _by_model_type(config: Config, shapes: Callable[[], Shapes]) -> Family:
             " with `apply --replace`"
         )
     for type_name in names:
-        if isinstance(type_name, str) and type_name in refused():
-            raise BadSource(f"model_type {shown(type_name)} {refused()[type_name]}")
+        reason = refused_types().get(type_name) if isinstance(type_name, str) else None
+        if reason is not None:
+            raise BadSource(f"model_type {shown(type_name)} {reason}")
     raise UnknownModelType(
         f"model_type {shown(name)} is not supported; " + suggestion(config, shapes())
     )
 
 
+def _check_rotates(part: Config, family: Family) -> None:
+    """Raise BadSource for a config of a family that does not use rotary embeddings with it."""
+    for need in family.rotates:
+        value = first_present(part, (need.key,), need.default)
+        if value != need.value:
+            raise BadSource(
+                f"this {family.name} config has {need.key} = {shown(value)}, so it does not use"
+                " rotary position embeddings and cannot be extended"
+            )
+
+
 def text_part(config: Config, family: Family) -> Config:
-    """The dictionary with the language model's keys: the config itself, its `text_config`, or that
-    of its decoder.
+    """The dictionary with the keys of the language model.
+
+    That is the config itself, its `text_config`, or the dictionary of its decoder.
     """
     return text_parts(config, family)[0]
 
@@ -106,22 +122,22 @@ def text_parts(config: Config, family: Family) -> list[Config]:
     """The dictionaries with a language model's keys: one, or one for each of `Family.halves`.
 
     A `text_config` of this family counts whatever the model around it is (LLaVA over Llama, Mistral
-    3 over Mistral). Raises BadSource where a half is absent.
+    3 over Mistral).
+
+    Raises:
+        BadSource: Where a half is absent.
     """
     if family.halves:
         return [_half(config, path) for path in family.halves]
     inner = text_config(config)
-    matches = (
-        inner is not None
-        and inner.get("model_type", config.get("model_type")) in family.model_types
-    )
-    return [inner if inner is not None and matches else config]
+    if inner is None:
+        return [config]
+    model_type = inner.get("model_type", config.get("model_type"))
+    return [inner if model_type in family.model_types else config]
 
 
 def halves(config: Config, family: Family) -> Iterator[tuple[str, Config]]:
-    """Yield each further half of a model with an encoder and a decoder, by its key, as a config
-    that starts with it.
-    """
+    """Yield the further halves of an encoder-decoder model by key, each at the top of a config."""
     for path in family.halves[1:]:
         whole = copy.deepcopy(config)
         text_part(whole, family).update(_half(config, path))
@@ -129,6 +145,7 @@ def halves(config: Config, family: Family) -> Iterator[tuple[str, Config]]:
 
 
 def _half(config: Config, path: str) -> Config:
+    """The config of a half, whose keys `path` joins by dots. Raises BadSource without one."""
     half = first_present(config, (path,))
     if not isinstance(half, dict):
         raise BadSource(f"config.json has no {path}; add it, or give the folder of the whole model")
@@ -136,30 +153,39 @@ def _half(config: Config, path: str) -> Config:
 
 
 def geometry(config: Config, family: Family) -> RopeSpec:
-    """The RoPE of a model before its RoPE settings are read: sizes, layers and windows, and the
-    base of its class.
+    """The RoPE of a model before its RoPE settings are read.
 
-    Raises BadSource when a needed key is absent or not a number, ImpossibleSize as RopeSpec.
+    It has the sizes, the layers and windows, and the base of the model's class.
+
+    Raises:
+        BadSource: When a needed key is absent or not a number.
+        ImpossibleSize: As RopeSpec.
     """
     part = text_part(config, family)
     keys = family.keys
     defaults = family.defaults
     notes = [assumption(family)] if family.assumed else []
+
     count = (positive_int(part, keys.layers, defaults.layers) or 0) * family.layers.blocks
     kinds = layer_kinds(part, family, count)
-    settings = own_settings(part).get(kinds.index("global"), {}) if "global" in kinds else {}
+    settings: Config = {}
+    if "global" in kinds:
+        settings = own_settings(part).get(kinds.index("global"), {})
     head_dim = positive_int(settings, ("head_dim",)) or positive_int(part, keys.head_dim)
     if head_dim is None:
         head_dim = _head_dim(part, family)
         notes.append(f"head_dim is absent: {head_dim}")
+
     context = positive_int(part, keys.context)
     if context is None:
         if defaults.context is None:
             raise BadSource(f"config.json has no {keys.context[0]}; add it")
         context = defaults.context
         notes.append(f"{keys.context[0]} is absent: the class default {context} holds")
+
     rotary_dim = _rotary_dim(part, family, head_dim)
-    local_rotary_dim = _rotary_dim(part, family, local_head_dim(part, family, head_dim), "local")
+    local_width = local_head_dim(part, family, head_dim)
+    local_rotary_dim = _rotary_dim(part, family, local_width, "local")
     return RopeSpec(
         head_dim=head_dim,
         rotary_dim=rotary_dim,
@@ -178,14 +204,15 @@ def geometry(config: Config, family: Family) -> RopeSpec:
 
 
 def local_head_dim(part: Config, family: Family, head_dim: int) -> int:
-    """The width of a head in local layers. head_dim: in the others."""
-    return (
-        positive_int(part, family.keys.local_head_dim, family.defaults.local_head_dim) or head_dim
-    )
+    """The width of a head in local layers; `head_dim` is that in the others."""
+    width = positive_int(part, family.keys.local_head_dim, family.defaults.local_head_dim)
+    return width or head_dim
 
 
 def _head_dim(part: Config, family: Family) -> int:
-    keys, defaults = family.keys, family.defaults
+    """The width of a head for a config that does not state it."""
+    keys = family.keys
+    defaults = family.defaults
     if defaults.head_dim is not None:
         return defaults.head_dim
     hidden = positive_int(part, keys.hidden, defaults.hidden)
@@ -209,24 +236,29 @@ def _head_dim(part: Config, family: Family) -> int:
 
 
 def rotary_share(part: Config, family: Family, kind: Kind = "global") -> Any:
-    """The share of a head that rotates: from rope_parameters, the top level, or the class default,
-    in this order.
+    """The share of a head that rotates, as the config has it.
+
+    From rope_parameters, the top level, or the class default, in this order.
     """
     defaults = family.defaults
-    local = kind == "local" and defaults.local_partial is not None
-    default = defaults.local_partial if local else defaults.partial_rotary_factor
+    default = defaults.partial_rotary_factor
+    if kind == "local" and defaults.local_partial is not None:
+        default = defaults.local_partial
+
     settings = nested_settings(part, family, kind)
     if settings and family.keys.partial:
         if settings.get("partial_rotary_factor") is not None:
             return settings["partial_rotary_factor"]
-        default = default if defaults.unstated_partial is None else defaults.unstated_partial
+        if defaults.unstated_partial is not None:
+            default = defaults.unstated_partial
+
     shares = part.get(LAYER_SHARES)
     if shares and family.keys.partial:
         kinds = kinds_of(part, family, layer_names(part, family, len(shares)))
-        return next(
-            (share for share, layer_kind in zip(shares, kinds, strict=False) if layer_kind == kind),
-            default,
-        )
+        for share, layer_kind in zip(shares, kinds, strict=False):
+            if layer_kind == kind:
+                return share
+        return default
     return first_present(part, family.keys.partial, default)
 
 
@@ -239,6 +271,7 @@ def nested_settings(part: Config, family: Family, kind: Kind) -> Config:
 
 
 def _rotary_dim(part: Config, family: Family, head_dim: int, kind: Kind = "global") -> int:
+    """How many dimensions of a head rotate in layers of a kind."""
     rotary_dim = positive_int(part, family.keys.rotary_dim)
     if rotary_dim is None:
         share = rotary_share(part, family, kind)
@@ -270,28 +303,29 @@ TOWER = re.compile(r"(vision|visual|image|video|audio|speech)\w*_config")
 
 
 def modality_note(config: Config, sections: Sequence[int]) -> str:
-    """A sentence on the parts of a multimodal model that no method changes, and on M-RoPE; empty
-    for a text model.
+    """A sentence on parts of a multimodal model that no method changes, and on M-RoPE; else empty.
 
     Towers have position embeddings of their own, over patches or frames (the two-dimensional RoPE
     of Qwen2.5-VL: transformers models/qwen2_5_vl/modeling_qwen2_5_vl.py,
-    Qwen2_5_VisionRotaryEmbedding). sections: the mrope_section.
+    Qwen2_5_VisionRotaryEmbedding).
+
+    Args:
+        config: The whole config.json.
+        sections: The mrope_section.
     """
     thinker = config.get("thinker_config")
     whole = thinker if isinstance(thinker, dict) else config
     towers = [
         key for key, value in whole.items() if isinstance(value, dict) and TOWER.fullmatch(key)
     ]
-    kept = (
-        f"methods leave {' and '.join(towers)} as {'they are' if len(towers) > 1 else 'it is'}"
-        if towers
-        else ""
-    )
-    shared = (
-        f"time, height and width (mrope_section {', '.join(map(str, sections))}) share the scaled"
-        " frequencies"
-    )
-    return "; ".join(filter(None, (kept, shared if sections else "")))
+    notes = []
+    if towers:
+        unchanged = "they are" if len(towers) > 1 else "it is"
+        notes.append(f"methods leave {' and '.join(towers)} as {unchanged}")
+    if sections:
+        pairs = ", ".join(map(str, sections))
+        notes.append(f"time, height and width (mrope_section {pairs}) share the scaled frequencies")
+    return "; ".join(notes)
 
 
 STATES = ("linear_attention", "conv", "mamba", "recurrent")
@@ -304,21 +338,23 @@ INDEX_WIDTH = 128
 
 @dataclass(frozen=True)
 class CachedLayers:
-    """Layers that keep the same in the key-value cache.
-
-    count: how many layers. keys, values: numbers that one of them keeps per token. window: in
-    tokens, how many it keeps at most; None for the whole context.
-    """
+    """Layers that keep the same in the key-value cache."""
 
     count: int
+    """How many layers."""
+
     keys: int
+    """Numbers of keys that one of them keeps per token."""
+
     values: int
+    """Numbers of values that one of them keeps per token."""
+
     window: int | None = None
+    """How many tokens a layer keeps at most; None for the whole context."""
 
 
 def cached_layers(config: Config, family: Family) -> tuple[tuple[CachedLayers, ...], int] | None:
-    """The cached layers of a config.json in groups, and the number of layers with a state of fixed
-    size instead.
+    """The cached layers of a config.json in groups, and the number of layers with a fixed state.
 
     None where no layer is cached by the token, or no number of heads is stated.
     """
@@ -327,82 +363,95 @@ def cached_layers(config: Config, family: Family) -> tuple[tuple[CachedLayers, .
     heads = positive_int(part, family.keys.heads, family.defaults.heads)
     if heads is None or family.encoder or not family.cache.per_token:
         return None
+
+    kept: dict[Kind, tuple[int, int]] = {}  # numbers of keys and of values per token
     if family.mla:
-        kept: dict[Kind, tuple[int, int]] = {
-            "global": (positive_int(part, ("kv_lora_rank",), LATENT_RANK) or 0, sizes.head_dim)
-        }
+        latent = positive_int(part, ("kv_lora_rank",), LATENT_RANK) or 0
+        kept["global"] = (latent, sizes.head_dim)
     else:
-        kept = {kind: _kept(part, family, sizes, kind, heads) for kind in ("global", "local")}
-    names = layer_names(part, family, len(sizes.layers))
-    # 0 for a layer without keys and values
-    windows = [
-        0 if name in STATES else size for name, size in zip(names, sizes.windows, strict=False)
-    ]
-    makers = key_layers(part, family, len(sizes.layers))
-    indexed = _indexed(part, family, len(sizes.layers))
-    sides = [kept.get(kind, kept["global"]) for kind in sizes.layers]
-    counted: Counter[tuple[int | None, tuple[int, int]]] = Counter()
-    for layer, (keys, values) in enumerate(sides):
-        if windows[layer] != 0 and makers[layer] == layer:
-            counted[windows[layer], (keys + indexed[layer], values)] += family.hooks.runs(
-                part, layer
-            )
-    groups = sorted(counted.items(), key=lambda item: (item[0][0] is not None, item[0][0] or 0))
-    return tuple(
-        CachedLayers(count, *sides, window) for (window, sides), count in groups
-    ), windows.count(0)
+        kept["global"] = _kept(part, family, sizes, "global", heads)
+        kept["local"] = _kept(part, family, sizes, "local", heads)
+
+    count = len(sizes.layers)
+    names = layer_names(part, family, count)
+    makers = key_layers(part, family, count)
+    indexed = _indexed(part, family, count)
+    groups: Counter[CachedLayers] = Counter()
+    states = 0
+    for layer, (name, window) in enumerate(zip(names, sizes.windows, strict=False)):
+        if name in STATES or window == 0:
+            states += 1
+        elif makers[layer] == layer:  # others take keys and values from an earlier layer
+            keys, values = kept.get(sizes.layers[layer], kept["global"])
+            group = CachedLayers(0, keys + indexed[layer], values, window)
+            groups[group] += family.hooks.runs(part, layer)
+
+    ordered = sorted(
+        groups.items(), key=lambda item: (item[0].window is not None, item[0].window or 0)
+    )
+    return tuple(replace(group, count=runs) for group, runs in ordered), states
 
 
 def kv_heads(part: Config, family: Family, heads: int, kind: Kind = "global") -> int:
-    """Heads of keys and values of a layer of a kind. heads: of queries."""
-    keys = family.cache.global_heads
+    """Heads of keys and values of a layer of a kind; `heads` is the number of query heads."""
     count = positive_int(part, family.keys.kv_heads, family.defaults.kv_heads) or heads
-    if kind != "local" and keys and all(part.get(switch) for switch in keys[1:]):
-        count = positive_int(part, keys[:1]) or count
+    keys = family.cache.global_heads
+    if kind != "local" and keys:
+        number_key, *switches = keys
+        if all(part.get(switch) for switch in switches):
+            count = positive_int(part, (number_key,)) or count
     return family.hooks.kv_heads(part, count, kind)
 
 
 def _kept(part: Config, family: Family, sizes: RopeSpec, kind: Kind, heads: int) -> tuple[int, int]:
-    """Numbers that a layer of a kind keeps of the keys and of the values of a token. heads: of
-    queries.
-    """
-    local = kind == "local"
-    settings = (
-        own_settings(part).get(sizes.layers.index("global"), {})
-        if not local and "global" in sizes.layers
-        else {}
-    )
+    """Numbers that a layer of a kind keeps of the keys and of the values of a token."""
+    settings: Config = {}
+    width = sizes.head_dim
+    if kind == "local":
+        width = local_head_dim(part, family, sizes.head_dim)
+    elif "global" in sizes.layers:
+        settings = own_settings(part).get(sizes.layers.index("global"), {})
     count = positive_int(settings, ("num_key_value_heads",)) or kv_heads(part, family, heads, kind)
-    width = local_head_dim(part, family, sizes.head_dim) if local else sizes.head_dim
     return count * width, count * family.hooks.value_width(part, width)
 
 
 def _indexed(part: Config, family: Family, count: int) -> list[int]:
     """The numbers per token that the indexer of each layer keeps, 0 for a layer that has none."""
     rules = family.cache
-    width = positive_int(part, (rules.index_key,), INDEX_WIDTH) or 0 if rules.index_key else 0
+    if not rules.index_key:
+        return [0] * count
+    width = positive_int(part, (rules.index_key,), INDEX_WIDTH) or 0
+
     types = part.get("indexer_types")
-    indexers = [kind == "full" for kind in types] if isinstance(types, list) else []
-    indexers = indexers or [max(layer - 1, 0) % rules.index_interval == 0 for layer in range(count)]
-    return [width if has else 0 for has in indexers[:count]] + [0] * (count - len(indexers))
+    if isinstance(types, list) and types:
+        has_indexer = [kind == "full" for kind in types]
+    else:
+        has_indexer = [max(layer - 1, 0) % rules.index_interval == 0 for layer in range(count)]
+    missing = count - len(has_indexer)
+    return [width if has else 0 for has in has_indexer[:count]] + [0] * missing
 
 
-HEADS, HEAD_DIM, CONTEXT = 8, 128, 4096
+HEADS = 8
+HEAD_DIM = 128
+CONTEXT = 4096
 
 
 def sample_config(family: Family) -> Config:
-    """The config of a model of a family, in the schema that publishers use: as few keys as its RoPE
-    needs.
+    """The config of a model of a family with as few keys as its RoPE needs.
+
+    It has the schema that publishers use.
     """
     keys = family.keys
+    theta = family.defaults.theta
     config: Config = {
         "model_type": family.model_types[0],
         keys.hidden[0]: HEADS * HEAD_DIM,
         keys.heads[0]: HEADS,
+        keys.layers[0]: family.defaults.layers or 2,
+        keys.context[0]: CONTEXT,
+        keys.theta[0]: theta,
     }
-    config[keys.layers[0]] = family.defaults.layers or 2
-    config[keys.context[0]] = CONTEXT
-    config[keys.theta[0]] = config["rope_theta"] = family.defaults.theta
+    config["rope_theta"] = theta
     if family.mla:
         config |= {keys.head_dim[0]: 64, "qk_nope_head_dim": 128}
     elif family.writing.head_dim:
@@ -411,6 +460,7 @@ def sample_config(family: Family) -> Config:
         config[keys.partial[0]] = family.defaults.partial_rotary_factor
     if not family.halves:
         return config
+
     whole: Config = {"model_type": config.pop("model_type")}
     for path in family.halves:
         *outer, last = path.split(".")

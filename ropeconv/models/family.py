@@ -1,8 +1,7 @@
-"""The schema of `data/*.toml`, one file per model family, and FamilyHooks, behaviour that no field
-describes.
+"""The schema of `data/*.toml`, one file per model family, and FamilyHooks.
 
-The class `Hooks` in `data/NAME.py` belongs to the family NAME. Other families have the behaviour of
-FamilyHooks.
+`Family` is the whole file; read it first. The class `Hooks` in `data/NAME.py` has the behaviour of
+the family NAME that no field describes. Other families have the behaviour of FamilyHooks.
 """
 
 from collections.abc import Collection, Mapping
@@ -22,52 +21,82 @@ Kind = Literal["global", "local", "none"]
 class Layers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which layers rotate, and with which frequencies.
 
-    types: the kind of layer for each name in the list of layer types. Without that list every
-    `interval`-th layer is `last` and the others are `rest`; with `leading` the first layer of each
-    interval is `last`, not its final one. interval_key: the config key that sets `interval`.
-    indices: the key of a list with the numbers of the layers that are `last`. pattern: names that
-    repeat, where that is not there. first, final: the first and the last layer, where they differ.
-    flags: the key of a list whose entry is not 0 where the layer rotates (SmolLM3's
-    no_rope_layers). one_kind_without_window: a model without a window has only global layers.
-    backward: intervals and patterns count from the last layer. blocks: attention blocks in each
-    numbered layer, which count as that many layers. null_is_none: layers of a type whose settings
-    are null do not rotate.
+    A config may list the type of each layer. Without that list, `indices`, `pattern` and
+    `interval` say which layers are `last`; the others are `rest`.
     """
 
     types: dict[str, Kind] = {}
+    """The kind of layer for each name in the list of layer types."""
+
     interval: int = 0
+    """One layer in so many is `last`; 0 where all are."""
+
     interval_key: str = ""
+    """The config key that sets `interval`."""
+
     last: str = "full_attention"
+    """The type of the final layer of each interval."""
+
     rest: str = "sliding_attention"
+    """The type of the other layers."""
+
     leading: bool = False
+    """The first layer of each interval is `last`, not its final one."""
+
     indices: str = ""
+    """The key of a list with the numbers of the layers that are `last`."""
+
     pattern: tuple[str, ...] = ()
+    """Types that repeat, where the list of layer types is absent."""
+
     first: str = ""
+    """The type of the first layer, where it differs."""
+
     final: str = ""
+    """The type of the last layer, where it differs."""
+
     flags: str = ""
+    """The key of a list whose entry is not 0 where the layer rotates (SmolLM3's no_rope_layers)."""
+
     one_kind_without_window: bool = False
+    """A model without a window has only global layers."""
+
     backward: bool = False
+    """Intervals and patterns count from the last layer."""
+
     blocks: int = 1
+    """Attention blocks in each numbered layer, which count as that many layers."""
+
     null_is_none: bool = False
+    """Layers of a type whose settings are null do not rotate."""
 
 
 class WindowRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The sliding window or chunk in which some layers see.
-
-    key: the config key of its size in tokens, where null means none; empty for families without
-    windows. default: that of the stock class. switch: a config key that must be true. layers: which
-    of them have it: all, those that rotate, those that do not, or those that `layer_types` names
-    so. first_key, first: without that list, a config key with the number of the first such layer,
-    and its default. divided_by: what the size is divided by (ModernBERT counts both sides).
-    """
+    """The sliding window or chunk in which some layers see."""
 
     key: str = ""
+    """The config key of the size in tokens, where null means none; empty without windows."""
+
     default: int | None = None
+    """The size in the stock class."""
+
     switch: str = ""
+    """A config key that must be true."""
+
     layers: Literal["all", "named", "rotating", "not-rotating"] = "named"
+    """Which layers have the window.
+
+    All, those that rotate, those that do not, or those that `layer_types` names so.
+    """
+
     first_key: str = ""
+    """Without `layer_types`, a config key with the number of the first layer that has it."""
+
     first: int = 0
+    """The default of that number."""
+
     divided_by: int = 1
+    """The divisor of the size (ModernBERT counts both sides)."""
 
     @property
     def chunked(self) -> bool:
@@ -76,89 +105,134 @@ class WindowRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Need(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A config key that must have a certain value, which a reader assumes.
-
-    default: the class default where the key is absent. below_layers: checked only for models with
-    fewer layers than this, 0 for all. when: checked only where this config key is true, empty for
-    always.
-    """
+    """A config key that must have a certain value, which a reader assumes."""
 
     key: str
     value: Any
     default: Any = None
+    """The class default where the key is absent."""
+
     below_layers: int = 0
+    """Checked only for models with fewer layers than this, 0 for all."""
+
     when: str = ""
+    """Checked only where this config key is true, empty for always."""
 
 
 class Convert(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How tensors of a checkpoint are changed. Rules are applied in their order, each to what those
-    before it left.
+    """How tensors of a checkpoint are changed.
 
-    match: a regular expression that is searched in the names. how: name of a conversion in
-    `to_gguf/conversions.py`. names: what replaces the matched part, for each tensor that comes out.
-    times: config keys of factors that it is multiplied by; KEY.N for the N-th of a list.
+    Rules are applied in their order, each to the tensors that those before it left.
     """
 
     match: str
+    """A regular expression that is searched in the names."""
+
     how: str = "rename"
+    """Name of a conversion in `to_gguf/conversions.py`."""
+
     names: tuple[str, ...] = ()
+    """The names that replace the matched part, one for each tensor that comes out."""
+
     times: tuple[str, ...] = ()
+    """Config keys of factors that the tensor is multiplied by; KEY.N for the N-th of a list."""
 
 
 class Gguf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How this family's checkpoints become GGUF.
-
-    arch: the value of general.architecture. u32, f32, flag: metadata keys, and the expressions of
-    config keys that they come from (`to_gguf/hparams.py`); absent or null ones are left out. fixed:
-    metadata keys with fixed values. layer_flags: metadata keys that say of every layer whether it
-    is of a type. computed: metadata keys, and the functions in `to_gguf/hparams.py` that give them.
-    scalars: metadata keys that are lists, and the tensors of each layer that have their single
-    numbers, each with its shape. defaults: of the class, for config keys that are absent. convert:
-    what happens to tensors. tied: the architecture has no output weights. copy_output: it needs
-    them, so that those of tied models are written twice. stacked: prefixes of numbered tensors that
-    become one, and the name of that one. skip: a regular expression of tensors that llama.cpp
-    computes without. need: values that llama.cpp assumes. act: the activations that llama.cpp
-    computes, empty where it is not checked, and act_key: the config key that says which.
-    scale_layers: llama.cpp scales queries by 1/sqrt(head_dim), and with this many layers by
-    1/sqrt(hidden_size / heads). window: whether attention.sliding_window is written, with the
-    pattern of layers or without. pre: names of pre-tokenizers that replace the usual ones. names:
-    names of tensors that are not those of Llama or Gemma, with {layer} for the number. present:
-    config switches, and the part of a tensor's name with which they are on. prediction: layers that
-    predict further tokens are kept behind the others; they are left out else. config: settings that
-    no GGUF key has, for the conversion back to a checkpoint, which needs them. absent: config
-    values where a file lacks the key that they come from, "none" for null, and values of `fixed`
-    that it may lack; it must have all other keys of u32 and fixed. idle: metadata keys that change
-    nothing with this value, which exports leave out.
-    """
+    """How this family's checkpoints become GGUF."""
 
     arch: str
+    """The value of general.architecture."""
+
     u32: dict[str, str] = {}
+    """Metadata keys of integers, and the expressions of config keys that give them.
+
+    `to_gguf/hparams.py` reads them; absent or null ones are left out.
+    """
+
     f32: dict[str, str] = msgspec.field(
         default_factory=lambda: {"attention.layer_norm_rms_epsilon": "rms_norm_eps"}
     )
+    """The same for floats."""
+
     flag: dict[str, str] = {}
+    """The same for booleans."""
+
     fixed: dict[str, int | float | bool | str | list[int]] = {}
+    """Metadata keys with fixed values."""
+
     layer_flags: dict[str, str] = {}
+    """Metadata keys with a boolean for each layer, and the layer type for which it is true."""
+
     computed: dict[str, str] = {}
+    """Metadata keys, and the functions in `to_gguf/hparams.py` that give them."""
+
     scalars: dict[str, tuple[str, tuple[int, ...]]] = {}
+    """Metadata keys that are lists, and the tensors of each layer with their single numbers.
+
+    The second value is the shape of such a tensor.
+    """
+
     defaults: JsonObject = {}
+    """Defaults of the class for config keys that are absent."""
+
     convert: tuple[Convert, ...] = ()
+    """Changes of tensors, in their order."""
+
     tied: bool = False
+    """The architecture has no output weights."""
+
     copy_output: bool = False
+    """The architecture needs output weights, so that those of tied models are written twice."""
+
     stacked: dict[str, str] = {}
+    """Prefixes of numbered tensors that become one, and the name of that one."""
+
     skip: str = ""
+    """A regular expression of tensors that llama.cpp computes without."""
+
     need: tuple[Need, ...] = ()
+    """Values that llama.cpp assumes."""
+
     act: str = "silu"
+    """The activations that llama.cpp computes, empty where it is not checked."""
+
     act_key: str = "hidden_act"
+    """The config key that names the activation."""
+
     scale_layers: int = 0
+    """The number of layers with which llama.cpp scales queries by 1/sqrt(hidden_size / heads).
+
+    Otherwise it scales them by 1/sqrt(head_dim).
+    """
+
     window: Literal["", "pattern", "size"] = ""
+    """Whether attention.sliding_window is written, with the pattern of layers or without."""
+
     pre: dict[str, str] = {}
+    """Names of pre-tokenizers that replace the usual ones."""
+
     names: tuple[str, ...] = ()
+    """Names of tensors that are not those of Llama or Gemma, with {layer} for the number."""
+
     present: dict[str, str] = {}
+    """Config switches, and the part of a tensor's name with which they are on."""
+
     prediction: bool = False
+    """Whether layers that predict further tokens are kept behind the others, else left out."""
+
     config: JsonObject = {}
+    """Settings that no GGUF key has, and that the conversion back to a checkpoint needs."""
+
     absent: JsonObject = {}
+    """Config values for files without the key that they come from, "none" for null.
+
+    Values of `fixed` are here where a file may lack them; it must have all other keys of `u32` and
+    `fixed`.
+    """
+
     idle: dict[str, int] = {}
+    """Metadata keys that change nothing with this value, which exports leave out."""
 
 
 Norm = Literal[
@@ -176,36 +250,36 @@ RopeType = Literal["default", "linear", "dynamic", "yarn", "longrope", "llama3",
 
 
 class ConfigKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The keys of config.json for each quantity; the first that is present counts.
-
-    layer_theta: a list with the base of each layer, which counts in place of `theta`; 0 for a layer
-    that does not rotate. local_head_dim: width of a head in local layers, empty where it is that of
-    the others. query_beta: in the RoPE dictionary, the slope of a query scale
-    `1 + beta ln(1 + floor(p / original context))`.
-    """
+    """The keys of config.json for each quantity; the first that is present counts."""
 
     theta: tuple[str, ...] = ("rope_theta",)
     layer_theta: str = ""
+    """The key of a list with the base of each layer, which counts in place of `theta`.
+
+    Its entry is 0 for a layer that does not rotate.
+    """
+
     local_theta: tuple[str, ...] = ()
     partial: tuple[str, ...] = ()
     rotary_dim: tuple[str, ...] = ()
     head_dim: tuple[str, ...] = ("head_dim",)
     local_head_dim: tuple[str, ...] = ()
+    """Width of a head in local layers, empty where it is the same as in the others."""
+
     hidden: tuple[str, ...] = ("hidden_size",)
     heads: tuple[str, ...] = ("num_attention_heads",)
     kv_heads: tuple[str, ...] = ("num_key_value_heads",)
     layers: tuple[str, ...] = ("num_hidden_layers",)
     context: tuple[str, ...] = ("max_position_embeddings",)
     query_beta: str = ""
+    """In the RoPE dictionary, beta of a query scale `1 + beta ln(1 + floor(p / L))`.
+
+    p is the position, and L the original context.
+    """
 
 
 class Defaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The defaults of the stock class for keys that are absent from a config.
-
-    local_partial: the share of a head that rotates in local layers, None where it is that of the
-    others. unstated_partial: that of a RoPE dictionary which does not state it, None where it is
-    the default all the same.
-    """
+    """The defaults of the stock class for keys that are absent from a config."""
 
     theta: float = 10000.0
     local_theta: float | None = None
@@ -218,36 +292,35 @@ class Defaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     local_head_dim: int | None = None
     partial_rotary_factor: float = 1.0
     local_partial: float | None = None
+    """The share of a head that rotates in local layers, None where it is the same as in others."""
+
     unstated_partial: float | None = None
+    """The share for a RoPE dictionary that does not state one, None where it is the default."""
+
     scaling: JsonObject | None = None
 
 
 class TrainedContext(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A context that configs declare and that is not the trained one. Both in tokens.
-
-    source: where the trained one is stated. doubt: not None where that is uncertain, so that it is
-    only mentioned; other keys of the config, and the values that they must have too.
-    """
+    """A context that configs declare and that is not the trained one."""
 
     declared: int
+    """In tokens."""
+
     trained: int
+    """In tokens."""
+
     source: str
+    """The place where the trained one is stated."""
+
     doubt: JsonObject | None = None
+    """Other keys of the config and the values that they must have too; None for none.
+
+    Where this is given, the trained context is uncertain and only mentioned.
+    """
 
 
 class ConfigWriting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How the RoPE of this family is written into a config.
-
-    types: the rope types its stock class takes. nested: rope_parameters per layer type, under the
-    names of `Layers.types`. rope_scaling: whether the class takes that key beside rope_parameters;
-    if not, it is left out. legacy_keys: the only keys that its class accepts in `rope_scaling`, per
-    type. keep: keys in the dictionary that belong to the architecture and not to a method.
-    pinned_original: original_max_position_embeddings has another meaning as well and must not
-    change. head_dim: whether the class takes an explicit head_dim. share_of: config keys; the first
-    over the sum of all is written as partial_rotary_factor. longrope: where the class has the
-    attention factor of longrope from: the keys of its dictionary, only the top-level
-    original_max_position_embeddings, or only short_mscale and long_mscale, without which it fails.
-    """
+    """How the RoPE of this family is written into a config."""
 
     types: tuple[RopeType, ...] = (
         "default",
@@ -258,108 +331,163 @@ class ConfigWriting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         "llama3",
         "proportional",
     )
+    """The rope types its stock class takes."""
+
     nested: bool = False
+    """Whether there are rope_parameters per layer type, under the names of `Layers.types`."""
+
     rope_scaling: bool = True
+    """Whether the class takes that key beside rope_parameters."""
+
     legacy_keys: dict[str, tuple[str, ...]] = {}
+    """The only keys that its class accepts in `rope_scaling`, per type."""
+
     keep: tuple[str, ...] = ()
+    """Keys in the dictionary that belong to the architecture and not to a method."""
+
     pinned_original: bool = False
+    """Whether original_max_position_embeddings means something else too and must not change."""
+
     head_dim: bool = True
+    """Whether the class takes an explicit head_dim."""
+
     share_of: tuple[str, ...] = ()
+    """Config keys; the first over the sum of all is written as partial_rotary_factor."""
+
     longrope: Literal["keys", "original", "mscale"] = "keys"
+    """The source of the attention factor of longrope in the class.
+
+    The keys of its dictionary, only the top-level original_max_position_embeddings, or only
+    short_mscale and long_mscale, without which it fails.
+    """
 
 
 class FurtherNorm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A norm of further queries or keys that are rotated as those of attention are.
-
-    name: without .weight. kind: as in `Weights.norm`. side: which of both it makes, or "product"
-    where the other side has none, so that it takes the factor of both. rows: whether the first or
-    the last rotary_dim of them rotate.
-    """
+    """A norm of further queries or keys that are rotated as those of attention are."""
 
     name: str
+    """The name of the tensor without `.weight`."""
+
     kind: Norm
+    """As in `WeightNames.norm`."""
+
     side: Literal["q", "k", "product"]
+    """The side that it makes; "product" where the other side has no norm.
+
+    Such a norm takes the factors of both.
+    """
+
     rows: Literal["first", "last"] = "first"
+    """Which rotary_dim of its rows rotate."""
 
 
 class WeightNames(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Names of the tensors that make queries and keys, for folding factors into them and for
-    measuring them.
+    """Names of the tensors that make queries and keys.
 
-    layer: prefixes of names, with {layer} for the number and {block} for that of the attention
-    block in it. q, k: projections, without .weight. q_gate: the config key of the number of rows of
-    an output gate, which follow the queries of each head in `q`. fused: one projection for queries,
-    keys and values. fused_order: the order of their rows in it, behind a gate or not. q_norm,
-    k_norm: norms of queries and keys. norm: their kind, and whether they come after the rotation.
-    rows: whether the first or the last rotary_dim rows of a head rotate. bias: whether projections
-    may have one. input: the kind of the norm before the projections, empty where there is none.
-    keys_and_values: the second half of the rows of `k` makes values. input_norm: the name of the
-    norm before the projections, the first that is there; its weights are 1 where none is.
-    further_norms: those of further queries and keys, which an indexer rotates alike. fixed: why no
-    factor can be folded into these tensors. unmeasured: why they do not give the variances of
-    queries and keys.
+    Factors are folded into these tensors, and their variances are measured.
     """
 
     layer: tuple[str, ...] = ("model.layers.{layer}.",)
+    """Prefixes of names, with {layer} for the number and {block} for an attention block in it."""
+
     q: str = ""
+    """The projection of queries, without `.weight`."""
+
     k: str = ""
+    """The projection of keys, without `.weight`."""
+
     q_gate: str = ""
+    """The config key of the number of rows of an output gate behind the queries of each head."""
+
     fused: str = ""
+    """One projection for queries, keys and values."""
+
     fused_order: Literal["", "blocks", "gate-and-blocks", "per-head", "per-group"] = ""
+    """The order of the rows of `fused`, behind a gate or not."""
+
     q_norm: str = ""
+    """The norm of queries."""
+
     k_norm: str = ""
+    """The norm of keys."""
+
     norm: Norm = ""
+    """The kind of both norms, and whether they come after the rotation."""
+
     rows: Literal["first", "last"] = "first"
+    """Which rotary_dim rows of a head rotate."""
+
     bias: bool = False
+    """Whether projections may have a bias."""
+
     keys_and_values: bool = False
+    """Whether the second half of the rows of `k` makes values."""
+
     input: InputNorm = "rms"
+    """The kind of the norm before the projections, empty where there is none."""
+
     input_norm: tuple[str, ...] = ("input_layernorm",)
+    """Names of the norm before the projections, of which the first that exists counts.
+
+    Its weights are 1 where none exists.
+    """
+
     further_norms: tuple[FurtherNorm, ...] = ()
+    """Norms of further queries and keys, which an indexer rotates alike."""
+
     fixed: str = ""
+    """Why no factor can be folded into these tensors."""
+
     unmeasured: str = ""
+    """Why these tensors do not give the variances of queries and keys."""
 
 
 class Cache(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The contents of the key-value cache of this family's attention layers.
-
-    global_heads: the config key of the number of heads of keys and values in global layers, and a
-    switch of it. shared: the config key of the number of last layers that take keys and values from
-    an earlier one, and its default. index_key: the config key of the width of the keys that an
-    indexer keeps beside them; index_interval: without `indexer_types`, the first layer and every
-    such one from the second on have an indexer. per_token: whether what they keep is a number per
-    token.
-    """
+    """The contents of the key-value cache of this family's attention layers."""
 
     global_heads: tuple[str, ...] = ()
+    """The config key of the number of key heads in global layers, and switches that turn it on."""
+
     shared: tuple[str, int] = ("", 0)
+    """The config key of the number of last layers that take keys and values from an earlier one.
+
+    The second value is its default.
+    """
+
     index_key: str = ""
+    """The config key of the width of the keys that an indexer keeps beside them."""
+
     index_interval: int = 1
+    """Without `indexer_types`, the first layer and every such one from the second have it."""
+
     per_token: bool = True
+    """Whether these layers keep numbers per token."""
 
 
 class Code(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Names of the family's classes in transformers, for the modelling file of the encoding
-    `buffers`.
-
-    prefix: of class names, such as Llama in LlamaModel; the module is named after the first model
-    type. window: the Python expression with which its attention reads its sliding window.
-    window_switch: the config key that turns the sliding window on.
-    """
+    """Names of classes in transformers, for the modelling file of the encoding `buffers`."""
 
     prefix: str
+    """The beginning of class names, such as Llama in LlamaModel.
+
+    The module is named after the first model type.
+    """
+
     window: str = ""
+    """The Python expression with which its attention reads its sliding window."""
+
     window_switch: str = ""
+    """The config key that turns the sliding window on."""
 
 
 class Ministral3(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How this family's checkpoints load as Ministral 3, the class that scales queries by position.
-
-    defaults: defaults of the family's own class that differ from those of Ministral 3. null: keys
-    whose absence means null.
-    """
+    """How checkpoints load as Ministral 3, the class that scales queries by position."""
 
     defaults: JsonObject
+    """Defaults of the family's own class that differ from those of Ministral 3."""
+
     null: tuple[str, ...] = ()
+    """Keys whose absence means null."""
 
 
 class FamilyHooks:
@@ -385,33 +513,27 @@ class FamilyHooks:
         return hidden // heads
 
     def layer_names(self, part: JsonObject, layers: Layers, count: int) -> list[str] | None:
-        """Return the layer types of a config that does not list them; None to derive them from
-        `layers`.
-        """
+        """Return the layer types of a config that does not list them; None to go by `layers`."""
         return None
 
     def layer_kinds(self, part: JsonObject, kinds: tuple[Kind, ...]) -> tuple[Kind, ...]:
-        """Return the kinds of the layers. kinds: by their types."""
+        """Return the kinds of the layers; `kinds` are those by their types."""
         return kinds
 
     def window_size(self, part: JsonObject, size: int | None) -> int | None:
-        """Return the tokens that a layer with a window sees. size: by the fields of the family."""
+        """Return the tokens that a layer with a window sees; `size` is by the family's fields."""
         return size
 
     def kv_heads(self, part: JsonObject, count: int, kind: Kind) -> int:
-        """Return the number of heads of keys and values of a layer. count: as the config states
-        it.
-        """
+        """Return the number of heads of keys and values; `count` is as the config states it."""
         return count
 
     def value_width(self, part: JsonObject, width: int) -> int:
-        """Return the width of a head of values. width: of a head of keys."""
+        """Return the width of a head of values; `width` is that of a head of keys."""
         return width
 
     def runs(self, part: JsonObject, layer: int) -> int:
-        """Return how often a layer runs in one forward pass. layer: its number, which counts
-        attention blocks.
-        """
+        """Return how often a layer runs in one forward pass; `layer` counts attention blocks."""
         return 1
 
     def nope_query_scaling(self, part: JsonObject) -> QueryScaling | None:
@@ -419,9 +541,7 @@ class FamilyHooks:
         return None
 
     def gguf_variant(self, tensors: Collection[str]) -> tuple[tuple[str, ...], JsonObject]:
-        """Return `Gguf.names` and `Gguf.config` that a GGUF file with these tensors has beside the
-        usual ones.
-        """
+        """Return further `Gguf.names` and `Gguf.config` for a GGUF file with these tensors."""
         return (), {}
 
 
@@ -435,35 +555,50 @@ def hooks_of(family: str) -> FamilyHooks:
 
 
 class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A model family: the facts of one file in `data/`.
-
-    model_types: values of `model_type` in configs. source: where its facts are stated. layout:
-    pairs are (i, i + r/2) in "half", (2i, 2i + 1) in "interleaved". still_pairs: the slowest pairs
-    of a head stand still by architecture, under rope_type proportional. mla: multi-head latent
-    attention. rotates: config values without which a model has no rotary embedding. encoder: it
-    reads in both directions and has no logits of the next token. halves: of a model with an encoder
-    and a decoder, the keys of their configs, joined by dots where they are nested; the first is the
-    one that is read, all must have the same RoPE, and all are written alike. refuse: why nothing
-    can be baked for it, or empty. no_gguf: why its checkpoints do not become GGUF, or empty. since:
-    per runtime, the first version that loads it. gguf, code, ministral3: None where that kind of
-    output is not known for it. origin: the file of a user that it is from, empty for those of the
-    package. assumed: a model type that `--family` says is of this family, the last of model_types;
-    no file sets either of them.
-    """
+    """A model family: the facts of one file in `data/`."""
 
     name: str
+    """The name for `--family` and in messages, as in the name of the file."""
+
     display_name: str
+    """The name of the models, as in "Llama 3"."""
+
     model_types: tuple[str, ...]
+    """Values of `model_type` in configs."""
+
     source: str
+    """Where its facts are stated."""
+
     layout: Literal["half", "interleaved"] = "half"
+    """Pairs are (i, i + r/2) in "half", (2i, 2i + 1) in "interleaved"."""
+
     still_pairs: bool = False
+    """The slowest pairs of a head stand still by architecture, under rope_type proportional."""
+
     mla: bool = False
+    """Whether it has multi-head latent attention."""
+
     rotates: tuple[Need, ...] = ()
+    """Config values without which a model has no rotary embedding."""
+
     encoder: bool = False
+    """Whether it reads in both directions and has no logits of the next token."""
+
     halves: tuple[str, ...] = ()
+    """For a model with an encoder and a decoder, the keys of their configs; the first is read.
+
+    Dots join nested keys. All halves must have the same RoPE, and all are written alike.
+    """
+
     refuse: str = ""
+    """Why nothing can be baked for it, or empty."""
+
     no_gguf: str = ""
+    """Why its checkpoints do not become GGUF, or empty."""
+
     since: dict[str, str] = {}
+    """The first version of each runtime that loads it."""
+
     keys: ConfigKeys = ConfigKeys()
     defaults: Defaults = Defaults()
     layers: Layers = Layers()
@@ -473,10 +608,22 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     weights: WeightNames = WeightNames()
     cache: Cache = Cache()
     gguf: Gguf | None = None
+    """How it becomes GGUF; None where that is not known."""
+
     code: Code | None = None
+    """The classes of the encoding `buffers`; None where they are not known."""
+
     ministral3: Ministral3 | None = None
+    """How it loads as Ministral 3; None where it does not."""
+
     origin: str = ""
+    """The file of a user that describes it, empty for those of the package; no file sets it."""
+
     assumed: str = ""
+    """A model type that `--family` says is of this family, the last of `model_types`.
+
+    No file sets it.
+    """
 
     @property
     def hooks(self) -> FamilyHooks:
@@ -485,9 +632,8 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def text_type(self) -> str:
-        """The model type of its text model, with which transformers loads a config that it does not
-        know by name.
-        """
-        return next(
-            (name for name in self.model_types if name.endswith("_text")), self.model_types[0]
-        )
+        """The model type of its text model, as which transformers loads a config of other types."""
+        for name in self.model_types:
+            if name.endswith("_text"):
+                return name
+        return self.model_types[0]

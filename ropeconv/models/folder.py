@@ -34,9 +34,7 @@ DENOISER = re.compile(
     r"(model\.diffusion_model\.)?((double|single)_(stream_)?blocks|transformer_blocks|joint_blocks|input_blocks)\.0\."
     r"|(model\.diffusion_model\.)?(patch_embedding|img_in|patch_embed)\."
 )
-"""Tensors of Flux, HunyuanVideo, Wan, CogVideoX and Stable Diffusion in single files, as ComfyUI
-loads them.
-"""
+"""Tensors of Flux, HunyuanVideo, Wan, CogVideoX and Stable Diffusion, as ComfyUI loads them."""
 
 
 WEIGHTS_ALONE = ("safetensors", "torch", "pickle")
@@ -44,23 +42,29 @@ WEIGHTS_ALONE = ("safetensors", "torch", "pickle")
 
 
 def check_link(path: Path, root: Path) -> None:
-    """Raises BadSource for a file that is somewhere else: an output would hold a copy, and may be
-    published.
+    """Raise BadSource for a file elsewhere: an output would hold a copy, and may be published.
 
     The Hub's cache keeps `models--owner--name/snapshots/COMMIT/file` as a link into
-    `models--owner--name/blobs`. path: of the file. root: the folder of the checkpoint, which may be
-    a link itself.
+    `models--owner--name/blobs`.
+
+    Args:
+        path: The path of the file.
+        root: The folder of the checkpoint, which may be a link itself.
+
+    Raises:
+        BadSource: For a link that leads outside of both.
     """
     if os.environ.get(FOLLOW) == "1":
         return
     folder = root.resolve()
     target = path.resolve()
-    snapshots = [
-        parent for parent in (folder, *folder.parents) if parent.parent.name == "snapshots"
-    ]
-    models = [snapshot.parent.parent for snapshot in snapshots]
-    blobs = [model / "blobs" for model in models if model.name.startswith("models--")]
-    if not {folder, *blobs} & {*target.parents}:
+
+    allowed = {folder}
+    for parent in (folder, *folder.parents):
+        model = parent.parent.parent
+        if parent.parent.name == "snapshots" and model.name.startswith("models--"):
+            allowed.add(model / "blobs")
+    if allowed.isdisjoint(target.parents):
         raise BadSource(
             f"{path} leads to {target}, outside the checkpoint; replace the link with the file, or"
             f" set {FOLLOW}=1 if you made that link"
@@ -70,18 +74,23 @@ def check_link(path: Path, root: Path) -> None:
 class FolderSource(Source):
     """A folder with config.json and safetensors; hidden files and folders in it are ignored.
 
-    root: the folder. reference: how messages name it, by default its path. follow: links may lead
-    outside, as they do in a folder that ropeconv made of the files of a source.
+    Args:
+        root: The folder.
+        reference: How messages name it, by default its path.
+        follow: Links may lead outside, as they do in a folder that ropeconv made of the files of a
+            source.
     """
 
     def __init__(self, root: Path, reference: str | None = None, follow: bool = False) -> None:
-        self.root, self.follow = root, follow
+        self.root = root
+        self.follow = follow
         self.reference = reference or str(root)
         folder = root.resolve()
-        model = (
-            folder.parent.parent.name if folder.parent.name == "snapshots" else ""
-        )  # in the cache of the Hub
-        self.name = model.rpartition("--")[2] if model.startswith("models--") else folder.name
+        self.name = folder.name
+        # in the cache of the Hub: models--OWNER--NAME/snapshots/COMMIT
+        model = folder.parent.parent.name
+        if folder.parent.name == "snapshots" and model.startswith("models--"):
+            self.name = model.rpartition("--")[2]
         self._seen: dict[str, FileIdentity | None] = {}
 
     @cached_property
@@ -113,14 +122,18 @@ class FolderSource(Source):
                     yield Path(folder, name).relative_to(self.root).as_posix()
 
     def files(self) -> tuple[SourceFile, ...]:
-        """All files, sorted by name. Raises BadSource for links that lead outside, and for FIFOs
-        and devices.
+        """All files, sorted by name.
+
+        Raises:
+            BadSource: For links that lead outside, and for FIFOs and devices.
         """
         return self._files
 
     def path(self, name: str) -> Path:
-        """The local path of a file. Raises BadSource for a name or a link that leads outside the
-        folder.
+        """The local path of a file.
+
+        Raises:
+            BadSource: For a name or a link that leads outside the folder.
         """
         if not safe_name(name):
             raise BadSource(
@@ -142,7 +155,10 @@ class FolderSource(Source):
 
     def tensor_names(self) -> tuple[str, ...] | None:
         """Names of all tensors, from the headers of all shards, which are checked."""
-        return tuple(name for header in self.headers.values() for name in header.tensors)
+        names = list[str]()
+        for header in self.headers.values():
+            names += header.tensors
+        return tuple(names)
 
 
 class ConfigSource(Source):
@@ -154,8 +170,11 @@ class ConfigSource(Source):
         self.file = file
         self.reference = str(file)
         self.name = file.stem if file.name != "config.json" else file.resolve().parent.name
+
         kind = kind_of(file)
-        if kind == "safetensors" and any(map(DENOISER.match, read_header(file).tensors)):
+        if kind == "safetensors" and any(
+            DENOISER.match(name) for name in read_header(file).tensors
+        ):
             raise BadSource(f"{file} has the weights of an image or video model; {DIFFUSION}")
         if kind != "json" and not (file.suffix == ".json" and kind in UNTOLD):
             raise BadSource(_not_a_config(file))
@@ -189,10 +208,12 @@ def _not_a_config(file: Path) -> str:
 
 @dataclass(frozen=True)
 class ConvertedTensor:
-    """A tensor that a conversion makes. dtype: as safetensors names it."""
+    """A tensor that a conversion makes."""
 
     name: str
     dtype: str
+    """As safetensors names it."""
+
     shape: tuple[int, ...]
 
 
@@ -201,17 +222,17 @@ T = TypeVar("T", bound=ConvertedTensor)
 
 @dataclass(frozen=True)
 class ConvertedShard(Generic[T]):
-    """One safetensors file that a conversion makes. tensors: in order."""
+    """One safetensors file that a conversion makes."""
 
     name: str
     tensors: tuple[T, ...]
+    """In order."""
 
     @cached_property
     def head(self) -> bytes:
         """The bytes of its header, which depend only on names, dtypes and shapes."""
-        return header_bytes(
-            ((tensor.name, tensor.dtype, tensor.shape) for tensor in self.tensors), {"format": "pt"}
-        )
+        shapes = [(tensor.name, tensor.dtype, tensor.shape) for tensor in self.tensors]
+        return header_bytes(shapes, {"format": "pt"})
 
     @property
     def data_size(self) -> int:
@@ -239,11 +260,11 @@ def in_shards(tensors: Iterable[T], limit: int = SHARD_BYTES) -> tuple[Converted
             filled = 0
         groups[-1].append(tensor)
         filled += size
-    names = [
-        f"model-{number:05d}-of-{len(groups):05d}.safetensors"
-        for number in range(1, len(groups) + 1)
-    ]
-    names = names if len(groups) > 1 else ["model.safetensors"]
+
+    count = len(groups)
+    names = [f"model-{number:05d}-of-{count:05d}.safetensors" for number in range(1, count + 1)]
+    if count == 1:
+        names = ["model.safetensors"]
     return tuple(
         ConvertedShard(name, tuple(group)) for name, group in zip(names, groups, strict=True)
     )
@@ -273,7 +294,7 @@ class ConvertedSource(Source, Generic[T]):
 
     @abstractmethod
     def blocks(self, tensors: Sequence[T]) -> Iterator[memoryview]:
-        """Yields the data of tensors in order, in pieces."""
+        """Yield the data of tensors in order, in pieces."""
 
     @abstractmethod
     def part(self, tensor: T, start: int, stop: int) -> bytes:
@@ -284,10 +305,10 @@ class ConvertedSource(Source, Generic[T]):
         return None
 
     def in_dtype(self, dtype: str) -> ConvertedSource[T]:
-        """The checkpoint in the dtype in which a model computes, or itself where its weights are
-        not encoded.
+        """The checkpoint in the dtype in which a model computes; itself if it is not encoded.
 
-        dtype: as torch names it, or auto for its own.
+        Args:
+            dtype: As torch names it, or auto for its own.
         """
         return self
 
@@ -295,12 +316,12 @@ class ConvertedSource(Source, Generic[T]):
         """The text of the index by its name; empty for one shard."""
         if len(self.shards) == 1:
             return {}
-        files = {tensor.name: shard.name for shard in self.shards for tensor in shard.tensors}
-        return {
-            "model.safetensors.index.json": index_text(
-                sum(shard.data_size for shard in self.shards), files
-            )
-        }
+        files = {}
+        for shard in self.shards:
+            for tensor in shard.tensors:
+                files[tensor.name] = shard.name
+        size = sum(shard.data_size for shard in self.shards)
+        return {"model.safetensors.index.json": index_text(size, files)}
 
     def kept_files(self) -> list[SourceFile]:
         """The files that are not made."""
@@ -323,13 +344,12 @@ class ConvertedSource(Source, Generic[T]):
         return parse_header(BytesIO(shard.head), shard.size, name)
 
     def read(self, name: str, start: int, stop: int) -> bytes:
-        """Bytes start .. stop - 1 of a file, of which no more than these is converted. name: as in
-        `files`.
-        """
+        """Bytes start .. stop - 1 of a file, of which no more than these is converted."""
         if name in self.texts:
             return self.texts[name].encode()[start:stop]
         if all(shard.name != name for shard in self.shards):
             return super().read(name, start, stop)
+
         shard = self._shard(name)
         at = len(shard.head)
         parts = [shard.head[start:stop]]
@@ -340,6 +360,7 @@ class ConvertedSource(Source, Generic[T]):
             if first < last:
                 parts.append(self.part(tensor, first, last))
             at += size
+
         if stop > at:
             raise BadSource(
                 f"{name} of {self.reference} ends before byte {stop}; download it again"
@@ -347,23 +368,31 @@ class ConvertedSource(Source, Generic[T]):
         return b"".join(parts)
 
     def tensor_names(self) -> tuple[str, ...] | None:
-        return tuple(tensor.name for shard in self.shards for tensor in shard.tensors)
+        names = list[str]()
+        for shard in self.shards:
+            names += [tensor.name for tensor in shard.tensors]
+        return tuple(names)
 
     def generated_texts(self) -> tuple[str, ...]:
         return tuple(self.texts)
 
     def generated_files(self) -> tuple[GeneratedFile, ...]:
-        streams = [(shard, partial(self._stream, shard)) for shard in self.shards]
-        files = [
-            GeneratedFile(shard.name, shard.size, partial(write_blocks, stream), stream)
-            for shard, stream in streams
-        ]
+        files = []
+        for shard in self.shards:
+            stream = partial(self._stream, shard)
+            files.append(
+                GeneratedFile(shard.name, shard.size, partial(write_blocks, stream), stream)
+            )
         tokenizer = self.tokenizer()
-        return tuple(files) if tokenizer is None else (*files, tokenizer)
+        if tokenizer is not None:
+            files.append(tokenizer)
+        return tuple(files)
 
     def _shard(self, name: str) -> ConvertedShard[T]:
+        """The shard of that name."""
         return next(shard for shard in self.shards if shard.name == name)
 
     def _stream(self, shard: ConvertedShard[T]) -> Iterator[bytes | memoryview]:
+        """The bytes of a shard, in pieces."""
         yield shard.head
         yield from self.blocks(shard.tensors)

@@ -18,30 +18,28 @@ from .hub import LARGEST, READ, BadAnswer, answers, cached_file
 from .source import Origin
 
 FIRST = 1 << 18
+"""Bytes of a header that are requested first."""
 AHEAD = 1 << 22
-"""Bytes of a header that are asked for first, and at most more than three times as many as are
-there.
-"""
+"""The most bytes that are requested ahead; otherwise three times as many as are there."""
 KEPT = 1 << 24
-"""Bytes of ranges behind the header that are kept, since a plan reads its few small tensors several
-times.
-"""
+"""Bytes behind the header that are kept: a plan reads its few small tensors several times."""
 MOST_RANGES = 1000
 """Ranges behind the header until the file is fetched, which is quicker then."""
 ENDINGS = (".gguf", ".bin", ".ggml", ".model", ".safetensors", ".part", ".download")
-"""Ends of the names of files that are not a part of the name of the model; `.1-8B` of
-`Llama-3.1-8B` is one.
-"""
+"""Ends of file names that are not a part of the model's name, as `.1-8B` of `Llama-3.1-8B` is."""
 READABLE = ("gguf", "unknown", "text")
-"""Kinds of files of which the reader of the header says what is wrong."""
+"""Kinds of files for which the reader of the header says what is wrong."""
 RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})")
 
 
 class HubShard(Shard):
     """A file of a repository at one commit; what is in the Hub's cache is read there.
 
-    repo_id: owner/name. place: of the file in the repository. commit: of the repository. revision:
-    by which the user named the commit, None for the default branch.
+    Args:
+        repo_id: owner/name.
+        place: The path of the file in the repository.
+        commit: The commit of the repository.
+        revision: The name of the commit that the user gave, None for the default branch.
     """
 
     def __init__(self, repo_id: str, place: str, commit: str, revision: str | None) -> None:
@@ -54,7 +52,8 @@ class HubShard(Shard):
         cached = cached_file(repo_id, place, commit)
         self._local = None if cached is None else Shard(cached)
         self._header: GgufHeader | None = None
-        self._head, self._size = b"", 0
+        self._head = b""
+        self._size = 0
         self._ranges: dict[tuple[int, int], bytes] = {}
         self._asked = 0
 
@@ -62,8 +61,13 @@ class HubShard(Shard):
     def find(cls, repo_id: str, place: str, revision: str | None) -> HubShard:
         """Return the current file, or the cached one if the Hub does not answer.
 
-        repo_id, place: as in the class. revision: branch, tag or commit, None for the default
-        branch. Raises BadSource where the repository has no such file.
+        Args:
+            repo_id: As in the class.
+            place: As in the class.
+            revision: Branch, tag or commit, None for the default branch.
+
+        Raises:
+            BadSource: Where the repository has no such file.
         """
         from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url
         from huggingface_hub.errors import EntryNotFoundError, OfflineModeIsEnabled
@@ -71,16 +75,15 @@ class HubShard(Shard):
         cached = cached_file(repo_id, place, revision)
         with answers(repo_id):
             try:
-                commit = get_hf_file_metadata(
-                    hf_hub_url(repo_id, place, revision=revision)
-                ).commit_hash
+                url = hf_hub_url(repo_id, place, revision=revision)
+                commit = get_hf_file_metadata(url).commit_hash
             except OfflineModeIsEnabled:
                 cached = Path(
                     hf_hub_download(repo_id, place, revision=revision, library_name="ropeconv")
                 )
                 commit = _commit(cached)
             except EntryNotFoundError:
-                raise _missing(repo_id, place) from None
+                raise _absent_file(repo_id, place) from None
             except Exception as problem:
                 if cached is None or isinstance(problem, BadAnswer):
                     raise
@@ -102,9 +105,8 @@ class HubShard(Shard):
                 self._header = parse_header(self._head, self._size, self.name)
             except Beyond as more:
                 have = len(self._head)
-                stop = max(
-                    more.stop, min(have + max(min(3 * have, AHEAD), have), self._size, MAX_HEADER)
-                )
+                ahead = have + max(min(3 * have, AHEAD), have)
+                stop = max(more.stop, min(ahead, self._size, MAX_HEADER))
         return self._header
 
     def read(self, start: int, stop: int) -> bytes:
@@ -112,6 +114,8 @@ class HubShard(Shard):
             self.path()
         if self._local is not None:
             return self._local.read(start, stop)
+
+        # the part that the requests for the header brought along, and the rest by range
         cached = self._head[start:stop]
         if len(cached) == stop - start:
             return cached
@@ -125,88 +129,94 @@ class HubShard(Shard):
         return cached + self._ranges[interval]
 
     def path(self) -> Path:
-        """Its path in the cache. Raises BadSource where it arrives with another header than was
-        read by range.
+        """Its path in the cache.
+
+        Raises:
+            BadSource: Where it arrives with another header than was read by range.
         """
         if self._local is None:
-            shard = Shard(self._fetched())
+            shard = Shard(self._fetch())
             if self._header is not None and shard.header() != self._header:
                 raise BadSource(
                     f"{self.reference} changed during the download; run the command again"
                 )
-            self._local, self._head = shard, b""
+            self._local = shard
+            self._head = b""
             self._ranges.clear()
         return self._local.path()
 
     def beside(self, name: str) -> HubShard:
-        return HubShard(
-            self.repo_id, str(PurePosixPath(self.place).with_name(name)), self.commit, self.revision
-        )
+        place = PurePosixPath(self.place).with_name(name)
+        return HubShard(self.repo_id, str(place), self.commit, self.revision)
 
     def refuse_changed(self) -> None:
         if self._local is not None:
             self._local.refuse_changed()
 
     def _range(self, start: int, stop: int) -> bytes:
-        """Bytes start .. stop - 1 from the Hub, or fewer at the end of the file. Raises BadSource
-        for other answers.
+        """Bytes start .. stop - 1 from the Hub, or fewer at the end of the file.
+
+        Raises:
+            BadSource: For other answers.
         """
         from huggingface_hub import hf_hub_url
         from huggingface_hub.errors import EntryNotFoundError
         from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, http_backoff
 
         url = hf_hub_url(self.repo_id, self.place, revision=self.commit)
-        headers = {
-            **build_hf_headers(library_name="ropeconv"),
-            "Range": f"bytes={start}-{stop - 1}",
-        }
+        headers = build_hf_headers(library_name="ropeconv")
+        headers["Range"] = f"bytes={start}-{stop - 1}"
         with answers(self.reference):
             response = http_backoff("GET", url, headers=headers, timeout=READ)
             try:
                 hf_raise_for_status(response)
             except EntryNotFoundError:
-                raise _missing(self.repo_id, self.place) from None
+                raise _absent_file(self.repo_id, self.place) from None
+            first, last, size = 0, -1, 0
             content_range = RANGE.fullmatch(response.headers.get("content-range", ""))
-            first, last, size = map(int, content_range.groups()) if content_range else (0, -1, 0)
-            right = (start, min(stop, size) - 1, self._size or size) == (first, last, size)
-            if (
-                response.status_code != 206
-                or size > LARGEST
-                or not right
-                or len(response.content) != last + 1 - first
-            ):
+            if content_range:
+                first, last, size = map(int, content_range.groups())
+            is_range = first == start and last == min(stop, size) - 1
+            is_same_file = size <= LARGEST and size == (self._size or size)
+            is_whole = response.status_code == 206 and len(response.content) == last + 1 - first
+            if not (is_range and is_same_file and is_whole):
                 raise BadAnswer("is not the requested part of the file")
         self._size = size
         return bytes(response.content)
 
-    def _fetched(self) -> Path:
-        """Its path in the cache, by its branch where that is at its commit, so that it is found
-        offline too.
+    def _fetch(self) -> Path:
+        """Its path in the cache.
+
+        It is fetched by its branch where that is at its commit, so that it is found offline too.
         """
         from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url
 
         with answers(self.reference, self._size):
             by: str | None = self.commit
             if self.revision != self.commit:
-                now = get_hf_file_metadata(
-                    hf_hub_url(self.repo_id, self.place, revision=self.revision)
-                ).commit_hash
-                by = self.revision if now == self.commit else self.commit
+                url = hf_hub_url(self.repo_id, self.place, revision=self.revision)
+                if get_hf_file_metadata(url).commit_hash == self.commit:
+                    by = self.revision
             return Path(
                 hf_hub_download(self.repo_id, self.place, revision=by, library_name="ropeconv")
             )
 
 
 def _commit(cached: Path) -> str:
+    """The commit of a file in the Hub's cache: `models--NAME/snapshots/COMMIT/FILE`."""
     return cached.parts[cached.parts.index("snapshots") + 1]
 
 
-def _missing(repo_id: str, place: str) -> BadSource:
+def _absent_file(repo_id: str, place: str) -> BadSource:
     return BadSource(f"{repo_id} has no file {place}; check its name on the Hub")
 
 
 class GgufSource(Origin):
-    """A model in GGUF. path: the file, or its first shard."""
+    """A model in GGUF.
+
+    Args:
+        path: The file, or its first shard.
+    """
 
     kind = "gguf"
 
@@ -222,8 +232,10 @@ class GgufSource(Origin):
 
     @cached_property
     def file(self) -> GgufFile:
-        """The file with its headers. Raises BadSource for damaged files, and for those that are
-        changed in place.
+        """The file with its headers.
+
+        Raises:
+            BadSource: For damaged files, and for those that are changed in place.
         """
         if kind_of(self._path) not in READABLE:
             raise BadSource(refusal(self._path, "the path of a GGUF file"))
@@ -231,9 +243,8 @@ class GgufSource(Origin):
         try:
             file = GgufFile.open(self._path)
         finally:
-            refuse_changing(
-                self._path
-            )  # rather than what is wrong with a header that was read meanwhile
+            # a change that began meanwhile explains a damaged header
+            refuse_changing(self._path)
         file.refuse_changed()
         return file
 
@@ -241,18 +252,21 @@ class GgufSource(Origin):
     def identity(self) -> str:
         parts = []
         for shard, header in zip(self.file.shards, self.file.headers, strict=True):
-            ranges = (
+            ranges = [
                 (header.data_start + tensor.offset, tensor.size)
                 for tensor in header.tensors.values()
-            )
-            parts.append(f"{shard.name} {weights_digest(shard.path(), header.data_start, ranges)}")
+            ]
+            digest = weights_digest(shard.path(), header.data_start, ranges)
+            parts.append(f"{shard.name} {digest}")
         return text_digest(*parts)
 
     def place_to_change(self) -> Path:
-        """The path of the file, for a change in place. Raises BadSource where it is not to be
-        changed.
+        """The path of the file, for a change in place.
 
         A file in a cache is named by the digest of its content, or by that of its first version.
+
+        Raises:
+            BadSource: Where it is not to be changed.
         """
         ollama.refuse_change(self._path, self.reference)
         place = self._path.resolve().parent
@@ -268,7 +282,11 @@ class GgufSource(Origin):
 
 
 class OllamaGguf(GgufSource):
-    """A model in Ollama's store. stored: what its name stands for."""
+    """A model in Ollama's store.
+
+    Args:
+        stored: The model that its name stands for.
+    """
 
     def __init__(self, stored: ollama.StoredModel) -> None:
         super().__init__(stored.path)
@@ -277,14 +295,17 @@ class OllamaGguf(GgufSource):
 
 
 class HubGguf(GgufSource):
-    """A model in GGUF on the Hub. Its headers are read by range; its `path` and its tensors are
-    fetched into the cache.
+    """A model in GGUF on the Hub.
 
-    first: the file, or its first shard.
+    Its headers are read by range; its `path` and its tensors are fetched into the cache.
+
+    Args:
+        first: The file, or its first shard.
     """
 
     def __init__(self, first: HubShard) -> None:
-        self.first, self.commit = first, first.commit
+        self.first = first
+        self.commit = first.commit
         self.reference = first.reference
         self.name = _model_name(Path(first.name))
 
@@ -294,8 +315,10 @@ class HubGguf(GgufSource):
 
     @cached_property
     def file(self) -> GgufFile:
-        """The file with its headers. Raises BadSource for damaged files, and for what a Hub should
-        not answer.
+        """The file with its headers.
+
+        Raises:
+            BadSource: For damaged files, and for what a Hub should not answer.
         """
         return GgufFile.of(self.first)
 
@@ -314,9 +337,12 @@ class HubGguf(GgufSource):
 
 
 def _model_name(path: Path) -> str:
+    """The name of a model by its file, for the names of outputs."""
     match = SHARD.match(path.name)
     if match:
         return match["stem"]
     if ollama.is_blob(path):
         return ollama.blob_stem(path)
-    return path.stem if path.suffix.lower() in ENDINGS else path.name
+    if path.suffix.lower() in ENDINGS:
+        return path.stem
+    return path.name

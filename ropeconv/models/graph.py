@@ -1,6 +1,4 @@
-"""Compiled graphs, ONNX and OpenVINO: their constants, the operations that make cos and sin, and
-changes of both.
-"""
+"""Compiled graphs, ONNX and OpenVINO: their constants, and the operations that make cos and sin."""
 
 import math
 import re
@@ -15,16 +13,14 @@ from numpy.typing import NDArray
 
 from ..environment import require
 from ..errors import BadSource
-from ..formats.files import check_regular, expanded, graph_names
+from ..formats.files import check_regular, expand_home, graph_names
 from ..formats.kind import frozen_words, kind_of
 from ..rope.errors import shown
 from .folder import FolderSource
 
 CONFIG = "config.json"
 COMPANIONS = (".json", ".jsonl", ".txt", ".model", ".jinja", ".md")
-"""Ends of the names of files that belong to a graph, beside it: its config, its tokenizer, its
-card.
-"""
+"""Ends of the names of files beside a graph that belong to it: config, tokenizer, card."""
 MOVES = frozenset(
     "Broadcast Cast Concat Convert Einsum Expand Flatten Gather Gemm Identity MatMul Mul Multiply"
     " Reshape Slice Split Squeeze StridedSlice Tile Transpose Unsqueeze VariadicSplit".split()
@@ -36,21 +32,20 @@ TOO_LARGE = "larger than 2 GB, the limit of ONNX; export it with its weights in 
 BYTES = re.compile("[0-9]{1,18}")
 """A number of bytes as ONNX writes it; no file has more than 18 digits of them."""
 LEAST_OPSET = 15
-"""The first opset of ONNX with CastLike, which gives a new factor the type of what it
-multiplies.
-"""
+"""The first opset of ONNX with CastLike, which gives a new factor the type of the other side."""
 
 
 class Constant(NamedTuple):
-    """Floating point numbers or booleans in a graph. array: reads or maps them. handle: what the
-    library calls it.
-    """
+    """Floating point numbers or booleans in a graph."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     array: Callable[[], NDArray[Any]]
+    """Reads or maps them."""
+
     handle: Any
+    """The object of the library."""
 
 
 class StoredOutside(NamedTuple):
@@ -64,27 +59,36 @@ class StoredOutside(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """An operation of a graph with the names of its values. handle: what the library calls it."""
+    """An operation of a graph with the names of its values."""
 
     kind: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     handle: Any
+    """The object of the library."""
 
 
 class Graph(ABC):
     """A graph that a file describes.
 
-    path: of the file. described: its format. data_files: names of the files beside it that have its
-    weights. constants: by the names of their values. readers: the operations that read a value, by
-    its name. fixed_lengths: inputs, [batch, length] or [batch, length, width], whose length is
-    fixed, with that length. saves_data: whether the files with its weights are written with it.
+    Args:
+        path: The path of the file.
+        described: Its format, for sentences.
+
+    Attributes:
+        data_files: Names of the files beside it that have its weights.
+        constants: Its constants, by the names of their values.
+        readers: The operations that read a value, by the name of the value.
+        fixed_lengths: Inputs, [batch, length] or [batch, length, width], whose length is fixed,
+            with that length.
     """
 
     saves_data: ClassVar[bool] = False
+    """Whether the files with its weights are written with it."""
 
     def __init__(self, path: Path, described: str) -> None:
-        self.path, self.described = path, described
+        self.path = path
+        self.described = described
         self.data_files: tuple[str, ...] = ()
         self.constants: dict[str, Constant] = {}
         self.readers: dict[str, list[Operation]] = {}
@@ -96,9 +100,7 @@ class Graph(ABC):
 
     @abstractmethod
     def _multiply(self, rotation: Operation, scaling: Operation | None, factor: float) -> None:
-        """Multiply what a Cos or Sin computes. scaling: the operation that does so with a constant
-        already.
-        """
+        """Multiply what a Cos or Sin computes; `scaling` does so with a constant already."""
 
     @abstractmethod
     def save(self, target: Path) -> None:
@@ -108,10 +110,8 @@ class Graph(ABC):
         """Add an operation; a constant that it converts to another type counts as the same one."""
         for name in operation.inputs:
             self.readers.setdefault(name, []).append(operation)
-        if (
-            operation.kind in ("Cast", "CastLike", "Convert", "Identity")
-            and operation.inputs[0] in self.constants
-        ):
+        is_conversion = operation.kind in ("Cast", "CastLike", "Convert", "Identity")
+        if is_conversion and operation.inputs[0] in self.constants:
             self.constants[operation.outputs[0]] = self.constants[operation.inputs[0]]
 
     def rotations(self, value: str) -> list[Operation]:
@@ -126,13 +126,13 @@ class Graph(ABC):
                 elif reader.kind in MOVES:
                     pending += [name for name in reader.outputs if name not in met]
                     met.update(reader.outputs)
-        both = {operation.kind for operation in rotations.values()} == {"Cos", "Sin"}
-        return list(rotations.values()) if both else []
+        kinds = {operation.kind for operation in rotations.values()}
+        if kinds != {"Cos", "Sin"}:
+            return []
+        return list(rotations.values())
 
     def _scaling(self, rotation: Operation) -> tuple[Operation | None, Constant | None]:
-        """The operation that multiplies a Cos or Sin by a constant number, with that constant; None
-        without one.
-        """
+        """The operation that multiplies a Cos or Sin by a constant number, and that constant."""
         for reader in self.readers.get(rotation.outputs[0], ()):
             known = [self.constants[name] for name in reader.inputs if name in self.constants]
             if reader.kind in ("Mul", "Multiply") and known and np.prod(known[0].shape) == 1:
@@ -140,10 +140,15 @@ class Graph(ABC):
         return None, None
 
     def attention_factor(self, value: str) -> float:
-        """The number by which cos and sin of a value are multiplied. Raises BadSource where these
-        differ.
+        """The number by which cos and sin of a value are multiplied.
+
+        Raises:
+            BadSource: Where these differ.
         """
-        factors = {_number(self._scaling(rotation)[1]) for rotation in self.rotations(value)}
+        factors = set()
+        for rotation in self.rotations(value):
+            _, constant = self._scaling(rotation)
+            factors.add(_number(constant))
         if len(factors) != 1:
             raise BadSource(
                 f"{self.path} multiplies cos and sin by different numbers; export it again"
@@ -157,16 +162,24 @@ class Graph(ABC):
         """
         rotations = self.rotations(value)
         scalings = [self._scaling(rotation) for rotation in rotations]
+        own_operations = [operation for operation, _ in scalings if operation is not None]
         for rotation, (scaling, constant) in zip(rotations, scalings, strict=True):
             if _number(constant) == factor:
                 continue
-            names = [name for name, each in self.constants.items() if each is constant]
-            readers = [reader for name in names for reader in self.readers.get(name, ())]
-            alone = all(any(reader is each for each, _ in scalings) for reader in readers)
-            if constant and alone and constant.dtype in ("float32", "float64"):
+            if constant and self._is_read_only_by(constant, own_operations):
                 self.replace(constant, np.full(constant.shape, factor, constant.array().dtype))
             else:
                 self._multiply(rotation, scaling, factor)
+
+    def _is_read_only_by(self, constant: Constant, operations: list[Operation]) -> bool:
+        """Whether a constant of a wide type is read by no operation but some."""
+        if constant.dtype not in ("float32", "float64"):
+            return False
+        readers = list[Operation]()
+        for name, each in self.constants.items():
+            if each is constant:
+                readers += self.readers.get(name, ())
+        return all(any(reader is each for each in operations) for reader in readers)
 
 
 def _number(constant: Constant | None) -> float:
@@ -175,8 +188,9 @@ def _number(constant: Constant | None) -> float:
 
 
 class OnnxGraph(Graph):
-    """An ONNX model. Files with its weights are mapped where a constant is read, and never
-    written.
+    """An ONNX model.
+
+    Files with its weights are mapped where a constant is read, and never written.
     """
 
     def __init__(self, path: Path) -> None:
@@ -196,32 +210,35 @@ class OnnxGraph(Graph):
             self.model = onnx.ModelProto()
         if not self.model.graph.node:
             raise BadSource(f"{path} is not an ONNX model, or it is damaged; export it again")
-        versions = (
+
+        versions = [
             each.version for each in self.model.opset_import if each.domain in ("", "ai.onnx")
-        )
+        ]
         self.opset = max(versions, default=0)
         self.described = f"ONNX, opset {self.opset}"
-        shapes = {value.name: value.type.tensor_type.shape.dim for value in self.model.graph.input}
-        self.fixed_lengths = {
-            name: dims[1].dim_value
-            for name, dims in shapes.items()
-            if len(dims) in (2, 3) and dims[1].dim_value > 1
-        }
+        for value in self.model.graph.input:
+            dims = value.type.tensor_type.shape.dim
+            if len(dims) in (2, 3) and dims[1].dim_value > 1:
+                self.fixed_lengths[value.name] = dims[1].dim_value
 
     def _read(self, scope: Any, around: Mapping[str, str]) -> None:
-        """Add the operations of a graph, and of graphs inside them: two branches may have values of
-        the same name.
+        """Add the operations of a graph, and of graphs inside them.
 
-        around: the names here of the values around it, by their names in the file.
+        Two branches may have values of the same name, so that values get names of their own here.
+
+        Args:
+            scope: The graph.
+            around: The names here of the values around it, by their names in the file.
         """
         names = dict(around)
         for tensor in getattr(scope, "initializer", ()):
             self._add_constant(self._new(names, tensor.name), tensor.name, tensor)
         for node in scope.node:
             for attribute in node.attribute:
-                for inner in ([attribute.g] if attribute.HasField("g") else []) + list(
-                    attribute.graphs
-                ):
+                inner_graphs = list(attribute.graphs)
+                if attribute.HasField("g"):
+                    inner_graphs.insert(0, attribute.g)
+                for inner in inner_graphs:
                     self._read(inner, names)
             inputs = tuple(names.get(name, name) for name in node.input)
             outputs = tuple(self._new(names, name) for name in node.output)
@@ -230,7 +247,7 @@ class OnnxGraph(Graph):
                 self._add_constant(outputs[0], node.output[0], node.attribute[0].t)
 
     def _new(self, names: dict[str, str], name: Any) -> str:
-        """A name here, which no other value has, for a name in the file. names: those known so far.
+        """A name here, which no other value has, for a name in the file; `names` are those so far.
 
         Raises ValueError for a name that is not text.
         """
@@ -241,6 +258,7 @@ class OnnxGraph(Graph):
         return names[name]
 
     def _add_constant(self, value: str, name: str, tensor: Any) -> None:
+        """Add a constant of floating point numbers or booleans."""
         from onnx import TensorProto, helper
         from onnx.external_data_helper import uses_external_data
 
@@ -250,14 +268,16 @@ class OnnxGraph(Graph):
             )
         if uses_external_data(tensor):
             location = self._stored_outside(tensor).location
-            self.data_files += (location,) if location not in self.data_files else ()
-        if tensor.data_type in (
+            if location not in self.data_files:
+                self.data_files += (location,)
+        known_types = (
             TensorProto.FLOAT,
             TensorProto.FLOAT16,
             TensorProto.BFLOAT16,
             TensorProto.DOUBLE,
             TensorProto.BOOL,
-        ):
+        )
+        if tensor.data_type in known_types:
             dtype = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.data_type))
             array = partial(self._array, tensor, dtype)
             self.constants[value] = Constant(name, dtype.name, tuple(tensor.dims), array, tensor)
@@ -283,6 +303,7 @@ class OnnxGraph(Graph):
         )
 
     def _array(self, tensor: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
+        """The numbers of a constant, mapped where they are in a file of their own."""
         from onnx.external_data_helper import uses_external_data
         from onnx.numpy_helper import to_array
 
@@ -322,17 +343,20 @@ class OnnxGraph(Graph):
                 f"{self.path} has opset {self.opset}, and a factor on cos and sin needs opset"
                 f" {LEAST_OPSET}; export it again with that opset or a newer one"
             )
+
         scope, cosine = rotation.handle
         name = cosine.output[0]
         at = next(index for index, node in enumerate(scope.node) if name in node.output)
-        number, like = (self._new({}, f"{name}_attention_factor{end}") for end in ("", "_like"))
+        number = self._new({}, f"{name}_attention_factor")
+        like = self._new({}, f"{name}_attention_factor_like")
         plain = name if scaling else self._new({}, f"{name}_unscaled")
         nodes = [
             make_node("Constant", [], [number], value=from_array(np.array(factor, np.float32))),
             make_node("CastLike", [number, plain], [like]),
         ]
         if scaling:
-            scaling.handle[1].input[1 - scaling.inputs.index(rotation.outputs[0])] = like
+            other_input = 1 - scaling.inputs.index(rotation.outputs[0])
+            scaling.handle[1].input[other_input] = like
         else:
             cosine.output[0] = plain
             nodes.append(make_node("Mul", [plain, like], [name]))
@@ -367,16 +391,15 @@ class OpenVinoGraph(Graph):
             raise BadSource(
                 f"{path} is not a model that OpenVINO can read, with its .bin file; export it again"
             ) from None
+
         for node in self.model.get_ordered_ops():
             inputs = tuple(self._name(value) for value in node.input_values())
             outputs = tuple(self._name(value) for value in node.outputs())
             kind = node.get_type_name()
             self._add(Operation(kind, inputs, outputs, node))
-            dtype = (
-                OPENVINO_TYPES.get(node.get_output_element_type(0).get_type_name())
-                if kind == "Constant"
-                else None
-            )
+            if kind != "Constant":
+                continue
+            dtype = OPENVINO_TYPES.get(node.get_output_element_type(0).get_type_name())
             if dtype:
                 shape = tuple(node.get_output_shape(0))
                 array = partial(getattr, node, "data")
@@ -385,12 +408,9 @@ class OpenVinoGraph(Graph):
                 )
         for value in self.model.inputs:
             shape = value.get_partial_shape()
-            if (
-                shape.rank.is_static
-                and len(shape) in (2, 3)
-                and shape[1].is_static
-                and shape[1].get_length() > 1
-            ):
+            if not shape.rank.is_static or len(shape) not in (2, 3):
+                continue
+            if shape[1].is_static and shape[1].get_length() > 1:
                 self.fixed_lengths[value.get_any_name()] = shape[1].get_length()
 
     @staticmethod
@@ -411,9 +431,8 @@ class OpenVinoGraph(Graph):
         value = rotation.handle.output(0)
         number = opset13.constant(factor, dtype=value.get_element_type())
         if scaling:
-            scaling.handle.input(
-                1 - scaling.inputs.index(rotation.outputs[0])
-            ).replace_source_output(number.output(0))
+            other_input = 1 - scaling.inputs.index(rotation.outputs[0])
+            scaling.handle.input(other_input).replace_source_output(number.output(0))
             return
         targets = value.get_target_inputs()
         product = opset13.multiply(value, number)
@@ -428,11 +447,16 @@ class OpenVinoGraph(Graph):
 
 
 class GraphSource(FolderSource):
-    """Compiled graphs with the files beside them: all files of a folder, or one graph with those
-    that belong to it.
+    """Compiled graphs with the files beside them.
 
-    path: of the folder, or of a graph, whose config.json may also be one folder above, as that of
-    onnx/model.onnx. graphs: their names, relative to `root`.
+    All files of a folder, or one graph with those that belong to it.
+
+    Args:
+        path: The path of the folder, or of a graph, whose config.json may also be one folder above,
+            as that of onnx/model.onnx.
+
+    Attributes:
+        graphs: The names of the graphs, relative to `root`.
     """
 
     kind = "graph"
@@ -443,17 +467,19 @@ class GraphSource(FolderSource):
         if not self.whole and not (root / CONFIG).is_file() and (root.parent / CONFIG).is_file():
             root = root.parent
         super().__init__(root, str(path))
-        self.name = self.name if self.whole else path.stem
-        self.graphs = (
-            tuple(graph_names(path)) if self.whole else (path.relative_to(root).as_posix(),)
-        )
+        if self.whole:
+            self.graphs = tuple(graph_names(path))
+        else:
+            self.name = path.stem
+            self.graphs = (path.relative_to(root).as_posix(),)
 
     @cached_property
     def opened(self) -> dict[str, Graph]:
         """The graphs by name.
 
-        Raises BadSource for damaged ones, and where a file with weights is missing, RopeconvError
-        without a library.
+        Raises:
+            BadSource: For damaged ones, and where a file with weights is missing.
+            RopeconvError: Without a library.
         """
         graphs: dict[str, Graph] = {}
         for name in self.graphs:
@@ -477,20 +503,23 @@ class GraphSource(FolderSource):
         return (self.root / CONFIG).is_file()
 
     def _names(self) -> Iterator[str]:
+        """Names of the files that are not hidden."""
         if self.whole:
             yield from super()._names()
             return
-        yield from (*self.graphs, *(name for graph in self.graphs for name in self.data_of(graph)))
-        for folder in {self.root, (self.root / self.graphs[0]).parent} if self.has_config else ():
+        yield from self.graphs
+        for graph in self.graphs:
+            yield from self.data_of(graph)
+        if not self.has_config:
+            return
+        for folder in {self.root, (self.root / self.graphs[0]).parent}:
             for path in folder.iterdir():
                 if path.suffix in COMPANIONS and path.is_file() and not path.name.startswith("."):
                     yield path.relative_to(self.root).as_posix()
 
 
 def _open_file(path: Path) -> Graph:
-    """A graph by its first bytes; by its name where they are damaged, for the message about
-    that.
-    """
+    """A graph by its first bytes; by its name where they are damaged, for the message."""
     kind = kind_of(path)
     if kind == "onnx" or (kind != "openvino" and path.suffix == ".onnx"):
         return OnnxGraph(path)
@@ -498,10 +527,12 @@ def _open_file(path: Path) -> Graph:
 
 
 def open_graph(reference: str) -> GraphSource:
-    """The graphs that a path names: a graph, or a folder with graphs. Raises BadSource for formats
-    that are final.
+    """The graphs that a path names: a graph, or a folder with graphs.
+
+    Raises:
+        BadSource: For formats that are final.
     """
-    path = expanded(reference)
+    path = expand_home(reference)
     frozen = frozen_words(path)
     if frozen:
         raise BadSource(

@@ -1,10 +1,8 @@
-"""HubSource, a checkpoint on the Hub: planning reads its small files, applying fetches the others
-into the cache.
+"""HubSource, a checkpoint on the Hub: planning reads small files, applying fetches the others.
 
-Limits on what a Hub, or a mirror of it, answers: checked before huggingface_hub uses an answer.
-
-huggingface_hub takes file names in its cache from headers, waits for as long as an answer asks it
-to, and reads bodies without an end.
+`answers` sets limits on what a Hub, or a mirror of it, answers, which are checked before
+huggingface_hub uses an answer. huggingface_hub takes file names in its cache from headers, waits
+for as long as an answer asks it to, and reads bodies without an end.
 https://huggingface.co/docs/huggingface_hub/package_reference/utilities (`set_client_factory`).
 """
 
@@ -29,19 +27,23 @@ from ..formats.disk import sha256, text_digest
 from ..formats.safetensors import Header, parse_header, read_header, safe_name
 from ..rope.errors import RopeconvError, shown
 from .folder import FolderSource
-from .source import MOST_FILES, Source, SourceFile, whole
+from .source import MOST_FILES, Source, SourceFile, read_exactly
 
 if TYPE_CHECKING:
     from httpx2 import Request, Response
     from huggingface_hub import ModelInfo
 
-CONNECT, READ = 10.0, 60.0
-"""Seconds until a connection is there, and until the next bytes come."""
+CONNECT = 10.0
+"""Seconds until a connection is there."""
+READ = 60.0
+"""Seconds until the next bytes come."""
 ANSWER_BYTES = 16 << 20
 ANSWER_SECONDS = 60.0
 """Limits of an answer about a repository, and of any answer without a length."""
-SLOWEST, PATIENCE = 1024, 60.0
-"""Bytes per second at least that a download has after so many seconds."""
+PATIENCE = 60.0
+"""Seconds from which on a download must not be slow."""
+SLOWEST = 1024
+"""The fewest bytes per second that a download then has."""
 LONGEST_WAIT = 60
 """Seconds that a busy Hub may ask to wait."""
 COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
@@ -54,26 +56,29 @@ WAITS = ("retry-after", "ratelimit")
 TOO_MANY = 429
 """The status of an answer to one request too many."""
 patience = 0
-"""How often a request that the Hub is too busy for is sent again: in runs of many units, which
-would fail otherwise.
-"""
+"""How often a request is sent again while the Hub is too busy: in runs of many units."""
 
 _largest = ContextVar("_largest", default=ANSWER_BYTES)
 """Bytes of a file whose length an answer does not give."""
 
 
 class BadAnswer(RopeconvError):
-    """An answer that is larger, slower or of another form than it may be. The message begins with
-    the verb.
+    """An answer that is larger, slower or of another form than it may be.
+
+    The message begins with the verb.
     """
 
 
 @contextmanager
 def answers(reference: str, size: int = 0) -> Iterator[None]:
-    """Around calls to huggingface_hub: sets the limits, and raises BadSource for answers that it
-    does not understand.
+    """Set the limits around calls to huggingface_hub, and turn bad answers into BadSource.
 
-    reference: the repository, for the message. size: of the file, from the listing.
+    Args:
+        reference: The repository, for the message.
+        size: The size of the file in bytes, from the listing.
+
+    Raises:
+        BadSource: For answers that huggingface_hub does not understand.
     """
     limit()
     previous = _largest.set(max(ANSWER_BYTES, size))
@@ -92,12 +97,13 @@ def answers(reference: str, size: int = 0) -> Iterator[None]:
         TypeError,
         ValueError,
     ) as problem:
-        of_system = (
-            isinstance(problem, OSError) and problem.errno is not None
-        )  # such as a full disk
-        frames = (frame for frame, _ in traceback.walk_tb(problem.__traceback__))
-        inside = any(_of_library(str(frame.f_globals.get("__name__"))) for frame in frames)
-        if of_system or _of_library(type(problem).__module__) or not inside:
+        is_of_system = isinstance(problem, OSError) and problem.errno is not None  # as a full disk
+        modules = [
+            str(frame.f_globals.get("__name__"))
+            for frame, _ in traceback.walk_tb(problem.__traceback__)
+        ]
+        is_inside = any(_of_library(module) for module in modules)
+        if is_of_system or _of_library(type(problem).__module__) or not is_inside:
             raise
         raise BadSource(
             f"the Hub's answer about {reference} is malformed ({type(problem).__name__}); check"
@@ -108,15 +114,15 @@ def answers(reference: str, size: int = 0) -> Iterator[None]:
 
 
 def _of_library(module: str) -> bool:
+    """Whether a module is one of huggingface_hub."""
     return module.partition(".")[0] == "huggingface_hub"
 
 
 def limit() -> None:
-    """Sets the limits for all requests of huggingface_hub in this process, which it allows since
-    its version 1.0.
+    """Set the limits for all requests of huggingface_hub in this process.
 
-    They are added to the clients that the program around this package makes with a factory of its
-    own.
+    It allows that since its version 1.0. The limits are added to the clients that the program
+    around this package makes with a factory of its own.
     """
     import huggingface_hub
     from huggingface_hub.utils import _http
@@ -127,7 +133,11 @@ def limit() -> None:
 
 
 class LimitedClients:
-    """Makes clients with the limits. make: the factory of clients without them."""
+    """Makes clients with the limits.
+
+    Args:
+        make: The factory of clients without them.
+    """
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self.make = make
@@ -137,19 +147,17 @@ class LimitedClients:
         client = self.make()
         httpx = importlib.import_module(type(client.timeout).__module__.partition(".")[0])
         client.timeout = httpx.Timeout(READ, connect=CONNECT, pool=None)
-        client.headers["Accept-Encoding"] = (
-            "identity"  # so that what arrives is as large as it is said to be
-        )
-        hooks = client.event_hooks
-        client.event_hooks = {**hooks, "response": [*hooks["response"], _hook(httpx)]}
-        client.send = _patient(client.send, httpx.ByteStream)
+        # so that a body is as large as its length says
+        client.headers["Accept-Encoding"] = "identity"
+        hooks = dict(client.event_hooks)
+        hooks["response"] = [*hooks["response"], _hook(httpx)]
+        client.event_hooks = hooks
+        client.send = _wait_and_repeat(client.send, httpx.ByteStream)
         return client
 
 
-def _patient(send: Callable[..., Response], whole: type) -> Callable[..., Response]:
-    """A client's `send` that waits as long as a busy Hub asks to. whole: of bodies that can be sent
-    again.
-    """
+def _wait_and_repeat(send: Callable[..., Response], whole: type) -> Callable[..., Response]:
+    """A client's `send` that waits as long as a busy Hub asks to, for bodies of type `whole`."""
 
     def again(request: Request, **options: object) -> Response:
         for number in range(patience):
@@ -157,21 +165,33 @@ def _patient(send: Callable[..., Response], whole: type) -> Callable[..., Respon
             if response.status_code != TOO_MANY or not isinstance(request.stream, whole):
                 return response
             response.close()
-            after = re.fullmatch(r"\d{1,6}", response.headers.get("retry-after", ""))
-            reset = re.search(r"\bt=(\d{1,6})", response.headers.get("ratelimit", ""))
-            seconds = (
-                after[0] if after else reset[1] if reset else 2**number
-            )  # where it does not say
-            time.sleep(min(float(seconds), LONGEST_WAIT))
+            time.sleep(min(_seconds_to_wait(response, 2**number), LONGEST_WAIT))
         return send(request, **options)
 
     return again
 
 
+def _seconds_to_wait(response: Response, otherwise: float) -> float:
+    """The seconds after which a busy Hub wants the request again."""
+    after = re.fullmatch(r"\d{1,6}", response.headers.get("retry-after", ""))
+    if after:
+        return float(after[0])
+    reset = re.search(r"\bt=(\d{1,6})", response.headers.get("ratelimit", ""))
+    if reset:
+        return float(reset[1])
+    return otherwise
+
+
 def _hook(httpx: Any) -> Callable[[Response], None]:
+    """A hook that checks the headers of a response and puts a limit on its body."""
+
     class LimitedStream(httpx.SyncByteStream):  # type: ignore[misc]
-        """A body that ends. stream: the body. most: its bytes. download: a file, and no answer
-        about a repository.
+        """A body that ends.
+
+        Args:
+            stream: The body.
+            most: Its bytes.
+            download: A file, and no answer about a repository.
         """
 
         def __init__(self, stream: Any, most: int | None, download: bool) -> None:
@@ -197,30 +217,41 @@ def _hook(httpx: Any) -> Callable[[Response], None]:
             self.stream.close()
 
     def check(response: Response) -> None:
-        for name, pattern in HEADERS.items() if "/resolve" in response.url.path else ():
+        _check_headers(response)
+        download = "/api/" not in response.url.path
+        response.stream = LimitedStream(response.stream, _most_bytes(response, download), download)
+
+    return check
+
+
+def _check_headers(response: Response) -> None:
+    """Raise BadAnswer for headers of another form, and remove waits that are too long."""
+    if "/resolve" in response.url.path:
+        for name, pattern in HEADERS.items():
             value = response.headers.get(name)
             if value and not pattern.fullmatch(value):
                 raise BadAnswer(
                     f"has {shown(value)} in its header {name}, which is not a hash or a commit"
                 )
-        for name in WAITS:
-            if any(
-                int(number) > LONGEST_WAIT
-                for number in re.findall(r"\d+", response.headers.get(name, ""))
-            ):
-                del response.headers[name]
-        if response.headers.get("content-encoding", "identity") != "identity":
-            raise BadAnswer("is compressed, although the request forbids it")
-        download = "/api/" not in response.url.path
-        length = download and response.headers.get("content-length")
-        part = PART.fullmatch(response.request.headers.get("range", ""))
-        if download and part and response.is_success:
-            most: int | None = int(part[2]) + 1 - int(part[1])
-        else:
-            most = None if length else _largest.get() if download else ANSWER_BYTES
-        response.stream = LimitedStream(response.stream, most, download)
+    for name in WAITS:
+        numbers = re.findall(r"\d+", response.headers.get(name, ""))
+        if any(int(number) > LONGEST_WAIT for number in numbers):
+            del response.headers[name]
+    if response.headers.get("content-encoding", "identity") != "identity":
+        raise BadAnswer("is compressed, although the request forbids it")
 
-    return check
+
+def _most_bytes(response: Response, download: bool) -> int | None:
+    """The most bytes that a body may have; None where its length is given."""
+    if not download:
+        return ANSWER_BYTES
+    part = PART.fullmatch(response.request.headers.get("range", ""))
+    if part and response.is_success:
+        first, last = part.groups()
+        return int(last) + 1 - int(first)
+    if response.headers.get("content-length"):
+        return None
+    return _largest.get()
 
 
 LARGEST = 1 << 50
@@ -231,13 +262,14 @@ Sha256 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 
 
 class ListedFile(msgspec.Struct, frozen=True):
-    """A file of a repository. size: in bytes, None where the Hub does not say. sha256: of large
-    files.
-    """
+    """A file of a repository."""
 
     name: Annotated[str, msgspec.Meta(max_length=4096)]
     size: Size | None = None
+    """In bytes, None where the Hub does not say."""
+
     sha256: Sha256 | None = None
+    """The digest of a large file."""
 
 
 class Listing(msgspec.Struct, frozen=True):
@@ -250,9 +282,13 @@ class Listing(msgspec.Struct, frozen=True):
 def read_listing(info: ModelInfo, reference: str) -> Listing:
     """The listing in an answer of the Hub.
 
-    info: a ModelInfo of huggingface_hub, whose fields have whatever types the answer had.
-    reference: for messages. Raises BadSource for wrong types, impossible sizes, and names that are
-    not inside the repository or there twice.
+    Args:
+        info: A ModelInfo of huggingface_hub, whose fields have whatever types the answer had.
+        reference: For messages.
+
+    Raises:
+        BadSource: For wrong types, impossible sizes, and names that are outside the repository or
+            there twice.
     """
     try:
         files = [
@@ -265,6 +301,7 @@ def read_listing(info: ModelInfo, reference: str) -> Listing:
             f"the Hub's list of the files of {reference} is malformed ({problem}); check"
             " HF_ENDPOINT, or try again later"
         ) from None
+
     names: set[str] = set()
     for file in listing.files:
         if not safe_name(file.name) or not file.name.isprintable():
@@ -293,16 +330,20 @@ def cached_file(repo_id: str, name: str, revision: str | None) -> Path | None:
 
 
 class HubSource(Source):
-    """A repository, read through huggingface_hub and its cache; the first use fixes the commit for
-    all later ones.
+    """A repository, read through huggingface_hub and its cache.
 
-    repo_id: owner/name. revision: branch, tag or commit, None for the default branch.
+    The first use fixes the commit for all later ones.
+
+    Args:
+        repo_id: owner/name.
+        revision: Branch, tag or commit, None for the default branch.
     """
 
     kind = "hub"
 
     def __init__(self, repo_id: str, revision: str | None) -> None:
-        self.repo_id, self.revision = repo_id, revision
+        self.repo_id = repo_id
+        self.revision = revision
         self.reference = repo_id if revision is None else f"{repo_id}@{revision}"
         self.name = repo_id.split("/")[-1]
 
@@ -318,9 +359,10 @@ class HubSource(Source):
                     self.repo_id, revision=self.revision, files_metadata=True, timeout=READ
                 )
         except OfflineModeIsEnabled:
-            return self._cached()
+            return self._files_in_cache()
         listing = read_listing(info, self.reference)
         self.commit = listing.commit
+
         sizes = self._sizes([file.name for file in listing.files if file.size is None])
         files = [
             SourceFile(file.name, sizes.get(file.name, file.size or 0), file.sha256)
@@ -329,16 +371,17 @@ class HubSource(Source):
         return tuple(sorted(files, key=lambda file: file.name))
 
     def _sizes(self, names: list[str]) -> dict[str, int]:
-        """The sizes of files that a listing does not give, each from its own request. Raises
-        BadSource without one.
+        """The sizes of files that a listing does not give, each from its own request.
+
+        Raises:
+            BadSource: For a file without one.
         """
         from huggingface_hub import get_hf_file_metadata, hf_hub_url
 
         def size(name: str) -> int:
+            url = hf_hub_url(self.repo_id, name, revision=self.commit)
             with answers(self.reference):
-                length = get_hf_file_metadata(
-                    hf_hub_url(self.repo_id, name, revision=self.commit), timeout=READ
-                ).size
+                length = get_hf_file_metadata(url, timeout=READ).size
             if length is None or not 0 <= length <= LARGEST:
                 raise BadSource(
                     f"the Hub does not give the size of {name} of {self.reference}; unset"
@@ -349,10 +392,10 @@ class HubSource(Source):
         with ThreadPoolExecutor(AT_ONCE) as pool:
             return dict(zip(names, pool.map(size, names), strict=True))
 
-    def _cached(self) -> tuple[SourceFile, ...]:
-        config = next(
-            filter(None, (cached_file(self.repo_id, name, self.revision) for name in CONFIGS)), None
-        )
+    def _files_in_cache(self) -> tuple[SourceFile, ...]:
+        """The files of the commit that the cache has, without asking the Hub."""
+        cached = [cached_file(self.repo_id, name, self.revision) for name in CONFIGS]
+        config = next((path for path in cached if path is not None), None)
         if config is None:
             raise BadSource(
                 f"{self.reference} is not in the cache and HF_HUB_OFFLINE is set; unset it, or"
@@ -363,19 +406,17 @@ class HubSource(Source):
 
     @cached_property
     def identity(self) -> str:
-        self.files()  # which fixes the commit
+        self.files()  # fixes the commit
         return text_digest(self.repo_id, self.commit or "")
 
     def header(self, name: str) -> Header:
-        """The header of a safetensors file: from the cache, else from its first bytes. name: as in
-        `files`.
-        """
+        """The header of a safetensors file: from the cache, else from its first bytes."""
         from huggingface_hub import HfFileSystem
 
         cached = self._local(name)
         if cached is not None:
             return read_header(cached)
-        size = self._listed(name).size
+        size = self._entry(name).size
         with (
             answers(self.reference, size),
             HfFileSystem().open(
@@ -386,9 +427,8 @@ class HubSource(Source):
 
     def _each_header(self, names: Sequence[str]) -> Iterator[tuple[str, Header]]:
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            for first in range(
-                0, len(names), AT_ONCE
-            ):  # not all at once: what comes may be too large
+            # not all at once: together they may be too large
+            for first in range(0, len(names), AT_ONCE):
                 some = names[first : first + AT_ONCE]
                 yield from zip(some, pool.map(self.header, some), strict=True)
 
@@ -398,48 +438,44 @@ class HubSource(Source):
         if self._local(name) is not None:
             return super().read(name, start, stop)
         with (
-            answers(self.reference, self._listed(name).size),
+            answers(self.reference, self._entry(name).size),
             HfFileSystem().open(self._place(name), "rb", cache_type="none") as file,
         ):
-            return whole(file, name, start, stop)
+            return read_exactly(file, name, start, stop)
 
     def _local(self, name: str) -> Path | None:
+        """The path of a file in the cache; None where it is not there."""
         return cached_file(self.repo_id, name, self.commit)
 
-    def _listed(self, name: str) -> SourceFile:
+    def _entry(self, name: str) -> SourceFile:
+        """A file of the listing; an empty one for a name that it does not have."""
         return next((file for file in self.files() if file.name == name), SourceFile(name, 0))
 
     def _place(self, name: str) -> str:
+        """The path of a file for HfFileSystem."""
         return f"{self.repo_id}@{self.commit}/{name}"
 
     def files(self) -> tuple[SourceFile, ...]:
         return self._listing
 
     def path(self, name: str) -> Path:
-        """The path of a file in the cache. Raises BadSource where it arrives with another content
-        than is listed.
-        """
-        from huggingface_hub import hf_hub_download
+        """The path of a file in the cache.
 
-        entry = self._listed(name)
+        Raises:
+            BadSource: Where it arrives with another content than is listed.
+        """
+        entry = self._entry(name)
         if name in CONFIGS and self.revision != self.commit:
             # by its branch once, so that the cache knows where the branch is when it is used
             # offline
-            with answers(self.reference, entry.size):
-                path = Path(
-                    hf_hub_download(
-                        self.repo_id, name, revision=self.revision, library_name="ropeconv"
-                    )
-                )
+            path = self._download(name, self.revision, entry.size)
             if path.parent.name == self.commit:
                 return path
         cached = self._local(name)
         if cached is not None:
             return cached
-        with answers(self.reference, entry.size):
-            path = Path(
-                hf_hub_download(self.repo_id, name, revision=self.commit, library_name="ropeconv")
-            )
+
+        path = self._download(name, self.commit, entry.size)
         if entry.sha256 is not None and sha256(path) != entry.sha256:
             path.resolve().unlink()
             path.unlink(missing_ok=True)
@@ -448,3 +484,12 @@ class HubSource(Source):
                 " command again"
             )
         return path
+
+    def _download(self, name: str, revision: str | None, size: int) -> Path:
+        """Fetch a file into the cache, and return its path there."""
+        from huggingface_hub import hf_hub_download
+
+        with answers(self.reference, size):
+            return Path(
+                hf_hub_download(self.repo_id, name, revision=revision, library_name="ropeconv")
+            )

@@ -1,5 +1,4 @@
-"""Which layers of a config.json rotate, by which frequencies, how many tokens each sees, and where
-its projections are.
+"""Which layers of a config.json rotate, how many tokens each sees, and where its projections are.
 
 `part` is the text part of a config throughout.
 """
@@ -24,12 +23,14 @@ def layer_types(part: Config, family: Family) -> dict[str, Kind]:
     whatever their window.
     """
     types = family.layers.types
+
     settings = part.get("rope_parameters")
     if not family.layers.null_is_none or not isinstance(settings, dict):
         return types
-    kinds: dict[str, Kind] = {
-        name: "none" if settings.get(name, {}) is None else kind for name, kind in types.items()
-    }
+
+    kinds: dict[str, Kind] = {}
+    for name, kind in types.items():
+        kinds[name] = "none" if settings.get(name, {}) is None else kind
     if "global" in kinds.values():
         return kinds
     return {name: "global" if kind == "local" else kind for name, kind in kinds.items()}
@@ -42,12 +43,11 @@ def kinds_of(part: Config, family: Family, names: Iterable[str]) -> tuple[Kind, 
 
 
 def settings_name(part: Config, family: Family, kind: Kind) -> str:
-    """The layer type under which a nested `rope_parameters` has the RoPE of a kind of layers, or
-    empty.
-    """
-    return next(
-        (name for name, type_kind in layer_types(part, family).items() if type_kind == kind), ""
-    )
+    """The layer type under which a nested `rope_parameters` has a kind of layers; else empty."""
+    for name, type_kind in layer_types(part, family).items():
+        if type_kind == kind:
+            return name
+    return ""
 
 
 def own_settings(part: Config) -> dict[int, Config]:
@@ -61,12 +61,14 @@ def own_settings(part: Config) -> dict[int, Config]:
 
 
 def layer_names(part: Config, family: Family, count: int) -> tuple[str, ...]:
-    """The layer type of each of `count` layers: those that the config lists, else as the stock
-    class derives them.
+    """The layer type of each of `count` layers, listed or as the stock class derives them.
 
-    Raises BadSource where it lists fewer.
+
+    Raises:
+        BadSource: Where it lists fewer.
     """
-    rules, key = family.layers, family.hooks.types_key
+    rules = family.layers
+    key = family.hooks.types_key
     types = part.get(key)
     if isinstance(types, list) and all(isinstance(name, str) for name in types):
         if len(types) < count:
@@ -75,6 +77,7 @@ def layer_names(part: Config, family: Family, count: int) -> tuple[str, ...]:
                 " of each"
             )
         return tuple(types)
+
     names = family.hooks.layer_names(part, rules, count) or _derived_names(part, rules, count)
     if rules.backward:
         names.reverse()
@@ -86,18 +89,20 @@ def layer_names(part: Config, family: Family, count: int) -> tuple[str, ...]:
 
 
 def _derived_names(part: Config, rules: Layers, count: int) -> list[str]:
+    """The layer types of a config that does not list them."""
     numbers = part.get(rules.indices) if rules.indices else None
     if isinstance(numbers, list):
         numbers = set(numbers)
         return [rules.last if index in numbers else rules.rest for index in range(count)]
     if rules.pattern:
         return [rules.pattern[index % len(rules.pattern)] for index in range(count)]
-    interval = (
-        positive_int(part, (rules.interval_key,), rules.interval)
-        if rules.interval_key
-        else rules.interval
-    )
-    return at_intervals(rules, count, interval) if interval else [rules.last] * count
+
+    interval: int | None = rules.interval
+    if rules.interval_key:
+        interval = positive_int(part, (rules.interval_key,), rules.interval)
+    if not interval:
+        return [rules.last] * count
+    return at_intervals(rules, count, interval)
 
 
 def at_intervals(rules: Layers, count: int, interval: int) -> list[str]:
@@ -109,32 +114,36 @@ def at_intervals(rules: Layers, count: int, interval: int) -> list[str]:
 def layer_kinds(part: Config, family: Family, count: int) -> tuple[Kind, ...]:
     """The kind of each of `count` layers."""
     rules = family.layers
-    flagged: tuple[Kind, Kind] = ("none", "global")
     if rules.flags:
         flags = part.get(rules.flags)
         if isinstance(flags, list) and flags:
-            return tuple(flagged[bool(flag)] for flag in flags)
+            return tuple("global" if flag else "none" for flag in flags)
         if not rules.types:
             interval = positive_int(part, (rules.interval_key,), rules.interval) or count + 1
-            return tuple(flagged[(index + 1) % interval != 0] for index in range(count))
-    if not rules.types or (rules.one_kind_without_window and window_size(part, family) is None):
-        return (flagged[1],) * count
-    return family.hooks.layer_kinds(
-        part, kinds_of(part, family, layer_names(part, family, count)[:count])
-    )
+            rotates = [(index + 1) % interval != 0 for index in range(count)]
+            return tuple("global" if rotates_here else "none" for rotates_here in rotates)
+
+    without_window = rules.one_kind_without_window and window_size(part, family) is None
+    if not rules.types or without_window:
+        return tuple("global" for _ in range(count))
+    names = layer_names(part, family, count)[:count]
+    return family.hooks.layer_kinds(part, kinds_of(part, family, names))
 
 
 def key_layers(part: Config, family: Family, count: int) -> tuple[int, ...]:
-    """The layer that makes the keys of each of `count` layers: itself, or an earlier one of its
-    type.
-    """
+    """The layer that makes the keys of each layer: itself, or an earlier one of its type."""
     key, default = family.cache.shared
-    first = count - (positive_int(part, (key,), default, least=0) or 0 if key else 0)
+    shared = 0
+    if key:
+        shared = positive_int(part, (key,), default, least=0) or 0
+    first = count - shared
+
     names = layer_names(part, family, count)
-    makers = {name: index for index, name in enumerate(names[: max(first, 0)])}
-    return tuple(
-        index if index < first else makers.get(name, index) for index, name in enumerate(names)
-    )
+    last_of_type = {name: index for index, name in enumerate(names[: max(first, 0)])}
+    makers = []
+    for index, name in enumerate(names):
+        makers.append(index if index < first else last_of_type.get(name, index))
+    return tuple(makers)
 
 
 def window_size(part: Config, family: Family) -> int | None:
@@ -149,72 +158,81 @@ def window_size(part: Config, family: Family) -> int | None:
         return None
     value = part.get(window.key, window.default)
     size = positive_int({window.key: value}, (window.key,), least=0)
-    return family.hooks.window_size(part, None if size is None else size // window.divided_by)
+    if size is not None:
+        size //= window.divided_by
+    return family.hooks.window_size(part, size)
 
 
 def layer_windows(part: Config, family: Family, kinds: tuple[Kind, ...]) -> tuple[int | None, ...]:
     """The tokens that each layer sees: its sliding window or chunk, None for the whole context.
 
-    kinds: of the layers. Raises BadSource for a window of 0 that a layer has.
+    Args:
+        part: The text part of the config.
+        family: The family of the model.
+        kinds: The kind of each layer.
+
+    Raises:
+        BadSource: For a window of 0 that a layer has.
     """
     window = family.window
     size = window_size(part, family)
     if size is None:
         return (None,) * len(kinds)
-    flags = [True] * len(kinds)
+
+    has_window = [True] * len(kinds)
     if window.layers == "rotating":
-        flags = [kind != "none" for kind in kinds]
+        has_window = [kind != "none" for kind in kinds]
     elif window.layers == "not-rotating":
-        flags = [kind == "none" for kind in kinds]
+        has_window = [kind == "none" for kind in kinds]
     elif window.layers == "named":
-        flags = [name in WINDOWED for name in layer_names(part, family, len(kinds))]
+        has_window = [name in WINDOWED for name in layer_names(part, family, len(kinds))]
         if window.first_key and not part.get("layer_types"):
             first = positive_int(part, (window.first_key,), window.first, least=0) or 0
-            flags = [index >= first for index in range(len(kinds))]
-    if size == 0 and any(flags):
+            has_window = [index >= first for index in range(len(kinds))]
+    if size == 0 and any(has_window):
         raise BadSource(
             f"config.json has {window.key} = 0, with which a layer sees no token; write how many"
             " tokens it sees, or null for all"
         )
-    sizes = {
-        layer: positive_int(settings, (window.key,), size, least=0)
-        for layer, settings in own_settings(part).items()
-    }
-    return tuple(
-        sizes.get(layer, size) if flag else None
-        for layer, flag in zip(range(len(kinds)), flags, strict=False)
-    )
+
+    own_sizes = {}
+    for layer, settings in own_settings(part).items():
+        own_sizes[layer] = positive_int(settings, (window.key,), size, least=0)
+    windows = []
+    for layer, has in zip(range(len(kinds)), has_window, strict=False):
+        windows.append(own_sizes.get(layer, size) if has else None)
+    return tuple(windows)
 
 
 Which = Literal["q", "k"]
 
 
 def layer_prefixes(layer: int, family: Family) -> tuple[str, ...]:
-    """Return the possible prefixes of a layer's tensor names. layer: its number, which counts
-    attention blocks.
-    """
+    """Return the possible prefixes of a layer's tensor names; `layer` counts attention blocks."""
     number, block = divmod(layer, family.layers.blocks)
     block_name = family.hooks.blocks[block] if family.hooks.blocks else block
     return tuple(pattern.format(layer=number, block=block_name) for pattern in family.weights.layer)
 
 
 def layer_prefix(layer: int, family: Family, names: Container[str]) -> str | None:
-    """Return the prefix of a layer's tensor names; None if its projection is not among the names of
-    all tensors.
-    """
+    """Return the prefix of a layer's tensor names; None if `names` has none of its projections."""
     weights = family.weights
+    projections = [name for name in (weights.k, weights.fused, weights.q) if name]
     for prefix in layer_prefixes(layer, family):
-        if any(
-            probe and f"{prefix}{probe}.weight" in names
-            for probe in (weights.k, weights.fused, weights.q)
-        ):
+        if any(f"{prefix}{name}.weight" in names for name in projections):
             return prefix
     return None
 
 
 def head_count(part: Config, family: Family) -> int:
-    """Number of heads of queries. part: the text part of config.json. Raises BadSource where it is
-    not stated.
+    """Number of heads of queries.
+
+    Args:
+        part: The text part of config.json.
+        family: The family of the model.
+
+    Raises:
+        BadSource: Where it is not stated.
     """
     heads = positive_int(part, family.keys.heads, family.defaults.heads)
     if heads is None:
@@ -225,20 +243,34 @@ def head_count(part: Config, family: Family) -> int:
 def fused_heads(
     which: Which, rows: int, heads: int, head_dim: int, family: Family
 ) -> tuple[int, ...]:
-    """The first row of each head's queries or keys in a fused projection of queries, keys and
-    values.
+    """The first row of each head's queries or keys in a fused projection.
 
-    which: "q" or "k". rows: of the projection. heads: number of heads of queries. head_dim: rows of
-    one head. family: of the model, which knows the order of the rows.
+    It makes queries, keys and values.
+
+    Args:
+        which: "q" or "k".
+        rows: Rows of the projection.
+        heads: Number of heads of queries.
+        head_dim: Rows of one head.
+        family: The family of the model, which knows the order of the rows.
     """
     order = family.weights.fused_order
     gates = heads if order == "gate-and-blocks" else 0
-    kv = (rows // head_dim - gates - heads) // 2
+    kv_heads = (rows // head_dim - gates - heads) // 2
     if order.endswith("blocks"):
-        first, count = (gates, heads) if which == "q" else (gates + heads, kv)
-        return tuple((first + head) * head_dim for head in range(count))
+        if which == "q":
+            numbers = range(gates, gates + heads)
+        else:
+            numbers = range(gates + heads, gates + heads + kv_heads)
+        return tuple(number * head_dim for number in numbers)
+
+    # groups of the queries of one head of keys, followed by its keys and its values
     if order == "per-head":
-        kv = heads
-    group = heads // kv + 2
-    offsets = range(group - 2) if which == "q" else (group - 2,)
-    return tuple((index * group + offset) * head_dim for index in range(kv) for offset in offsets)
+        kv_heads = heads
+    group = heads // kv_heads + 2
+    offsets = range(group - 2) if which == "q" else range(group - 2, group - 1)
+    starts = []
+    for index in range(kv_heads):
+        for offset in offsets:
+            starts.append((index * group + offset) * head_dim)
+    return tuple(starts)

@@ -1,6 +1,4 @@
-"""Keys of a checkpoint's files that limit how many tokens a prompt may have:
-`length_limits.toml`.
-"""
+"""Keys of files that limit how many tokens a prompt may have: `length_limits.toml`."""
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -17,13 +15,9 @@ from .source import Origin, Source, SourceFile
 UNLIMITED = 10**15
 """From this value on a limit means "no limit": transformers writes 1e30."""
 SMALL = 1 << 20
-"""Bytes of the longest file that is searched as a whole; of longer ones no more is read than is
-needed.
-"""
+"""The most bytes of a file that is searched as a whole; of longer ones only what is needed."""
 HEAD = 1 << 16
-"""Bytes at the beginning of a longer file, where tokenizers writes the settings of its
-truncation.
-"""
+"""Bytes at the beginning of a longer file, with the settings of truncation by tokenizers."""
 PARAMETER = "PARAMETER "
 WINDOW = "config"
 """The code of the keys of config.json that state a window."""
@@ -32,9 +26,7 @@ CONVERTED = ("meta", "gguf")
 
 
 class LimitRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Files, and keys in them that limit a prompt. Its fields are explained in
-    `length_limits.toml`.
-    """
+    """Files, and keys in them that limit a prompt; `length_limits.toml` explains the fields."""
 
     ecosystem: str
     code: str
@@ -48,21 +40,28 @@ class LimitRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class LengthLimit:
-    """A key that limits a prompt.
-
-    file: its name. key: with dots between levels. tokens: its value. start, stop: the bytes of the
-    value in the file. rule: what it is an instance of.
-    """
+    """A key that limits a prompt."""
 
     file: str
+    """The name of the file."""
+
     key: str
+    """With dots between levels."""
+
     tokens: int
+    """Its value."""
+
     start: int
+    """The place of the first byte of the value in the file."""
+
     stop: int
+    """The place behind its last byte."""
+
     rule: LimitRule
+    """The rule that it is an instance of."""
 
     def declares(self, keys: Collection[str]) -> bool:
-        """Whether it is the declared context. keys: of config.json, which state that."""
+        """Whether it is the declared context, which `keys` of config.json state."""
         return self.rule.code == WINDOW and self.key.rpartition(".")[2] in keys
 
 
@@ -78,18 +77,20 @@ def window_keys() -> tuple[str, ...]:
 
 
 def length_limits(source: Source) -> tuple[LengthLimit, ...]:
-    """Every limit in the files of a checkpoint, whatever its value, except files that a conversion
-    generates.
+    """Every limit in the files of a checkpoint, whatever its value.
+
+    Files that a conversion generates have none.
     """
     texts = source.generated_texts()
     converted = source.kind in CONVERTED
     limits: list[LengthLimit] = []
     for file in source.files():
-        if _rules_of(file.name) and (file.name in texts or not converted):
-            if file.size > SMALL and file.name not in texts:
-                limits += limits_in(file.name, _blocks(source, file), large=True)
-            else:
-                limits += limits_in_text(file.name, source.text(file.name) or "")
+        if not _rules_of(file.name) or (converted and file.name not in texts):
+            continue
+        if file.size > SMALL and file.name not in texts:
+            limits += limits_in(file.name, _blocks(source, file), large=True)
+        else:
+            limits += limits_in_text(file.name, source.text(file.name) or "")
     return tuple(limits)
 
 
@@ -101,16 +102,25 @@ def modelfile_limits(source: Origin) -> list[LengthLimit]:
 
 
 def limits_in(name: str, blocks: Iterable[bytes], large: bool = False) -> list[LengthLimit]:
-    """The limits in a file. name: of the file. blocks: its content. large: read no more than is
-    needed.
+    """The limits in a file.
+
+    Args:
+        name: The name of the file.
+        blocks: Its content.
+        large: Read no more than is needed.
     """
-    rules = [(rule, part) for rule in _rules_of(name) for part in rule.parts]
-    paths = {f"{part}.{key}" if part else key: rule for rule, part in rules for key in rule.keys}
-    modelfile = any(path.startswith(PARAMETER) for path in paths)
-    limits = (
-        _parameters(name, blocks, paths) if modelfile else _json_limits(name, blocks, paths, large)
-    )
-    return sorted((limit for limit in limits if limit.tokens > 0), key=lambda limit: limit.start)
+    paths = {}
+    for rule in _rules_of(name):
+        for part in rule.parts:
+            for key in rule.keys:
+                paths[f"{part}.{key}" if part else key] = rule
+    limits: Iterable[LengthLimit]
+    if any(path.startswith(PARAMETER) for path in paths):
+        limits = _parameters(name, blocks, paths)
+    else:
+        limits = _json_limits(name, blocks, paths, large)
+    positive = [limit for limit in limits if limit.tokens > 0]
+    return sorted(positive, key=lambda limit: limit.start)
 
 
 @lru_cache(maxsize=16)
@@ -119,21 +129,28 @@ def limits_in_text(name: str, text: str) -> tuple[LengthLimit, ...]:
     return tuple(limits_in(name, (text.encode(),)))
 
 
-def raised(limits: Sequence[LengthLimit], context: int, content: bytes) -> bytes:
-    """Return the content of a file with its limits raised to a context. limits: in the order of the
-    file.
+def raise_limits(limits: Sequence[LengthLimit], context: int, content: bytes) -> bytes:
+    """Return the content of a file with its limits raised to a context.
+
+    Args:
+        limits: In the order of the file.
+        context: In tokens.
+        content: The bytes of the file.
     """
     parts = list[bytes]()
     at = 0
     for limit in limits:
-        parts += (content[at : limit.start], str(context).encode())
+        parts.append(content[at : limit.start])
+        parts.append(str(context).encode())
         at = limit.stop
-    return b"".join((*parts, content[at:]))
+    parts.append(content[at:])
+    return b"".join(parts)
 
 
 def _json_limits(
     name: str, blocks: Iterable[bytes], paths: dict[str, LimitRule], large: bool
 ) -> list[LengthLimit]:
+    """The limits in a JSON file, by the paths of keys, which may have wildcards."""
     exceptions = {key for rule in paths.values() for key in rule.unless}
     outer = {path.partition(".")[0] for path in paths} | exceptions
     limits: list[LengthLimit] = []
@@ -154,19 +171,17 @@ def _json_limits(
 def _parameters(
     name: str, blocks: Iterable[bytes], paths: dict[str, LimitRule]
 ) -> Iterator[LengthLimit]:
+    """The limits in the PARAMETER lines of a Modelfile."""
     content = b"".join(blocks)
     for path, rule in paths.items():
         words = rb"[ \t]+".join(re.escape(word.encode()) for word in path.split())
-        for match in re.finditer(
-            rb"^[ \t]*" + words + rb"[ \t]+(\d{1,15})[ \t\r]*$", content, re.I | re.M
-        ):
+        line = rb"^[ \t]*" + words + rb"[ \t]+(\d{1,15})[ \t\r]*$"
+        for match in re.finditer(line, content, re.I | re.M):
             yield LengthLimit(name, path, int(match[1]), match.start(1), match.end(1), rule)
 
 
 def _blocks(source: Source, file: SourceFile) -> Iterator[bytes]:
-    """The content of a large file: its beginning first, and the rest only where that is asked
-    for.
-    """
+    """The content of a large file: its beginning first, and the rest only on demand."""
     yield source.read(file.name, 0, HEAD)
     left = HEAD
     for block in source.stream(file.name):
@@ -176,6 +191,9 @@ def _blocks(source: Source, file: SourceFile) -> Iterator[bytes]:
 
 @cache
 def _rules_of(name: str) -> tuple[LimitRule, ...]:
-    return tuple(
-        rule for rule in limit_rules() if any(fnmatchcase(name, pattern) for pattern in rule.files)
-    )
+    """The rules for a file of this name."""
+    rules = []
+    for rule in limit_rules():
+        if any(fnmatchcase(name, pattern) for pattern in rule.files):
+            rules.append(rule)
+    return tuple(rules)

@@ -14,7 +14,6 @@ import warnings
 import zipfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +22,7 @@ from ..errors import TOO_MANY, BadSource
 from ..formats import jsontext
 from ..formats.disk import FileIdentity, identity, sha256, text_digest
 from ..formats.kind import WORDS, kind_of
-from ..formats.package_data import typed
+from ..formats.package_data import as_type
 from ..formats.safetensors import tensor_bytes
 from ..loader import load_pickled
 from ..rope.errors import counted, shown
@@ -42,11 +41,11 @@ LEFT = {"params.json", "checklist.chk", "tokenizer_checklist.chk"}
 
 
 class MetaSource(ConvertedSource[TensorTarget]):
-    """A checkpoint in Meta's layout; config, index, tokenizer settings and shards are made from its
-    files.
+    """A checkpoint in Meta's layout; config, index, tokenizer settings and shards are made from it.
 
-    inner: the source of these files, which are fetched when they are read. tokenizer.model may also
-    be one level above its folder, where Meta's download of several sizes has it.
+    Args:
+        inner: The source of these files, which are fetched when they are read. tokenizer.model may
+            also be one level above its folder, where Meta's download of several sizes has it.
     """
 
     kind = "meta"
@@ -59,17 +58,20 @@ class MetaSource(ConvertedSource[TensorTarget]):
 
     @cached_property
     def params(self) -> Params:
-        """The content of params.json. Raises BadSource where it is not as Meta writes it."""
-        return typed(
-            jsontext.parse(self.inner.text("params.json") or "", "params.json"),
-            Params,
-            "params.json",
-        )
+        """The content of params.json.
+
+        Raises:
+            BadSource: Where it is not as Meta writes it.
+        """
+        params = jsontext.parse(self.inner.text("params.json") or "", "params.json")
+        return as_type(params, Params, "params.json")
 
     @cached_property
     def parts(self) -> tuple[str, ...]:
-        """File names of the model-parallel parts, in order. Raises BadSource where one is
-        missing.
+        """File names of the model-parallel parts, in order.
+
+        Raises:
+            BadSource: Where one is missing.
         """
         names = sorted(file.name for file in self.inner.files() if PART.fullmatch(file.name))
         expected = [f"consolidated.{number:02d}.pth" for number in range(len(names))]
@@ -81,7 +83,7 @@ class MetaSource(ConvertedSource[TensorTarget]):
     @cached_property
     def dtype(self) -> str:
         if self.inner.kind == "hub":
-            return "bfloat16"  # what every release has; checked against the file when it is there
+            return "bfloat16"  # as in every release; checked against the file when it is there
         return peek_dtype(self.inner.path(self.parts[0]))
 
     @property
@@ -90,17 +92,17 @@ class MetaSource(ConvertedSource[TensorTarget]):
 
     @cached_property
     def _config(self) -> Config:
+        """The config.json that is made."""
         size = self.params.vocab_size
-        return meta_layout.hf_config(
-            self.params,
-            size if size > 0 else meta_layout.vocabulary_size(self._tokenizer),
-            self.dtype,
-        )
+        if size <= 0:
+            size = meta_layout.vocabulary_size(self._tokenizer)
+        return meta_layout.hf_config(self.params, size, self.dtype)
 
     @cached_property
     def _above(self) -> tuple[Path, FileIdentity | None] | None:
-        """tokenizer.model one level above, None without one; BadSource for one of other tokens than
-        params.json.
+        """tokenizer.model one level above, None without one.
+
+        Raises BadSource for one with another number of tokens than params.json.
         """
         inside = any(file.name == TOKENIZER for file in self.inner.files())
         if inside or not isinstance(self.inner, FolderSource):
@@ -109,6 +111,7 @@ class MetaSource(ConvertedSource[TensorTarget]):
         path = folder / TOKENIZER
         if not path.is_file():
             return None
+
         check_link(path, folder)
         pieces = meta_layout.vocabulary_size(path)
         stated = self.params.vocab_size
@@ -121,6 +124,7 @@ class MetaSource(ConvertedSource[TensorTarget]):
 
     @property
     def _tokenizer(self) -> Path:
+        """The path of tokenizer.model."""
         if self._above is not None:
             return self._above[0]
         if all(file.name != TOKENIZER for file in self.inner.files()):
@@ -136,17 +140,18 @@ class MetaSource(ConvertedSource[TensorTarget]):
 
     @cached_property
     def texts(self) -> dict[str, str]:
-        version, config = self.params.version, self._config
+        config = self._config
         generation = {
             "_from_model_config": True,
-            **{key: config[key] for key in ("bos_token_id", "eos_token_id")},
+            "bos_token_id": config["bos_token_id"],
+            "eos_token_id": config["eos_token_id"],
         }
+        context = config["max_position_embeddings"]
+        tokenizer = meta_layout.tokenizer_config(self.params.version, context)
         return {
             "config.json": jsontext.dump(config),
             "generation_config.json": jsontext.dump(generation),
-            "tokenizer_config.json": jsontext.dump(
-                meta_layout.tokenizer_config(version, config["max_position_embeddings"])
-            ),
+            "tokenizer_config.json": jsontext.dump(tokenizer),
             **self.index(),
         }
 
@@ -161,31 +166,33 @@ class MetaSource(ConvertedSource[TensorTarget]):
         return kept
 
     def path(self, name: str) -> Path:
-        return (
-            self._above[0]
-            if name == TOKENIZER and self._above is not None
-            else self.inner.path(name)
-        )
+        if name == TOKENIZER and self._above is not None:
+            return self._above[0]
+        return self.inner.path(name)
 
     @cached_property
     def identity(self) -> str:
-        above = self._above
-        return (
-            self.inner.identity
-            if above is None
-            else text_digest(self.inner.identity, sha256(above[0]))
-        )
+        if self._above is None:
+            return self.inner.identity
+        return text_digest(self.inner.identity, sha256(self._above[0]))
 
     def identities(self, unread: Collection[str] = ()) -> Mapping[Path, FileIdentity | None]:
-        above = {} if self._above is None or TOKENIZER in unread else dict([self._above])
-        return {**self.inner.identities(unread), **above}
+        identities = dict(self.inner.identities(unread))
+        if self._above is not None and TOKENIZER not in unread:
+            path, seen = self._above
+            identities[path] = seen
+        return identities
 
     def conversion_notes(self) -> tuple[str, ...]:
         """The sentence on a tokenizer that is not in the folder."""
-        return () if self._above is None else (f"{TOKENIZER} is that of {self._above[0].parent}",)
+        if self._above is None:
+            return ()
+        return (f"{TOKENIZER} is that of {self._above[0].parent}",)
 
     def text(self, name: str) -> str | None:
-        return self.texts[name] if name in self.texts else self.inner.text(name)
+        if name in self.texts:
+            return self.texts[name]
+        return self.inner.text(name)
 
     def tokenizer(self) -> GeneratedFile | None:
         model = self._tokenizer
@@ -206,14 +213,18 @@ class MetaSource(ConvertedSource[TensorTarget]):
 
     @cached_property
     def _weights(self) -> PthFiles:
-        """The .pth files, which are fetched whole. Raises BadSource where one holds another dtype
-        than the first.
+        """The .pth files, which are fetched whole.
+
+        Raises:
+            BadSource: Where one holds another dtype than the first.
         """
         TORCH.check()
         paths = []
         for part in self.parts:
-            paths.append(self.inner.path(part))
-            if (dtype := peek_dtype(paths[-1])) != self.dtype:
+            path = self.inner.path(part)
+            paths.append(path)
+            dtype = peek_dtype(path)
+            if dtype != self.dtype:
                 raise BadSource(
                     f"{part} holds {dtype}, not {self.dtype}; fetch the folder and give its path"
                 )
@@ -223,14 +234,14 @@ class MetaSource(ConvertedSource[TensorTarget]):
 TORCH = Requirement("torch", "converting .pth files")
 PIECE = 8 << 20  # bytes of a tensor that are converted at a time
 MOST_DIRECTORY = 2 << 20
+"""The most bytes of the table of entries.
+
+Llama 3.1 405B has 1,141 entries per part, which take 100 kB.
+"""
 MOST_PICKLE = 1 << 20
-"""Bytes of the table of entries, and of the pickle. Llama 3.1 405B has 1,141 entries per part,
-which take 100 kB, and a pickle of 200 kB.
-"""
+"""The most bytes of the pickle; that of Llama 3.1 405B has 200 kB."""
 UNUSED = "rope.freqs"
-"""Frequencies, which Meta's own code computes again; nothing is made of them, so that they may have
-another dtype.
-"""
+"""Frequencies, which Meta's own code computes again; they are dropped, whatever their dtype."""
 STORAGES = {"BFloat16Storage": "bfloat16", "HalfStorage": "float16", "FloatStorage": "float32"}
 
 
@@ -242,7 +253,7 @@ class BoundedFile(io.BufferedReader):
     """
 
     def read(self, size: int | None = -1) -> bytes:
-        """Raises BadSource for more bytes than the table of entries of any model has."""
+        """Read some bytes, or raise BadSource for more than any model's table of entries has."""
         if size is not None and size > MOST_DIRECTORY:
             raise BadSource(
                 f"{Path(self.name).name} has {size:,} bytes of entries, too many for a model;"
@@ -254,8 +265,9 @@ class BoundedFile(io.BufferedReader):
 def peek_dtype(path: Path) -> str:
     """The dtype of the weights in a .pth file, from the names in its pickle; nothing is executed.
 
-    Raises BadSource when it is not a zip of the kind torch.save writes, or holds another dtype, or
-    several.
+    Raises:
+        BadSource: When it is not a zip of the kind torch.save writes, or holds another dtype, or
+            several.
     """
     kind = kind_of(path)
     if kind == "pickle":
@@ -267,12 +279,14 @@ def peek_dtype(path: Path) -> str:
         raise BadSource(
             f"{path} is {WORDS[kind]} and not a checkpoint that torch.save wrote; download it again"
         )
+
     try:
         with BoundedFile(io.FileIO(path)) as file, zipfile.ZipFile(file) as archive:
             pickled = archive.read(_checked_pickle(archive, path))
-        dtypes = {
-            dtype: name for name, dtype in _stored(pickletools.genops(pickled)) if name != UNUSED
-        }
+        dtypes = {}
+        for name, dtype in _dtypes_in(pickletools.genops(pickled)):
+            if name != UNUSED:
+                dtypes[dtype] = name
     except (
         zipfile.BadZipFile,
         ValueError,
@@ -286,6 +300,7 @@ def peek_dtype(path: Path) -> str:
             f"{path.name} is not a checkpoint that torch.save wrote, or is truncated; download it"
             " again"
         ) from None
+
     if not dtypes:
         raise BadSource(
             f"{path.name} contains no tensor in {', '.join(STORAGES.values())}; convert it with"
@@ -301,19 +316,19 @@ def peek_dtype(path: Path) -> str:
 
 
 def _checked_pickle(archive: zipfile.ZipFile, path: Path) -> zipfile.ZipInfo:
-    """The entry with the pickle. Raises BadSource for an archive that holds more than its file, or
-    no single pickle.
+    """The entry with the pickle.
 
     torch.save never compresses, so an entry that would inflate is none of its own, nor are entries
     that share bytes.
+
+    Raises:
+        BadSource: For an archive that holds more than its file, or no single pickle.
     """
     entries = archive.infolist()
     for entry in entries:
-        if (
-            entry.compress_type != zipfile.ZIP_STORED
-            or entry.file_size != entry.compress_size
-            or entry.flag_bits & 1
-        ):
+        is_stored = entry.compress_type == zipfile.ZIP_STORED
+        is_encrypted = entry.flag_bits & 1
+        if not is_stored or is_encrypted or entry.file_size != entry.compress_size:
             raise BadSource(
                 f"{path.name} is compressed, which torch.save never does; download it again"
             )
@@ -333,32 +348,39 @@ def _checked_pickle(archive: zipfile.ZipFile, path: Path) -> zipfile.ZipInfo:
     return pickles[0]
 
 
-def _stored(operations: Any) -> Iterator[tuple[str, str]]:
-    """Yields the key of each tensor in a pickle and the class of its numbers; `memo` holds what was
-    there before.
+def _dtypes_in(operations: Any) -> Iterator[tuple[str, str]]:
+    """Yield the key of each tensor in a pickle and the class of its numbers.
+
+    A storage follows the key of its tensor with one more text between.
     """
-    memo: dict[int, str] = {}
-    texts = ("", "")
+    memo: dict[int, str] = {}  # texts that the pickle refers to by number
+    before_last = ""
+    last_text = ""
     last = ""
     for code, argument, _ in operations:
         if code.name in ("BINPUT", "LONG_BINPUT"):
             memo[argument] = last
             continue
-        value = memo.get(argument, "") if code.name in ("BINGET", "LONG_BINGET") else argument
+        value = argument
+        if code.name in ("BINGET", "LONG_BINGET"):
+            value = memo.get(argument, "")
         last = value if isinstance(value, str) else ""
         dtype = STORAGES.get(last.removeprefix("torch "))
         if dtype is not None:
-            yield texts[0], dtype
+            yield before_last, dtype
         elif last and code.name != "GLOBAL" and not last.startswith("torch."):
-            texts = (texts[1], last)
+            before_last = last_text
+            last_text = last
 
 
 class PthFiles:
-    """The model-parallel parts of a checkpoint, memory-mapped: rows of their tensors in the HF
-    layout.
+    """The model-parallel parts of a checkpoint, memory-mapped, as rows in the HF layout.
 
-    paths: the .pth files, in order. Raises BadSource for files that torch cannot load as plain
-    weights.
+    Args:
+        paths: The .pth files, in order.
+
+    Raises:
+        BadSource: For files that torch cannot load as plain weights.
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:
@@ -376,7 +398,7 @@ class PthFiles:
                 raise BadSource(f"{path.name} contains no named tensors; download it again")
 
     def blocks(self, targets: Iterable[TensorTarget]) -> Iterator[memoryview]:
-        """Yields the data of tensors in order, in pieces. Raises what `rows` raises."""
+        """Yield the data of tensors in order, in pieces. Raises what `rows` raises."""
         for target in targets:
             unit = target.head or 1
             step = max(1, PIECE // _row_bytes(target) // unit) * unit
@@ -387,14 +409,15 @@ class PthFiles:
         """Bytes start .. stop - 1 of a tensor. Raises what `rows` raises."""
         row = _row_bytes(target)
         first = start // row
-        return bytes(
-            self.rows(target, first, -(-stop // row))[start - first * row : stop - first * row]
-        )
+        last = -(-stop // row)
+        content = self.rows(target, first, last)
+        return bytes(content[start - first * row : stop - first * row])
 
     def rows(self, target: TensorTarget, first: int, stop: int) -> memoryview:
         """Rows first .. stop - 1 of a tensor, as bytes; elements of a vector are rows of one.
 
-        Raises BadSource for tensors that are missing or of another dtype or shape.
+        Raises:
+            BadSource: For tensors that are missing or of another dtype or shape.
         """
         import torch
 
@@ -407,17 +430,16 @@ class PthFiles:
         elif join == 1:
             tensor = torch.cat([piece[begin:end] for piece in pieces], dim=1)
         else:
-            starts = accumulate((len(piece) for piece in pieces[:-1]), initial=0)
-            inside = [
-                (piece, max(begin - at, 0), end - at)
-                for piece, at in zip(pieces, starts, strict=True)
-            ]
-            tensor = torch.cat(
-                [piece[at:to] for piece, at, to in inside if at < len(piece) and to > 0]
-            )
-        if (
-            target.head
-        ):  # rows of each head from pairs (0, 1), (2, 3), ... to halves (0, r/2), (1, r/2 + 1), ...
+            at = 0  # the first row of a piece in the tensor
+            inside = []
+            for piece in pieces:
+                if begin < at + len(piece) and end > at:
+                    inside.append(piece[max(begin - at, 0) : end - at])
+                at += len(piece)
+            tensor = torch.cat(inside)
+
+        if target.head:
+            # rows of each head from pairs (0, 1), (2, 3), ... to halves (0, r/2), (1, r/2 + 1), ...
             pairs = tensor.view(-1, target.head // 2, 2, tensor.shape[1])
             tensor = pairs.transpose(1, 2).reshape(tensor.shape)[first - begin : stop - begin]
         return memoryview(tensor.detach().contiguous().view(torch.uint8).numpy().reshape(-1))
@@ -435,10 +457,11 @@ class PthFiles:
                 f"{target.origin} is not a tensor of {dtype} in the .pth files; download the"
                 " checkpoint again"
             )
+
         join = target.join
         if target.origin.startswith("tok_embeddings") and pieces[0].shape[-1:] == target.shape[-1:]:
             join = 0  # Llama 3 splits the vocabulary, Llama 2 the width
-        if _joined([tuple(piece.shape) for piece in pieces], join) != target.shape:
+        if _joined_shape([tuple(piece.shape) for piece in pieces], join) != target.shape:
             raise BadSource(
                 f"{target.origin} has shape {list(pieces[0].shape)} in each of"
                 f" {counted(len(pieces), 'file')} where params.json implies {list(target.shape)} in"
@@ -448,6 +471,7 @@ class PthFiles:
 
 
 def _row_bytes(target: TensorTarget) -> int:
+    """The bytes of a row of a tensor."""
     return tensor_bytes(target.dtype, target.shape[1:])
 
 
@@ -455,24 +479,19 @@ def _plain(piece: Tensor, dtype: str) -> bool:
     """Whether an object of a .pth file is a tensor of a dtype with its numbers in memory."""
     import torch
 
-    dense = (
-        isinstance(piece, torch.Tensor)
-        and piece.layout == torch.strided
-        and piece.device.type == "cpu"
-    )
-    return dense and piece.dtype == getattr(torch, dtype)
+    if not isinstance(piece, torch.Tensor) or piece.layout != torch.strided:
+        return False
+    return bool(piece.device.type == "cpu" and piece.dtype == getattr(torch, dtype))
 
 
-def _joined(shapes: list[tuple[int, ...]], join: int | None) -> tuple[int, ...]:
-    """The shape of the parts together; empty where they do not fit. join: as in `TensorTarget`."""
+def _joined_shape(shapes: list[tuple[int, ...]], join: int | None) -> tuple[int, ...]:
+    """The shape of parts that are concatenated along an axis; empty where they do not fit."""
     first = shapes[0]
     if join is None or len(shapes) == 1:
         return first
+    if len(first) <= join or any(len(shape) != len(first) for shape in shapes):
+        return ()
     other_sizes = {shape[:join] + shape[join + 1 :] for shape in shapes}
-    if (
-        len(first) <= join
-        or len(other_sizes) != 1
-        or any(len(shape) != len(first) for shape in shapes)
-    ):
+    if len(other_sizes) != 1:
         return ()
     return (*first[:join], sum(shape[join] for shape in shapes), *first[join + 1 :])

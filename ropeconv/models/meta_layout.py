@@ -1,8 +1,8 @@
-"""Llama in the HF layout, from Meta's params.json and tokenizer.model: config, tensors, tokenizer
-files.
+"""Llama in the HF layout, from Meta's params.json and tokenizer.model.
 
-The version of Llama and its context follow from other settings in params.json. Tokenizers are
-SentencePiece up to Llama 2, a tiktoken vocabulary from Llama 3 on.
+Config, tensors and tokenizer files follow. The version of Llama and its context follow from other
+settings in params.json. Tokenizers are SentencePiece up to Llama 2, a tiktoken vocabulary from
+Llama 3 on.
 """
 
 import base64
@@ -52,13 +52,13 @@ class Params(msgspec.Struct, frozen=True):
             return 3
         if self.rope_theta == 1000000.0:
             return 2.5
-        return 1 if self.norm_eps == 1e-6 else 2
+        if self.norm_eps == 1e-6:
+            return 1
+        return 2
 
     @property
     def intermediate_size(self) -> int:
-        """Width of the feed-forward layers: 8/3 dim, times ffn_dim_multiplier, rounded up to a
-        multiple_of.
-        """
+        """Width of the feed-forward layers: 8/3 dim, times ffn_dim_multiplier, rounded up."""
         hidden = int(8 * self.dim / 3)
         if self.ffn_dim_multiplier:
             hidden = int(self.ffn_dim_multiplier * hidden)
@@ -68,8 +68,13 @@ class Params(msgspec.Struct, frozen=True):
 def hf_config(params: Params, vocab_size: int, dtype: str) -> Config:
     """A `LlamaForCausalLM` config for Meta's parameters.
 
-    params: params.json. vocab_size: number of tokens of the tokenizer, since params.json of Llama 2
-    has -1. dtype: of the weights, as torch names it. Raises BadSource for sizes that do not divide.
+    Args:
+        params: params.json.
+        vocab_size: Number of tokens of the tokenizer, since params.json of Llama 2 has -1.
+        dtype: The dtype of the weights, as torch names it.
+
+    Raises:
+        BadSource: For sizes that do not divide.
     """
     kv_heads = params.n_kv_heads or params.n_heads
     if params.dim % params.n_heads or params.n_heads % kv_heads:
@@ -77,6 +82,7 @@ def hf_config(params: Params, vocab_size: int, dtype: str) -> Config:
             f"params.json has dim {params.dim}, n_heads {params.n_heads} and n_kv_heads {kv_heads},"
             " which do not divide; download it again"
         )
+
     version = params.version
     config: Config = {
         "architectures": ["LlamaForCausalLM"],
@@ -101,6 +107,7 @@ def hf_config(params: Params, vocab_size: int, dtype: str) -> Config:
         "use_cache": True,
         "vocab_size": vocab_size,
     }
+
     if params.use_scaled_rope:
         config["max_position_embeddings"] = 131072
         config["rope_scaling"] = {
@@ -118,16 +125,16 @@ DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 
 @dataclass(frozen=True)
 class TensorTarget(ConvertedTensor):
-    """One tensor of the output, in the HF layout.
-
-    origin: its name in Meta's files. join: axis along which the parts are concatenated, None where
-    every part has the whole tensor. head: rows of a head of q and k, which are reordered from pairs
-    (2i, 2i + 1) to (i, i + d/2); 0 for other tensors.
-    """
+    """One tensor of the output, in the HF layout."""
 
     origin: str
+    """Its name in Meta's files."""
+
     join: int | None
+    """Axis along which the parts are concatenated, None where every part has the whole tensor."""
+
     head: int = 0
+    """Rows of a head of q and k, whose pairs (2i, 2i + 1) become (i, i + d/2); 0 for others."""
 
 
 def targets(config: Config) -> Iterator[TensorTarget]:
@@ -175,14 +182,15 @@ def is_tiktoken(path: Path) -> bool:
     """Whether the file is a tiktoken vocabulary: lines of base64 and rank."""
     with path.open("rb") as file:
         first = file.readline(4096).split()
-    return len(first) == 2 and first[1].isdigit() and _base64(first[0])
+    return len(first) == 2 and first[1].isdigit() and _is_base64(first[0])
 
 
 def vocabulary_size(path: Path) -> int:
     """Number of tokens in a tokenizer.model, special ones included.
 
-    Raises BadSource for a file that is neither SentencePiece nor tiktoken, or without sentencepiece
-    for the former.
+    Raises:
+        BadSource: For a file that is neither SentencePiece nor tiktoken, or without sentencepiece
+            for the former.
     """
     if path.stat().st_size > MOST_BYTES:
         raise BadSource(
@@ -190,33 +198,31 @@ def vocabulary_size(path: Path) -> int:
             " again"
         )
     if is_tiktoken(path):
-        lines = [line.split() for line in path.read_bytes().splitlines() if line.strip()]
-        for rank, line in enumerate(lines):
-            if (
-                len(line) != 2
-                or len(line[0]) > MOST_LETTERS
-                or line[1] != str(rank).encode()
-                or not _base64(line[0])
-            ):
-                raise BadSource(
-                    f"{path.name} is not a tiktoken vocabulary (line {rank + 1}); download it again"
-                )
-        return len(lines) + SPECIALS
+        return _tiktoken_size(path)
     import sentencepiece
 
     try:
         return int(sentencepiece.SentencePieceProcessor(model_file=str(path)).vocab_size())
-    except (
-        RuntimeError,
-        OSError,
-        UnicodeError,
-    ):  # the last where the message of an error is not UTF-8
+    except (RuntimeError, OSError, UnicodeError):
+        # UnicodeError where the message of an error is not UTF-8
         raise BadSource(
             f"{path.name} is neither SentencePiece nor tiktoken; download it again"
         ) from None
 
 
-def _base64(text: bytes) -> bool:
+def _tiktoken_size(path: Path) -> int:
+    """Number of tokens of a tiktoken vocabulary, whose lines are in the order of the ranks."""
+    lines = [line.split() for line in path.read_bytes().splitlines() if line.strip()]
+    for rank, line in enumerate(lines):
+        is_entry = len(line) == 2 and line[1] == str(rank).encode()
+        if not is_entry or len(line[0]) > MOST_LETTERS or not _is_base64(line[0]):
+            raise BadSource(
+                f"{path.name} is not a tiktoken vocabulary (line {rank + 1}); download it again"
+            )
+    return len(lines) + SPECIALS
+
+
+def _is_base64(text: bytes) -> bool:
     try:
         return bool(base64.b64decode(text, validate=True))
     except binascii.Error:
@@ -224,8 +230,9 @@ def _base64(text: bytes) -> bool:
 
 
 def special_tokens(version: float) -> list[str]:
-    """The 256 special tokens of Llama 3 or 3.1, in the order of their ids. Source: Meta
-    llama3/tokenizer.py.
+    """The 256 special tokens of Llama 3 or 3.1, in the order of their ids.
+
+    Source: Meta llama3/tokenizer.py.
     """
 
     def reserved(start: int, stop: int) -> list[str]:
@@ -238,8 +245,6 @@ def special_tokens(version: float) -> list[str]:
             *reserved(0, 2),
             "<|finetune_right_pad_id|>",
             *reserved(2, 3),
-        ]
-        names += [
             "<|start_header_id|>",
             "<|end_header_id|>",
             "<|eom_id|>",
@@ -247,20 +252,25 @@ def special_tokens(version: float) -> list[str]:
             "<|python_tag|>",
         ]
         return names + reserved(3, 3 + SPECIALS - len(names))
+
     names = [
         "<|begin_of_text|>",
         "<|end_of_text|>",
         *reserved(0, 4),
         "<|start_header_id|>",
         "<|end_header_id|>",
+        *reserved(4, 5),
+        "<|eot_id|>",
     ]
-    names += [*reserved(4, 5), "<|eot_id|>"]
     return names + reserved(5, 5 + SPECIALS - len(names))
 
 
 def tokenizer_config(version: float, context: int) -> JsonObject:
     """tokenizer_config.json of the HF checkpoints of a Llama version, without a chat template.
-    context: in tokens.
+
+    Args:
+        version: The version of Llama.
+        context: In tokens.
     """
     if version >= 3:
         return {
@@ -285,9 +295,7 @@ def tokenizer_config(version: float, context: int) -> JsonObject:
 
 
 def tokenizer_requirements(model: Path) -> tuple[Requirement, ...]:
-    """Return what making tokenizer.json needs; nothing for SentencePiece, which stays. model:
-    tokenizer.model.
-    """
+    """Return what making tokenizer.json needs; nothing for SentencePiece, which stays."""
     if not is_tiktoken(model):
         return ()
     packages = ("tokenizers", "transformers", "tiktoken")
@@ -295,11 +303,17 @@ def tokenizer_requirements(model: Path) -> tuple[Requirement, ...]:
 
 
 def write_tokenizer_json(model: Path, target: Path, version: float) -> None:
-    """Writes tokenizer.json for a tiktoken vocabulary with the converter of transformers.
+    """Write tokenizer.json for a tiktoken vocabulary with the converter of transformers.
 
-    model: the vocabulary. target: the file to write. version: of Llama. The tokenizer puts the
-    beginning-of-text token first, as in the HF checkpoints. Raises BadSource where transformers is
-    not installed.
+    The tokenizer puts the beginning-of-text token first, as in the HF checkpoints.
+
+    Args:
+        model: The vocabulary.
+        target: The file to write.
+        version: The version of Llama.
+
+    Raises:
+        BadSource: Where transformers is not installed.
     """
     for requirement in tokenizer_requirements(model):
         requirement.check()
@@ -317,6 +331,7 @@ def write_tokenizer_json(model: Path, target: Path, version: float) -> None:
         raise BadSource(
             f"{model.name} cannot be converted ({type(problem).__name__}); download it again"
         ) from None
+
     begin = tokenizer.token_to_id(names[0])
     tokenizer.post_processor = processors.Sequence(
         [

@@ -1,8 +1,7 @@
 """Ollama's store of models: names such as `llama3.1:8b`, and the GGUF files that they stand for.
-Begin with `find`.
 
-A store is a folder with `manifests/HOST/NAMESPACE/MODEL/TAG`, one JSON file per model, and
-`blobs/sha256-DIGEST`, the files of all models (https://github.com/ollama/ollama:
+Begin with `find`. A store is a folder with `manifests/HOST/NAMESPACE/MODEL/TAG`, one JSON file per
+model, and `blobs/sha256-DIGEST`, the files of all models (https://github.com/ollama/ollama:
 types/model/name.go, server/manifest.go, server/images.go). A manifest lists layers by media type:
 the model, its projector and adapters, and what a Modelfile says.
 """
@@ -16,16 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import BadSource
-from ..formats.files import expanded, read_text
+from ..formats.files import expand_home, read_text
 from ..formats.jsontext import loads, parse
 from ..rope.errors import command_line, shown
 
 VARIABLE = "OLLAMA_MODELS"
 FOLDERS = ("~/.ollama/models", "/usr/share/ollama/.ollama/models")
-"""Where models are without OLLAMA_MODELS: those of the user, and those of the service that Linux
-installs.
-"""
-HOST, NAMESPACE, TAG = "registry.ollama.ai", "library", "latest"
+"""Stores without OLLAMA_MODELS: that of the user, and that of the service that Linux installs."""
+HOST = "registry.ollama.ai"
+NAMESPACE = "library"
+TAG = "latest"
 HUB_HOSTS = ("hf.co", "huggingface.co")
 LAYER = "application/vnd.ollama.image."
 PART = r"[A-Za-z0-9_][\w.-]*"
@@ -43,9 +42,11 @@ MOST_MANIFESTS = 10_000
 
 @dataclass(frozen=True)
 class OllamaName:
-    """A name as Ollama parses it, with its defaults filled in. typed: as the user wrote it."""
+    """A name as Ollama parses it, with its defaults filled in."""
 
     typed: str
+    """As the user wrote it."""
+
     host: str
     namespace: str
     model: str
@@ -75,18 +76,24 @@ class OllamaName:
 
 @dataclass(frozen=True)
 class StoredModel:
-    """A model in a store. root: the folder of the store. layers: media types without their first
-    part, and blobs.
-    """
+    """A model in a store."""
 
     name: OllamaName
     root: Path
+    """The folder of the store."""
+
     layers: tuple[tuple[str, Path], ...]
+    """Media types without their first part, and blobs."""
+
     config: Path | None
 
     @property
     def path(self) -> Path:
-        """The GGUF file. Raises BadSource where the store has none."""
+        """The GGUF file.
+
+        Raises:
+            BadSource: Where the store has none.
+        """
         paths = self._of("model")
         again = f"run `ollama pull {self.name.short}`"
         if not paths:
@@ -102,11 +109,15 @@ class StoredModel:
         return paths[0]
 
     def _of(self, kind: str) -> list[Path]:
+        """The blobs of a kind of layer."""
         return [path for name, path in self.layers if name == kind]
 
     def _text(self, kind: str) -> str:
+        """The text of the last layer of a kind; empty without one."""
         paths = self._of(kind)
-        return read_text(paths[-1], f"the {kind} of {self.name.typed}") if paths else ""
+        if not paths:
+            return ""
+        return read_text(paths[-1], f"the {kind} of {self.name.typed}")
 
     @cached_property
     def settings(self) -> dict[str, Any]:
@@ -117,26 +128,31 @@ class StoredModel:
 
     @cached_property
     def modelfile(self) -> str:
-        """The lines that `ollama show --modelfile` prints, so that an output keeps what the model
-        had.
-        """
+        """The lines that `ollama show --modelfile` prints, which an output keeps."""
         lines = [f"FROM {self.path}"]
         lines += [f"FROM {path}" for path in self._of("projector")]
         lines += [f"ADAPTER {path}" for path in self._of("adapter")]
-        for kind in ("template", "prompt", "system"):
+        # `prompt` is the older media type of a template (server/images.go)
+        for kind, command in (
+            ("template", "TEMPLATE"),
+            ("prompt", "TEMPLATE"),
+            ("system", "SYSTEM"),
+        ):
             text = self._text(kind)
             if text:
-                lines.append(f"{'TEMPLATE' if kind == 'prompt' else kind.upper()} {_quoted(text)}")
+                lines.append(f"{command} {_quote(text)}")
         for key in ("renderer", "parser"):
             if self.settings.get(key):
                 lines.append(f"{key.upper()} {self.settings[key]}")
         lines += self._parameters()
         lines += self._messages()
         for path in self._of("license"):
-            lines.append(f"LICENSE {_quoted(read_text(path, f'the license of {self.name.typed}'))}")
+            license_text = read_text(path, f"the license of {self.name.typed}")
+            lines.append(f"LICENSE {_quote(license_text)}")
         return "\n".join(lines) + "\n"
 
     def _parameters(self) -> Iterator[str]:
+        """The PARAMETER lines; a list of values is one line each."""
         text = self._text("params")
         values = parse(text, f"the parameters of {self.name.typed}") if text else {}
         for key, value in values.items():
@@ -144,32 +160,38 @@ class StoredModel:
                 yield f"PARAMETER {key} {_parameter(each)}"
 
     def _messages(self) -> Iterator[str]:
+        """The MESSAGE lines."""
         text = self._text("messages")
         messages = loads(text, f"the messages of {self.name.typed}") if text else []
-        for message in messages if isinstance(messages, list) else []:
+        if not isinstance(messages, list):
+            return
+        for message in messages:
             if isinstance(message, dict) and message.get("role"):
-                yield f"MESSAGE {message['role']} {_quoted(str(message.get('content', '')))}"
+                content = str(message.get("content", ""))
+                yield f"MESSAGE {message['role']} {_quote(content)}"
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     """A text as a Modelfile has it, over several lines if need be."""
     return f'"""{text}"""'
 
 
 def _parameter(value: object) -> str:
+    """The value of a parameter as a Modelfile has it."""
     if isinstance(value, bool):
         return str(value).lower()
     if not isinstance(value, str):
         return str(value)
-    return _quoted(value) if '"' in value or "\n" in value else f'"{value}"'
+    if '"' in value or "\n" in value:
+        return _quote(value)
+    return f'"{value}"'
 
 
 def name_in(reference: str) -> OllamaName | None:
-    """Return the name that a reference is, where it can only be one of Ollama; None for paths and
-    Hub ids.
+    """Return the name that a reference is, where it can only be one of Ollama.
 
     `model`, `model:tag`, `owner/model:tag`, `host/owner/model:tag`, and the address of a page of
-    ollama.com.
+    ollama.com. None for paths and Hub ids.
     """
     match = NAME.fullmatch(reference)
     if match is None or any(part and ".." in part for part in match.groups()):
@@ -189,15 +211,17 @@ def folders() -> tuple[Path, ...]:
     """The stores on this machine, in the order in which they are searched; they need not exist."""
     chosen = os.environ.get(VARIABLE, "")
     if chosen:
-        return (expanded(chosen),)
-    return tuple(expanded(folder) for folder in FOLDERS)
+        return (expand_home(chosen),)
+    return tuple(expand_home(folder) for folder in FOLDERS)
 
 
 def find(reference: str) -> StoredModel | None:
-    """Return the model of a name in the stores of this machine; None for other references and
-    unknown names.
+    """Return the model of a name in the stores of this machine; None for all others.
 
-    Case does not count, as in Ollama. Raises BadSource for a damaged manifest.
+    Case does not count, as in Ollama.
+
+    Raises:
+        BadSource: For a damaged manifest.
     """
     name = name_in(reference)
     if name is None:
@@ -205,6 +229,7 @@ def find(reference: str) -> StoredModel | None:
     hosts = [name.host]
     if name.host in HUB_HOSTS:  # both are addresses of the Hub
         hosts += [host for host in HUB_HOSTS if host != name.host]
+
     for root in folders():
         for host in hosts:
             manifest = _manifest(root / "manifests", (host, *name.parts[1:]))
@@ -221,14 +246,18 @@ def _manifest(folder: Path, parts: tuple[str, ...]) -> Path | None:
         exact = place / part
         if not exact.exists():
             try:
-                exact = next(path for path in place.iterdir() if path.name.lower() == part.lower())
-            except (StopIteration, OSError):
+                alike = [path for path in place.iterdir() if path.name.lower() == part.lower()]
+            except OSError:
                 return None
+            if not alike:
+                return None
+            exact = alike[0]
         place = exact
     return place if place.is_file() else None
 
 
 def _read(name: OllamaName, root: Path, manifest: Path) -> StoredModel:
+    """The model of a manifest."""
     content = parse(read_text(manifest, str(manifest)), str(manifest))
     listed = content.get("layers")
     layers = []
@@ -238,16 +267,16 @@ def _read(name: OllamaName, root: Path, manifest: Path) -> StoredModel:
             raise BadSource(f"{manifest} is damaged; run `ollama pull {name.short}`")
         if kind.startswith(LAYER):
             layers.append((kind.removeprefix(LAYER), _blob(root, layer, manifest, name)))
+
     config = content.get("config")
-    place = (
-        _blob(root, config, manifest, name)
-        if isinstance(config, dict) and config.get("digest")
-        else None
-    )
+    place = None
+    if isinstance(config, dict) and config.get("digest"):
+        place = _blob(root, config, manifest, name)
     return StoredModel(name, root, tuple(layers), place)
 
 
 def _blob(root: Path, layer: dict[str, Any], manifest: Path, name: OllamaName) -> Path:
+    """The path of a layer of a manifest."""
     digest = DIGEST.fullmatch(str(layer.get("digest")))
     if digest is None:
         raise BadSource(
@@ -277,43 +306,50 @@ def is_blob(path: Path) -> bool:
 
 
 def blob_stem(path: Path) -> str:
-    """Return a name for the output of a blob: that of a model that has it, else the first letters
-    of its digest.
+    """Return a name for the output of a blob.
+
+    The name of a model that has it, else the first letters of its digest.
     """
-    for name, manifest in _names(path.parent.parent):
+    root = path.parent.parent
+    for name, manifest in _names(root):
         try:
-            layers = _read(name, path.parent.parent, manifest).layers
+            layers = _read(name, root, manifest).layers
         except (BadSource, OSError):
             continue
-        if ("model", path.name) in {(kind, blob.name) for kind, blob in layers}:
+        if any(kind == "model" and blob.name == path.name for kind, blob in layers):
             return name.stem
     return path.name[:19]
 
 
-def absent(reference: str) -> BadSource:
+def absence_error(reference: str) -> BadSource:
     """Return the error about a name that no store has, with what to do."""
     name = name_in(reference)
     assert name is not None
     places = " or ".join(str(folder) for folder in folders())
-    known = sorted({each.short for root in folders() for each, _ in _names(root)})
-    pull = f"run `ollama pull {name.short.removesuffix(f':{TAG}')}`"
+    known = set()
+    for root in folders():
+        known |= {each.short for each, _ in _names(root)}
+
+    plain_name = name.short.removesuffix(f":{TAG}")
+    pull = f"run `ollama pull {plain_name}`"
     if name.host in HUB_HOSTS or (name.namespace != NAMESPACE and name.host == HOST):
         pull += f", or give the file itself, {name.namespace}/{name.model}/FILE-{name.tag}.gguf"
     if not known:
         return BadSource(
             f"{reference} is not in Ollama's store ({places}), which has no models; {pull}"
         )
-    more = f" and {len(known) - MOST_LISTED} more" if len(known) > MOST_LISTED else ""
-    return BadSource(
-        f"{reference} is not in Ollama's store, which has {', '.join(known[:MOST_LISTED])}{more};"
-        f" {pull}"
-    )
+    listed = ", ".join(sorted(known)[:MOST_LISTED])
+    if len(known) > MOST_LISTED:
+        listed += f" and {len(known) - MOST_LISTED} more"
+    return BadSource(f"{reference} is not in Ollama's store, which has {listed}; {pull}")
 
 
 def refuse_change(path: Path, again: str) -> None:
     """Raise BadSource for a change in place of a blob, whose name would no longer be its digest.
 
-    again: the reference for the command that writes a new file.
+    Args:
+        path: The file that would be changed.
+        again: The reference for the command that writes a new file.
     """
     if is_blob(path.resolve()):
         command = command_line("apply", again, "--yarn", 4, "-o", "FILE.gguf")

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ..errors import BadSource, UsageError
-from ..formats.files import FROZEN, expanded
+from ..formats.files import FROZEN, expand_home
 from ..formats.kind import is_gguf, is_graph, kind_of, named_gguf
 from ..rope.errors import shown
 from . import ollama
@@ -14,7 +14,7 @@ from .folder import ConfigSource, FolderSource
 from .gguf import GgufSource, HubGguf, HubShard, OllamaGguf
 from .hub import HubSource
 from .meta import PART, MetaSource
-from .reference import modelfile_of, resolved
+from .reference import modelfile_of, resolve_reference
 from .source import Source
 
 REPOSITORY = r"(?:hf://)?([A-Za-z0-9][\w.-]*/[\w.-]+)"
@@ -38,7 +38,7 @@ def open_source(reference: str | os.PathLike[str], family: str = "") -> Source |
         UsageError: For a family beside a GGUF file.
     """
     reference = os.fspath(reference)
-    source = _open(resolved(reference))
+    source = _open(resolve_reference(reference))
     if family and isinstance(source, GgufSource):
         raise UsageError(
             f"--family works only with checkpoints, and {reference} names its architecture; leave"
@@ -50,18 +50,22 @@ def open_source(reference: str | os.PathLike[str], family: str = "") -> Source |
 
 
 def _open(reference: str) -> Source | GgufSource:
+    """The source of a reference: a path here, or a name elsewhere."""
     if re.match("(?!hf:|ollama:)[a-z]+://", reference) and ollama.find(reference) is None:
         raise BadSource(
             f"{reference} is not the address of a model on huggingface.co; download it, and give"
             " its path"
         )
-    path = expanded(reference)
+
+    path = expand_home(reference)
     kind = kind_of(path)
     if kind == "missing":
         return _open_elsewhere(reference, path)
     if kind == "folder" and path.suffix not in FROZEN:
         folder = FolderSource(path)
-        return MetaSource(folder) if _is_meta(name.name for name in path.iterdir()) else folder
+        if _is_meta(place.name for place in path.iterdir()):
+            return MetaSource(folder)
+        return folder
     if is_graph(reference):
         raise BadSource(
             f"{reference} is a compiled graph, which only the commands inspect, compare and apply"
@@ -73,27 +77,32 @@ def _open(reference: str) -> Source | GgufSource:
 
 
 def _open_elsewhere(reference: str, path: Path) -> Source | GgufSource:
-    """The source of a reference that is not a path here: in Ollama's store, or a file or repository
-    on the Hub.
-    """
+    """The source of a reference that is not a path: in Ollama's store, or on the Hub."""
     stored = ollama.find(reference)
     if stored is not None:
         return OllamaGguf(stored)
+
     on_hub = re.fullmatch(HUB_FILE, reference)
     if on_hub and not Path(reference.split("/")[0]).exists():
-        _check_address(reference, on_hub[1], on_hub[2], on_hub[3])
-        return HubGguf(HubShard.find(on_hub[1], on_hub[3], on_hub[2]))
+        repository, revision, file = on_hub.groups()
+        _check_address(reference, repository, revision, file)
+        return HubGguf(HubShard.find(repository, file, revision))
     if named_gguf(reference):
         return GgufSource(path)
     if is_graph(reference):
         raise BadSource(
             f"{reference} does not exist; give the path of a graph, or of the folder of an export"
         )
+
     match = re.fullmatch(HUB_ID, reference)
     if match and not reference.startswith((".", "/", "~")):
-        _check_address(reference, match[1], match[2])
-        source = HubSource(match[1], match[2])
-        return MetaSource(source) if _is_meta(file.name for file in source.files()) else source
+        repository, revision = match.groups()
+        _check_address(reference, repository, revision)
+        source = HubSource(repository, revision)
+        if _is_meta(file.name for file in source.files()):
+            return MetaSource(source)
+        return source
+
     others = ", and Ollama has no model of that name" if ollama.name_in(reference) else ""
     raise BadSource(
         f"{reference} is neither a folder nor a Hub id{others}; give a path, or"
@@ -102,30 +111,28 @@ def _open_elsewhere(reference: str, path: Path) -> Source | GgufSource:
 
 
 def _is_meta(names: Iterable[str]) -> bool:
-    """Whether file names are those of Meta's layout: params.json and consolidated.NN.pth, without
-    config.json.
-    """
+    """Whether files have Meta's layout: params.json and consolidated.NN.pth, no config.json."""
     files = set(names)
-    return (
-        "params.json" in files
-        and "config.json" not in files
-        and any(PART.fullmatch(name) for name in files)
-    )
+    if "params.json" not in files or "config.json" in files:
+        return False
+    return any(PART.fullmatch(name) for name in files)
 
 
 def _check_address(reference: str, repository: str, *paths: str | None) -> None:
-    """Raises BadSource for what the Hub cannot have, such as a file outside of its repository."""
+    """Raise BadSource for an address that the Hub cannot have, such as a file outside of it."""
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id
 
+    parts = []
+    for path in paths:
+        if path:
+            parts += path.split("/")
     try:
         validate_repo_id(repository)
-        good = all(
-            part not in ("", ".", "..") for path in paths if path for part in path.split("/")
-        )
+        is_valid = not any(part in ("", ".", "..") for part in parts)
     except HFValidationError:
-        good = False
-    if not good:
+        is_valid = False
+    if not is_valid:
         raise BadSource(
             f"{shown(reference)} is not an address on the Hub; write"
             " owner/name[@revision][/FILE.gguf], without '.' or '..' as a part of it"
@@ -133,8 +140,10 @@ def _check_address(reference: str, repository: str, *paths: str | None) -> None:
 
 
 def open_checkpoint(reference: str) -> Source:
-    """Like `open_source`, for commands that need a checkpoint in the HF layout. Raises BadSource
-    for GGUF too.
+    """Like `open_source`, for commands that need a checkpoint in the HF layout.
+
+    Raises:
+        BadSource: For GGUF too.
     """
     source = open_source(reference)
     if isinstance(source, GgufSource):

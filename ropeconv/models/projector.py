@@ -1,6 +1,4 @@
-"""The projector beside a GGUF file or checkpoint, which brings images and sounds into the language
-model.
-"""
+"""The projector beside a model, which brings images and sounds into the language model."""
 
 from __future__ import annotations
 
@@ -21,10 +19,10 @@ WIDTHS = ("clip.vision.projection_dim", "clip.audio.projection_dim")
 
 
 def projector_beside(source: Origin) -> Path | None:
-    """Return the projector of a local model: a file of its folder with `mmproj` in its name; None
-    without one.
+    """Return the projector of a local model: a file of its folder with `mmproj` in its name.
 
-    One for another model is told by its width, which is that of the model's embeddings.
+    One for another model is told by its width, which is that of the model's embeddings. None where
+    no file fits.
     """
     place = _folder(source)
     if place is None or not place.is_dir():

@@ -1,7 +1,8 @@
 """References to models, as people type them: paths, pages of the Hub, Modelfiles, names of Ollama.
 
-`resolved` gives the reference that `open_source` takes, and `names_gguf` says whether that is a
-GGUF file. Neither needs numpy, so that a command line can ask before anything heavy is imported.
+`resolve_reference` gives the reference that `open_source` takes, and `names_gguf` says whether that
+is a GGUF file. Neither needs numpy, so that a command line can ask before anything heavy is
+imported.
 """
 
 import re
@@ -10,7 +11,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from ..errors import BadSource
-from ..formats.files import expanded, read_text
+from ..formats.files import expand_home, read_text
 from ..formats.kind import first_text, is_gguf, kind_of, named_gguf
 from ..rope.errors import shown
 from . import ollama
@@ -25,42 +26,51 @@ COMMAND = re.compile(r"^[ \t]*([A-Za-z]+)(?:[ \t]+(\S+))?", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Modelfile:
-    """A Modelfile of Ollama. name: of the file or of the model in Ollama's store, for messages.
-    text: its content.
-    """
+    """A Modelfile of Ollama."""
 
     name: str
+    """The path of the file, or the name in Ollama's store, for messages."""
+
     text: str
+    """Its content."""
 
 
-def resolved(reference: str) -> str:
-    """A reference as `open_source` takes it, from an address of the Hub or the path of a Modelfile;
-    others unchanged.
+def resolve_reference(reference: str) -> str:
+    """A reference as `open_source` takes it: without Modelfiles and pages of the Hub.
 
-    reference: as the user wrote it. Raises BadSource for a name that Ollama's store does not have.
+
+    Args:
+        reference: As the user wrote it.
+
+    Raises:
+        BadSource: For a name that Ollama's store does not have.
     """
     path = modelfile_in(reference)
     if path is not None:
         return _of_modelfile(path)
-    if expanded(reference).exists() or ollama.find(reference) is not None:
+    if expand_home(reference).exists() or ollama.find(reference) is not None:
         return reference
     if ":" in reference and ollama.name_in(reference) is not None:
-        raise ollama.absent(reference)
+        raise ollama.absence_error(reference)
+
     page = PAGE.fullmatch(reference)
-    if page:
-        revision = "" if page["revision"] in (None, "main") else f"@{unquote(page['revision'])}"
-        file = unquote(page["path"] or "")
-        return page["name"] + revision + (file if named_gguf(file) else "")
-    return reference
+    if page is None:
+        return reference
+    resolved = page["name"]
+    if page["revision"] not in (None, "main"):
+        resolved += f"@{unquote(page['revision'])}"
+    file = unquote(page["path"] or "")
+    if named_gguf(file):
+        resolved += file
+    return resolved
 
 
 def names_gguf(reference: str) -> bool:
-    """Whether a reference is a GGUF file: by its first bytes where it is on this disk, else by its
-    name.
+    """Whether a reference is a GGUF file: by its first bytes on this disk, else by its name.
 
-    Raises what `resolved` raises.
+    Raises what `resolve_reference` raises.
     """
-    place = resolved(reference)
+    place = resolve_reference(reference)
     if kind_of(place) == "missing" and ollama.find(place) is not None:
         return True
     return is_gguf(place)
@@ -68,7 +78,7 @@ def names_gguf(reference: str) -> bool:
 
 def modelfile_in(reference: str) -> Path | None:
     """The path of the Modelfile that a reference is; None for others."""
-    path = expanded(reference)
+    path = expand_home(reference)
     kind = kind_of(path)
     if kind not in ("text", "empty"):
         return None
@@ -78,22 +88,27 @@ def modelfile_in(reference: str) -> Path | None:
 
 
 def modelfile_of(reference: str) -> Modelfile | None:
-    """The Modelfile that a reference is, with the lines that it inherits from a model in Ollama's
-    store.
+    """The Modelfile that a reference is, with the lines that it inherits in Ollama's store.
 
     For a model of the store that is its own. None for other references.
     """
     path = modelfile_in(reference)
     if path is None:
-        stored = None if expanded(reference).exists() else ollama.find(reference)
-        return None if stored is None else Modelfile(stored.name.short, stored.modelfile)
+        stored = None if expand_home(reference).exists() else ollama.find(reference)
+        if stored is None:
+            return None
+        return Modelfile(stored.name.short, stored.modelfile)
+
     text = read_text(path, path.name)
     model = _from_line(path, text)
     stored = None if _beside(path, model) else ollama.find(model)
-    return Modelfile(str(path), text if stored is None else _inherit(text, stored.modelfile))
+    if stored is not None:
+        text = _inherit(text, stored.modelfile)
+    return Modelfile(str(path), text)
 
 
 def _from_line(path: Path, text: str) -> str:
+    """The model that a Modelfile names. Raises BadSource where it names none."""
     match = FROM.search(text)
     if match is None:
         raise BadSource(f"{path} has no FROM line; pass the GGUF file or the checkpoint")
@@ -101,14 +116,13 @@ def _from_line(path: Path, text: str) -> str:
 
 
 def _beside(path: Path, model: str) -> Path | None:
-    beside = path.parent / expanded(model)
+    """The file of a model beside a Modelfile; None where there is none."""
+    beside = path.parent / expand_home(model)
     return beside if beside.exists() else None
 
 
 def _of_modelfile(path: Path) -> str:
-    """The model of a Modelfile: a path beside it, a model in Ollama's store, or a reference to the
-    Hub.
-    """
+    """The model of a Modelfile: a path beside it, in Ollama's store, or on the Hub."""
     model = _from_line(path, read_text(path, path.name))
     beside = _beside(path, model)
     if beside is not None:
@@ -116,32 +130,29 @@ def _of_modelfile(path: Path) -> str:
     if ollama.find(model) is not None:
         return model
     if PAGE.fullmatch(model):
-        return resolved(model)
+        return resolve_reference(model)
     if ollama.name_in(model) is None:
         raise BadSource(
             f"{path} is FROM {shown(model)}, which is not a file next to it; pass its GGUF file "
             "(`ollama show --modelfile NAME` names it)"
         )
-    raise BadSource(
-        f"{path} is FROM {shown(model)}, which is not a file next to it; {ollama.absent(model)}"
-    )
+    problem = ollama.absence_error(model)
+    raise BadSource(f"{path} is FROM {shown(model)}, which is not a file next to it; {problem}")
 
 
 def _inherit(text: str, base: str) -> str:
-    """The text of a Modelfile with the lines of the model that it is made from, as `ollama create`
-    inherits them.
+    """The text of a Modelfile with the lines of its base, as `ollama create` inherits them.
 
     Ollama replaces what a Modelfile says itself: its template, its system prompt, each of its
     parameters.
     """
     own = {_key(block) for block in _blocks(text)} - {("FROM", "")}
-    _, *inherited = _blocks(
-        base
-    )  # without its FROM line, which this Modelfile has; those of projectors stay
-    return (
-        "\n".join([text.rstrip("\n"), *(block for block in inherited if _key(block) not in own)])
-        + "\n"
-    )
+    lines = [text.rstrip("\n")]
+    # the first block is the FROM line, which this Modelfile has; those of projectors stay
+    for block in _blocks(base)[1:]:
+        if _key(block) not in own:
+            lines.append(block)
+    return "\n".join(lines) + "\n"
 
 
 def _key(block: str) -> tuple[str, str]:
@@ -150,7 +161,9 @@ def _key(block: str) -> tuple[str, str]:
     if match is None:  # a comment, or an empty line
         return "", ""
     command = match[1].upper()
-    return command, (match[2] or "").lower() if command == "PARAMETER" else ""
+    if command != "PARAMETER":
+        return command, ""
+    return command, (match[2] or "").lower()
 
 
 def _blocks(text: str) -> list[str]:

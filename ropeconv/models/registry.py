@@ -1,5 +1,6 @@
-"""The families of the package, from `data/*.toml`, and those of the user: by name, by model type,
-and by likeness.
+"""The families of the package, from `data/*.toml`, and those of the user.
+
+They are found by name, by model type, and by likeness (`best_family`).
 """
 
 import difflib
@@ -9,14 +10,13 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from functools import cache
-from itertools import count
 from pathlib import Path
 
 import msgspec
 import tomli
 
 from ..errors import BadSource, UsageError
-from ..formats.files import expanded, open_regular
+from ..formats.files import expand_home, open_regular
 from ..formats.package_data import package_data, package_files
 from .family import Family, WeightNames
 from .layers import layer_prefix
@@ -32,30 +32,40 @@ OWN = ("origin", "assumed")
 
 
 def user_families(packaged: Iterable[Family]) -> tuple[Family, ...]:
-    """The families of the user, by the names of their files; none where the folder is not there.
+    """The families of the user, by the names of their files; none where the folder is absent.
 
     The folder is $ROPECONV_FAMILIES, else `ropeconv/families` below the folder of settings.
 
-    packaged: the families of the package, whose names and model types no file may have. Raises
-    BadSource for a file that is not the description of a family, and for names that are there
-    twice.
+    Args:
+        packaged: The families of the package, whose names and model types no file may have.
+
+    Raises:
+        BadSource: For a file that is not the description of a family, and for names that are there
+            twice.
     """
-    path = os.environ.get(VARIABLE)
-    base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
-    directory = expanded(path) if path else Path(base) / "ropeconv" / "families"
+    named = os.environ.get(VARIABLE)
+    if named:
+        directory = expand_home(named)
+    else:
+        settings = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+        directory = Path(settings) / "ropeconv" / "families"
     if not directory.is_dir():
-        if path:
+        if named:
             raise BadSource(
                 f"{VARIABLE} names {directory}, which is not a folder; create it, or unset the"
                 " variable"
             )
         return ()
+
     paths = sorted(path for path in directory.iterdir() if path.suffix == ".toml")
     if len(paths) > MOST_FILES:
         raise BadSource(
             f"{directory} has more than {MOST_FILES:,} families; move some of them away"
         )
-    owners = {name: "the package" for family in packaged for name in _names(family)}
+    owners = {}
+    for family in packaged:
+        for name in _names(family):
+            owners[name] = "the package"
     loaded = []
     for file in paths:
         family = read_family(file)
@@ -71,8 +81,10 @@ def user_families(packaged: Iterable[Family]) -> tuple[Family, ...]:
 
 
 def read_family(path: Path) -> Family:
-    """The family that a file describes. Raises BadSource, with the file and the field, if it is
-    invalid.
+    """The family that a file describes.
+
+    Raises:
+        BadSource: With the file and the field, if it is invalid.
     """
     try:
         with open_regular(path) as file:
@@ -83,6 +95,7 @@ def read_family(path: Path) -> Family:
         ) from None
     if len(data) > LONGEST:
         raise BadSource(f"{path} is longer than {LONGEST:,} bytes; correct or remove it")
+
     try:
         fields = tomli.loads(data.decode())
         family = msgspec.convert(fields, Family)
@@ -90,7 +103,9 @@ def read_family(path: Path) -> Family:
         raise BadSource(
             f"{path} is not a family description: {problem}; correct or remove it"
         ) from None
-    wrong = next((key for key in OWN if key in fields), "") or _wrong(family)
+
+    set_by_ropeconv = [key for key in OWN if key in fields]
+    wrong = set_by_ropeconv[0] if set_by_ropeconv else _invalid_field(family)
     if wrong:
         raise BadSource(
             f"{path} is not a family description: `{wrong}` is invalid; correct or remove it"
@@ -98,10 +113,18 @@ def read_family(path: Path) -> Family:
     return msgspec.structs.replace(family, origin=str(path))
 
 
-def _wrong(family: Family) -> str:
+def _invalid_field(family: Family) -> str:
     """The first field whose value no model has; empty for a family that can be used."""
+    weights = family.weights
+    layers = family.layers
+    if not re.sub(r"[-_.]", "", family.name).isalnum():
+        return "name"
+    if not (family.refuse or (weights.q and weights.k) or weights.fused):
+        return "weights"
+    if not all(_places_layer(pattern, layers.blocks) for pattern in weights.layer):
+        return "weights.layer"
+
     defaults = family.defaults
-    parts = (family.weights.q and family.weights.k) or family.weights.fused
     sizes = (
         defaults.context,
         defaults.head_dim,
@@ -110,41 +133,40 @@ def _wrong(family: Family) -> str:
         defaults.heads,
         defaults.kv_heads,
     )
-    wrong = {
-        "name": not family.name.replace("_", "").replace("-", "").replace(".", "").isalnum(),
-        "weights": not (family.refuse or parts),
-        "weights.layer": not all(
-            _places_layer(pattern, family.layers.blocks) for pattern in family.weights.layer
-        ),
-        "defaults": any(size is not None and not 0 < size < 1 << 31 for size in sizes),
-        "defaults.theta": not all(
-            1 < base < 1e30 for base in (defaults.theta, defaults.local_theta or 2.0)
-        ),
-        "defaults.partial_rotary_factor": not 0 < defaults.partial_rotary_factor <= 1,
-        "layers.interval": family.layers.interval < 0,
-        "layers.blocks": family.layers.blocks < 1,
-    }
-    return next((field for field, bad in wrong.items() if bad), "")
+    for size in sizes:
+        if size is not None and not 0 < size < 1 << 31:
+            return "defaults"
+    for base in (defaults.theta, defaults.local_theta or 2.0):
+        if not 1 < base < 1e30:
+            return "defaults.theta"
+    if not 0 < defaults.partial_rotary_factor <= 1:
+        return "defaults.partial_rotary_factor"
+    if layers.interval < 0:
+        return "layers.interval"
+    if layers.blocks < 1:
+        return "layers.blocks"
+    return ""
 
 
 def _places_layer(pattern: str, blocks: int) -> bool:
-    """Whether a prefix has the number of the layer once, and that of the attention block where
-    there are several.
-    """
+    """Whether a prefix names the layer once, and the attention block where there are several."""
+    if pattern.count("{layer}") != 1:
+        return False
+    if pattern.count("{block}") != int(blocks > 1):
+        return False
     remainder = pattern.replace("{layer}", "0").replace("{block}", "0")
-    counts = (pattern.count("{layer}"), pattern.count("{block}"))
-    return counts == (1, int(blocks > 1)) and not set("{}") & set(remainder)
+    return "{" not in remainder and "}" not in remainder
 
 
-def _names(family: Family) -> tuple[str, ...]:
-    return (
-        f"the family {family.name!r}",
-        *(f"the model_type {name!r}" for name in family.model_types),
-    )
+def _names(family: Family) -> list[str]:
+    """The names that only one family may have, as messages call them."""
+    names = [f"the family {family.name!r}"]
+    names += [f"the model_type {name!r}" for name in family.model_types]
+    return names
 
 
 @cache
-def packaged() -> tuple[Family, ...]:
+def package_families() -> tuple[Family, ...]:
     """The families of the package, sorted by name."""
     loaded = [package_data(entry, Family) for entry in package_files("models/data", ".toml")]
     return tuple(sorted(loaded, key=lambda family: family.name))
@@ -152,10 +174,13 @@ def packaged() -> tuple[Family, ...]:
 
 @cache
 def families() -> tuple[Family, ...]:
-    """All families, of the package and of the user, sorted by name. Raises BadSource for a wrong
-    file of the user.
+    """All families, of the package and of the user, sorted by name.
+
+    Raises:
+        BadSource: For a wrong file of the user.
     """
-    return tuple(sorted((*packaged(), *user_families(packaged())), key=lambda family: family.name))
+    own = user_families(package_families())
+    return tuple(sorted((*package_families(), *own), key=lambda family: family.name))
 
 
 @cache
@@ -167,25 +192,31 @@ def by_name() -> dict[str, Family]:
 @cache
 def by_model_type() -> dict[str, Family]:
     """All families by the `model_type` of a config."""
-    return {model_type: family for family in families() for model_type in family.model_types}
+    types = {}
+    for family in families():
+        for model_type in family.model_types:
+            types[model_type] = family
+    return types
 
 
 class RefusedType(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Model types that are refused for one reason. reason: what follows "model_type NAME" in the
-    message.
-    """
+    """Model types that are refused for one reason."""
 
     reason: str
+    """The rest of the sentence after "model_type NAME" in the message."""
+
     model_types: tuple[str, ...]
 
 
 @cache
-def refused() -> dict[str, str]:
-    """Why each model type is refused that no family has, by its name."""
+def refused_types() -> dict[str, str]:
+    """Why each model type without a family is refused, by its name."""
     table = package_data("models/refused.toml", dict[str, tuple[RefusedType, ...]])
-    return {
-        model_type: group.reason for group in table["refused"] for model_type in group.model_types
-    }
+    reasons = {}
+    for group in table["refused"]:
+        for model_type in group.model_types:
+            reasons[model_type] = group.reason
+    return reasons
 
 
 NAMELESS = "a config without model_type"
@@ -198,33 +229,33 @@ KINDS = {
 
 
 def assumed_family(config: Config, name: str) -> Family:
-    """The family of that name, as one that has the model type of a config too. Raises UsageError
-    for another name.
+    """The family of that name, as one that has the model type of a config too.
+
+    Raises:
+        UsageError: For another name.
     """
     family = by_name().get(name)
     if family is None:
         near = difflib.get_close_matches(name, by_name(), 3)
-        meant = (
-            f"did you mean {' or '.join(near)}" if near else "`ropeconv list families` lists them"
-        )
+        meant = "`ropeconv list families` lists them"
+        if near:
+            meant = f"did you mean {' or '.join(near)}"
         raise UsageError(
             f"--family {name} is not known; {meant}, or describe it in a file (docs/families.md)"
         )
-    model_type = str(
-        (text_config(config) or {}).get("model_type") or config.get("model_type") or ""
-    )
-    if model_type in family.model_types:
-        wrapper = wrapper_of(config, family)
-        if (
-            wrapper is None
-            or wrapper in family.model_types
-            or is_where_transformers_reads(config, family, wrapper)
-        ):
-            return family
-        return msgspec.structs.replace(family, assumed=wrapper or NAMELESS)
-    return msgspec.structs.replace(
-        family, model_types=(*family.model_types, model_type), assumed=model_type
-    )
+
+    text = text_config(config) or {}
+    model_type = str(text.get("model_type") or config.get("model_type") or "")
+    if model_type not in family.model_types:
+        model_types = (*family.model_types, model_type)
+        return msgspec.structs.replace(family, model_types=model_types, assumed=model_type)
+
+    wrapper = wrapper_of(config, family)
+    if wrapper is None or wrapper in family.model_types:
+        return family
+    if is_where_transformers_reads(config, family, wrapper):
+        return family
+    return msgspec.structs.replace(family, assumed=wrapper or NAMELESS)
 
 
 def _rotating_layers(family: Family) -> str:
@@ -239,21 +270,23 @@ def _rotating_layers(family: Family) -> str:
 
 
 def assumption(family: Family) -> str:
-    """A sentence on what is assumed about a model that is treated as this family; empty for a model
-    that is of it.
-    """
+    """A sentence on what is assumed about a model that is treated as this family; else empty."""
     if not family.assumed:
         return ""
     keys = family.keys
     weights = family.weights
     window = family.window
     width = family.defaults.head_dim or f"{keys.hidden[0]} / {keys.heads[0]}"
+    layout = LAYOUTS[family.layout]
+    if family.mla:
+        layout += ", multi-head latent attention"
+    projections = weights.fused or f"{weights.q} and {weights.k}"
     facts = [
         f"its RoPE is that of {family.display_name}",
-        LAYOUTS[family.layout] + (", multi-head latent attention" if family.mla else ""),
+        layout,
         f"head_dim from {', '.join(keys.head_dim)}, else {width}",
         _rotating_layers(family),
-        f"queries and keys from {weights.fused or f'{weights.q} and {weights.k}'}",
+        f"queries and keys from {projections}",
     ]
     if weights.q_norm:
         facts.append(f"norms of them are {weights.q_norm} and {weights.k_norm} ({weights.norm})")
@@ -275,9 +308,7 @@ NAMED = 0.5
 UNHEARD = 1.0
 """The most that a key counts which the class does not have; keys that it has count up to 4."""
 ABSENT = 0.2
-"""How much a key counts that the class has and the config leaves out, since it may have its
-default.
-"""
+"""How much a key counts that only the class has: the config may leave it at its default."""
 ALIKE = 0.4
 """The share of the keys of the class, weighted so, that the config must have."""
 NEAR = 0.05
@@ -307,7 +338,7 @@ COMMON = (
 LAYERS = 8
 """The first layers, one of which has attention in every family."""
 MOST_MISFITS = 100
-"""That of a family whose projections are not among the tensors."""
+"""The misfits of a family whose projections are not among the tensors."""
 NORM = re.compile(r"\b[qk]_(layer)?norm\.weight$")
 Shapes = Mapping[str, Sequence[int]]
 """The shape of each tensor by its name; an empty one where it is not known."""
@@ -316,8 +347,9 @@ CLASS = re.compile(r"(For\w+|LMHeadModel|Model)$")
 
 @cache
 def config_keys() -> dict[str, frozenset[str]]:
-    """The keys of the config class of each family, by its name: `config_keys.json`, which
-    `scripts/families` writes.
+    """The keys of the config class of each family, by its name.
+
+    `scripts/families` writes them to `config_keys.json`.
     """
     data = package_data("models/config_keys.json", dict[str, frozenset[str]])
     return {name: keys - NOT_OF_MODELS for name, keys in data.items()}
@@ -328,19 +360,21 @@ def _key_weights() -> dict[str, float]:
     """How much each key counts: more where fewer families have it."""
     by_family = config_keys()
     counts = Counter(key for keys in by_family.values() for key in keys)
-    return {key: math.log((1 + len(by_family)) / count) + 0.1 for key, count in counts.items()}
+    weights = {}
+    for key, families_with_it in counts.items():
+        weights[key] = math.log((1 + len(by_family)) / families_with_it) + 0.1
+    return weights
 
 
 def suggestion(config: Config, shapes: Shapes) -> str:
-    """Return advice on an unknown model type: the family that fits best, or the list of
-    families.
-    """
+    """Return advice on an unknown model type: the family that fits best, or the known ones."""
     best = best_family(config, shapes)
     if not best:
         return (
             "`ropeconv list families` lists the known ones, and docs/families.md says how to"
             " describe another in a file"
         )
+
     family = by_name()[best]
     evidence = "fields and tensors" if shapes else "fields"
     return (
@@ -351,78 +385,94 @@ def suggestion(config: Config, shapes: Shapes) -> str:
 
 
 def best_family(config: Config, shapes: Shapes | None = None) -> str:
-    """The name of the family whose keys are most like those of a config; empty where none is like
-    them.
+    """The name of the family whose keys are most like those of a config; empty for none.
 
     Keys that few families have count more. Where the keys of several fit, a class that the config
     names decides, then the tensors, then how many keys fit, then how common a family is.
+
+    Args:
+        config: The whole config.json.
+        shapes: The shape of each tensor by its name; None where they are not known.
     """
     text = text_config(config)
     part = config if text is None else text
     class_keys = config_keys()
-    keys = set(part) - NOT_OF_MODELS
-    classes = _classes(config) | _classes(part)
     candidates = [
         family.name for family in families() if family.name in class_keys and not family.refuse
     ]
-    declared = [
-        name
-        for name in candidates
-        if not classes.isdisjoint(map(_plain, by_name()[name].model_types))
-    ]
-    alike = {name: _shared(keys, class_keys[name]) for name in declared or candidates}
+
+    # families whose class the config names come first, and need fewer keys
+    classes = _classes(config) | _classes(part)
+    declared = []
+    for name in candidates:
+        model_types = {_plain(model_type) for model_type in by_name()[name].model_types}
+        if classes & model_types:
+            declared.append(name)
     least = NAMED if declared else GOOD
-    similar = [
-        name
-        for name, (of_config, of_class) in alike.items()
-        if of_config >= least and of_class >= ALIKE
-    ]
-    misfits = {name: _misfits(part, by_name()[name], shapes or {}) for name in similar}
-    fitting = [name for name in similar if misfits[name] == min(misfits.values()) < MOST_MISFITS]
-    most = max((alike[name][0] for name in fitting), default=0.0)
-    rank = dict(zip(COMMON, count(), strict=False))
+
+    keys = set(part) - NOT_OF_MODELS
+    share_of_config = {}
+    share_of_class = {}
+    for name in declared or candidates:
+        of_config, of_class = _shares(keys, class_keys[name])
+        if of_config >= least and of_class >= ALIKE:
+            share_of_config[name] = of_config
+            share_of_class[name] = of_class
+
+    misfits = {name: _misfits(part, by_name()[name], shapes or {}) for name in share_of_config}
+    fewest = min(misfits.values(), default=0)
+    if fewest >= MOST_MISFITS:
+        return ""
+    fitting = [name for name, number in misfits.items() if number == fewest]
+    most = max((share_of_config[name] for name in fitting), default=0.0)
+    near_best = [name for name in fitting if share_of_config[name] >= most - NEAR]
 
     def place(name: str) -> tuple[int, bool, float]:
-        return rank.get(name, len(rank)), by_name()[name].layout != "half", -alike[name][1]
+        """The most common family first, then one that rotates halves, then the most alike."""
+        commonness = COMMON.index(name) if name in COMMON else len(COMMON)
+        return commonness, by_name()[name].layout != "half", -share_of_class[name]
 
-    return min((name for name in fitting if alike[name][0] >= most - NEAR), key=place, default="")
+    return min(near_best, key=place, default="")
 
 
-def _shared(of_config: Set[str], of_class: Set[str]) -> tuple[float, float]:
-    """The weight of the shared keys over that of all keys of the config, and over that of all keys
-    of the class.
-    """
+def _shares(of_config: Set[str], of_class: Set[str]) -> tuple[float, float]:
+    """The weight of the shared keys, over that of all keys of the config, and of the class."""
     weight = _key_weights()
     shared = sum(weight[key] for key in of_class & of_config)
+    if not shared:
+        return 0.0, 0.0
     foreign = sum(min(weight.get(key, UNHEARD), UNHEARD) for key in of_config - of_class)
     absent = ABSENT * sum(weight[key] for key in of_class - of_config)
-    return (shared / (shared + foreign), shared / (shared + absent)) if shared else (0.0, 0.0)
+    return shared / (shared + foreign), shared / (shared + absent)
 
 
 def _misfits(part: Config, family: Family, shapes: Shapes) -> int:
-    """How many tensors of a layer are not as in a family. part: the text part of the config."""
+    """How many tensors of a layer are not as in a family; `part` is the text part of the config."""
     if not shapes:
         return 0
     weights = family.weights
-    prefix = next(
-        filter(None, (layer_prefix(layer, family, shapes) for layer in range(LAYERS))), None
-    )
-    projections = list(filter(None, (weights.fused, weights.q, weights.k)))
+    prefixes = [layer_prefix(layer, family, shapes) for layer in range(LAYERS)]
+    prefix = next((prefix for prefix in prefixes if prefix), None)
+    projections = [name for name in (weights.fused, weights.q, weights.k) if name]
     if prefix is None or any(f"{prefix}{name}.weight" not in shapes for name in projections):
         return MOST_MISFITS
+
     rows = {name: shapes[f"{prefix}{name}.weight"][:1] for name in projections}
     misfits = _misfit_norms(weights, prefix, rows.get(weights.q, ()), shapes)
-    misfits += not weights.bias and any(f"{prefix}{name}.bias" in shapes for name in projections)
-    misfits += bool(weights.input) != any(
-        f"{prefix}{name}.weight" in shapes for name in weights.input_norm
-    )
-    plain = (
-        weights.q and weights.k and not (family.mla or weights.q_gate or weights.keys_and_values)
-    )
-    heads, kv_heads = (
-        first_present(part, keys) for keys in (family.keys.heads, family.keys.kv_heads)
-    )
-    if plain and all(rows.values()) and isinstance(heads, int) and isinstance(kv_heads, int):
+    has_bias = any(f"{prefix}{name}.bias" in shapes for name in projections)
+    if has_bias and not weights.bias:
+        misfits += 1
+    has_input_norm = any(f"{prefix}{name}.weight" in shapes for name in weights.input_norm)
+    if has_input_norm != bool(weights.input):
+        misfits += 1
+
+    # rows of queries and of keys are heads and heads of keys of the same width
+    heads = first_present(part, family.keys.heads)
+    kv_heads = first_present(part, family.keys.kv_heads)
+    other_rows = family.mla or weights.q_gate or weights.keys_and_values
+    if not (weights.q and weights.k) or other_rows or not all(rows.values()):
+        return misfits
+    if isinstance(heads, int) and isinstance(kv_heads, int):
         misfits += rows[weights.q][0] * kv_heads != rows[weights.k][0] * heads
     return misfits
 
@@ -430,30 +480,27 @@ def _misfits(part: Config, family: Family, shapes: Shapes) -> int:
 def _misfit_norms(
     weights: WeightNames, prefix: str, query_rows: Sequence[int], shapes: Shapes
 ) -> int:
-    """How many norms of queries and keys are not as in a family. query_rows: the first dimension of
-    their matrix.
-    """
-    norms = {
-        name: shapes.get(f"{prefix}{name}.weight")
-        for name in (weights.q_norm, weights.k_norm)
-        if name
-    }
+    """How many norms are not as in a family; `query_rows` is the first dimension of queries."""
+    names = [name for name in (weights.q_norm, weights.k_norm) if name]
+    norms = {name: shapes.get(f"{prefix}{name}.weight") for name in names}
     misfits = sum(shape is None for shape in norms.values())
-    misfits += not norms and any(name.startswith(prefix) and NORM.search(name) for name in shapes)
+    if not norms:
+        misfits += any(name.startswith(prefix) and NORM.search(name) for name in shapes)
+
     of_query = norms.get(weights.q_norm)
     if of_query and query_rows:
-        misfits += (tuple(of_query[:1]) == tuple(query_rows)) != (weights.norm == "rms-all-heads")
+        over_all_heads = tuple(of_query[:1]) == tuple(query_rows)
+        misfits += over_all_heads != (weights.norm == "rms-all-heads")
     return misfits
 
 
 def _classes(config: Config) -> set[str]:
-    """The names of the classes in `architectures`, as model types are written without their
-    underscores.
-    """
+    """The classes in `architectures`, written as model types without underscores."""
     classes = config.get("architectures")
     names = classes if isinstance(classes, list) else []
     return {_plain(CLASS.sub("", name)) for name in names if isinstance(name, str)}
 
 
 def _plain(name: str) -> str:
+    """A name without what distinguishes the spellings of model types and classes."""
     return name.replace("_", "").replace("-", "").lower()

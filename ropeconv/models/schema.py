@@ -1,6 +1,4 @@
-"""The types and ranges of the keys of config.json that are read, checked at once before anything is
-computed.
-"""
+"""The types and ranges of the keys of config.json that are read, checked before anything else."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -22,9 +20,7 @@ Config = JsonObject
 
 
 def first_present(part: Config, keys: Iterable[str], default: object = None) -> Any:
-    """The value of the first key that is present and not null; a dot stands between the keys of
-    nested objects.
-    """
+    """The value of the first key that is present and not null; a dot joins nested keys."""
     for key in keys:
         value: Any = part
         for name in key.split("."):
@@ -35,8 +31,9 @@ def first_present(part: Config, keys: Iterable[str], default: object = None) -> 
 
 
 def text_config(config: Config) -> Config | None:
-    """The `text_config` of a config, which Qwen's Omni models have in their `thinker_config`; None
-    without one.
+    """The `text_config` of a config; None without one.
+
+    Qwen's Omni models have it in their `thinker_config`.
     """
     thinker = config.get("thinker_config")
     text = (thinker if isinstance(thinker, dict) else config).get("text_config")
@@ -46,13 +43,17 @@ def text_config(config: Config) -> Config | None:
 def positive_int(
     part: Config, keys: tuple[str, ...], default: int | None = None, least: int = 1
 ) -> int | None:
-    """Like `first_present`, for a whole number of at least `least`. Raises BadSource for another
-    value.
+    """Like `first_present`, for a whole number of at least `least`.
+
+    Raises:
+        BadSource: For another value.
     """
     value = first_present(part, keys, default)
     if value is None:
         return None
-    whole = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    whole = is_number and math.isfinite(value)
     if not whole or value != int(value) or value < least:
         kind = "positive whole number" if least else "whole number"
         raise BadSource(f"config.json has {keys[0]} = {shown(value)}; write a {kind} there")
@@ -210,58 +211,64 @@ TOP: dict[str, object] = {
 
 
 def check_config(config: Config, parts: Iterable[Config], family: Family) -> None:
-    """Raises BadSource where a key that is read has another type or range. parts: the text parts of
-    the config.
+    """Raise BadSource where a key that is read has another type or range.
+
+    Args:
+        config: The whole config.json.
+        parts: The text parts of the config.
+        family: The family of the model.
     """
     types = _types_of(family)
     for part in parts:
         _check_part(part, types, family)
     _check(config, {"quantization_config": Object}, "")
-    _check(
-        config.get("quantization_config") or {},
-        {"quant_method": Name},
-        " in its quantization_config",
-    )
+    quantization = config.get("quantization_config") or {}
+    _check(quantization, {"quant_method": Name}, " in its quantization_config")
 
 
 def _check_part(part: Config, types: Mapping[str, object], family: Family) -> None:
+    """Check the keys of a text part, and of the settings inside it."""
     _check(part, {key: kind for key, kind in types.items() if "." not in key}, "")
     for key, kind in types.items():
-        if "." in key and (value := first_present(part, (key,))) is not None:
-            _check_one(key, value, kind, "")
+        if "." in key:
+            value = first_present(part, (key,))
+            if value is not None:
+                _check_one(key, value, kind, "")
+
+    of_layer: dict[str, object] = {"head_dim": Width, "num_key_value_heads": Size}
+    if family.window.key:
+        of_layer[family.window.key] = Index
     for settings in (part.get(PER_LAYER) or {}).values():
         if not isinstance(settings, dict):
             raise BadSource(
                 f"config.json has {shown(settings)} in {PER_LAYER}; write an object there"
             )
-        window = {family.window.key: Index} if family.window.key else {}
-        _check(
-            settings,
-            {"head_dim": Width, "num_key_value_heads": Size, **window},
-            f" in its {PER_LAYER}",
-        )
-    _check(
-        part.get(DUAL_CHUNK) or {},
-        {"original_max_position_embeddings": Tokens},
-        f" in its {DUAL_CHUNK}",
-    )
+        _check(settings, of_layer, f" in its {PER_LAYER}")
+
+    dual_chunk = part.get(DUAL_CHUNK) or {}
+    _check(dual_chunk, {"original_max_position_embeddings": Tokens}, f" in its {DUAL_CHUNK}")
     for key in SETTINGS:
-        rope = part.get(key)
-        nested = (
-            [rope.get(name) for name in (*LAYER_TYPES, *family.layers.types)]
-            if isinstance(rope, dict)
-            else []
-        )
-        for settings in filter(None, [rope, *nested]):
-            if not isinstance(settings, dict):
-                raise BadSource(
-                    f"config.json has a RoPE setting of {shown(settings)}; write an object there,"
-                    " or null"
-                )
-            _check(settings, ROPE, " in its RoPE settings")
+        _check_rope(part.get(key), family)
+
+
+def _check_rope(rope: object, family: Family) -> None:
+    """Check a RoPE dictionary, which may have one for each layer type inside."""
+    candidates = [rope]
+    if isinstance(rope, dict):
+        candidates += [rope.get(name) for name in (*LAYER_TYPES, *family.layers.types)]
+    for settings in candidates:
+        if not settings:
+            continue
+        if not isinstance(settings, dict):
+            raise BadSource(
+                f"config.json has a RoPE setting of {shown(settings)}; write an object there,"
+                " or null"
+            )
+        _check(settings, ROPE, " in its RoPE settings")
 
 
 def _check(data: Mapping[str, object], types: Mapping[str, object], place: str) -> None:
+    """Check keys all at once, and one by one to name the wrong one; `place` is for messages."""
     try:
         msgspec.convert(data, _schema(tuple(types.items())))
     except msgspec.ValidationError:
@@ -277,10 +284,12 @@ def _check(data: Mapping[str, object], types: Mapping[str, object], place: str) 
 
 @cache
 def _schema(types: tuple[tuple[str, Any], ...]) -> Any:
+    """A class whose fields are optional keys of these types."""
     return msgspec.defstruct("Keys", [(key, kind | None, None) for key, kind in types])
 
 
 def _check_one(key: str, value: object, kind: object, place: str) -> None:
+    """Check the value of one key."""
     try:
         msgspec.convert(value, kind)
     except msgspec.ValidationError:
@@ -322,5 +331,7 @@ def _types_of(family: Family) -> dict[str, object]:
     if family.mla:
         groups += ((("kv_lora_rank", "qk_nope_head_dim", "v_head_dim"), Size),)
     for names, kind in groups:
-        types |= {name: kind for name in names if name}
-    return {**types, **family.hooks.keys}
+        for name in names:
+            if name:
+                types[name] = kind
+    return types | dict(family.hooks.keys)

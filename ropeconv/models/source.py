@@ -1,6 +1,4 @@
-"""Source, the interface to a checkpoint wherever it is stored, and Origin, what it shares with GGUF
-files.
-"""
+"""Source, the interface to a checkpoint wherever it is, and Origin, the part that GGUF shares."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -37,26 +35,32 @@ ADAPTER = "adapter_config.json"
 MOST_NAMED = 8
 
 
-def without_config(reference: str, names: Iterable[str], adapter: str | None) -> BadSource:
-    """The error for files without a config.json. adapter: the text of adapter_config.json, None
-    without.
+def no_config_error(reference: str, names: Iterable[str], adapter: str | None) -> BadSource:
+    """The error for files without a config.json.
+
+    Args:
+        reference: The source as the user named it.
+        names: The names of its files.
+        adapter: The text of adapter_config.json, None without.
     """
     names = set(names)
-    ggufs = sorted(name for name in names if name.endswith(".gguf"))
     if "model_index.json" in names:
         return BadSource(f"{reference} is a pipeline of diffusers; {DIFFUSION}")
     if adapter is not None:
         base = parse(adapter, ADAPTER).get("base_model_name_or_path")
+        whose = shown(base) if base else "which it does not name"
         return BadSource(
             f"{reference} is a PEFT adapter, which has no RoPE settings; bake its base model"
-            f" ({shown(base) if base else 'which it does not name'}), and load the adapter on the"
+            f" ({whose}), and load the adapter on the"
             " result"
         )
+    ggufs = sorted(name for name in names if name.endswith(".gguf"))
     if ggufs:
         paths = ", ".join(f"{reference}/{name}" for name in ggufs[:MOST_NAMED])
-        more = f" and {len(ggufs) - MOST_NAMED} more" if len(ggufs) > MOST_NAMED else ""
+        if len(ggufs) > MOST_NAMED:
+            paths += f" and {len(ggufs) - MOST_NAMED} more"
         return BadSource(
-            f"{reference} contains GGUF files but no config.json; pass one of them: {paths}{more}"
+            f"{reference} contains GGUF files but no config.json; pass one of them: {paths}"
         )
     return BadSource(
         f"{reference} has no config.json, so it is not a checkpoint; give another folder or id"
@@ -84,8 +88,10 @@ OTHER_WEIGHTS = (
     "consolidated*.safetensors",
 )
 RECEIPT = "ropeconv.json"
-CARD, SOURCE_CARD = "README.md", "README-source.md"
-"""The model card of an output, and the card of its source beside it."""
+CARD = "README.md"
+"""The model card of an output."""
+SOURCE_CARD = "README-source.md"
+"""The card of the source beside it."""
 MOST_FILES = 100_000
 """Files of a folder or repository; published checkpoints have up to some hundred."""
 LARGE = 64 << 20
@@ -93,61 +99,70 @@ LARGE = 64 << 20
 PIECE = 1 << 20
 """Bytes of a file that `stream` reads at a time."""
 MAX_HEADERS = 48 << 20
-"""Bytes of all headers together; those of a Kimi K2 in GPTQ, with 276,480 tensors of experts, have
-35 million.
+"""The most bytes of all headers together.
+
+A Kimi K2 in GPTQ, with 276,480 tensors of experts, has 35 million.
 """
 
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file of a checkpoint.
-
-    name: relative to its folder. size: in bytes. sha256: None where knowing it would mean reading
-    the file.
-    """
+    """A file of a checkpoint."""
 
     name: str
+    """Relative to its folder."""
+
     size: int
+    """In bytes."""
+
     sha256: str | None = None
+    """None where knowing it would mean reading the file."""
 
 
 @dataclass(frozen=True)
 class GeneratedFile:
-    """A file that a conversion makes.
-
-    name: relative to the folder. size: in bytes (of tokenizers, roughly). write(target, advance):
-    writes it to a path, and calls advance with the bytes done. stream: yields the same bytes
-    without writing them, None where it cannot.
-    """
+    """A file that a conversion makes."""
 
     name: str
+    """Relative to the folder."""
+
     size: int
+    """In bytes (of tokenizers, roughly)."""
+
     write: Callable[[Path, Callable[[int], None]], None]
+    """Writes it to a path, and calls its second argument with the bytes done."""
+
     stream: Callable[[], Iterator[bytes | memoryview]] | None = None
+    """Yields the same bytes without writing them, None where it cannot."""
 
 
 class Origin:
-    """Where a model is from.
-
-    name: the first part of the default name of an output. reference: how the user named the source.
-    kind: "folder", "hub", "meta", "config", "gguf" or "graph". commit: on the Hub; None for others.
-    treat_as: the name of the family that the user says the model is of; empty to go by its
-    model_type. modelfile: the Modelfile that the user named, None for other sources. as_draft:
-    whether a draft model is expected, which is refused as a model of its own.
-    """
+    """Where a model is from."""
 
     name: str
+    """The first part of the default name of an output."""
+
     reference: str
+    """How the user named the source."""
+
     kind: str = "folder"
+    """"folder", "hub", "meta", "config", "gguf" or "graph"."""
+
     commit: str | None = None
+    """The commit on the Hub; None for others."""
+
     treat_as: str = ""
+    """The name of the family that the user says the model is of; empty to go by its model_type."""
+
     modelfile: Modelfile | None = None
+    """The Modelfile that the user named, None for other sources."""
+
     as_draft: bool = False
+    """Whether a draft model is expected, which is refused as a model of its own."""
 
     @cached_property
     def identity(self) -> str:
-        """A digest that identifies the model, in hexadecimal: the same for `eval`, `tune`, `run`
-        and `apply`.
+        """A digest that identifies the model, the same for `eval`, `tune`, `run` and `apply`.
 
         On the Hub by repository and commit. Local files count by their contents: whole for configs,
         tokenizers and code, by `weights_digest` for weights. Cards (*.md) do not count.
@@ -159,17 +174,20 @@ class Origin:
         return {"reference": self.reference, "kind": self.kind, "commit": self.commit}
 
     def identities(self, unread: Collection[str] = ()) -> Mapping[Path, FileIdentity | None]:
-        """The files of this disk that it is read from, as they were before that; none of the Hub's
-        cache.
+        """The files of this disk that it is read from, as they were before that.
 
-        unread: names of files that are not.
+        Files in the Hub's cache are not among them.
+
+        Args:
+            unread: Names of files that are not read.
         """
         return {}
 
 
 class Source(Origin, ABC):
-    """A checkpoint in Hugging Face's layout, or one that is presented as such. It is only read,
-    never written to.
+    """A checkpoint in Hugging Face's layout, or one that is presented as such.
+
+    It is only read, never written to.
     """
 
     @property
@@ -183,66 +201,70 @@ class Source(Origin, ABC):
 
     @abstractmethod
     def path(self, name: str) -> Path:
-        """The local path of a file, which is fetched first where it is not there. name: as in
-        `files`.
-        """
+        """The local path of a file, which is fetched first where it is not there."""
 
     def read(self, name: str, start: int, stop: int) -> bytes:
-        """Bytes start .. stop - 1 of a file, which is not fetched as a whole where it is not local.
+        """Bytes start .. stop - 1 of a file, which is not fetched as a whole.
 
-        name: as in `files`. start, stop: in bytes. Raises BadSource where the file is shorter.
+        Args:
+            name: As in `files`.
+            start: In bytes.
+            stop: In bytes.
+
+        Raises:
+            BadSource: Where the file is shorter.
         """
         with open_regular(self.path(name)) as file:
-            return whole(file, name, start, stop)
+            return read_exactly(file, name, start, stop)
 
     def stream(self, name: str) -> Iterator[bytes]:
-        """The bytes of a file in pieces; the file is fetched where it is not local. name: as in
-        `files`.
-        """
+        """The bytes of a file in pieces; the file is fetched where it is not local."""
         with open_regular(self.path(name)) as file:
             while block := file.read(PIECE):
                 yield block
 
     def text(self, name: str) -> str | None:
-        """The content of a small text file with its own line ends; None where there is no file of
-        that name.
+        """The content of a small text file with its own line ends; None without that file.
 
-        Raises BadSource if it is not UTF-8, not a regular file, or longer than any such file.
+        Raises:
+            BadSource: If it is not UTF-8, not a regular file, or longer than any such file.
         """
         if all(file.name != name for file in self.files()):
             return None
         return read_text(self.path(name), name)
 
     def config(self) -> Config:
-        """The content of config.json. Raises BadSource where it is absent or not a JSON object."""
+        """The content of config.json.
+
+        Raises:
+            BadSource: Where it is absent or not a JSON object.
+        """
         text = self.text("config.json")
         if text is None:
-            raise without_config(
-                self.reference, (file.name for file in self.files()), self.text(ADAPTER)
-            )
+            names = [file.name for file in self.files()]
+            raise no_config_error(self.reference, names, self.text(ADAPTER))
         return jsontext.parse(text, "config.json")
 
     @cached_property
     def identity(self) -> str:
         weights = set(self.weights())
         parts = list[str]()
-        for file in self.copied_files()[0]:
+        for file in self.files_to_copy()[0]:
             if file.name.endswith(".md"):
                 continue
             path = self.path(file.name)
-            if file.name in weights or file.size > LARGE:
-                header = Header({}, {}, 0)
-                with suppress(BadSource):  # of a damaged file, which is reported where it is read
-                    header = (
-                        self.header(file.name) if file.name.endswith(".safetensors") else header
-                    )
-                places = (
-                    (header.data_start + item.start, item.stop - item.start)
-                    for item in header.tensors.values()
-                )
-                parts.append(f"{file.name} {weights_digest(path, header.data_start, places)}")
-            else:
+            if file.name not in weights and file.size <= LARGE:
                 parts.append(f"{file.name} {sha256(path)}")
+                continue
+            header = Header({}, {}, 0)
+            if file.name.endswith(".safetensors"):
+                with suppress(BadSource):  # of a damaged file, which is reported where it is read
+                    header = self.header(file.name)
+            places = [
+                (header.data_start + item.start, item.stop - item.start)
+                for item in header.tensors.values()
+            ]
+            parts.append(f"{file.name} {weights_digest(path, header.data_start, places)}")
         return text_digest(*parts)
 
     @property
@@ -251,9 +273,7 @@ class Source(Origin, ABC):
         return detect(self.config(), self.treat_as, self._shapes)
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of all tensors by name, from the headers of a folder; empty ones if only the
-        index is read.
-        """
+        """The shapes of all tensors by name, from headers; empty ones if only the index is read."""
         try:
             if self.kind == "folder" and self.weights():
                 return {name: tensor.shape for name, tensor in self.tensors.items()}
@@ -262,8 +282,10 @@ class Source(Origin, ABC):
             return {}
 
     def weights(self) -> tuple[str, ...]:
-        """Names of the model's safetensors files, empty where it has none. Raises BadSource where
-        some are missing.
+        """Names of the model's safetensors files, empty where it has none.
+
+        Raises:
+            BadSource: Where some are missing.
         """
         names = {file.name for file in self.files()}
         index = self.text(INDEX)
@@ -278,28 +300,28 @@ class Source(Origin, ABC):
         return files
 
     def header(self, name: str) -> Header:
-        """The header of a safetensors file, which is fetched where it is not local. name: as in
-        `files`.
-        """
+        """The header of a safetensors file, which is fetched where it is not local."""
         return read_header(self.path(name))
 
     def _each_header(self, names: Sequence[str]) -> Iterator[tuple[str, Header]]:
-        """Yields names and headers in order. names: as in `files`."""
+        """Yield names and headers in order."""
         for name in names:
             yield name, self.header(name)
 
     @cached_property
     def headers(self) -> dict[str, Header]:
-        """The headers of the model's safetensors files, by file name. Raises BadSource where they
-        are too large.
+        """The headers of the model's safetensors files, by file name.
+
+        Raises:
+            BadSource: Where they are too large.
         """
         headers = {}
         size = 0
         count = 0
         for name, header in self._each_header(self.weights()):
             headers[name] = header
-            size = size + headers[name].data_start
-            count = count + len(headers[name].tensors)
+            size += header.data_start
+            count += len(header.tensors)
             if size > MAX_HEADERS or count > MOST_TENSORS:
                 raise BadSource(
                     f"the headers of {self.reference} have more than {MAX_HEADERS:,} bytes or"
@@ -310,19 +332,20 @@ class Source(Origin, ABC):
     @cached_property
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor of the model by name, from the headers."""
-        return {
-            name: tensor
-            for header in self.headers.values()
-            for name, tensor in header.tensors.items()
-        }
+        tensors: dict[str, Tensor] = {}
+        for header in self.headers.values():
+            tensors |= header.tensors
+        return tensors
 
-    def copied_files(
+    def files_to_copy(
         self, all_files: bool = False
     ) -> tuple[tuple[SourceFile, ...], tuple[SourceFile, ...]]:
-        """Files to copy into an output, and files to leave out: the same weights in other formats,
-        unless `all_files`.
+        """Files to copy into an output, and files to leave out.
 
-        Raises BadSource for a file name that is not inside the checkpoint.
+        The same weights in other formats are left out, unless `all_files`.
+
+        Raises:
+            BadSource: For a file name that is not inside the checkpoint.
         """
         copied: list[SourceFile] = []
         left_out: list[SourceFile] = []
@@ -333,12 +356,15 @@ class Source(Origin, ABC):
                     f"{self.reference} has a file named {shown(file.name)}, outside its folder; do"
                     " not trust it"
                 )
-            duplicate = file.name not in weights and any(
-                fnmatch(file.name, pattern) for pattern in OTHER_WEIGHTS
-            )
             if file.name == RECEIPT:
                 continue
-            (left_out if duplicate and weights and not all_files else copied).append(file)
+            is_other_format = file.name not in weights and any(
+                fnmatch(file.name, pattern) for pattern in OTHER_WEIGHTS
+            )
+            if is_other_format and weights and not all_files:
+                left_out.append(file)
+            else:
+                copied.append(file)
         return tuple(copied), tuple(left_out)
 
     def generated_texts(self) -> tuple[str, ...]:
@@ -350,18 +376,18 @@ class Source(Origin, ABC):
         return ()
 
     def is_generated(self, name: str) -> bool:
-        """Whether a conversion makes the file, so that only `copy` gives it. name: as in
-        `files`.
-        """
-        return name in self.generated_texts() or any(
-            item.name == name for item in self.generated_files()
-        )
+        """Whether a conversion makes the file, so that only `copy` gives it."""
+        if name in self.generated_texts():
+            return True
+        return any(item.name == name for item in self.generated_files())
 
     def copy(self, name: str, target: Path, advance: Advance = lambda done: None) -> None:
-        """Writes a file to a path: a copy, or what a conversion makes.
+        """Write a file to a path: a copy, or what a conversion makes. Raises OSError.
 
-        name: as in `files`. advance: called with the bytes done since the last call. Raises
-        OSError.
+        Args:
+            name: As in `files`.
+            target: The path.
+            advance: Called with the bytes done since the last call.
         """
         generated = next((item for item in self.generated_files() if item.name == name), None)
         if generated is not None:
@@ -376,16 +402,27 @@ class Source(Origin, ABC):
         return ()
 
     def tensor_names(self) -> tuple[str, ...] | None:
-        """Names of all tensors, from the index; None without an index, which would require fetching
-        the weights.
+        """Names of all tensors, from the index.
+
+        None without an index, since the names would then require fetching the weights.
         """
         index = self.text(INDEX)
-        return None if index is None else tensors(index)
+        if index is None:
+            return None
+        return tensors(index)
 
 
-def whole(file: BinaryIO, name: str, start: int, stop: int) -> bytes:
-    """Bytes start .. stop - 1 of an open file. name: for the message. Raises BadSource where it is
-    shorter.
+def read_exactly(file: BinaryIO, name: str, start: int, stop: int) -> bytes:
+    """Bytes start .. stop - 1 of an open file.
+
+    Args:
+        file: The file.
+        name: Its name, for the message.
+        start: In bytes.
+        stop: In bytes.
+
+    Raises:
+        BadSource: Where it is shorter.
     """
     file.seek(start)
     content = file.read(stop - start)

@@ -1,7 +1,8 @@
 """Lists of numbers as people have them: in files, arrays, tensors and lists of Python.
 
 `vector_method` makes a method from any of these. `read_lists` reads files: JSON (also config.json),
-CSV and other text, .npy, .safetensors and .pt.
+CSV and other text, .npy, .safetensors and .pt. A file is read as what its first bytes are, whatever
+its name.
 """
 
 import csv
@@ -9,7 +10,6 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Set
-from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ..errors import BadSource, UsageError
 from ..formats import jsontext
-from ..formats.files import expanded, open_regular, read_text
+from ..formats.files import expand_home, open_regular, read_text
 from ..formats.jsontext import JsonObject
 from ..formats.kind import UNTOLD, Kind, kind_of, refusal
 from ..formats.safetensors import read_header
@@ -69,11 +69,11 @@ def vector_method(method: type[Method], value: object) -> Method:
     """
     name = method.name.replace("-", "_")
     if isinstance(value, str | os.PathLike):
-        return from_file(method, read_lists(expanded(os.fspath(value))))
+        return from_file(method, read_lists(expand_home(os.fspath(value))))
     if isinstance(value, Mapping):
         lists = {str(key): list_numbers(part, str(key)) for key, part in value.items()}
         return from_file(method, lists)
-    return from_file(method, _named(list_numbers(value, name)))
+    return from_file(method, _under_each_name(list_numbers(value, name)))
 
 
 def list_numbers(value: object, name: str) -> list[float]:
@@ -174,11 +174,12 @@ def _check_numbers(numbers: list[float], name: str) -> None:
 
 
 def read_lists(path: Path) -> dict[str, list[float]]:
-    """Return the lists of numbers in a file, by name; a single list gets every name that methods
-    search for.
+    """Return the lists of numbers in a file, by name.
 
-    A file is read as what its first bytes are, whatever its name. Raises UsageError when the file
-    cannot be read or has no list of numbers.
+    A single list gets every name that methods search for.
+
+    Raises:
+        UsageError: When the file cannot be read or has no list of numbers.
     """
     try:
         data = _reader(path)(path)
@@ -194,8 +195,10 @@ def read_lists(path: Path) -> dict[str, list[float]]:
 
 
 def _reader(path: Path) -> Callable[[Path], JsonObject]:
-    """The reader of a file, by its first bytes. Raises UsageError for a file that has no list in
-    any case.
+    """The reader of a file, by its first bytes.
+
+    Raises:
+        UsageError: For a file that has no list in any case.
     """
     kind = kind_of(path)
     if kind in READERS:
@@ -214,10 +217,13 @@ def _known_names(lists: dict[str, list[float]]) -> dict[str, list[float]]:
         return lists
     ((name, values),) = lists.items()
     ending = name.rpartition(".")[2]
-    return {ending: values} if ending in SEARCHED else _named(values)
+    if ending in SEARCHED:
+        return {ending: values}
+    return _under_each_name(values)
 
 
-def _named(values: object) -> JsonObject:
+def _under_each_name(values: object) -> JsonObject:
+    """One list under the names that methods search for."""
     return {"inv_freq": values, "long_factor": values}
 
 
@@ -225,19 +231,22 @@ def _read_json(path: Path) -> JsonObject:
     """A list, an object of lists, or the RoPE settings of a config.json, such as that of Phi 3."""
     data = jsontext.loads(read_text(path, str(path)), path.name)
     if not isinstance(data, dict):
-        return _named(data)
+        return _under_each_name(data)
     text = data.get("text_config")
-    parts = [part for part in (data, text) if isinstance(part, dict)]
-    settings = (part.get(key) for part in parts for key in ("rope_scaling", "rope_parameters"))
-    return next(
-        (setting for setting in settings if isinstance(setting, dict) and "long_factor" in setting),
-        data,
-    )
+    for part in (data, text):
+        if not isinstance(part, dict):
+            continue
+        for key in ("rope_scaling", "rope_parameters"):
+            setting = part.get(key)
+            if isinstance(setting, dict) and "long_factor" in setting:
+                return setting
+    return data
 
 
 def _read_text(path: Path) -> JsonObject:
-    """Named columns of CSV, or one unnamed column or line of numbers. Empty lines and comments do
-    not count.
+    """Named columns of CSV, or one unnamed column or line of numbers.
+
+    Empty lines and comments do not count.
     """
     text = read_text(path, str(path)).removeprefix("\ufeff")
     lines = [COMMENT.sub("", line) for line in text.splitlines()]
@@ -246,10 +255,12 @@ def _read_text(path: Path) -> JsonObject:
     except csv.Error as problem:
         raise BadSource(f"{path.name} is not CSV: {problem}") from None
     rows = [[cell.strip() for cell in row] for row in read if any(row)]
-    if len(rows) == 1 and len(rows[0]) == 1:  # one line without commas, as numpy.savetxt writes it
+
+    if len(rows) == 1 and len(rows[0]) == 1:  # numpy.savetxt writes one line without commas
         rows = [rows[0][0].split()]
     rows = [row for row in rows if any(row)]
     numbers = [_floats(row) for row in rows]
+
     if len(rows) > 1 and numbers[0] is None:
         names = rows[0]
         columns = [row for row in numbers[1:] if row and len(row) == len(rows[0])]
@@ -259,25 +270,27 @@ def _read_text(path: Path) -> JsonObject:
                 " first line has names"
             )
         return {name: [row[index] for row in columns] for index, name in enumerate(names)}
-    flat = list(chain.from_iterable(filter(None, numbers)))
-    if not flat or None in numbers or (len(rows) > 1 and max(map(len, rows)) > 1):
+
+    flat: list[float] = []
+    for row_numbers in numbers:
+        flat += row_numbers or []
+    several_columns = len(rows) > 1 and max(map(len, rows)) > 1
+    if not flat or None in numbers or several_columns:
         raise BadSource(
             "write one column of numbers, or columns with their names in the first line"
         )
-    return _named(flat)
+    return _under_each_name(flat)
 
 
 def _read_torch(path: Path) -> JsonObject:
-    """A tensor, or a dictionary of tensors or of lists, that torch.save wrote; torch loads nothing
-    else.
-    """
+    """A tensor, or a dictionary of tensors or of lists, that torch.save wrote."""
     data = load_numbers(path)
-    values = data if isinstance(data, dict) else {"": data}
-    lists = {str(name): _listed(value, str(name)) for name, value in values.items()}
-    return lists if isinstance(data, dict) else _named(lists[""])
+    if not isinstance(data, dict):
+        return _under_each_name(_as_list(data, ""))
+    return {str(name): _as_list(value, str(name)) for name, value in data.items()}
 
 
-def _listed(value: Any, name: str) -> Any:
+def _as_list(value: Any, name: str) -> Any:
     """The numbers of a tensor as a list; a list is returned unchanged."""
     if not hasattr(value, "detach"):
         return list(value) if isinstance(value, tuple) else value
@@ -300,6 +313,7 @@ def _floats_of(tensor: Any) -> list[float]:
 
 
 def _floats(row: list[str]) -> list[float] | None:
+    """The numbers of a row; None where one of its cells is not a number."""
     try:
         return [float(cell) for cell in row]
     except ValueError:
@@ -307,23 +321,24 @@ def _floats(row: list[str]) -> list[float] | None:
 
 
 def _read_npy(path: Path) -> JsonObject:
+    """The numbers of an array that numpy.save wrote."""
     from numpy.lib import format
 
     with open_regular(path) as file:
         try:
             version = format.read_magic(file)
-            read = (
-                format.read_array_header_1_0 if version == (1, 0) else format.read_array_header_2_0
-            )
-            shape, _, dtype = read(file)
-        except (
-            Exception
-        ) as problem:  # numpy parses the header as Python, and passes on whatever that raises
+            if version == (1, 0):
+                shape, _, dtype = format.read_array_header_1_0(file)
+            else:
+                shape, _, dtype = format.read_array_header_2_0(file)
+        except Exception as problem:
+            # numpy parses the header as Python, and passes on any error of that
             raise BadSource(f"its header is damaged: {shown(str(problem))}") from None
-        return _named(_numbers(file.read, dtype, shape, "the array"))
+        return _under_each_name(_numbers(file.read, dtype, shape, "the array"))
 
 
 def _read_safetensors(path: Path) -> JsonObject:
+    """The tensors of a safetensors file, by name."""
     header = read_header(path)
     vectors = {}
     with open_regular(path) as file:
@@ -339,9 +354,11 @@ def _read_safetensors(path: Path) -> JsonObject:
 def _numbers(
     read: Callable[[int], bytes], dtype: np.dtype[Any], shape: tuple[int, ...], name: str
 ) -> list[float]:
+    """Read an array of real numbers; `name` is its name in messages."""
     if dtype.kind not in REAL:
         raise BadSource(f"{name} has the dtype {dtype}, and real numbers are needed")
     _check_shape(shape, name)
+
     count = math.prod(shape)
     data = read(count * dtype.itemsize)
     if len(data) < count * dtype.itemsize:
@@ -370,7 +387,7 @@ READERS: dict[Kind, Callable[[Path], JsonObject]] = {
     "torch": _read_torch,
     "pickle": _read_torch,
 }
-"""Readers by what a file is."""
+"""Readers by the kind of a file."""
 BY_NAME: dict[str, Callable[[Path], JsonObject]] = {
     ".csv": _read_text,
     ".txt": _read_text,

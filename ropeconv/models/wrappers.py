@@ -1,5 +1,4 @@
-"""Models around a text model: the model types that transformers has, and where each of them keeps
-its text model.
+"""Models around a text model: their model types, and where each of them keeps its text model.
 
 A statement about a text model does not hold for an untested model around it, whose class may keep
 the settings of the text model elsewhere. The published Qwen3-ASR has them in thinker_config, and
@@ -52,8 +51,9 @@ def wrapper_of(config: Config, family: Family) -> str | None:
 
 
 def is_where_transformers_reads(config: Config, family: Family, wrapper: str) -> bool | None:
-    """Return whether the class of a wrapper reads the text model where a config has it; None for an
-    unknown class.
+    """Return whether the class of a wrapper reads the text model where a config has it.
+
+    None for a class that is not known.
     """
     known = wrapper_types().get(wrapper)
     if known is None:

@@ -1,6 +1,4 @@
-"""RopeconvError, the base of all known failures, RecipeError, the one of the mathematics, and parts
-of messages.
-"""
+"""The base classes of known failures, RopeconvError and RecipeError, and parts of messages."""
 
 import reprlib
 import shlex
@@ -13,16 +11,18 @@ class RopeconvError(Exception):
 
 
 class RecipeError(RopeconvError, ValueError):
-    """A method or modifier got a value that it does not accept. The message has the value and the
-    fix. Exit code 2.
+    """A method or modifier got a value that it does not accept. Exit code 2.
+
+    The message has the value and the fix.
     """
 
     exit_code = 2
 
 
 class ImpossibleSize(RopeconvError):
-    """A size of a model, declared or derived, is out of bounds. Its message is a noun phrase. Exit
-    code 1.
+    """A size of a model, declared or derived, is out of bounds. Exit code 1.
+
+    Its message is a noun phrase.
     """
 
 
@@ -32,10 +32,13 @@ _SHORT.maxlevel = 2
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
-    """A number with its noun for a message: `1 file`, `2 files`; with `file is` and `files are`
-    also its verb.
+    """A number with its noun for a message: `1 file`, `2 files`.
+
+    With `file is` and `files are` as the nouns, the message also gets its verb.
     """
-    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+    if number == 1:
+        return f"{number:,} {noun}"
+    return f"{number:,} {plural or noun + 's'}"
 
 
 def shown(value: object) -> str:

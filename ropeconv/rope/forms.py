@@ -3,10 +3,8 @@
 A form is the formula that a `rope_scaling` block names, with its numbers. Every form yields
 `inv_freq`, float64, shape `[rotary_dim / 2]`, radians per token, highest frequency first.
 
-Pairs of dimensions that do not rotate: their inv_freq is 0, so cos = 1 and sin = 0 at every
-position.
-
-p-RoPE has them in place of the slowest pairs (Barbero et al. 2024,
+Some pairs of dimensions do not rotate: their inv_freq is 0, so cos = 1 and sin = 0 at every
+position. p-RoPE has them in place of the slowest pairs (Barbero et al. 2024,
 https://arxiv.org/abs/2410.06205), DroPE in place of all (Gelberg et al. 2025,
 https://arxiv.org/abs/2512.12167). As a divisor of a frequency, such a pair has 1e30, as llama.cpp's
 converter writes for Gemma 4.
@@ -25,32 +23,39 @@ Vector = NDArray[np.float64]
 
 
 def theta_for_length(theta: float, context: int, target: int) -> float:
-    """`theta^(ln(L'/2pi) / ln(L/2pi))`: the base with which the critical dimension completes one
-    period in L' tokens.
+    """The base with which the critical dimension completes one period in L' tokens.
 
-    theta: the trained base. context: L, the trained length in tokens. target: L', the new length in
-    tokens. The formula composes, so that the base of every stage of a training follows from the
-    first model.
+    `theta^(ln(L'/2pi) / ln(L/2pi))`: Liu et al. 2024, "Scaling Laws of RoPE-based Extrapolation";
+    Gradient used it for Llama 3 262k and 1048k.
 
-    Liu et al. 2024, "Scaling Laws of RoPE-based Extrapolation"; used by Gradient for Llama 3 262k
-    and 1048k.
+    Args:
+        theta: The trained base.
+        context: L, the trained length in tokens.
+        target: L', the new length in tokens. The formula composes, so that the base of every stage
+            of a training follows from the first model.
     """
-    return float(theta ** (math.log(target / (2 * math.pi)) / math.log(context / (2 * math.pi))))
+    exponent = math.log(target / (2 * math.pi)) / math.log(context / (2 * math.pi))
+    return float(theta**exponent)
 
 
 def ntk_theta(theta: float, factor: float, rotary_dim: int) -> float:
-    """The NTK-aware base `theta s^(r/(r-2))`, with which the lowest frequency is divided by exactly
-    s (bloc97 2023).
+    """The NTK-aware base `theta s^(r/(r-2))`, which divides the lowest frequency by exactly s.
+
+    bloc97 2023, where s is the factor.
     """
     return float(theta * factor ** (rotary_dim / (rotary_dim - 2)))
 
 
 def critical_dimension(theta: float, context: int, rotary_dim: int) -> int:
-    """Number of dimensions that complete a period within `context` tokens:
-    `2 ceil((r/2) log_theta(L/2pi))`, 0 to r.
+    """Number of dimensions that complete a period within `context` tokens, from 0 to r.
 
-    theta: the base, above 1. context: L in tokens. rotary_dim: r. Liu et al. 2024, "Scaling Laws of
-    RoPE-based Extrapolation". 92 for Llama 2, 70 for Llama 3 (printed as 72).
+    `2 ceil((r/2) log_theta(L/2pi))`: Liu et al. 2024, "Scaling Laws of RoPE-based Extrapolation".
+    It is 92 for Llama 2, and 70 for Llama 3 (printed as 72).
+
+    Args:
+        theta: The base, above 1.
+        context: L in tokens.
+        rotary_dim: r.
     """
     pairs = math.ceil(rotary_dim / 2 * math.log(context / (2 * math.pi), theta))
     return 2 * min(max(pairs, 0), rotary_dim // 2)
@@ -59,38 +64,56 @@ def critical_dimension(theta: float, context: int, rotary_dim: int) -> int:
 def temperature_attention_factor(
     factor: float, slope: float = 0.1, intercept: float = 1.0
 ) -> float:
-    """YaRN's attention factor `sqrt(1/t) = a ln s + b`, 1 for s <= 1, with a = `slope`, b =
-    `intercept`, s = `factor`.
+    """YaRN's attention factor `sqrt(1/t) = a ln s + b`, and 1 for s <= 1.
 
     Peng et al. 2023 fit a = 0.1 for Llama, 0.07 for Mistral.
+
+    Args:
+        factor: s.
+        slope: a.
+        intercept: b.
     """
-    return 1.0 if factor <= 1 else slope * math.log(factor) + intercept
+    if factor <= 1:
+        return 1.0
+    return slope * math.log(factor) + intercept
 
 
 def longrope_attention_factor(factor: float, original_context: int) -> float:
-    """LongRoPE's attention factor `sqrt(1 + ln s / ln L)`, 1 for s <= 1; L in tokens (Ding et al.
-    2024).
+    """LongRoPE's attention factor `sqrt(1 + ln s / ln L)`, and 1 for s <= 1 (Ding et al. 2024).
+
+    Args:
+        factor: s.
+        original_context: L in tokens.
     """
-    return 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(original_context))
+    if factor <= 1:
+        return 1.0
+    return math.sqrt(1 + math.log(factor) / math.log(original_context))
 
 
 def mscale_ratio(factor: float, mscale: float, mscale_all_dim: float) -> float:
-    """DeepSeek's attention factor `(0.1 m ln s + 1) / (0.1 m_all ln s + 1)`, which replaces YaRN's
-    0.1 ln s + 1.
+    """DeepSeek's attention factor `(0.1 m ln s + 1) / (0.1 m_all ln s + 1)`.
 
-    factor: s. mscale: m, mscale_all_dim: m_all. Source: transformers `_compute_yarn_parameters`.
+    It replaces YaRN's 0.1 ln s + 1. Source: transformers `_compute_yarn_parameters`.
+
+    Args:
+        factor: s.
+        mscale: m.
+        mscale_all_dim: m_all.
     """
-    return temperature_attention_factor(factor, 0.1 * mscale) / temperature_attention_factor(
-        factor, 0.1 * mscale_all_dim
-    )
+    numerator = temperature_attention_factor(factor, 0.1 * mscale)
+    denominator = temperature_attention_factor(factor, 0.1 * mscale_all_dim)
+    return numerator / denominator
 
 
 def mscale_for(factor: float, attention_factor: float) -> tuple[float, float]:
-    """A pair (mscale, mscale_all_dim) whose `mscale_ratio` is an attention factor, for readers that
-    know only the pair.
+    """A pair (mscale, mscale_all_dim) whose `mscale_ratio` is an attention factor.
 
-    factor: s, above 1. attention_factor: the wanted ratio. mscale_all_dim is 1, unless mscale would
-    then be 0, which readers treat as absent.
+    For readers that know only the pair. mscale_all_dim is 1, unless mscale would then be 0, which
+    readers treat as absent.
+
+    Args:
+        factor: s, above 1.
+        attention_factor: The wanted ratio.
     """
     for mscale_all_dim in (1.0, 2.0):
         denominator = temperature_attention_factor(factor, 0.1 * mscale_all_dim)
@@ -101,31 +124,37 @@ def mscale_for(factor: float, attention_factor: float) -> tuple[float, float]:
 
 
 def asymptotic_base(length: int) -> float:
-    """L / x0 with Ci(x0) = 0, x0 = 0.6165...: the limit of the smallest base for L = `length`
-    tokens as the head grows.
+    """L / x0 with Ci(x0) = 0, x0 = 0.6165...: the limit of the smallest base as the head grows.
 
     (2 / d) sum_i cos(m theta_i) tends to (Ci(m) - Ci(m / b)) / ln b, and Ci(m) to 0 (Su 2024), Ci
     the cosine integral.
+
+    Args:
+        length: L in tokens.
     """
     return length / 0.6165054856207162
 
 
 NO_ROTATION = 1e30
-LEAST = 1e29  # divisors from here on stand for 0
+"""The divisor of a pair that does not rotate."""
+LEAST = 1e29
+"""Divisors from here on are those of pairs that do not rotate."""
 LARGEST_FLOAT32 = 3.4028234663852886e38
 
 
-def divided(base: Vector, divisors: Vector | Sequence[float]) -> Vector:
-    """base_i / divisor_i, and 0 where the divisor is 1e29 or more: radians per token, float64
-    [rotary_dim / 2].
+def divide(base: Vector, divisors: Vector | Sequence[float]) -> Vector:
+    """base_i / divisor_i in radians per token, float64 [rotary_dim / 2].
+
+    The result is 0 where the divisor is 1e29 or more.
     """
     divisors = np.asarray(divisors, dtype=np.float64)
     return np.where(divisors < LEAST, base / divisors, 0.0)
 
 
 def divisors(base: Vector, inv_freq: Vector) -> Vector:
-    """base_i / inv_freq_i, and 1e30 where inv_freq_i is 0: the inverse of `divided`, all float64
-    [rotary_dim / 2].
+    """base_i / inv_freq_i, and 1e30 where inv_freq_i is 0: the inverse of `divide`.
+
+    Both arguments and the result are float64 [rotary_dim / 2].
     """
     return np.asarray(
         np.divide(base, inv_freq, out=np.full(len(base), NO_ROTATION), where=inv_freq > 0)
@@ -135,29 +164,32 @@ def divisors(base: Vector, inv_freq: Vector) -> Vector:
 def written_divisors(divisors: Sequence[float]) -> list[float]:
     """Divisors as configs have them: the largest float32 in place of 1e29 or more.
 
-    Times theta^(2i/r) that is infinite in float32, in which runtimes compute, so that the frequency
-    is exactly 0.
+    Times theta^(2i/r), that is infinite in float32, in which runtimes compute, so that the
+    frequency is exactly 0.
     """
     return [float(divisor) if divisor < LEAST else LARGEST_FLOAT32 for divisor in divisors]
 
 
 def wavelengths(inv_freq: Vector) -> Vector:
-    """2 pi / inv_freq in tokens, nan for pairs that do not rotate; both float64 [rotary_dim /
-    2].
-    """
+    """2 pi / inv_freq in tokens, nan for pairs that do not rotate; float64 [rotary_dim / 2]."""
     return np.asarray(
         np.divide(math.tau, inv_freq, out=np.full(len(inv_freq), math.nan), where=inv_freq > 0)
     )
 
 
 def count_zero(inv_freq: Vector) -> int:
-    """How many pairs do not rotate. inv_freq: radians per token, float64 [rotary_dim / 2]."""
+    """How many pairs do not rotate.
+
+    Args:
+        inv_freq: Radians per token, float64 [rotary_dim / 2].
+    """
     return int(np.count_nonzero(inv_freq == 0))
 
 
 def base_inv_freq(theta: float, rotary_dim: int) -> Vector:
-    """`theta^(-2i/rotary_dim)` for i = 0 .. rotary_dim/2 - 1, radians per token, float64 (Su et al.
-    2021, RoFormer).
+    """`theta^(-2i/rotary_dim)` for i = 0 .. rotary_dim/2 - 1, radians per token, float64.
+
+    Su et al. 2021, RoFormer.
     """
     index = np.arange(rotary_dim // 2, dtype=np.float64)
     return np.asarray(theta ** (-2.0 * index / rotary_dim), dtype=np.float64)
@@ -165,12 +197,13 @@ def base_inv_freq(theta: float, rotary_dim: int) -> Vector:
 
 @dataclass(frozen=True)
 class Form:
-    """A formula with its numbers. kind: the `rope_type` under which transformers knows it. theta:
-    the base.
-    """
+    """A formula with its numbers."""
 
     kind: ClassVar[str]
+    """The `rope_type` under which transformers knows it."""
+
     theta: float
+    """The base."""
 
     def inv_freq(self, rotary_dim: int) -> Vector:
         """The frequencies in radians per token, float64, shape `[rotary_dim / 2]`."""
@@ -213,26 +246,35 @@ class Yarn(Form):
 
     `dim(beta) = r ln(L / (2 pi beta)) / (2 ln theta)` is the (fractional) pair that rotates `beta`
     times within the original context `L`. With `low = dim(beta_fast)` and `high = dim(beta_slow)`,
-    floored and ceiled if `truncate`, clamped to `[0, r - 1]`, and
-    `ramp_i = clip((i - low) / (high - low), 0, 1)`:
+    floored and ceiled if `truncate`, clamped to `[0, r - 1]`, and `ramp_i = clip((i - low) / (high
+    - low), 0, 1)`:
 
-        inv_freq_i = theta_i (1 - ramp_i) + theta_i / factor * ramp_i
+    inv_freq_i = theta_i (1 - ramp_i) + theta_i / factor * ramp_i
 
-    The ramp of the paper is another one, linear in `L / wavelength`: that is `Llama3`. factor: s.
-    original_context: L, in tokens. Source: https://github.com/jquesnelle/yarn, transformers
-    `_compute_yarn_parameters`.
+    The ramp of the paper is another one, linear in `L / wavelength`: that is `Llama3`. Source:
+    https://github.com/jquesnelle/yarn, transformers `_compute_yarn_parameters`.
     """
 
     kind: ClassVar[str] = "yarn"
     factor: float
+    """s, by which the slow frequencies are divided."""
+
     original_context: int
+    """L, in tokens."""
+
     beta_fast: float = 32.0
+    """Rotations within L above which a frequency is unchanged."""
+
     beta_slow: float = 1.0
+    """Rotations within L below which a frequency is divided by the factor."""
+
     truncate: bool = True
+    """Whether the ends of the ramp are rounded to whole pairs."""
 
     def ramp(self, rotary_dim: int) -> Vector:
-        """Share of interpolation per pair, float64 [rotary_dim / 2]: 0 keeps a frequency, 1 divides
-        it by `factor`.
+        """Share of interpolation per pair, float64 [rotary_dim / 2], from 0 to 1.
+
+        0 keeps a frequency, 1 divides it by `factor`.
         """
 
         def pair(rotations: float) -> float:
@@ -244,6 +286,7 @@ class Yarn(Form):
         if self.truncate:
             low = math.floor(low)
             high = math.ceil(high)
+
         low = max(low, 0.0)
         high = min(high, rotary_dim - 1.0)
         if low == high:
@@ -263,17 +306,19 @@ class Llama3(Form):
 
     With `n_i = L theta_i / (2 pi)` rotations and `keep_i = clip((n_i - low) / (high - low), 0, 1)`:
 
-        inv_freq_i = theta_i (keep_i + (1 - keep_i) / factor)
+    inv_freq_i = theta_i (keep_i + (1 - keep_i) / factor)
 
     The paper's `alpha` and `beta` are `low_freq_factor` and `high_freq_factor`. Where high is not
     above low, as in the second revision of Llama 4 Scout (1 and 1), there is no ramp: keep_i is 1
-    from `n_i = low` on, else 0, as transformers has it. original_context: L, in tokens.
-    Source: Meta `llama3/model.py`, transformers `_compute_llama3_parameters`.
+    from `n_i = low` on, else 0, as transformers has it. Source: Meta `llama3/model.py`,
+    transformers `_compute_llama3_parameters`.
     """
 
     kind: ClassVar[str] = "llama3"
     factor: float
     original_context: int
+    """L, in tokens."""
+
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
 
@@ -292,30 +337,31 @@ class Llama3(Form):
 class LongRope(Form):
     """LongRoPE: every frequency divided by an entry of a list (Ding et al. 2024).
 
-    short_factor: the list up to `original_context` tokens, long_factor: the list beyond, of
-    rotary_dim / 2 numbers each. A divisor of 1e29 or more, as in GGUF files, is that of a pair that
-    does not rotate: inv_freq_i = 0.
+    A divisor of 1e29 or more, as in GGUF files, is that of a pair that does not rotate:
+    inv_freq_i = 0.
     """
 
     kind: ClassVar[str] = "longrope"
     short_factor: tuple[float, ...]
+    """The list up to `original_context` tokens, rotary_dim / 2 numbers."""
+
     long_factor: tuple[float, ...]
+    """The list beyond, of the same length."""
+
     original_context: int
+    """In tokens."""
 
     def inv_freq(self, rotary_dim: int) -> Vector:
-        return divided(base_inv_freq(self.theta, rotary_dim), self.long_factor)
+        return divide(base_inv_freq(self.theta, rotary_dim), self.long_factor)
 
     def short_inv_freq(self, rotary_dim: int) -> Vector:
-        """Frequencies while no position reaches `original_context`: radians per token, float64
-        [rotary_dim / 2].
-        """
-        return divided(base_inv_freq(self.theta, rotary_dim), self.short_factor)
+        """Frequencies while no position reaches `original_context`, as `inv_freq` gives them."""
+        return divide(base_inv_freq(self.theta, rotary_dim), self.short_factor)
 
 
 @dataclass(frozen=True)
 class DynamicNtk(Form):
-    """transformers' `dynamic`: the base grows with the sequence length n, from `original_context` L
-    tokens on.
+    """transformers' `dynamic`: the base grows with the sequence length n, from L tokens on.
 
     `theta(n) = theta ((factor n / L) - (factor - 1))^(r / (r - 2))` for n > L, else theta. Configs
     with it can be read; none is written, since files hold fixed frequencies only. `inv_freq` gives
@@ -325,6 +371,7 @@ class DynamicNtk(Form):
     kind: ClassVar[str] = "dynamic"
     factor: float
     original_context: int
+    """L, in tokens."""
 
     @property
     def scaled(self) -> bool:

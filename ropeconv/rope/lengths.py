@@ -1,8 +1,7 @@
-"""Numbers of tokens as users write them (131072, 128k, 1M), and scale factors, which may be written
-as a length.
+"""Numbers of tokens and scale factors as users write them (131072, 128k, 1M).
 
-A factor and a length have no number in common: a factor is at most 1,000, and a whole number from
-1,024 on is a length.
+A scale factor may be written as a length. A factor and a length have no number in common: a factor
+is at most 1,000, and a whole number from 1,024 on is a length.
 """
 
 import math
@@ -25,9 +24,7 @@ MOST_TOKENS = (1 << 31) - 1
 """The longest context: runtimes count positions in 32 bits."""
 
 Factor = float | str
-"""A scale factor, as a number (4.0) or as the text of the length that it reaches ("128k",
-"100000").
-"""
+"""A scale factor: a number (4.0), or the text of the length that it reaches ("128k", "100000")."""
 
 LARGEST_FACTOR = 1000
 """The largest number that is a factor where a length could stand too."""
@@ -42,18 +39,22 @@ BORDER = (
 
 
 def parse_tokens(text: str) -> int:
-    """`"131072"`, `"128k"` (1k = 1024) or `"1M"` as a number of tokens; 65k, 131k, 262k, ... are
-    2^16, 2^17, 2^18, ...
+    """Return the tokens that `"131072"`, `"128k"` (1k = 1024) or `"1M"` stand for.
 
-    Raises RecipeError for anything else.
+    65k, 131k, 262k, ... are 2^16, 2^17, 2^18, ..., as people round these powers.
+
+    Raises:
+        RecipeError: For anything else.
     """
     if text.strip().lower() in SHORT:
         return SHORT[text.strip().lower()]
+
     match = re.fullmatch(r"0*(\d{1,12})\s*([kKmM]?)", text.strip())
     if not match or int(match[1]) < 1:
         raise RecipeError(
             f"{shown(text)} is not a number of tokens; write it like 131072, 128k or 1M (1k = 1024)"
         )
+
     tokens = int(match[1]) * UNITS[match[2].lower()]
     if tokens > MOST_TOKENS:
         raise RecipeError(
@@ -64,9 +65,7 @@ def parse_tokens(text: str) -> int:
 
 
 def format_tokens(tokens: int) -> str:
-    """A number of tokens as `parse_tokens` reads it, the shortest way: 131072 as `"128k"`, 1048576
-    as `"1M"`.
-    """
+    """Write a number of tokens the shortest way that `parse_tokens` reads: 131072 as `"128k"`."""
     for unit, size in (("M", UNITS["m"]), ("k", UNITS["k"])):
         if tokens % size == 0:
             return f"{tokens // size}{unit}"
@@ -74,58 +73,69 @@ def format_tokens(tokens: int) -> str:
 
 
 def factor_text(tokens: int) -> str:
-    """A scale factor that reaches a number of tokens, as a length: 100000 as `"100000"`, 300 as
-    `"1k"`.
-    """
+    """Write a scale factor as the length that it reaches: 100000 as `"100000"`, 300 as `"1k"`."""
     return format_tokens(max(tokens, SMALLEST_LENGTH))
 
 
 def format_factor(factor: float) -> str:
-    """A factor as people write it, for sentences: 4, 3.052, 10.67. Commands and files need the
-    exact number.
-    """
-    return f"{factor:,.0f}" if factor >= 1000 else f"{factor:.4g}"
+    """Write a factor for sentences: 4, 3.052, 10.67. Commands and files need the exact number."""
+    if factor >= 1000:
+        return f"{factor:,.0f}"
+    return f"{factor:.4g}"
 
 
 def is_length(factor: object) -> bool:
-    """Whether a scale factor is the text of a length: digits with a suffix, as in 128k, or a number
-    from 1,024 on.
-    """
-    match = re.fullmatch(r"0*([1-9]\d{0,9})([kM]?)", factor) if isinstance(factor, str) else None
+    """Whether a scale factor is the text of a length: 128k, or a whole number from 1,024 on."""
+    if not isinstance(factor, str):
+        return False
+    match = re.fullmatch(r"0*([1-9]\d{0,9})([kM]?)", factor)
     if match is None:
         return False
-    tokens = int(match[1]) * UNITS[match[2].lower()]
-    return tokens <= MOST_TOKENS and (match[2] != "" or tokens >= SMALLEST_LENGTH)
+
+    digits, suffix = match.groups()
+    tokens = int(digits) * UNITS[suffix.lower()]
+    if tokens > MOST_TOKENS:
+        return False
+    return suffix != "" or tokens >= SMALLEST_LENGTH
 
 
 def normal_factor(factor: object) -> object:
-    """A whole number from 1,024 on, of type int or as its digits, as the text of that length; else
-    the same object.
+    """Write a whole number from 1,024 on, an int or its digits, as the text of that length.
 
-    A float stays a factor: it is computed, as a length over a trained one.
+    Every other object is returned unchanged. A float stays a factor: it was computed, as a length
+    over a trained one.
     """
-    digits = isinstance(factor, str) and re.fullmatch(r"\d{4,12}", factor) is not None
-    whole = isinstance(factor, int) and not isinstance(factor, bool)
-    if not (digits or whole):
+    is_digits = isinstance(factor, str) and re.fullmatch(r"\d{4,12}", factor) is not None
+    is_whole = isinstance(factor, int) and not isinstance(factor, bool)
+    if not (is_digits or is_whole):
         return factor
+
     tokens = int(factor)  # type: ignore[call-overload]
-    return format_tokens(tokens) if SMALLEST_LENGTH <= tokens <= MOST_TOKENS else factor
+    if SMALLEST_LENGTH <= tokens <= MOST_TOKENS:
+        return format_tokens(tokens)
+    return factor
 
 
 def parse_factor(text: str, flag: str) -> Factor:
-    """`"4"` as the factor 4.0, `"128k"` and `"100000"` as the length that a factor has to reach.
+    """Parse `"4"` as the factor 4.0, and `"128k"` or `"100000"` as a length to be reached.
 
-    text: as on the command line. flag: of the method, for the message. Raises RecipeError for
-    anything else.
+    Args:
+        text: As on the command line.
+        flag: The flag of the method, for the message.
+
+    Raises:
+        RecipeError: For anything else.
     """
-    length = re.fullmatch(r"0*([1-9]\d{0,11})([kKmM])", text.strip())
-    if length:
-        parse_tokens(text)
-        return length[1] + {"k": "k", "m": "M"}[length[2].lower()]
+    suffixed = re.fullmatch(r"0*([1-9]\d{0,11})([kKmM])", text.strip())
+    if suffixed:
+        parse_tokens(text)  # refuses a length that is too long
+        digits, unit = suffixed.groups()
+        return digits + ("k" if unit in "kK" else "M")
     if re.fullmatch(r"\d{4,}", text.strip()):
         tokens = parse_tokens(text)
         if tokens >= SMALLEST_LENGTH:
             return format_tokens(tokens)
+
     try:
         value = float(text)
     except ValueError:
@@ -134,7 +144,8 @@ def parse_factor(text: str, flag: str) -> Factor:
             f" {shown(text)} is neither"
         ) from None
     if LARGEST_FACTOR < value < math.inf:
-        meant = round(value) if SMALLEST_LENGTH <= value <= MOST_TOKENS else 128 * UNITS["k"]
+        could_be_length = SMALLEST_LENGTH <= value <= MOST_TOKENS
+        meant = round(value) if could_be_length else 128 * UNITS["k"]
         raise RecipeError(
             f"{flag} {text} is neither: {BORDER}; write {flag} {format_tokens(meant)}"
         )
@@ -147,11 +158,16 @@ def length_of(factor: Factor) -> int | None:
 
 
 def factor_over(factor: Factor, context: int, flag: str, kind: str = "trained") -> float:
-    """A scale factor as a number: itself, or the length that it is written as over `context`.
+    """Return a scale factor as a number: itself, or its length over a context.
 
-    factor: a number or a length. context: in tokens, which the factor multiplies. flag: of the
-    method, and what: the name of that context, for the message. Raises RecipeError for a length
-    within the context.
+    Args:
+        factor: A number or a length.
+        context: In tokens, which the factor multiplies.
+        flag: The flag of the method, for the message.
+        kind: The name of that context, for the message.
+
+    Raises:
+        RecipeError: For a length within the context.
     """
     length = length_of(factor)
     if length is None:
@@ -161,12 +177,12 @@ def factor_over(factor: Factor, context: int, flag: str, kind: str = "trained") 
             f"{flag} {factor} is within the {kind} {context:,} tokens; give a longer length, such"
             f" as {flag} {factor_text(4 * context)}, or a factor, such as {flag} 4"
         )
-    return reaching(length, context)
+    return factor_reaching(length, context)
 
 
-def reaching(length: int, context: int) -> float:
-    """The factor whose product with a context is at least a length, as a runtime that rounds it
-    down computes it.
-    """
+def factor_reaching(length: int, context: int) -> float:
+    """Return the factor whose product with a context, rounded down as runtimes do, is a length."""
     factor = length / context
-    return factor if factor * context >= length else math.nextafter(factor, math.inf)
+    if factor * context >= length:
+        return factor
+    return math.nextafter(factor, math.inf)

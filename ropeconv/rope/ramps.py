@@ -1,5 +1,4 @@
-"""RampApproximation: YaRN's ramp as a runtime computes it, where that is not the ramp of the model,
-and how far it is.
+"""RampApproximation: a YaRN ramp that a runtime computes in place of the model's own ramp.
 
 gpt-oss has a ramp with ends that are not rounded, and Kimi K2 one with other betas. llama.cpp
 always rounds the ends, and for most architectures its betas are 32 and 1.
@@ -19,9 +18,7 @@ SAME = 1e-6
 
 @dataclass(frozen=True)
 class RampApproximation:
-    """A ramp that is computed in place of that of a schedule, and the distance of their
-    frequencies.
-    """
+    """A ramp that is computed in place of the one of a schedule, and how far the two differ."""
 
     beta_fast: float
     """Rotations in the trained context above which a frequency is unchanged."""
@@ -50,14 +47,13 @@ class RampApproximation:
     inv_freq: tuple[float, ...]
     """The frequencies that are computed, radians per token, one per pair."""
 
-    def applied(self, schedule: Schedule) -> Schedule:
+    def apply_to(self, schedule: Schedule) -> Schedule:
         """Return a schedule with this ramp, whose ends are rounded, in place of its own."""
         form = schedule.form
         assert isinstance(form, Yarn)
         rounded = replace(form, beta_fast=self.beta_fast, beta_slow=self.beta_slow, truncate=True)
-        return replace(
-            schedule, form=rounded, inv_freq=rounded.inv_freq(2 * len(schedule.inv_freq))
-        )
+        inv_freq = rounded.inv_freq(2 * len(schedule.inv_freq))
+        return replace(schedule, form=rounded, inv_freq=inv_freq)
 
     @property
     def distance(self) -> str:
@@ -76,30 +72,44 @@ class RampApproximation:
 def approximate_ramp(
     schedule: Schedule, beta_fast: float, beta_slow: float
 ) -> RampApproximation | None:
-    """Return the approximation of a schedule by a rounded ramp; None where it has no ramp, or that
-    ramp.
+    """Return the approximation of a schedule by a rounded ramp.
 
-    beta_fast, beta_slow: of the ramp that is computed in its place.
+    None where the schedule has no ramp, or has exactly this one.
+
+    Args:
+        schedule: The schedule whose ramp is replaced.
+        beta_fast: The one of the computed ramp, in rotations within the trained context.
+        beta_slow: The one of the computed ramp, in rotations within the trained context.
     """
     form = schedule.form
     if not isinstance(form, Yarn) or schedule.short_inv_freq is not None:
         return None
     if (form.beta_fast, form.beta_slow, form.truncate) == (beta_fast, beta_slow, True):
         return None
+
     bare = RampApproximation(
-        beta_fast, beta_slow, 1.0, 0, 0, len(schedule.inv_freq), 0.0, schedule.context, ()
+        beta_fast=beta_fast,
+        beta_slow=beta_slow,
+        ratio=1.0,
+        pair=0,
+        pairs=0,
+        of=len(schedule.inv_freq),
+        turns=0.0,
+        context=schedule.context,
+        inv_freq=(),
     )
-    return _measured(bare, bare.applied(schedule).inv_freq, schedule.inv_freq)
+    return _measure(bare, bare.apply_to(schedule).inv_freq, schedule.inv_freq)
 
 
-def _measured(bare: RampApproximation, computed: Vector, right: Vector) -> RampApproximation | None:
-    """The approximation with its distance; None where the two ramps give the same frequencies."""
+def _measure(bare: RampApproximation, computed: Vector, right: Vector) -> RampApproximation | None:
+    """The approximation with its distance; None where both ramps give the same frequencies."""
     rotating = right > 0
     ratio = np.where(rotating, computed / np.where(rotating, right, 1.0), 1.0)
     off = np.abs(np.log(ratio))
     pairs = int(np.sum(off > SAME))
     if not pairs:
         return None
+
     worst = int(np.argmax(off))
     turns = float(np.max(np.abs(computed - right))) * bare.context / (2 * np.pi)
     frequencies = tuple(float(value) for value in computed)

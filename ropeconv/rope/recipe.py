@@ -1,5 +1,6 @@
-"""Recipe: a method with its parameters and modifiers, which can be saved and applied again; and its
-schedule.
+"""Recipe: a method with its parameters and modifiers, which can be saved and applied again.
+
+Read `Recipe.schedule` first: it gives the frequencies of a recipe for one model.
 """
 
 from __future__ import annotations
@@ -48,8 +49,7 @@ Scaled = InterpolatedForm | Llama3 | Yarn
 
 
 def on_top(method: Method, spec: RopeSpec, context: int | None = None) -> Schedule:
-    """The schedule of a method on top of the scaling of a model, which `--on-top` keeps and
-    multiplies further.
+    """The schedule of a method on top of the scaling of a model, which `--on-top` keeps.
 
     With theta the base of the model, theta_i = theta^(-2i/r), f_i and A its frequencies and
     attention factor, L0 its context before the scaling, L1 the one it declares, s the factor of the
@@ -69,9 +69,14 @@ def on_top(method: Method, spec: RopeSpec, context: int | None = None) -> Schedu
     that the scaling has divided: the pair that rotates once in L0 unscaled rotates once in L1 under
     linear scaling by L1 / L0.
 
-    method: with its parameters. spec: the RoPE of the present model. context: tokens to declare,
-    None for those of the method. Raises RecipeError for a model without scaling or with dynamic
-    scaling, and for a length within L1.
+    Args:
+        method: With its parameters.
+        spec: The RoPE of the present model.
+        context: Tokens to declare, None for those of the method.
+
+    Raises:
+        RecipeError: For a model without scaling or with dynamic scaling, and for a length within
+            L1.
     """
     declared = spec.context
     original = spec.original_context
@@ -85,20 +90,21 @@ def on_top(method: Method, spec: RopeSpec, context: int | None = None) -> Schedu
             "--on-top cannot keep dynamic scaling, which changes with the sequence; freeze it"
             f" first with --dynamic ntk:{form.factor:.12g} --at TOKENS --replace"
         )
-    start = replace(
-        spec.unscaled(), context=max(1, round((context or declared) * original / declared))
-    )
+
+    start_context = max(1, round((context or declared) * original / declared))
+    start = replace(spec.unscaled(), context=start_context)
     relative = method.relative(declared, original)
     factor = relative.factor_over(original)
-    schedule = _widened(relative, factor, start, spec) or _composed(
-        schedule_of(relative, start), start, spec
-    )
-    reached = (
-        round(declared * factor)
-        if factor is not None
-        else round(schedule.context * declared / original)
-    )
+    schedule = _widen(relative, factor, start, spec)
+    if schedule is None:
+        schedule = _compose(schedule_of(relative, start), start, spec)
+
+    if factor is not None:
+        reached = round(declared * factor)
+    else:
+        reached = round(schedule.context * declared / original)
     schedule = replace(schedule, context=context or method.length or reached)
+
     if isinstance(method, ThetaBound):
         first = first_violation(schedule.inv_freq, spec.unrotated, method.target)
         if first is not None:
@@ -113,34 +119,36 @@ def on_top(method: Method, spec: RopeSpec, context: int | None = None) -> Schedu
 def total_factor(method: Method, spec: RopeSpec) -> tuple[float, float] | None:
     """The factor of a scaling and the one that multiplies it, where `on_top` widens it; else None.
 
-    method, spec: as in `on_top`.
+    Args:
+        method: As in `on_top`.
+        spec: As in `on_top`.
     """
     relative = method.relative(spec.context, spec.original_context)
     factor = relative.factor_over(spec.original_context)
     form = spec.form
-    if factor is None or not isinstance(form, Scaled) or relative.widened(form, factor) is None:
+    if factor is None or not isinstance(form, Scaled) or relative.widen(form, factor) is None:
         return None
     return form.factor, factor
 
 
-def _widened(
+def _widen(
     method: Method, factor: float | None, start: RopeSpec, spec: RopeSpec
 ) -> Schedule | None:
-    """The schedule with the product of both factors; None where the scaling is of another
-    method.
-    """
+    """The schedule with the product of both factors; None over a scaling of another method."""
     if factor is None:
         return None
-    total = method.widened(spec.form, factor)
-    old = method.widened(spec.form, 1.0)
+    total = method.widen(spec.form, factor)
+    old = method.widen(spec.form, 1.0)
     if total is None or old is None:
         return None
+
     before = schedule_of(old, start)
     schedule = schedule_of(total, start)
     law = schedule.attention_factor / before.attention_factor
     softmax_law = schedule.softmax_scale / before.softmax_scale
-    if spec.softmax_follows:
+    if spec.softmax_follows:  # llama.cpp multiplies the logits of MLA by the attention factor too
         softmax_law *= law**2
+
     return replace(
         schedule,
         attention_factor=spec.attention_factor * law,
@@ -148,10 +156,8 @@ def _widened(
     )
 
 
-def _composed(schedule: Schedule, start: RopeSpec, spec: RopeSpec) -> Schedule:
-    """The schedule with another base, or with the product of the divisors. schedule: of the
-    method.
-    """
+def _compose(schedule: Schedule, start: RopeSpec, spec: RopeSpec) -> Schedule:
+    """The schedule of a method with another base, or with the product of the divisors."""
     current = spec.current()
     base = start.form.inv_freq(spec.rotary_dim)
     attention_factor = current.attention_factor * schedule.attention_factor
@@ -159,27 +165,40 @@ def _composed(schedule: Schedule, start: RopeSpec, spec: RopeSpec) -> Schedule:
     if spec.softmax_follows:
         softmax_scale *= schedule.attention_factor**2
     inv_freq = current.inv_freq * _ratio(schedule.inv_freq, base)
+
     short = None
     original = spec.original_context
     form: Form | None = None
     if current.short_inv_freq is not None or schedule.short_inv_freq is not None:
-        present, divided = (
-            rope.inv_freq if rope.short_inv_freq is None else rope.short_inv_freq
-            for rope in (current, schedule)
-        )
-        short = present * _ratio(divided, base)
-        original = original if current.short_inv_freq is not None else spec.context
+        short = _short_or_only(current) * _ratio(_short_or_only(schedule), base)
+        if current.short_inv_freq is None:
+            original = spec.context
         plain = base_inv_freq(spec.rope_theta, spec.rotary_dim)
-        lists = [tuple(divisors(plain, vector).tolist()) for vector in (short, inv_freq)]
-        form = LongRope(spec.rope_theta, lists[0], lists[1], original)
+        short_factor = tuple(divisors(plain, short).tolist())
+        long_factor = tuple(divisors(plain, inv_freq).tolist())
+        form = LongRope(spec.rope_theta, short_factor, long_factor, original)
     elif spec.form == start.form:
         form = schedule.form
     elif schedule.form is not None and schedule.form == spec.base_form(schedule.form.theta):
         form = replace(spec.form, theta=schedule.form.theta)
         inv_freq = form.inv_freq(spec.rotary_dim)
+
     return Schedule(
-        inv_freq, attention_factor, schedule.context, original, form, short, softmax_scale
+        inv_freq=inv_freq,
+        attention_factor=attention_factor,
+        context=schedule.context,
+        original_context=original,
+        form=form,
+        short_inv_freq=short,
+        softmax_scale=softmax_scale,
     )
+
+
+def _short_or_only(schedule: Schedule) -> Vector:
+    """The frequencies up to the trained context, of LongRoPE's two lists the short one."""
+    if schedule.short_inv_freq is None:
+        return schedule.inv_freq
+    return schedule.short_inv_freq
 
 
 def _ratio(inv_freq: Vector, base: Vector) -> Vector:
@@ -188,16 +207,19 @@ def _ratio(inv_freq: Vector, base: Vector) -> Vector:
 
 
 def keep_short(schedule: Schedule, source: RopeSpec) -> Schedule:
-    """A schedule as LongRoPE's pair of lists: the source's own frequencies up to a length, its own
-    beyond.
+    """A schedule as LongRoPE's pair of lists, of which the short one keeps the source.
 
     With theta_i of the source's base, short_factor_i = theta_i / f_i of the source (1 where it is
     not scaled) and long_factor_i = theta_i / inv_freq_i. The lists change at the context of a
     scaled source, and at the trained context of another: inside it the unchanged source is right.
 
-    schedule: of the method. source: the present RoPE of the checkpoint. Raises RecipeError where
-    the lists would need two attention factors or two softmax scales, where one of them is a pair
-    already, and where the context does not go beyond that length.
+    Args:
+        schedule: The one of the method.
+        source: The present RoPE of the checkpoint.
+
+    Raises:
+        RecipeError: Where the lists would need two attention factors or two softmax scales, where
+            one of them is a pair already, and where the context does not go beyond that length.
     """
     if schedule.short_inv_freq is not None:
         raise RecipeError(
@@ -210,14 +232,14 @@ def keep_short(schedule: Schedule, source: RopeSpec) -> Schedule:
             f"--keep-short changes lists at {switch:,} tokens, and the context is"
             f" {schedule.context:,}; leave it out, or pass a longer --context"
         )
+
     current = source.current()
-    if (
-        current.short_inv_freq is not None
-        and current.short_inv_freq.tolist() != current.inv_freq.tolist()
-    ):
+    short = current.short_inv_freq
+    if short is not None and short.tolist() != current.inv_freq.tolist():
         raise RecipeError(
             "--keep-short: the source has two factor lists already, and no runtime takes a third"
         )
+
     if abs(schedule.attention_factor - current.attention_factor) > 1e-9 * current.attention_factor:
         raise RecipeError(
             "--keep-short: both lists share one attention factor; the source has"
@@ -230,17 +252,18 @@ def keep_short(schedule: Schedule, source: RopeSpec) -> Schedule:
             f" {current.softmax_scale:.6g} and this method {schedule.softmax_scale:.6g}; leave"
             " it out"
         )
+
     still = source.rotary_dim // 2 - source.rotating_pairs
     if count_zero(schedule.inv_freq) > still or count_zero(current.inv_freq) > still:
         raise RecipeError(
             "--keep-short writes factor lists, which cannot hold frequencies that are 0; leave"
             " it out"
         )
+
     base = base_inv_freq(source.rope_theta, source.rotary_dim)
-    short, long = (
-        tuple(divisors(base, vector).tolist()) for vector in (current.inv_freq, schedule.inv_freq)
-    )
-    form = LongRope(source.rope_theta, short, long, switch)
+    short_factor = tuple(divisors(base, current.inv_freq).tolist())
+    long_factor = tuple(divisors(base, schedule.inv_freq).tolist())
+    form = LongRope(source.rope_theta, short_factor, long_factor, switch)
     return replace(schedule, form=form, short_inv_freq=current.inv_freq, original_context=switch)
 
 
@@ -257,28 +280,39 @@ CHECKS: dict[str, Check] = {
 class Recipe:
     """A method and its modifiers. A modifier that is None leaves what the method or the model has.
 
-    method: with its parameters. context: tokens that the output declares. original_context: tokens
-    that the model was trained for, where its config declares another number. attention_factor:
-    factor on cos and sin. temperature_slope, temperature_intercept: a (0.1 where only b is given)
-    and b (1 where only a is given) of the attention factor a ln s + b. log_n: query scaling by
-    position (Su 2021), "clamped" at 1 or "full". log_n_length: length in tokens at which that
-    factor is 1, by default the trained one. on_top: keep the scaling that the model has and
-    multiply it further, instead of starting from its unscaled RoPE. keep_short: two lists of
-    frequencies, the source's own for the length that it is right for.
-
-    Raises RecipeError when a value cannot be taken or two of them contradict each other.
+    Raises:
+        RecipeError: When a value cannot be taken or two of them contradict each other.
     """
 
     method: Method
+    """With its parameters."""
+
     context: int | None = None
+    """Tokens that the output declares."""
+
     original_context: int | None = None
+    """Tokens that the model was trained for, where its config declares another number."""
+
     attention_factor: float | None = None
+    """Factor on cos and sin."""
+
     temperature_slope: float | None = None
+    """a of the attention factor a ln s + b; 0.1 where only b is given."""
+
     temperature_intercept: float | None = None
+    """b of the attention factor a ln s + b; 1 where only a is given."""
+
     log_n: Literal["clamped", "full"] | None = None
+    """Query scaling by position (Su 2021), "clamped" at 1 or "full"."""
+
     log_n_length: int | None = None
+    """Length in tokens at which that factor is 1, by default the trained one."""
+
     on_top: bool = False
+    """Multiply the scaling that the model has further, in place of starting from unscaled RoPE."""
+
     keep_short: bool = False
+    """Two lists of frequencies, the source's own for the length that it is right for."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.method, Method):
@@ -290,12 +324,11 @@ class Recipe:
             value = getattr(self, name)
             problem = check(value)
             if problem and (value is not None or name in SWITCHES):
-                raise RecipeError(
-                    f"--{name.replace('_', '-')} {problem}, and {shown(value)} is not"
-                )
-        if self.attention_factor is not None and (
-            self.temperature_slope or self.temperature_intercept
-        ):
+                flag = name.replace("_", "-")
+                raise RecipeError(f"--{flag} {problem}, and {shown(value)} is not")
+
+        temperature = self.temperature_slope or self.temperature_intercept
+        if self.attention_factor is not None and temperature:
             raise RecipeError(
                 "--attention-factor and --temperature-slope both set the attention factor; pass one"
                 " of them"
@@ -311,39 +344,44 @@ class Recipe:
                 "--log-n scales queries whichever list of frequencies is used, so --keep-short"
                 " would not leave short prompts as they were; leave one of them out"
             )
+
         changes = [name for name in self.modifiers() if name != "context"]
         if isinstance(self.method, AsIs) and changes:
+            flag = changes[0].replace("_", "-")
             raise RecipeError(
-                f"--as-is keeps the RoPE, so --{changes[0].replace('_', '-')} has no place beside"
+                f"--as-is keeps the RoPE, so --{flag} has no place beside"
                 " it; of the modifiers it takes --context"
             )
 
     def start(self, source: RopeSpec) -> RopeSpec:
-        """The RoPE that the recipe starts from: unscaled, or with as-is and `on_top` the present
-        one, `source`.
+        """The RoPE that the recipe starts from: unscaled, with as-is and `on_top` the present one.
+
+        Args:
+            source: The present RoPE of the checkpoint.
         """
         if isinstance(self.method, AsIs) or self.on_top or not source.scaled:
             return source
         return source.unscaled()
 
     def schedule(self, spec: RopeSpec, source: RopeSpec | None = None) -> Schedule:
-        """The schedule of this recipe for a checkpoint. Raises RecipeError where the method does
-        not fit it.
+        """The schedule of this recipe for a checkpoint.
 
-        spec: the RoPE that it starts from, as `start` gives it. source: the present RoPE of the
-        checkpoint, for `keep_short`; by default the same.
+        Args:
+            spec: The RoPE that it starts from, as `start` gives it.
+            source: The present RoPE of the checkpoint, for `keep_short`; by default the same.
+
+        Raises:
+            RecipeError: Where the method does not fit it.
         """
         original = self.original_context or spec.original_context
-        start = replace(
-            spec, original_context=original, context=self.context or max(original, spec.context)
-        )
+        context = self.context or max(original, spec.context)
+        start = replace(spec, original_context=original, context=context)
         try:
             with np.errstate(all="ignore"):
-                schedule = (
-                    on_top(self.method, spec, self.context)
-                    if self.on_top
-                    else schedule_of(self.method, start)
-                )
+                if self.on_top:
+                    schedule = on_top(self.method, spec, self.context)
+                else:
+                    schedule = schedule_of(self.method, start)
         except RopeconvError:
             raise
         except (ArithmeticError, ValueError) as problem:
@@ -351,81 +389,94 @@ class Recipe:
                 f"{self.method.flag()} gives numbers that are out of range ({problem}); check its"
                 " parameters"
             ) from None
-        if (
-            not self.method.keeps_zeros
-            and count_zero(schedule.inv_freq[: start.rotating_pairs])
-            and not self.on_top
-        ):
+        may_have_zeros = self.method.keeps_zeros or self.on_top
+        if not may_have_zeros and count_zero(schedule.inv_freq[: start.rotating_pairs]):
             raise RecipeError(
                 f"{self.method.flag()} gives frequencies that are 0; check its parameters"
             )
+
         attention_factor = self._attention_factor(schedule)
         softmax_scale = schedule.softmax_scale
         if self.on_top and spec.softmax_follows:
             softmax_scale *= (attention_factor / schedule.attention_factor) ** 2
+        log_n = None
+        if self.log_n is not None:
+            log_n = LogN(self.log_n, self.log_n_length or original)
+
         done = replace(
             schedule,
             context=self.context or schedule.context,
             attention_factor=attention_factor,
             softmax_scale=softmax_scale,
-            log_n=None if self.log_n is None else LogN(self.log_n, self.log_n_length or original),
+            log_n=log_n,
             query_scaling=spec.query_scaling,
         )
-        return keep_short(done, spec if source is None else source) if self.keep_short else done
+        if self.keep_short:
+            return keep_short(done, spec if source is None else source)
+        return done
 
     def _attention_factor(self, schedule: Schedule) -> float:
+        """The attention factor that the modifiers set, else that of the method."""
         if self.attention_factor is not None:
             return self.attention_factor
         if self.temperature_slope is None and self.temperature_intercept is None:
             return schedule.attention_factor
+
         factor = None if self.on_top else self.method.factor_over(schedule.original_context)
-        factor = schedule.context / schedule.original_context if factor is None else factor
+        if factor is None:
+            factor = schedule.context / schedule.original_context
         slope = 0.1 if self.temperature_slope is None else self.temperature_slope
         intercept = 1.0 if self.temperature_intercept is None else self.temperature_intercept
         return temperature_attention_factor(factor, slope, intercept)
 
     def modifiers(self) -> dict[str, Any]:
         """The modifiers that are set, by name."""
-        return {
-            name: value for name in MODIFIERS if (value := getattr(self, name)) not in (None, False)
-        }
+        values = {name: getattr(self, name) for name in MODIFIERS}
+        return {name: value for name, value in values.items() if value not in (None, False)}
 
     def to_dict(self) -> dict[str, object]:
         """JSON-ready data: the method's name, its parameters, and the modifiers that are set."""
-        fields = {
-            item.name: getattr(self.method, item.name) for item in dataclasses.fields(self.method)
-        }
-        set_fields = {
-            name: list(v) if isinstance(v, tuple) else v
-            for name, v in fields.items()
-            if v is not None
-        }
-        return {"method": self.method.name, "parameters": set_fields, **self.modifiers()}
+        parameters = dict[str, object]()
+        for item in dataclasses.fields(self.method):
+            value = getattr(self.method, item.name)
+            if isinstance(value, tuple):
+                value = list(value)
+            if value is not None:
+                parameters[item.name] = value
+        return {"method": self.method.name, "parameters": parameters, **self.modifiers()}
 
     @classmethod
     def from_dict(cls, data: object) -> Recipe:
-        """The inverse of `to_dict`. Raises RecipeError for unknown names and wrong types."""
-        if not isinstance(data, dict) or not isinstance(data.get("parameters", {}), dict):
+        """The inverse of `to_dict`.
+
+        Raises:
+            RecipeError: For unknown names and wrong types.
+        """
+        parameters = data.get("parameters", {}) if isinstance(data, dict) else None
+        if not isinstance(data, dict) or not isinstance(parameters, dict):
             raise RecipeError(
                 'a recipe is a JSON object like {"method": "yarn", "parameters": {"factor": 16.0}}'
             )
-        named = data.get("method")
-        kind = REGISTRY.get(named) if isinstance(named, str) else None
+        name = data.get("method")
+        kind = REGISTRY.get(name) if isinstance(name, str) else None
         if kind is None:
             raise RecipeError(
-                f"the recipe names the method {shown(data.get('method'))}; known:"
-                f" {', '.join(REGISTRY)}"
+                f"the recipe names the method {shown(name)}; known: {', '.join(REGISTRY)}"
             )
-        unknown = [key for key in data if key not in (*MODIFIERS, "method", "parameters")]
+
         known = {item.name for item in dataclasses.fields(kind)}
-        unknown += [key for key in data.get("parameters", {}) if key not in known]
+        unknown = [key for key in data if key not in (*MODIFIERS, "method", "parameters")]
+        unknown += [key for key in parameters if key not in known]
         if unknown:
             raise RecipeError(
                 f"the recipe has the unknown key {shown(unknown[0])}; {kind.name} takes"
                 f" {', '.join(sorted(known))}"
             )
+
+        # JSON has no tuples, and methods keep lists of numbers as tuples
         values = {
-            k: tuple(v) if isinstance(v, list) else v for k, v in data.get("parameters", {}).items()
+            key: tuple(value) if isinstance(value, list) else value
+            for key, value in parameters.items()
         }
         try:
             method = kind(**values)
@@ -433,17 +484,20 @@ class Recipe:
             raise RecipeError(
                 f"the recipe for {kind.name} needs {', '.join(sorted(known))}"
             ) from None
-        return cls(method, **{name: data[name] for name in MODIFIERS if data.get(name) is not None})
+        modifiers = {key: data[key] for key in MODIFIERS if data.get(key) is not None}
+        return cls(method, **modifiers)
 
 
 MODIFIERS = tuple(item.name for item in dataclasses.fields(Recipe) if item.name != "method")
 
 
 def parse_recipe(text: str) -> Recipe:
-    """Return the recipe of a text: a method with its value, settings and modifiers, as in
-    `yarn:4:beta_fast=16`.
+    """Return the recipe of a text such as `yarn:4:beta_fast=16`.
 
-    Raises RecipeError for unknown methods and settings, and for wrong values.
+    The method comes first, then its value, settings and modifiers.
+
+    Raises:
+        RecipeError: For unknown methods and settings, and for wrong values.
     """
     name, *parts = text.split(":")
     kind = REGISTRY.get(name)
@@ -454,12 +508,14 @@ def parse_recipe(text: str) -> Recipe:
         raise RecipeError(
             f"{text!r} is not a method; choose base, recipe:FILE, {known} (with a value: yarn:4)"
         )
+
     pairs = [_setting(part, text) for part in parts if "=" in part]
     settings = dict(pairs)
     values = [part for part in parts if "=" not in part]
     if len(settings) < len(pairs):
         raise RecipeError(f"{text!r} gives a setting twice; leave one of them out")
     value = _value(kind, values, text)
+
     modifiers = {key: settings.pop(key) for key in list(settings) if key in MODIFIERS}
     first, *others = [item.name for item in dataclasses.fields(kind)] or [""]
     if first in settings and value is not None:
@@ -475,14 +531,13 @@ def parse_recipe(text: str) -> Recipe:
         raise RecipeError(
             f"{text!r} changes with the sequence; freeze it at a length, as in {text}:at=32k"
         )
+
     parsed = {} if value is None else {first: kind.parse(value)}
     return Recipe(kind(**parsed, **settings), **modifiers)
 
 
 def _value(kind: type[Method], parts: list[str], text: str) -> str | None:
-    """The value after the name of a method; None for a switch. text: the whole recipe, for the
-    message.
-    """
+    """The value after the name of a method, None for a switch; `text` is the whole recipe."""
     if kind.value is Value.SWITCH:
         if parts:
             raise RecipeError(
@@ -496,7 +551,7 @@ def _value(kind: type[Method], parts: list[str], text: str) -> str | None:
 
 
 def _setting(part: str, text: str) -> tuple[str, Any]:
-    """The name and value of a setting, `beta_fast=16`. text: the whole recipe, for the message."""
+    """The name and value of a setting, `beta_fast=16`; `text` is the whole recipe, for messages."""
     key, _, value = part.partition("=")
     key = key.replace("-", "_")
     if key == "at" or key.endswith(("context", "length")):
@@ -512,77 +567,93 @@ def _setting(part: str, text: str) -> tuple[str, Any]:
 
 
 def flags(recipe: Recipe) -> list[str] | None:
-    """The words of a command line that give a recipe, as `["--yarn", "16"]`; None where it has
-    lists of numbers.
+    """The words of a command line that give a recipe, as `["--yarn", "16"]`.
+
+    None where it has lists of numbers, which only a file can hold.
     """
     method = recipe.method
     if any(isinstance(value, tuple) for value in vars(method).values()):
         return None
+
     values, options = _values(recipe)
     words = [method.flag(), *values]
     for name, value in options.items():
         spelled = name.replace("_", "-")
-        if isinstance(value, bool):
-            words.append(f"--{spelled}" if value else f"--no-{spelled}")
-        else:
+        if not isinstance(value, bool):
             words += [f"--{spelled}", _text(value)]
+        elif value:
+            words.append(f"--{spelled}")
+        else:
+            words.append(f"--no-{spelled}")
     return words
 
 
 def resolved_factor(recipe: Recipe, trained: int, declared: int) -> float | None:
-    """The scale factor of a recipe as a number, also where it is written as a length; None for a
-    method without one.
+    """The scale factor of a recipe as a number, also where it is written as a length.
 
-    trained, declared: context of the model in tokens, before and with its scaling. Raises
-    RecipeError for a length within the one that counts.
+    None for a method without a factor.
+
+    Args:
+        recipe: The method with its modifiers.
+        trained: Context of the model before its scaling, in tokens.
+        declared: Context of the model with its scaling, in tokens.
+
+    Raises:
+        RecipeError: For a length within the one that counts.
     """
-    over = declared if recipe.on_top else recipe.original_context or trained
-    return recipe.method.factor_over(over, "declared" if recipe.on_top else "trained")
+    if recipe.on_top:
+        return recipe.method.factor_over(declared, "declared")
+    return recipe.method.factor_over(recipe.original_context or trained, "trained")
 
 
 def described_flags(recipe: Recipe, trained: int, declared: int) -> str:
-    """The flags of a recipe for people: a length with the factor that reaches it, and no needless
-    digits.
+    """The flags of a recipe for people: no needless digits, and a length with the factor for it.
 
-    trained, declared: as in `resolved_factor`. The exact text of a command is that of `flags`.
+    The exact text of a command is that of `flags`. `trained` and `declared` are as in
+    `resolved_factor`.
     """
     words = flags(recipe) or [recipe.method.flag()]
     value = getattr(recipe.method, "factor", None)
     if isinstance(value, float):
         words[1] = format_factor(value)
     text = " ".join(words)
-    if recipe.method.length is None:
+
+    factor = None
+    if recipe.method.length is not None:
+        factor = resolved_factor(recipe, trained, declared)
+    if factor is None:
         return text
-    factor = resolved_factor(recipe, trained, declared)
-    return text if factor is None else f"{text} (factor {format_factor(factor)})"
+    return f"{text} (factor {format_factor(factor)})"
 
 
 def recipe_text(recipe: Recipe) -> str:
-    """The text of a recipe without lists of numbers, which `parse_recipe` reads back:
-    `yarn:4:context=10000`.
+    """The text of a recipe without lists of numbers, which `parse_recipe` reads back.
+
+    Example: `yarn:4:context=10000`.
     """
     values, options = _values(recipe)
-    settings = (
-        f"{name}={str(value).lower() if isinstance(value, bool) else _text(value)}"
-        for name, value in options.items()
-    )
-    return ":".join([recipe.method.name, *values, *settings])
+    parts = [recipe.method.name, *values]
+    for name, value in options.items():
+        if isinstance(value, bool):
+            parts.append(f"{name}={str(value).lower()}")
+        else:
+            parts.append(f"{name}={_text(value)}")
+    return ":".join(parts)
 
 
 def _values(recipe: Recipe) -> tuple[list[str], dict[str, Any]]:
-    """The value of the method's flag, none for a switch; and settings that are not the default,
-    with the modifiers.
-    """
+    """The value of the method's flag, none for a switch, and all settings but defaults by name."""
     method = recipe.method
-    fields = dataclasses.fields(recipe.method)
-    values = [
-        _text(getattr(method, item.name)) for item in fields[:1] if method.value is not Value.SWITCH
-    ]
-    options = {
-        item.name: getattr(method, item.name)
-        for item in fields[1:]
-        if getattr(method, item.name) != item.default
-    }
+    fields = dataclasses.fields(method)
+    values = []
+    if fields and method.value is not Value.SWITCH:
+        values.append(_text(getattr(method, fields[0].name)))
+
+    options = {}
+    for item in fields[1:]:
+        value = getattr(method, item.name)
+        if value != item.default:
+            options[item.name] = value
     return values, options | recipe.modifiers()
 
 

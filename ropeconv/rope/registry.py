@@ -11,34 +11,41 @@ T = TypeVar("T")
 
 
 class Registry(Mapping[str, T]):
-    """The declarations of the modules of a package, by name. The first look-up imports them, so
-    that none is listed.
+    """The declarations of the modules of a package, by name.
+
+    The first look-up imports the modules, so that no list of them is needed.
 
     Args:
-        kind: what the things are, for the error.
-        package: the dotted name of the package.
+        kind: The kind of things, for the error.
+        package: The dotted name of the package.
 
     Attributes:
-        declared: the things of the modules that are imported so far.
+        declared: The things of the modules that are imported so far.
     """
 
     def __init__(self, kind: str, package: str) -> None:
-        self.kind, self.package = kind, package
+        self.kind = kind
+        self.package = package
         self.declared: dict[str, T] = {}
         self._places: dict[str, tuple[int, str, str]] = {}
         self._complete = False
 
     def add(self, name: str, item: T, place: str, order: int = 0) -> T:
-        """Declare a thing. Raises RecipeError for a name that is taken.
+        """Declare a thing.
 
-        place: the module that declares it. order: its place in lists, lowest first; of equal ones
-        the name decides.
+        Args:
+            place: The module that declares it.
+            order: Its place in lists, lowest first; of equal ones the name decides.
+
+        Raises:
+            RecipeError: For a name that is taken.
         """
         if name in self.declared:
             raise RecipeError(
                 f"{self._places[name][2]} and {place} both declare the {self.kind} {name};"
                 " rename one"
             )
+
         self._places[name] = (order, name, place)
         items = {**self.declared, name: item}.items()
         self.declared = dict(sorted(items, key=lambda pair: self._places[pair[0]]))

@@ -1,6 +1,4 @@
-"""Schedule: the frequencies, attention factor and lengths that a runtime has to compute, however
-they are written.
-"""
+"""Schedule: the frequencies, attention factor and lengths that a runtime must compute."""
 
 import hashlib
 import math
@@ -15,25 +13,28 @@ from .forms import Form, Vector
 from .lengths import MOST_TOKENS
 from .summary import SummaryTable, TableSummary
 
-# exponent: weights times 2^-13 keep their bits, and both they and beta ln p fit into float16 at run
-# time
 LOSSLESS = 13
+"""Exponent of the gain in the log-n approximation.
+
+Weights times 2^-13 keep their bits, and both they and beta ln p fit into float16 at run time.
+"""
 EXACT = 1e-3  # a deviation below this is less than bfloat16's own rounding of the scale
 
 
 @dataclass(frozen=True)
 class LogN:
-    """Log-n: the query at position p times `ln(p + 1) / ln(length)`; kind "clamped" takes 1 where
-    that is below 1.
+    """Log-n: the query at position p times `ln(p + 1) / ln(length)`.
 
-    length: in tokens, at which the factor is 1.
+    Kind "clamped" takes 1 where that is below 1 (Su 2023, https://kexue.fm/archives/9948), "full"
+    takes it everywhere (Su 2021, https://kexue.fm/archives/8823).
 
-    Su 2021, https://kexue.fm/archives/8823 (full); Su 2023, https://kexue.fm/archives/9948
-    (clamped). Raises RecipeError for a length below 2, where it has no meaning.
+    Raises:
+        RecipeError: For a length below 2, where it has no meaning.
     """
 
     kind: Literal["clamped", "full"]
     length: int
+    """In tokens, at which the factor is 1."""
 
     def __post_init__(self) -> None:
         if self.length < 2:
@@ -44,21 +45,24 @@ class LogN:
     def scale(self, positions: Vector) -> Vector:
         """The factor of each query, float64, in the shape of `positions`."""
         ratio = np.log(np.asarray(positions, dtype=np.float64) + 1) / math.log(self.length)
-        return np.maximum(ratio, 1.0) if self.kind == "clamped" else ratio
+        if self.kind == "clamped":
+            return np.maximum(ratio, 1.0)
+        return ratio
 
 
 @dataclass(frozen=True)
 class QueryScaling:
-    """`gain (1 + beta ln(1 + floor(p / length)))`: the query scaling of Ministral 3 and of
-    llama.cpp's mistral3.
+    """`gain (1 + beta ln(1 + floor(p / length)))`, the factor of the query at position p.
 
-    p: the position of the query. length: in tokens. gain: 1 in those classes; another one must be
-    folded into the weights that make queries.
+    Ministral 3 scales its queries so, and llama.cpp's mistral3.
     """
 
     beta: float
     length: int
+    """In tokens."""
+
     gain: float = 1.0
+    """1 in those classes; another one must be folded into the weights that make queries."""
 
     def scale(self, positions: Vector) -> Vector:
         """The factor of each query, float64, in the shape of `positions`."""
@@ -69,10 +73,11 @@ class QueryScaling:
 def approximate_log_n(log_n: LogN, exponent: int = LOSSLESS) -> QueryScaling:
     """The log-n approximation: the QueryScaling that comes nearest to log-n.
 
-    clamped: `beta = 1 / ln L` with length L gives 1 for p < L, and `ln(kL) / ln L` for p from (k -
-    1) L to kL - 1, which is log-n at the last of these positions and above it before. full: with
-    length 1 and a large beta the 1 in front is negligible; the gain 2^-exponent undoes beta, a
-    power of two so that no bit of a weight is lost.
+    For "clamped", `beta = 1 / ln L` with length L gives 1 for p < L, and `ln(kL) / ln L` for p from
+    (k - 1) L to kL - 1, which is log-n at the last of these positions and above it before.
+
+    For "full", with length 1 and a large beta the 1 in front is negligible. The gain 2^-exponent
+    undoes beta; it is a power of two so that no bit of a weight is lost.
     """
     if log_n.kind == "clamped":
         return QueryScaling(1 / math.log(log_n.length), log_n.length)
@@ -82,53 +87,66 @@ def approximate_log_n(log_n: LogN, exponent: int = LOSSLESS) -> QueryScaling:
 def effective_scaling(
     log_n: LogN | None, written: QueryScaling | None, deviation: float
 ) -> LogN | QueryScaling | None:
-    """The scaling of queries that an output has: log-n, or its approximation where they differ by
-    more than noise.
+    """The scaling of queries that an output has.
 
-    log_n: of the schedule, None without one. written: the log-n approximation in the output, None
-    without one. deviation: of `written` from `log_n`, relative; above 1e-3, bfloat16's own
-    rounding, `written` is returned.
+    That is log-n, or its approximation where they differ by more than noise.
+
+    Args:
+        log_n: The log-n of the schedule, None without one.
+        written: The log-n approximation in the output, None without one.
+        deviation: The relative deviation of `written` from `log_n`; above 1e-3, bfloat16's own
+            rounding, `written` is returned.
     """
-    return written if written is not None and deviation > EXACT else log_n
+    if written is not None and deviation > EXACT:
+        return written
+    return log_n
 
 
 def deviation(log_n: LogN, steps: QueryScaling, context: int) -> float:
-    """Largest difference of a log-n approximation from log-n over a context, relative where log-n
-    is above 1.
-    """
+    """The largest difference of a log-n approximation over a context, relative above 1."""
     starts = np.arange(0, context, steps.length, dtype=np.float64)
     ends = np.minimum(starts + steps.length, context) - 1
     positions = np.concatenate([starts, ends])
     exact = log_n.scale(positions)
-    return float(np.max(np.abs(steps.scale(positions) - exact) / np.maximum(exact, 1.0)))
+    difference = np.abs(steps.scale(positions) - exact)
+    return float(np.max(difference / np.maximum(exact, 1.0)))
 
 
 @dataclass(frozen=True, eq=False)
 class Schedule(TableSummary):
     """Frequencies, attention factor and length of one rotary embedding.
 
-    inv_freq: float64, shape [rotary_dim / 2], radians per token; 0 for pairs that do not rotate.
-    attention_factor: multiplies cos and sin, so logits of rotated dimensions scale by its square.
-    context: tokens the result is meant for. original_context: tokens the unscaled model was trained
-    for. form: a closed form that gives exactly `inv_freq`, where there is one.
-    short_inv_freq: LongRoPE's other list, in force while the sequence is within `original_context`.
-    softmax_scale: multiplies all logits (DeepSeek's mscale_all_dim, squared).
-    log_n: query scaling that the recipe adds. query_scaling: query scaling that the architecture
-    has (Ministral 3).
-
-    Raises RecipeError when a number is not finite, a frequency is negative, or the attention factor
-    is not positive.
+    Raises:
+        RecipeError: When a number is not finite, a frequency is negative, or the attention factor
+            is not positive.
     """
 
     inv_freq: Vector
+    """float64, shape [rotary_dim / 2], radians per token; 0 for pairs that do not rotate."""
+
     attention_factor: float
+    """Multiplies cos and sin, so logits of rotated dimensions scale by its square."""
+
     context: int
+    """Tokens the result is meant for."""
+
     original_context: int
+    """Tokens the unscaled model was trained for."""
+
     form: Form | None = None
+    """A closed form that gives exactly `inv_freq`, where there is one."""
+
     short_inv_freq: Vector | None = None
+    """LongRoPE's other list, in force while the sequence is within `original_context`."""
+
     softmax_scale: float = 1.0
+    """Multiplies all logits (DeepSeek's mscale_all_dim, squared)."""
+
     log_n: LogN | None = None
+    """Query scaling that the recipe adds."""
+
     query_scaling: QueryScaling | None = None
+    """Query scaling that the architecture has (Ministral 3)."""
 
     record_keys: ClassVar[tuple[str, ...]] = (
         "pair",
@@ -144,11 +162,13 @@ class Schedule(TableSummary):
                     "the method gives frequencies that are negative or not finite; check its"
                     " parameters"
                 )
+
         if not (math.isfinite(self.attention_factor) and self.attention_factor > 0):
             raise RecipeError(
                 f"attention_factor is {self.attention_factor}; pass a positive number with"
                 " --attention-factor"
             )
+
         if self.context > MOST_TOKENS:
             raise RecipeError(
                 f"the context would be {self.context:,} tokens, and runtimes count up to"
@@ -210,23 +230,25 @@ class Schedule(TableSummary):
 
     @property
     def digest(self) -> str:
-        """sha256 over all numbers that change a logit; schedules of equal digest compute the same
-        model.
+        """sha256 over all numbers that change a logit.
+
+        Schedules of equal digest compute the same model.
         """
         parts = [b"ropeconv schedule 1"]
         for vector in (self.inv_freq, self.short_inv_freq):
-            parts.append(
-                b"" if vector is None else np.ascontiguousarray(vector, dtype="<f8").tobytes()
-            )
+            if vector is None:
+                parts.append(b"")
+            else:
+                parts.append(np.ascontiguousarray(vector, dtype="<f8").tobytes())
         parts.append(struct.pack("<dd", self.attention_factor, self.softmax_scale))
         if self.log_n is not None:
             parts.append(f"{self.log_n.kind} {self.log_n.length}".encode())
         if self.query_scaling is not None:
             scaling = self.query_scaling
             # "staircase" is what it was called in the first version: a digest stays what it was
-            parts.append(
-                b"staircase" + struct.pack("<ddq", scaling.beta, scaling.gain, scaling.length)
-            )
+            numbers = struct.pack("<ddq", scaling.beta, scaling.gain, scaling.length)
+            parts.append(b"staircase" + numbers)
+
         lengths = b"".join(struct.pack("<q", len(part)) for part in parts)
         return hashlib.sha256(lengths + b"".join(parts)).hexdigest()
 
@@ -238,6 +260,7 @@ class Schedule(TableSummary):
             "context": self.context,
             "original_context": self.original_context,
         }
+
         if self.short_inv_freq is not None:
             data["short_inv_freq"] = [float(value) for value in self.short_inv_freq]
         if self.softmax_scale != 1.0:

@@ -18,20 +18,19 @@ SAME = 1.2e-7  # relative; float32 rounds by half of that
 
 @dataclass(frozen=True)
 class Proportional(Form):
-    """`theta^(-2i/r) / factor` for the first int(partial_rotary_factor * r / 2) pairs, and 0 for
-    all others.
+    """`theta^(-2i/r) / factor` for the first int(partial_rotary_factor * r / 2) pairs, else 0.
 
     The exponents are those of the whole head, unlike in models that rotate a part of it. Barbero et
     al. 2024, https://arxiv.org/abs/2410.06205 (p-RoPE); transformers
     `_compute_proportional_rope_parameters`.
-
-    factor: divides every frequency. partial_rotary_factor: the share of pairs that rotate, from 0
-    to 1.
     """
 
     kind: ClassVar[str] = "proportional"
     factor: float = 1.0
+    """Divides every frequency."""
+
     partial_rotary_factor: float = 1.0
+    """The share of pairs that rotate, from 0 to 1."""
 
     @property
     def scaled(self) -> bool:
@@ -44,25 +43,30 @@ class Proportional(Form):
 
 
 def recognise(inv_freq: Vector, theta: float) -> Proportional | None:
-    """The form of a vector whose first pairs are theta^(-2i/r) / factor and whose others are 0;
-    None for other vectors.
+    """The proportional form that a vector has; None for other vectors.
 
-    inv_freq: radians per token, float64 [rotary_dim / 2], equal to the form to within 1.2e-7.
-    theta: the base that is tried first, before the one that the vector itself gives.
+    Its first pairs are theta^(-2i/r) / factor, and the others are 0.
+
+    Args:
+        inv_freq: Radians per token, float64 [rotary_dim / 2], equal to the form to within 1.2e-7.
+        theta: The base that is tried first, before the one that the vector itself gives.
     """
     zeros = count_zero(inv_freq)
     rotary_dim = 2 * len(inv_freq)
     rotating = len(inv_freq) - zeros
     if not zeros or not (inv_freq[:rotating] > 0).all():
         return None
-    factor = 1.0 if not rotating or abs(inv_freq[0] - 1) <= SAME else float(1 / inv_freq[0])
+
+    factor = 1.0
+    if rotating and abs(inv_freq[0] - 1) > SAME:
+        factor = float(1 / inv_freq[0])
     bases = [theta]
     if rotating > 1 and inv_freq[0] > inv_freq[rotating - 1]:
         with np.errstate(over="ignore"):  # an infinite base is that of no vector
-            base = float(
-                (inv_freq[0] / inv_freq[rotating - 1]) ** (rotary_dim / (2 * (rotating - 1)))
-            )
+            fall = inv_freq[0] / inv_freq[rotating - 1]
+            base = float(fall ** (rotary_dim / (2 * (rotating - 1))))
         bases += [round(base, 3), base]
+
     for base in bases:
         form = Proportional(base, factor, share(rotating, rotary_dim))
         if np.allclose(form.inv_freq(rotary_dim), inv_freq, rtol=SAME, atol=0.0):
@@ -71,20 +75,27 @@ def recognise(inv_freq: Vector, theta: float) -> Proportional | None:
 
 
 def rotating_share(form: Form, rotary_dim: int) -> float:
-    """The share of the pairs of a form that rotate. rotary_dim: twice the number of its pairs."""
+    """The share of the pairs of a form that rotate.
+
+    Args:
+        form: The formula with its numbers.
+        rotary_dim: Twice the number of its pairs.
+    """
     if isinstance(form, Proportional):
         return form.partial_rotary_factor
     inv_freq = form.inv_freq(rotary_dim)
     still = count_zero(inv_freq)
-    return share(len(inv_freq) - still, rotary_dim) if still else 1.0
+    if not still:
+        return 1.0
+    return share(len(inv_freq) - still, rotary_dim)
 
 
 def share(rotating: int, rotary_dim: int) -> float:
-    """The partial_rotary_factor p with which int(p * rotary_dim // 2) is `rotating`, a number of
-    pairs.
-    """
+    """The partial_rotary_factor p with which int(p * rotary_dim // 2) is a number of pairs."""
     partial = 2 * rotating / rotary_dim
-    return partial if int(partial * rotary_dim // 2) == rotating else math.nextafter(partial, 2.0)
+    if int(partial * rotary_dim // 2) == rotating:
+        return partial
+    return math.nextafter(partial, 2.0)
 
 
 LayerKind = Literal["global", "local", "none"]
@@ -101,69 +112,91 @@ MOST_LAYERS = 10_000
 class RopeSpec:
     """The rotary embedding of a checkpoint.
 
-    head_dim: width of one attention head (of its rotated part, for MLA).
-    rotary_dim: how many of those dimensions rotate; `inv_freq` has half as many entries.
-    rotating_share: the share of these pairs that rotate at all in the unscaled model, from the
-    fastest on (p-RoPE). form: the formula in force on the layers that a context extension changes.
-    attention_factor: multiplies cos and sin. softmax_scale: multiplies every logit (DeepSeek's
-    mscale). softmax_follows: whether the attention factor multiplies every logit too, as in
-    llama.cpp's graphs of MLA. original_context: tokens the unscaled embedding was trained for.
-    context: tokens the config declares. original_context_source: how the former is known: declared
-    by the config, the GGUF header or ropeconv's receipt, a fact about the family, the declared
-    context divided by the factor, or the declared one itself. original_context_reference: the
-    source of that fact, empty for the others. layers: per layer "global" (rotates with `form`),
-    "local" (with `local_form`), or "none" (NoPE). windows: per layer the tokens that it sees, its
-    sliding window or chunk; None for the whole context. Empty means that every layer sees the whole
-    context. chunked: whether they are chunks (Llama 4). local_rotary_dim: how many dimensions
-    rotate in those with `local_form`, 0 where as many as in the others. layout: pairs are (i, i +
-    r/2) in "half", (2i, 2i + 1) in "interleaved". mla: multi-head latent attention. query_scaling:
-    how queries scale with the position, in architectures that do so (Ministral 3).
-    nope_query_scaling: the same for the layers that do not rotate (Llama 4), counted from position
-    + 1. mrope_section: pairs that rotate by the time, height and width of a token (M-RoPE); empty
-    without. notes: sentences about defaults that were used in reading it.
-
-    Raises ImpossibleSize for heads, layers and lengths beyond the bounds of this module: what is
-    computed from a spec takes time and memory in proportion to them.
+    Raises:
+        ImpossibleSize: For heads, layers and lengths beyond the bounds of this module: what is
+            computed from a spec takes time and memory in proportion to them.
     """
 
     head_dim: int
+    """Width of one attention head (of its rotated part, for MLA)."""
+
     rotary_dim: int
+    """How many of those dimensions rotate; `inv_freq` has half as many entries."""
+
     form: Form
+    """The formula in force on the layers that a context extension changes."""
+
     original_context: int
+    """Tokens the unscaled embedding was trained for."""
+
     context: int
+    """Tokens the config declares."""
+
     attention_factor: float = 1.0
+    """Multiplies cos and sin."""
+
     softmax_scale: float = 1.0
+    """Multiplies every logit (DeepSeek's mscale)."""
+
     softmax_follows: bool = False
+    """Whether the attention factor multiplies every logit too, as in llama.cpp's graphs of MLA."""
+
     layers: tuple[LayerKind, ...] = ()
+    """Per layer "global" (rotates with `form`), "local" (with `local_form`), or "none" (NoPE)."""
+
     windows: tuple[int | None, ...] = ()
+    """Per layer the tokens that it sees, its sliding window or chunk; None for the whole context.
+    Empty means that every layer sees the whole context.
+    """
+
     chunked: bool = False
+    """Whether the windows are chunks (Llama 4)."""
+
     original_context_source: ContextSource = "declared"
+    """How `original_context` is known.
+
+    Declared by the config, the GGUF header or ropeconv's receipt, a fact about the family, the
+    declared context divided by the factor, or the declared one itself.
+    """
+
     original_context_reference: str = ""
+    """The source of a fact about the family; empty where the context is known otherwise."""
+
     local_form: Form | None = None
+    """The formula of the local layers; None without such layers."""
+
     local_rotary_dim: int = 0
+    """How many dimensions rotate in the local layers; 0 where as many as in the others."""
+
     rotating_share: float = 1.0
+    """The share of the pairs that rotate in the unscaled model, from the fastest on (p-RoPE)."""
+
     layout: Layout = "half"
+    """Pairs are (i, i + r/2) in "half", (2i, 2i + 1) in "interleaved"."""
+
     mla: bool = False
+    """Whether the model has multi-head latent attention."""
+
     query_scaling: QueryScaling | None = None
+    """How queries scale with the position, in architectures that do so (Ministral 3)."""
+
     nope_query_scaling: QueryScaling | None = None
+    """Query scaling of the layers that do not rotate (Llama 4), counted from position + 1."""
+
     mrope_section: tuple[int, ...] = ()
+    """Pairs that rotate by the time, height and width of a token (M-RoPE); empty without."""
+
     notes: tuple[str, ...] = field(default=(), compare=False)
+    """Sentences about defaults that were used in reading it."""
 
     def __post_init__(self) -> None:
-        bounds = (
-            ("a head_dim of {:,}", self.head_dim, WIDEST_HEAD),
-            (
-                "{:,} rotating dimensions in a head",
-                max(self.rotary_dim, self.local_rotary_dim),
-                WIDEST_HEAD,
-            ),
-            ("{:,} layers", max(len(self.layers), len(self.windows)), MOST_LAYERS),
-            ("a trained context of {:,} tokens", self.original_context, MOST_TOKENS),
-            ("a context of {:,} tokens", self.context, MOST_TOKENS),
-        )
-        for phrase, size, most in bounds:
-            if size > most:
-                raise ImpossibleSize(f"{phrase.format(size)}, and models have at most {most:,}")
+        widest = max(self.rotary_dim, self.local_rotary_dim)
+        layers = max(len(self.layers), len(self.windows))
+        _check_size("a head_dim of {:,}", self.head_dim, WIDEST_HEAD)
+        _check_size("{:,} rotating dimensions in a head", widest, WIDEST_HEAD)
+        _check_size("{:,} layers", layers, MOST_LAYERS)
+        _check_size("a trained context of {:,} tokens", self.original_context, MOST_TOKENS)
+        _check_size("a context of {:,} tokens", self.context, MOST_TOKENS)
 
     @property
     def rope_theta(self) -> float:
@@ -179,40 +212,39 @@ class RopeSpec:
     def local_inv_freq(self) -> Vector | None:
         """The frequencies of the local layers, radians per token; None without local layers."""
         form = self.local_form
-        return None if form is None else form.inv_freq(self.local_rotary_dim or self.rotary_dim)
+        if form is None:
+            return None
+        return form.inv_freq(self.local_rotary_dim or self.rotary_dim)
 
     @property
     def unrotated(self) -> float:
-        """(d - r)/2, the term of the dimensions that do not rotate in (d - r)/2 + sum_i cos(m
-        theta_i).
+        """(d - r)/2, which the dimensions that do not rotate add to sum_i cos(m theta_i).
 
         For MLA, whose `head_dim` is only the rotated part, the content part is counted with the
         same width, r/2.
         """
-        return self.rotary_dim / 2 if self.mla else (self.head_dim - self.rotary_dim) / 2
+        if self.mla:
+            return self.rotary_dim / 2
+        return (self.head_dim - self.rotary_dim) / 2
 
     @property
     def scaled(self) -> bool:
         """Whether the checkpoint has a context extension already."""
-        unscaled = isinstance(self.form, Proportional) and self.form == self.base_form(
-            self.form.theta
-        )
-        return self.attention_factor != 1.0 or (self.form.scaled and not unscaled)
+        unscaled = self.base_form(self.form.theta)
+        if isinstance(self.form, Proportional) and self.form == unscaled:
+            return self.attention_factor != 1.0
+        return self.attention_factor != 1.0 or self.form.scaled
 
     @property
     def rotating_pairs(self) -> int:
-        """Number of pairs that rotate in the unscaled model: fewer than rotary_dim / 2 with
-        p-RoPE.
-        """
+        """Pairs that rotate in the unscaled model: fewer than rotary_dim / 2 with p-RoPE."""
         return round(self.rotary_dim * self.rotating_share) // 2
 
     def base_form(self, theta: float) -> Form:
         """The formula of the unscaled model with another base."""
-        return (
-            Plain(theta)
-            if self.rotating_share == 1
-            else Proportional(theta, 1.0, self.rotating_share)
-        )
+        if self.rotating_share == 1:
+            return Plain(theta)
+        return Proportional(theta, 1.0, self.rotating_share)
 
     def unscaled(self) -> RopeSpec:
         """The embedding without scaling: only its base, over the trained context."""
@@ -222,14 +254,14 @@ class RopeSpec:
         )
 
     def current(self) -> Schedule:
-        """The embedding as a Schedule: the frequencies and factors that the checkpoint computes
-        now.
-        """
-        form, short = self.form, None
+        """The frequencies and factors that the checkpoint computes now, as a Schedule."""
+        form = self.form
+        short = None
         with np.errstate(all="ignore"):  # Schedule refuses what is not finite
             inv_freq = form.inv_freq(self.rotary_dim)
             if isinstance(form, LongRope) and form.short_factor != form.long_factor:
                 short = form.short_inv_freq(self.rotary_dim)
+
         return Schedule(
             inv_freq=inv_freq,
             attention_factor=self.attention_factor,
@@ -252,17 +284,23 @@ class RopeSpec:
 
     @property
     def rotating_window(self) -> int | None:
-        """The widest window of the layers that an extension changes; None where one of them sees
-        the whole context.
+        """The widest window of the layers that an extension changes, in tokens.
+
+        None where one of them sees the whole context.
         """
         rotating = [
             size for size, kind in zip(self.windows, self.layers, strict=False) if kind == "global"
         ]
-        sizes = [size for size in rotating if size is not None]
-        return max(sizes) if sizes and len(sizes) == len(rotating) else None
+        if not rotating or None in rotating:
+            return None
+        return max(size for size in rotating if size is not None)
 
     def visible(self, context: int) -> int:
-        """The distances, in tokens, over which the layers that an extension changes look at most,
-        at a context.
-        """
+        """The largest distance, in tokens, that the layers an extension changes can see."""
         return min(context, self.rotating_window or context)
+
+
+def _check_size(phrase: str, size: int, most: int) -> None:
+    """Raise ImpossibleSize for more than `most`; `phrase` is formatted with the size."""
+    if size > most:
+        raise ImpossibleSize(f"{phrase.format(size)}, and models have at most {most:,}")

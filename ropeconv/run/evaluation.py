@@ -14,7 +14,7 @@ from ..evaluate.cases import EvalLine
 from ..evaluate.evaluation import Evaluation, Sizes, open_evaluation
 from ..evaluate.run import EvaluationUnit, Refusal, UnitResult, UnitRunner
 from ..evaluate.runners.runner import RunnerRequest
-from ..formats.files import expanded
+from ..formats.files import expand_home
 from ..rope.errors import RopeconvError
 from .executors.executor import Executor, Failure, Pool
 
@@ -67,11 +67,12 @@ def _absolute(opening: RunnerRequest) -> RunnerRequest:
     """The same for a worker, which runs in another folder."""
 
     def absolute(name: str) -> str:
-        path = expanded(name)
+        path = expand_home(name)
         return str(path.absolute()) if name and path.exists() else name
 
     rows = [
-        replace(row, path=row.path and expanded(str(row.path)).absolute()) for row in opening.rows
+        replace(row, path=row.path and expand_home(str(row.path)).absolute())
+        for row in opening.rows
     ]
     return replace(
         opening, model=absolute(opening.model), against=absolute(opening.against), rows=rows

@@ -21,7 +21,7 @@ from ..errors import UsageError, reason
 from ..evaluate.row import BASE, Row
 from ..evaluate.texts import read_files
 from ..formats.disk import sha256, text_digest
-from ..formats.files import expanded
+from ..formats.files import expand_home
 from ..formats.journal import Journal, JournalKind, Line
 from ..formats.jsontext import JsonObject
 from ..formats.kind import is_gguf, named_gguf
@@ -30,7 +30,7 @@ from ..inspection.receipts.storage import read_receipt
 from ..models.gguf import GgufSource
 from ..models.hub import HubSource, answers
 from ..models.open import HUB_FILE, HUB_ID, open_source
-from ..models.reference import names_gguf, resolved
+from ..models.reference import names_gguf, resolve_reference
 from ..rope.errors import RopeconvError
 from ..rope.recipe import Recipe
 from ..validate.comparison import Comparison
@@ -138,7 +138,7 @@ def _expanded(text: str, folder: Path) -> Iterator[str]:
     elif QUERY.fullmatch(text):
         references = _query(text)
     elif any(mark in text for mark in "*?["):
-        base = expanded(text)
+        base = expand_home(text)
         start, pattern = (
             (Path(base.anchor), str(base)[len(base.anchor) :])
             if base.is_absolute()
@@ -150,8 +150,8 @@ def _expanded(text: str, folder: Path) -> Iterator[str]:
             if is_gguf(path) or any((path / name).exists() for name in MODELS)
         ]
     else:
-        local = (folder / expanded(text)).resolve()
-        references = [str(local) if local.exists() else resolved(text)]
+        local = (folder / expand_home(text)).resolve()
+        references = [str(local) if local.exists() else resolve_reference(text)]
     if not references:
         raise UsageError(f"the source {text!r} matches no model; correct it, or leave it out")
     yield from references

@@ -52,8 +52,10 @@ class DraftKind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Why none is written, with the fix, or empty."""
 
     def has(self, config: Config, tensors: Sequence[str]) -> bool:
-        """Whether a checkpoint is of this kind. tensors: names of its tensors, empty where they are
-        not known.
+        """Whether a checkpoint is of this kind.
+
+        Args:
+            tensors: Names of its tensors, empty where they are not known.
         """
         architectures = config.get("architectures")
         names = architectures if isinstance(architectures, list) else []
@@ -72,21 +74,24 @@ class DraftKind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class DraftStatement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A statement on the versions `first` to `last` of a runtime and drafts of some kinds and
     families.
-
-    families: empty for all. status: empty where the draft is read by the rules of its family.
-    source: where that is stated. run: the version that was executed, and when; empty where the
-    source was read.
     """
 
     runtime: str
     kinds: tuple[str, ...]
     families: tuple[str, ...]
+    """Empty for all."""
+
     first: str
     last: str
     source: str
+    """Where that is stated."""
+
     status: Status | None = None
+    """Empty where the draft is read by the rules of its family."""
+
     reason: str = ""
     run: str = ""
+    """The version that was executed, and when; empty where the source was read."""
 
 
 class DraftTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -105,9 +110,10 @@ def draft_table() -> DraftTable:
 def draft_kind(config: Config, tensors: Iterable[str] = (), name: str = "") -> DraftKind | None:
     """The kind of draft that a checkpoint is; None for a whole model.
 
-    name: of the checkpoint. The first EAGLE heads have the class of their target, and vLLM and
-    people know them by their name:
-    https://github.com/vllm-project/vllm/blob/v0.33.0/vllm/config/speculative.py#L1440
+    Args:
+        name: of the checkpoint. The first EAGLE heads have the class of their target, and vLLM and
+            people know them by their name:
+            https://github.com/vllm-project/vllm/blob/v0.33.0/vllm/config/speculative.py#L1440.
     """
     tensors = tuple(tensors)
     draft = next((kind for kind in draft_table().kinds if kind.has(config, tensors)), None)
@@ -124,8 +130,10 @@ def kind_named(name: str) -> DraftKind:
 def draft_verdicts(
     kind: DraftKind, family: Family, verdicts: Iterable[Verdict]
 ) -> tuple[Verdict, ...]:
-    """The verdicts on a draft. verdicts: those on a whole model of its family with the same
-    config.
+    """The verdicts on a draft.
+
+    Args:
+        verdicts: Those on a whole model of its family with the same config.
     """
     return tuple(_draft_verdict(kind, family, verdict) for verdict in verdicts)
 

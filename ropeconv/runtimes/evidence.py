@@ -19,19 +19,23 @@ Grade = Literal["run", "read", ""]
 
 
 class ModelRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The results of one version of a runtime for the configs of one model.
-
-    digest: of all its configs, so that a record shows when they have changed. rope_types: that they
-    have. most: the status of all cells that are not in `others`. others: names of cells by status,
-    and by what was different or the message. date: when, where it is not the date of the record.
-    """
+    """The results of one version of a runtime for the configs of one model."""
 
     digest: str
+    """of all its configs, so that a record shows when they have changed."""
+
     rope_types: tuple[str, ...]
+    """That they have."""
+
     most: str
+    """The status of all cells that are not in `others`."""
+
     others: dict[str, dict[str, tuple[str, ...]]] = {}
+    """Names of cells by status, and by what was different or the message."""
+
     detail: str = ""
     date: str = ""
+    """When, where it is not the date of the record."""
 
     def statuses(self, cells: tuple[str, ...]) -> dict[str, str]:
         """The status of each of `cells`, by name."""
@@ -45,25 +49,33 @@ class ModelRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
 
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One file of the lab. runtime, version: what was executed. date: when. how: what was executed.
-    models: by name, a family for its small config, or the name of a published config.
-    """
+    """One file of the lab."""
 
     runtime: str
+    """what was executed."""
+
     version: str
+    """what was executed."""
+
     date: str
+    """when."""
+
     how: str
+    """what was executed."""
+
     models: dict[str, ModelRecord]
+    """By name, a family for its small config, or the name of a published config."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """How a statement is known. grade: "run" (executed), "read" (in the source), or empty. detail:
-    version and date.
-    """
+    """How a statement is known."""
 
     grade: Grade = ""
+    """"run" (executed), "read" (in the source), or empty."""
+
     detail: str = ""
+    """Version and date."""
 
 
 @cache
@@ -142,27 +154,29 @@ ROPE_FIELDS = (
 
 
 class ReadKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The keys that one version of a runtime reads, without those of `understood_keys.toml`.
-
-    rope: in the RoPE dictionary, whatever the family. config: in a config, with the families whose
-    model files read it.
-    """
+    """The keys that one version of a runtime reads, without those of `understood_keys.toml`."""
 
     rope: tuple[str, ...]
+    """In the RoPE dictionary, whatever the family."""
+
     config: dict[str, tuple[str, ...]]
+    """In a config, with the families whose model files read it."""
 
 
 class Understood(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Keys whose meaning for the RoPE is known, or which have none.
-
-    rope: in the RoPE dictionary. config: outside. values: keys with the only values that say
-    nothing new. families: keys with the only families in which they say nothing new.
-    """
+    """Keys whose meaning for the RoPE is known, or which have none."""
 
     rope: tuple[str, ...]
+    """In the RoPE dictionary."""
+
     config: tuple[str, ...]
+    """outside."""
+
     values: dict[str, bool]
+    """Keys with the only values that say nothing new."""
+
     families: dict[str, tuple[str, ...]]
+    """Keys with the only families in which they say nothing new."""
 
 
 @cache
@@ -213,8 +227,10 @@ def unknown_key(
 ) -> str:
     """A key that the runtime reads and that neither rules nor family mention; empty without one.
 
-    part: the text part of a config. rope: its RoPE dictionary. rules: those that the family is read
-    by.
+    Args:
+        part: The text part of a config.
+        rope: Its RoPE dictionary.
+        rules: Those that the family is read by.
     """
     record = read_keys(runtime)
     same = understood().values

@@ -67,21 +67,30 @@ ANY = "*"
 
 
 class ReaderStatement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The behaviour of a reader for some features of some architectures.
-
-    archs: values of general.architecture, or "*" for all without a statement of their own on the
-    feature. features: which of them, or "*" for everything. status: as in a verdict. reason: why,
-    or a remark where it is "exact". source: where that is stated, by default that of the reader.
-    since, until: the first and last version for which it holds, where the row covers more.
-    """
+    """The behaviour of a reader for some features of some architectures."""
 
     archs: tuple[str, ...]
+    """Values of general.architecture, or "*" for all without a statement of their own on the
+    feature.
+    """
+
     features: tuple[Feature | Literal["*"], ...]
+    """Which of them, or "*" for everything."""
+
     status: Literal["exact", "differs", "ignored", "refused", "unknown"]
+    """As in a verdict."""
+
     reason: str = ""
+    """Why, or a remark where it is "exact"."""
+
     source: str = ""
+    """Where that is stated, by default that of the reader."""
+
     since: str = ""
+    """The first and last version for which it holds, where the row covers more."""
+
     until: str = ""
+    """The first and last version for which it holds, where the row covers more."""
 
 
 UNTESTED = ReaderStatement((), (), "unknown")
@@ -90,19 +99,26 @@ UNTESTED = ReaderStatement((), (), "unknown")
 class Reader(VersionRange, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A range of versions of a program that reads GGUF. A feature on which nothing is stated is
     unknown.
-
-    earlier: ranges of older versions for which the same statements are judged, each as its first
-    and last version. window: a remark on how it takes its context window. remark: what to say
-    beside that something is unknown. runs_in: "llama-cpp" for a program that loads GGUF files with
-    llama.cpp, so that its status is that of llama.cpp. statements: of those that name an
-    architecture and a feature, the first counts.
     """
 
     window: str
+    """A remark on how it takes its context window."""
+
     earlier: tuple[tuple[str, str], ...] = ()
+    """Ranges of older versions for which the same statements are judged, each as its first and last
+    version.
+    """
+
     remark: str = ""
+    """what to say beside that something is unknown."""
+
     runs_in: Literal["", "llama-cpp"] = ""
+    """"llama-cpp" for a program that loads GGUF files with llama.cpp, so that its status is that of
+    llama.cpp.
+    """
+
     statements: tuple[ReaderStatement, ...] = ()
+    """of those that name an architecture and a feature, the first counts."""
 
     def statement(self, feature: Feature, arch: str) -> ReaderStatement | None:
         """Return the statement on a feature of an architecture, for the last version; None if it is
@@ -146,7 +162,8 @@ def find_readers(runtime: str) -> tuple[Reader, ...]:
     """The readers for `name` (all current ranges, the newest last) or `name@version`; empty for
     another name.
 
-    Raises RecipeError for a version that no range covers.
+    Raises:
+        RecipeError: For a version that no range covers.
     """
     name, _, version = canonical(runtime).partition("@")
     rows = [row for row in gguf_readers() if row.name == name]
@@ -172,9 +189,12 @@ def judge_reader(
 ) -> Verdict:
     """The verdict of a reader on a file: that of its worst feature, where unknown is the worst.
 
-    reader: its last version counts. features: what the file uses. arch: its general.architecture.
-    llamacpp: the verdict of llama.cpp on the file, which is also that of a reader that goes through
-    it; None where it is not known.
+    Args:
+        reader: Its last version counts.
+        features: what the file uses.
+        arch: Its general.architecture.
+        llamacpp: The verdict of llama.cpp on the file, which is also that of a reader that goes
+            through it; None where it is not known.
     """
     if reader.runs_in and llamacpp is not None:
         reason = "; ".join(filter(None, [llamacpp.reason, reader.remark]))

@@ -70,8 +70,10 @@ def _by_letters() -> dict[str, Program]:
 
 
 def program_note(runtime: str) -> str:
-    """Return the note of the program that a user named; empty for other names. runtime: as
-    `--runtime` has it.
+    """Return the note of the program that a user named; empty for other names.
+
+    Args:
+        runtime: As `--runtime` has it.
     """
     program = program_of(runtime)
     return "" if program is None else program.note

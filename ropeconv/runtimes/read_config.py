@@ -34,8 +34,10 @@ from .runtime import RuleSet, Runtime, TypeRules, newest
 
 
 def number(rope: JsonObject, key: str, default: float | None = None) -> float:
-    """A number of a RoPE dictionary. Raises BadSource for another value, or an absent one without
-    `default`.
+    """A number of a RoPE dictionary.
+
+    Raises:
+        BadSource: For another value, or an absent one without `default`.
     """
     value = rope.get(key)
     if value is None:
@@ -59,7 +61,12 @@ def _factor(rope: JsonObject, rules: TypeRules, original: int, sizes: RopeSpec) 
 def _form(
     kind: str, rope: JsonObject, theta: float, rules: TypeRules, part: Config, sizes: RopeSpec
 ) -> Form:
-    """The form of a RoPE dictionary. kind: its rope type. part: the text part of the config."""
+    """The form of a RoPE dictionary.
+
+    Args:
+        kind: Its rope type.
+        part: The text part of the config.
+    """
     key = "original_max_position_embeddings"
     top = part.get(key)
     original_length = {key: rope.get(key) if top is None else top}
@@ -121,7 +128,11 @@ def _factors(rope: JsonObject, key: str, sizes: RopeSpec) -> tuple[float, ...]:
 
 
 def _attention_factor(rope: JsonObject, rules: TypeRules, form: Form, sizes: RopeSpec) -> float:
-    """The factor on cos and sin of a RoPE dictionary. form: of the frequencies."""
+    """The factor on cos and sin of a RoPE dictionary.
+
+    Args:
+        form: of the frequencies.
+    """
     if not isinstance(form, (Yarn, LongRope)):
         return 1.0
     if isinstance(form, Yarn):
@@ -163,9 +174,14 @@ class UnknownRopeType(RopeconvError):
 def read_spec(config: Config, family: Family, runtime: Runtime | None = None) -> RopeSpec:
     """The RopeSpec that a runtime reads from a config.json.
 
-    config: the whole file. family: of the model. runtime: by default the newest transformers.
-    Raises BadSource for values of the wrong kind, UnknownRopeType for a rope type that the runtime
-    has no code for.
+    Args:
+        config: The whole file.
+        family: of the model.
+        runtime: By default the newest transformers.
+
+    Raises:
+        BadSource: For values of the wrong kind.
+        UnknownRopeType: For a rope type that the runtime has no code for.
     """
     reading = (runtime or newest("transformers")).rule_set(
         family.name, str(config.get("model_type", ""))
@@ -242,8 +258,9 @@ def rope_dict(
     """The RoPE dictionary that a runtime uses for the global layers, and a note where that is the
     class default.
 
-    part: the text part of a config. reading: the rules, by default those of the newest
-    transformers.
+    Args:
+        part: The text part of a config.
+        reading: The rules, by default those of the newest transformers.
     """
     reader = reading or newest("transformers").rule_set(family.name)
     present = [part[key] for key in reader.schemas if part.get(key)]

@@ -11,7 +11,7 @@ from typing import Literal, TypeVar
 import msgspec
 
 from ..formats.jsontext import JsonObject
-from ..formats.package_data import PACKAGE, described, package_data, package_files
+from ..formats.package_data import PACKAGE, package_data, package_errors, package_files
 from ..models.family import Need
 from ..rope.errors import RecipeError
 from .programs import letters, program_of
@@ -31,101 +31,153 @@ Source = Literal["attention_factor", "mscale", "short_mscale", "formula", "1"]
 
 
 class TypeRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How one `rope_type` is read.
-
-    status, reason: an outcome that holds whatever the numbers are; empty where the config is read
-    by the rest. beyond_trained: whether that holds only where the context is longer than the
-    trained one. read_as: another rope type whose rules hold for the keys of this one.
-    required, forbidden: keys of the RoPE dictionary without which, and with which, it is refused.
-    original: "key" (original_max_position_embeddings, else the declared context) or "max" (the
-    declared context). times_original: what it is multiplied by for the ramp of yarn.
-    alpha: whether the key alpha makes dynamic a fixed base, theta alpha^(r/(r-2)) (Hunyuan).
-    factor: "key", "max/original", or "1" where the key is ignored.
-    attention_factor: its sources in order of precedence; "1" means that it is 1.
-    times_attn_factor: whether the key attn_factor multiplies it.
-    betas: whether these keys are read. truncate: whether that key is, "read-flat" beside the layer
-    types only. partial: the status of models that do not rotate the whole head, empty where they
-    are fine. half_only: the status for interleaved pairs, empty where they are fine.
-    formula_always: whether the formula, which divides by ln(original), is evaluated even where the
-    attention factor has another source.
-    lists: which of two factor lists is used, "trained" (the long one in forward passes that go
-    beyond the trained length), "long" or "short" (always that one), "window" (the long one for
-    every position, where the window that it is started with is longer than the trained length, else
-    the short one), "chunked" (as "trained", in a runtime that computes one prompt in several
-    forward passes), "mixed" (by position inside one sequence), "untested", or "refused" where they
-    differ. whole_prompt: the option with which a prompt is computed in one forward pass.
-    whole_base: whether the base is cut to a whole number. query_beta: whether queries are scaled by
-    position under this type, in families that do so. window: a remark on the default context window
-    where that is not the declared context. source: where the rules are stated.
-    """
+    """How one `rope_type` is read."""
 
     status: Literal["", "differs", "ignored", "refused", "unsupported", "unknown"] = ""
+    """An outcome that holds whatever the numbers are; empty where the config is read by the rest.
+    """
+
     reason: str = ""
+    """An outcome that holds whatever the numbers are; empty where the config is read by the rest.
+    """
+
     beyond_trained: bool = False
+    """Whether that holds only where the context is longer than the trained one."""
+
     read_as: str = ""
+    """Another rope type whose rules hold for the keys of this one."""
+
     required: tuple[str, ...] = ()
+    """Keys of the RoPE dictionary without which, and with which, it is refused."""
+
     forbidden: tuple[str, ...] = ()
+    """Keys of the RoPE dictionary without which, and with which, it is refused."""
+
     original: Literal["key", "max"] = "key"
+    """"key" (original_max_position_embeddings, else the declared context) or "max" (the declared
+    context).
+    """
+
     times_original: int = 1
+    """what it is multiplied by for the ramp of yarn."""
+
     alpha: bool = False
+    """Whether the key alpha makes dynamic a fixed base, theta alpha^(r/(r-2)) (Hunyuan)."""
+
     factor: Literal["key", "max/original", "1"] = "key"
+    """"key", "max/original", or "1" where the key is ignored."""
+
     attention_factor: tuple[Source, ...] = ("1",)
+    """Its sources in order of precedence; "1" means that it is 1."""
+
     times_attn_factor: bool = False
+    """Whether the key attn_factor multiplies it."""
+
     betas: bool = True
+    """Whether these keys are read."""
+
     truncate: Literal["read", "read-flat", "ignored"] = "read"
+    """Whether that key is, "read-flat" beside the layer types only."""
+
     partial: Literal["", "differs", "refused"] = ""
+    """The status of models that do not rotate the whole head, empty where they are fine."""
+
     half_only: Literal["", "differs", "refused"] = ""
+    """The status for interleaved pairs, empty where they are fine."""
+
     formula_always: bool = False
+    """Whether the formula, which divides by ln(original), is evaluated even where the attention
+    factor has another source.
+    """
+
     lists: Literal[
         "trained", "long", "short", "window", "chunked", "mixed", "untested", "refused"
     ] = "trained"
+    """Which of two factor lists is used, "trained" (the long one in forward passes that go beyond
+    the trained length), "long" or "short" (always that one), "window" (the long one for every
+    position, where the window that it is started with is longer than the trained length, else the
+    short one), "chunked" (as "trained", in a runtime that computes one prompt in several forward
+    passes), "mixed" (by position inside one sequence), "untested", or "refused" where they differ.
+    """
+
     whole_prompt: str = ""
+    """The option with which a prompt is computed in one forward pass."""
+
     whole_base: bool = False
+    """Whether the base is cut to a whole number."""
+
     query_beta: bool = True
+    """Whether queries are scaled by position under this type, in families that do so."""
+
     window: str = ""
+    """A remark on the default context window where that is not the declared context."""
+
     source: str = ""
+    """Where the rules are stated."""
 
 
 class RuleSet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How a group of model files reads the RoPE of a config.
-
-    schemas: the dictionaries that they read; the first that is present counts.
-    theta: where they read the base, "top" (the top-level key only), "dict" (the dictionary, else
-    the top level), "nested" (the dictionary only), "attn_config" (that object of DBRX), or a number
-    where the base is fixed. status, reason: an outcome that holds for every config.
-    required: keys without which they fail or compute something else. need: values without which
-    they fail. types: rules per rope type. type_key: the key of the rope type that they prefer.
-    other: the status for a rope type without rules, and other_reason why.
-    query_beta: where they read the slope of query scaling by position, "rope" (the RoPE
-    dictionary), "top" (`llama_4_scaling` at the top level) or nowhere.
-    query_length: where it is not 0, the length of that is the top-level
-    original_max_position_embeddings, else this number of tokens.
-    softmax_scale: what scales the logits of MLA, "mscale_all_dim", the same "unless-one" is the
-    attention_factor, any "factor" with or without that key, or "none".
-    local: what window layers rotate with, their "own" base, the "same-theta" as the others without
-    scaling, or the "same" as the others.
-    own_text_config: the status of a config that has a text_config and the model type of that (as
-    Ministral 3 was published), and own_text_config_reason why.
-    source: where it is stated.
-    """
+    """How a group of model files reads the RoPE of a config."""
 
     schemas: tuple[Literal["rope_scaling", "rope_parameters"], ...]
+    """The dictionaries that they read; the first that is present counts."""
+
     theta: Literal["top", "dict", "nested", "attn_config"] | float
+    """Where they read the base, "top" (the top-level key only), "dict" (the dictionary, else the
+    top level), "nested" (the dictionary only), "attn_config" (that object of DBRX), or a number
+    where the base is fixed.
+    """
+
     status: Literal["", "differs", "ignored", "refused", "unsupported"] = ""
+    """An outcome that holds for every config."""
+
     reason: str = ""
+    """An outcome that holds for every config."""
+
     required: dict[str, Literal["refused", "differs"]] = {}
+    """Keys without which they fail or compute something else."""
+
     need: tuple[Need, ...] = ()
+    """Values without which they fail."""
+
     types: dict[str, TypeRules] = {}
+    """Rules per rope type."""
+
     type_key: Literal["type", "rope_type"] = "rope_type"
+    """The key of the rope type that they prefer."""
+
     other: Literal["ignored", "refused", "unknown"] = "unknown"
+    """The status for a rope type without rules, and other_reason why."""
+
     other_reason: str = ""
     query_beta: Literal["rope", "top", ""] = ""
+    """Where they read the slope of query scaling by position, "rope" (the RoPE dictionary), "top"
+    (`llama_4_scaling` at the top level) or nowhere.
+    """
+
     query_length: int = 0
+    """Where it is not 0, the length of that is the top-level original_max_position_embeddings, else
+    this number of tokens.
+    """
+
     softmax_scale: Literal["mscale_all_dim", "unless-one", "factor", "none"] = "mscale_all_dim"
+    """what scales the logits of MLA, "mscale_all_dim", the same "unless-one" is the
+    attention_factor, any "factor" with or without that key, or "none".
+    """
+
     local: Literal["own", "same-theta", "same"] = "own"
+    """what window layers rotate with, their "own" base, the "same-theta" as the others without
+    scaling, or the "same" as the others.
+    """
+
     own_text_config: Literal["", "refused", "unknown"] = ""
+    """The status of a config that has a text_config and the model type of that (as Ministral 3 was
+    published), and own_text_config_reason why.
+    """
+
     own_text_config_reason: str = ""
     source: str = ""
+    """Where it is stated."""
 
     @property
     def nested(self) -> bool:
@@ -134,50 +186,67 @@ class RuleSet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FamilyStatement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The rule set that the model files of some families follow in a runtime, or why there is none.
-
-    names: of the families. model_types: of the config as a whole, if only those are meant (a text
-    model, or one with a vision model). rules: the rule set. unsupported: why it cannot run them at
-    all. unknown: what is untested. source: where that is stated.
-    """
+    """The rule set that model files of some families follow in a runtime, or why there is none."""
 
     names: tuple[str, ...]
+    """of the families."""
+
     model_types: tuple[str, ...] = ()
+    """of the config as a whole, if only those are meant (a text model, or one with a vision model).
+    """
+
     rules: str = ""
+    """The rule set."""
+
     unsupported: str = ""
+    """Why it cannot run them at all."""
+
     unknown: str = ""
+    """what is untested."""
+
     source: str = ""
+    """Where that is stated."""
 
 
 class KeyStatement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The effect of a config key that changes the attention of a runtime.
-
-    names: of the keys. families: those whose model files read them; empty for those that the
-    extracted keys say. status, reason: the outcome where one of them is in a config. source: where
-    that is stated.
-    """
+    """The effect of a config key that changes the attention of a runtime."""
 
     names: tuple[str, ...]
+    """of the keys."""
+
     status: Literal["differs", "ignored", "refused", "unknown"]
+    """The outcome where one of them is in a config."""
+
     reason: str
+    """The outcome where one of them is in a config."""
+
     families: tuple[str, ...] = ()
+    """Those whose model files read them; empty for those that the extracted keys say."""
+
     source: str = ""
+    """Where that is stated."""
 
 
 class VersionRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A range of versions of one program that behave alike.
-
-    name: as `--runtime` takes it. version, through: the first and the last version; through is
-    empty where they are the same. title: of the program, for people. source: its code. current:
-    whether it is in common use, so that `name` without a version includes it.
-    """
+    """A range of versions of one program that behave alike."""
 
     name: str
+    """As `--runtime` takes it."""
+
     version: str
+    """The first and the last version; through is empty where they are the same."""
+
     title: str
+    """of the program, for people."""
+
     source: str
+    """Its code."""
+
     through: str = ""
+    """The first and the last version; through is empty where they are the same."""
+
     current: bool = True
+    """Whether it is in common use, so that `name` without a version includes it."""
 
     @property
     def key(self) -> str:
@@ -211,8 +280,13 @@ def choose(name: str, version: str, rows: Sequence[Range]) -> tuple[Range, ...]:
 
     A version with fewer numbers than the ranges have stands for the last range in it.
 
-    name: what was written, for the message. version: empty for the current ranges. rows: all ranges
-    of the program, the newest last. Raises RecipeError for a version that no range covers.
+    Args:
+        name: what was written, for the message.
+        version: Empty for the current ranges.
+        rows: All ranges of the program, the newest last.
+
+    Raises:
+        RecipeError: For a version that no range covers.
     """
     if not version:
         return tuple(row for row in rows if row.current)
@@ -253,32 +327,40 @@ GENERIC = "generic"
 
 
 class Runtime(VersionRange, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One row of the table of runtimes: a range of versions that behave alike.
-
-    rules: rule sets by name; `generic` is the reader that most model files share.
-    families: what is stated about families, the last statement on one counts.
-    keys: what is stated about config keys that its attention reads beside those of the rules.
-    quantization: the quantisation methods (`quant_method`) whose checkpoints it loads, and on what
-    that depends; None where it is untested.
-    wrappers: where its source shows that every model around a text model builds that from its
-    text_config; empty where each of these models must be executed.
-    custom_code: what becomes of checkpoints with a modelling file of their own, "exact" (it is
-    run), "refused" or "unknown", and custom_code_reason why.
-    """
+    """One row of the table of runtimes: a range of versions that behave alike."""
 
     rules: dict[str, RuleSet]
+    """Rule sets by name; `generic` is the reader that most model files share."""
+
     families: tuple[FamilyStatement, ...] = ()
+    """what is stated about families, the last statement on one counts."""
+
     keys: tuple[KeyStatement, ...] = ()
+    """what is stated about config keys that its attention reads beside those of the rules."""
+
     quantization: dict[str, str] | None = None
+    """The quantisation methods (`quant_method`) whose checkpoints it loads, and on what that
+    depends; None where it is untested.
+    """
+
     wrappers: str = ""
+    """Where its source shows that every model around a text model builds that from its text_config;
+    empty where each of these models must be executed.
+    """
+
     custom_code: Literal["exact", "refused", "unknown"] = "unknown"
+    """what becomes of checkpoints with a modelling file of their own, "exact" (it is run),
+    "refused" or "unknown", and custom_code_reason why.
+    """
+
     custom_code_reason: str = ""
 
     def statement(self, family: str, model_type: str = "") -> FamilyStatement | None:
         """Return the statement about a family; None if it is untested.
 
-        model_type: of the config as a whole; without it, statements on some model types do not
-        count.
+        Args:
+            model_type: of the config as a whole; without it, statements on some model types do not
+                count.
         """
         for statement in reversed(self.families):
             if family in statement.names and (
@@ -302,14 +384,16 @@ def runtimes() -> tuple[Runtime, ...]:
 def read_rows(folder: Path) -> dict[str, Runtime]:
     """Read the rows of a folder by the names of their files, without the suffix.
 
-    A file with `inherits` starts from the file that it names. Raises DamagedPackage for a file that
-    is not a row.
+    A file with `inherits` starts from the file that it names.
+
+    Raises:
+        DamagedPackage: For a file that is not a row.
     """
     entries = {path.stem: path for path in sorted(folder.glob("*.toml"))}
     raw = {stem: package_data(path, JsonObject) for stem, path in entries.items()}
     rows = {}
     for stem, path in entries.items():
-        with described(path):
+        with package_errors(path):
             rows[stem] = row_from(_inherit(stem, raw))
     return rows
 
@@ -326,10 +410,14 @@ def in_order(rows: Iterable[Runtime]) -> tuple[Runtime, ...]:
 
 
 def row_from(data: JsonObject) -> Runtime:
-    """A row from the content of its file. Raises ValueError for data of another form, KeyError for
-    an unknown set.
+    """A row from the content of its file.
 
-    data: with rule sets that may name, in `inherits`, the one that they start from.
+    Args:
+        data: With rule sets that may name, in `inherits`, the one that they start from.
+
+    Raises:
+        ValueError: For data of another form.
+        KeyError: For an unknown set.
     """
     row = msgspec.convert(
         {**data, "rules": {name: _rules(name, data["rules"]) for name in data["rules"]}}, Runtime
@@ -434,8 +522,11 @@ def find(runtime: str, also: Iterable[str] = ()) -> tuple[Runtime, ...]:
     """The rows for `name` (all current ones, the newest last), for `name@version` only that
     version, or for "all".
 
-    also: other names that the caller knows, for the message. Raises RecipeError for an unknown
-    name, and for a version that no row covers.
+    Args:
+        also: Other names that the caller knows, for the message.
+
+    Raises:
+        RecipeError: For an unknown name, and for a version that no row covers.
     """
     name, _, version = canonical(runtime).partition("@")
     if name == ALL and not version:

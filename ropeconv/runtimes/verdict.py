@@ -43,7 +43,9 @@ def difference(schedule: Schedule, before: RopeSpec, spec: RopeSpec) -> str:
     """A sentence on the first difference between what a runtime computes and a schedule; empty
     where there is none.
 
-    before: the RoPE of the source, for window layers. spec: what the runtime reads.
+    Args:
+        before: The RoPE of the source, for window layers.
+        spec: what the runtime reads.
     """
     if not _close(spec.form.inv_freq(spec.rotary_dim), schedule.inv_freq):
         return f"it computes other frequencies ({describe(spec.form)})"
@@ -176,21 +178,28 @@ with them.
 
 @dataclass(frozen=True)
 class Verdict:
-    """The behaviour of a range of versions of a runtime for an output.
-
-    runtime: `name@version`, of the first version. through: the last version. display_name: for
-    people. status: what it does, explained at `judge`. reason: why, or a remark; may be empty where
-    the status is "exact". source: where the rule is stated. evidence: whether it was executed or
-    read.
-    """
+    """The behaviour of a range of versions of a runtime for an output."""
 
     runtime: str
+    """`name@version`, of the first version."""
+
     display_name: str
+    """For people."""
+
     status: Status
+    """what it does, explained at `judge`."""
+
     reason: str
+    """Why, or a remark; may be empty where the status is "exact"."""
+
     source: str
+    """Where the rule is stated."""
+
     through: str = ""
+    """The last version."""
+
     evidence: Evidence = field(default_factory=Evidence)
+    """Whether it was executed or read."""
 
     @property
     def grade(self) -> str:
@@ -229,14 +238,18 @@ def judge(
 ) -> Verdict:
     """The verdict of one runtime on a planned config.
 
-    config: the planned config.json. family: of its model. schedule: what must be computed. before:
-    the RoPE of the source. runtime: the one to judge; its last version counts where they differ.
-
     "exact": it computes the schedule. "differs": it computes something else, silently; `reason`
     names it. "ignored": it computes the unscaled RoPE, silently. "refused": it fails, at load or at
     the first forward pass. "unsupported": it cannot run such a model, or not in that version.
     "unknown": it is untested. Encodings replace "exact" by "rounded" where folding rounds weights,
     and by "approximate" for a log-n approximation.
+
+    Args:
+        config: The planned config.json.
+        family: of its model.
+        schedule: what must be computed.
+        before: The RoPE of the source.
+        runtime: The one to judge; its last version counts where they differ.
     """
     model_type = str(config.get("model_type", ""))
     outside = without_config(runtime, family, model_type)
@@ -315,7 +328,9 @@ def _of_wrapper(config: Config, family: Family, runtime: Runtime) -> Finding | N
 def unseen_wrapper(config: Config, family: Family) -> str:
     """Return why no runtime is known to load a model around a text model; empty for others.
 
-    config: the whole config.json. family: of the text model.
+    Args:
+        config: The whole config.json.
+        family: of the text model.
     """
     findings = [_of_wrapper(config, family, row) for row in runtimes()]
     if not all(findings):
@@ -415,8 +430,10 @@ def _of_schedule(
 
 
 def judge_code(family: Family, config: Config) -> tuple[Verdict, ...]:
-    """The verdicts of all runtimes on a checkpoint that brings its own rotary code. family: whose
-    layers it uses.
+    """The verdicts of all runtimes on a checkpoint that brings its own rotary code.
+
+    Args:
+        family: Whose layers it uses.
     """
     verdicts = []
     for row in rows_for(family):
@@ -434,7 +451,8 @@ def without_config(runtime: Runtime, family: Family, model_type: str = "") -> Ve
     """The verdict that holds for every config of a family: unknown or unsupported; None where the
     config decides.
 
-    model_type: of the config as a whole.
+    Args:
+        model_type: of the config as a whole.
     """
     verdict = partial(_verdict, runtime, family, model_type)
     statement = runtime.statement(family.name, model_type)
@@ -506,7 +524,11 @@ def _verdict(
     source: str = "",
     kind: str | None = None,
 ) -> Verdict:
-    """The verdict of a row on a family, with its evidence. kind: the rope type, None for any."""
+    """The verdict of a row on a family, with its evidence.
+
+    Args:
+        kind: The rope type, None for any.
+    """
     untested = status == "unknown" or family.assumed or family.origin
     grade = Evidence() if untested else evidence(row, family.name, kind, model_type)
     if family.assumed:
@@ -540,8 +562,11 @@ RECOMPUTED = {"phi3"}
 def switching(family: Family, length: int, verdicts: Iterable[Verdict]) -> tuple[str, ...]:
     """Sentences on which list each current runtime takes, and on a cache that crosses the length.
 
-    family: of the model. length: at which the lists change, in tokens. verdicts: on the config with
-    these lists, by which runtimes that do not read them are left out.
+    Args:
+        family: of the model.
+        length: At which the lists change, in tokens.
+        verdicts: On the config with these lists, by which runtimes that do not read them are left
+            out.
     """
     reading = [verdict for verdict in verdicts if verdict.status in ("exact", "rounded", "differs")]
     by_rule: dict[str, list[str]] = {}

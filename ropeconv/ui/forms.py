@@ -15,7 +15,7 @@ from ..bake.plan import Plan
 from ..convert.target import Target
 from ..errors import UsageError
 from ..evaluate.row import parse_rows
-from ..formats.files import expanded
+from ..formats.files import expand_home
 from ..formats.kind import is_gguf, kind_of
 from ..hub.options import PushOptions
 from ..inspection.receipts.storage import apply_words, read_recipe
@@ -107,8 +107,8 @@ def opened(form: ModelForm) -> Source | GgufSource:
         raise UsageError(
             "no model is given; write owner/name as on the Hub, or drop a config.json or GGUF file"
         )
-    if not is_on_hub(reference) and ":" not in reference and not expanded(reference).exists():
-        place = shown(str(expanded(reference).absolute()))
+    if not is_on_hub(reference) and ":" not in reference and not expand_home(reference).exists():
+        place = shown(str(expand_home(reference).absolute()))
         raise UsageError(
             f"no such file or folder: {place}; write its full path, or owner/name as on the Hub"
         )

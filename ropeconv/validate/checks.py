@@ -9,13 +9,13 @@ import msgspec
 import numpy as np
 
 from ..convert.encoding import ENCODINGS
-from ..convert.encodings.buffers import MODULE, SETTINGS, class_keys, modelling
+from ..convert.encodings.buffers import MODULE, SETTINGS, class_keys, modelling_file
 from ..engines.probe import ProbeCache
 from ..errors import BadSource, Disagreement
 from ..formats.files import read_text
 from ..formats.jsontext import JsonObject
 from ..inspection.receipts.receipt import CheckRecord
-from ..loader import CODE, MAP, entries, foreign, kernels, parsed
+from ..loader import CODE, MAP, entries, kernels, permission_error, read_json
 from ..models.config import STORED_ROPE
 from ..models.registry import by_name
 from ..models.source import ADAPTER
@@ -105,14 +105,14 @@ def needs_trust(folder: Path, allowed: bool) -> bool:
     Raises:
         BadSource: For unknown code without permission.
     """
-    config = parsed(folder / "config.json")
+    config = read_json(folder / "config.json")
     classes = config.get(MAP)
     if not allowed and (place := next(kernels(config), "")):
-        raise foreign(folder, f"its config.json loads code from {place!r}")
+        raise permission_error(folder, f"its config.json loads code from {place!r}")
     if not classes or (not str(config.get("model_type", "")).endswith(STORED_ROPE) and not allowed):
         return False  # transformers runs its own classes then
     if not allowed and (reason := next(_unlike_ours(folder, config), "")):
-        raise foreign(folder, reason)
+        raise permission_error(folder, reason)
     return True
 
 
@@ -137,7 +137,7 @@ def _unlike_ours(folder: Path, config: JsonObject) -> Iterator[str]:
     path = folder / f"{MODULE}.py"
     settings = config.get(SETTINGS)
     try:
-        code = modelling(family, msgspec.convert(settings, StoredSettings).log_n)
+        code = modelling_file(family, msgspec.convert(settings, StoredSettings).log_n)
         same = (
             path.is_file()
             and path.stat().st_size == len(code.encode())
@@ -163,7 +163,7 @@ def _other_code(folder: Path) -> Iterator[str]:
     for path in folder.glob("*config*.json"):
         if path.name == ADAPTER:
             yield f"{path.name} names an adapter"
-        elif path.name != "config.json" and any(key == MAP for key, _ in entries(parsed(path))):
+        elif path.name != "config.json" and any(key == MAP for key, _ in entries(read_json(path))):
             yield f"{path.name} has an auto_map"
 
 
@@ -194,6 +194,6 @@ def check_frequencies(comparison: Comparison, trust_remote_code: bool = False) -
         attention_factor=written.attention_factor,
         softmax_scale=written.softmax_scale,
     )
-    model_type = stands_for or str(parsed(baked / "config.json").get("model_type", ""))
+    model_type = stands_for or str(read_json(baked / "config.json").get("model_type", ""))
     answer = ProbeCache().answer(baked, model_type, schedule.context, trust, stands_for)
     return compare(answer, schedule, comparison.spec, written.written_as)

@@ -102,7 +102,7 @@ class Comparison:
             )
         schedule = replace(schedule, context=receipt.schedule.context or schedule.context)
         if receipt.ramp_approximation is not None:
-            schedule = receipt.ramp_approximation.applied(schedule)
+            schedule = receipt.ramp_approximation.apply_to(schedule)
         return cls(baked, against, receipt, source, schedule, inspection.spec, inspection.draft)
 
     @property

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 from ..formats.drafts import write_file
-from ..formats.files import expanded
+from ..formats.files import expand_home
 from ..formats.jsontext import JsonObject
 from ..keywords import RecipeKeywords, StrPath
 from ..rope.bound.answer import Bound
@@ -200,7 +200,7 @@ def plot(
     drawn = SchedulePlot(of_inspection(inspect(model), as_texts(given)))
     if out is not None:
         check_value("out", out, StrPath)
-        drawn.write(expanded(os.fspath(out)), dark)
+        drawn.write(expand_home(os.fspath(out)), dark)
     return drawn
 
 

@@ -18,7 +18,7 @@ from ..bake.profiles import ProfilesPlan, profile_plans, profiles_plan, write_pr
 from ..convert.target import Target
 from ..errors import Interruption, UsageError
 from ..evaluate.row import parse_rows
-from ..formats.files import expanded
+from ..formats.files import expand_home
 from ..formats.jsontext import JsonObject
 from ..hub.options import PublishOptions
 from ..hub.upload_set import with_card
@@ -93,7 +93,7 @@ def profiles(
     texts = methods.split(",") if isinstance(methods, str) else list(methods)
     runtimes = (runtime,) if isinstance(runtime, str) else tuple(runtime)
     target = Target(
-        out=None if out is None else expanded(os.fspath(out)),
+        out=None if out is None else expand_home(os.fspath(out)),
         runtimes=runtimes,
         encoding=encoding,
         replace=replace,

@@ -16,7 +16,7 @@ from ..errors import UsageError
 from ..formats.disk import obstacle
 from ..formats.kind import is_gguf
 from ..hub.options import PublishOptions
-from ..models.reference import modelfile_in, names_gguf, resolved
+from ..models.reference import modelfile_in, names_gguf, resolve_reference
 from ..options import (
     EXPERT,
     GENERAL,
@@ -111,7 +111,7 @@ def units_of(sources: Sequence[str], values: Mapping[str, Any]) -> list[OutputUn
     """
     parts = []
     for named in sources:
-        source = named if modelfile_in(named) is None else resolved(named)
+        source = named if modelfile_in(named) is None else resolve_reference(named)
         parts.append((source, split(values, names_gguf(source)), named))
 
     count = sum(len(targets) for _, targets, _ in parts)

@@ -9,7 +9,7 @@ from ..bake.output import Output
 from ..bake.restore import RestorePlan, restore_plan
 from ..bake.restore import restore as write_restored
 from ..errors import Interruption
-from ..formats.files import expanded
+from ..formats.files import expand_home
 from ..keywords import StrPath
 from ..models.open import open_source
 from ..reporting import Reporter, SilentReporter
@@ -82,7 +82,7 @@ def _plan(output: object, out: StrPath | None, in_place: bool, reporter: Reporte
     place = None
     if out is not None:
         check_value("out", out, StrPath)
-        place = expanded(os.fspath(out))
+        place = expand_home(os.fspath(out))
     if in_place:
         recover_file(reference_of("restore", output), reporter)
     return restore_plan(source_of("restore", output), place, in_place)

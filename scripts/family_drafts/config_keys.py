@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from ropeconv.models.family import Family
-from ropeconv.models.registry import packaged
+from ropeconv.models.registry import package_families
 
 from .library import config_classes
 from .walk import default_config
@@ -38,6 +38,6 @@ def keys_of(family: Family) -> list[str]:
 
 def text() -> str:
     """The content of the file, a line for each family of the package."""
-    by_family = {family.name: keys_of(family) for family in packaged()}
+    by_family = {family.name: keys_of(family) for family in package_families()}
     lines = [f"{json.dumps(name)}: {json.dumps(keys)}" for name, keys in by_family.items() if keys]
     return "{\n" + ",\n".join(lines) + "\n}\n"

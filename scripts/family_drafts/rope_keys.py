@@ -10,7 +10,7 @@ from typing import Any
 
 from ropeconv.inspection.problems import ROPE_KEY
 from ropeconv.models.family import Family
-from ropeconv.models.registry import packaged
+from ropeconv.models.registry import package_families
 from scripts.laboratory.key_reader import attention_keys
 
 from .config_keys import FILE as BESIDE
@@ -86,6 +86,6 @@ def _made(kind: type, settings: dict[str, Any]) -> dict[str, Any] | None:
 
 def text() -> str:
     """The content of the file, a line for each family of the package."""
-    by_family = {family.name: keys_of(family) for family in packaged()}
+    by_family = {family.name: keys_of(family) for family in package_families()}
     lines = [f"{json.dumps(name)}: {json.dumps(keys)}" for name, keys in by_family.items() if keys]
     return "{\n" + ",\n".join(lines) + "\n}\n"

@@ -9,7 +9,7 @@ import pytest
 from ropeconv.errors import BadSource
 from ropeconv.formats import jsontext
 from ropeconv.formats.jsontext import numbers
-from ropeconv.formats.package_data import typed
+from ropeconv.formats.package_data import as_type
 from ropeconv.formats.safetensors import (
     INDEX,
     LONGEST,
@@ -102,10 +102,10 @@ def test_a_text_in_blocks_has_no_string_of_more_than_a_mebibyte() -> None:
 
 
 def test_types_are_those_that_are_needed() -> None:
-    assert typed({"a": [1, 2]}, dict[str, list[int]], "a.json") == {"a": [1, 2]}
+    assert as_type({"a": [1, 2]}, dict[str, list[int]], "a.json") == {"a": [1, 2]}
     for wrong in ({"a": ["1"]}, {"a": [True]}, [], {"a": [1.5]}):
         with pytest.raises(BadSource, match=r"a\.json has the wrong form \(Expected"):
-            typed(wrong, dict[str, list[int]], "a.json")
+            as_type(wrong, dict[str, list[int]], "a.json")
 
 
 # Shard indices

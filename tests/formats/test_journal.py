@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ropeconv.errors import BadSource
-from ropeconv.formats.journal import Head, Journal, JournalKind, Line, default_path, encoded
+from ropeconv.formats.journal import Head, Journal, JournalKind, Line, default_path, encode_line
 
 
 class Number(Line, frozen=True):
@@ -79,7 +79,7 @@ def test_fresh_gives_the_old_journal_another_name(tmp_path: Path) -> None:
         kept(tmp_path / "own").read_bytes(),
         other.read_bytes(),
         kept(tmp_path / "damaged").read_bytes()[5:],
-        encoded(Head("ropeconv count", 7, "a")) + b"[]\n",
+        encode_line(Head("ropeconv count", 7, "a")) + b"[]\n",
     )
     for content, end in zip(contents, ("", "2", "3", "4"), strict=True):
         path.write_bytes(content)
@@ -104,8 +104,8 @@ def test_fresh_gives_the_old_journal_another_name(tmp_path: Path) -> None:
         b'{"journal":"of a traveller"}\n',
         b'{"ropeconv_eval":2,"source":"a"}\n',
         b"x" * (1 << 21),
-        encoded(Head("ropeconv weigh", 1, "a")) + encoded(Number("0", 0)),
-        encoded(Head("ropeconv weigh", 1, "a"))[5:] + encoded(Number("0", 0)),
+        encode_line(Head("ropeconv weigh", 1, "a")) + encode_line(Number("0", 0)),
+        encode_line(Head("ropeconv weigh", 1, "a"))[5:] + encode_line(Number("0", 0)),
     ],
 )
 def test_a_file_of_the_user_stays_and_no_advice_destroys_it(
@@ -136,7 +136,7 @@ def test_a_journal_of_another_model_another_version_and_another_writer_is_refuse
         BadSource, match=r"^.* is the journal of another model; give another --journal, or --fresh"
     ):
         opened(path, of="b")
-    path.write_bytes(encoded(Head("ropeconv count", 2, "a")))
+    path.write_bytes(encode_line(Head("ropeconv count", 2, "a")))
     with pytest.raises(
         BadSource, match=r"^.* is the journal of another version of ropeconv; give another"
     ):

@@ -22,7 +22,7 @@ from ropeconv.formats.safetensors import (
     header_bytes,
     read_header,
     tensor_bytes,
-    widened,
+    widen,
 )
 from ropeconv.models.vectors import LONGEST, read_lists
 from ropeconv.rope.errors import RopeconvError
@@ -142,7 +142,7 @@ def test_every_type_of_floats_as_32_bits() -> None:
     }
     for dtype, values in stored.items():
         kept = values.copy()
-        floats = widened(np.frombuffer(values.tobytes(), STORED[dtype]), dtype)
+        floats = widen(np.frombuffer(values.tobytes(), STORED[dtype]), dtype)
         np.testing.assert_array_equal(floats, numbers)
         assert floats.dtype == np.float32
         np.testing.assert_array_equal(values, kept)

@@ -17,7 +17,7 @@ from ropeconv.errors import BadSource
 from ropeconv.formats import disk
 from ropeconv.formats import files as regular
 from ropeconv.formats import files as scratch
-from ropeconv.formats.disk import sampled, sync_folder, weights_digest, writing_back
+from ropeconv.formats.disk import sample_digest, sync_folder, weights_digest, writing_back
 from ropeconv.formats.files import read_bytes, read_text, try_lock
 
 from .conftest import fails
@@ -36,11 +36,11 @@ def test_texts_have_a_longest_length(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (tmp_path / "a").write_bytes(b"\xff")
     with pytest.raises(BadSource, match="b is not UTF-8 text"):
         read_text(tmp_path / "a", "b")
-    assert regular.expanded("~/a") == Path.home() / "a"
+    assert regular.expand_home("~/a") == Path.home() / "a"
     with pytest.raises(
         BadSource, match="'~no-such-user/a' is in the home of an unknown user; write the"
     ):
-        regular.expanded("~no-such-user/a")
+        regular.expand_home("~no-such-user/a")
 
 
 # Digests and samples
@@ -58,7 +58,7 @@ def test_a_sample_is_the_size_and_64_evenly_spaced_pieces_of_64_kb(
     (tmp_path / "a").write_bytes(data)
     begin = sorted({max(0, size - PIECE) * number // 63 for number in range(64)})
     read = b"".join(data[place : place + PIECE] for place in begin)
-    assert sampled(tmp_path / "a") == hashlib.sha256(str(size).encode() + read).hexdigest()
+    assert sample_digest(tmp_path / "a") == hashlib.sha256(str(size).encode() + read).hexdigest()
     whole = max((later - earlier for earlier, later in pairwise(begin)), default=0) <= PIECE
     assert whole is (size <= PIECE * PIECES)
 

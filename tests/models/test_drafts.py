@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from ropeconv.models.family import Family
-from ropeconv.models.registry import by_model_type, families, packaged, refused
+from ropeconv.models.registry import by_model_type, families, package_families, refused_types
 from scripts.family_drafts import config_keys
 from scripts.family_drafts.compare import disagreements
 from scripts.family_drafts.draft import draft
@@ -52,11 +52,11 @@ def test_a_draft_is_a_file_of_a_family(model_type: str) -> None:
 def test_the_keys_of_all_families_are_written_down() -> None:
     """Otherwise run `scripts/families --keys`."""
     written = json.loads(config_keys.FILE.read_text())
-    known = {family.name for family in packaged() if family.text_type in config_classes()}
+    known = {family.name for family in package_families() if family.text_type in config_classes()}
     assert known - written.keys() == set()
 
 
-@pytest.mark.parametrize("family", sample(packaged(), 10), ids=lambda family: family.name)
+@pytest.mark.parametrize("family", sample(package_families(), 10), ids=lambda family: family.name)
 def test_and_they_are_those_of_the_config_class(family: Family) -> None:
     assert json.loads(config_keys.FILE.read_text()).get(family.name, []) == config_keys.keys_of(
         family
@@ -66,11 +66,11 @@ def test_and_they_are_those_of_the_config_class(family: Family) -> None:
 PENDING = Path(__file__).parent.parent / "data" / "pending_model_types.txt"
 WITHOUT_ROPE = [
     name
-    for name, reason in refused().items()
+    for name, reason in refused_types().items()
     if "does not use rotary position embeddings" in reason
 ]
 NOT_OF_TRANSFORMERS = {"rwkv7"} | {
-    name for name, reason in refused().items() if "custom code" in reason
+    name for name, reason in refused_types().items() if "custom code" in reason
 }
 
 
@@ -97,14 +97,18 @@ def test_models_of_text_that_do_not_rotate_are_refused_with_that_sentence(
 ) -> None:
     still = {model.name for model in model_types.values() if model.text and not model.rotates}
     assert still - set(WITHOUT_ROPE) == set()
-    assert [name for name in still if not model_types[name].detail.endswith(refused()[name])] == []
+    assert [
+        name for name in still if not model_types[name].detail.endswith(refused_types()[name])
+    ] == []
 
 
 def test_no_model_that_rotates_is_refused_as_one_that_does_not(
     model_types: dict[str, ModelType],
 ) -> None:
     assert [
-        name for name in refused() if name not in model_types and name not in NOT_OF_TRANSFORMERS
+        name
+        for name in refused_types()
+        if name not in model_types and name not in NOT_OF_TRANSFORMERS
     ] == []
-    for name in refused().keys() & model_types.keys():
+    for name in refused_types().keys() & model_types.keys():
         assert model_types[name].rotates == (name not in WITHOUT_ROPE), name

@@ -13,7 +13,7 @@ from ropeconv.inspection.inspection import inspect_source
 from ropeconv.models import ollama
 from ropeconv.models.gguf import GgufSource
 from ropeconv.models.open import open_source
-from ropeconv.models.reference import modelfile_of, names_gguf, resolved
+from ropeconv.models.reference import modelfile_of, names_gguf, resolve_reference
 
 from ..conftest import Run, hashes
 from ..support.gguf_files import write
@@ -117,7 +117,7 @@ def test_a_name_on_the_hub_stays_one(store: Store) -> None:
     store.add("registry.ollama.ai/me/mine/latest", {"model": b"GGUF"})
     assert ollama.name_in("me/mine") is None
     assert ollama.name_in("hf.co/me/m-GGUF") is None
-    assert resolved("hf.co/me/m-GGUF") == "me/m-GGUF"
+    assert resolve_reference("hf.co/me/m-GGUF") == "me/m-GGUF"
 
 
 def test_a_path_comes_before_a_name(
@@ -177,7 +177,7 @@ def test_a_modelfile_from_a_model_inherits_what_it_does_not_say(
 ) -> None:
     file = tmp_path / "Modelfile"
     file.write_text('FROM llama3.1:8b\nPARAMETER stop "mine"\nSYSTEM """\nTEMPLATE of mine\n"""\n')
-    assert resolved(str(file)) == "llama3.1:8b"
+    assert resolve_reference(str(file)) == "llama3.1:8b"
     modelfile = modelfile_of(str(file))
     assert modelfile is not None
     assert modelfile.text.startswith(file.read_text())

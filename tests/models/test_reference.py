@@ -15,7 +15,7 @@ from safetensors.numpy import save_file
 from ropeconv.cli.process import explained
 from ropeconv.errors import BadSource
 from ropeconv.models.open import open_source
-from ropeconv.models.reference import resolved
+from ropeconv.models.reference import resolve_reference
 
 from ..conftest import Run, hashes
 from ..support.baking import YARN, apply, inspected, make_plan, recipe_of, validate
@@ -43,7 +43,7 @@ OTHERS = (
 
 @pytest.mark.parametrize(("typed", "taken"), [*PAGES.items(), *zip(OTHERS, OTHERS, strict=True)])
 def test_pages_of_the_hub(typed: str, taken: str) -> None:
-    assert resolved(typed) == taken
+    assert resolve_reference(typed) == taken
 
 
 @pytest.mark.parametrize(
@@ -92,10 +92,10 @@ def test_a_modelfile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "Modelfile"
     write(tmp_path / "m.gguf")
     file.write_text("# mine\nFROM ./m.gguf\nPARAMETER num_ctx 64\n")
-    assert resolved(str(file)) == str(tmp_path / "m.gguf")
+    assert resolve_reference(str(file)) == str(tmp_path / "m.gguf")
     assert open_source(str(file)).kind == "gguf"
     file.write_text("from hf.co/me/m\n")
-    assert resolved(str(file)) == "me/m"
+    assert resolve_reference(str(file)) == "me/m"
     for text, words in (
         (
             "FROM llama3.2\n",
@@ -105,7 +105,7 @@ def test_a_modelfile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         file.write_text(text)
         with pytest.raises(BadSource, match=words):
-            resolved(str(file))
+            resolve_reference(str(file))
 
 
 def test_an_adapter_names_its_base_model(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from ropeconv.formats.safetensors import read_header
 from ropeconv.models.layers import layer_prefixes
-from ropeconv.models.registry import by_model_type, families, packaged
+from ropeconv.models.registry import by_model_type, families, package_families
 
 from ..support.families import REPRESENTATIVES, SINGLES, some
 from ..support.models import FAMILIES, TINY, make
@@ -44,7 +44,7 @@ def keys(facts: msgspec.Struct, prefix: str = "") -> Iterator[str]:
                 yield from keys(part, f"{name}.")
 
 
-OF_FAMILY = {family.name: frozenset(keys(family)) for family in packaged()}
+OF_FAMILY = {family.name: frozenset(keys(family)) for family in package_families()}
 
 
 def covered(model_types: Iterable[str]) -> set[str]:

@@ -20,7 +20,13 @@ from ropeconv.inspection.inspection import inspect_source
 from ropeconv.inspection.receipts.storage import read_receipt
 from ropeconv.models.config import detect
 from ropeconv.models.open import open_source
-from ropeconv.models.registry import LONGEST, best_family, packaged, suggestion, user_families
+from ropeconv.models.registry import (
+    LONGEST,
+    best_family,
+    package_families,
+    suggestion,
+    user_families,
+)
 from ropeconv.rope.recipe import Recipe
 
 from ..conftest import CONFIGS, Run
@@ -53,12 +59,12 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def read(place: Path, text: str, name: str = "mine.toml") -> list[str]:
     (place / name).write_text(text)
-    return [family.name for family in user_families(packaged())]
+    return [family.name for family in user_families(package_families())]
 
 
 def test_a_file_is_a_family_and_says_where_it_is_from(place: Path) -> None:
     assert read(place, LLAMA_LIKE) == ["mine"]
-    assert user_families(packaged())[0].origin == str(place / "mine.toml")
+    assert user_families(package_families())[0].origin == str(place / "mine.toml")
 
 
 @pytest.mark.parametrize(

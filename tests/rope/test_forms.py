@@ -17,7 +17,7 @@ from ropeconv.rope.forms import (
     Vector,
     base_inv_freq,
     count_zero,
-    divided,
+    divide,
     divisors,
     wavelengths,
     written_divisors,
@@ -117,7 +117,7 @@ def test_vectors_that_are_proportional_or_not(
 
 def test_divisors_of_frequencies_that_are_0() -> None:
     base = np.array([1.0, 0.5, 0.25])
-    np.testing.assert_array_equal(divided(base, [2.0, 1e29, 9.9e28]), [0.5, 0, 0.25 / 9.9e28])
+    np.testing.assert_array_equal(divide(base, [2.0, 1e29, 9.9e28]), [0.5, 0, 0.25 / 9.9e28])
     np.testing.assert_array_equal(divisors(base, np.array([0.5, 0.0, 0.25])), [2.0, 1e30, 1.0])
     np.testing.assert_allclose(wavelengths(np.array([math.pi, 0.0])), [2.0, math.nan])
     assert (count_zero(np.array([0.0, 1e-300, 0.0])), count_zero(base)) == (2, 0)

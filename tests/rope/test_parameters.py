@@ -16,11 +16,11 @@ from ropeconv.rope.errors import RecipeError
 from ropeconv.rope.forms import Plain
 from ropeconv.rope.lengths import (
     MOST_TOKENS,
+    factor_reaching,
     format_tokens,
     is_length,
     parse_factor,
     parse_tokens,
-    reaching,
 )
 from ropeconv.rope.methods import method as checks
 from ropeconv.rope.methods.method import REGISTRY, ScaledMethod
@@ -242,7 +242,7 @@ def test_a_method_that_reaches_a_context(
     """A split needs a pair on either side: pairs of periods within the trained context, and
     others.
     """
-    result = REGISTRY[method].reaching(spec(original_context=original_context), context)
+    result = REGISTRY[method].for_context(spec(original_context=original_context), context)
     assert (result and result.command) == command
 
 
@@ -398,11 +398,13 @@ def test_a_factor_reaches_its_length_whichever_way_it_is_rounded() -> None:
     """Runtimes multiply the trained length by the factor and cut the product to whole tokens."""
     lengths = [*range(3001, 3400), *range(5000, 5400), 100000, 1010000]
     pairs = [(length, trained) for length in lengths for trained in (1000, 2000, 3000, 4096)]
-    assert all(int(trained * reaching(length, trained)) == length for length, trained in pairs)
+    assert all(
+        int(trained * factor_reaching(length, trained)) == length for length, trained in pairs
+    )
     assert any(int(trained * (length / trained)) < length for length, trained in pairs), (
         "the control"
     )
-    assert reaching(131072, 32768) == 4
+    assert factor_reaching(131072, 32768) == 4
 
 
 def test_a_length_within_the_trained_one_is_an_error_with_the_repair() -> None:

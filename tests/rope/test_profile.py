@@ -59,10 +59,10 @@ def test_profiles_of_methods(
 
 
 @pytest.mark.parametrize(
-    "name", [name for name, kind in REGISTRY.items() if kind.reaching(LLAMA_2, 32768)]
+    "name", [name for name, kind in REGISTRY.items() if kind.for_context(LLAMA_2, 32768)]
 )
 def test_methods_reach_what_they_say(name: str) -> None:
-    method = REGISTRY[name].reaching(LLAMA_2, 32768)
+    method = REGISTRY[name].for_context(LLAMA_2, 32768)
     assert method is not None
     schedule = Recipe(method).schedule(LLAMA_2)
     assert schedule.context == 32768

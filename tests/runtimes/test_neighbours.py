@@ -16,7 +16,7 @@ import pytest
 from ropeconv.formats.package_data import package_data, package_files
 from ropeconv.models.config import sample_config
 from ropeconv.models.family import Family
-from ropeconv.models.registry import by_name, packaged
+from ropeconv.models.registry import by_name, package_families
 from ropeconv.models.schema import DUAL_CHUNK, Config
 from ropeconv.rope.errors import RopeconvError
 from ropeconv.runtimes import evidence as evidence_module
@@ -135,7 +135,7 @@ def configs(family: Family) -> Iterator[tuple[str, str, Config]]:
 
 
 MOST_USED = ("llama", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe")
-FAMILIES = [family.name for family in packaged() if not (family.refuse or family.halves)]
+FAMILIES = [family.name for family in package_families() if not (family.refuse or family.halves)]
 TODAY = [*MOST_USED, *sample([name for name in FAMILIES if name not in MOST_USED], 8)]
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from ropeconv.errors import BadSource
 from ropeconv.models.config import detect
-from ropeconv.models.registry import by_model_type, config_keys, packaged
+from ropeconv.models.registry import by_model_type, config_keys, package_families
 from ropeconv.runtimes.evidence import read_keys, understood, unknown_key
 from ropeconv.runtimes.read_config import read_spec
 from ropeconv.runtimes.runtime import find, runtimes
@@ -146,7 +146,7 @@ def test_the_record_is_what_the_installed_transformers_reads(family: str) -> Non
 def test_no_key_of_a_config_class_is_one_that_nobody_looked_at() -> None:
     unknown_keys = []
     for row in runtimes():
-        for family in packaged():
+        for family in package_families():
             if without_config(row, family) is None:
                 whole = dict.fromkeys(config_keys().get(family.name, ()), "set")
                 rules = row.rule_set(family.name)

@@ -9,7 +9,7 @@ import typer
 
 from ...errors import UsageError
 from ...formats.drafts import write_file
-from ...formats.files import expanded
+from ...formats.files import expand_home
 from ...options import GENERAL
 from ...rope.bound.answer import Bound, bound
 from ...rope.bound.reach import Reach, reach
@@ -189,7 +189,7 @@ def bound_command(
             help="Write the proof: intervals of ln b, each with a distance.",
             rich_help_panel=GENERAL,
             metavar="FILE",
-            parser=expanded,
+            parser=expand_home,
         ),
     ] = None,
     weights: Annotated[

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ...errors import UsageError
-from ...formats.files import expanded
+from ...formats.files import expand_home
 from ...formats.kind import is_graph
 from ...models.reference import names_gguf
 from ...options import GENERAL, LENGTH, OUTPUT
@@ -92,7 +92,7 @@ def advise_command(
             help="Sort by this result of `ropeconv eval -o`.",
             rich_help_panel=OUTPUT,
             metavar="FILE",
-            parser=expanded,
+            parser=expand_home,
         ),
     ] = None,
     family: FamilyOption = "",

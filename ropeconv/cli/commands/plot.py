@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ...errors import UsageError
-from ...formats.files import expanded
+from ...formats.files import expand_home
 from ...options import OUTPUT
 from ...verbs.given_model import find, frequencies_only
 from ..command import expand_options
@@ -55,7 +55,7 @@ def plot_command(
             help="Write a picture (.png or .svg) or the numbers (.csv).",
             rich_help_panel=OUTPUT,
             metavar="FILE",
-            parser=expanded,
+            parser=expand_home,
         ),
     ] = None,
     dark: Annotated[

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ...formats.files import expanded
+from ...formats.files import expand_home
 from ...hub.options import PublishOptions, repository
 from ...options import GENERAL, LENGTH, OUTPUT, RUNNING, from_command_line, options
 from ..command import OptionGroup, TrainerName, expand_options, trainer_names
@@ -158,7 +158,7 @@ def train_config_command(
             help="Write the config there instead of printing it.",
             rich_help_panel=OUTPUT,
             metavar="FILE",
-            parser=expanded,
+            parser=expand_home,
         ),
     ] = None,
     family: FamilyOption = "",

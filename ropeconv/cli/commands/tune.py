@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from ...errors import Interruption, UsageError
-from ...formats.files import expanded
+from ...formats.files import expand_home
 from ...options import OUTPUT, DeviceOptions, TextOptions, TuneOptions, copied
 from ..command import expand_options, typed_options
 from ..options import (
@@ -53,7 +53,7 @@ def tune_command(
             help="Write the recipe with its evidence, for --recipe.",
             rich_help_panel=OUTPUT,
             metavar="FILE",
-            parser=expanded,
+            parser=expand_home,
         ),
     ] = None,
     plot: PlotOption = None,

@@ -33,20 +33,25 @@ TRUST = (
 def buffers(request: EncodeRequest) -> CheckpointResult:
     """Write the schedule as a tensor of frequencies and a modelling file.
 
-    Raises UnsupportedBake for families without a modelling file, two factor lists, and only a
-    config.json.
+    Raises:
+        UnsupportedBake: For families without a modelling file, two factor lists, and only a
+            config.json.
     """
-    schedule, family = request.schedule, request.family
+    schedule = request.schedule
+    family = request.family
     _refuse(request)
+
     setting = RopeSetting({"rope_type": "default"}, request.spec.rope_theta, schedule.context)
     baked = bake_config(request.config, family, request.spec, setting)
     settings: JsonObject = {"attention_factor": float(schedule.attention_factor)}
     if schedule.log_n is not None:
         settings["log_n"] = {"kind": schedule.log_n.kind, "length": schedule.log_n.length}
     named = class_keys(family)
-    baked |= {key: named[key] for key in ("model_type", "architectures")}
+    baked["model_type"] = named["model_type"]
+    baked["architectures"] = named["architectures"]
     put(baked, "auto_map", named["auto_map"], after="architectures")
     put(baked, SETTINGS, settings, after="rope_parameters")
+
     return CheckpointResult(
         "buffers",
         judge_code(family, baked),
@@ -56,7 +61,7 @@ def buffers(request: EncodeRequest) -> CheckpointResult:
         written_as="buffers",
         context=schedule.context,
         notes=(TRUST.format(f"{MODULE}.py"),),
-        texts={f"{MODULE}.py": modelling(family, schedule.log_n)},
+        texts={f"{MODULE}.py": modelling_file(family, schedule.log_n)},
         added={TENSOR: schedule.inv_freq.astype(np.float32)},
     )
 
@@ -73,8 +78,8 @@ def class_keys(family: Family) -> JsonObject:
     }
 
 
-def modelling(family: Family, log_n: LogN | None) -> str:
-    """Return the text of the modelling file for a family. log_n: of the schedule."""
+def modelling_file(family: Family, log_n: LogN | None) -> str:
+    """Return the text of the modelling file for a family; `log_n` is that of the schedule."""
     code = family.code
     assert code is not None
     return render(
@@ -95,7 +100,9 @@ def model_type(family: Family) -> str:
 
 
 def _refuse(request: EncodeRequest) -> None:
-    schedule, family = request.schedule, request.family
+    """Raise UnsupportedBake for a schedule or checkpoint without this encoding."""
+    schedule = request.schedule
+    family = request.family
 
     def refusal(change: str, reason: str) -> UnsupportedBake:
         return UnsupportedBake(change, "stored frequencies", reason, OTHERWISE)

@@ -11,7 +11,7 @@ from ...formats.gguf.edit import Edit
 from ...formats.gguf.header import GgufValue, boolean, f32, string, u32
 from ...rope.forms import Form, InterpolatedForm, Plain, Yarn
 from ...rope.schedule import Schedule
-from ...runtimes.llamacpp.archs import ASSUMED_KEY, arch_of_header
+from ...runtimes.llamacpp.archs import ASSUMED_KEY, Arch, arch_of_header
 from ..gguf_encoding import (
     MULTIPLIER,
     NEGLIGIBLE,
@@ -27,8 +27,10 @@ OTHERWISE = "use --encoding tensor where the architecture has it, or another met
 
 @gguf_encoding("keys", order=1)
 def keys(schedule: Schedule, model: GgufModel) -> Edit:
-    """Write the schedule in metadata keys. Raises UnsupportedBake for forms without keys and unused
-    keys.
+    """Write the schedule in metadata keys.
+
+    Raises:
+        UnsupportedBake: For forms that no keys describe, and for keys that llama.cpp does not use.
     """
     arch = arch_of_header(model)
     form = schedule.form
@@ -36,36 +38,26 @@ def keys(schedule: Schedule, model: GgufModel) -> Edit:
     if not isinstance(form, (Plain, InterpolatedForm, Yarn)):
         kind = form.kind if form else "an arbitrary frequency vector"
         raise UnsupportedBake(kind, "GGUF metadata", f"nothing names {kind}", OTHERWISE)
+
     pinned = pinned_original(model)
-    assumed: dict[str, GgufValue] = {ASSUMED_KEY: boolean(True)} if arch.assumed else {}
     values: dict[str, GgufValue] = {f"{arch.name}.{arch.theta_key}": f32(form.theta)}
     if _window_base_follows(model):
         values[f"{prefix}freq_base_swa"] = f32(form.theta)
     if not isinstance(form, Plain):
-        original = form.original_context if isinstance(form, Yarn) else schedule.original_context
-        values |= {
-            f"{prefix}scaling.type": string(form.kind),
-            f"{prefix}scaling.factor": f32(form.factor),
-            f"{prefix}scaling.original_context_length": u32(pinned or original),
-        }
-    if isinstance(form, Yarn):
-        target = f"the keys of {arch.name}"
-        if pinned and pinned != form.original_context:
-            why = f"its original context, {pinned}, also gives the scale of queries"
-            raise UnsupportedBake(
-                f"yarn over {form.original_context} tokens", target, why, OTHERWISE
-            )
-        if not form.truncate:
-            why = "llama.cpp always rounds the ends of the ramp"
-            raise UnsupportedBake("yarn without truncation", "GGUF metadata", why, OTHERWISE)
-        if (form.beta_fast, form.beta_slow) != (arch.beta_fast, 1.0):
-            if not arch.betas:
-                betas = f"beta_fast {form.beta_fast:g} and beta_slow {form.beta_slow:g}"
-                why = "llama.cpp reads them for other architectures only and computes 32 and 1"
-                raise UnsupportedBake(betas, target, why, OTHERWISE)
-            values[f"{prefix}scaling.yarn_beta_fast"] = f32(form.beta_fast)
-            values[f"{prefix}scaling.yarn_beta_slow"] = f32(form.beta_slow)
-    edit = start(model, schedule).merged(Edit(values | assumed))
+        original = schedule.original_context
+        if isinstance(form, Yarn):
+            _check_yarn(form, pinned, arch)
+            original = form.original_context
+        values[f"{prefix}scaling.type"] = string(form.kind)
+        values[f"{prefix}scaling.factor"] = f32(form.factor)
+        values[f"{prefix}scaling.original_context_length"] = u32(pinned or original)
+    if isinstance(form, Yarn) and not _has_usual_betas(form, arch):
+        values[f"{prefix}scaling.yarn_beta_fast"] = f32(form.beta_fast)
+        values[f"{prefix}scaling.yarn_beta_slow"] = f32(form.beta_slow)
+    if arch.assumed:
+        values[ASSUMED_KEY] = boolean(True)
+
+    edit = start(model, schedule).merge(Edit(values))
     if arch.softmax and arch.log_multiplier:
         edit = _with_log_multiplier(model, schedule, edit, form)
     elif arch.softmax:
@@ -73,43 +65,61 @@ def keys(schedule: Schedule, model: GgufModel) -> Edit:
     return with_attention_factor(model, schedule, edit)
 
 
+def _has_usual_betas(form: Yarn, arch: Arch) -> bool:
+    """Whether a ramp has the betas that llama.cpp computes without keys."""
+    return (form.beta_fast, form.beta_slow) == (arch.beta_fast, 1.0)
+
+
+def _check_yarn(form: Yarn, pinned: int | None, arch: Arch) -> None:
+    """Raise UnsupportedBake for a ramp that the keys of an architecture do not describe."""
+    target = f"the keys of {arch.name}"
+    if pinned and pinned != form.original_context:
+        why = f"its original context, {pinned}, also gives the scale of queries"
+        change = f"yarn over {form.original_context} tokens"
+        raise UnsupportedBake(change, target, why, OTHERWISE)
+    if not form.truncate:
+        why = "llama.cpp always rounds the ends of the ramp"
+        raise UnsupportedBake("yarn without truncation", "GGUF metadata", why, OTHERWISE)
+    if not arch.betas and not _has_usual_betas(form, arch):
+        betas = f"beta_fast {form.beta_fast:g} and beta_slow {form.beta_slow:g}"
+        why = "llama.cpp reads them for other architectures only and computes 32 and 1"
+        raise UnsupportedBake(betas, target, why, OTHERWISE)
+
+
 def _check_softmax(model: GgufModel, schedule: Schedule, edit: Edit, form: Form) -> None:
-    """Raise UnsupportedBake where llama.cpp multiplies all logits otherwise, without a key that
-    takes that back.
-    """
+    """Raise UnsupportedBake where llama.cpp multiplies all logits, and no key takes that back."""
     scale = model.after(with_attention_factor(model, schedule, edit)).reading().spec.softmax_scale
     if abs(scale / schedule.softmax_scale - 1) < NEGLIGIBLE:
         return
-    kind, factor = form.kind, schedule.attention_factor
-    repair = (
-        "pass --attention-factor 1"
-        if isinstance(form, Yarn)
-        else "use --yarn with --attention-factor 1"
-    )
+
+    if isinstance(form, Yarn):
+        repair = "pass --attention-factor 1"
+    else:
+        repair = "use --yarn with --attention-factor 1"
     why = (
         f"llama.cpp then multiplies all logits by {scale:.4f}, not by {schedule.softmax_scale:.4f}"
     )
-    target = f"the keys of {arch_of_header(model).name}"
-    raise UnsupportedBake(f"{kind} with attention factor {factor:g}", target, why, repair)
+    change = f"{form.kind} with attention factor {schedule.attention_factor:g}"
+    raise UnsupportedBake(change, f"the keys of {arch_of_header(model).name}", why, repair)
 
 
 def _window_base_follows(model: GgufModel) -> bool:
-    """Whether layers with a window have the base of the others, under a key or a default of their
-    own.
-    """
+    """Whether layers with a window have the base of the others, by their own key or default."""
     window = arch_of_header(model).window
-    if window is None or not (window.scaling == "same" or window.rotates == "window"):
+    if window is None:
         return False
-    present = model.get(f"{model.get('general.architecture')}.rope.freq_base_swa") is not None
-    own = window.own_theta and window.theta is not None
-    return (present or own) and "local" not in model.reading().spec.layers
+    if window.scaling != "same" and window.rotates != "window":
+        return False
+    has_key = model.get(f"{model.get('general.architecture')}.rope.freq_base_swa") is not None
+    has_default = window.own_theta and window.theta is not None
+    return (has_key or has_default) and "local" not in model.reading().spec.layers
 
 
 def _with_log_multiplier(model: GgufModel, schedule: Schedule, edit: Edit, form: Form) -> Edit:
-    """MLA scales its logits by the attention factor too; the multiplier, a slope over ln s, takes
-    that back.
+    """Take back by a key that MLA multiplies its logits by the attention factor too.
 
-    It follows from the softmax scale without one: `start` has removed that of the file.
+    The multiplier is a slope over ln s. It follows from the softmax scale without one: `start` has
+    removed that of the file.
     """
     if not isinstance(form, (InterpolatedForm, Yarn)) or form.factor <= 1:
         return edit
@@ -117,9 +127,9 @@ def _with_log_multiplier(model: GgufModel, schedule: Schedule, edit: Edit, form:
     slope = (math.sqrt(schedule.softmax_scale / scale) - 1) / math.log(form.factor)
     if abs(slope) < NEGLIGIBLE:
         return edit
+
     short = float(f"{slope:.6g}")  # the scale was measured with an attention factor of 32 bits
     if abs(short - slope) < NEGLIGIBLE:
         slope = short
-    return edit.merged(
-        Edit({f"{arch_of_header(model).name}.rope.scaling.{MULTIPLIER}": f32(slope)})
-    )
+    key = f"{arch_of_header(model).name}.rope.scaling.{MULTIPLIER}"
+    return edit.merge(Edit({key: f32(slope)}))

@@ -31,9 +31,11 @@ BIASES = ("attention_bias", "mlp_bias")
 def ministral3(request: EncodeRequest) -> CheckpointResult:
     """Write the schedule as a Ministral 3 checkpoint.
 
-    Raises UnsupportedBake for families with another layout, and for a schedule without log-n.
+    Raises:
+        UnsupportedBake: For families with another layout, and for a schedule without log-n.
     """
-    schedule, family = request.schedule, request.family
+    schedule = request.schedule
+    family = request.family
     if schedule.log_n is None:
         raise UnsupportedBake(
             "a schedule without log-n",
@@ -54,6 +56,7 @@ def ministral3(request: EncodeRequest) -> CheckpointResult:
             raise UnsupportedBake(
                 "log-n", f"a checkpoint with {key} as {NAME}", "that class has no biases", OTHERWISE
             )
+
     steps = approximate_log_n(schedule.log_n)
     in_config = QueryScaling(steps.beta, steps.length)
     inner = replace(
@@ -61,7 +64,7 @@ def ministral3(request: EncodeRequest) -> CheckpointResult:
         schedule=replace(schedule, log_n=None, query_scaling=in_config),
         spec=replace(request.spec, query_scaling=in_config),
         family=by_name()[NAME],
-        config=_renamed(request.config, family, request.spec, in_config),
+        config=_as_ministral3(request.config, family, request.spec, in_config),
     )
     try:
         result = furthest(inner)
@@ -69,6 +72,7 @@ def ministral3(request: EncodeRequest) -> CheckpointResult:
         if inner.schedule.attention_factor == 1 or not inner.tensors():
             raise
         result = weights(inner)
+
     off = deviation(schedule.log_n, steps, schedule.context)
     folded = result.fold
     if steps.gain != 1:
@@ -80,6 +84,7 @@ def ministral3(request: EncodeRequest) -> CheckpointResult:
         folded = folded or Fold(request.target.fold_into or "k", (), 0.0)
         scalings = times_queries(steps.gain, request.spec, family, tensors)
         folded = replace(folded, scalings=(*folded.scalings, *scalings))
+
     return replace(
         result,
         encoding=NAME,
@@ -91,23 +96,24 @@ def ministral3(request: EncodeRequest) -> CheckpointResult:
     )
 
 
-def _renamed(config: Config, family: Family, spec: RopeSpec, steps: QueryScaling) -> Config:
+def _as_ministral3(config: Config, family: Family, spec: RopeSpec, steps: QueryScaling) -> Config:
     """The config as one of Ministral 3, with the defaults that Ministral 3 does not share."""
     renamed = copy.deepcopy(config)
     part = text_part(renamed, family)
     rules = family.ministral3
     assert rules is not None
-    for key, value in {**rules.defaults, **dict.fromkeys(rules.null)}.items():
+    for key, value in rules.defaults.items():
         part.setdefault(key, value)
-    part["num_key_value_heads"] = first_present(
-        part, ("num_key_value_heads",), part.get("num_attention_heads", 32)
-    )
+    for key in rules.null:
+        part.setdefault(key, None)
+    heads = part.get("num_attention_heads", 32)
+    part["num_key_value_heads"] = first_present(part, ("num_key_value_heads",), heads)
     part["model_type"] = NAME
     if part is renamed:
         part["architectures"] = ["Ministral3ForCausalLM"]
+
     put(part, "head_dim", spec.head_dim, after="hidden_size")
-    for schema in ("rope_scaling", "rope_parameters"):
-        part[schema] = None
+    part["rope_scaling"] = None
     part["rope_parameters"] = {
         "rope_type": "default",
         "rope_theta": spec.rope_theta,
@@ -118,6 +124,7 @@ def _renamed(config: Config, family: Family, spec: RopeSpec, steps: QueryScaling
 
 
 def _note(steps: QueryScaling, off: float, context: int) -> str:
+    """A sentence on how near the log-n of the output is to its formula."""
     if steps.gain == 1:
         return (
             f"log-n comes in steps of {steps.length} tokens, up to {off:.1%} above the formula over"

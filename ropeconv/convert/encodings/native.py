@@ -25,20 +25,22 @@ from ..config_edit import RopeSetting
 from ..encoding import config_encoding, original_for
 
 SAME = 1e-9
+"""Relative difference of attention factors that are the same."""
 ROUNDING = 5e-7
+"""Relative difference that the numbers of a GGUF file, of 32 bits, may have."""
 ONE_LIST = "give one list: leave --keep-short out"
 OTHER_WAYS = "use --encoding factors, which carries any frequencies"
 WITH_ZEROS = "use --encoding buffers, or --to gguf, which carry frequencies that are 0"
 
 
-@config_encoding(
-    "native", order=1, max_ulp=64
-)  # ramps and powers are evaluated in float32 by every runtime
+# 64 ulp, since every runtime evaluates ramps and powers in float32
+@config_encoding("native", order=1, max_ulp=64)
 def native(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
     """Write the schedule as a rope type of transformers.
 
-    Raises UnsupportedBake where no rope type gives these frequencies and this attention factor, and
-    where the class of the family does not support that type.
+    Raises:
+        UnsupportedBake: Where no rope type gives these frequencies and this attention factor, and
+            where the class of the family does not support that type.
     """
     form = schedule.form
     others = WITH_ZEROS if count_zero(schedule.inv_freq) else OTHER_WAYS
@@ -50,6 +52,7 @@ def native(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
                 " --linear gives"
             )
         raise UnsupportedBake("this frequency vector", "the native keys", why, others)
+
     _check_class(form, schedule, spec, family, others)
     rope: JsonObject = {"rope_type": form.kind}
     if isinstance(form, InterpolatedForm):
@@ -62,12 +65,14 @@ def native(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
             "original_max_position_embeddings": form.original_context,
         }
     elif isinstance(form, Proportional):
-        rope |= {"partial_rotary_factor": form.partial_rotary_factor}
-        rope |= {} if form.factor == 1 else {"factor": form.factor}
+        rope["partial_rotary_factor"] = form.partial_rotary_factor
+        if form.factor != 1:
+            rope["factor"] = form.factor
     elif isinstance(form, Yarn):
         rope |= _yarn(form, schedule, spec)
     elif isinstance(form, LongRope):
         return _longrope(rope, form, schedule, family)
+
     if not isinstance(form, Yarn) and abs(schedule.attention_factor - 1) > SAME:
         given = f"attention_factor {schedule.attention_factor:g}"
         kind = f"rope_type {form.kind}"
@@ -78,9 +83,7 @@ def native(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
 def _check_class(
     form: Form, schedule: Schedule, spec: RopeSpec, family: Family, others: str
 ) -> None:
-    """Raise UnsupportedBake where the class of the family does not compute the rope type of a form
-    as written.
-    """
+    """Raise UnsupportedBake where the family's class does not compute a form with these keys."""
     kind = f"rope_type {form.kind}"
     two_lists = schedule.short_inv_freq is not None
     if form.kind not in family.writing.types:
@@ -94,7 +97,8 @@ def _check_class(
         raise UnsupportedBake(kind, family.name, why, WITH_ZEROS)
     if not family.writing.pinned_original or not isinstance(form, (Yarn, Llama3, LongRope)):
         return
-    if form.original_context != spec.query_length and (two_lists or not isinstance(form, LongRope)):
+    may_change = isinstance(form, LongRope) and not two_lists
+    if form.original_context != spec.query_length and not may_change:
         why = f"that length is also the unit of its query scale and must remain {spec.query_length}"
         repair = ONE_LIST if isinstance(form, LongRope) else OTHER_WAYS
         raise UnsupportedBake(
@@ -103,6 +107,7 @@ def _check_class(
 
 
 def _yarn(form: Yarn, schedule: Schedule, spec: RopeSpec) -> JsonObject:
+    """The keys of YaRN."""
     rope: JsonObject = {
         "factor": form.factor,
         "original_max_position_embeddings": form.original_context,
@@ -112,33 +117,35 @@ def _yarn(form: Yarn, schedule: Schedule, spec: RopeSpec) -> JsonObject:
     }
     if not form.truncate:
         rope["truncate"] = False
+
     attention_factor = schedule.attention_factor
-    usual = abs(attention_factor - temperature_attention_factor(form.factor)) < SAME
-    scaled = abs(schedule.softmax_scale - 1) > ROUNDING
-    if spec.mla and scaled:  # for vLLM, an attention_factor of 1 means no softmax scale
+    is_usual = abs(attention_factor - temperature_attention_factor(form.factor)) < SAME
+    has_softmax_scale = abs(schedule.softmax_scale - 1) > ROUNDING
+    if spec.mla and has_softmax_scale:
+        # for vLLM, an attention_factor of 1 means no softmax scale
         slope = 0.1 * math.log(form.factor)
         root = math.sqrt(schedule.softmax_scale)
-        rope |= {"mscale": _as_written((attention_factor * root - 1) / slope)}
-        rope |= {"mscale_all_dim": _as_written((root - 1) / slope)}
+        rope["mscale"] = _as_written((attention_factor * root - 1) / slope)
+        rope["mscale_all_dim"] = _as_written((root - 1) / slope)
         del rope["attention_factor"]
-    elif not (
-        spec.mla or usual or form.factor <= 1
-    ):  # for readers that do not know attention_factor
+    elif not spec.mla and not is_usual and form.factor > 1:
+        # for readers that do not know attention_factor
         rope["mscale"], rope["mscale_all_dim"] = mscale_for(form.factor, attention_factor)
     return rope
 
 
 def _as_written(mscale: float) -> float:
-    """A number as people write it, where it only differs by the rounding of a GGUF file's numbers
-    of 32 bits.
-    """
+    """A number as people write it, where only the rounding to 32 bits of a GGUF file differs."""
     short = float(f"{mscale:.6g}")
-    return short if abs(short - mscale) < ROUNDING else round(mscale, 12)
+    if abs(short - mscale) < ROUNDING:
+        return short
+    return round(mscale, 12)
 
 
 def _longrope(rope: JsonObject, form: LongRope, schedule: Schedule, family: Family) -> RopeSetting:
-    lists = {"short_factor": form.short_factor, "long_factor": form.long_factor}
-    rope |= {name: written_divisors(factors) for name, factors in lists.items()}
+    """The setting of a pair of factor lists."""
+    rope["short_factor"] = written_divisors(form.short_factor)
+    rope["long_factor"] = written_divisors(form.long_factor)
     factor = schedule.context / form.original_context
     usual = longrope_attention_factor(factor, form.original_context)
     if family.writing.longrope == "original":
@@ -161,8 +168,6 @@ def _longrope(rope: JsonObject, form: LongRope, schedule: Schedule, family: Fami
         "original_max_position_embeddings": form.original_context,
     }
     if family.writing.longrope == "mscale" or abs(schedule.attention_factor - usual) > SAME:
-        rope |= {
-            "short_mscale": schedule.attention_factor,
-            "long_mscale": schedule.attention_factor,
-        }
+        rope["short_mscale"] = schedule.attention_factor
+        rope["long_mscale"] = schedule.attention_factor
     return RopeSetting(rope, form.theta, schedule.context, form.original_context)

@@ -1,6 +1,4 @@
-"""Encoding `tensor`: any frequency vector as divisors of the base, in rope_freqs or in phi3's pair
-of lists.
-"""
+"""Encoding `tensor`: any frequency vector as divisors of the base, in rope_freqs or two lists."""
 
 import numpy as np
 
@@ -24,47 +22,51 @@ from ..gguf_encoding import (
 
 @gguf_encoding("tensor", order=2)
 def tensor(schedule: Schedule, model: GgufModel) -> Edit:
-    """Write the schedule as divisors of the base of the file. Raises UnsupportedBake where
-    llama.cpp uses none.
+    """Write the schedule as divisors of the base of the file.
+
+    Raises:
+        UnsupportedBake: Where llama.cpp uses no divisors.
     """
     arch = arch_of_header(model)
     spec = model.reading().spec
     base = Plain(float(np.float32(spec.rope_theta))).inv_freq(spec.rotary_dim)
     long = divisors(base, schedule.inv_freq)
     short = long if schedule.short_inv_freq is None else divisors(base, schedule.short_inv_freq)
-    pair = arch.factors == "always" or (
-        arch.factors == "longrope" and (short is not long or LONG in model.vectors)
-    )
+    two_lists = short is not long
+    as_pair = arch.factors == "always"
+    if arch.factors == "longrope":
+        as_pair = two_lists or LONG in model.vectors
     target = f"the GGUF architecture {arch.name}"
-    if not pair and arch.freqs != "used":
-        repair = fitting_keys(arch) + ("" if short is long else ", without --keep-short")
+    if not as_pair and arch.freqs != "used":
+        repair = fitting_keys(arch)
+        if two_lists:
+            repair += ", without --keep-short"
         if arch.carriers:
-            repair = f"name a carrier ({', '.join('--carrier ' + name for name in arch.carriers)})"
+            carriers = ", ".join(f"--carrier {name}" for name in arch.carriers)
+            repair = f"name a carrier ({carriers})"
         raise UnsupportedBake(
             "a frequency vector", target, "llama.cpp loads no rope_freqs for it", repair
         )
-    if short is not long and not pair:
+    if two_lists and not as_pair:
         repair = "give one list: leave --keep-short out"
         raise UnsupportedBake("a pair of factor lists", target, "it supports one list", repair)
+
     stored = stored_pairs(ArchKeys(model, arch), spec.rotary_dim)
-    long = _filled(long, stored)
-    short = _filled(short, stored)
-    kind = "longrope" if pair and arch.factors == "longrope" else "none"
-    original = Edit(
-        {f"{arch.name}.rope.scaling.original_context_length": u32(schedule.original_context)}
-    )
-    edit = start(model, schedule).merged(Edit({f"{arch.name}.rope.scaling.type": string(kind)}))
-    if pair:
-        edit = (
-            edit.merged(original)
-            .merged(put_vector(model, LONG, long))
-            .merged(put_vector(model, SHORT, short))
-        )
+    long = _fill(long, stored)
+    short = _fill(short, stored)
+    scaling = f"{arch.name}.rope.scaling"
+    kind = "longrope" if as_pair and arch.factors == "longrope" else "none"
+    edit = start(model, schedule).merge(Edit({f"{scaling}.type": string(kind)}))
+    if as_pair:
+        original = u32(schedule.original_context)
+        edit = edit.merge(Edit({f"{scaling}.original_context_length": original}))
+        edit = edit.merge(put_vector(model, LONG, long))
+        edit = edit.merge(put_vector(model, SHORT, short))
     else:
-        edit = edit.merged(put_vector(model, FREQS, long))
+        edit = edit.merge(put_vector(model, FREQS, long))
     return with_attention_factor(model, schedule, edit)
 
 
-def _filled(vector: Vector, stored: int) -> Vector:
+def _fill(vector: Vector, stored: int) -> Vector:
     """A list of divisors with ones for pairs that only rotate in layers that do not use it."""
     return np.concatenate([vector, np.ones(stored - len(vector))])

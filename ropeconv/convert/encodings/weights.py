@@ -9,11 +9,15 @@ from ..fold import fold
 
 @encoding("weights", order=3, max_ulp=64)
 def weights(request: EncodeRequest) -> CheckpointResult:
-    """Fold the attention factor and softmax scale of the schedule into weights, which every runtime
-    multiplies.
+    """Fold the attention factor and softmax scale of the schedule into weights.
+
+    Every runtime multiplies by those.
 
     The frequencies are written as the encoding of only config.json that most runtimes compute
-    exactly. Raises UnsupportedBake for factors of 1, for log-n, and for only a config.json.
+    exactly.
+
+    Raises:
+        UnsupportedBake: For factors of 1, for log-n, and for only a config.json.
     """
     schedule = request.schedule
     if schedule.attention_factor == 1 and schedule.softmax_scale == 1:
@@ -22,15 +26,16 @@ def weights(request: EncodeRequest) -> CheckpointResult:
             "an attention factor of 1", "the weights", "there is nothing to multiply", repair
         )
     refuse_log_n(request)
+
     tensors = request.tensors()
     if not tensors:
         change = "an attention factor in the weights"
         raise UnsupportedBake(
             change, "only a config.json", "its weights are not here", "give the whole folder"
         )
-    bare = replace(
-        schedule, attention_factor=1.0, softmax_scale=1.0
-    )  # both are folded into weights
+
+    # both factors are folded into weights
+    bare = replace(schedule, attention_factor=1.0, softmax_scale=1.0)
     result = furthest(replace(request, schedule=bare))
     folded = fold(
         schedule,
@@ -40,9 +45,9 @@ def weights(request: EncodeRequest) -> CheckpointResult:
         tensors,
         request.target.fold_into or "k",
     )
-    verdicts = result.verdicts
-    if folded.expected_kl:
-        verdicts = tuple(
-            replace(v, status="rounded") if v.status == "exact" else v for v in verdicts
-        )
-    return replace(result, encoding="weights", verdicts=verdicts, fold=folded)
+    verdicts = []
+    for verdict in result.verdicts:
+        if folded.expected_kl and verdict.status == "exact":
+            verdict = replace(verdict, status="rounded")
+        verdicts.append(verdict)
+    return replace(result, encoding="weights", verdicts=tuple(verdicts), fold=folded)

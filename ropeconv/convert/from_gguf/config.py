@@ -62,7 +62,8 @@ def family_of(file: GgufFile) -> Family:
     """Return the family whose checkpoints become files like this one; of several, the one with the
     most keys.
 
-    Raises UnsupportedBake for an architecture that no known conversion writes.
+    Raises:
+        UnsupportedBake: For an architecture that no known conversion writes.
     """
     arch = file.get("general.architecture")
     convertible = [
@@ -85,8 +86,10 @@ def family_of(file: GgufFile) -> Family:
 
 
 def _fits(rules: Gguf, windows: set[bool], file: GgufFile) -> bool:
-    """Whether a file has the keys of a family. windows: whether families of this architecture have
-    windows.
+    """Whether a file has the keys of a family.
+
+    Args:
+        windows: Whether families of this architecture have windows.
     """
     has_window = bool(file.get(f"{rules.arch}.attention.sliding_window"))
     needed = [key for key, text in rules.u32.items() if names_in(text) and text not in rules.absent]
@@ -103,7 +106,8 @@ def checkpoint_shapes(file: GgufFile, family: Family, layers: int) -> dict[str, 
     """Return the shapes of a checkpoint's tensors by name, in the order of the GGUF file, without
     rope tensors.
 
-    Raises UnsupportedBake for a tensor that the family does not have.
+    Raises:
+        UnsupportedBake: For a tensor that the family does not have.
     """
     rules = gguf_rules(family)
     by_target = dict[str, _TracedKeys]()
@@ -138,20 +142,21 @@ def checkpoint_shapes(file: GgufFile, family: Family, layers: int) -> dict[str, 
 
 
 class _TracedKeys(NamedTuple):
-    """A tensor of the checkpoint, or a stack of them. targets: the tensors in GGUF that it
-    becomes.
-    """
+    """A tensor of the checkpoint, or a stack of them."""
 
     name: str
     shape: Shape
     targets: tuple[str, ...]
+    """The tensors in GGUF that it becomes."""
 
 
 def _traced(
     name: str, file: GgufFile, rules: tuple[Convert, ...], gguf_map: TensorNameMap
 ) -> _TracedKeys | None:
-    """Return what a tensor of this name becomes in GGUF, or None where a part is absent. gguf_map:
-    names of gguf-py.
+    """Return what a tensor of this name becomes in GGUF, or None where a part is absent.
+
+    Args:
+        gguf_map: Names of gguf-py.
     """
     for number, rule in enumerate(rules, 1):
         if re.search(rule.match, name):
@@ -195,10 +200,14 @@ SPECIAL = ("bos", "eos", "padding")
 
 
 def config_of(file: GgufFile, family: Family, spec: RopeSpec, dtype: str) -> Config:
-    """Return the config.json of a GGUF model. spec: the RoPE that llama.cpp computes. dtype: of the
-    weights.
+    """Return the config.json of a GGUF model.
 
-    Raises UnsupportedBake for a key or a RoPE that has no counterpart in the config of the family.
+    Args:
+        spec: The RoPE that llama.cpp computes.
+        dtype: of the weights.
+
+    Raises:
+        UnsupportedBake: For a key or a RoPE that has no counterpart in the config of the family.
     """
     rules = gguf_rules(family)
     keys = ArchKeys(file, find_arch(rules.arch))

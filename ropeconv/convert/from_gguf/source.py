@@ -32,8 +32,9 @@ OUTTYPES = {"f32": "F32", "f16": "F16", "bf16": "BF16"}
 class GgufCheckpoint(ConvertedSource[RestoredTensor]):
     """A GGUF file whose config, index, tokenizer and shards are made from it.
 
-    outtype: dtype of the weights: f32, f16, bf16, or auto for that of the file, and f32 where that
-    is quantised.
+    Args:
+        outtype: Dtype of the weights: f32, f16, bf16, or auto for that of the file, and f32 where
+            that is quantised.
     """
 
     kind = "gguf"
@@ -53,13 +54,19 @@ class GgufCheckpoint(ConvertedSource[RestoredTensor]):
 
     @cached_property
     def family(self) -> Family:
-        """The family of the model. Raises UnsupportedBake where there is none."""
+        """The family of the model.
+
+        Raises:
+            UnsupportedBake: Where there is none.
+        """
         return family_of(self.inner.file)
 
     @cached_property
     def inspection(self) -> Inspection:
-        """The inspection of the GGUF file. Raises UnsupportedBake where ropeconv changed more in it
-        than its RoPE.
+        """The inspection of the GGUF file.
+
+        Raises:
+            UnsupportedBake: Where ropeconv changed more in it than its RoPE.
         """
         inspection = inspect_gguf(self.inner)
         file = self.inner.file

@@ -19,7 +19,7 @@ from ...errors import BadSource, UnsupportedBake
 from ...formats.disk import threads
 from ...formats.gguf.file import GgufFile
 from ...formats.gguf.header import BF16, F16, F32, TYPES
-from ...formats.safetensors import STORED, Header, Tensor, tensor_bytes, widened
+from ...formats.safetensors import STORED, Header, Tensor, tensor_bytes, widen
 from ...models.family import Gguf
 from ...models.folder import ConvertedTensor
 from ..to_gguf.conversions import LAYER_NUMBER, ModelSizes
@@ -63,24 +63,33 @@ NOWHERE = ShardWeights(None, "")
 
 @dataclass(frozen=True)
 class RowRange:
-    """Consecutive rows of a tensor in GGUF.
-
-    origin: its name, or the metadata key of a list with them. first: their first element.
-    interleave, values, tiles: as in `StoredRows`, to be undone. stride: from one row to the next in
-    the tensor of the checkpoint, in elements. apart: from one element of a row to the next. at: the
-    first one, counted from the beginning of its region.
-    """
+    """Consecutive rows of a tensor in GGUF."""
 
     origin: str
+    """Its name, or the metadata key of a list with them."""
+
     first: int
+    """Their first element."""
+
     rows: int
     columns: int
     interleave: int
+    """As in `StoredRows`, to be undone."""
+
     values: str
+    """As in `StoredRows`, to be undone."""
+
     tiles: tuple[int, int]
+    """As in `StoredRows`, to be undone."""
+
     stride: int
+    """From one row to the next in the tensor of the checkpoint, in elements."""
+
     apart: int
+    """From one element of a row to the next."""
+
     at: int = 0
+    """The first one, counted from the beginning of its region."""
 
     @property
     def is_packed(self) -> bool:
@@ -95,19 +104,21 @@ class RowRange:
 
 @dataclass(frozen=True)
 class Region:
-    """Consecutive elements of a tensor of the checkpoint. size: their number. parts: that they
-    consist of.
-    """
+    """Consecutive elements of a tensor of the checkpoint."""
 
     size: int
+    """Their number."""
+
     parts: tuple[RowRange, ...]
+    """That they consist of."""
 
 
 @dataclass(frozen=True)
 class RestoredTensor(ConvertedTensor):
-    """One tensor of the checkpoint. regions: in order."""
+    """One tensor of the checkpoint."""
 
     regions: tuple[Region, ...]
+    """In order."""
 
     @property
     def parts(self) -> Iterator[RowRange]:
@@ -117,10 +128,14 @@ class RestoredTensor(ConvertedTensor):
 def restored_tensors(
     file: GgufFile, shapes: Mapping[str, Shape], rules: Gguf, sizes: ModelSizes
 ) -> list[RestoredTensor]:
-    """Return the tensors of a checkpoint, all in F32. shapes: in the checkpoint, by name.
+    """Return the tensors of a checkpoint, all in F32.
 
-    Raises BadSource where a tensor has another shape than such a checkpoint gives, UnsupportedBake
-    where a conversion leaves elements out.
+    Args:
+        shapes: In the checkpoint, by name.
+
+    Raises:
+        BadSource: Where a tensor has another shape than such a checkpoint gives.
+        UnsupportedBake: Where a conversion leaves elements out.
     """
     tensors = list[Tensor]()
     stop = 0
@@ -202,8 +217,10 @@ FLOATS = {F32: "F32", F16: "F16", BF16: "BF16"}
 
 
 def blocks(file: GgufFile, tensors: Sequence[RestoredTensor]) -> Iterator[memoryview]:
-    """Yield the data of tensors in order, in pieces. Raises BadSource where the GGUF file is cut
-    off.
+    """Yield the data of tensors in order, in pieces.
+
+    Raises:
+        BadSource: Where the GGUF file is cut off.
     """
     for shard in file.shards:
         shard.path()  # fetched as a whole, where it is not here
@@ -225,8 +242,10 @@ def blocks(file: GgufFile, tensors: Sequence[RestoredTensor]) -> Iterator[memory
 
 
 def part(file: GgufFile, tensor: RestoredTensor, start: int, stop: int) -> bytes:
-    """Return bytes start .. stop - 1 of a tensor. Raises BadSource where the GGUF file is cut
-    off.
+    """Return bytes start .. stop - 1 of a tensor.
+
+    Raises:
+        BadSource: Where the GGUF file is cut off.
     """
     at = 0
     blocks = []
@@ -245,7 +264,7 @@ def exactly(file: GgufFile, tensor: RestoredTensor, dtype: str) -> bool:
     for part in (part for region in _pieces(tensor) for part in region.parts):
         stored = _values(file, part)
         narrow = encode(BACK[part.values](stored) if part.values else stored, DTYPES[dtype])
-        wide = widened(narrow.view(STORED[dtype]), dtype)
+        wide = widen(narrow.view(STORED[dtype]), dtype)
         again = VALUES[part.values](wide) if part.values else wide
         if not np.allclose(
             again, stored, rtol=ROUNDED.get(part.values, 0.0), atol=0.0, equal_nan=True
@@ -307,7 +326,7 @@ def _values(file: GgufFile, piece: RowRange) -> NDArray[np.float32]:
     kind = type_of(file, piece)
     raw = _stored(file, piece)
     if kind in FLOATS:
-        return _in_order(widened(raw, FLOATS[kind]), piece)
+        return _in_order(widen(raw, FLOATS[kind]), piece)
     import gguf
 
     values = gguf.quants.dequantize(raw, gguf.GGMLQuantizationType(kind))

@@ -34,10 +34,14 @@ BYTE_LEVEL = {
 
 
 def tokenizer_text(file: GgufFile, family: Family) -> str:
-    """Return the text of tokenizer.json. family: may have other names for pre-tokenizers.
+    """Return the text of tokenizer.json.
 
-    Raises UnsupportedBake for a tokenizer that is neither SentencePiece's BPE nor byte-level BPE
-    with a known pre-tokenizer.
+    Args:
+        family: May have other names for pre-tokenizers.
+
+    Raises:
+        UnsupportedBake: For a tokenizer that is neither SentencePiece's BPE nor byte-level BPE with
+            a known pre-tokenizer.
     """
     kind = file.get("tokenizer.ggml.model")
     makers = {"llama": _sentencepiece, "gpt2": _byte_level}
@@ -70,7 +74,11 @@ def tokenizer_text(file: GgufFile, family: Family) -> str:
 
 
 def tokenizer_config(file: GgufFile, context: int) -> JsonObject:
-    """Return the content of tokenizer_config.json. context: in tokens."""
+    """Return the content of tokenizer_config.json.
+
+    Args:
+        context: In tokens.
+    """
     texts = _texts(file)
     config: JsonObject = {
         "tokenizer_class": "PreTrainedTokenizerFast",

@@ -16,7 +16,7 @@ import numpy as np
 
 from ...errors import BadSource
 from ...formats.gguf.header import FLOAT32, GgufValue, array
-from ...formats.safetensors import STORED, Header, widened
+from ...formats.safetensors import STORED, Header, widen
 from ...models.family import Convert, Gguf
 from ...models.schema import Config
 from ...rope.errors import counted, shown
@@ -37,7 +37,8 @@ def value_of(config: Config, text: str) -> Any:
     """Return the value of an expression over the text part of a config, None where a key of it is
     absent or null.
 
-    Raises BadSource for a value in a sum or product that is not a number.
+    Raises:
+        BadSource: For a value in a sum or product that is not a number.
     """
     for sign, operator in OPERATORS:
         if sign in text:
@@ -51,8 +52,10 @@ def value_of(config: Config, text: str) -> Any:
 
 
 def count(config: Config, text: str) -> int:
-    """Return the value of an expression as a whole number of 32 bits. Raises BadSource where it is
-    not one.
+    """Return the value of an expression as a whole number of 32 bits.
+
+    Raises:
+        BadSource: Where it is not one.
     """
     value = value_of(config, text)
     if value is None:
@@ -61,7 +64,11 @@ def count(config: Config, text: str) -> int:
 
 
 def whole(value: object, name: str) -> int:
-    """Return a value as a whole number of 32 bits. name: of its key. Raises BadSource."""
+    """Return a value as a whole number of 32 bits.
+
+    Args:
+        name: of its key. Raises BadSource.
+    """
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 32:
         raise BadSource(
             f"config.json has {name} = {shown(value)}; write a whole number there, from 0 to"
@@ -71,7 +78,11 @@ def whole(value: object, name: str) -> int:
 
 
 def number(value: Any, name: str) -> Any:
-    """Return a value as a number of 32 bits. name: of its key. Raises BadSource."""
+    """Return a value as a number of 32 bits.
+
+    Args:
+        name: of its key. Raises BadSource.
+    """
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < LARGEST:
         raise BadSource(
             f"config.json has {name} = {shown(value)}; write a number there, below {LARGEST:g}"
@@ -83,7 +94,9 @@ def solved(values: Mapping[str, object]) -> Config:
     """Return the config keys with which expressions have these values, the inverse of `value_of`.
 
     Both keys of `a | b` get the value. A key that several expressions do not determine is left out.
-    Raises BadSource where no values of the keys make all expressions true.
+
+    Raises:
+        BadSource: Where no values of the keys make all expressions true.
     """
     config: Config = {}
     for text, value in values.items():
@@ -115,17 +128,17 @@ def _unknown(text: str, known: Config) -> set[str]:
 
 @dataclass(frozen=True)
 class ModelSizes:
-    """Sizes of a model.
-
-    config: its text part, with the defaults of its class. layers: without the `prediction` layers
-    that predict further tokens.
-    """
+    """Sizes of a model."""
 
     config: Config
+    """Its text part, with the defaults of its class."""
+
     heads: int
     kv_heads: int
     head_dim: int
     layers: int
+    """Without the `prediction` layers that predict further tokens."""
+
     prediction: int = 0
 
 
@@ -136,8 +149,10 @@ Conversion = Callable[[StoredRows, list[str], ModelSizes], list[StoredRows]]
 def convert(
     tensors: Iterable[StoredRows], rules: Iterable[Convert], sizes: ModelSizes
 ) -> list[StoredRows]:
-    """Return the tensors of a checkpoint after all rules, in order. Raises BadSource where shapes
-    do not fit.
+    """Return the tensors of a checkpoint after all rules, in order.
+
+    Raises:
+        BadSource: Where shapes do not fit.
     """
     converted = list(tensors)
     for rule in rules:
@@ -216,7 +231,7 @@ def squeeze(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[Sto
 
 def transpose(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
     """Every matrix of a stack transposed."""
-    parts = tuple(part.transposed() for part in tensor.matrices)
+    parts = tuple(part.transpose() for part in tensor.matrices)
     shape = (*tensor.shape[:-2], tensor.shape[-1], tensor.shape[-2])
     return [replace(tensor, name=names[0], shape=shape, parts=parts)]
 
@@ -267,7 +282,7 @@ def latent(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[Stor
     _fits(tensor, sizes.heads * (key + value))
     (matrix,), rank = tensor.matrices, tensor.shape[-1]
     starts = [head * (key + value) for head in range(sizes.heads)]
-    keys = tuple(matrix.part(start, key).transposed() for start in starts)
+    keys = tuple(matrix.part(start, key).transpose() for start in starts)
     values = tuple(matrix.part(start + key, value) for start in starts)
     return [
         replace(tensor, name=names[0], shape=(sizes.heads, rank, key), parts=keys),
@@ -487,8 +502,11 @@ def predicts(name: str, layers: int) -> bool:
 
 
 def count_layers(names: Iterable[str], layers: int) -> int:
-    """Return the number of layers behind the others. names: of tensors, by `as_layer`. layers:
-    without these.
+    """Return the number of layers behind the others.
+
+    Args:
+        names: of tensors, by `as_layer`.
+        layers: Without these.
     """
     matches = (LAYER.match(name) for name in names)
     return max((int(match[1]) + 1 - layers for match in matches if match), default=0)
@@ -500,8 +518,10 @@ LAYER_NUMBER = re.compile(r"\blayers\.(\d+)\.")
 def scalars(
     headers: Iterable[tuple[ShardWeights, Header]], rules: Gguf, layers: int
 ) -> dict[str, GgufValue]:
-    """Return the metadata keys that list a number of every layer. Raises BadSource where a layer
-    has none.
+    """Return the metadata keys that list a number of every layer.
+
+    Raises:
+        BadSource: Where a layer has none.
     """
     values = {}
     for key, (ending, _) in rules.scalars.items():
@@ -513,7 +533,7 @@ def scalars(
                     start = header.data_start + tensor.start
                     dtype = np.dtype(STORED[tensor.dtype])
                     stored = np.frombuffer(file.read(start, start + dtype.itemsize), dtype)
-                    numbers[int(layer[1])] = float(widened(stored, tensor.dtype)[0])
+                    numbers[int(layer[1])] = float(widen(stored, tensor.dtype)[0])
         if sorted(numbers) != list(range(layers)):
             raise BadSource(
                 f"{ending} is not there for every one of the {layers} layers; download the"

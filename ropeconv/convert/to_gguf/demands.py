@@ -1,5 +1,4 @@
-"""Checks whether a converted model has the keys, tensors and layers that llama.cpp needs for its
-architecture.
+"""Checks whether a converted model has the keys, tensors and layers that llama.cpp needs.
 
 `demands.json` is written by `scripts/gguf_demands.py` from llama.cpp's source, commit 0c1e570.
 """
@@ -44,18 +43,22 @@ SIZES = {
 
 
 class Demands(msgspec.Struct, frozen=True):
-    """The keys and tensors that the loader of an architecture needs.
-
-    keys: without a default, without the name of the architecture. required, optional: tensors with
-    their shapes, dimensions as expressions of SIZES or "?". Names with {} are of every layer;
-    optional ones may have several shapes. float32: tensors that llama.cpp's converter always keeps
-    in F32.
-    """
+    """The keys and tensors that the loader of an architecture needs."""
 
     keys: tuple[str, ...]
+    """Keys without a default, without the name of the architecture."""
+
     required: dict[str, str]
+    """Tensors that must be there, with their shapes.
+
+    The dimensions of a shape are expressions of SIZES or "?". Names with {} are of every layer.
+    """
+
     optional: dict[str, tuple[str, ...]]
+    """Tensors that may be there, each with its possible shapes."""
+
     float32: tuple[str, ...]
+    """Tensors that llama.cpp's converter always keeps in F32."""
 
 
 @cache
@@ -65,41 +68,44 @@ def demands() -> dict[str, Demands]:
 
 
 def check_demands(header: GgufHeader, arch: str) -> None:
-    """Compare keys, names of tensors and their shapes in a converted model with those that
-    llama.cpp loads.
+    """Compare keys, tensors and their shapes in a converted model with those that llama.cpp loads.
 
-    Raises BadSource for an absent one or another shape, UnsupportedBake for tensors that llama.cpp
-    does not use.
+    Args:
+        header: The header of the converted model.
+        arch: The name of its architecture.
+
+    Raises:
+        BadSource: For an absent one or another shape.
+        UnsupportedBake: For tensors that llama.cpp does not use.
     """
     demand = demands()[arch]
     for key in demand.keys:
         if f"{arch}.{key}" not in header.values:
             raise BadSource(f"config.json has no {key}, which llama.cpp needs for {arch}; add it")
-    layers = header.values[f"{arch}.block_count"].decode() - header.get(
-        f"{arch}.nextn_predict_layers", 0
-    )
+
+    # layers that predict further tokens do not have all tensors of the others
+    blocks = header.values[f"{arch}.block_count"].decode()
+    layers = blocks - header.get(f"{arch}.nextn_predict_layers", 0)
     for general in demand.required:
-        for name in (general.format(layer) for layer in range(layers if "{}" in general else 1)):
+        names = [general]
+        if "{}" in general:
+            names = [general.format(layer) for layer in range(layers)]
+        for name in names:
             if name not in header.tensors:
                 raise BadSource(
                     f"the checkpoint has no {name}, which llama.cpp needs for {arch}; "
                     "download it again, or keep safetensors where its config switches that off"
                 )
+
     sizes = _sizes(header, arch)
     for name, tensor in header.tensors.items():
         general = general_name(name)
-        shapes = (
-            (demand.required[general],)
-            if general in demand.required
-            else demand.optional.get(general)
-        )
-        if shapes is None:
-            raise UnsupportedBake(
-                name,
-                f"GGUF as {arch}",
-                "llama.cpp computes without such weights",
-                "keep safetensors",
-            )
+        shapes: tuple[str, ...] = demand.optional.get(general, ())
+        if general in demand.required:
+            shapes = (demand.required[general],)
+        if not shapes:
+            why = "llama.cpp computes without such weights"
+            raise UnsupportedBake(name, f"GGUF as {arch}", why, "keep safetensors")
         if not any(_fits(tensor.shape, shape, sizes) for shape in shapes):
             raise BadSource(
                 f"{name} has the shape {list(tensor.shape)}, and llama.cpp's {arch} wants"
@@ -111,55 +117,56 @@ def check_demands(header: GgufHeader, arch: str) -> None:
 def check_layers(header: GgufHeader, sizes: ModelSizes, family: Family, spec: RopeSpec) -> None:
     """Compare the layers that llama.cpp computes from a header with those of the checkpoint.
 
-    Raises UnsupportedBake where llama.cpp rotates other layers, has windows in others or of another
-    size, uses the keys of another layer, or computes with another number of key heads. An
-    architecture without any windows is not refused: the plan warns.
+    An architecture without any windows is not refused: the plan warns.
+
+    Raises:
+        UnsupportedBake: Where llama.cpp rotates other layers, has windows in others or of another
+            size, uses the keys of another layer, or computes with another number of key heads.
     """
     part = sizes.config
     arch = find_arch(header.get("general.architecture"))
     count = len(spec.layers)
     file = ArchKeys(header, arch)
+
     _check_windows(file, family, spec, part)
     kinds = layer_kinds(file)
     for layer, (kind, expected) in enumerate(zip(kinds, spec.layers, strict=True)):
         if (kind == "none") is not (expected == "none"):
             flags = family.layers.flags or family.hooks.types_key
-            rotates = (
-                f"llama.cpp {'does not rotate' if kind == 'none' else 'rotates'} layer {layer} (the"
-                " first is 0)"
-            )
+            does = "does not rotate" if kind == "none" else "rotates"
+            rotates = f"llama.cpp {does} layer {layer} (the first is 0)"
             raise _other_layers(f"{flags} = {shown(part.get(flags))}", arch, rotates)
     _check_shared_keys(file, family, key_layers(part, family, count))
-    if not arch.mla:  # latent attention has keys of one head in the cache, whatever the config says
-        attention = layers_with_attention(file, count)
-        heads = file.get("attention.head_count_kv")
-        used = heads if isinstance(heads, list) and arch.heads_by_layer else [heads] * count
-        for layer, wanted_heads in enumerate(heads_of_layers(sizes, family)):
-            if attention[layer] and used[layer] != wanted_heads:
-                change = (
-                    f"{counted(wanted_heads, 'head')} of keys in layer {layer} (the first is 0)"
-                )
-                raise _other_layers(change, arch, f"llama.cpp computes {used[layer]}")
+    if arch.mla:  # latent attention has keys of one head in the cache, whatever the config says
+        return
+
+    attention = layers_with_attention(file, count)
+    heads = file.get("attention.head_count_kv")
+    used = heads if isinstance(heads, list) and arch.heads_by_layer else [heads] * count
+    for layer, wanted_heads in enumerate(heads_of_layers(sizes, family)):
+        if attention[layer] and used[layer] != wanted_heads:
+            change = f"{counted(wanted_heads, 'head')} of keys in layer {layer} (the first is 0)"
+            raise _other_layers(change, arch, f"llama.cpp computes {used[layer]}")
 
 
 def _check_shared_keys(file: ArchKeys, family: Family, makers: Sequence[int]) -> None:
-    """Raise UnsupportedBake where llama.cpp uses the keys of other layers. makers: by layer, that
-    with its keys.
+    """Raise UnsupportedBake where llama.cpp uses the keys of other layers.
+
+    `makers` has for each layer the number of the layer that makes its keys.
     """
     arch = file.arch
     count = len(makers)
-    used = list(range(len(makers)))
+    used = list(range(count))
     if arch.shared_kv:
-        first = (
-            int(arch.kv_layers)
-            if arch.kv_layers.isdigit()
-            else count - file.whole(arch.kv_layers, 0)
-        )
-        back = [
-            arch.shared_kv.window if window else arch.shared_kv.other
-            for window in layer_windows(file)
-        ]
-        used = [layer if layer < first else first - back[layer] for layer in range(count)]
+        if arch.kv_layers.isdigit():
+            first = int(arch.kv_layers)
+        else:
+            first = count - file.whole(arch.kv_layers, 0)
+        windows = layer_windows(file)
+        for layer in range(max(first, 0), count):
+            back = arch.shared_kv.window if windows[layer] else arch.shared_kv.other
+            used[layer] = first - back
+
     making = sum(maker == layer for layer, maker in enumerate(makers))
     if list(makers) != used:
         change = f"{family.cache.shared[0]} = {count - making} with {counted(count, 'layer')}"
@@ -178,15 +185,15 @@ def _check_shared_keys(file: ArchKeys, family: Family, makers: Sequence[int]) ->
 
 
 def _check_windows(file: ArchKeys, family: Family, spec: RopeSpec, part: JsonObject) -> None:
+    """Raise UnsupportedBake where llama.cpp has windows in other layers or of another size."""
     arch = file.arch
     if arch.window is None:
         return
     windows = layer_windows(file)
     count = len(spec.layers)
     stated = f"{family.hooks.types_key} = {shown(part.get(family.hooks.types_key))}"
-    for layer, (window, expected) in enumerate(
-        zip(windows, spec.windows or (None,) * count, strict=True)
-    ):
+    expected_windows = spec.windows or (None,) * count
+    for layer, (window, expected) in enumerate(zip(windows, expected_windows, strict=True)):
         if window != expected:
             has = f"a window of {window} tokens" if window else "no window"
             why = f"llama.cpp computes {has} in layer {layer} (the first is 0)"
@@ -199,6 +206,7 @@ def _check_windows(file: ArchKeys, family: Family, spec: RopeSpec, part: JsonObj
 
 
 def _other_layers(change: str, arch: Arch, why: str) -> UnsupportedBake:
+    """The error for a config whose layers llama.cpp computes otherwise."""
     return UnsupportedBake(change, f"GGUF as {arch.name}", why, "keep safetensors")
 
 
@@ -211,10 +219,10 @@ def _sizes(header: GgufHeader, arch: str) -> JsonObject:
         sizes[name] = number if isinstance(number, int) else None
     if sizes["n_expert"] is None:
         sizes["n_expert"] = 0
-    if (
-        f"{arch}.attention.key_length_swa" in header.values
-    ):  # heads of layers with a window have another width
-        sizes["n_embd_head_k"] = sizes["n_embd_head_v"] = None
+    if f"{arch}.attention.key_length_swa" in header.values:
+        # heads of layers with a window have another width
+        sizes["n_embd_head_k"] = None
+        sizes["n_embd_head_v"] = None
     for letter in "kv":
         width = sizes[f"n_embd_head_{letter}"]
         heads = sizes["n_head_kv"]
@@ -226,13 +234,13 @@ def general_name(name: str) -> str:
     """Return the name of a tensor with {} for the number of its layer."""
     start, _, rest = name.partition(".")
     number, _, end = rest.partition(".")
-    return f"{start}.{{}}.{end}" if start == "blk" and number.isdigit() else name
+    if start == "blk" and number.isdigit():
+        return f"blk.{{}}.{end}"
+    return name
 
 
 def _fits(shape: tuple[int, ...], demand: str, sizes: JsonObject) -> bool:
-    """Whether a shape is as wanted, where unknown sizes fit all and trailing dimensions of one are
-    ignored.
-    """
+    """Whether a shape is as wanted; unknown sizes and trailing dimensions of 1 fit all."""
     expected = [None if text == "?" else value_of(sizes, text) for text in demand.split(", ")]
     sides = list(shape) + [1] * (len(expected) - len(shape))
     expected += [1] * (len(sides) - len(expected))

@@ -55,34 +55,43 @@ SMALL = (
 
 @dataclass(frozen=True)
 class GgufExport:
-    """A checkpoint converted to GGUF, before it is written.
-
-    model: header and tensors with the unscaled RoPE. tensors: with the rows of the checkpoint that
-    they consist of. description: gguf-py's Metadata. outtype: the type of the weights as in file
-    names. unlabelled: the header without the label of a method in its names. quantised: the type to
-    which llama.cpp quantises the file afterwards. without_prediction: layers that predict further
-    tokens are left out. composes: tokenizer.json composes characters (NFC), which llama.cpp does
-    not do.
-    """
+    """A checkpoint converted to GGUF, before it is written."""
 
     model: GgufModel
+    """Header and tensors with the unscaled RoPE."""
+
     tensors: list[StoredRows]
+    """With the rows of the checkpoint that they consist of."""
+
     description: Metadata
+    """gguf-py's Metadata."""
+
     outtype: str
+    """The type of the weights as in file names."""
+
     unlabelled: GgufHeader
+    """The header without the label of a method in its names."""
+
     quantised: str = ""
+    """The type to which llama.cpp quantises the file afterwards."""
+
     without_prediction: bool = False
+    """Layers that predict further tokens are left out."""
+
     composes: bool = False
+    """tokenizer.json composes characters (NFC), which llama.cpp does not do."""
 
 
 def export(
     source: Source, family: Family, spec: RopeSpec, label: str, options: TargetOptions
 ) -> GgufExport:
-    """Convert a checkpoint with an unscaled RoPE to GGUF, without writing it. label: of the method,
-    for names.
+    """Convert a checkpoint with an unscaled RoPE to GGUF, without writing it.
 
     Raises BadSource and UnsupportedBake for a checkpoint that cannot be converted, UsageError for
     an unknown outtype.
+
+    Args:
+        label: of the method, for names.
     """
     if not source.weights():
         raise BadSource(
@@ -210,9 +219,14 @@ def describe(
     """Return gguf-py's Metadata of a model, from its card and its name, with the method as
     fine-tune.
 
-    folder: with the model card. repository: owner/name on the Hub, None for others. label: of the
-    method, or empty: then the result is the source itself, and has its base models. total, expert:
-    numbers of weights, of the model and of one of its experts in all layers. experts: their number.
+    Args:
+        folder: With the model card.
+        repository: owner/name on the Hub, None for others.
+        label: of the method, or empty: then the result is the source itself, and has its base
+            models.
+        total: Numbers of weights, of the model and of one of its experts in all layers.
+        expert: Numbers of weights, of the model and of one of its experts in all layers.
+        experts: Their number.
     """
     import gguf
 
@@ -261,8 +275,11 @@ def _readable(card: Path) -> bool:
 def metadata_keys(
     metadata: Metadata, outtype: str, quantized_by: str | None = None
 ) -> dict[str, GgufValue]:
-    """Return the general.* keys of a file. metadata: gguf-py's Metadata. outtype: type of most
-    weights, such as F16.
+    """Return the general.* keys of a file.
+
+    Args:
+        metadata: gguf-py's Metadata.
+        outtype: Type of most weights, such as F16.
     """
     metadata.quantized_by = quantized_by
     keys = {"general.type": string("model"), **values_of(metadata.set_gguf_meta_model)}

@@ -85,8 +85,10 @@ def sparsity_scales(sizes: ModelSizes, family: Family) -> GgufValue:
     """Gemma 3n: how many standard deviations an activation is above the mean in each layer, for its
     share of zeros.
 
-    llama.cpp does not read the key (src/models/models.h). Raises UnsupportedBake for other shares
-    than it computes.
+    llama.cpp does not read the key (src/models/models.h).
+
+    Raises:
+        UnsupportedBake: For other shares than it computes.
     """
     computes = [0.95 if layer < 10 else 0.0 for layer in range(sizes.layers)]
     shares = sizes.config.get("activation_sparsity_pattern") or (
@@ -121,10 +123,14 @@ SIZES = {
 
 
 def sizes_of(config: Config, family: Family, spec: RopeSpec) -> ModelSizes:
-    """Return the sizes of a model with an unscaled RoPE. config: the whole config.json.
+    """Return the sizes of a model with an unscaled RoPE.
 
-    Raises BadSource for keys that are absent, UnsupportedBake for families whose conversion is not
-    known.
+    Args:
+        config: The whole config.json.
+
+    Raises:
+        BadSource: For keys that are absent.
+        UnsupportedBake: For families whose conversion is not known.
     """
     part = {**gguf_rules(family).defaults, **text_part(config, family)}
     heads = positive_int(part, family.keys.heads, family.defaults.heads)
@@ -136,11 +142,14 @@ def sizes_of(config: Config, family: Family, spec: RopeSpec) -> ModelSizes:
 def hparams(
     sizes: ModelSizes, family: Family, spec: RopeSpec, vocabulary: int
 ) -> dict[str, GgufValue]:
-    """Return the keys of a GGUF architecture for a model, with its unscaled RoPE. vocabulary: rows
-    of the embeddings.
+    """Return the keys of a GGUF architecture for a model, with its unscaled RoPE.
 
-    Raises BadSource for keys that are absent, UnsupportedBake for settings that llama.cpp has no
-    key for.
+    Args:
+        vocabulary: Rows of the embeddings.
+
+    Raises:
+        BadSource: For keys that are absent.
+        UnsupportedBake: For settings that llama.cpp has no key for.
     """
     part = sizes.config
     rules = gguf_rules(family)
@@ -218,8 +227,10 @@ def _unsupported(setting: str, rules: Gguf, why: str) -> UnsupportedBake:
 
 
 def gguf_rules(family: Family) -> Gguf:
-    """Return the rules by which checkpoints of a family become GGUF. Raises UnsupportedBake without
-    any.
+    """Return the rules by which checkpoints of a family become GGUF.
+
+    Raises:
+        UnsupportedBake: Without any.
     """
     if family.gguf is None:
         repair = (

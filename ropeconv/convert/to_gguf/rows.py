@@ -16,28 +16,30 @@ from ...formats.gguf.header import BF16, F16, F32, MXFP4, TYPES
 from ...models.source import Source
 
 DTYPES = {"F32": F32, "F16": F16, "BF16": BF16, "MXFP4": MXFP4}
-"""ggml's number for each type of a checkpoint; MXFP4 is a pair of tensors there, blocks and
-scales.
+"""ggml's number for each type of a checkpoint.
+
+MXFP4 is a pair of tensors there, blocks and scales.
 """
-NIBBLES = 16  # bytes of a block of MXFP4 in a checkpoint, without its scale
+NIBBLES = 16
+"""Bytes of a block of MXFP4 in a checkpoint, without its scale."""
 
 
 @dataclass(frozen=True)
 class ShardWeights:
-    """A safetensors file of a checkpoint, which is fetched, or converted, when its numbers are
-    read.
-
-    source: None for a file whose header is all that is known.
-    """
+    """A safetensors file of a checkpoint, fetched or converted when its numbers are read."""
 
     source: Source | None
+    """None for a file of which only the header is known."""
+
     name: str
 
     @cached_property
     def path(self) -> Path | None:
         """The path of the file on this machine; None for one that is made when it is read."""
         assert self.source is not None, self.name
-        return None if self.source.is_generated(self.name) else self.source.path(self.name)
+        if self.source.is_generated(self.name):
+            return None
+        return self.source.path(self.name)
 
     def read(self, start: int, stop: int) -> bytes:
         """Return some bytes of the file, which is not fetched for them."""
@@ -47,15 +49,22 @@ class ShardWeights:
     def numbers(
         self, dtype: str, start: int, count: int, sparse: bool = False
     ) -> NDArray[np.generic]:
-        """Return `count` numbers of a numpy dtype from the byte `start` on.
+        """Return numbers of the file.
 
-        sparse: few of them are needed, so that a local file is mapped and not read. Raises
-        BadSource where it was cut off.
+        Args:
+            dtype: Their type, as numpy names it.
+            start: The place of the first, in bytes.
+            count: How many.
+            sparse: Few of them are needed, so that a local file is mapped and not read.
+
+        Raises:
+            BadSource: Where it was cut off.
         """
         kind = np.dtype(dtype)
+        stop = start + count * kind.itemsize
         if self.path is None:
-            return np.frombuffer(self.read(start, start + count * kind.itemsize), kind)
-        if self.path.stat().st_size < start + count * kind.itemsize:
+            return np.frombuffer(self.read(start, stop), kind)
+        if self.path.stat().st_size < stop:
             raise BadSource(f"{self.path.name} was cut off while it was read; run again")
         if sparse:
             return np.memmap(self.path, kind, "r", start, (count,))
@@ -64,27 +73,34 @@ class ShardWeights:
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of numbers in a safetensors file.
-
-    start: the first byte. columns: numbers per row. stride: from one row to the next, in numbers.
-    apart: from one number of a row to the next. scales: the first byte of the scales of MXFP4, one
-    per block. factors: the numbers are multiplied by them one after the other in float32. zeros:
-    they are all 0, and nothing is read.
-    """
+    """Rows of numbers in a safetensors file."""
 
     file: ShardWeights
     dtype: str
     start: int
+    """The first byte."""
+
     rows: int
     columns: int
+    """Numbers per row."""
+
     stride: int
+    """From one row to the next, in numbers."""
+
     apart: int = 1
+    """From one number of a row to the next."""
+
     scales: int = 0
+    """The first byte of the scales of MXFP4, one per block."""
+
     factors: tuple[float, ...] = ()
+    """The numbers are multiplied by them one after the other in float32."""
+
     zeros: bool = False
+    """They are all 0, and nothing is read."""
 
     @property
-    def packed(self) -> bool:
+    def is_one_piece(self) -> bool:
         """Whether the rows are one piece of the file."""
         return not self.zeros and self.apart == 1 and self.stride == self.columns
 
@@ -102,19 +118,22 @@ class Rows:
     def part(self, first: int, count: int, step: int = 1) -> Rows:
         """Return `count` rows, every step-th from the first on."""
         skipped = self.bytes(first * self.stride)
+        scales = 0
+        if self.scales:
+            scales = self.scales + skipped // NIBBLES
         return replace(
             self,
             start=self.start + skipped,
             rows=count,
             stride=self.stride * step,
-            scales=self.scales and self.scales + skipped // NIBBLES,
+            scales=scales,
         )
 
     def flat(self) -> Rows:
         """Return every number as a row of its own."""
         return replace(self, rows=self.rows * self.columns, columns=1, stride=1)
 
-    def transposed(self) -> Rows:
+    def transpose(self) -> Rows:
         """Return the columns as rows."""
         return replace(
             self, rows=self.columns, columns=self.rows, stride=self.apart, apart=self.stride
@@ -123,23 +142,29 @@ class Rows:
 
 @dataclass(frozen=True)
 class StoredRows:
-    """A tensor of the checkpoint, a result of conversions, or a tensor of the output.
-
-    shape: as in safetensors, slowest dimension first. parts: its rows, in order. interleave: rows
-    per head whose pairs are reordered from (i, i + d/2) to (2i, 2i + 1), 0 for none. values: name
-    of a function in VALUES, or empty. tiles: groups of columns, and the blocks of each, which are
-    reordered from (group, block) to (block, group). type: ggml's number, in the output. data: its
-    bytes there, where it has no parts.
-    """
+    """A tensor of the checkpoint, a result of conversions, or a tensor of the output."""
 
     name: str
     shape: tuple[int, ...]
+    """As in safetensors, slowest dimension first."""
+
     parts: tuple[Rows, ...]
+    """Its rows, in order."""
+
     interleave: int = 0
+    """Rows per head whose pairs are reordered from (i, i + d/2) to (2i, 2i + 1), 0 for none."""
+
     values: str = ""
+    """Name of a function in VALUES, or empty."""
+
     tiles: tuple[int, int] = (1, 1)
+    """Groups of columns, and the blocks of each: from (group, block) to (block, group)."""
+
     type: int = F32
+    """ggml's number, in the output."""
+
     data: bytes = b""
+    """Its bytes there, where it has no parts."""
 
     @property
     def gguf_shape(self) -> tuple[int, ...]:
@@ -162,11 +187,11 @@ class StoredRows:
         if len(self.shape) < 2:
             return [part.flat() for part in self.parts]
         height = self.shape[-2]
-        return [
-            part.part(first, height)
-            for part in self.parts
-            for first in range(0, part.rows, height or 1)
-        ]
+        matrices = []
+        for part in self.parts:
+            for first in range(0, part.rows, height or 1):
+                matrices.append(part.part(first, height))
+        return matrices
 
 
 VALUES: dict[str, Callable[[NDArray[np.float32]], NDArray[np.float32]]] = {

@@ -1,6 +1,4 @@
-"""The tensors of a GGUF file from those of a checkpoint: names, shapes, types, and the order of
-their rows.
-"""
+"""The tensors of a GGUF file from those of a checkpoint: names, shapes, types, and rows."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ from ...formats.gguf.header import (
     Q8_0,
     TYPES,
     TensorInfo,
-    padded,
+    pad_size,
 )
 from ...formats.safetensors import Header, Tensor
 from ...models.family import Gguf
@@ -41,20 +39,23 @@ OUTPUTS = ("lm_head.weight", "embed_out.weight")
 def out_tensors(
     headers: Iterable[tuple[ShardWeights, Header]], rules: Gguf, sizes: ModelSizes, type: int
 ) -> list[StoredRows]:
-    """Return the tensors of a GGUF file, in the order of the checkpoint's files. type: ggml's
-    number for matrices.
+    """Return the tensors of a GGUF file, in the order of the checkpoint's files.
 
-    Raises BadSource for tensors of unknown names and shapes, UnsupportedBake for dtypes that are
-    not 16 or 32 bit floats.
+    Args:
+        headers: The files of the checkpoint with their headers.
+        rules: How the family becomes GGUF.
+        sizes: The sizes of the model.
+        type: ggml's number for matrices.
+
+    Raises:
+        BadSource: For tensors of unknown names and shapes.
+        UnsupportedBake: For dtypes that are not 16 or 32 bit floats.
     """
     names = gguf_names(rules.arch, sizes.layers + sizes.prediction)
-    tensors = _joined(_stored(headers, rules, sizes), rules)
+    tensors = _stack(_read_all(headers, rules, sizes), rules)
     if rules.copy_output and not any(tensor.name in OUTPUTS for tensor in tensors):
-        tensors += [
-            replace(tensor, name="lm_head.weight")
-            for tensor in tensors
-            if tensor.name.endswith(EMBEDDINGS)
-        ]
+        embeddings = [tensor for tensor in tensors if tensor.name.endswith(EMBEDDINGS)]
+        tensors += [replace(tensor, name="lm_head.weight") for tensor in embeddings]
     return [_out(tensor, names, rules, type) for tensor in convert(tensors, rules.convert, sizes)]
 
 
@@ -66,7 +67,7 @@ def infos(tensors: Iterable[StoredRows]) -> dict[str, TensorInfo]:
         entries[tensor.name] = TensorInfo(
             tensor.name, tensor.gguf_shape, tensor.type, offset, tensor.size
         )
-        offset += padded(tensor.size, DEFAULT_ALIGNMENT)
+        offset += pad_size(tensor.size, DEFAULT_ALIGNMENT)
     return entries
 
 
@@ -75,9 +76,10 @@ def plain_name(name: str) -> str:
     return name.replace("model.language_model.", "model.").removeprefix("language_model.")
 
 
-def _stored(
+def _read_all(
     headers: Iterable[tuple[ShardWeights, Header]], rules: Gguf, sizes: ModelSizes
 ) -> list[StoredRows]:
+    """The tensors of the checkpoint that llama.cpp uses."""
     without_output = rules.tied or sizes.config.get("tie_word_embeddings") is True
     unwanted = re.compile(rules.skip) if rules.skip else None
     tensors = []
@@ -88,15 +90,16 @@ def _stored(
                 continue
             if UNUSED.search(name) or (unwanted and unwanted.search(name)):
                 continue
-            if (without_output and name in OUTPUTS) or (
-                name.endswith("_scales") and tensor.dtype == "U8"
-            ):
+            if without_output and name in OUTPUTS:
+                continue
+            if name.endswith("_scales") and tensor.dtype == "U8":  # read with its blocks
                 continue
             tensors.append(_read(file, header, tensor, name))
     return tensors
 
 
 def _read(file: ShardWeights, header: Header, tensor: Tensor, name: str) -> StoredRows:
+    """A tensor of the checkpoint; blocks and scales of MXFP4 are one."""
     start = header.data_start + tensor.start
     shape = tensor.shape
     dtype = tensor.dtype
@@ -112,32 +115,39 @@ def _read(file: ShardWeights, header: Header, tensor: Tensor, name: str) -> Stor
         raise UnsupportedBake(
             f"{tensor.name} in {tensor.dtype}", "GGUF", why, "dequantise it first"
         )
+
     columns = shape[-1] if shape else 1
-    place = header.data_start + scales.start if scales is not None and dtype == "MXFP4" else 0
-    rows = Rows(
-        file, dtype, start, prod(shape) // columns if columns else 0, columns, columns, scales=place
-    )
+    count = prod(shape) // columns if columns else 0
+    place = 0
+    if scales is not None and dtype == "MXFP4":
+        place = header.data_start + scales.start
+    rows = Rows(file, dtype, start, count, columns, columns, scales=place)
     return StoredRows(name, shape, (rows,))
 
 
-def _joined(tensors: Iterable[StoredRows], rules: Gguf) -> list[StoredRows]:
+def _stack(tensors: Iterable[StoredRows], rules: Gguf) -> list[StoredRows]:
     """The tensors with numbered ones in stacks."""
+    patterns = []
+    for pattern, whole in rules.stacked.items():
+        numbered = re.escape(pattern).replace(r"\{\}", r"(\d+)") + r"(?=\.)"
+        patterns.append((re.compile(numbered), whole))
+
     groups: dict[str, list[tuple[int, StoredRows]]] = {}
-    patterns = [
-        (re.compile(re.escape(pattern).replace(r"\{\}", r"(\d+)") + r"(?=\.)"), whole)
-        for pattern, whole in rules.stacked.items()
-    ]
     for tensor in tensors:
         name = tensor.name
-        matches = ((match, whole) for pattern, whole in patterns if (match := pattern.search(name)))
-        match, whole = next(matches, (None, name))
-        if match is not None:
-            whole = name[: match.start()] + whole + name[match.end() :]
-        groups.setdefault(whole, []).append((int(match[1]) if match else -1, tensor))
-    return [_stacked(name, group) for name, group in groups.items()]
+        number = -1
+        for expression, whole in patterns:
+            match = expression.search(tensor.name)
+            if match:
+                number = int(match[1])
+                name = name[: match.start()] + whole + name[match.end() :]
+                break
+        groups.setdefault(name, []).append((number, tensor))
+    return [_stack_group(name, group) for name, group in groups.items()]
 
 
-def _stacked(name: str, group: list[tuple[int, StoredRows]]) -> StoredRows:
+def _stack_group(name: str, group: list[tuple[int, StoredRows]]) -> StoredRows:
+    """A stack of tensors in the order of their numbers; the tensor itself where it has none, -1."""
     group = sorted(group, key=lambda item: item[0])
     number, first = group[0]
     if number < 0:
@@ -146,8 +156,10 @@ def _stacked(name: str, group: list[tuple[int, StoredRows]]) -> StoredRows:
         raise BadSource(
             f"the numbered tensors of {name} differ in shape; download the checkpoint again"
         )
-    parts = tuple(part for _, tensor in group for part in tensor.parts)
-    return StoredRows(name, (len(group), *first.shape), parts)
+    parts = list[Rows]()
+    for _, tensor in group:
+        parts += tensor.parts
+    return StoredRows(name, (len(group), *first.shape), tuple(parts))
 
 
 @lru_cache(4)
@@ -162,22 +174,21 @@ def gguf_names(arch: str, layers: int) -> TensorNameMap:
 
 
 def _out(tensor: StoredRows, names: TensorNameMap, rules: Gguf, type: int) -> StoredRows:
-    target = names.get_name(
-        key=tensor.name, try_suffixes=(".weight", ".bias", ".scale")
-    ) or gguf_name(tensor.name)
+    """A tensor with its name and type in the output."""
+    suffixes = (".weight", ".bias", ".scale")
+    target = names.get_name(key=tensor.name, try_suffixes=suffixes) or gguf_name(tensor.name)
     if target is None:
         raise BadSource(
             f"{tensor.name} has no name in GGUF's {rules.arch}; is it a checkpoint of another"
             " architecture?"
         )
-    always_f32 = general_name(target) in demands()[rules.arch].float32 or target.endswith(
-        "_norm.weight"
-    )
+
+    # as llama.cpp's converter chooses types
+    in_table = general_name(target) in demands()[rules.arch].float32
+    always_f32 = in_table or target.endswith("_norm.weight")
     if tensor.parts[0].dtype == "MXFP4":
         type = MXFP4
-    elif (
-        len(tensor.shape) <= 1 or always_f32 or not target.endswith(".weight")
-    ):  # as llama.cpp's converter chooses
+    elif len(tensor.shape) <= 1 or always_f32 or not target.endswith(".weight"):
         type = F32
     elif type == Q8_0 and tensor.shape[-1] % TYPES[Q8_0].block:
         type = F16

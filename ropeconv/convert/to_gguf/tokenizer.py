@@ -60,12 +60,13 @@ class Pre(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PreTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The schema of pre.toml. names: all pre-tokenizers of llama.cpp. pre: those that are
-    recognised.
-    """
+    """The schema of pre.toml."""
 
     names: tuple[str, ...]
+    """All pre-tokenizers of llama.cpp."""
+
     pre: tuple[Pre, ...]
+    """Those that are recognised."""
 
 
 @cache
@@ -75,12 +76,16 @@ def pre_table() -> PreTable:
 
 
 def recognise(tokenizer: TokenizerJson, names: dict[str, str]) -> str:
-    """Return the value of tokenizer.ggml.pre for a tokenizer.json. names: other names that the
-    family uses.
+    """Return the value of tokenizer.ggml.pre for a tokenizer.json.
 
-    Raises BadSource where no known pre-tokenizer splits text in the same way. `ignore_merges`
-    (words are searched before they are merged) does not matter where merging makes every token of
-    the vocabulary from its own text, as in gpt-oss.
+    `ignore_merges` (words are searched before they are merged) does not matter where merging makes
+    every token of the vocabulary from its own text, as in gpt-oss.
+
+    Args:
+        names: Other names that the family uses.
+
+    Raises:
+        BadSource: Where no known pre-tokenizer splits text in the same way.
     """
     own_steps = steps(tokenizer.pre_tokenizer)
     ignore_merges = bool(tokenizer.kind.ignore_merges)
@@ -163,9 +168,14 @@ def tokenizer_keys(
 ) -> dict[str, GgufValue]:
     """Return the keys of the tokenizer in a folder.
 
-    vocabulary: rows of the embeddings. names: other names that the family uses for pre-tokenizers.
-    pre: tokenizer.ggml.pre from the user, or empty. Raises BadSource where there is no tokenizer,
-    or one that llama.cpp does not support, UsageError for an unknown `pre`.
+    Args:
+        vocabulary: Rows of the embeddings.
+        names: Other names that the family uses for pre-tokenizers.
+        pre: tokenizer.ggml.pre from the user, or empty.
+
+    Raises:
+        BadSource: Where there is no tokenizer, or one that llama.cpp does not support.
+        UsageError: For an unknown `pre`.
     """
     if pre and pre not in (known := pre_table().names):
         raise UsageError(

@@ -27,10 +27,12 @@ Merge = str | tuple[str, str]
 
 
 class AddedToken(msgspec.Struct, frozen=True):
-    """A token that was added to a vocabulary. id: None where its place gives it."""
+    """A token that was added to a vocabulary."""
 
     content: str
     id: Id | None = None
+    """None where its place gives it."""
+
     special: bool = False
 
 
@@ -81,41 +83,58 @@ class ModelKind(msgspec.Struct, frozen=True):
 
 
 class Bpe(msgspec.Struct, frozen=True):
-    """A model of the type BPE. vocab: ids by text. merges: pairs, the first ones first."""
+    """A model of the type BPE."""
 
     vocab: dict[str, Id] = {}
+    """Ids by text."""
+
     merges: tuple[Merge, ...] = ()
+    """Pairs, the first ones first."""
+
     unk_token: str | None = None
 
 
 class TokenizerJson(msgspec.Struct, frozen=True):
-    """tokenizer.json. model: not decoded, since it differs by type."""
+    """tokenizer.json."""
 
     model: msgspec.Raw
+    """Not decoded, since it differs by type."""
+
     added_tokens: tuple[AddedToken, ...] | None = None
     normalizer: Normalizer | None = None
     pre_tokenizer: PreTokenizer | None = None
 
     @property
     def kind(self) -> ModelKind:
-        """The settings of the model. Raises BadSource where it is not a model."""
+        """The settings of the model.
+
+        Raises:
+            BadSource: Where it is not a model.
+        """
         return decoded(bytes(self.model), ModelKind, "the model of tokenizer.json")
 
     @property
     def bpe(self) -> Bpe:
-        """The model as BPE. Raises BadSource where it is not one."""
+        """The model as BPE.
+
+        Raises:
+            BadSource: Where it is not one.
+        """
         return decoded(bytes(self.model), Bpe, "the model of tokenizer.json")
 
 
 class TokenizerConfig(msgspec.Struct, frozen=True):
-    """tokenizer_config.json. added_tokens_decoder: by id."""
+    """tokenizer_config.json."""
 
     added_tokens_decoder: dict[Id, AddedToken] | None = None
+    """By id."""
 
 
 def read(path: Path, kind: type[T]) -> T | None:
-    """Return a file as a typed value; None where it is absent. Raises BadSource where it is too
-    large or wrong.
+    """Return a file as a typed value; None where it is absent.
+
+    Raises:
+        BadSource: Where it is too large or wrong.
     """
     if not path.is_file():
         return None
@@ -123,7 +142,11 @@ def read(path: Path, kind: type[T]) -> T | None:
 
 
 def decoded(data: bytes, kind: type[T], name: str) -> T:
-    """Return JSON as a typed value. Raises BadSource where it is not of this type."""
+    """Return JSON as a typed value.
+
+    Raises:
+        BadSource: Where it is not of this type.
+    """
     objects = (
         40 * data.count(b'"') + 64 * (data.count(b"[") + data.count(b"{")) + 16 * data.count(b",")
     )
@@ -154,9 +177,11 @@ class TokenKind(IntEnum):
 
 @dataclass
 class Vocabulary:
-    """A vocabulary. texts: in UTF-8, kinds, scores: lists with an entry per token id."""
+    """A vocabulary."""
 
     texts: list[bytes]
+    """In UTF-8, kinds, scores: lists with an entry per token id."""
+
     kinds: list[TokenKind]
     scores: list[float]
 
@@ -167,8 +192,10 @@ class Vocabulary:
         return cls(texts, [TokenKind.UNUSED] * count, [-10000.0] * count)
 
     def put(self, index: int, text: str, kind: TokenKind, score: float = 0.0) -> None:
-        """Set the text, kind and score of a token. Raises BadSource for an id without a row in the
-        embeddings.
+        """Set the text, kind and score of a token.
+
+        Raises:
+            BadSource: For an id without a row in the embeddings.
         """
         if not 0 <= index < len(self.texts):
             raise BadSource(
@@ -186,8 +213,10 @@ class Vocabulary:
         become control tokens.
 
         llama.cpp searches for the others in the original text, so SentencePiece's U+2581 is a space
-        in them (https://github.com/ggml-org/llama.cpp/pull/8228). Raises BadSource for one without
-        an id, and as `put`.
+        in them (https://github.com/ggml-org/llama.cpp/pull/8228).
+
+        Raises:
+            BadSource: For one without an id, and as `put`.
         """
         for entry in added:
             text, index = entry.content, entry.id
@@ -239,8 +268,9 @@ def from_model(path: Path, vocabulary: int) -> tuple[Vocabulary, bool] | None:
     """Return the tokens of a tokenizer.model, and whether it puts a space before the text; None for
     other formats.
 
-    Raises BadSource where it has more tokens than the `vocabulary` rows of the embeddings, is too
-    long, or splits text in a way that llama.cpp does not.
+    Raises:
+        BadSource: Where it has more tokens than the `vocabulary` rows of the embeddings, is too
+            long, or splits text in a way that llama.cpp does not.
     """
     from sentencepiece import SentencePieceProcessor
 
@@ -300,8 +330,11 @@ def from_json(data: TokenizerJson, vocabulary: int) -> tuple[Vocabulary, bool]:
     the text.
 
     llama.cpp joins the pair whose result has the highest score, so a token's score is minus the
-    rank of its first merge. Raises BadSource where spaces are not written as in SentencePiece, and
-    for normalizers that llama.cpp does not have.
+    rank of its first merge.
+
+    Raises:
+        BadSource: Where spaces are not written as in SentencePiece, and for normalizers that
+            llama.cpp does not have.
     """
     model = data.bpe
     normalizer = data.normalizer or Normalizer("Sequence")

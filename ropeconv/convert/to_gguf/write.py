@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from ...environment import Requirement, without_secrets
 from ...formats.disk import Advance, copy_part, threads, write_at
 from ...formats.gguf.header import MXFP4, Q8_0, TYPES, TensorInfo
-from ...formats.safetensors import STORED, widened
+from ...formats.safetensors import STORED, widen
 from ...rope.errors import RopeconvError
 from .rows import DTYPES, NIBBLES, VALUES, Rows, StoredRows
 
@@ -42,8 +42,10 @@ def write_tensors(
 ) -> None:
     """Write all tensors into a GGUF file that has its header, from the byte `start` on.
 
-    infos: the offsets of the tensors. advance: always called in this thread. Raises OSError, and
-    BadSource where a file of the checkpoint was cut off; all threads end then.
+    Args:
+        infos: The offsets of the tensors.
+        advance: Always called in this thread. Raises OSError, and BadSource where a file of the
+            checkpoint was cut off; all threads end then.
     """
     with target.open("r+b") as writer:
         writer.truncate(
@@ -82,7 +84,7 @@ def _tasks(tensor: StoredRows, place: int, target: BinaryIO) -> Iterator[Task]:
         return
     plain = not tensor.interleave and not tensor.values and tensor.tiles == (1, 1)
     same = all(
-        part.packed and not part.factors and DTYPES[part.dtype] == tensor.type != MXFP4
+        part.is_one_piece and not part.factors and DTYPES[part.dtype] == tensor.type != MXFP4
         for part in tensor.parts
     )
     if (
@@ -145,7 +147,7 @@ def _array(tensor: StoredRows, rows: Rows) -> NDArray[np.generic]:
         raw = raw.reshape(-1, 2, half, rows.columns).swapaxes(1, 2).reshape(rows.rows, rows.columns)
     if DTYPES[rows.dtype] == tensor.type and not tensor.values and not rows.factors:
         return np.ascontiguousarray(raw)
-    values = widened(raw, rows.dtype)
+    values = widen(raw, rows.dtype)
     for factor in rows.factors:
         values = values * np.float32(factor)
     if tensor.values:
@@ -161,9 +163,9 @@ def _read(rows: Rows) -> NDArray[np.generic]:
     if rows.zeros:
         return np.zeros((rows.rows, rows.columns), dtype)
     stored = rows.file.numbers(
-        STORED[rows.dtype], rows.start, rows.extent // dtype.itemsize, sparse=not rows.packed
+        STORED[rows.dtype], rows.start, rows.extent // dtype.itemsize, sparse=not rows.is_one_piece
     )
-    if rows.packed:
+    if rows.is_one_piece:
         return stored.reshape(rows.rows, rows.columns)
     strides = (rows.stride * dtype.itemsize, rows.apart * dtype.itemsize)
     return np.array(np.lib.stride_tricks.as_strided(stored, (rows.rows, rows.columns), strides))
@@ -266,8 +268,10 @@ def quantiser(outtype: str) -> Requirement:
 
 
 def quantise(source: Path, target: Path, outtype: str) -> None:
-    """Quantise a GGUF file to a new one; outtype is a key of FTYPES. Raises RopeconvError where
-    llama.cpp fails.
+    """Quantise a GGUF file to a new one; outtype is a key of FTYPES.
+
+    Raises:
+        RopeconvError: Where llama.cpp fails.
     """
     quantiser(outtype).check()
     command = [

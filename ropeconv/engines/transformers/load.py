@@ -16,7 +16,7 @@ from ...errors import BadSource, UsageError
 from ...formats.disk import human
 from ...formats.files import scratch
 from ...formats.jsontext import JsonObject
-from ...loader import load_config, load_model, load_skeleton, make_config, parsed
+from ...loader import load_config, load_model, load_skeleton, make_config, read_json
 from ...models.folder import ConvertedSource, FolderSource
 from ...models.schema import text_config
 from ...models.source import Source
@@ -183,7 +183,7 @@ def load_stock(folder: Path, where: str | DeviceSpec, trust: bool = False) -> Pr
 
     at = DeviceSpec(where, "float32") if isinstance(where, str) else where
     logging.disable_progress_bar()
-    settings = parsed(folder / "config.json") if at.stands_for else {}
+    settings = read_json(folder / "config.json") if at.stands_for else {}
     assumed = at.stands_for and settings.get("model_type") not in transformers.CONFIG_MAPPING
     config = make_config(settings, at.stands_for) if assumed else load_config(folder, trust)
     _check_fits(folder, at)
@@ -283,7 +283,7 @@ def folder_of(source: Source, dtype: str = "auto", weights: bool = True) -> Iter
     if dtype != "auto" and isinstance(source, ConvertedSource):
         source = source.in_dtype(dtype)
     left_out = set() if weights else set(source.weights())
-    files = (file for file in source.copied_files()[0] if file.name not in left_out)
+    files = (file for file in source.files_to_copy()[0] if file.name not in left_out)
     names = {file.name for file in files if weights or file.size < SMALL}
     if not source.is_generated("config.json"):
         if source.kind == "hub":

@@ -233,7 +233,7 @@ class Start:
 
     def formula(self, method: str) -> Candidate:
         """The method of that name with the factor that reaches the context."""
-        reaching = REGISTRY[method].reaching(self.spec, self.context)
+        reaching = REGISTRY[method].for_context(self.spec, self.context)
         if reaching is None:
             raise RecipeError(f"{method} has no single number that reaches a length")
         recipe = Recipe(reaching, context=self.context)

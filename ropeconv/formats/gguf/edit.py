@@ -1,11 +1,11 @@
 """Edits of a GGUF header, and the bytes of the edited header.
 
-llama.cpp needs tensors without gaps in the order of their infos, so a new one goes last, and data
-moves where other tensors than the last are removed. The last key of every header written here is a
-reserve of spaces, so that later edits fit without moving data.
+Read `Edit` and `write_new` first. llama.cpp needs tensors without gaps in the order of their infos,
+so a new one goes last, and data moves where other tensors than the last are removed. The last key
+of every header written here is a reserve of spaces, so that later edits fit without moving data.
 
-Also reorders the rows of queries and keys between the two layouts of RoPE: blocks of quantised
-types are within rows, so whole rows move and nothing is requantised.
+`interleave` and `deinterleave` reorder the rows of queries and keys between the two layouts of
+RoPE: blocks of quantised types are within rows, so whole rows move and nothing is requantised.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from ...errors import BadSource
 from ...rope.errors import shown
 from ..disk import Advance, copy_file, copy_part, pieces_of
 from .file import GgufFile
-from .header import F32, GgufHeader, GgufValue, TensorInfo, padded, string
+from .header import F32, GgufHeader, GgufValue, TensorInfo, pad_size, string
 
 RESERVED = "ropeconv.reserved"
 ROOM = 4096
-# the kernel copies in such pieces: shifted by a multiple of it, data copies as fast as a whole file
+"""Bytes of the reserve at least."""
 PAGE = 65536
+"""Bytes by whose multiples data moves: the kernel copies such pieces as fast as a whole file."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """New contents of a tensor, of the same size.
-
-    apply: maps each piece of `unit` bytes to as many new ones. interleaved: head_dim if it is
-    `interleave` of that many rows, which can be undone; 0 for other changes.
-    """
+    """New contents of a tensor, of the same size."""
 
     unit: int
     apply: Callable[[bytes], bytes]
+    """Maps each piece of `unit` bytes to as many new ones."""
+
     interleaved: int = 0
+    """head_dim if it is `interleave` of so many rows, which can be undone; 0 for other changes."""
 
     def then(self, other: Change) -> Change:
         """Return both changes, this one first. Their units must be multiples of each other."""
@@ -48,75 +48,80 @@ class Change:
 
     def whole(self, old: bytes) -> bytes:
         """Return the new contents of several pieces."""
-        return b"".join(
-            self.apply(old[at : at + self.unit]) for at in range(0, len(old), self.unit)
-        )
+        pieces = [old[at : at + self.unit] for at in range(0, len(old), self.unit)]
+        return b"".join(self.apply(piece) for piece in pieces)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The exact places of an earlier file, to restore it. tail: number of zero bytes after its last
-    tensor.
-    """
+    """The exact places of an earlier file, to restore it."""
 
     version: int
     data_start: int
     tail: int
+    """Number of zero bytes after its last tensor."""
 
 
 @dataclass(frozen=True)
 class Edit:
-    """The changes to a GGUF file.
-
-    arch: the new general.architecture, or empty; the keys of the old one are renamed first.
-    dropped: keys to remove after that. values: keys to set. changes: new contents of tensors, by
-    name. added: vectors of 32-bit floats to append, as little-endian bytes, by name. base: keys to
-    start from, None for the file's own. removed: names of tensors that are left out before any are
-    added. layout: only for an edit that restores an earlier file.
-    """
+    """The changes to a GGUF file."""
 
     values: Mapping[str, GgufValue] = field(default_factory=dict)
-    dropped: frozenset[str] = frozenset()
-    arch: str = ""
-    changes: Mapping[str, Change] = field(default_factory=dict)
-    added: Mapping[str, bytes] = field(default_factory=dict)
-    base: Mapping[str, GgufValue] | None = None
-    removed: frozenset[str] = frozenset()
-    layout: Layout | None = None
+    """Keys to set."""
 
-    def merged(self, other: Edit) -> Edit:
+    dropped: frozenset[str] = frozenset()
+    """Keys to remove after that."""
+
+    arch: str = ""
+    """The new general.architecture, or empty; the keys of the old one are renamed first."""
+
+    changes: Mapping[str, Change] = field(default_factory=dict)
+    """New contents of tensors, by name."""
+
+    added: Mapping[str, bytes] = field(default_factory=dict)
+    """Vectors of 32-bit floats to append, as little-endian bytes, by name."""
+
+    base: Mapping[str, GgufValue] | None = None
+    """Keys to start from, None for the file's own."""
+
+    removed: frozenset[str] = frozenset()
+    """Names of tensors that are left out before any are added."""
+
+    layout: Layout | None = None
+    """Only for an edit that restores an earlier file."""
+
+    def merge(self, other: Edit) -> Edit:
         """Return both edits as one; where both set the same key or tensor, `other` wins."""
+        values = {key: value for key, value in self.values.items() if key not in other.dropped}
         return Edit(
-            {**{k: v for k, v in self.values.items() if k not in other.dropped}, **other.values},
-            (self.dropped - other.values.keys()) | other.dropped,
-            other.arch or self.arch,
-            {**self.changes, **other.changes},
-            {**self.added, **other.added},
-            self.base,
-            self.removed,
+            values={**values, **other.values},
+            dropped=(self.dropped - other.values.keys()) | other.dropped,
+            arch=other.arch or self.arch,
+            changes={**self.changes, **other.changes},
+            added={**self.added, **other.added},
+            base=self.base,
+            removed=self.removed,
         )
 
     def then(self, other: Edit) -> Edit:
-        """Return this edit, which only undoes, followed by `other`, which was made for its
-        result.
-        """
+        """Return this edit, which only undoes, followed by `other`, made for its result."""
         changes = dict(self.changes)
         for name, change in other.changes.items():
-            changes[name] = changes[name].then(change) if name in changes else change
+            if name in changes:
+                change = changes[name].then(change)
+            changes[name] = change
         return replace(other, changes=changes, base=self.base, removed=self.removed)
 
 
 @dataclass(frozen=True)
 class RewrittenHeader:
-    """An edited header as keys and tensor infos.
-
-    kept: size in bytes of the data that remains, from its beginning, before tensors that are added.
-    """
+    """An edited header as keys and tensor infos."""
 
     values: dict[str, GgufValue]
     tensors: dict[str, TensorInfo]
     alignment: int
     kept: int
+    """Size in bytes of the data that remains, from its beginning, before tensors that are added."""
 
     @property
     def data_size(self) -> int:
@@ -124,23 +129,29 @@ class RewrittenHeader:
         return max((info.offset + info.size for info in self.tensors.values()), default=0)
 
     def moves(self, header: GgufHeader) -> list[tuple[int, int, int]]:
-        """Return the runs of data that remains: place before and after the edit, within the data,
-        and size.
+        """Return the runs of data that remains, as (old place, new place, size).
+
+        Places are bytes within the data.
         """
         runs: list[tuple[int, int, int]] = []
         for name, info in self.tensors.items():
             old = header.tensors.get(name)
             if old is None or info.offset >= self.kept:
                 continue
-            if runs and old.offset - info.offset == runs[-1][0] - runs[-1][1]:
-                runs[-1] = (*runs[-1][:2], old.offset + old.size - runs[-1][0])
-            else:
-                runs.append((old.offset, info.offset, old.size))
+            run = (old.offset, info.offset, old.size)
+            if runs:
+                last_old, last_new, _ = runs[-1]
+                if old.offset - info.offset == last_old - last_new:  # they move together
+                    runs.pop()
+                    run = (last_old, last_new, old.offset + old.size - last_old)
+            runs.append(run)
         return runs
 
     def exact(self, layout: Layout) -> bytes:
-        """Return the header as in an earlier file. Raises BadSource where it does not fit into its
-        place.
+        """Return the header as in an earlier file.
+
+        Raises:
+            BadSource: Where it does not fit into its place.
         """
         bare = self._render(self.values, layout.version)
         if len(bare) > layout.data_start:
@@ -150,9 +161,7 @@ class RewrittenHeader:
         return bare + bytes(layout.data_start - len(bare))
 
     def layout(self, start: int) -> bytes | None:
-        """Return the header with its padding in exactly `start` bytes; None when that is
-        impossible.
-        """
+        """Return the header with its padding in exactly `start` bytes; None if that cannot be."""
         bare = self._render(self.values)
         gap = start - len(bare)
         if gap < 0 or start % self.alignment:
@@ -170,19 +179,25 @@ class RewrittenHeader:
         return bare + bytes(-len(bare) % self.alignment)
 
     def place(self, before: int) -> bytes:
-        """Return the header with a reserve, of `before` bytes plus a multiple of 64 KiB: then data
-        can share blocks.
+        """Return the header with a reserve, of `before` bytes plus a multiple of 64 KiB.
 
-        before: bytes before the data in the original file, 0 for a new one. Another length where
-        that is not aligned.
+        Data that moves by such a multiple can share blocks.
+
+        Args:
+            before: Bytes before the data in the original file, 0 for a new one. Where that is not
+                aligned, the length is another one.
         """
         least = len(self._render(self.values)) + ROOM
         start = before + (least - before + PAGE - 1) // PAGE * PAGE
-        while (laid := self.layout(start)) is None:
-            start += PAGE if before % self.alignment == 0 else 1
-        return laid
+        step = PAGE if before % self.alignment == 0 else 1
+        while True:
+            head = self.layout(start)
+            if head is not None:
+                return head
+            start += step
 
     def _render(self, values: dict[str, GgufValue], version: int = 3) -> bytes:
+        """The bytes of the header without padding."""
         parts = [b"GGUF", struct.pack("<IQQ", version, len(self.tensors), len(values))]
         for key, value in values.items():
             name = key.encode()
@@ -202,35 +217,40 @@ COUNT = "split.tensors.count"
 
 
 def rewrite(header: GgufHeader, edit: Edit) -> RewrittenHeader:
-    """Return the header after an edit: without the old reserve, keys in their order, new keys and
-    tensors last.
+    """Return the header after an edit.
+
+    The old reserve is gone, keys stay in their order, new keys and tensors come last.
     """
     values = dict(header.values if edit.base is None else edit.base)
     if edit.layout is None:
         values.pop(RESERVED, None)
     if edit.arch:
-        values = _renamed(values, edit.arch)
+        values = _rename_arch(values, edit.arch)
     for key in edit.dropped:
         values.pop(key, None)
     values |= edit.values
     if edit.added and COUNT in values:
-        values[COUNT] = recounted(values[COUNT], len(edit.added))
+        values[COUNT] = recount(values[COUNT], len(edit.added))
+
     tensors: dict[str, TensorInfo] = {}
-    kept = end = 0
+    kept = 0
+    end = 0
     for name, info in header.tensors.items():
         if name not in edit.removed:
             tensors[name] = replace(info, offset=end)
             kept = end + info.size
-            end = padded(kept, header.alignment)
+            end = pad_size(kept, header.alignment)
     for name, data in edit.added.items():
         tensors[name] = TensorInfo(name, (len(data) // 4,), F32, end, len(data))
-        end = padded(end + len(data), header.alignment)
+        end = pad_size(end + len(data), header.alignment)
     return RewrittenHeader(values, tensors, header.alignment, kept)
 
 
-def recounted(value: GgufValue, more: int) -> GgufValue:
-    """Return the value of `COUNT` for so many more tensors. Raises BadSource where it is not a
-    whole number.
+def recount(value: GgufValue, more: int) -> GgufValue:
+    """Return the value of `COUNT` for so many more tensors.
+
+    Raises:
+        BadSource: Where it is not a whole number.
     """
     number = value.decode()
     whole = isinstance(number, int) and not isinstance(number, bool)
@@ -243,23 +263,25 @@ def recounted(value: GgufValue, more: int) -> GgufValue:
     return replace(value, raw=(number + more).to_bytes(len(value.raw), "little"))
 
 
-def _renamed(values: dict[str, GgufValue], arch: str) -> dict[str, GgufValue]:
+def _rename_arch(values: dict[str, GgufValue], arch: str) -> dict[str, GgufValue]:
+    """The keys of one architecture as those of another."""
     old = values["general.architecture"].decode()
-    renamed = {
-        arch + key.removeprefix(old) if key.startswith(f"{old}.") else key: value
-        for key, value in values.items()
-    }
-    return renamed | {"general.architecture": string(arch)}
+    renamed = {}
+    for key, value in values.items():
+        if key.startswith(f"{old}."):
+            key = arch + key.removeprefix(old)
+        renamed[key] = value
+    renamed["general.architecture"] = string(arch)
+    return renamed
 
 
 def new_size(header: GgufHeader, edit: Edit) -> int:
     """Return the size in bytes of the file that `write_new` writes for a shard."""
     edited = rewrite(header, edit)
-    return (
-        len(head_bytes(edited, header, edit))
-        + edited.data_size
-        + (edit.layout.tail if edit.layout else 0)
-    )
+    size = len(head_bytes(edited, header, edit)) + edited.data_size
+    if edit.layout:
+        size += edit.layout.tail
+    return size
 
 
 def write_new(
@@ -267,14 +289,25 @@ def write_new(
 ) -> None:
     """Write one edited shard of a model to a new file; memory use does not depend on its size.
 
-    Keys and new tensors go into the first shard, 0. Raises OSError, and BadSource where the model
-    changed meanwhile.
+    Keys and new tensors go into the first shard, 0.
+
+    Args:
+        source: The model.
+        shard: The number of the shard.
+        edit: The changes.
+        target: The new file.
+        advance: Called with the bytes done since the last call.
+
+    Raises:
+        OSError: Where it cannot be written.
+        BadSource: Where the model changed meanwhile.
     """
     _write(source, shard, edit, target, advance)
     source.refuse_changed()
 
 
 def _write(source: GgufFile, shard: int, edit: Edit, target: Path, advance: Advance) -> None:
+    """Write one edited shard."""
     header = source.headers[shard]
     path = source.shards[shard].path()
     changes = {name: change for name, change in edit.changes.items() if name in header.tensors}
@@ -283,6 +316,7 @@ def _write(source: GgufFile, shard: int, edit: Edit, target: Path, advance: Adva
         with target.open("r+b") as file:
             write_changes(file, header, header.data_start, changes)
         return
+
     changes = {name: change for name, change in changes.items() if name not in edit.removed}
     edited = rewrite(header, edit)
     head = head_bytes(edited, header, edit)
@@ -303,35 +337,52 @@ def _write(source: GgufFile, shard: int, edit: Edit, target: Path, advance: Adva
 def head_bytes(
     edited: RewrittenHeader, header: GgufHeader, edit: Edit, keep_data: bool = False
 ) -> bytes:
-    """Return the bytes of a header after an edit. keep_data: the data stays where it is if the new
-    header fits.
+    """Return the bytes of a header after an edit.
+
+    Args:
+        edited: The header as keys and tensor infos.
+        header: The header of the source.
+        edit: The changes.
+        keep_data: The data stays where it is if the new header fits.
     """
     if edit.layout is not None:
         return edited.exact(edit.layout)
-    return (edited.layout(header.data_start) if keep_data else None) or edited.place(
-        header.data_start
-    )
+    head = None
+    if keep_data:
+        head = edited.layout(header.data_start)
+    return head or edited.place(header.data_start)
 
 
 def write_changes(
     file: BinaryIO, header: GgufHeader, start: int, changes: dict[str, Change]
 ) -> None:
-    """Write the new contents of tensors into an open file that has the old ones. start: where its
-    data begins.
+    """Write the new contents of tensors into an open file that has the old ones.
+
+    Args:
+        file: The open file.
+        header: Its header.
+        start: Where its data begins.
+        changes: The new contents by the names of tensors.
     """
     with open(file.name, "rb") as reader:
-        for at, block in changed(reader.fileno(), header, start, changes):
+        for at, block in changed_pieces(reader.fileno(), header, start, changes):
             file.seek(at)
             file.write(block)
 
 
-def changed(
+def changed_pieces(
     reader: int, header: GgufHeader, start: int, changes: dict[str, Change]
 ) -> Iterator[tuple[int, bytes]]:
     """Yield (place in the file in bytes, new bytes) for every piece of every changed tensor.
 
-    reader: descriptor of a file with the old contents, whose data begins at `start`. Raises
-    BadSource where the file was cut off.
+    Args:
+        reader: Descriptor of a file with the old contents, whose data begins at `start`.
+        header: Its header.
+        start: In bytes.
+        changes: The new contents by the names of tensors.
+
+    Raises:
+        BadSource: Where the file was cut off.
     """
     for name, change in changes.items():
         info = header.tensors[name]
@@ -343,25 +394,31 @@ def changed(
 
 
 def interleave(info: TensorInfo, head_dim: int) -> Change:
-    """Return the change from pairs (i, i + d/2) to (2i, 2i + 1) in a weight or bias with head_dim
-    rows per head.
+    """Return the change from pairs (i, i + d/2) to (2i, 2i + 1) in a weight or bias.
+
+    Args:
+        info: The tensor.
+        head_dim: Its rows per head.
     """
     row = _row(info)
-    return Change(head_dim * row, lambda head: _swapped(head, 2, row), head_dim)
+    return Change(head_dim * row, lambda head: _swap(head, 2, row), head_dim)
 
 
 def deinterleave(info: TensorInfo, head_dim: int) -> Change:
     """Return the change from pairs (2i, 2i + 1) to (i, i + d/2), the inverse of `interleave`."""
     row = _row(info)
-    return Change(head_dim * row, lambda head: _swapped(head, head_dim // 2, row))
+    return Change(head_dim * row, lambda head: _swap(head, head_dim // 2, row))
 
 
 def _row(info: TensorInfo) -> int:
     """The bytes of the weights, or of the bias, for one dimension."""
-    return info.size // (prod(info.shape[1:]) if len(info.shape) > 1 else info.shape[0])
+    if len(info.shape) == 1:
+        return info.size // info.shape[0]
+    return info.size // prod(info.shape[1:])
 
 
-def _swapped(head: bytes, outer: int, row: int) -> bytes:
+def _swap(head: bytes, outer: int, row: int) -> bytes:
+    """The rows of a head in another order: those of `outer` groups in turns."""
     import numpy as np
 
     rows = np.frombuffer(head, np.uint8).reshape(outer, -1, row)

@@ -16,20 +16,29 @@ from .header import MAX_HEADER, MAX_TENSORS, GgufHeader, TensorInfo, read_header
 class Shard:
     """A file of a GGUF model: the only one, or one of several; here on this disk.
 
-    name: of the file, without its folder. identity: that of the file when its header was read.
+    Attributes:
+        name: The name of the file, without its folder.
+        identity: The identity of the file when its header was read.
     """
 
     def __init__(self, path: Path) -> None:
-        self.name, self._path = path.name, path
+        self.name = path.name
+        self._path = path
         self.identity: FileIdentity | None = identity(path)
 
     def header(self) -> GgufHeader:
-        """Return its header. Raises BadSource where that is damaged, and for a missing file."""
+        """Return its header.
+
+        Raises:
+            BadSource: Where that is damaged, and for a missing file.
+        """
         return read_header(self._path)
 
     def read(self, start: int, stop: int) -> bytes:
-        """Return bytes start .. stop - 1, for which the file is not fetched. Raises BadSource where
-        it is shorter.
+        """Return bytes start .. stop - 1, for which the file is not fetched.
+
+        Raises:
+            BadSource: Where it is shorter.
         """
         with self._path.open("rb") as file:
             file.seek(start)
@@ -43,8 +52,10 @@ class Shard:
         return self._path
 
     def beside(self, name: str) -> Shard:
-        """Return another file of the same folder. Raises BadSource where it is known to be
-        missing.
+        """Return another file of the same folder.
+
+        Raises:
+            BadSource: Where it is known to be missing.
         """
         path = self._path.with_name(name)
         if not path.is_file():
@@ -62,9 +73,7 @@ MAX_SHARDS = 1 << 12
 
 
 def shard_names(name: str, count: int) -> list[str]:
-    """Return the file names of a model: `name` itself, or with llama.cpp's shard numbers for
-    several shards.
-    """
+    """Return the file names of a model: `name`, or with llama.cpp's numbers for several shards."""
     if count == 1:
         return [name]
     match = SHARD.match(name)
@@ -74,13 +83,13 @@ def shard_names(name: str, count: int) -> list[str]:
 
 @dataclass(frozen=True)
 class GgufFile:
-    """A GGUF model whose headers were read; remote shards are fetched when their path is requested.
-
-    shards: in order. headers: of every shard; the first header has the keys.
-    """
+    """A GGUF model whose headers were read; `Shard.path` fetches a remote shard."""
 
     shards: tuple[Shard, ...]
+    """In order."""
+
     headers: tuple[GgufHeader, ...]
+    """One for each shard; the first has the keys."""
 
     @classmethod
     def open(cls, path: Path) -> GgufFile:
@@ -91,17 +100,19 @@ class GgufFile:
     def of(cls, first: Shard) -> GgufFile:
         """Read the headers of a file and its shards.
 
-        Raises BadSource for damaged files, for a shard that is not the first, for a missing shard,
-        and for shards whose headers together are larger than those of any model.
+        Raises:
+            BadSource: For damaged files, for a shard that is not the first, for a missing shard,
+                and for shards whose headers together are larger than those of any model.
         """
         header = first.header()
         count = header.whole("split.count") or 1
         match = SHARD.match(first.name)
-        number = header.whole("split.no", int(match["number"]) - 1 if match else 0)
+        named_number = int(match["number"]) - 1 if match else 0
+        number = header.whole("split.no", named_number)
         if number != 0:
-            beginning = (
-                f"{match['stem']}-00001-of-{match['count']}.gguf" if match else "the first one"
-            )
+            beginning = "the first one"
+            if match:
+                beginning = f"{match['stem']}-00001-of-{match['count']}.gguf"
             raise BadSource(
                 f"{first.name} is shard {number + 1} of a split model; give {beginning}"
             )
@@ -116,27 +127,29 @@ class GgufFile:
                 f"{first.name} is the first of {count} shards, so it must be named"
                 f" ...-00001-of-{count:05}.gguf; give it back its name"
             )
-        shards = (first, *[first.beside(name) for name in shard_names(first.name, count)[1:]])
+
+        others = [first.beside(name) for name in shard_names(first.name, count)[1:]]
         headers = [header]
         tensors = set(header.tensors)
         size = header.data_start
-        for shard in shards[1:]:
-            headers.append(shard.header())
-            doubled = tensors & headers[-1].tensors.keys()
+        for shard in others:
+            header = shard.header()
+            headers.append(header)
+            doubled = tensors & header.tensors.keys()
             if doubled:
                 raise BadSource(
                     f"{shard.name} repeats the tensor {min(doubled)!r} of another shard; download"
                     " it again"
                 )
-            tensors |= headers[-1].tensors.keys()
-            size += headers[-1].data_start
+            tensors |= header.tensors.keys()
+            size += header.data_start
             if size > MAX_HEADER or len(tensors) > MAX_TENSORS:
                 raise BadSource(
                     f"the headers of {first.name} and its shards have more than {MAX_HEADER:,}"
                     f" bytes or {MAX_TENSORS:,} tensors together, and those of no model have as"
                     f" many; {TOO_MANY}"
                 )
-        return cls(shards, tuple(headers))
+        return cls((first, *others), tuple(headers))
 
     @property
     def name(self) -> str:
@@ -166,7 +179,10 @@ class GgufFile:
     @cached_property
     def tensors(self) -> dict[str, TensorInfo]:
         """The tensors of all shards, by name."""
-        return {name: info for header in self.headers for name, info in header.tensors.items()}
+        tensors: dict[str, TensorInfo] = {}
+        for header in self.headers:
+            tensors |= header.tensors
+        return tensors
 
     @cached_property
     def usual_type(self) -> int:
@@ -180,15 +196,25 @@ class GgufFile:
 
     def shard(self, name: str) -> int:
         """Return the index of the shard with a tensor."""
-        return next(i for i, header in enumerate(self.headers) if name in header.tensors)
+        for index, header in enumerate(self.headers):
+            if name in header.tensors:
+                return index
+        raise KeyError(name)
 
     def read(self, name: str, start: int = 0, size: int | None = None) -> bytes:
-        """Return `size` bytes (by default all) of a tensor from the byte `start` on; no file is
-        fetched for them.
+        """Return bytes of a tensor, for which no file is fetched.
 
-        Raises BadSource where the file is cut off.
+        Args:
+            name: The name of the tensor.
+            start: The first byte, from its beginning.
+            size: The number of bytes, by default all that follow.
+
+        Raises:
+            BadSource: Where the file is cut off.
         """
         number = self.shard(name)
         info = self.headers[number].tensors[name]
         at = self.headers[number].data_start + info.offset + start
-        return self.shards[number].read(at, at + (info.size - start if size is None else size))
+        if size is None:
+            size = info.size - start
+        return self.shards[number].read(at, at + size)

@@ -1,5 +1,6 @@
-"""GGUF headers: read and checked, with values left as bytes and decoded on request, and the tensor
-types of ggml.
+"""GGUF headers, read and checked, and the tensor types of ggml.
+
+Values are left as bytes and decoded on request. Read `parse_header` first.
 
 A file is `"GGUF" u32 version | u64 tensors | u64 keys | keys | tensor infos | padding | data`.
 https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
@@ -18,7 +19,14 @@ from typing import Any, NamedTuple
 from ...errors import TOO_MANY, BadSource
 from ...rope.errors import RopeconvError, shown
 
-UINT16, INT32, UINT32, FLOAT32, BOOL, STRING, ARRAY = 2, 5, 4, 6, 7, 8, 9
+# numbers of types of values
+UINT16 = 2
+UINT32 = 4
+INT32 = 5
+FLOAT32 = 6
+BOOL = 7
+STRING = 8
+ARRAY = 9
 FORMATS = {
     0: "B",
     1: "b",
@@ -52,16 +60,18 @@ SIZES = {kind: struct.calcsize("<" + code) for kind, code in FORMATS.items()}
 
 @dataclass(frozen=True)
 class GgufValue:
-    """A value of a GGUF header. kind: the number of its type in GGUF. raw: its bytes, without that
-    number.
-    """
+    """A value of a GGUF header."""
 
     kind: int
+    """The number of its type in GGUF."""
+
     raw: bytes
+    """Its bytes, without that number."""
 
     def decode(self) -> Any:
-        """Return the value as a number, a bool, a str, or a list of these. Bytes that are not UTF-8
-        become U+FFFD.
+        """Return the value as a number, a bool, a str, or a list of these.
+
+        Bytes that are not UTF-8 become U+FFFD.
         """
         if self.kind == STRING:
             return self.raw[8:].decode("utf-8", "replace")
@@ -80,20 +90,31 @@ class GgufValue:
 
     def count(self) -> int:
         """Return the number of elements of an array, without decoding them; 1 for other values."""
-        return int(struct.unpack_from("<Q", self.raw, 4)[0]) if self.kind == ARRAY else 1
+        if self.kind != ARRAY:
+            return 1
+        return int(struct.unpack_from("<Q", self.raw, 4)[0])
 
 
 def u32(value: int) -> GgufValue:
-    """An unsigned 32-bit number. Raises RopeconvError where it does not fit."""
-    return GgufValue(UINT32, _packed("I", value))
+    """An unsigned 32-bit number.
+
+    Raises:
+        RopeconvError: Where it does not fit.
+    """
+    return GgufValue(UINT32, _pack("I", value))
 
 
 def f32(value: float) -> GgufValue:
-    """A 32-bit float. Raises RopeconvError where it does not fit."""
-    return GgufValue(FLOAT32, _packed("f", value))
+    """A 32-bit float.
+
+    Raises:
+        RopeconvError: Where it does not fit.
+    """
+    return GgufValue(FLOAT32, _pack("f", value))
 
 
-def _packed(code: str, value: float) -> bytes:
+def _pack(code: str, value: float) -> bytes:
+    """The bytes of a number. Raises RopeconvError where it does not fit."""
     try:
         return struct.pack("<" + code, value)
     except (struct.error, OverflowError):
@@ -114,13 +135,18 @@ def string(value: str) -> GgufValue:
 
 
 def array(kind: int, values: Sequence[object]) -> GgufValue:
-    """An array of numbers or bools. kind: the number of the type of its elements in GGUF."""
-    return GgufValue(
-        ARRAY, struct.pack(f"<IQ{len(values)}{FORMATS[kind]}", kind, len(values), *values)
-    )
+    """An array of numbers or bools.
+
+    Args:
+        kind: The number of the type of its elements in GGUF.
+        values: The elements.
+    """
+    count = len(values)
+    return GgufValue(ARRAY, struct.pack(f"<IQ{count}{FORMATS[kind]}", kind, count, *values))
 
 
 def strings(values: Sequence[bytes]) -> GgufValue:
+    """An array of strings."""
     parts = [struct.pack("<IQ", STRING, len(values))]
     for value in values:
         parts += (struct.pack("<Q", len(value)), value)
@@ -128,18 +154,26 @@ def strings(values: Sequence[bytes]) -> GgufValue:
 
 
 class TensorType(NamedTuple):
-    """A tensor type of ggml. block: elements per block. size: bytes per block."""
+    """A tensor type of ggml."""
 
     name: str
     block: int
+    """Elements per block."""
+
     size: int
+    """Bytes per block."""
 
     def bytes(self, shape: Iterable[int]) -> int:
         """Return the size in bytes of a tensor of a shape."""
         return prod(shape) // self.block * self.size
 
 
-F32, F16, Q8_0, BF16, MXFP4 = 0, 1, 8, 30, 39
+# ggml's numbers of tensor types
+F32 = 0
+F16 = 1
+Q8_0 = 8
+BF16 = 30
+MXFP4 = 39
 
 TYPES: dict[int, TensorType] = {
     0: TensorType("F32", 1, 4),
@@ -193,8 +227,9 @@ MAX_ELEMENTS = 1 << 20
 MAX_VALUES = 1 << 26
 """Bytes of all values. A vocabulary of 262,144 tokens with its merges has 15 million."""
 MAX_HEADER = MAX_VALUES + (1 << 24)
-"""Bytes of a header, or of those of all shards: values, and keys and tensors, which have some
-hundred thousand.
+"""The most bytes of a header, or of those of all shards.
+
+These are the values, and some hundred thousand for keys and tensors.
 """
 LEAST = 24  # bytes of the shortest file
 
@@ -205,38 +240,45 @@ U32_MAX = (1 << 32) - 1
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """The entry of a tensor in a GGUF header.
-
-    shape: as in GGUF, fastest dimension first. type: ggml's number. offset: bytes from the
-    beginning of the data. size: in bytes.
-    """
+    """The entry of a tensor in a GGUF header."""
 
     name: str
     shape: tuple[int, ...]
+    """As in GGUF, fastest dimension first."""
+
     type: int
+    """ggml's number."""
+
     offset: int
+    """Bytes from the beginning of the data."""
+
     size: int
+    """In bytes."""
 
 
 @dataclass(frozen=True)
 class GgufHeader:
-    """The header of a file.
-
-    values: keys, not decoded. alignment: of the data. data_start: where the data begins. size: of
-    the whole file. All in bytes.
-    """
+    """The header of a file."""
 
     version: int
     values: dict[str, GgufValue]
+    """Keys, not decoded."""
+
     tensors: dict[str, TensorInfo]
     alignment: int
+    """The alignment of the data, in bytes."""
+
     data_start: int
+    """Where the data begins, in bytes."""
+
     size: int
+    """The size of the whole file, in bytes."""
 
     def get(self, key: str, default: object = None) -> Any:
         """Return the decoded value of a key; `default` where it is absent.
 
-        Raises BadSource for arrays that are longer than any vocabulary.
+        Raises:
+            BadSource: For arrays that are longer than any vocabulary.
         """
         value = self.values.get(key)
         if value is not None and value.count() > MAX_ELEMENTS:
@@ -244,11 +286,15 @@ class GgufHeader:
                 f"the header has {value.count():,} values under {key!r}, too many there; fetch the"
                 " file again"
             )
-        return default if value is None else value.decode()
+        if value is None:
+            return default
+        return value.decode()
 
     def whole(self, key: str, default: int = 0) -> int:
-        """Return the whole number of a key, or `default` where it is absent. Raises BadSource for
-        another value.
+        """Return the whole number of a key, or `default` where it is absent.
+
+        Raises:
+            BadSource: For another value.
         """
         value = self.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int):
@@ -262,14 +308,17 @@ class GgufHeader:
     def data_size(self) -> int:
         """The size in bytes of all tensors with the padding between them."""
         last = max(self.tensors.values(), key=lambda info: info.offset, default=None)
-        return 0 if last is None else last.offset + last.size
+        if last is None:
+            return 0
+        return last.offset + last.size
 
 
 def read_header(path: Path) -> GgufHeader:
     """Return the header of a GGUF file.
 
-    Raises BadSource when it is truncated, claims more than the file has, or would be rejected by
-    llama.cpp.
+    Raises:
+        BadSource: When it is truncated, claims more than the file has, or would be rejected by
+            llama.cpp.
     """
     size = path.stat().st_size
     if size < LEAST:
@@ -279,9 +328,16 @@ def read_header(path: Path) -> GgufHeader:
 
 
 def parse_header(view: mmap.mmap | bytes, size: int, name: str) -> GgufHeader:
-    """Return the header of a GGUF file of `size` bytes from its beginning, or all of it.
+    """Return the header of a GGUF file from its beginning, or all of it.
 
-    Raises Beyond where the header is longer than `view`, and as `read_header`.
+    Args:
+        view: The first bytes of the file.
+        size: The bytes of the whole file.
+        name: The name of the file, for messages.
+
+    Raises:
+        Beyond: Where the header is longer than `view`.
+        BadSource: As `read_header`.
     """
     if size < LEAST:
         raise BadSource(f"{name} is {size} bytes, too short for GGUF; download it again")
@@ -289,12 +345,13 @@ def parse_header(view: mmap.mmap | bytes, size: int, name: str) -> GgufHeader:
 
 
 def read_value(kind: int, raw: bytes) -> GgufValue:
-    """Return a value from the bytes behind the number of its type. Raises BadSource where they are
-    of another type.
+    """Return a value from the bytes behind the number of its type.
+
+    Raises:
+        BadSource: Where they are of another type.
     """
-    reader = _HeaderReader(
-        U32.pack(kind if kind in NAMES else U32_MAX) + raw, 4 + len(raw), "the value"
-    )
+    known_kind = kind if kind in NAMES else U32_MAX
+    reader = _HeaderReader(U32.pack(known_kind) + raw, 4 + len(raw), "the value")
     value = reader.value("it")
     if reader.at != reader.size:
         raise BadSource(
@@ -315,22 +372,27 @@ class _HeaderReader:
     """Reads a header. Counts are checked against the file size before they are used."""
 
     def __init__(self, view: mmap.mmap | bytes, size: int, name: str) -> None:
-        self.view, self.size, self.name = view, size, name
-        self.at = self.values = 0
+        self.view = view
+        self.size = size
+        self.name = name
+        self.at = 0
+        self.values = 0  # bytes of all values so far
 
     def header(self) -> GgufHeader:
+        """Read the whole header."""
         version = self._magic()
         tensors = self._number(U64)
         keys = self._number(U64)
-        self._plausible(keys, 13, "keys", MAX_KEYS)
+        self._check_count(keys, 13, "keys", MAX_KEYS)
         values: dict[str, GgufValue] = {}
         for _ in range(keys):
             key = self._text("a key")
             if key in values:
                 raise self._bad(f"has the key {key!r} twice")
             values[key] = self.value(key)
+
         alignment = self._alignment(values.get(ALIGNMENT))
-        self._plausible(tensors, 24, "tensors", MAX_TENSORS)
+        self._check_count(tensors, 24, "tensors", MAX_TENSORS)
         infos: dict[str, TensorInfo] = {}
         expected = 0
         for _ in range(tensors):
@@ -338,8 +400,9 @@ class _HeaderReader:
             if info.name in infos:
                 raise self._bad(f"has the tensor {info.name!r} twice")
             infos[info.name] = info
-            expected = info.offset + padded(info.size, alignment)
-        start = padded(self.at, alignment)
+            expected = info.offset + pad_size(info.size, alignment)
+
+        start = pad_size(self.at, alignment)
         for info in infos.values():
             if start + info.offset + info.size > self.size:
                 raise BadSource(
@@ -349,13 +412,12 @@ class _HeaderReader:
         return GgufHeader(version, values, infos, alignment, min(start, self.size), self.size)
 
     def _magic(self) -> int:
+        """Read the first bytes, and return the version."""
         magic = self._take(4)
         if magic != b"GGUF":
-            hint = (
-                ", an older format; convert the model again"
-                if magic in (b"lmgg", b"fmgg", b"tjgg", b"algg")
-                else ""
-            )
+            hint = ""
+            if magic in (b"lmgg", b"fmgg", b"tjgg", b"algg"):
+                hint = ", an older format; convert the model again"
             raise self._bad(f"begins with {magic!r} and not with b'GGUF'{hint}")
         version = self._number(U32)
         if version & 0xFFFF == 0:
@@ -370,11 +432,13 @@ class _HeaderReader:
         return version
 
     def _bad(self, clause: str) -> BadSource:
-        return BadSource(
-            f"{self.name} {clause}" if ";" in clause else f"{self.name} {clause}; download it again"
-        )
+        """The error for a header; a clause without a fix gets one."""
+        if ";" in clause:
+            return BadSource(f"{self.name} {clause}")
+        return BadSource(f"{self.name} {clause}; download it again")
 
-    def _plausible(self, count: int, least: int, noun: str, most: int) -> None:
+    def _check_count(self, count: int, least: int, noun: str, most: int) -> None:
+        """Refuse a count of things of at least `least` bytes that cannot be there."""
         if count * least > self.size - self.at:
             raise self._bad(
                 f"claims {count} {noun}, more than a file of {self.size} bytes can hold"
@@ -383,6 +447,7 @@ class _HeaderReader:
             raise self._bad(f"claims {count} {noun}, and no model has more than {most}; {TOO_MANY}")
 
     def _take(self, length: int) -> bytes:
+        """Read some bytes."""
         stop = self.at + length
         if stop > self.size:
             raise self._bad(f"is cut off: its header continues beyond its {self.size} bytes")
@@ -392,6 +457,7 @@ class _HeaderReader:
         return data
 
     def _reach(self, stop: int) -> None:
+        """Refuse a place that no header has, or raise Beyond for one behind the view."""
         if stop > MAX_HEADER:
             raise self._bad(
                 f"has a header of more than {MAX_HEADER:,} bytes, and no model has as many;"
@@ -401,9 +467,11 @@ class _HeaderReader:
             raise Beyond(stop)
 
     def _number(self, form: struct.Struct) -> int:
+        """Read a number."""
         return int(form.unpack(self._take(form.size))[0])
 
     def _text(self, noun: str) -> str:
+        """Read a short string."""
         length = self._number(U64)
         if length > 0xFFFF:
             raise self._bad(f"has {noun} of {length} bytes")
@@ -413,6 +481,7 @@ class _HeaderReader:
             raise self._bad(f"has {noun} that is not UTF-8") from None
 
     def value(self, key: str) -> GgufValue:
+        """Read a value with the number of its type; `key` is its name in messages."""
         kind = self._number(U32)
         start = self.at
         if kind == STRING:
@@ -436,6 +505,7 @@ class _HeaderReader:
         return GgufValue(kind, self.view[start : self.at])
 
     def _refuse_long(self, length: int, key: str) -> None:
+        """Refuse values that take more bytes than those of any model."""
         if self.values + length > MAX_VALUES:
             raise self._bad(
                 f"has more than {MAX_VALUES} bytes of values up to {key!r}, and no model has as"
@@ -443,11 +513,13 @@ class _HeaderReader:
             )
 
     def _take_over(self, length: int, key: str) -> None:
+        """Pass over bytes of a value, without reading them."""
         if length > self.size - self.at:
             raise self._bad(f"is cut off within {key!r}, or its length there is wrong")
         self.at += length
 
     def _skip_strings(self, count: int, key: str) -> None:
+        """Pass over strings, of which only the lengths are read."""
         if count * 8 > min(self.size - self.at, MAX_VALUES):
             raise self._bad(f"claims {count} strings under {key!r}, more than a header can hold")
         unpack: Callable[[mmap.mmap | bytes, int], tuple[int]] = U64.unpack_from
@@ -466,6 +538,7 @@ class _HeaderReader:
         self.at = at
 
     def _alignment(self, value: GgufValue | None) -> int:
+        """The alignment of the data, in bytes."""
         if value is None:
             return DEFAULT_ALIGNMENT
         alignment = value.decode() if value.kind == UINT32 else 0
@@ -481,20 +554,25 @@ class _HeaderReader:
         return int(alignment)
 
     def _tensor(self, expected: int) -> TensorInfo:
+        """Read the entry of a tensor, whose data must begin at `expected`."""
         name = self._text("a tensor name")
         if len(name.encode()) >= MAX_NAME:
             raise self._bad(
                 f"has a tensor name of {len(name)} letters, and {MAX_NAME - 1} are allowed"
             )
+
         dims = self._number(U32)
         if dims > MAX_DIMS:
             raise self._bad(f"gives {name!r} {dims} dimensions, and {MAX_DIMS} are allowed")
         shape = tuple(self._number(U64) for _ in range(dims))
-        kind = TYPES.get(number := self._number(U32))
+        number = self._number(U32)
+        kind = TYPES.get(number)
         if kind is None:
             raise self._bad(f"holds {name!r} in the unknown tensor type {number}")
-        if (shape[0] if shape else 1) % kind.block or prod(shape) >= 1 << 62:
+        row = shape[0] if shape else 1
+        if row % kind.block or prod(shape) >= 1 << 62:
             raise self._bad(f"gives {name!r} the shape {shape}, impossible for {kind.name}")
+
         offset = self._number(U64)
         if offset != expected:
             raise self._bad(
@@ -504,6 +582,6 @@ class _HeaderReader:
         return TensorInfo(name, shape or (1,), number, offset, kind.bytes(shape))
 
 
-def padded(size: int, alignment: int) -> int:
+def pad_size(size: int, alignment: int) -> int:
     """Return a size in bytes, rounded up to a multiple of the alignment."""
     return (size + alignment - 1) // alignment * alignment

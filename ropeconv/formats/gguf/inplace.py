@@ -29,7 +29,7 @@ from ...errors import BadSource, Interruption
 from ...rope.errors import RopeconvError, counted
 from ..disk import FULL, libc, pieces_of, sync_folder, write_at
 from ..files import journal_of, try_lock
-from .edit import PAGE, Edit, RewrittenHeader, changed, head_bytes, rewrite
+from .edit import PAGE, Edit, RewrittenHeader, changed_pieces, head_bytes, rewrite
 from .file import GgufFile
 from .header import GgufHeader, read_header
 
@@ -38,15 +38,15 @@ FIXED = struct.Struct("<QQqQ")
 ENTRY = struct.Struct("<QQ")
 BODY = len(MAGIC) + hashlib.sha256().digest_size
 MAX_KEPT = 1 << 30
+"""The most bytes that are kept in a journal."""
 MAX_ENTRIES = 1 << 20
-COLLAPSE_RANGE, INSERT_RANGE = 0x08, 0x20  # linux/falloc.h
+COLLAPSE_RANGE = 0x08  # linux/falloc.h
+INSERT_RANGE = 0x20  # linux/falloc.h
 
 Place = tuple[int, int]
 """A range of a file: its first byte, and its length."""
 Entry = tuple[int, int, int]
-"""A range in a journal: its first byte in the file, its length, and its first byte in the
-journal.
-"""
+"""A range in a journal: its first byte in the file, its length, its first byte in the journal."""
 
 
 def phases(source: GgufFile, edit: Edit) -> Generator[str, None, None]:
@@ -54,11 +54,13 @@ def phases(source: GgufFile, edit: Edit) -> Generator[str, None, None]:
 
     An error that is thrown into it before "done" undoes the change.
 
-    Raises RopeconvError where the edit changes another shard, the file has other names, the
-    filesystem cannot make space or the disk fails, and where another process changes the file or
-    has changed it since it was read; nothing is changed then.
+    Raises:
+        RopeconvError: Where the edit changes another shard, the file has other names, the
+            filesystem cannot make space or the disk fails, and where another process changes the
+            file or has changed it since it was read; nothing is changed then.
     """
-    path, header = source.path, source.header
+    path = source.path
+    header = source.header
     elsewhere = [name for name in edit.changes if name not in header.tensors]
     if elsewhere:
         raise RopeconvError(
@@ -71,19 +73,19 @@ def phases(source: GgufFile, edit: Edit) -> Generator[str, None, None]:
             f"a tensor that goes is before others in {path.name}, which would have to move; write a"
             " new file with -o"
         )
+
     head = head_bytes(rewritten, header, edit, keep_data=True)
     shift = len(head) - header.data_start
     changes = {name: change for name, change in edit.changes.items() if name not in edit.removed}
-    with locked(path) as file:
+    with lock_file(path) as file:
         refuse_interrupted(path)
         source.refuse_changed()
         if read_header(path) != header:
             raise RopeconvError(f"{path} was changed since it was read; run again")
         _refuse_no_space(path, shift)
         final = _final_size(header, edit, rewritten, shift)
-        if shift and (
-            final == header.size or (shift < 0 and edit.added)
-        ):  # the size tells `_undo` whether data moved
+        # the size tells `_undo` whether data moved
+        if shift and (final == header.size or (shift < 0 and edit.added)):
             raise RopeconvError(
                 f"{path.name} would have moved data and the size of before, so that a kill could"
                 " not be undone; write a new file with -o"
@@ -93,14 +95,14 @@ def phases(source: GgufFile, edit: Edit) -> Generator[str, None, None]:
             raise RopeconvError(
                 f"too much of {path.name} changes for doing it in place; write a new file with -o"
             )
-        with journaled(path, file, shift, places):
+        with keep_journal(path, file, shift, places):
             yield "journal"
             if shift:
                 move_data(file, shift)
                 yield "room"
             write_at(file, head, 0)
             yield "header"
-            for at, block in changed(file, header, len(head), changes):
+            for at, block in changed_pieces(file, header, len(head), changes):
                 write_at(file, block, at)
             yield "tensors"
             for name, data in edit.added.items():
@@ -114,19 +116,22 @@ def phases(source: GgufFile, edit: Edit) -> Generator[str, None, None]:
 
 
 def _final_size(header: GgufHeader, edit: Edit, rewritten: RewrittenHeader, shift: int) -> int:
+    """The size of the file after the edit, in bytes."""
     size = header.data_start + shift + rewritten.data_size
-    if edit.removed or edit.layout:
-        return size + (edit.layout.tail if edit.layout else 0)
+    if edit.layout:
+        return size + edit.layout.tail
+    if edit.removed:
+        return size
     return max(header.size + shift, size)
 
 
 def _places(header: GgufHeader, edit: Edit, rewritten: RewrittenHeader) -> list[Place]:
     """The ranges of a file that an edit overwrites or cuts off."""
-    infos = [header.tensors[name] for name in edit.changes if name not in edit.removed]
-    places = [
-        (0, header.data_start),
-        *((header.data_start + info.offset, info.size) for info in infos),
-    ]
+    places = [(0, header.data_start)]
+    for name in edit.changes:
+        if name not in edit.removed:
+            info = header.tensors[name]
+            places.append((header.data_start + info.offset, info.size))
     if edit.added or edit.removed or edit.layout:
         end = header.data_start + rewritten.kept
         places.append((end, header.size - end))
@@ -134,12 +139,17 @@ def _places(header: GgufHeader, edit: Edit, rewritten: RewrittenHeader) -> list[
 
 
 @contextmanager
-def locked(path: Path, hard_links: bool = False) -> Iterator[int]:
+def lock_file(path: Path, hard_links: bool = False) -> Iterator[int]:
     """Open a file for reading and writing and lock it (flock(2)); yields its descriptor.
 
-    hard_links: accept a file with several names. Raises RopeconvError where another process has the
-    lock, for a link, for a file with other hard links, and for a filesystem without locks;
-    BadSource for anything but a file.
+    Args:
+        path: The file.
+        hard_links: Accept a file with several names.
+
+    Raises:
+        RopeconvError: Where another process has the lock, for a link, for a file with other hard
+            links, and for a filesystem without locks.
+        BadSource: For anything but a file.
     """
     try:
         file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -172,7 +182,8 @@ def locked(path: Path, hard_links: bool = False) -> Iterator[int]:
 def lock(file: int) -> bool:
     """Lock an open file without waiting. Returns False where another process has the lock.
 
-    Raises RopeconvError on a system or filesystem without locks.
+    Raises:
+        RopeconvError: On a system or filesystem without locks.
     """
     status = try_lock(file)
     if status == "none":
@@ -184,6 +195,7 @@ def lock(file: int) -> bool:
 
 
 def _is_locked(path: Path) -> bool:
+    """Whether another process has the lock of a file."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except OSError:
@@ -195,13 +207,12 @@ def _is_locked(path: Path) -> bool:
 
 
 def _draft_of(path: Path) -> Path:
+    """The name of a journal until it is complete."""
     return path.with_name(f".{path.name}.ropeconv-journal.part")
 
 
 def refuse_changing(path: Path) -> None:
-    """Raise BadSource where a file cannot be read: it is being changed in place, or that was
-    interrupted.
-    """
+    """Raise BadSource for a file that is being changed in place, or was when that stopped."""
     if not os.path.lexists(journal_of(path.resolve())):
         return
     if _is_locked(path):
@@ -221,8 +232,11 @@ def refuse_interrupted(path: Path) -> None:
 
 
 def _open_journal(path: Path, flags: int) -> int:
-    """Open and lock a journal or its draft. Raises RopeconvError where another process has it,
-    BadSource for a link.
+    """Open and lock a journal or its draft.
+
+    Raises:
+        RopeconvError: Where another process has it.
+        BadSource: For a link.
     """
     try:
         kept = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
@@ -278,6 +292,7 @@ def _read_journal(path: Path, file: int, kept: int) -> tuple[int, int, list[Entr
             f"{name} is of another file than the present {path.name}; if that is complete, remove"
             " the journal, else fetch the model again"
         )
+
     at = BODY + FIXED.size
     entries = []
     for _ in range(count):
@@ -299,10 +314,11 @@ def _read_journal(path: Path, file: int, kept: int) -> tuple[int, int, list[Entr
 def move_data(file: int, shift: int) -> None:
     """Insert `shift` bytes at the front of an open file, or remove -shift bytes. Raises OSError.
 
-    shift: a multiple of the filesystem's block size.
+    `shift` is a multiple of the filesystem's block size.
     """
     call = libc("fallocate", ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
-    if call(file, INSERT_RANGE if shift > 0 else COLLAPSE_RANGE, 0, abs(shift)) != 0:
+    mode = INSERT_RANGE if shift > 0 else COLLAPSE_RANGE
+    if call(file, mode, 0, abs(shift)) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
 
@@ -311,21 +327,19 @@ def _refuse_no_space(path: Path, shift: int) -> None:
     """Raise RopeconvError where the filesystem cannot move the data."""
     if not shift or (shift % PAGE == 0 and can_insert(path)):
         return
-    raise RopeconvError(
-        f"the new header of {path.name} needs {shift} more bytes, and this filesystem cannot insert"
-        " them; write a new file with -o"
-        if shift > 0
-        else (
-            f"the header of {path.name} has {-shift} bytes too many, and this filesystem cannot"
-            " remove them; write a new file with -o"
+    if shift > 0:
+        raise RopeconvError(
+            f"the new header of {path.name} needs {shift} more bytes, and this filesystem cannot"
+            " insert them; write a new file with -o"
         )
+    raise RopeconvError(
+        f"the header of {path.name} has {-shift} bytes too many, and this filesystem cannot"
+        " remove them; write a new file with -o"
     )
 
 
 def can_insert(path: Path) -> bool:
-    """Return whether the filesystem inserts ranges, from a test on a file beside `path` that never
-    has a name.
-    """
+    """Return whether the filesystem inserts ranges, by a test on a file that never has a name."""
     try:
         probe = os.open(path.resolve().parent, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC)
     except (OSError, AttributeError):
@@ -341,13 +355,19 @@ def can_insert(path: Path) -> bool:
 
 
 @contextmanager
-def journaled(path: Path, file: int, shift: int, places: list[Place]) -> Iterator[None]:
-    """Keep the bytes that a change in place overwrites, until the change is on the disk; undo a
-    change that fails.
+def keep_journal(path: Path, file: int, shift: int, places: list[Place]) -> Iterator[None]:
+    """Keep the bytes that a change in place overwrites, until the change is on the disk.
 
-    file: its locked descriptor. shift: bytes that will be inserted at its front, negative where
-    they are removed. places: that are overwritten or cut off. Raises RopeconvError where the disk
-    fails, which says whether the file has changed.
+    A change that fails is undone.
+
+    Args:
+        path: The file.
+        file: Its locked descriptor.
+        shift: Bytes that will be inserted at its front, negative where they are removed.
+        places: The ranges that are overwritten or cut off.
+
+    Raises:
+        RopeconvError: Where the disk fails, which says whether the file has changed.
     """
     draft = _draft_of(path)
     journal = journal_of(path)
@@ -368,7 +388,7 @@ def journaled(path: Path, file: int, shift: int, places: list[Place]) -> Iterato
                 f"{path} is changed in place, but a loss of power may undo that, since the disk"
                 " fails; check it"
             ) from problem
-        raise _undone(path, file, kept, problem) from None
+        raise _undo_failed(path, file, kept, problem) from None
     finally:
         os.close(kept)
 
@@ -376,14 +396,15 @@ def journaled(path: Path, file: int, shift: int, places: list[Place]) -> Iterato
 def recover(path: Path) -> bool:
     """Undo an interrupted change of a file. Returns False where there was none.
 
-    Raises BadSource for a journal that is damaged or of another file, RopeconvError while another
-    process is at work and where the disk fails.
+    Raises:
+        BadSource: For a journal that is damaged or of another file.
+        RopeconvError: While another process is at work and where the disk fails.
     """
     draft = _draft_of(path)
     journal = journal_of(path)
-    if not any(map(os.path.lexists, (journal, draft))):
+    if not os.path.lexists(journal) and not os.path.lexists(draft):
         return False
-    with locked(path, hard_links=True) as file:
+    with lock_file(path, hard_links=True) as file:
         if os.path.lexists(draft):
             os.close(_open_journal(draft, os.O_RDONLY))
             draft.unlink()
@@ -418,15 +439,11 @@ def _undo(path: Path, file: int, kept: int) -> None:
     sync_folder(path.resolve().parent)
 
 
-def _undone(path: Path, file: int, kept: int, problem: BaseException) -> BaseException:
-    """Undo a change that failed, and return the error to raise: a sentence, or an unexpected
-    error.
-    """
-    reason = (
-        str(problem)
-        if isinstance(problem, RopeconvError)
-        else getattr(problem, "strerror", "") or "stopped"
-    )
+def _undo_failed(path: Path, file: int, kept: int, problem: BaseException) -> BaseException:
+    """Undo a change that failed, and return the error to raise."""
+    reason = getattr(problem, "strerror", "") or "stopped"
+    if isinstance(problem, RopeconvError):
+        reason = str(problem)
     if isinstance(problem, OSError) and problem.errno in FULL:
         reason = "the disk is full"
     draft = _draft_of(path)
@@ -436,11 +453,13 @@ def _undone(path: Path, file: int, kept: int, problem: BaseException) -> BaseExc
             _undo(path, file, kept)
     except (OSError, RopeconvError) as worse:
         if journal.exists():
+            why_not = getattr(worse, "strerror", None) or worse
             return RopeconvError(
                 f"{path} could not be changed in place ({reason}), nor restored"
-                f" ({getattr(worse, 'strerror', None) or worse}); do not use it before the same"
+                f" ({why_not}); do not use it before the same"
                 f" command has run again, which undoes the change first from {journal.name}"
             )
+
     with suppress(OSError):
         draft.unlink()
     left = f"; remove {draft.name}" if os.path.lexists(draft) else ""

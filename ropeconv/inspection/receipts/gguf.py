@@ -20,7 +20,7 @@ from ...formats.gguf.edit import (
     Layout,
     RewrittenHeader,
     deinterleave,
-    recounted,
+    recount,
     rewrite,
 )
 from ...formats.gguf.file import GgufFile
@@ -287,7 +287,7 @@ def split_keys(header: GgufHeader, removed: frozenset[str] = frozenset()) -> dic
     """
     keys = {key: value for key, value in header.values.items() if key.startswith(SPLIT)}
     if COUNT in keys and removed:
-        keys[COUNT] = recounted(keys[COUNT], -len(removed & header.tensors.keys()))
+        keys[COUNT] = recount(keys[COUNT], -len(removed & header.tensors.keys()))
     return keys
 
 

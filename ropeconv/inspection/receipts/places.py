@@ -16,9 +16,9 @@ from pathlib import Path, PurePath
 import msgspec
 
 from ...errors import BadSource
-from ...formats.disk import sampled
+from ...formats.disk import sample_digest
 from ...formats.drafts import draft_of
-from ...formats.files import expanded, read_text
+from ...formats.files import expand_home, read_text
 from ...models.gguf import GgufSource
 from ...models.open import HUB_FILE
 from ...models.source import RECEIPT, Origin
@@ -163,7 +163,7 @@ def state_folder() -> Path:
 
 def _place_of(source: Origin) -> str:
     """The absolute path of a local source."""
-    path = source.path if isinstance(source, GgufSource) else expanded(source.reference)
+    path = source.path if isinstance(source, GgufSource) else expand_home(source.reference)
     return os.path.abspath(path)
 
 
@@ -186,7 +186,7 @@ def _files_of(source: Origin) -> dict[str, tuple[int, str]]:
 
 def _described(path: Path) -> tuple[int, str]:
     """Size and digest of a file, in constant time: of parts of a large one. Raises OSError."""
-    return path.stat().st_size, sampled(path)
+    return path.stat().st_size, sample_digest(path)
 
 
 def _file_of(receipt: Receipt) -> Path:

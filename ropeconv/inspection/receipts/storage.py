@@ -19,7 +19,7 @@ from ...formats.drafts import draft_of
 from ...formats.files import read_text, try_lock
 from ...formats.jsontext import JsonObject
 from ...formats.kind import is_gguf, is_graph
-from ...formats.package_data import typed
+from ...formats.package_data import as_type
 from ...formats.safetensors import safe_name
 from ...models.gguf import GgufSource, HubGguf
 from ...models.source import CARD, RECEIPT, Source
@@ -130,7 +130,7 @@ def validations(gguf: Path) -> JsonObject:
     """
     path = validations_path(gguf)
     data = jsontext.parse(read_text(path, path.name), path.name) if path.is_file() else {}
-    results = typed(data, Results, path.name)
+    results = as_type(data, Results, path.name)
     if results.size != gguf.stat().st_size:
         return {}
     return {key: msgspec.to_builtins(value) for key in RESULTS if (value := getattr(results, key))}

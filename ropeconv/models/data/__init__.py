@@ -1,3 +1,1 @@
-"""Families of the package, one TOML file each, and beside it the hooks of a family that needs
-some.
-"""
+"""Families of the package: one TOML file each, and hooks where a family needs some."""

@@ -1,5 +1,6 @@
-"""Command A MoE has an interval of its own for its first layers, without experts, where 1 lets all
-of them rotate.
+"""Command A MoE has another interval for its first layers, which have no experts.
+
+An interval of 1 lets all of these layers rotate.
 """
 
 from ...formats.jsontext import JsonObject
@@ -17,13 +18,13 @@ class Hooks(FamilyHooks):
         if not interval:
             return None
         dense = min(self._dense(part), count)
-        return at_intervals(layers, dense, self._interval(part)) + at_intervals(
-            layers, count - dense, interval
-        )
+        first = at_intervals(layers, dense, self._interval(part))
+        return first + at_intervals(layers, count - dense, interval)
 
     def layer_kinds(self, part: JsonObject, kinds: tuple[Kind, ...]) -> tuple[Kind, ...]:
         if self._interval(part) != 1:
             return kinds
+
         types = part.get("mlp_layer_types")
         dense = [index < self._dense(part) for index in range(len(kinds))]
         if isinstance(types, list):
@@ -33,7 +34,9 @@ class Hooks(FamilyHooks):
         )
 
     def _dense(self, part: JsonObject) -> int:
+        """How many of the first layers have no experts."""
         return positive_int(part, ("first_k_dense_replace",), 0, least=0) or 0
 
     def _interval(self, part: JsonObject) -> int:
+        """The interval of the layers without experts."""
         return positive_int(part, ("prefix_dense_sliding_window_pattern",), 1) or 1

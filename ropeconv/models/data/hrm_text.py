@@ -12,4 +12,6 @@ class Hooks(FamilyHooks):
     def runs(self, part: JsonObject, layer: int) -> int:
         slow = positive_int(part, ("H_cycles",), 2) or 1
         fast = positive_int(part, ("L_cycles",), 3) or 1
-        return slow * fast if layer % 2 == 0 else slow
+        if layer % 2 == 0:
+            return slow * fast
+        return slow

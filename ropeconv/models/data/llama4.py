@@ -1,5 +1,6 @@
-"""Llama 4 scales the queries of layers that do not rotate by 1 + beta ln(1 + floor((p + 1) /
-length)).
+"""Llama 4 scales the queries of layers that do not rotate by position.
+
+By 1 + beta ln(1 + floor((p + 1) / length)), with p the position.
 """
 
 from ...formats.jsontext import JsonObject

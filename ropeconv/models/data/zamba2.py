@@ -1,6 +1,4 @@
-"""Zamba 2 attends over the hidden states beside the embeddings, so that its heads are twice as wide
-as usual.
-"""
+"""Zamba 2 attends over hidden states beside embeddings, so that its heads are twice as wide."""
 
 from ..family import FamilyHooks
 from ..schema import Names

@@ -1,3 +1,1 @@
-"""The bound on the base: the smallest base for a length, and the effective length of a given
-schedule.
-"""
+"""The bound on the base: the smallest base for a length, and the effective length of a schedule."""

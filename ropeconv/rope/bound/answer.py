@@ -1,14 +1,12 @@
-"""The smallest base for a length, the interval of bases that it opens, and the first interval that
-is wide enough.
+"""The smallest base for a length, the interval that it opens, and the first interval wide enough.
 
-Men et al. 2024, https://arxiv.org/abs/2405.14591; Su 2024, https://kexue.fm/archives/10122.
+Read `bound` first. Men et al. 2024, https://arxiv.org/abs/2405.14591; Su 2024,
+https://kexue.fm/archives/10122.
 
-Tables of the bound for common heads, made by scripts/make_bound_table.py: data/R-base.json, -wide
-and -last.
-
-Each is valid for lengths up to `through`. Columns, one entry per step: the `length` from which on
-it holds, `begin` and `end` of an interval of bases (null: no end), and the `distance` whose sum is
-zero at its beginning.
+Tables of the bound for common heads are in data/R-base.json, -wide and -last, made by
+scripts/make_bound_table.py. Each is valid for lengths up to `through`. Columns, one entry per step:
+the `length` from which on it holds, `begin` and `end` of an interval of bases (null: no end), and
+the `distance` whose sum is zero at its beginning.
 """
 
 import json
@@ -41,15 +39,17 @@ Kind = Literal["base", "wide", "last"]
 
 
 class Step(NamedTuple):
-    """An interval of bases that holds from `length` on, up to the next step.
-
-    begin, end: bases. distance: in tokens, whose sum is zero at `begin`; None where there is none.
-    """
+    """An interval of bases that holds from `length` on, up to the next step."""
 
     length: int
     begin: float
+    """The first base of the interval."""
+
     end: float
+    """The base at which the interval ends."""
+
     distance: int | None
+    """In tokens, whose sum is zero at `begin`; None where there is none."""
 
 
 FIRST = Step(1, 1.0, math.inf, None)
@@ -58,9 +58,11 @@ FIRST = Step(1, 1.0, math.inf, None)
 def look_up(kind: Kind, rotary_dim: int, length: int) -> Step | None:
     """The step that holds at a length; None for heads and lengths that the tables do not have.
 
-    kind: "base" (the smallest base and its interval), "wide" (the first interval at least 1 %
-    wide), or "last" (the last base that violates). rotary_dim: all dimensions of the head. length:
-    in tokens.
+    Args:
+        kind: "base" (the smallest base and its interval), "wide" (the first interval at least 1 %
+            wide), or "last" (the last base that violates).
+        rotary_dim: All dimensions of the head.
+        length: In tokens.
     """
     table = _read(kind, rotary_dim)
     if table is None or length > table["through"]:
@@ -68,6 +70,7 @@ def look_up(kind: Kind, rotary_dim: int, length: int) -> Step | None:
     row = bisect_right(table["length"], length) - 1
     if row < 0:
         return FIRST
+
     end = table["end"][row]
     return Step(
         table["length"][row],
@@ -78,25 +81,29 @@ def look_up(kind: Kind, rotary_dim: int, length: int) -> Step | None:
 
 
 def farthest(rotary_dim: int) -> tuple[int, float]:
-    """The last length of the table of smallest bases, and the base there; (1, 1.0) where there is
-    no table.
-    """
+    """The last length of the table of smallest bases, and its base; (1, 1.0) without a table."""
     table = _read("base", rotary_dim)
-    return (1, 1.0) if table is None else (table["through"], table["begin"][-1])
+    if table is None:
+        return 1, 1.0
+    return table["through"], table["begin"][-1]
 
 
-def published() -> dict[str, dict[int, float]]:
+def published_bases() -> dict[str, dict[int, float]]:
     """The smallest bases for 128 dimensions that have been published, by source and length."""
     rows = json.loads((DATA / "published.json").read_text("utf-8"))
-    return {
-        source: {int(length): base for length, base in row.items()} for source, row in rows.items()
-    }
+    bases = {}
+    for source, row in rows.items():
+        bases[source] = {int(length): base for length, base in row.items()}
+    return bases
 
 
 @cache
 def _read(kind: Kind, rotary_dim: int) -> dict[str, Any] | None:
     path = DATA / f"{rotary_dim}-{kind}.json"
-    return json.loads(path.read_text("utf-8")) if path.exists() else None
+    if not path.exists():
+        return None
+    table: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    return table
 
 
 LONG_WIDE = 1 << 20
@@ -105,27 +112,34 @@ LONG_LAST = 1 << 17
 
 @dataclass(frozen=True)
 class Bound(Summary):
-    """The bases with which B(m) = (d - r)/2 + sum_i cos(m theta_i) >= 0 for every distance 1 <= m <
-    length.
-
-    length: in tokens. rotary_dim: r, head_dim: d, both in dimensions. base: the smallest such base
-    above 1, rounded up to float64. binding_distance: the distance in tokens at which B is zero with
-    it; None where every base above 1 keeps B >= 0. window: the interval of such bases that begins
-    at `base`; its end is None where every larger base keeps B >= 0 too. first_wide_window: the
-    first such interval at least 1 % wide, None where it is not known. last_violating_base: every
-    base above it keeps B >= 0; None where no base violates, or where it is not known.
-    known_windows: whether `first_wide_window` and `last_violating_base` are known.
-    """
+    """The bases with which B(m) = (d - r)/2 + sum_i cos(m theta_i) >= 0 for 1 <= m < length."""
 
     length: int
+    """In tokens."""
+
     rotary_dim: int
+    """r, in dimensions."""
+
     head_dim: int
+    """d, in dimensions."""
+
     base: float
+    """The smallest such base above 1, rounded up to float64."""
+
     binding_distance: int | None
+    """The distance in tokens at which B is zero with it; None where every base above 1 fits."""
+
     window: tuple[float, float | None]
+    """The interval of such bases that begins at `base`; its end is None if all larger ones fit."""
+
     first_wide_window: tuple[float, float | None] | None
+    """The first such interval at least 1 % wide, None where it is not known."""
+
     last_violating_base: float | None
+    """Every base above it keeps B >= 0; None where no base violates, or where it is not known."""
+
     known_windows: bool
+    """Whether `first_wide_window` and `last_violating_base` are known."""
 
     @property
     def sentence(self) -> str:
@@ -168,34 +182,42 @@ class Bound(Summary):
     @property
     def width(self) -> float | None:
         """Relative width of `window`, end / begin - 1; None where it has no end."""
-        return None if self.window[1] is None else self.window[1] / self.window[0] - 1
+        begin, end = self.window
+        if end is None:
+            return None
+        return end / begin - 1
 
     @property
     def published(self) -> dict[str, float]:
-        """Published smallest bases for this length, by paper; empty for heads other than 128 of 128
-        dimensions.
-        """
+        """Published smallest bases for this length, by paper; only for heads of 128 dimensions."""
         if (self.rotary_dim, self.head_dim) != (128, 128):
             return {}
-        return {
-            source: row[self.length] for source, row in published().items() if self.length in row
-        }
+        bases = {}
+        for source, row in published_bases().items():
+            if self.length in row:
+                bases[source] = row[self.length]
+        return bases
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as JSON-ready data, with the estimate L / x0 and published bases; keys stay
-        within a schema.
+        """The fields as JSON-ready data, with the estimate L / x0 and published bases.
+
+        Keys stay within a schema.
         """
         wide = self.first_wide_window
-        data = asdict(self) | {
-            "window": list(self.window),
-            "first_wide_window": list(wide) if wide else None,
-        }
-        return data | {"asymptotic": self.asymptotic, "published": self.published}
+        data = asdict(self)
+        data["window"] = list(self.window)
+        data["first_wide_window"] = list(wide) if wide else None
+        data["asymptotic"] = self.asymptotic
+        data["published"] = self.published
+        return data
 
 
 def _describe_interval(ends: tuple[float, float | None]) -> str:
+    """An interval of bases in words."""
     begin, end = ends
-    return f"{begin:,.1f} and above" if end is None else f"{begin:,.1f} to {end:,.1f}"
+    if end is None:
+        return f"{begin:,.1f} and above"
+    return f"{begin:,.1f} to {end:,.1f}"
 
 
 def bound(
@@ -206,33 +228,43 @@ def bound(
     proof: Proof | None = None,
     tell: Callable[[str], None] = lambda message: None,
 ) -> Bound:
-    """The bound for one length and head: read from the package's tables where they have it, else
-    computed.
+    """The bound for one length and head, from the package's tables where they have it.
 
-    length: in tokens. rotary_dim: dimensions of a head that rotate. head_dim: dimensions of the
-    head. windows: whether to look for the first wide interval and the last base that violates; None
-    looks up to 1M tokens for the former (half a minute) and up to 128k for the latter (as long; a
-    quarter of an hour at 1M). proof: a list to which (from ln b, to ln b, distance) is appended for
-    each interval that the distance rules out; the base is then computed even where the tables have
-    it. tell: called with a sentence about the progress of long searches.
+    Men et al. 2024, https://arxiv.org/abs/2405.14591.
 
-    Raises RecipeError for lengths beyond 2^27. Men et al. 2024, https://arxiv.org/abs/2405.14591.
+    Args:
+        length: In tokens.
+        rotary_dim: Dimensions of a head that rotate.
+        head_dim: Dimensions of the head.
+        windows: Whether to look for the first wide interval and the last base that violates; None
+            looks up to 1M tokens for the former (half a minute) and up to 128k for the latter (as
+            long; a quarter of an hour at 1M).
+        proof: A list to which (from ln b, to ln b, distance) is appended for each interval that the
+            distance rules out; the base is then computed even where the tables have it.
+        tell: Called with a sentence about the progress of long searches.
+
+    Raises:
+        RecipeError: For lengths beyond 2^27.
     """
     sums = _sums(length, rotary_dim, head_dim)
     if sums.automatic:
         return Bound(length, rotary_dim, head_dim, 1.0, None, (1.0, None), (1.0, None), None, True)
+
     step = _base(sums, length, tell, proof)
     wide = _table("wide", sums, length)
     last = _table("last", sums, length)
-    if wide is None and (length <= LONG_WIDE if windows is None else windows):
+    search_wide = length <= LONG_WIDE if windows is None else windows
+    search_last = length <= LONG_LAST if windows is None else windows
+    if wide is None and search_wide:
         tell("looking for the first interval that is 1 % wide")
         low, high = next(wide_intervals(sums, length, math.log(step.begin)))
         wide = Step(length, exp(low), exp(high), None)
-    if last is None and (length <= LONG_LAST if windows is None else windows):
+    if last is None and search_last:
         at, distance = last_violating(
             sums, length, lambda at: tell(f"proven: no base above {exp(at):,.0f} violates")
         )
         last = Step(length, exp(at), math.inf, distance)
+
     return Bound(
         length=length,
         rotary_dim=rotary_dim,
@@ -247,27 +279,35 @@ def bound(
 
 
 def is_quick(length: int, rotary_dim: int, head_dim: int) -> bool:
-    """Whether `wide_base` takes seconds: up to 2^18 tokens, or where the tables have the
-    interval.
-    """
-    return length <= 1 << 18 or _table("wide", Sums(rotary_dim, head_dim), length) is not None
+    """Whether `wide_base` takes seconds: up to 2^18 tokens, or where the tables have it."""
+    if length <= 1 << 18:
+        return True
+    return _table("wide", Sums(rotary_dim, head_dim), length) is not None
 
 
 def wide_base(length: int, rotary_dim: int, head_dim: int, skip: int = 0) -> tuple[float, float]:
     """The first 1 %, (b, 1.01 b), of one of the intervals of bases that are at least 1 % wide.
 
-    length: in tokens. rotary_dim: dimensions of a head that rotate. head_dim: dimensions of the
-    head. skip: number of such intervals, from the smallest base on, that are passed over. Returns
-    (inf, inf) where there is none. Raises RecipeError for lengths beyond 2^27.
+    Args:
+        length: In tokens.
+        rotary_dim: Dimensions of a head that rotate.
+        head_dim: Dimensions of the head.
+        skip: Number of such intervals, from the smallest base on, that are passed over.
+
+    Returns:
+        The two ends; (inf, inf) where there is none.
+
+    Raises:
+        RecipeError: For lengths beyond 2^27.
     """
     sums = _sums(length, rotary_dim, head_dim)
     known = _table("wide", sums, length)
     if known is not None and skip == 0:
         return known.begin, min(known.end, known.begin * 1.01)
-    start = known.begin if known is not None else _base(sums, length, lambda message: None).begin
-    low, high = next(
-        islice(wide_intervals(sums, length, math.log(start)), skip, None), (math.inf, math.inf)
-    )
+
+    step = known or _base(sums, length, lambda message: None)
+    intervals = wide_intervals(sums, length, math.log(step.begin))
+    low, high = next(islice(intervals, skip, None), (math.inf, math.inf))
     return exp(low), min(exp(high), exp(low) * 1.01)
 
 
@@ -281,21 +321,29 @@ def _sums(length: int, rotary_dim: int, head_dim: int) -> Sums:
 
 
 def _table(kind: Kind, sums: Sums, length: int) -> Step | None:
-    return look_up(kind, sums.rotary_dim, length) if sums.head_dim == sums.rotary_dim else None
+    if sums.head_dim != sums.rotary_dim:
+        return None
+    return look_up(kind, sums.rotary_dim, length)
 
 
 def _base(sums: Sums, length: int, tell: Callable[[str], None], proof: Proof | None = None) -> Step:
+    """The smallest base for a length with its interval; `proof` and `tell` are as in `bound`."""
     known = None if proof is not None else _table("base", sums, length)
     if known is not None:
         return known
-    reached = (1, 1.0) if proof is not None or sums.unrotated else farthest(sums.rotary_dim)
+
+    reached = (1, 1.0)
+    if proof is None and not sums.unrotated:
+        reached = farthest(sums.rotary_dim)
     exact, distance = smallest_log_base(
         sums, length, reached, proof, lambda at: tell(f"ruled out: all bases up to {exp(at):,.0f}")
     )
     if distance is None:
         return FIRST
-    return Step(length, up(exact.exp()), exp(interval_end(sums, length, float(exact))), distance)
+    end = interval_end(sums, length, float(exact))
+    return Step(length, up(exact.exp()), exp(end), distance)
 
 
 def _ends(step: Step) -> tuple[float, float | None]:
+    """The ends of an interval of bases, None for one that has no end."""
     return step.begin, None if math.isinf(step.end) else step.end

@@ -4,10 +4,9 @@ B(m) = (d - r)/2 + sum_i cos(m theta_i). Men et al. 2024, https://arxiv.org/abs/
 https://kexue.fm/archives/10122. Where B is negative, a key like the query counts for less, on
 average, than a random one at that distance.
 
-The effective length of every head: up to which distance its weighted sum B_w(m) is never negative.
-
-The cosines of a distance are computed once for all heads, so that a product of matrices gives the
-sums.
+`head_reach` gives the effective length of every head: up to which distance its weighted sum B_w(m)
+is never negative. The cosines of a distance are computed once for all heads, so that a product of
+matrices gives the sums.
 """
 
 import math
@@ -44,7 +43,7 @@ SHOWN = 100
 
 
 def refuse_beyond(length: int) -> None:
-    """Raises RecipeError for a length beyond 2^27 tokens."""
+    """Raise RecipeError for a length beyond 2^27 tokens."""
     if length > FARTHEST:
         raise RecipeError(
             f"the bound is computed up to {FARTHEST} tokens, and {length} is more; choose fewer"
@@ -54,81 +53,100 @@ def refuse_beyond(length: int) -> None:
 def violations(inv_freq: Vector, unrotated: float, length: int) -> Iterator[Distances]:
     """Every distance 1 <= m < length with B(m) < 0, in rising order, as arrays of int64.
 
-    inv_freq: radians per token, float64 [rotary_dim / 2], taken as exact. unrotated: (d - r)/2.
+    Args:
+        inv_freq: Radians per token, float64 [rotary_dim / 2], taken as exact.
+        unrotated: (d - r)/2.
+        length: In tokens.
     """
     unrotated += count_zero(inv_freq)  # pairs that stand still, whose cosine is 1 at every distance
     inv_freq = inv_freq[inv_freq > 0]
     if unrotated >= len(inv_freq):
         return
+
     blocks = Blocks(inv_freq, unrotated)
     error = float64_error(len(inv_freq), length)
     for first in starts(1, length):
-        value = (blocks.rotated(first) + np.float32(unrotated)).reshape(-1)[: length - first[0]]
+        start = int(first[0])
+        value = (blocks.cosine_sums(first) + np.float32(unrotated)).reshape(-1)[: length - start]
         negative = value < -blocks.slack
+
         unclear = np.flatnonzero(np.abs(value) <= blocks.slack)
-        surer = values(inv_freq, unrotated, first[0] + unclear)
+        surer = values(inv_freq, unrotated, start + unclear)
         for index in np.flatnonzero(np.abs(surer) < error):
-            surer[index] = float(exact_value(inv_freq, unrotated, int(first[0] + unclear[index])))
+            surer[index] = float(exact_value(inv_freq, unrotated, int(start + unclear[index])))
         negative[unclear] = surer < 0
-        yield first[0] + np.flatnonzero(negative)
+        yield start + np.flatnonzero(negative)
 
 
 def first_violation(inv_freq: Vector, unrotated: float, length: int) -> int | None:
-    """The smallest distance 1 <= m < length with B(m) < 0, or None; the parameters are those of
-    `violations`.
-    """
-    arrays = violations(inv_freq, unrotated, length)
-    return next((int(distances[0]) for distances in arrays if len(distances)), None)
+    """The smallest distance 1 <= m < length with B(m) < 0, or None; see `violations`."""
+    for distances in violations(inv_freq, unrotated, length):
+        if len(distances):
+            return int(distances[0])
+    return None
 
 
 def margins(inv_freq: Vector, unrotated: float, length: int, points: int) -> tuple[Vector, Vector]:
     """The smallest B(m) in each of some intervals of the distances 1 .. length - 1, to 1e-4.
 
-    inv_freq: radians per token, float64 [rotary_dim / 2]. unrotated: (d - r)/2, the term of the
-    dimensions that do not rotate. length: in tokens. points: number of intervals, of equal width in
-    ln m; those that hold no distance are left out. Returns the distances m and the values B(m),
-    both float64 [at most points].
+    Args:
+        inv_freq: Radians per token, float64 [rotary_dim / 2].
+        unrotated: (d - r)/2, the term of the dimensions that do not rotate.
+        length: In tokens.
+        points: Number of intervals, of equal width in ln m; those without a distance are left out.
+
+    Returns:
+        The distances m and the values B(m), both float64 [at most points].
     """
     ends = np.unique(np.geomspace(1, length, points + 1).round().astype(np.int64))
     at = []
     lowest = []
     for start, stop in pairwise(ends):
-        best = (0.0, np.inf)
+        best_distance = 0.0
+        best_value = np.inf
         for first in range(int(start), int(stop), CHUNK):
             distances = np.arange(first, min(first + CHUNK, int(stop)))
             value = rough(inv_freq, unrotated, distances)
             low = int(value.argmin())
-            best = min(best, (float(distances[low]), float(value[low])), key=lambda point: point[1])
-        at.append(best[0])
-        lowest.append(best[1])
+            if value[low] < best_value:
+                best_distance = float(distances[low])
+                best_value = float(value[low])
+        at.append(best_distance)
+        lowest.append(best_value)
     return np.array(at), np.array(lowest)
 
 
 @dataclass(frozen=True)
 class Reach(Summary):
-    """At which distances B(m) of a schedule is negative. All lengths and distances are in tokens.
-
-    length: `count` and `runs` are over the distances below it. searched: distances below it were
-    searched for the first violation. first_violation: the smallest distance with B < 0, None where
-    none was found. count: number of distances with B < 0. runs: number of intervals that they form.
-    places: the first hundred of these, as (first, last). automatic: whether no frequencies can
-    violate, since half of the head or more does not rotate.
-    """
+    """The distances at which B(m) of a schedule is negative. All lengths are in tokens."""
 
     length: int
+    """`count` and `runs` are over the distances below it."""
+
     searched: int
+    """Distances below it were searched for the first violation."""
+
     first_violation: int | None
+    """The smallest distance with B < 0, None where none was found."""
+
     count: int
+    """Number of distances with B < 0."""
+
     runs: int
+    """Number of intervals that they form."""
+
     places: tuple[tuple[int, int], ...]
+    """The first hundred of these, as (first, last)."""
+
     automatic: bool
+    """Whether no frequencies can violate, since half of the head or more does not rotate."""
 
     @property
     def effective_length(self) -> int | None:
-        """L_theta in tokens, one less than the first violation; None where no violation was
-        found.
-        """
-        return None if self.first_violation is None else self.first_violation - 1
+        """L_theta in tokens, one less than the first violation; None where none was found."""
+        if self.first_violation is None:
+            return None
+        return self.first_violation - 1
 
     @property
     def sentence(self) -> str:
@@ -172,35 +190,44 @@ class Reach(Summary):
 
 
 def reach(inv_freq: Vector, unrotated: float, length: int) -> Reach:
-    """Counts the violations of a schedule below a length, and where there is none searches on up to
-    2^24 tokens.
+    """Count the violations of a schedule below a length.
 
-    For heads of more than 256 dimensions it searches on to fewer, in proportion.
+    Where there is none, the search continues up to 2^24 tokens, and for heads of more than 256
+    dimensions to fewer, in proportion.
 
-    inv_freq: radians per token, float64 [rotary_dim / 2]. unrotated: (d - r)/2. length: in tokens.
-    Raises RecipeError for a length beyond 2^27.
+    Args:
+        inv_freq: Radians per token, float64 [rotary_dim / 2].
+        unrotated: (d - r)/2.
+        length: In tokens.
+
+    Raises:
+        RecipeError: For a length beyond 2^27.
     """
     refuse_beyond(length)
     still = count_zero(inv_freq)
     rotating = len(inv_freq) - still
-    count, runs, last = 0, 0, -1
-    places: list[tuple[int, int]] = []
+
+    count = 0
+    runs = 0
+    last = -1
+    places: list[tuple[int, int]] = []  # of the first SHOWN runs at least
     for distances in violations(inv_freq, unrotated, length):
         if not len(distances):
             continue
         begins = np.flatnonzero(np.diff(distances, prepend=last) > 1)
         ends = np.append(begins, len(distances))[1:] - 1
+        # the distances before the first beginning continue the last run
         joined = len(distances) if not len(begins) else int(begins[0])
-        if joined and len(places) == runs:
+        all_places_known = len(places) == runs
+        if joined and all_places_known:
             places[-1] = (places[-1][0], int(distances[joined - 1]))
-        new = [
-            (int(distances[a]), int(distances[b]))
-            for a, b in zip(begins[:SHOWN], ends[:SHOWN], strict=True)
-        ]
-        places += new if len(places) == runs else []
-        count = count + len(distances)
-        runs = runs + len(begins)
+        if all_places_known:
+            for begin, end in zip(begins[:SHOWN], ends[:SHOWN], strict=True):
+                places.append((int(distances[begin]), int(distances[end])))
+        count += len(distances)
+        runs += len(begins)
         last = int(distances[-1])
+
     first = places[0][0] if places else None
     searched = length
     farther = min(SEARCHED, MOST_COUNTED // max(1, rotating))
@@ -208,66 +235,79 @@ def reach(inv_freq: Vector, unrotated: float, length: int) -> Reach:
         first = first_violation(inv_freq, unrotated, farther)
         searched = farther
     return Reach(
-        length, searched, first, count, runs, tuple(places[:SHOWN]), unrotated + still >= rotating
+        length=length,
+        searched=searched,
+        first_violation=first,
+        count=count,
+        runs=runs,
+        places=tuple(places[:SHOWN]),
+        automatic=unrotated + still >= rotating,
     )
 
 
 MOST_COSINES = 1 << 28
-"""Distances times pairs that a warning may cost, some seconds: 4M tokens for heads of 128
-dimensions. A config may declare any context, and `ropeconv bound` searches further.
+"""Distances times pairs that a warning may cost, some seconds.
+
+4M tokens for heads of 128 dimensions. A config may declare any context, and `ropeconv bound`
+searches further.
 """
 
 REFERENCE = "Men et al. 2024, https://arxiv.org/abs/2405.14591"
 
 
 def effective_length(schedule: Schedule, spec: RopeSpec, length: int | None = None) -> int | None:
-    """L_theta of a schedule in tokens, where it is below `length`; None where B(m) >= 0 up to that.
+    """L_theta of a schedule in tokens where it is below `length`; None where B(m) >= 0 up to there.
 
-    schedule: whose frequencies count. spec: the model. length: by default what its layers see of
-    the context.
+    Args:
+        schedule: The frequencies that count.
+        spec: The model.
+        length: In tokens; by default what the layers see of the context.
     """
-    length = spec.visible(schedule.context) if length is None else length
+    if length is None:
+        length = spec.visible(schedule.context)
     searched = min(length, FARTHEST, MOST_COSINES // len(schedule.inv_freq))
     first = first_violation(schedule.inv_freq, spec.unrotated, searched)
-    return None if first is None else first - 1
+    if first is None:
+        return None
+    return first - 1
 
 
 def source_reach(schedule: Schedule, source: RopeSpec) -> int | None:
-    """The effective length of a source in tokens, as far as its layers see in the output and in the
-    source.
-    """
-    return effective_length(
-        source.current(), source, source.visible(max(schedule.context, source.context))
-    )
+    """The effective length of a source in tokens, as far as its layers see in output and source."""
+    longest = max(schedule.context, source.context)
+    return effective_length(source.current(), source, source.visible(longest))
 
 
 def is_worse(reached: int | None, before: int | None, covered: int) -> bool:
-    """Whether an effective length is worse than its source's: shorter, or the same where the
-    context has outgrown it.
+    """Whether an effective length is worse than the one of its source.
 
-    reached: of the output. before: as `source_reach` gives it. covered: tokens that the source
-    declares.
+    It is shorter, or the same where the context has outgrown it.
+
+    Args:
+        reached: The effective length of the output; None where B(m) is never negative.
+        before: As `source_reach` gives it.
+        covered: Tokens that the source declares.
     """
-    return reached is not None and (
-        before is None or before > reached or (before == reached and before >= covered)
-    )
+    if reached is None:
+        return False
+    if before is None or before > reached:
+        return True
+    return before == reached and before >= covered
 
 
 def worse_than_source(schedule: Schedule, source: RopeSpec) -> str:
-    """A sentence about a schedule whose effective length is worse than its source's; empty where it
-    is not.
-    """
+    """A sentence about a schedule whose effective length is worse than its source's; else empty."""
     reached = effective_length(schedule, source)
     before = source_reach(schedule, source)
     if reached is None or not is_worse(reached, before, source.visible(source.context)):
         return ""
-    whose = (
-        f"is {before:,}"
-        if before is not None
-        else f"covers {source.visible(schedule.context):,} tokens"
-    )
-    if reached == before:
+
+    if before is None:
+        whose = f"covers {source.visible(schedule.context):,} tokens"
+    elif reached == before:
         whose = f"is the same, for {source.context:,} tokens"
+    else:
+        whose = f"is {before:,}"
     return (
         f"the effective length is {reached:,} of {schedule.context:,} tokens; the source's {whose}:"
         " beyond it sum cos(m theta_i) is negative at some distances, and retrieval can be lost"
@@ -285,13 +325,22 @@ def head_reach(
     length: int,
     advance: Callable[[int], None] = lambda done: None,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the smallest distance 1 <= m < length at which B_w is negative, 0 for none, and their
-    number, per head.
+    """Return the smallest distance 1 <= m < length with B_w < 0 and their number, per head.
 
-    inv_freq: radians per token, float64 [rotary_dim / 2]. weights: of the heads. length: in tokens.
-    advance: called with the number of distances done since the last call. Both results are int64
-    [heads]. Sums in float32 decide unless they are within their own error of zero; float64 decides
-    the others. Raises RecipeError for a length beyond 2^27.
+    Sums in float32 decide unless they are within their own error of zero; float64 decides the
+    others.
+
+    Args:
+        inv_freq: Radians per token, float64 [rotary_dim / 2].
+        weights: The weights of the heads.
+        length: In tokens.
+        advance: Called with the number of distances done since the last call.
+
+    Returns:
+        The smallest distances, 0 for none, and the numbers; both int64 [heads].
+
+    Raises:
+        RecipeError: For a length beyond 2^27.
     """
     refuse_beyond(length)
     heads = len(weights.rotated)
@@ -301,6 +350,7 @@ def head_reach(
     # an angle and its cosine are off by 3e-7, and each of r/2 additions by 6e-8 of the sum; all
     # zeros are exact
     slack = np.where(total > 0, total * (1e-6 + 1e-7 * len(inv_freq)), -1).astype(np.float32)
+
     first = np.zeros(heads, np.int64)
     count = np.zeros(heads, np.int64)
     size = max(16, ELEMENTS // heads)
@@ -308,12 +358,13 @@ def head_reach(
         distances = np.arange(start, min(start + size, length))
         value = np.cos(phases(distances, inv_freq)) @ columns + unrotated
         negative = value < 0
+
         at, head = np.nonzero(np.abs(value) <= slack)
         if len(at):
             cosines = np.cos(np.multiply.outer(distances[at], inv_freq))
-            negative[at, head] = (cosines * weights.rotated[head]).sum(axis=1) + weights.unrotated[
-                head
-            ] < 0
+            surer = (cosines * weights.rotated[head]).sum(axis=1) + weights.unrotated[head]
+            negative[at, head] = surer < 0
+
         fresh = negative.any(axis=0) & (first == 0)
         first[fresh] = start + negative[:, fresh].argmax(axis=0)
         count += negative.sum(axis=0)
@@ -323,27 +374,34 @@ def head_reach(
 
 @dataclass(frozen=True)
 class Profile:
-    """Numbers about a schedule at its context, compared with the frequencies theta_i and the length
-    L of training.
+    """Numbers about a schedule at its context, compared with the theta_i and length L of training.
 
     Distances are those that the layers see, where all have a window or chunk.
-
-    reach: where B(m) is negative. critical_dimension: number of dimensions whose pairs complete a
-    period within L, and so have seen every angle. outside: number of the other dimensions whose
-    largest angle, context x inv_freq_i, is above the trained one, L x theta_i. largest_change: the
-    largest of theta_i / inv_freq_i and its inverse over all pairs that rotate in both.
-    largest_change_at: the index of that pair, None where none does. fast_change: the largest change
-    among the pairs that complete a period, which distinguish neighbouring tokens. not_rotating:
-    number of pairs whose frequency is 0, which count in none of the changes.
     """
 
     reach: Reach
+    """Where B(m) is negative."""
+
     critical_dimension: int
+    """Number of dimensions whose pairs complete a period within L, and so have seen every angle."""
+
     outside: int
+    """Number of the other dimensions that see larger angles than in training.
+
+    The largest angle is context x inv_freq_i, and that of training L x theta_i.
+    """
+
     largest_change: float
+    """The largest of theta_i / inv_freq_i and its inverse over all pairs that rotate in both."""
+
     largest_change_at: int | None
+    """The index of that pair, None where none does."""
+
     fast_change: float
+    """The largest change among pairs that complete a period: these tell near tokens apart."""
+
     not_rotating: int
+    """Number of pairs whose frequency is 0, which count in none of the changes."""
 
     def to_dict(self) -> dict[str, object]:
         """The fields as JSON-ready data, those of `reach` among them; keys stay within a schema."""
@@ -364,19 +422,19 @@ def profile(schedule: Schedule, spec: RopeSpec) -> Profile:
             its whole `context`.
     """
     trained = spec.current().inv_freq
-    length = spec.visible(spec.context if spec.scaled else schedule.original_context)
+    trained_length = spec.context if spec.scaled else schedule.original_context
+    length = spec.visible(trained_length)
     visible = spec.visible(schedule.context)
+
     complete = length * trained >= math.tau
     beyond = visible * schedule.inv_freq > length * trained * (1 + 1e-9)
     rotates = (schedule.inv_freq > 0) & (trained > 0)
     ratio = np.divide(trained, schedule.inv_freq, out=np.ones(len(trained)), where=rotates)
     change = np.maximum(ratio, 1 / ratio)
+
+    counted = min(visible, FARTHEST, MOST_COUNTED // len(schedule.inv_freq))
     return Profile(
-        reach=reach(
-            schedule.inv_freq,
-            spec.unrotated,
-            min(visible, FARTHEST, MOST_COUNTED // len(schedule.inv_freq)),
-        ),
+        reach=reach(schedule.inv_freq, spec.unrotated, counted),
         critical_dimension=2 * int(complete.sum()),
         outside=2 * int((beyond & ~complete).sum()),
         largest_change=float(change.max()),

@@ -1,14 +1,12 @@
 """The smallest base for a length, by a search over ln b that skips no base.
 
-At ln b = t a distance m with f(m, t) < 0 rules t out, and with it everything up to the next zero of
-f(m, .), which a bound on the second derivative proves. From there another distance takes over.
-Where none is left, t is the answer.
+Read `smallest_log_base` first. At ln b = t a distance m with f(m, t) < 0 rules t out, and with it
+everything up to the next zero of f(m, .), which a bound on the second derivative proves. From there
+another distance takes over. Where none is left, t is the answer.
 
-Intervals of bases on which no distance violates. The smallest base opens one that may be very
-narrow.
-
-The end of an interval is found from a base where every sum is positive: a bound on the slopes
-leaves few distances whose sum can reach zero within a range of ln b, and each of those is followed.
+The smallest base opens an interval on which no distance violates, and it may be very narrow. The
+end of an interval is found from a base where every sum is positive: a bound on the slopes leaves
+few distances whose sum can reach zero within a range of ln b, and each of those is followed.
 """
 
 import math
@@ -36,19 +34,29 @@ Proof = list[tuple[float, float, int]]
 Tell = Callable[[float], None]
 
 POOL = 512
+"""Distances that are tried first at the next base."""
 TEAM = 16
+"""Distances that are followed to the end of a walk."""
 NEAR = 1.5
+"""Sums below this are kept in the pool."""
 SLOW = 2.5
+"""Radians within a block, up to which a pair is slow."""
 GROUP = 4096
+"""Blocks that are searched together."""
 
 
 class Sweep:
-    """A search from small bases to large ones for the first base at which no distance below
-    `length` violates.
+    """A search from small bases to large ones for the first base without a violation.
 
-    sums: of the head. length: in tokens. proof: a list to which (from, to, m) is appended for each
-    interval of ln b that distance m rules out, without gaps. tell: called often with the ln b up to
-    which all bases are ruled out. pool: distances that are likely to violate at the next base too.
+    Args:
+        sums: The sums of the head.
+        length: In tokens; distances below it are searched.
+        proof: A list to which (from, to, m) is appended for each interval of ln b that distance m
+            rules out, without gaps.
+        tell: Called often with the ln b up to which all bases are ruled out.
+
+    Attributes:
+        pool: Distances that are likely to violate at the next base too.
     """
 
     def __init__(
@@ -72,47 +80,51 @@ class Sweep:
             witnesses = self.witnesses(log_base)
             if not len(witnesses):
                 return log_base
-            begin, (log_base, distance) = log_base, self._walk(witnesses, log_base)
+            begin = log_base
+            log_base, distance = self._walk(witnesses, begin)
             self.tell(log_base)
             if self.proof is not None:
                 self.proof.append((begin, log_base, distance))
 
     def witnesses(self, log_base: float) -> Distances:
-        """Some of the distances that violate at one base, int64; empty only if no distance below
-        `length` violates.
-        """
+        """Some of the distances that violate at one base, int64; empty only if there are none."""
         inv_freq = self.sums.inv_freq(log_base)
         witnesses = self._violating_in_pool(inv_freq)
         if not len(witnesses) and self._search_slow(inv_freq):
             witnesses = self._violating_in_pool(inv_freq)
         if len(witnesses):
             return witnesses
+
         distances = scan(inv_freq, self.sums.unrotated, 1, self.length, NEAR)
         value = values(inv_freq, self.sums.unrotated, distances)
         self._keep(distances, value)
         return distances[value < -self.error]
 
     def _violating_in_pool(self, inv_freq: Vector) -> Distances:
-        return self.pool[rough(inv_freq, self.sums.unrotated, self.pool) < -self.sums.sure]
+        return self.pool[rough(inv_freq, self.sums.unrotated, self.pool) < -self.sums.sure_margin]
 
     def _search_slow(self, inv_freq: Vector) -> bool:
-        """Searches the 100 blocks of each group with the lowest sum over the slow pairs, nearly
-        constant in a block.
+        """Search the 100 blocks of each group with the lowest sum over the slow pairs.
+
+        Those are nearly constant in a block.
         """
         slow = inv_freq[BLOCK * inv_freq < SLOW]
         blocks = self.length // BLOCK
         if blocks < 256 or not len(slow):
             return False
+
         kernel = Blocks(inv_freq, self.sums.unrotated)
         groups = -(-blocks // GROUP)
         for turn in range(groups):
             number = (self.group + turn) % groups
             first = 1 + BLOCK * np.arange(number * GROUP, min(blocks, (number + 1) * GROUP))
             level = rough(slow, 0.0, first + (BLOCK - 1) / 2)
-            lowest = first[np.argpartition(level, 100)[:100]] if len(first) > 100 else first
-            value = kernel.rotated(lowest) + np.float32(self.sums.unrotated)
+            lowest = first
+            if len(first) > 100:
+                lowest = first[np.argpartition(level, 100)[:100]]
+            value = kernel.cosine_sums(lowest) + np.float32(self.sums.unrotated)
             rows, columns = np.nonzero(value < NEAR)
-            if value.min(initial=NEAR) < -kernel.slack - self.sums.sure:
+            if value.min(initial=NEAR) < -kernel.slack - self.sums.sure_margin:
                 distances = lowest[rows] + columns
                 inside = distances < self.length
                 self._keep(distances[inside], value[rows, columns][inside])
@@ -121,8 +133,10 @@ class Sweep:
         return False
 
     def _keep(self, distances: Distances, value: Vector | Single) -> None:
-        lowest = np.argpartition(value, POOL)[:POOL] if len(value) > POOL else slice(None)
-        self.pool = distances[lowest]
+        """Make the distances with the lowest sums the pool."""
+        if len(value) > POOL:
+            distances = distances[np.argpartition(value, POOL)[:POOL]]
+        self.pool = distances
 
     def _walk(self, witnesses: Distances, log_base: float) -> tuple[float, int]:
         """The ln b up to which one distance is proven to violate, and that distance.
@@ -149,9 +163,8 @@ class Sweep:
         return float(reached[best]), int(witnesses[best])
 
 
-def settled(sweep: Sweep, log_base: float) -> tuple[Decimal, int | None]:
-    """The exact smallest ln b >= log_base at which no distance violates, and the distance whose sum
-    is zero there.
+def settle(sweep: Sweep, log_base: float) -> tuple[Decimal, int | None]:
+    """The exact smallest ln b >= log_base without violation, and the distance with sum zero there.
 
     (0, None) where every base from there on is free of violations. Newton's method in decimal
     arithmetic, for every distance whose sum is within the error of float64 of zero.
@@ -163,15 +176,19 @@ def settled(sweep: Sweep, log_base: float) -> tuple[Decimal, int | None]:
         distances = scan(inv_freq, sums.unrotated, 1, sweep.length, 0.0)
         near = np.abs(values(inv_freq, sums.unrotated, distances)) < 1e3 * sweep.error
         close = [int(distance) for distance in distances[near]]
-        roots = [
-            (root, m) for m in close if (root := _root(sums, m, Decimal(log_base))) is not None
-        ]
+
+        roots = []
+        for m in close:
+            root = _root(sums, m, Decimal(log_base))
+            if root is not None:
+                roots.append((root, m))
         if not roots:
             return Decimal(0), None
         exact, distance = max(roots)
         falling = next((m for m in close if sums.exact(m, exact)[0] < Decimal("-1e-30")), None)
         if falling is None:
             return exact, distance
+
         # the ln b up to which that distance is proven to violate: f + f' h + M h^2 / 2 < 0
         value, slope = map(float, sums.exact(falling, exact))
         curvature = float(sums.curvature(np.array([falling]), float(exact))[0])
@@ -182,6 +199,7 @@ def settled(sweep: Sweep, log_base: float) -> tuple[Decimal, int | None]:
 
 
 def _root(sums: Sums, distance: int, log_base: Decimal) -> Decimal | None:
+    """The ln b near `log_base` at which the sum of a distance becomes zero; None without one."""
     with localcontext(prec=DIGITS):
         for _ in range(12):
             value, slope = sums.exact(distance, log_base)
@@ -201,15 +219,18 @@ def smallest_log_base(
     proof: Proof | None = None,
     tell: Tell = lambda log_base: None,
 ) -> tuple[Decimal, int | None]:
-    """ln b* of a length, b* its smallest base, and the distance whose sum is zero there; (0, None)
-    where any base fits.
+    """ln b* of a length, b* its smallest base, and the distance whose sum is zero there.
 
-    sums: of the head. length: in tokens. reached: a shorter length and its b*, to start from, since
-    b* does not fall with the length. proof: a list to which (from, to, m) is appended for each
-    interval of ln b that distance m rules out. tell: called often with the ln b up to which all
-    bases are ruled out.
+    (0, None) where any base fits. Halves of the length are searched first: they rule out most bases
+    with few distances.
 
-    Halves of the length are searched first: they rule out most bases with few distances.
+    Args:
+        sums: The sums of the head.
+        length: In tokens.
+        reached: A shorter length and its b*, to start from, since b* does not fall with the length.
+        proof: A list to which (from, to, m) is appended for each interval of ln b that distance m
+            rules out.
+        tell: Called often with the ln b up to which all bases are ruled out.
     """
     start = math.log(reached[1]) * (1 - 1e-12)
     sizes = [length]
@@ -217,13 +238,15 @@ def smallest_log_base(
         sizes.insert(0, sizes[0] // 2)
     for size in sizes[:-1]:
         start = Sweep(sums, size, proof, tell).feasible_from(start)
-    return settled(Sweep(sums, length, proof, tell), start)
+    return settle(Sweep(sums, length, proof, tell), start)
 
 
 def up(value: Decimal) -> float:
     """The smallest float64 that is not below a number."""
     near = float(value)
-    return near if Decimal(near) >= value else float(np.nextafter(near, np.inf))
+    if Decimal(near) >= value:
+        return near
+    return float(np.nextafter(near, np.inf))
 
 
 def exp(log_base: float) -> float:
@@ -243,25 +266,30 @@ def tail(sums: Sums, length: int) -> float:
 
     def holds(log_base: float) -> bool:
         angle = (length - 1) * sums.inv_freq(log_base)
-        return bool(
-            sums.unrotated + np.where(angle < math.pi, np.cos(np.minimum(angle, math.pi)), -1).sum()
-            >= 0
-        )
+        below = np.where(angle < math.pi, np.cos(np.minimum(angle, math.pi)), -1)
+        return bool(sums.unrotated + below.sum() >= 0)
 
-    low, high = 0.0, 1.0
+    low = 0.0
+    high = 1.0
     while not holds(high):
         high *= 2
     for _ in range(50):
         middle = (low + high) / 2
-        low, high = (low, middle) if holds(middle) else (middle, high)
+        if holds(middle):
+            high = middle
+        else:
+            low = middle
     return high
 
 
 class Walk:
     """A walk over intervals of ln b that looks for the first base at which a distance violates.
 
-    sums: of the head. length: distances below it are searched. direction: 1 towards larger bases,
-    -1 towards smaller ones. tell: called often with the ln b that has been reached.
+    Args:
+        sums: The sums of the head.
+        length: Distances below it are searched.
+        direction: 1 towards larger bases, -1 towards smaller ones.
+        tell: Called often with the ln b that has been reached.
     """
 
     def __init__(self, sums: Sums, length: int, direction: int, tell: Tell | None = None) -> None:
@@ -272,12 +300,14 @@ class Walk:
         self.reach = 4.0
 
     def shorten(self, length: int) -> None:
-        """Looks only at distances below `length` from here on."""
-        self.length, self.error = length, float64_error(self.sums.rotary_dim // 2, length)
+        """Search only distances below `length` from here on."""
+        self.length = length
+        self.error = float64_error(self.sums.rotary_dim // 2, length)
 
     def edge(self, begin: float, end: float) -> tuple[float, int | None]:
-        """The first ln b on the way from `begin` to `end` at which a distance violates, and that
-        distance; or `end`.
+        """The first ln b from `begin` to `end` at which a distance violates, and that distance.
+
+        `end` and None where no distance violates on the way.
         """
         at = begin
         while (end - at) * self.direction > 0:
@@ -291,33 +321,44 @@ class Walk:
         return end, None
 
     def piece(self, begin: float, end: float, start: int = 1) -> tuple[float, Distances, Vector]:
-        """One interval from `begin` towards `end`: its other end, the distances that violate in it,
-        and where.
+        """One interval from `begin` towards `end`, and the distances that violate in it.
 
-        begin, end: ln b. start: the smallest distance to look at, in tokens. Returns the end as ln
-        b, the distances as int64 [n], and for each the first ln b of the walk at which it violates,
-        float64 [n].
+        Args:
+            begin: A ln b.
+            end: A ln b.
+            start: The smallest distance that is searched, in tokens.
+
+        Returns:
+            The other end of the interval as ln b, the distances as int64 [n], and for each the
+            first ln b of the walk at which it violates, float64 [n].
         """
         edge = begin + self.direction * 0.1
         steepness = self.sums.steepness(min(begin, edge))
         size = min(self.reach / (self.length * steepness), 0.1, abs(end - begin))
         inv_freq = self.sums.inv_freq(begin)
         distances = scan(inv_freq, self.sums.unrotated, start, self.length, 0.0, steepness * size)
+
         few = max(32, self.length // 600)
         many = max(128, self.length // 200)
-        self.reach *= 1.3 if len(distances) <= few else 1 / 1.3 if len(distances) > many else 1
+        if len(distances) <= few:
+            self.reach *= 1.3
+        elif len(distances) > many:
+            self.reach *= 1 / 1.3
         stop = end if size == abs(end - begin) else begin + self.direction * size
         if not len(distances):
             return stop, distances, np.empty(0)
+
         curvature = self.sums.curvature(distances, min(begin, stop))
-        near = lower_bounds(self.sums, distances, begin, size, curvature) < self.sums.sure
+        lowest = lower_bounds(self.sums, distances, begin, size, curvature)
+        near = lowest < self.sums.sure_margin
         zeros = self._zeros(distances[near].astype(np.float64), curvature[near], begin, stop)
         violating = (stop - zeros) * self.direction > 0
         return stop, distances[near][violating], zeros[violating]
 
     def _zeros(self, distances: Vector, curvature: Vector, begin: float, end: float) -> Vector:
-        """The ln b at which each sum turns negative, or one beyond `end`, by f(t + h) >= f + f' h -
-        M h^2 / 2 > 0.
+        """The ln b at which each sum turns negative, or one beyond `end`.
+
+        Each step uses f(t + h) >= f + f' h - M h^2 / 2 > 0.
         """
         at = np.full(len(distances), begin)
         walking = np.arange(len(distances))
@@ -336,11 +377,14 @@ class Walk:
 def lower_bounds(
     sums: Sums, distances: Distances, log_base: float, size: float, curvature: Vector
 ) -> Vector:
-    """f - |f'| h - M h^2 / 2 within 1e-3, float32 or float64 [n]: a lower bound on each sum within
-    `size` of a ln b.
+    """f - |f'| h - M h^2 / 2 within 1e-3, float32 or float64 [n]: a lower bound on each sum.
 
-    sums: of the head. distances: int64 [n]. log_base: the ln b. size: h, the width of the interval
-    in ln b. curvature: M, a bound on |f''| there, float64 [n].
+    Args:
+        sums: The sums of the head.
+        distances: int64 [n].
+        log_base: The ln b.
+        size: h, the width of the interval in ln b.
+        curvature: M, a bound on |f''| there, float64 [n].
     """
     inv_freq = sums.inv_freq(log_base)
     angle = phases(distances, inv_freq)
@@ -350,29 +394,34 @@ def lower_bounds(
 
 
 def interval_end(sums: Sums, length: int, log_base: float) -> float:
-    """The ln b at which the interval that begins at `log_base` ends; infinite where it does not
-    end.
-    """
+    """The ln b at which the interval from `log_base` on ends; infinite where it does not end."""
     last = tail(sums, length)
     end, distance = Walk(sums, length, 1).edge(log_base, max(last, log_base))
-    return math.inf if distance is None else end
+    if distance is None:
+        return math.inf
+    return end
 
 
 def last_violating(sums: Sums, length: int, tell: Tell | None = None) -> tuple[float, int | None]:
     """The largest ln b at which some distance below `length` violates, and that distance.
 
-    length: in tokens; beyond 2^18 this takes minutes, since every larger base is proven. tell:
-    called often with the ln b down to which no distance violates.
+    Args:
+        length: In tokens; beyond 2^18 this takes minutes, since every larger base is proven.
+        tell: Called often with the ln b down to which no distance violates.
     """
     return Walk(sums, length, -1, tell).edge(tail(sums, length), 0.0)
 
 
 def wide_intervals(sums: Sums, length: int, start: float) -> Iterator[tuple[float, float]]:
-    """Intervals that are at least 1 % wide, as (begin, end) in ln b, in rising order; the last has
-    no end.
+    """Intervals that are at least 1 % wide, as (begin, end) in ln b, in rising order.
 
-    sums: of the head. length: in tokens. start: ln b* of the length, or another lower bound. An
-    interval of that width holds a point of any grid half as wide, so only such points are tried.
+    The last has no end. An interval of that width holds a point of any grid half as wide, so only
+    such points are tried.
+
+    Args:
+        sums: The sums of the head.
+        length: In tokens.
+        start: ln b* of the length, or another lower bound.
     """
     reach = math.log1p(WIDTH)
     sweep = Sweep(sums, length)

@@ -1,19 +1,16 @@
-"""The sums of the bound, f(m) = (d - r)/2 + sum_i cos(m theta_i), in float32, float64 and decimal
-arithmetic.
+"""The sums of the bound, f(m) = (d - r)/2 + sum_i cos(m theta_i), and their weighted form.
 
 float32 by blocks finds every distance that may violate, float64 decides nearly all of them, and
 values within its own error of zero are decided in decimal arithmetic of 50 digits.
 
-The sum of the bound with unequal variances: how much each pair of dimensions weighs in a head's
-logits.
-
-Su 2024, https://kexue.fm/archives/10122, compares a key that is like the query with a random one,
-at distance m. For components of variance sigma_j^2 the logits differ by sum_i (sigma_2i^2 +
-sigma_2i+1^2) cos(m theta_i) on average, which is B(m) where all are equal. Queries and keys of a
-model have variances of their own, so a key k' like the query q is read as the query's deviation
-from its mean, in the scale of the keys: k' - E k = g (q - E q), with one g per pair, the square
-root of the ratio of the pair's variances V (and one per dimension that does not rotate). Then for
-any distribution, whatever its means and covariances,
+`pair_weights` serves the sum with unequal variances: how much each pair of dimensions weighs in a
+head's logits. Su 2024, https://kexue.fm/archives/10122, compares a key that is like the query with
+a random one, at distance m. For components of variance sigma_j^2 the logits differ by
+sum_i (sigma_2i^2 + sigma_2i+1^2) cos(m theta_i) on average, which is B(m) where all are equal.
+Queries and keys of a model have variances of their own, so a key k' like the query q is read as the
+query's deviation from its mean, in the scale of the keys: k' - E k = g (q - E q), with one g per
+pair, the square root of the ratio of the pair's variances V (and one per dimension that does not
+rotate). Then for any distribution, whatever its means and covariances,
 
     E q^T R_m k' - E q^T R_m k = sum_i sqrt(V_q,i V_k,i) cos(m theta_i) + sum_j sigma_q,j sigma_k,j
 
@@ -38,18 +35,27 @@ Distances = NDArray[np.int64]
 Single = NDArray[np.float32]
 
 BLOCK = 256
+"""Distances of a block, whose sums are one row of a product of matrices."""
 CHUNK = 1 << 18
+"""Distances that are computed at a time."""
 DIGITS = 50
+"""Digits of decimal arithmetic."""
 PI = Decimal(
     "3.14159265358979323846264338327950288419716939937510582097494459230781640628620899862803482534"
 )
 
 
 class Sums:
-    """The sums f(m, t) = (d - r)/2 + sum_i cos(m theta_i), t = ln b, theta_i = exp(-c_i t), c_i =
-    2i/r, of one head.
+    """The sums f(m, t) = (d - r)/2 + sum_i cos(m theta_i) of one head.
 
-    rotary_dim: r. head_dim: d. unrotated: (d - r)/2, the term of the dimensions that do not rotate.
+    t = ln b is the base, theta_i = exp(-c_i t), c_i = 2i/r.
+
+    Args:
+        rotary_dim: r.
+        head_dim: d; by default r.
+
+    Attributes:
+        unrotated: (d - r)/2, the term of the dimensions that do not rotate.
     """
 
     def __init__(self, rotary_dim: int, head_dim: int | None = None) -> None:
@@ -59,10 +65,8 @@ class Sums:
         self.exponents: Vector = 2.0 * np.arange(rotary_dim // 2) / rotary_dim
 
     @property
-    def sure(self) -> float:
-        """Values of `rough` that are further from zero than this have the right sign: twice its
-        error and more.
-        """
+    def sure_margin(self) -> float:
+        """Values of `rough` further from zero have the right sign: twice its error and more."""
         return 1e-3 + 2e-6 * self.rotary_dim
 
     @property
@@ -75,22 +79,24 @@ class Sums:
         return np.asarray(np.exp(-self.exponents * log_base))
 
     def steepness(self, log_base: float) -> float:
-        """s with |df/dt| <= s m from `log_base` on: df/dt = sum m c theta sin(m theta), and theta
-        falls with t.
+        """s with |df/dt| <= s m from `log_base` on.
+
+        df/dt = sum m c theta sin(m theta), and theta falls with t.
         """
         return float(self.exponents @ self.inv_freq(log_base))
 
     def curvature(self, distances: Distances | Vector, log_base: float) -> Vector:
         """A bound on |d2f/dt2| from `log_base` on: sum (m c theta)^2 + m c^2 theta. Shape [n]."""
         weighted = self.exponents * self.inv_freq(log_base)
-        return np.asarray(
-            distances * (distances * (weighted @ weighted) + self.exponents @ weighted), np.float64
-        )
+        bound = distances * (distances * (weighted @ weighted) + self.exponents @ weighted)
+        return np.asarray(bound, np.float64)
 
     def taylor(self, distances: Vector, log_bases: Vector) -> tuple[Vector, Vector]:
         """f and df/dt for pairs (m, t), each of shape [n]."""
         angle = distances[:, None] * np.exp(-np.multiply.outer(log_bases, self.exponents))
-        return np.cos(angle).sum(axis=1) + self.unrotated, (angle * np.sin(angle)) @ self.exponents
+        value = np.cos(angle).sum(axis=1) + self.unrotated
+        slope = (angle * np.sin(angle)) @ self.exponents
+        return value, slope
 
     def exact(self, distance: int, log_base: Decimal) -> tuple[Decimal, Decimal]:
         """f and df/dt at one distance and one ln b, in decimal arithmetic of 50 digits."""
@@ -107,22 +113,28 @@ class Sums:
 
 
 def float64_error(pairs: int, length: int) -> float:
-    """A bound on the error of `values` at distances below `length`: a phase is off by 3 ulp, its
-    cosine by one.
+    """A bound on the error of `values` at distances below `length`, for `pairs` frequencies.
 
-    pairs: number of frequencies.
+    A phase is off by 3 ulp, its cosine by one.
     """
     return pairs * (4e-16 * length + 1e-15) + 1e-12
 
 
 def values(inv_freq: Vector, unrotated: float, distances: Distances) -> Vector:
-    """f at `distances`, float64 [n]. inv_freq: radians per token, [r/2]. unrotated: (d - r)/2."""
+    """f at `distances`, float64 [n].
+
+    Args:
+        inv_freq: Radians per token, [r/2].
+        unrotated: (d - r)/2.
+        distances: In tokens, [n].
+    """
     return np.asarray(np.cos(np.multiply.outer(distances, inv_freq)).sum(axis=1) + unrotated)
 
 
 def rough(inv_freq: Vector, unrotated: float, distances: NDArray[np.number]) -> Single:
-    """f at `distances`, float32 [n], within 1e-6 r: phases are reduced in float64 first. Parameters
-    as in `values`.
+    """f at `distances`, float32 [n], within 1e-6 r; parameters as in `values`.
+
+    Phases are reduced in float64 first.
     """
     return np.asarray(np.cos(phases(distances, inv_freq)).sum(axis=1) + np.float32(unrotated))
 
@@ -135,16 +147,15 @@ class Blocks:
     """
 
     def __init__(self, inv_freq: Vector, unrotated: float) -> None:
-        self.inv_freq, self.unrotated = inv_freq, unrotated
+        self.inv_freq = inv_freq
+        self.unrotated = unrotated
         near = phases(np.arange(BLOCK) - (BLOCK - 1) / 2, inv_freq).T
         self.columns = np.concatenate([np.cos(near), np.sin(near)])
         rotary_dim = 2 * len(inv_freq)
         self.slack = 5e-8 * rotary_dim**2 + 1e-6 * rotary_dim
 
-    def rotated(self, first: Distances) -> Single:
-        """sum_i cos(m theta_i), float32 [n, 256], for blocks of 256 distances that begin at the n
-        distances `first`.
-        """
+    def cosine_sums(self, first: Distances) -> Single:
+        """sum_i cos(m theta_i), float32 [n, 256], for blocks that begin at n distances `first`."""
         far = phases(first + (BLOCK - 1) / 2, self.inv_freq)
         return np.asarray(np.concatenate([np.cos(far), -np.sin(far)], axis=1) @ self.columns)
 
@@ -152,27 +163,33 @@ class Blocks:
 def scan(
     inv_freq: Vector, unrotated: float, start: int, stop: int, limit: float, rate: float = 0.0
 ) -> Distances:
-    """Every distance m in start .. stop - 1 with f(m) < limit + rate m, and a few just above,
-    rising, int64 [n].
+    """Every distance m in start .. stop - 1 with f(m) < limit + rate m, rising, int64 [n].
 
-    inv_freq: radians per token, float64 [r/2]. unrotated: (d - r)/2. start, stop: in tokens. limit:
-    the value below which f is looked for. rate: by how much that value rises per token.
+    A few that are just above may be among them.
+
+    Args:
+        inv_freq: Radians per token, float64 [r/2].
+        unrotated: (d - r)/2.
+        start: In tokens.
+        stop: In tokens.
+        limit: The value below which f is searched.
+        rate: By how much that value rises per token.
     """
     blocks = Blocks(inv_freq, unrotated)
     limit += blocks.slack - unrotated
     pieces = [np.empty(0, dtype=np.int64)]
     for first in starts(start, stop):
         allowed = (limit + rate * (first + BLOCK)).astype(np.float32)
-        distances = first[0] + np.flatnonzero(
-            (blocks.rotated(first) < allowed[:, None]).reshape(-1)
-        )
+        below = (blocks.cosine_sums(first) < allowed[:, None]).reshape(-1)
+        distances = first[0] + np.flatnonzero(below)
         pieces.append(distances[distances < stop])
     return np.concatenate(pieces)
 
 
 def starts(start: int, stop: int) -> Iterator[Distances]:
-    """First distances of the blocks from `start` to `stop`, in arrays that grow: the first
-    violation is often near.
+    """First distances of the blocks from `start` to `stop`, in arrays that grow.
+
+    The first violation is often near.
     """
     size = 16 * BLOCK
     while start < stop:
@@ -183,12 +200,13 @@ def starts(start: int, stop: int) -> Iterator[Distances]:
 
 
 def exact_value(inv_freq: Vector, unrotated: float, distance: int) -> Decimal:
-    """f at one distance in decimal arithmetic of 50 digits. inv_freq: float64 [r/2], taken as
-    exact.
-    """
+    """f at one distance in decimal arithmetic of 50 digits; `inv_freq` is taken as exact."""
     with localcontext(prec=DIGITS):
-        angles = (distance * Decimal(float(value)) for value in inv_freq)
-        return Decimal(unrotated) + sum((cos_sin(angle)[0] for angle in angles), Decimal(0))
+        total = Decimal(0)
+        for value in inv_freq:
+            cosine, _ = cos_sin(distance * Decimal(float(value)))
+            total += cosine
+        return Decimal(unrotated) + total
 
 
 def cos_sin(angle: Decimal) -> tuple[Decimal, Decimal]:
@@ -199,19 +217,26 @@ def cos_sin(angle: Decimal) -> tuple[Decimal, Decimal]:
     sine = Decimal(0)
     term = Decimal(1)
     index = 0
+
     while abs(term) > Decimal(10) ** -DIGITS:
         cosine += term
         term *= remainder / (index + 1)
         sine += term
         term *= -remainder / (index + 2)
         index += 2
-    return ((cosine, sine), (-sine, cosine), (-cosine, -sine), (sine, -cosine))[quarters % 4]
+
+    quarter = quarters % 4
+    if quarter == 0:
+        return cosine, sine
+    if quarter == 1:
+        return -sine, cosine
+    if quarter == 2:
+        return -cosine, -sine
+    return sine, -cosine
 
 
 def phases(distances: NDArray[np.number], inv_freq: Vector) -> Single:
-    """m theta between -pi and pi, float32, shape [n, r/2]: numpy's float32 cosine is ten times as
-    fast.
-    """
+    """m theta between -pi and pi, float32 [n, r/2]: numpy's float32 cosine is ten times as fast."""
     angles = np.multiply.outer(distances, inv_freq / math.tau)
     angles -= np.rint(angles)
     angles *= math.tau
@@ -219,32 +244,31 @@ def phases(distances: NDArray[np.number], inv_freq: Vector) -> Single:
 
 
 def score_bound(inv_freq: Vector, distances: NDArray[np.number]) -> Vector:
-    """(1/(r/2)) sum_{n = 1}^{r/2} |S_n|, S_n = sum_{i < n} exp(j m theta_i), at some distances m,
-    float64 [n].
+    """(1/(r/2)) sum_{n = 1}^{r/2} |S_n|, S_n = sum_{i < n} exp(j m theta_i), float64 [n].
 
-    inv_freq: theta_i in radians per token, float64 [r/2], in the order of the pairs. distances: in
-    tokens, [n]. With h_i the complex product of pair i of a query and a key, and h_{r/2} = 0, the
-    score of the rotated dimensions is at most max_i |h_{i+1} - h_i| sum_n |S_n|. At distance 0 the
-    result is (r/2 + 1)/2. Su et al. 2021, https://arxiv.org/abs/2104.09864, section 3.4.3.
+    With h_i the complex product of pair i of a query and a key, and h_{r/2} = 0, the score of the
+    rotated dimensions is at most max_i |h_{i+1} - h_i| sum_n |S_n|. At distance 0 the result is
+    (r/2 + 1)/2. Su et al. 2021, https://arxiv.org/abs/2104.09864, section 3.4.3.
+
+    Args:
+        inv_freq: theta_i in radians per token, float64 [r/2], in the order of the pairs.
+        distances: The distances m, in tokens, [n].
     """
     rotations = np.exp(1j * np.multiply.outer(distances, inv_freq))
     return np.asarray(np.abs(rotations.cumsum(axis=1)).mean(axis=1))
 
 
 class PairWeights(NamedTuple):
-    """The weights of some heads in B_w(m) = sum_i w_i cos(m theta_i) + u, with sum_i w_i + u = d/2.
-
-    rotated: w, float64 [heads, rotary_dim / 2]; all are 1 where variances are equal. unrotated: u,
-    float64 [heads]. Both are 0 for a head whose queries or keys do not vary.
-    """
+    """Weights of some heads in B_w(m) = sum_i w_i cos(m theta_i) + u; sum_i w_i + u = d/2."""
 
     rotated: Vector
+    """w, float64 [heads, rotary_dim / 2]; all are 1 where variances are equal."""
+
     unrotated: Vector
+    """u, float64 [heads]; like w, it is 0 for a head whose queries or keys do not vary."""
 
     def times(self, attention_factor: float) -> PairWeights:
-        """The same with cos and sin multiplied by an attention factor, which the unrotated
-        dimensions do not have.
-        """
+        """The same with cos and sin times an attention factor, which unrotated dimensions lack."""
         return PairWeights(self.rotated * attention_factor**2, self.unrotated)
 
 
@@ -253,10 +277,14 @@ def pair_weights(
 ) -> PairWeights:
     """The weights of all heads of a layer from the variances of their dimensions.
 
-    queries: float64 [heads, head_dim]. keys: float64 [kv_heads, head_dim]; each serves heads /
-    kv_heads consecutive heads of queries. rotary_dim: the first so many dimensions rotate. layout:
-    pairs are (i, i + rotary_dim / 2) in "half", (2i, 2i + 1) in "interleaved". Variances are in any
-    unit, since the result is relative.
+    Variances are in any unit, since the result is relative.
+
+    Args:
+        queries: float64 [heads, head_dim].
+        keys: float64 [kv_heads, head_dim]; each serves heads / kv_heads consecutive heads of
+            queries.
+        rotary_dim: The first so many dimensions rotate.
+        layout: Pairs are (i, i + rotary_dim / 2) in "half", (2i, 2i + 1) in "interleaved".
     """
     keys = np.repeat(keys, len(queries) // len(keys), axis=0)
     rotated = np.sqrt(_pairs(queries, rotary_dim, layout) * _pairs(keys, rotary_dim, layout))
@@ -267,35 +295,44 @@ def pair_weights(
 
 
 def normalised_variances(variances: Vector, means: Vector) -> Vector:
-    """The variances of y_j / rms(y), for independent gaussian components y_j over which a norm
-    divides by rms(y).
+    """The variances of y_j / rms(y), for independent gaussian components y_j of a norm's input.
 
-    variances, means: of y_j, float64 [groups, n]; each row is normalised on its own. Returns
-    float64 [groups, n]. By 1 / |y|^2 = int_0^inf exp(-t |y|^2) dt, whose expectation is a product
-    over components; the integral is taken over ln t by the trapezoidal rule, whose error is below
-    1e-9 here.
+    E[(y_j / |y|)^2] and E[y_j / |y|] follow from 1 / |y|^2 = int_0^inf exp(-t |y|^2) dt, whose
+    expectation is a product over components. The integral is taken over ln t by the trapezoidal
+    rule, whose error is below 1e-9 here.
+
+    Args:
+        variances: The variances of y_j, float64 [groups, n]; each row is normalised on its own.
+        means: The means of y_j, float64 [groups, n].
+
+    Returns:
+        The variances, float64 [groups, n].
     """
     normalised = np.zeros_like(variances)
-    steps = np.exp(np.arange(-60, 60, 0.25))[:, None]
-    for row, (spread, mean) in enumerate(zip(variances, means, strict=True)):
-        size = (spread + mean**2).sum()
+    width = 0.25  # of a step in ln t
+    t = np.exp(np.arange(-60, 60, width))[:, None]
+    for row, (variance, mean) in enumerate(zip(variances, means, strict=True)):
+        size = (variance + mean**2).sum()
         if size == 0:
             continue
-        variance = spread / size
+
+        # in units in which the expectation of |y|^2 is 1
+        variance = variance / size
         mean = mean / math.sqrt(size)
-        damped = 1 / (1 + 2 * steps * variance)
-        density = (
-            np.exp((0.5 * np.log(damped) - steps * mean**2 * damped).sum(axis=1, keepdims=True))
-            * steps
-            * 0.25
-        )
-        second = (density * (variance * damped + (mean * damped) ** 2)).sum(axis=0)
-        first = (density * mean * damped / np.sqrt(math.pi * steps)).sum(axis=0)
-        normalised[row] = len(variance) * (second - first**2)
+
+        # E exp(-t y_j^2) = sqrt(damping_j) exp(-t mean_j^2 damping_j), and their product over j
+        damping = 1 / (1 + 2 * t * variance)
+        log_expectation = (0.5 * np.log(damping) - t * mean**2 * damping).sum(axis=1, keepdims=True)
+        weight = np.exp(log_expectation) * t * width
+
+        second_moment = (weight * (variance * damping + (mean * damping) ** 2)).sum(axis=0)
+        first_moment = (weight * mean * damping / np.sqrt(math.pi * t)).sum(axis=0)
+        normalised[row] = len(variance) * (second_moment - first_moment**2)
     return normalised
 
 
 def _pairs(variances: Vector, rotary_dim: int, layout: str) -> Vector:
+    """The sum of the variances of each pair, float64 [heads, rotary_dim / 2]."""
     half = rotary_dim // 2
     if layout == "half":
         return variances[:, :half] + variances[:, half:rotary_dim]

@@ -1,3 +1,1 @@
-"""The methods of context extension: one class each, in `method.REGISTRY` by the name of its
-flag.
-"""
+"""The methods of context extension: one class each, in `method.REGISTRY` by its flag."""

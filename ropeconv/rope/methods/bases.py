@@ -15,14 +15,16 @@ from ..spec import RopeSpec
 from .method import LengthMethod, Method, param, positive, register
 
 QUICK = 1 << 28
-"""Distances times dimensions up to which the bound of a base is checked by default: a second or
-two.
-"""
+"""Distances times dimensions up to which a base is checked by default: a second or two."""
 
 
 def plain_schedule(spec: RopeSpec, theta: float, context: int) -> Schedule:
-    """The schedule of a plain base: theta^(-2i/r), attention factor 1. context: tokens to
-    declare.
+    """The schedule of a plain base: theta^(-2i/r), attention factor 1.
+
+    Args:
+        spec: The model.
+        theta: The base.
+        context: Tokens to declare.
     """
     form = Plain(theta)
     return Schedule(form.inv_freq(spec.rotary_dim), 1.0, context, spec.original_context, form)
@@ -135,23 +137,21 @@ class ThetaBound(LengthMethod):
     )
 
     @classmethod
-    def reaching(cls, spec: RopeSpec, context: int) -> Method | None:
+    def for_context(cls, spec: RopeSpec, context: int) -> Method | None:
         """The method for `context` tokens.
 
-        Raises RecipeError where the model's own base keeps the bound already, and where the search
-        takes minutes.
+        Raises:
+            RecipeError: Where the model's own base keeps the bound already, and where the search
+                takes minutes.
         """
+
         if context * spec.rotary_dim > QUICK:
             raise RecipeError(
                 f"finding a base takes minutes at {context} tokens; run it with --theta-bound"
                 f" {context}"
             )
-        if (
-            first_violation(
-                base_inv_freq(spec.rope_theta, spec.rotary_dim), spec.unrotated, context
-            )
-            is None
-        ):
+        base = base_inv_freq(spec.rope_theta, spec.rotary_dim)
+        if first_violation(base, spec.unrotated, context) is None:
             raise RecipeError(
                 f"--theta-bound: theta {spec.rope_theta:.12g} keeps the bound up to {context}"
                 " tokens already"
@@ -165,8 +165,9 @@ class ThetaBound(LengthMethod):
 
     @property
     def slow_note(self) -> str:
-        long = 1 << 20 < self.target <= FARTHEST
-        return "Searching for a base: a minute at 4M tokens, several beyond." if long else ""
+        if 1 << 20 < self.target <= FARTHEST:
+            return "Searching for a base: a minute at 4M tokens, several beyond."
+        return ""
 
     def schedule(self, spec: RopeSpec) -> Schedule:
         if spec.unrotated >= spec.rotary_dim / 2:
@@ -185,8 +186,9 @@ class ThetaBound(LengthMethod):
 
 @cache
 def _surviving_base(target: int, rotary_dim: int, head_dim: int, unrotated: float) -> float | None:
-    """The middle of the first wide interval that keeps the bound in float32 too, rounded down; None
-    where none does.
+    """The middle of the first wide interval that keeps the bound in float32 too, rounded down.
+
+    None where no interval does.
     """
     for number in range(100):
         low, high = wide_base(target, rotary_dim, head_dim, number)

@@ -36,12 +36,10 @@ class Linear(ScaledMethod):
     def form(self, spec: RopeSpec, factor: float) -> Form:
         return InterpolatedForm(spec.rope_theta, factor)
 
-    def widened(self, form: Form, factor: float) -> Method | None:
-        return (
-            replace(self, factor=form.factor * factor)
-            if isinstance(form, InterpolatedForm)
-            else None
-        )
+    def widen(self, form: Form, factor: float) -> Method | None:
+        if not isinstance(form, InterpolatedForm):
+            return None
+        return replace(self, factor=form.factor * factor)
 
 
 @register
@@ -147,9 +145,10 @@ class NtkMixed(ScaledMethod):
         pair = np.arange(1, spec.rotary_dim // 2 + 1, dtype=np.float64)
         factor = self.factor_over(spec.original_context)
         slope = math.log(factor) / (spec.rotary_dim / 2) ** self.mixed_exponent
+
+        base = base_inv_freq(spec.rope_theta, spec.rotary_dim)
         return Schedule(
-            inv_freq=base_inv_freq(spec.rope_theta, spec.rotary_dim)
-            / np.exp(slope * pair**self.mixed_exponent),
+            inv_freq=base / np.exp(slope * pair**self.mixed_exponent),
             attention_factor=1.0,
             context=round(spec.original_context * factor),
             original_context=spec.original_context,
@@ -235,11 +234,12 @@ class YarnMethod(ScaledMethod):
             attention_factor = mscale_ratio(factor, self.mscale, self.mscale_all_dim)
             if spec.mla:
                 softmax_scale = temperature_attention_factor(factor, 0.1 * self.mscale_all_dim) ** 2
+
         return replace(
             super().schedule(spec), attention_factor=attention_factor, softmax_scale=softmax_scale
         )
 
-    def widened(self, form: Form, factor: float) -> Method | None:
+    def widen(self, form: Form, factor: float) -> Method | None:
         if not isinstance(form, Yarn):
             return None
         settings = self.or_from(
@@ -284,11 +284,10 @@ class ByParts(ScaledMethod):
     def form(self, spec: RopeSpec, factor: float) -> Form:
         return Llama3(spec.rope_theta, factor, spec.original_context, self.alpha, self.beta)
 
-    def widened(self, form: Form, factor: float) -> Method | None:
-        if not isinstance(form, Llama3) or (form.low_freq_factor, form.high_freq_factor) != (
-            self.alpha,
-            self.beta,
-        ):
+    def widen(self, form: Form, factor: float) -> Method | None:
+        if not isinstance(form, Llama3):
+            return None
+        if (form.low_freq_factor, form.high_freq_factor) != (self.alpha, self.beta):
             return None
         return replace(self, factor=form.factor * factor)
 
@@ -321,7 +320,7 @@ class Llama3Method(ScaledMethod):
             self.high_freq_factor,
         )
 
-    def widened(self, form: Form, factor: float) -> Method | None:
+    def widen(self, form: Form, factor: float) -> Method | None:
         if not isinstance(form, Llama3):
             return None
         settings = self.or_from(

@@ -1,15 +1,14 @@
-"""Method, the base class of all methods: a frozen dataclass that turns a RopeSpec into a Schedule;
-and REGISTRY.
+"""Method, the base class of all methods, and REGISTRY, which has them by name.
 
-The command line, recipe files and tables read `REGISTRY`. A method is one class: its first field is
-the value of its flag, and each other field is an option (`beta_fast` is `--beta-fast`).
+A method is a frozen dataclass that turns a RopeSpec into a Schedule. The command line, recipe files
+and tables read `REGISTRY`. The first field of the class is the value of its flag, and each other
+field is an option (`beta_fast` is `--beta-fast`).
 
-Methods for models whose slowest pairs stand still by architecture (p-RoPE: Gemma 4, LFM 3).
-
-With a share p of the r/2 pairs that rotate, theta^(-2i/r) for i < p r/2 is (theta^p)^(-2i/(p r)): a
-rotary embedding of p r dimensions with the base theta^p. A method sees that one, so that its
-statement on the slowest pair holds for the slowest that rotates; a method that names a base names
-that of the whole head. The other pairs keep a frequency of 0.
+`schedule_of` serves models whose slowest pairs stand still by architecture (p-RoPE: Gemma 4,
+LFM 3) too. With a share p of the r/2 pairs that rotate, theta^(-2i/r) for i < p r/2 is
+(theta^p)^(-2i/(p r)): a rotary embedding of p r dimensions with the base theta^p. A method sees
+that one, so that its statement on the slowest pair holds for the slowest that rotates; a method
+that names a base names that of the whole head. The other pairs keep a frequency of 0.
 """
 
 from __future__ import annotations
@@ -42,8 +41,10 @@ from ..schedule import Schedule
 from ..spec import Proportional, RopeSpec, recognise
 
 Check = Callable[[object], str | None]
-LARGEST, LARGEST_SCALE = 1e30, 1e6
-"""The largest numbers that methods take, so that what they compute stays within float64."""
+LARGEST = 1e30
+"""The largest number that methods take, so that what they compute stays within float64."""
+LARGEST_SCALE = 1e6
+"""The largest scale factor."""
 M = TypeVar("M", bound="type[Method]")
 
 
@@ -63,10 +64,12 @@ def _finite(value: object) -> TypeGuard[float]:
 
 
 def check_of(is_good: Callable[[Any], object], requirement: str) -> Check:
-    """Return a check, which gives the requirement for a value that is not good, and None for a good
-    one.
-    """
-    return lambda value: None if is_good(value) else requirement
+    """Return a check: it gives None for a good value, and the requirement for another one."""
+
+    def check(value: object) -> str | None:
+        return None if is_good(value) else requirement
+
+    return check
 
 
 number = check_of(_finite, "must be a finite number")
@@ -87,29 +90,31 @@ def _is_factor(value: object) -> bool:
     return scale(value) is None and not ambiguous
 
 
+def _is_token_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MOST_TOKENS
+
+
+def _is_positive_list(value: object) -> bool:
+    if not isinstance(value, tuple) or not value:
+        return False
+    return all(positive(entry) is None for entry in value)
+
+
+def _is_not_negative_list(value: object) -> bool:
+    if not isinstance(value, tuple) or not value:
+        return False
+    return all(entry == 0 or positive(entry) is None for entry in value)
+
+
 factor_or_length = check_of(
     _is_factor, "must be a number of at least 1, up to 1,000, or a length such as 128k or 100000"
 )
 share = check_of(lambda value: _finite(value) and 0 <= value <= 1, "must be a number from 0 to 1")
 switch = check_of(lambda value: isinstance(value, bool), "must be true or false")
-tokens = check_of(
-    lambda value: (
-        isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MOST_TOKENS
-    ),
-    f"must be a token count, up to {MOST_TOKENS:,}",
-)
-positive_list = check_of(
-    lambda value: (
-        isinstance(value, tuple) and value and all(positive(entry) is None for entry in value)
-    ),
-    "must be a list of positive numbers",
-)
+tokens = check_of(_is_token_count, f"must be a token count, up to {MOST_TOKENS:,}")
+positive_list = check_of(_is_positive_list, "must be a list of positive numbers")
 not_negative_list = check_of(
-    lambda value: (
-        isinstance(value, tuple)
-        and value
-        and all(entry == 0 or positive(entry) is None for entry in value)
-    ),
+    _is_not_negative_list,
     "must be a list of numbers that are finite and not negative",
 )
 
@@ -121,34 +126,48 @@ def param(check: Check, help: str, default: object = dataclasses.MISSING) -> Any
 
 @dataclass(frozen=True)
 class Method:
-    """A way to extend the context. Raises RecipeError when a parameter fails its check.
+    """A way to extend the context.
 
-    name: the flag without its dashes. order: place in lists, lowest first. summary: a phrase for
-    lists and `--help`. paper: the source of the formula. value: the kind of value that follows the
-    flag. max_untuned_factor: the largest factor that is reported to work without fine-tuning, 1
-    where training is part of the method. finetuning_note: that report, with its source.
-    keeps_zeros: whether a frequency of 0 is meant, as in a given vector. names_base: whether the
-    method is about the base as configs have it. departures: sentences on what is taken otherwise
-    than the paper prints it, and why.
+    Raises:
+        RecipeError: When a parameter fails its check.
     """
 
     name: ClassVar[str]
+    """The flag without its dashes."""
+
     order: ClassVar[int]
+    """Place in lists, lowest first."""
+
     summary: ClassVar[str]
+    """A phrase for lists and `--help`."""
+
     paper: ClassVar[str]
+    """The source of the formula."""
+
     value: ClassVar[Value] = Value.NUMBER
+    """The kind of value that follows the flag."""
+
     max_untuned_factor: ClassVar[float] = 1.0
+    """The largest factor that is reported to work without fine-tuning; 1 if it needs training."""
+
     finetuning_note: ClassVar[str] = ""
+    """That report, with its source."""
+
     keeps_zeros: ClassVar[bool] = False
+    """Whether a frequency of 0 is meant, as in a given vector."""
+
     names_base: ClassVar[bool] = False
+    """Whether the method is about the base as configs have it."""
+
     departures: ClassVar[tuple[str, ...]] = ()
+    """Sentences on what is taken otherwise than the paper prints it, and why."""
 
     def __post_init__(self) -> None:
         for item in dataclasses.fields(self):
             value = getattr(self, item.name)
-            problem = (
-                None if value is None and item.default is None else item.metadata["check"](value)
-            )
+            if value is None and item.default is None:
+                continue
+            problem = item.metadata["check"](value)
             if problem:
                 raise RecipeError(
                     f"{self.flag()}: {item.name} {problem}, and {shown(value)} is not"
@@ -161,8 +180,10 @@ class Method:
 
     @classmethod
     def parse(cls, text: str | float) -> Any:
-        """Return the value of the flag, from its text. Raises RecipeError for a text that is not
-        such a value.
+        """Return the value of the flag, from its text.
+
+        Raises:
+            RecipeError: For a text that is not such a value.
         """
         if cls.value is Value.TOKENS:
             return parse_tokens(str(text))
@@ -179,91 +200,108 @@ class Method:
             ) from None
 
     @classmethod
-    def reaching(cls, spec: RopeSpec, context: int) -> Method | None:
-        """The method with the parameter that reaches `context` tokens; None where no single number
-        does.
-        """
+    def for_context(cls, spec: RopeSpec, context: int) -> Method | None:
+        """The method whose parameter reaches `context` tokens; None where no single number does."""
         name = dataclasses.fields(cls)[0].name
-        known = {"factor": context / spec.original_context, "target": context}
-        return cls(**{name: known[name]}) if name in known else None
+        if name == "factor":
+            return cls(**{name: context / spec.original_context})
+        if name == "target":
+            return cls(**{name: context})
+        return None
 
     def schedule(self, spec: RopeSpec) -> Schedule:
-        """The schedule of this method for an unscaled checkpoint. Raises RecipeError where it does
-        not fit.
+        """The schedule of this method for an unscaled checkpoint.
+
+        Raises:
+            RecipeError: Where it does not fit.
         """
         raise NotImplementedError
 
     @property
     def length(self) -> int | None:
-        """The context in tokens that the parameters name; None where it follows from a factor or
-        from the model.
+        """The context in tokens that the parameters name.
+
+        None where it follows from a factor or from the model.
         """
         return None
 
     def factor_over(self, context: int, kind: str = "trained") -> float | None:
         """The scale factor s of the method; None for methods without one.
 
-        context: in tokens, over which a factor written as a length is taken. kind: the name of that
-        context, for messages. Raises RecipeError for a length within it.
+        Args:
+            context: In tokens, over which a factor written as a length is taken.
+            kind: The name of that context, for messages.
+
+        Raises:
+            RecipeError: For a length within it.
         """
         return None
 
     def longer(self, context: int, original: int) -> str:
-        """The flags with which this method reaches `context` tokens; empty where it takes them from
-        `--context`.
+        """The flags with which this method reaches `context` tokens.
+
+        Empty where the method takes them from `--context`.
         """
-        values = {Value.FACTOR: factor_text, Value.TOKENS: format_tokens}
-        return f"{self.flag()} {values[self.value](context)}" if self.value in values else ""
+        if self.value is Value.FACTOR:
+            return f"{self.flag()} {factor_text(context)}"
+        if self.value is Value.TOKENS:
+            return f"{self.flag()} {format_tokens(context)}"
+        return ""
 
     def relative(self, declared: int, original: int) -> Method:
-        """The method for `--on-top`, whose factor is over the declared context, with its lengths as
-        it sees them.
+        """The method for `--on-top`: its factor is over the declared context, as are its lengths.
 
         To a method that goes on top of a scaling, the declared context is the trained one; a length
-        of T tokens is then `T original / declared`. declared: context of the present model, and
-        original: the one before its scaling, both in tokens. Raises RecipeError for a length within
-        the declared context.
+        of T tokens is then `T original / declared`.
+
+        Args:
+            declared: Context of the present model, in tokens.
+            original: Context of the model before its scaling, in tokens.
+
+        Raises:
+            RecipeError: For a length within the declared context.
         """
         return self
 
-    def widened(self, form: Form, factor: float) -> Method | None:
-        """The method that gives `form` with `factor` times its own factor; None where `form` is not
-        of this method.
+    def widen(self, form: Form, factor: float) -> Method | None:
+        """The method that gives `form` with `factor` times its own factor.
 
-        Settings that are at their defaults are those of the form.
+        None where `form` is not of this method. Settings that are at their defaults are those of
+        the form.
         """
         return None
 
     def or_from(self, **settings: Any) -> dict[str, Any]:
-        """Settings by name: the method's own where they are not at their defaults, else the given
-        ones.
-        """
+        """Settings by name: the method's own, or the given ones where those are at the default."""
         defaults = {item.name: item.default for item in dataclasses.fields(self)}
-        current = {name: getattr(self, name) for name in settings}
-        return {
-            name: value if current[name] == defaults[name] else current[name]
-            for name, value in settings.items()
-        }
+        merged = {}
+        for name, given in settings.items():
+            own = getattr(self, name)
+            merged[name] = given if own == defaults[name] else own
+        return merged
 
     @property
     def command(self) -> str:
         """The flag with its value, as on a command line: `--yarn 16`."""
-        value = getattr(self, dataclasses.fields(self)[0].name)
-        return f"{self.flag()} {value if isinstance(value, str) else format(value, '.12g')}"
+        return f"{self.flag()} {self._value_text()}"
 
     @property
     def label(self) -> str:
         """Short name for folders: `yarn16`, `theta1000000`."""
         if self.value in (Value.FILE, Value.SWITCH):
             return self.name
+        return f"{self.name}{self._value_text()}"
+
+    def _value_text(self) -> str:
+        """The value of the flag, without needless digits."""
         value = getattr(self, dataclasses.fields(self)[0].name)
-        return f"{self.name}{value if isinstance(value, str) else format(value, '.12g')}"
+        if isinstance(value, str):
+            return value
+        return format(value, ".12g")
 
     @property
     def slow_note(self) -> str:
-        """A sentence to print before `schedule` where that takes more than some seconds; else
-        empty.
-        """
+        """A sentence to print before a `schedule` that takes more than some seconds; else empty."""
         return ""
 
 
@@ -273,7 +311,8 @@ REGISTRY: Registry[type[Method]] = Registry("method", __package__ or "")
 def register(cls: M) -> M:
     """Class decorator: adds a method to REGISTRY under its name, sorted by `order`.
 
-    Raises RecipeError where a method and a setting of a method would have the same option.
+    Raises:
+        RecipeError: Where a method and a setting of a method would have the same option.
     """
     kinds: dict[str, type[Method]] = {**REGISTRY.declared, cls.name: cls}
     for kind in kinds.values():
@@ -302,15 +341,15 @@ class LengthMethod(Method):
 
 @dataclass(frozen=True)
 class ScaledMethod(Method):
-    """A method with a scale factor s: a number, or a length ("128k", 100000), of which s is length
-    / trained.
+    """A method with a scale factor s: a number, or a length ("128k", 100000) over the trained one.
 
     A length stays a length in recipes, so that a recipe reaches it for a model of another trained
-    length too. ordered: names of two settings of which the first must be above the second.
+    length too.
     """
 
     value = Value.FACTOR
     ordered: ClassVar[tuple[str, str] | None] = None
+    """Names of two settings of which the first must be above the second."""
 
     factor: Factor = param(
         factor_or_length, "scale factor s, or the length to reach, such as 128k or 100000"
@@ -320,19 +359,19 @@ class ScaledMethod(Method):
         object.__setattr__(self, "factor", normal_factor(self.factor))
         super().__post_init__()
         if self.ordered is not None:
-            upper, lower = (getattr(self, name) for name in self.ordered)
+            first, second = self.ordered
+            upper = getattr(self, first)
+            lower = getattr(self, second)
             if upper <= lower:
                 names = " must be above ".join(self.ordered)
                 raise RecipeError(f"{self.flag()}: {names}, and {upper:g} is not above {lower:g}")
 
     def form(self, spec: RopeSpec, factor: float) -> Form:
-        """The formula of the frequencies. factor: s."""
+        """The formula of the frequencies, with s = `factor`."""
         raise NotImplementedError
 
     def schedule(self, spec: RopeSpec) -> Schedule:
-        """The schedule of the formula, whose context is s times the trained one, with the attention
-        factor 1.
-        """
+        """The schedule of the formula: its context is s times the trained one, its factor 1."""
         factor = self.factor_over(spec.original_context)
         form = self.form(spec, factor)
         context = round(spec.original_context * factor)
@@ -356,27 +395,31 @@ ROUND = 1e-12  # relative: what a power and its inverse leave
 def schedule_of(method: Method, spec: RopeSpec) -> Schedule:
     """The schedule of a method for an unscaled checkpoint, whichever of its pairs rotate.
 
-    Raises RecipeError where the method does not fit it.
+    Raises:
+        RecipeError: Where the method does not fit it.
     """
     if spec.rotating_share == 1:
         return method.schedule(spec)
+
     power = 1.0 if method.names_base else spec.rotating_share
-    form = Plain(spec.rope_theta**power)
-    schedule = method.schedule(
-        replace(spec, form=form, rotary_dim=round(spec.rotary_dim * power), rotating_share=1.0)
+    rotating = replace(
+        spec,
+        form=Plain(spec.rope_theta**power),
+        rotary_dim=round(spec.rotary_dim * power),
+        rotating_share=1.0,
     )
+    schedule = method.schedule(rotating)
+
     inv_freq = _whole(schedule.inv_freq, spec)
-    return replace(
-        schedule,
-        inv_freq=inv_freq,
-        short_inv_freq=(
-            None if schedule.short_inv_freq is None else _whole(schedule.short_inv_freq, spec)
-        ),
-        form=_whole_form(schedule.form, power, spec) or recognise(inv_freq, spec.rope_theta),
-    )
+    short = schedule.short_inv_freq
+    if short is not None:
+        short = _whole(short, spec)
+    form = _whole_form(schedule.form, power, spec) or recognise(inv_freq, spec.rope_theta)
+    return replace(schedule, inv_freq=inv_freq, short_inv_freq=short, form=form)
 
 
 def _whole(inv_freq: Vector, spec: RopeSpec) -> Vector:
+    """The frequencies of the whole head: zeros behind the pairs that rotate."""
     whole = np.zeros(spec.rotary_dim // 2)
     whole[: spec.rotating_pairs] = inv_freq[: spec.rotating_pairs]
     return whole
@@ -387,7 +430,9 @@ def _whole_form(form: Form | None, power: float, spec: RopeSpec) -> Form | None:
     if form is None:
         return None
     theta = form.theta ** (1 / power)
-    theta = round(theta, 6) if abs(round(theta, 6) - theta) <= ROUND * theta else theta
+    if abs(round(theta, 6) - theta) <= ROUND * theta:
+        theta = round(theta, 6)
+
     if isinstance(form, Plain):
         return Proportional(theta, 1.0, spec.rotating_share)
     if isinstance(form, InterpolatedForm):

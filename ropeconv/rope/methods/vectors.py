@@ -43,9 +43,7 @@ from .method import (
 
 
 def need_length(flag: str, subject: str, values: tuple[float, ...], spec: RopeSpec) -> None:
-    """Raises RecipeError unless a list has one value per rotated pair. subject: the name of the
-    list.
-    """
+    """Raise RecipeError unless a list, which `subject` names, has one value per rotated pair."""
     pairs = spec.rotary_dim // 2
     if len(values) != pairs:
         raise RecipeError(
@@ -83,19 +81,21 @@ class LongRopeMethod(Method):
         short = self.long_factor if self.short_factor is None else self.short_factor
         need_length("--longrope", "long_factor", self.long_factor, spec)
         need_length("--longrope", "short_factor", short, spec)
+
         form = LongRope(spec.rope_theta, short, self.long_factor, spec.original_context)
         attention_factor = longrope_attention_factor(
             spec.context / spec.original_context, spec.original_context
         )
+        short_inv_freq = None
+        if short != self.long_factor:
+            short_inv_freq = form.short_inv_freq(spec.rotary_dim)
         return Schedule(
             inv_freq=form.inv_freq(spec.rotary_dim),
             attention_factor=attention_factor,
             context=spec.context,
             original_context=spec.original_context,
             form=form,
-            short_inv_freq=(
-                form.short_inv_freq(spec.rotary_dim) if short != self.long_factor else None
-            ),
+            short_inv_freq=short_inv_freq,
         )
 
 
@@ -135,29 +135,34 @@ class Piecewise(Method):
         self.parts()
 
     @classmethod
-    def reaching(cls, spec: RopeSpec, context: int) -> Method | None:
-        """The method with its split at the first pair that completes no period in the trained
-        context.
-        """
+    def for_context(cls, spec: RopeSpec, context: int) -> Method | None:
+        """The method split at the first pair that completes no period in the trained context."""
         split = critical_dimension(spec.rope_theta, spec.original_context, spec.rotary_dim) // 2
         if not 0 < split < spec.rotary_dim // 2:
             return None
         factor = context / spec.original_context
-        reached = format_tokens(context) if factor > LARGEST_FACTOR else f"{factor:.12g}"
-        return cls(f"{reached}@{split}")
+        if factor > LARGEST_FACTOR:
+            return cls(f"{format_tokens(context)}@{split}")
+        return cls(f"{factor:.12g}@{split}")
 
     def parts(self) -> tuple[Factor, int]:
-        """The factor (or length) S and the pair I where the bases meet. Raises RecipeError for
-        another spelling.
+        """The factor (or length) S and the pair I where the bases meet.
+
+        Raises:
+            RecipeError: For another spelling.
         """
         match = re.fullmatch(r"(\d{1,10}(?:\.\d{1,20})?|\d{1,10}[kKmM])@(\d{1,6})", self.spec)
-        factor = parse_factor(match[1], self.flag()) if match else 0.0
-        if not match or (isinstance(factor, float) and factor < 1) or int(match[2]) < 1:
+        factor: Factor = 0.0
+        split = 0
+        if match:
+            factor = parse_factor(match[1], self.flag())
+            split = int(match[2])
+        if split < 1 or (isinstance(factor, float) and factor < 1):
             raise RecipeError(
                 "--piecewise takes FACTOR@PAIR as in 8@44 (factor at least 1, or a length as in"
                 f" 128k@44), and {shown(self.spec)} is not"
             )
-        return factor, int(match[2])
+        return factor, split
 
     @property
     def length(self) -> int | None:
@@ -192,9 +197,9 @@ class Piecewise(Method):
                 f"--piecewise: pair {split} is outside the {pairs} rotated pairs; choose 1 to"
                 f" {pairs - 1}"
             )
-        fast = base_inv_freq(
-            spec.rope_theta * factor ** (spec.rotary_dim / (2 * split)), spec.rotary_dim
-        )
+
+        fast_base = spec.rope_theta * factor ** (spec.rotary_dim / (2 * split))
+        fast = base_inv_freq(fast_base, spec.rotary_dim)
         slow = base_inv_freq(spec.rope_theta, spec.rotary_dim) / factor
         inv_freq = np.where(np.arange(pairs) < split, fast, slow)
         return Schedule(inv_freq, 1.0, round(spec.original_context * factor), spec.original_context)
@@ -231,9 +236,12 @@ class InvFreq(Method):
 def from_file(method: type[Method], data: Mapping[str, Iterable[float]]) -> Method:
     """A method from lists of numbers by their names, as a file has them.
 
-    Raises RecipeError where the list that it needs is not there.
+    Raises:
+        RecipeError: Where the list that it needs is not there.
     """
-    names = {"longrope": ("long_factor", "short_factor"), "inv-freq": ("inv_freq",)}[method.name]
+    names: tuple[str, ...] = ("inv_freq",)
+    if method.name == "longrope":
+        names = ("long_factor", "short_factor")
     known = {name: tuple(data[name]) for name in names if name in data}
     if method.name == "longrope" and "long_factor" not in known and "short_factor" in known:
         known["long_factor"] = known["short_factor"]
@@ -280,8 +288,10 @@ class Dynamic(Method):
         self.parts()
 
     def parts(self) -> tuple[str, float]:
-        """The name of the inner method and its factor S. Raises RecipeError for another spelling
-        than METHOD:S.
+        """The name of the inner method and its factor S.
+
+        Raises:
+            RecipeError: For another spelling than METHOD:S.
         """
         match = re.fullmatch(r"(linear|ntk|by-parts|yarn):(\d{1,6}(?:\.\d{1,20})?)", self.kind)
         if not match or float(match[2]) < 1:
@@ -289,6 +299,7 @@ class Dynamic(Method):
                 "--dynamic takes METHOD:S with METHOD one of linear, ntk, by-parts, yarn and S >="
                 f" 1, not {shown(self.kind)}"
             )
+
         if float(match[2]) > LARGEST_FACTOR:
             raise RecipeError(
                 f"--dynamic {self.kind}: {BORDER}; S is a factor, and the length goes into --at"
@@ -306,15 +317,14 @@ class Dynamic(Method):
 
     def longer(self, context: int, original: int) -> str:
         name, factor = self.parts()
-        factor = factor if name == "ntk" else max(factor, math.ceil(context / original))
+        if name != "ntk":
+            factor = max(factor, math.ceil(context / original))
         return f"{self.flag()} {name}:{factor:.12g} --at {format_tokens(context)}"
 
     def relative(self, declared: int, original: int) -> Method:
-        return (
-            self
-            if self.at is None
-            else replace(self, at=max(1, round(self.at * original / declared)))
-        )
+        if self.at is None:
+            return self
+        return replace(self, at=max(1, round(self.at * original / declared)))
 
     def schedule(self, spec: RopeSpec) -> Schedule:
         name, factor = self.parts()
@@ -323,6 +333,7 @@ class Dynamic(Method):
                 "--dynamic changes with the sequence; say with --at TOKENS at which length to"
                 " freeze it"
             )
+
         ratio = max(1.0, self.at / spec.original_context)
         if name == "ntk":
             growth = max(1.0, factor * ratio - (factor - 1))
@@ -330,17 +341,22 @@ class Dynamic(Method):
             return Schedule(
                 form.inv_freq(spec.rotary_dim), 1.0, self.at, spec.original_context, form
             )
+
         if ratio > factor:
             reach = round(factor * spec.original_context)
             raise RecipeError(
                 f"--at {self.at} is beyond {factor:g} x {spec.original_context}; choose up to"
                 f" {reach}"
             )
-        inner = {"linear": Linear, "by-parts": ByParts, "yarn": YarnMethod}[name](ratio)
-        frozen = inner.schedule(spec)
-        return Schedule(
-            frozen.inv_freq, frozen.attention_factor, self.at, spec.original_context, frozen.form
-        )
+
+        inner: Method
+        if name == "linear":
+            inner = Linear(ratio)
+        elif name == "by-parts":
+            inner = ByParts(ratio)
+        else:
+            inner = YarnMethod(ratio)
+        return replace(inner.schedule(spec), context=self.at)
 
 
 @register

@@ -69,10 +69,7 @@ class SharedKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Arch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One GGUF architecture; the beginning of archs.toml explains the fields.
-
-    assumed: not of the table: only the keys that llama.cpp reads for every architecture are known.
-    """
+    """One GGUF architecture; the beginning of archs.toml explains the fields."""
 
     pairs: Literal["norm", "neox", "mrope", "imrope"]
     name: str = ""
@@ -112,6 +109,7 @@ class Arch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = ""
     carriers: tuple[str, ...] = ()
     assumed: bool = False
+    """Not of the table: only the keys that llama.cpp reads for every architecture are known."""
 
     draft: str = ""
     """The kind of draft model, as in drafts.toml; empty for whole models."""
@@ -121,16 +119,13 @@ class Arch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ArchTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The architectures of one version of llama.cpp, by name.
-
-    source: where they were read. without_rope: what those have that do not rotate. drafts: those of
-    models that guess tokens for another model and have no RoPE of their own, with the name of the
-    method. draft_arch: those that have.
-    """
+    """The architectures of one version of llama.cpp, by name."""
 
     version: str
     display_name: str
     source: str
+    """Where they were read."""
+
     encoders: tuple[str, ...]
     """Those that give embeddings, and no next token."""
     diffusion: dict[str, Literal["blocks", "time"]]
@@ -138,8 +133,16 @@ class ArchTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cacheless: tuple[str, ...]
     """Those for which llama.cpp makes no key-value cache."""
     without_rope: dict[str, str]
+    """what those have that do not rotate."""
+
     drafts: dict[str, str]
+    """Those of models that guess tokens for another model and have no RoPE of their own, with the
+    name of the method.
+    """
+
     draft_arch: dict[str, Arch]
+    """Those that have."""
+
     arch: dict[str, Arch]
 
     @property
@@ -179,8 +182,12 @@ def assumed_keys(allowed: bool = True) -> Iterator[None]:
 def find_arch(name: object, assumed: bool = False) -> Arch:
     """An architecture by its value of general.architecture.
 
-    assumed: whether an unknown one is taken, as under `assumed_keys`. Raises BadSource for one
-    without RoPE, for a draft model without RoPE of its own, and for an unknown one.
+    Args:
+        assumed: Whether an unknown one is taken, as under `assumed_keys`.
+
+    Raises:
+        BadSource: For one without RoPE, for a draft model without RoPE of its own, and for an
+            unknown one.
     """
     table = arch_table()
     if not isinstance(name, str) or not name:
@@ -210,8 +217,10 @@ def find_arch(name: object, assumed: bool = False) -> Arch:
 
 
 def arch_of_header(keys: HeaderKeys) -> Arch:
-    """The architecture of a header. keys: of it. Raises as `find_arch`, and for layers that are not
-    known.
+    """The architecture of a header.
+
+    Args:
+        keys: of it. Raises as `find_arch`, and for layers that are not known.
     """
     arch = find_arch(keys.get("general.architecture"), bool(keys.get(ASSUMED_KEY)))
     if arch.refused_with and keys.get(f"{arch.name}.{arch.refused_with}"):

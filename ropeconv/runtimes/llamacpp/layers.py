@@ -18,7 +18,8 @@ DEFAULT_WINDOW = 4096  # gemma2.cpp, exaone4.cpp; the other architectures requir
 def layer_kinds(file: ArchKeys) -> tuple[LayerKind, ...]:
     """The kind of each layer: "global" (extended), "local" (with frequencies of its own) or "none".
 
-    Raises BadSource for impossible layer counts, and where a key turns RoPE off.
+    Raises:
+        BadSource: For impossible layer counts, and where a key turns RoPE off.
     """
     arch = file.arch
     count = _layer_count(file)
@@ -155,7 +156,11 @@ def _window_layers(file: ArchKeys, window: ArchWindow, count: int) -> list[bool]
 
 
 def window_theta(file: ArchKeys, window: ArchWindow, theta: float) -> float:
-    """The base of the window layers. theta: that of the other layers."""
+    """The base of the window layers.
+
+    Args:
+        theta: That of the other layers.
+    """
     window_base = file.number("rope.freq_base_swa", 0.0) if window.own_theta else 0.0
     return window_base or (window.theta if window.own_theta else None) or theta
 
@@ -163,8 +168,12 @@ def window_theta(file: ArchKeys, window: ArchWindow, theta: float) -> float:
 def cached_layers(keys: HeaderKeys, arch: Arch) -> tuple[CachedLayers, ...]:
     """The layers with a key-value cache, in groups, from the keys of a header.
 
-    keys: of the header. arch: its architecture. With multi-head latent attention the values are a
-    view of the keys. Raises BadSource where a key that llama.cpp requires is absent or no number.
+    Args:
+        keys: of the header.
+        arch: Its architecture. With multi-head latent attention the values are a view of the keys.
+
+    Raises:
+        BadSource: Where a key that llama.cpp requires is absent or no number.
     """
     file = ArchKeys(keys, arch)
     counted = Counter[tuple[int, int, int | None]]()

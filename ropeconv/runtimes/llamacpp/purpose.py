@@ -18,8 +18,10 @@ SHORTEST_BLOCK = 32
 def purpose_of(keys: HeaderKeys, arch: Arch) -> Purpose:
     """Return what a GGUF model is run for.
 
-    keys: of its header. arch: its architecture. `attention.causal` and `pooling_type` are read for
-    every architecture (llama.cpp, src/llama-model.cpp).
+    Args:
+        keys: of its header.
+        arch: Its architecture. `attention.causal` and `pooling_type` are read for every
+            architecture (llama.cpp, src/llama-model.cpp).
     """
     if arch.name in arch_table().diffusion:
         return "diffusion"
@@ -44,8 +46,9 @@ def diffusion_schedule(arch: str, tokens: int) -> str:
     """Return the options of llama-diffusion-cli for the schedule of an architecture, of which it
     needs exactly one.
 
-    tokens: of prompt and answer. With blocks it stops unless they divide the tokens, and their
-    number the steps (examples/diffusion/diffusion.cpp).
+    Args:
+        tokens: of prompt and answer. With blocks it stops unless they divide the tokens, and their
+            number the steps (examples/diffusion/diffusion.cpp).
     """
     if arch_table().diffusion[arch] == "time":
         return "--diffusion-eps 0.001"

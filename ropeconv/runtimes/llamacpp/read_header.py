@@ -25,7 +25,7 @@ from ...rope.forms import (
     Plain,
     Vector,
     Yarn,
-    divided,
+    divide,
 )
 from ...rope.schedule import QueryScaling
 from ...rope.spec import ContextSource, RopeSpec
@@ -48,24 +48,29 @@ ASSUMED = (
 
 @dataclass(frozen=True)
 class Reading:
-    """The RoPE that llama.cpp computes from a file.
-
-    local_attention_factor: attention factor of the window layers, times the factor that ropeconv
-    has folded into their norms. dead: keys of the file that llama.cpp does not read for this
-    architecture or scaling type.
-    """
+    """The RoPE that llama.cpp computes from a file."""
 
     arch: Arch
     spec: RopeSpec
     local_attention_factor: float
+    """Attention factor of the window layers, times the factor that ropeconv has folded into their
+    norms.
+    """
+
     dead: tuple[str, ...]
+    """Keys of the file that llama.cpp does not read for this architecture or scaling type."""
 
 
 def read(keys: HeaderKeys, vectors: Mapping[str, Vector], arch: Arch) -> Reading:
     """The RoPE that llama.cpp computes from keys and rope tensors.
 
-    keys: of the header. vectors: the rope tensors of the file by name, float64 [rotary_dim / 2].
-    arch: the architecture. Raises BadSource where llama.cpp would refuse the file or abort.
+    Args:
+        keys: of the header.
+        vectors: The rope tensors of the file by name, float64 [rotary_dim / 2].
+        arch: The architecture.
+
+    Raises:
+        BadSource: Where llama.cpp would refuse the file or abort.
     """
     try:
         reading = _read(ArchKeys(keys, arch), vectors)
@@ -164,7 +169,10 @@ def stored_pairs(file: ArchKeys, rotary_dim: int) -> int:
     dimensions.
 
     In step35 these are the layers with a window, and the others use the first of them
-    (src/models/step35.cpp). rotary_dim: of the other layers.
+    (src/models/step35.cpp).
+
+    Args:
+        rotary_dim: of the other layers.
     """
     if not file.arch.halved or not any(layer_windows(file)):
         return rotary_dim // 2
@@ -177,8 +185,10 @@ def stored_pairs(file: ArchKeys, rotary_dim: int) -> int:
 def _in_use(
     vectors: Mapping[str, Vector], arch: Arch, scaling: str, rotary_dim: int, stored: int
 ) -> tuple[Vector, Vector] | None:
-    """The two lists of divisors in use, for the pairs that rotate. stored: how many divisors a rope
-    tensor has.
+    """The two lists of divisors in use, for the pairs that rotate.
+
+    Args:
+        stored: How many divisors a rope tensor has.
     """
     short = long = None
     if arch.factors == "always" or (arch.factors == "longrope" and scaling == "longrope"):
@@ -209,7 +219,7 @@ def _divided(
         return closed
     base = Plain(closed.theta).inv_freq(rotary_dim)
     if pair[0] is pair[1] and isinstance(closed, Plain):
-        proportional = recognise_proportional(divided(base, pair[1]), closed.theta)
+        proportional = recognise_proportional(divide(base, pair[1]), closed.theta)
         known = proportional or recognise_llama3(closed, pair[1], rotary_dim)
         if known is not None:
             return known
@@ -225,7 +235,9 @@ def recognise_llama3(closed: Form, divisors: Vector, rotary_dim: int) -> Llama3 
     """Llama 3.1's scaling with these divisors, to within 3e-6; None where no original context of
     2^6 to 2^20 fits.
 
-    closed: the form without divisors. divisors: float64 [rotary_dim / 2].
+    Args:
+        closed: The form without divisors.
+        divisors: float64 [rotary_dim / 2].
     """
     largest = float(np.max(divisors))
     if not isinstance(closed, Plain) or not 1 < largest < LEAST:
@@ -307,8 +319,10 @@ def _trained(file: ArchKeys, form: Form, context: int) -> tuple[int, ContextSour
 
 
 def arch_of(file: GgufFile) -> Arch:
-    """The architecture of a file. Raises BadSource if it is not a language model with RoPE, or is
-    unknown.
+    """The architecture of a file.
+
+    Raises:
+        BadSource: If it is not a language model with RoPE, or is unknown.
     """
     other = other_kind(file)
     if other:
@@ -319,7 +333,8 @@ def arch_of(file: GgufFile) -> Arch:
 def rope_tensors(file: GgufFile) -> dict[str, Vector]:
     """The divisors in a file's rope tensors, float64, by the tensor's name.
 
-    Raises BadSource for types on which llama.cpp aborts, and for divisors that are not positive.
+    Raises:
+        BadSource: For types on which llama.cpp aborts, and for divisors that are not positive.
     """
     tensors = {}
     for name in ROPE_TENSORS:
@@ -340,7 +355,9 @@ def rope_tensors(file: GgufFile) -> dict[str, Vector]:
 
 
 def read_file(file: GgufFile) -> Reading:
-    """The RoPE that llama.cpp computes from a file. Raises BadSource where it would refuse the file
-    or abort.
+    """The RoPE that llama.cpp computes from a file.
+
+    Raises:
+        BadSource: Where it would refuse the file or abort.
     """
     return read(file, rope_tensors(file), arch_of(file))

@@ -31,8 +31,11 @@ class ArchKeys:
     def whole(self, key: str, default: int | None = None) -> int:
         """The value of a key that is a whole number of at least 0.
 
-        default: for an absent key, None where llama.cpp requires the key. Raises BadSource for
-        another value.
+        Args:
+            default: For an absent key, None where llama.cpp requires the key.
+
+        Raises:
+            BadSource: For another value.
         """
         value = self.get(key)
         if value is None and default is None:
@@ -51,8 +54,12 @@ class ArchKeys:
     def number(self, key: str, default: float, prefix: str | None = None) -> float:
         """The value of a key that is a finite f32.
 
-        default: for an absent key. prefix: of the key's name, by default `ARCH.`. Raises BadSource
-        for another value.
+        Args:
+            default: For an absent key.
+            prefix: of the key's name, by default `ARCH.`.
+
+        Raises:
+            BadSource: For another value.
         """
         name = (self.prefix if prefix is None else prefix) + key
         value = self.keys.get(name)
@@ -80,22 +87,32 @@ HARMLESS = {
 
 @dataclass(frozen=True)
 class ScalingKeys:
-    """The scaling that the keys of a header ask for.
-
-    kind: rope.scaling.type, or "linear". theta: the base. factor: 1 under "none". yarn: whether
-    frequencies are ramped and the attention factor is that of yarn. original: tokens for which the
-    ramp is computed. context: declared tokens.
-    """
+    """The scaling that the keys of a header ask for."""
 
     kind: str
+    """rope.scaling.type, or "linear"."""
+
     theta: float
+    """The base."""
+
     factor: float
+    """1 under "none"."""
+
     yarn: bool
+    """Whether frequencies are ramped and the attention factor is that of yarn."""
+
     original: int
+    """Tokens for which the ramp is computed."""
+
     context: int
+    """Declared tokens."""
 
     def form(self, file: ArchKeys) -> Form:
-        """The form of the frequencies, without rope tensors. file: with the ends of the ramp."""
+        """The form of the frequencies, without rope tensors.
+
+        Args:
+            file: With the ends of the ramp.
+        """
         arch = file.arch
         fast = file.number("rope.scaling.yarn_beta_fast", arch.beta_fast)
         slow = file.number("rope.scaling.yarn_beta_slow", 1.0)
@@ -110,8 +127,12 @@ class ScalingKeys:
 def read_scaling(file: ArchKeys, head_dim: int) -> ScalingKeys:
     """The scaling of a header.
 
-    file: its keys. head_dim: width of a head, for rope.scaling.alpha. Raises BadSource where
-    llama.cpp would abort or numbers are impossible.
+    Args:
+        file: Its keys.
+        head_dim: Width of a head, for rope.scaling.alpha.
+
+    Raises:
+        BadSource: Where llama.cpp would abort or numbers are impossible.
     """
     arch = file.arch
     kind = file.text("rope.scaling.type", "linear")

@@ -201,7 +201,7 @@ def test_an_edit_is_read_back(tmp_path: Path) -> None:
 
     def found(change: Edit) -> str:
         with pytest.raises(UnsupportedBake) as problem:
-            judge_edit(plan.schedule, model, edit.merged(change), "made up")
+            judge_edit(plan.schedule, model, edit.merge(change), "made up")
         return str(problem.value)
 
     assert "with made up: other layers would rotate; choose another method" in found(
@@ -213,7 +213,7 @@ def test_an_edit_is_read_back(tmp_path: Path) -> None:
         Edit(added=ones)
     )
     window = planned(tmp_path, "gemma3", YARN, {"block_count": 6, "attention.sliding_window": 32})
-    loud = window.result.edit.merged(Edit({"ropeconv.window_norm_scale": f32(1.5)}))
+    loud = window.result.edit.merge(Edit({"ropeconv.window_norm_scale": f32(1.5)}))
     with pytest.raises(UnsupportedBake, match=r"it scales the window layers by 1\.5000"):
         judge_edit(window.schedule, before(window), loud, "keys")
 

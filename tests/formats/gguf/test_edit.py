@@ -338,6 +338,6 @@ def test_two_edits_as_one_change_a_tensor_by_both_and_take_the_later_architectur
         "first": b"\2\7",
     }
     assert (both.values, both.base) == (later.values, {})
-    merged = first.merged(later)
+    merged = first.merge(later)
     assert (merged.values, merged.dropped, merged.arch) == ({"a": u32(3)}, {"b"}, "llama")
-    assert first.merged(Edit(arch="qwen2")).arch == "qwen2"
+    assert first.merge(Edit(arch="qwen2")).arch == "qwen2"

@@ -34,7 +34,7 @@ from .evaluate.evaluation import Sizes, evaluate_model
 from .evaluate.result import Result
 from .evaluate.runners.runner import RunnerRequest
 from .formats.files import expanded
-from .hub.upload_set import with_card
+from .hub.card import with_card
 from .inspection.inspection import Inspection, inspect_source
 from .inspection.receipts.places import find_source, why_not_found
 from .inspection.side_by_side import RopeDifference, side_by_side

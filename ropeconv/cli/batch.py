@@ -19,8 +19,9 @@ from ..bake.plan import FilePlan, Plan
 from ..bake.verify import earlier_output
 from ..bake.warnings import modelfile_of, write_modelfile
 from ..errors import Disagreement, Interruption, UsageError
+from ..hub.card import with_card
 from ..hub.options import PublishOptions
-from ..hub.upload_set import from_gguf, from_plan, merged, planned, with_card
+from ..hub.upload_set import from_gguf, from_plan, merged, planned
 from ..inspection.receipts.places import remember_source
 from ..models.gguf import GgufSource
 from ..models.open import open_source

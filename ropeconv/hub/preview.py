@@ -6,7 +6,7 @@ from ..formats.jsontext import JsonObject
 from ..models.hub import answers
 from ..models.source import CARD
 from ..views.sheet import Sheet
-from .card import BaseModel, inherited, name_of
+from .base_model import BaseModel, inherited, name_of
 from .options import PublishOptions
 from .publish import unreachable
 from .repository import Repository

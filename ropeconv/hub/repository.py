@@ -14,7 +14,8 @@ from ..inspection.receipts.storage import parse_receipt
 from ..models.source import CARD, RECEIPT
 from ..rope.errors import RopeconvError
 from ..version import __version__
-from .card import MARK, BaseModel, base_model, card, drawn
+from .base_model import BaseModel, base_model
+from .card import MARK, card, drawn
 from .options import PublishOptions
 from .upload_set import UploadSet
 

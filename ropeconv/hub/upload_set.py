@@ -4,19 +4,15 @@ another repository.
 
 import re
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 
 import msgspec
 
-from ..bake.checkpoint import CheckpointPlan, with_readme
 from ..bake.gguf import ExportPlan, GgufPlan
 from ..bake.next_steps import plan_purpose
 from ..bake.plan import Plan
-from ..convert.from_gguf.source import GgufCheckpoint
 from ..convert.gguf_encoding import GgufModel
 from ..errors import BadSource
-from ..formats.disk import Advance
 from ..formats.files import read_text
 from ..formats.gguf.file import SHARD, GgufFile, shard_names
 from ..formats.jsontext import JsonObject, parse
@@ -33,7 +29,6 @@ from ..models.source import CARD, RECEIPT, SOURCE_CARD, Source
 from ..rope.errors import RopeconvError
 from ..runtimes.llamacpp.purpose import diffusion_schedule, purpose_of
 from ..runtimes.llamacpp.read_header import arch_of, read_file
-from .options import PublishOptions
 
 CONFIG = "config.json"
 
@@ -334,37 +329,4 @@ def _without_base_card(
     words = cache.short(context) if cache else ""
     return UploadSet(
         adds, receipt, context, copies, text, own_card, quantised=quantised, kv_cache=words
-    )
-
-
-def with_card(plan: Plan) -> Plan:
-    """Return a plan whose folder gets a model card as README.md; plans of GGUF files stay
-    unchanged.
-    """
-    if not isinstance(plan, CheckpointPlan) or any(
-        (file.name, file.action) == (CARD, "write") for file in plan.files
-    ):
-        return plan
-    return with_readme(plan, partial(_write, plan))
-
-
-def _write(plan: CheckpointPlan, target: Path, advance: Advance) -> None:
-    """Write the card, which is made only now, since the metadata of the source's own card may need
-    fetching.
-    """
-    from .card import BaseModel, card, inherited, name_of, terms_of
-
-    text = plan.source.text(SOURCE_CARD) or plan.source.text(CARD) or ""
-    stated = (
-        stated_metadata(plan.source.inner.file) if isinstance(plan.source, GgufCheckpoint) else {}
-    )
-    upload = replace(planned(plan), card=text, known=stated)
-    known = stated | inherited(text)
-    licence, forbids = terms_of(str(known.get("license") or ""))
-    name, commit = name_of(upload, PublishOptions())
-    base = BaseModel(name, known, licence=licence, forbids=forbids, commit=commit)
-    advance(
-        target.write_bytes(
-            card(upload, f"{plan.source.name}-{plan.recipe.method.label}", base).encode()
-        )
     )

@@ -18,8 +18,9 @@ from ..evaluate.result import read_result
 from ..formats import jsontext
 from ..formats.files import read_text
 from ..formats.kind import is_gguf
+from ..hub.card import with_card
 from ..hub.options import PublishOptions, repository
-from ..hub.upload_set import planned, with_card
+from ..hub.upload_set import planned
 from ..inspection.inspection import inspect_source
 from ..inspection.receipts.receipt import Receipt
 from ..inspection.receipts.storage import parse_receipt, receipt_of

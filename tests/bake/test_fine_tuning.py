@@ -9,7 +9,8 @@ import pytest
 
 import ropeconv
 from ropeconv.bake.fine_tuning import fine_tuning_for
-from ropeconv.hub.card import BaseModel, card
+from ropeconv.hub.base_model import BaseModel
+from ropeconv.hub.card import card
 from ropeconv.hub.training import baked_output, make_snippet, trainers
 from ropeconv.hub.upload_set import planned
 from ropeconv.inspection.inspection import inspect_source

@@ -103,7 +103,7 @@ def profiles_command(
     """
     from ...bake.hidden import discard
     from ...bake.profiles import profile_plans, profiles_plan
-    from ...hub.upload_set import with_card
+    from ...hub.card import with_card
     from ...models.open import open_source
     from ...views.plan import show_profiles
 

@@ -21,7 +21,7 @@ from ..bake.warnings import modelfile_of, write_modelfile
 from ..errors import Disagreement, Interruption, UsageError
 from ..hub.card import with_card
 from ..hub.options import PublishOptions
-from ..hub.upload_set import from_gguf, from_plan, merged, planned
+from ..hub.upload_set import from_gguf, from_plan, merge, planned_upload
 from ..inspection.receipts.places import remember_source
 from ..models.gguf import GgufSource
 from ..models.open import open_source
@@ -199,7 +199,7 @@ class Batch:
         publication = {}
         if flags.publication and self.plans and len(self.plans) == len(self.units):
             shown = screen.as_json or not screen.quiet
-            sets = merged([planned(plan) for _, plan in self.plans])
+            sets = merge([planned_upload(plan) for _, plan in self.plans])
             publication = {
                 "publication": show_preview(sets, flags.publication, screen) if shown else {}
             }
@@ -384,7 +384,7 @@ class Batch:
         if plan.is_folder:
             upload = from_plan(plan, done.path)
         else:
-            upload = merged([from_gguf(other.path) for _, other in outcomes if other.path])
+            upload = merge([from_gguf(other.path) for _, other in outcomes if other.path])
         url = send(upload, self.flags.publication, self.screen)
         if not self.several:
             done.published = url

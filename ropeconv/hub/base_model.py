@@ -1,5 +1,7 @@
 """The base model of an output: its name, its licence, and what its card says of derivatives too.
 
+`base_model` finds it on the Hub, and `name_of` from the output only.
+
 https://huggingface.co/docs/hub/model-cards (base_model, base_model_relation)
 """
 
@@ -19,68 +21,88 @@ from ..formats.package_data import package_data
 from ..models.source import CARD
 from ..rope.errors import RopeconvError
 from .options import PublishOptions
-from .upload_set import UploadSet, texts
+from .upload_set import UploadSet, text_entries
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
 INHERITED = ("license", "license_name", "license_link", "language", "datasets", "pipeline_tag")
+"""Keys of a card's metadata that hold for derivatives too; `tags` are added to them."""
 TERMS = ("LICEN[CS]E*", "NOTICE*", "USE_POLICY*", "*_LICENSE*")
+"""Patterns of the names of licence files, in capitals."""
 FRONT_MATTER = re.compile(r"\s*---\r?\n(.*?)\r?\n---[ \t]*(?:\r?\n|$)", re.DOTALL)
 REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 class Term(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Conditions of a licence. license: a pattern of its names. says: what follows its name.
-    forbids: derivatives.
-    """
+    """Conditions of a licence, an entry of hub/terms.toml."""
 
     license: str
+    """A pattern of its names in the metadata of a card."""
+
     says: str
+    """The conditions, as the end of a sentence that begins with its name."""
+
     forbids: bool = False
+    """Whether it forbids derivatives."""
 
 
 @cache
 def terms_of(license: str) -> tuple[str, bool]:
-    """A sentence about the terms of a licence, empty for unknown ones, and whether it forbids
-    derivatives.
+    """Return the terms of a licence.
 
-    license: its name in the metadata of a model card.
+    Args:
+        license: Its name in the metadata of a model card.
+
+    Returns:
+        A sentence about them, empty for an unknown licence, and whether they forbid derivatives.
     """
-    for entry in package_data("hub/terms.toml", dict[str, tuple[Term, ...]])["terms"]:
-        if license and fnmatch(license.lower(), entry.license):
-            return f"the licence {license} {entry.says}", entry.forbids
+    terms = package_data("hub/terms.toml", dict[str, tuple[Term, ...]])["terms"]
+    for term in terms:
+        if license and fnmatch(license.lower(), term.license):
+            return f"the licence {license} {term.says}", term.forbids
     return "", False
 
 
 @dataclass(frozen=True)
 class BaseModel:
-    """The base model of an output.
-
-    name: `owner/name`, empty where none is known. known: metadata of its card that also holds for
-    its derivatives. closed: whether it is gated or private. terms: names of its licence files.
-    licence: a sentence about its terms, empty for unknown ones. forbids: whether they forbid
-    derivatives. commit: the one read, empty for the newest.
-    """
+    """The base model of an output."""
 
     name: str = ""
+    """`owner/name`; empty where none is known."""
+
     known: JsonObject = field(default_factory=dict)
+    """Metadata of its card that also holds for its derivatives."""
+
     closed: bool = False
+    """Whether it is gated or private."""
+
     terms: tuple[str, ...] = ()
+    """The names of its licence files."""
+
     licence: str = ""
+    """A sentence about the terms of its licence; empty for unknown ones."""
+
     forbids: bool = False
+    """Whether its licence forbids derivatives."""
+
     commit: str = ""
+    """The commit that was read; empty for the newest."""
 
     def missing_terms(self, upload: UploadSet) -> tuple[str, ...]:
-        """Its licence files that an upload set lacks."""
+        """Return its licence files that an upload set lacks."""
         return tuple(name for name in self.terms if name not in upload.adds)
 
     def hides(self, options: PublishOptions) -> bool:
-        """Whether a new repository is private: as is asked for, else as the base model is."""
+        """Return whether a new repository is private: by its options, else as the base model is."""
         return options.private or (self.closed and not options.public)
 
     def refuse_forbidden(self) -> None:
-        """Raises RopeconvError where the licence forbids derivatives."""
+        """Refuse to publish a derivative where the licence forbids it.
+
+        Raises:
+            RopeconvError: It does.
+        """
         if self.forbids:
             name = self.name or "it"
             raise RopeconvError(
@@ -89,12 +111,17 @@ class BaseModel:
 
 
 def name_of(upload: UploadSet, options: PublishOptions) -> tuple[str, str]:
-    """The repository of the base model and the commit that was read, both empty where they are not
-    known.
+    """Return the repository of the base model and the commit of it that was read.
 
-    upload: the files; their receipt names the source, or the first source of several bakes, their
-    card or the keys of a GGUF file the model that a local source was made from. options:
-    `base_model` counts before all of these.
+    The first of these counts: the option `base_model`; the source in the receipt; the first source
+    of several bakes; the base model that the card or the keys of a GGUF file name.
+
+    Args:
+        upload: The files of the output.
+        options: The options of publishing.
+
+    Returns:
+        `owner/name` and the commit, both empty where they are not known.
     """
     if options.base_model:
         return options.base_model, ""
@@ -103,58 +130,66 @@ def name_of(upload: UploadSet, options: PublishOptions) -> tuple[str, str]:
     first = upload.receipt.first
     if first.repository:
         return first.repository, first.commit or ""
+
     base = _metadata(upload.card).get("base_model") or upload.known.get("base_model")
-    base = base[0] if isinstance(base, list) and base else base
-    return (base, "") if isinstance(base, str) and REPOSITORY.fullmatch(base) else ("", "")
+    if isinstance(base, list) and base:  # the Hub allows several, as those of a merge
+        base = base[0]
+    if isinstance(base, str) and REPOSITORY.fullmatch(base):
+        return base, ""
+    return "", ""
 
 
 def base_model(api: HfApi, upload: UploadSet, options: PublishOptions) -> tuple[BaseModel, str]:
-    """The base model of an output, and a sentence on what could not be seen of it, empty where all
-    was.
+    """Return the base model of an output, as it is on the Hub.
+
+    Returns:
+        The base model, and a sentence on what could not be read of it; empty where all could.
     """
     from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
 
     name, commit = name_of(upload, options)
-    text = ""
+    revision = commit or None
     closed = False
-    terms = ()
+    terms: tuple[str, ...] = ()
+    text = ""
     problem = ""
     if name:
         try:
-            info = api.model_info(name, revision=commit or None)
+            info = api.model_info(name, revision=revision)
             closed = bool(info.private or info.gated)
             names = [sibling.rfilename for sibling in info.siblings or []]
-            terms = tuple(
-                file_name
-                for file_name in names
-                if any(fnmatch(file_name.upper(), known) for known in TERMS)
-            )
-            path = Path(api.hf_hub_download(name, CARD, revision=commit or None))
+            terms = tuple(file_name for file_name in names if _is_licence_file(file_name))
+            path = Path(api.hf_hub_download(name, CARD, revision=revision))
             text = path.read_text("utf-8", errors="replace")
         except EntryNotFoundError:
-            pass
+            pass  # it has no card
         except HfHubHTTPError as error:
-            problem = (
-                f"{name} cannot be read ({error.response.status_code}); its licence and card are"
-                " left out."
-            )
-    known = {**upload.known, **inherited(upload.card), **inherited(text)}
+            status = error.response.status_code
+            problem = f"{name} cannot be read ({status}); its licence and card are left out."
+
+    known = {**upload.known, **inheritable_metadata(upload.card), **inheritable_metadata(text)}
     licence, forbids = terms_of(str(known.get("license") or ""))
     return BaseModel(name, known, closed, terms, licence, forbids, commit), problem
 
 
-def inherited(text: str) -> JsonObject:
-    """The metadata of a model's card that also holds for its derivatives. text: of the card, may be
-    empty.
+def _is_licence_file(name: str) -> bool:
+    return any(fnmatch(name.upper(), pattern) for pattern in TERMS)
+
+
+def inheritable_metadata(text: str) -> JsonObject:
+    """Return the metadata of a model's card that also holds for its derivatives.
+
+    Args:
+        text: The text of the card, which may be empty.
     """
     data = _metadata(text)
+    if not data:
+        return {}
+    metadata = text_entries({key: data.get(key) for key in INHERITED})
     tags = data.get("tags")
-    of_card = (
-        {"tags": [tag for tag in tags if isinstance(tag, str)] if isinstance(tags, list) else []}
-        if data
-        else {}
-    )
-    return texts({key: data.get(key) for key in INHERITED}) | of_card
+    if not isinstance(tags, list):
+        tags = []
+    return metadata | {"tags": [tag for tag in tags if isinstance(tag, str)]}
 
 
 def _metadata(text: str) -> JsonObject:
@@ -163,8 +198,10 @@ def _metadata(text: str) -> JsonObject:
     import yaml
 
     block = FRONT_MATTER.match(text)
+    if block is None:
+        return {}
     try:
-        data = yaml.safe_load(block[1]) if block else {}
+        data = yaml.safe_load(block[1])
     except (yaml.YAMLError, ValueError, RecursionError):  # ValueError: of a date or number
         return {}
     return data if isinstance(data, dict) else {}

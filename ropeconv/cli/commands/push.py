@@ -135,7 +135,7 @@ def push_command(
 
     The URL of the commit is printed last.
     """
-    from ...hub.upload_set import from_folder, from_gguf, merged
+    from ...hub.upload_set import from_folder, from_gguf, merge
     from ...inspection.receipts.storage import check_files, read_receipt
 
     publication = replace(publication, repo_id=repository(repo_id))
@@ -147,7 +147,7 @@ def push_command(
             raise UsageError(
                 "--ignore-receipt is for folders, whose receipt lists files; leave it out"
             )
-        upload = merged([from_gguf(path) for path in baked])
+        upload = merge([from_gguf(path) for path in baked])
     elif len(baked) > 1:
         raise UsageError(
             "several things can be pushed at once only if all are GGUF files; push folders one"
@@ -239,7 +239,7 @@ def train_config_command(
     check_place(out)
     facts = baked_output(open_source(baked, family), model)
     if context:
-        facts = facts.shortened(parse_tokens(context))
+        facts = facts.with_context(parse_tokens(context))
     snippet = make_snippet(trainers()[trainer], facts)
     for note in snippet.notes:
         screen.note(f"Note: {sentence(note)}")

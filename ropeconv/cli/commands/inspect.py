@@ -47,14 +47,14 @@ def inspect_command(
     from ...models.open import open_source
     from ...views.inspection import show_adapter, show_inspection
 
-    opened = open_source(source, family)
-    adapter = read_adapter(opened)
+    open_models = open_source(source, family)
+    adapter = read_adapter(open_models)
     if adapter is not None:
         screen.data(adapter.to_dict()) if screen.as_json else show_adapter(adapter, screen)
         return
-    opened.as_draft = True
-    inspection = inspect_source(opened)
-    problems = list(repairs(opened, inspection))
+    open_models.as_draft = True
+    inspection = inspect_source(open_models)
+    problems = list(repairs(open_models, inspection))
     if screen.as_json:
         screen.data(inspection.to_dict(problems))
     else:
@@ -171,11 +171,11 @@ def compare_command(
         ):
             raise SystemExit(3)
         return
-    from ...inspection.compatibility import compatibility, opened
+    from ...inspection.compatibility import compatibility, open_models
     from ...inspection.side_by_side import side_by_side
     from ...views.inspection import show_comparison, show_compatibility
 
-    sources, adapters, file = opened(models, family)
+    sources, adapters, file = open_models(models, family)
     if merge or file or adapters or len(sources) > 2:
         compared = compatibility(sources, adapters, file)
         screen.data(compared.to_dict()) if screen.as_json else show_compatibility(compared, screen)

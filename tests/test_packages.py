@@ -43,21 +43,31 @@ def modules() -> dict[str, Path]:
 MODULES = modules()
 
 
-def imported(name: str, lazy: bool) -> set[str]:
-    """The modules of ropeconv that a module imports. lazy: inside functions and for types too."""
+def imported(name: str, types: bool = True) -> set[str]:
+    """The modules of ropeconv that a module imports, also inside functions.
+
+    types: also those that it imports for its type annotations only.
+    """
     tree = ast.parse(MODULES[name].read_text())
+    for_types: set[ast.AST] = set()
+    if not types:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+                for statement in node.body:
+                    for_types |= set(ast.walk(statement))
+
     targets = set()
     package = name.split(".") if MODULES[name].name == "__init__.py" else name.split(".")[:-1]
-    for node in ast.walk(tree) if lazy else tree.body:
-        if isinstance(node, ast.ImportFrom):
-            base = package[: len(package) - node.level + 1] if node.level else []
-            target = ".".join([*base, *([node.module] if node.module else [])])
-            inner = {f"{target}.{alias.name}" for alias in node.names}
-            targets |= {
-                member if member in MODULES else target
-                for member in inner
-                if target.startswith("ropeconv")
-            }
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.ImportFrom) or node in for_types:
+            continue
+        base = package[: len(package) - node.level + 1] if node.level else []
+        target = ".".join([*base, *([node.module] if node.module else [])])
+        if not target.startswith("ropeconv"):
+            continue
+        for alias in node.names:
+            member = f"{target}.{alias.name}"
+            targets.add(member if member in MODULES else target)
     return targets - {name}
 
 
@@ -70,7 +80,7 @@ def test_every_package_has_a_layer() -> None:
 
 
 def test_imports_go_downward() -> None:
-    pairs = [(name, target) for name in MODULES for target in imported(name, lazy=True)]
+    pairs = [(name, target) for name in MODULES for target in imported(name)]
     assert len(pairs) > 1000
     layer = {package: index for index, package in enumerate(LAYERS)}
     assert [
@@ -88,7 +98,7 @@ PLACES = {"ropeconv.loader": "formats", "ropeconv.keywords": "verbs"}
 @pytest.mark.parametrize("module", PLACES)
 def test_a_root_module_has_a_place_above_what_it_imports(module: str) -> None:
     below = LAYERS[LAYERS.index(PLACES[module]) + (module == "ropeconv.keywords") :]
-    importers = {name for name in MODULES if module in imported(name, lazy=True)}
+    importers = {name for name in MODULES if module in imported(name)}
     assert {name for name in importers if package_of(name) in below} == set()
 
 
@@ -97,7 +107,7 @@ def test_only_the_entry_point_imports_the_command_line() -> None:
         name
         for name in MODULES
         if package_of(name) != "cli"
-        and any(package_of(target) == "cli" for target in imported(name, lazy=True))
+        and any(package_of(target) == "cli" for target in imported(name))
     }
     assert importers == {"ropeconv.__main__"}
 
@@ -105,9 +115,14 @@ def test_only_the_entry_point_imports_the_command_line() -> None:
 def test_no_circle() -> None:
     # a package's own `__init__` gathers what is in it, and does not count as a use of it
     graph = {
-        name: {t for t in imported(name, lazy=False) if not name.startswith(f"{t}.")}
+        name: {t for t in imported(name, types=False) if not name.startswith(f"{t}.")}
         for name in MODULES
     }
+    inside_a_function = "ropeconv.ui.pages"
+    assert inside_a_function in graph["ropeconv.ui.server"]
+    for_types = "ropeconv.bake.profiles"
+    assert for_types not in graph["ropeconv.views.plan"]
+    assert for_types in imported("ropeconv.views.plan")
     TopologicalSorter(graph).prepare()  # raises CycleError
 
 

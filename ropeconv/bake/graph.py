@@ -25,7 +25,7 @@ from ..inspection.graph import (
     GraphRope,
     ModelRope,
     inspect_graph,
-    repeated,
+    with_repeat,
 )
 from ..models.graph import Constant, Graph, GraphSource
 from ..rope.methods.vectors import AsIs
@@ -133,7 +133,7 @@ class GraphEdit:
         for rope in self.ropes:
             if rope.positions is None:
                 constant = rope.constants[0]
-                vector = repeated(self.schedule.inv_freq, rope.repeat)
+                vector = with_repeat(self.schedule.inv_freq, rope.repeat)
                 self.graph.set_attention_factor(rope.values[0], self.schedule.attention_factor)
                 self.graph.replace(
                     constant, vector.reshape(constant.shape).astype(constant.array().dtype)
@@ -153,7 +153,7 @@ class GraphEdit:
         table = np.empty((rows, constant.shape[-1]), constant.array().dtype)
         for start in range(0, rows, ROWS):
             phases = np.outer(np.arange(start, min(start + ROWS, rows)), self.schedule.inv_freq)
-            table[start : start + ROWS] = repeated(
+            table[start : start + ROWS] = with_repeat(
                 self.schedule.attention_factor * function(phases), rope.repeat
             )
         return table.reshape(

@@ -7,7 +7,7 @@ from typing import Any
 from ..bake.output import Output
 from ..bake.plan import Plan
 from ..engines.probe import Probe
-from ..hub.upload_set import merged, planned
+from ..hub.upload_set import merge, planned_upload
 from ..verbs.batch import Batch
 from ..verbs.request import ApplyRequest, OutputUnit
 from ..views.batch import BatchEntry, show_common, show_entry, show_totals
@@ -139,7 +139,7 @@ class BatchView:
             return {}
         if self.screen.quiet and not self.screen.as_json:
             return {}
-        upload = merged([planned(plan) for _, plan in batch.plans])
+        upload = merge([planned_upload(plan) for _, plan in batch.plans])
         return {"publication": show_preview(upload, publication, self.screen)}
 
     def _gap(self, unit: OutputUnit) -> None:

@@ -1,6 +1,9 @@
 """The model card: metadata inherited from the base model, and how the output was made and measured,
 from its receipt.
 
+`card` writes the text of one, `card_pictures` draws its pictures, and `with_card` puts one into a
+plan.
+
 https://huggingface.co/docs/hub/model-cards (base_model, base_model_relation),
 https://github.com/huggingface/hub-docs/blob/main/modelcard.md?plain=1 (model-index)
 """
@@ -11,28 +14,30 @@ import dataclasses
 import importlib.util
 import re
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
-from fnmatch import fnmatch
-from functools import cache, partial
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 
+from ..bake.checkpoint import CheckpointPlan, with_readme
 from ..bake.companions import SUFFIX
+from ..bake.plan import Plan
+from ..convert.from_gguf.source import GgufCheckpoint
 from ..errors import BadSource
 from ..evaluate.cases import metric_of
 from ..evaluate.result import GROWTH
+from ..formats.disk import Advance
 from ..formats.files import scratch
 from ..formats.jsontext import JsonObject
-from ..formats.package_data import package_data, render
+from ..formats.package_data import render
 from ..inspection.receipts.receipt import EvaluationRecord, MeasuredRecord, Receipt, StepRecord
 from ..inspection.receipts.storage import commands, described_settings
 from ..inspection.support import problems, support
-from ..models.source import CARD
+from ..models.source import CARD, SOURCE_CARD
 from ..rope.bound.reach import is_worse
-from ..rope.errors import RopeconvError, shown
+from ..rope.errors import shown
 from ..rope.methods.method import REGISTRY, Method
 from ..runtimes.runtime import RUNS, UNTESTED, canonical
 from ..version import __version__
@@ -40,229 +45,18 @@ from ..views.evaluation_plots import Curve, curve, differences, losses
 from ..views.plan import method_title
 from ..views.plot_style import Panel, figure, write
 from ..views.results import evaluation_table
+from .base_model import BaseModel, inheritable_metadata, name_of, terms_of
 from .options import PublishOptions
-from .upload_set import UploadSet, texts
+from .upload_set import UploadSet, gguf_metadata, planned_upload
 
 if TYPE_CHECKING:
-    from huggingface_hub import EvalResult, HfApi
-
-
-class Term(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Conditions of a licence. license: a pattern of its names. says: what follows its name.
-    forbids: derivatives.
-    """
-
-    license: str
-    says: str
-    forbids: bool = False
-
-
-@cache
-def terms_of(license: str) -> tuple[str, bool]:
-    """A sentence about the terms of a licence, empty for unknown ones, and whether it forbids
-    derivatives.
-
-    license: its name in the metadata of a model card.
-    """
-    for entry in package_data("hub/terms.toml", dict[str, tuple[Term, ...]])["terms"]:
-        if license and fnmatch(license.lower(), entry.license):
-            return f"the licence {license} {entry.says}", entry.forbids
-    return "", False
-
-
-def eval_results(records: Sequence[EvaluationRecord]) -> Iterator[EvalResult]:
-    """The entries of `model-index`: one for every number."""
-    from huggingface_hub.repocard_data import EvalResult
-
-    for record in records:
-        for number in record.measured:
-            yield EvalResult(
-                task_type="text-generation",
-                dataset_type="text",
-                dataset_name=record.described_texts,
-                dataset_args={"tokens_sha256": record.tokens_sha256},
-                metric_type=number.metric,
-                metric_name=(
-                    f"{number.measure} at {number.column:,} tokens, {metric_of(number.metric).unit}"
-                ),
-                metric_value=round(number.value, 4),
-            )
-
-
-def finding(record: EvaluationRecord) -> str:
-    """Return what the picture of an evaluation shows, in a sentence."""
-    last = _growth(record)[-1]
-    compared = (
-        ""
-        if last.difference is None
-        else f", {abs(last.difference):.2f} {'less' if last.difference < 0 else 'more'}"
-    )
-    against = f"{compared} than {record.against}" if compared else ""
-    return f"Loss by length: {last.value:.2f} nats per token at {last.column:,} tokens{against}"
-
-
-def _growth(record: EvaluationRecord) -> list[MeasuredRecord]:
-    return sorted(
-        (cell for cell in record.measured if cell.measure == GROWTH), key=lambda cell: cell.column
-    )
-
-
-def draw(record: EvaluationRecord, path: Path) -> None:
-    """Write the picture of an evaluation: losses of the output and of the other model, and their
-    difference.
-
-    Raises:
-        RopeconvError: matplotlib is not installed.
-    """
-    cells = _growth(record)
-    style = dict[str, Any](trained=record.trained, unit="nats per token")
-    here = curve((cell.column, cell.value, cell.error) for cell in cells)
-    apart = curve((cell.column, cell.difference, cell.margin) for cell in cells)
-    curves = {"this model": here}
-    title = f"Loss by length, {record.described_texts}"
-    panels: list[Panel] = []
-    if record.against and not np.isnan(apart.y).any():
-        curves = {
-            record.against: Curve(here.x, here.y - apart.y, np.full(len(here.x), np.nan))
-        } | curves
-        compared = f"Loss by length, compared with {record.against}"
-        panels = [partial(differences, curves={"this model": apart}, title=compared, **style)]
-    write(figure(partial(losses, curves=curves, title=title, **style), *panels), path)
-
-
-def drawable(records: Sequence[EvaluationRecord]) -> EvaluationRecord | None:
-    """The newest evaluation with growth; None where there is none."""
-    return next((record for record in reversed(records) if _growth(record)), None)
-
-
-INHERITED = ("license", "license_name", "license_link", "language", "datasets", "pipeline_tag")
-TERMS = ("LICEN[CS]E*", "NOTICE*", "USE_POLICY*", "*_LICENSE*")
-FRONT_MATTER = re.compile(r"\s*---\r?\n(.*?)\r?\n---[ \t]*(?:\r?\n|$)", re.DOTALL)
-REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-COMMANDS = ("vllm", "sglang", "tgi", "mlx-lm")
-"""Runtimes whose command a card has; run.jinja has the commands."""
-
-
-@dataclass(frozen=True)
-class BaseModel:
-    """The base model of an output.
-
-    name: `owner/name`, empty where none is known. known: metadata of its card that also holds for
-    its derivatives. closed: whether it is gated or private. terms: names of its licence files.
-    licence: a sentence about its terms, empty for unknown ones. forbids: whether they forbid
-    derivatives. commit: the one read, empty for the newest.
-    """
-
-    name: str = ""
-    known: JsonObject = field(default_factory=dict)
-    closed: bool = False
-    terms: tuple[str, ...] = ()
-    licence: str = ""
-    forbids: bool = False
-    commit: str = ""
-
-    def missing_terms(self, upload: UploadSet) -> tuple[str, ...]:
-        """Its licence files that an upload set lacks."""
-        return tuple(name for name in self.terms if name not in upload.adds)
-
-    def hides(self, options: PublishOptions) -> bool:
-        """Whether a new repository is private: as is asked for, else as the base model is."""
-        return options.private or (self.closed and not options.public)
-
-    def refuse_forbidden(self) -> None:
-        """Raises RopeconvError where the licence forbids derivatives."""
-        if self.forbids:
-            name = self.name or "it"
-            raise RopeconvError(
-                f"{self.licence}, so nothing made from {name} may be published; keep it to yourself"
-            )
-
-
-def name_of(upload: UploadSet, options: PublishOptions) -> tuple[str, str]:
-    """The repository of the base model and the commit that was read, both empty where they are not
-    known.
-
-    upload: the files; their receipt names the source, or the first source of several bakes, their
-    card or the keys of a GGUF file the model that a local source was made from. options:
-    `base_model` counts before all of these.
-    """
-    if options.base_model:
-        return options.base_model, ""
-    if upload.source:
-        return upload.source, upload.commit
-    first = upload.receipt.first
-    if first.repository:
-        return first.repository, first.commit or ""
-    base = _metadata(upload.card).get("base_model") or upload.known.get("base_model")
-    base = base[0] if isinstance(base, list) and base else base
-    return (base, "") if isinstance(base, str) and REPOSITORY.fullmatch(base) else ("", "")
-
-
-def base_model(api: HfApi, upload: UploadSet, options: PublishOptions) -> tuple[BaseModel, str]:
-    """The base model of an output, and a sentence on what could not be seen of it, empty where all
-    was.
-    """
-    from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
-
-    name, commit = name_of(upload, options)
-    text = ""
-    closed = False
-    terms = ()
-    problem = ""
-    if name:
-        try:
-            info = api.model_info(name, revision=commit or None)
-            closed = bool(info.private or info.gated)
-            names = [sibling.rfilename for sibling in info.siblings or []]
-            terms = tuple(
-                file_name
-                for file_name in names
-                if any(fnmatch(file_name.upper(), known) for known in TERMS)
-            )
-            path = Path(api.hf_hub_download(name, CARD, revision=commit or None))
-            text = path.read_text("utf-8", errors="replace")
-        except EntryNotFoundError:
-            pass
-        except HfHubHTTPError as error:
-            problem = (
-                f"{name} cannot be read ({error.response.status_code}); its licence and card are"
-                " left out."
-            )
-    known = {**upload.known, **inherited(upload.card), **inherited(text)}
-    licence, forbids = terms_of(str(known.get("license") or ""))
-    return BaseModel(name, known, closed, terms, licence, forbids, commit), problem
-
-
-def inherited(text: str) -> JsonObject:
-    """The metadata of a model's card that also holds for its derivatives. text: of the card, may be
-    empty.
-    """
-    data = _metadata(text)
-    tags = data.get("tags")
-    of_card = (
-        {"tags": [tag for tag in tags if isinstance(tag, str)] if isinstance(tags, list) else []}
-        if data
-        else {}
-    )
-    return texts({key: data.get(key) for key in INHERITED}) | of_card
-
-
-def _metadata(text: str) -> JsonObject:
-    """The metadata of a card; empty for a text without any, and for text that is not YAML."""
-    # huggingface_hub's ModelCard brings its whole client, which takes a second to import
-    import yaml
-
-    block = FRONT_MATTER.match(text)
-    try:
-        data = yaml.safe_load(block[1]) if block else {}
-    except (yaml.YAMLError, ValueError, RecursionError):  # ValueError: of a date or number
-        return {}
-    return data if isinstance(data, dict) else {}
-
+    from huggingface_hub import EvalResult
 
 MARK = "<!-- written by ropeconv -->"
 PICTURE = "validation.png"
 EVALUATION_PICTURE = "evaluation.png"
+COMMANDS = ("vllm", "sglang", "tgi", "mlx-lm")
+"""Runtimes whose command a card has; run.jinja has the commands."""
 
 
 def card(
@@ -288,18 +82,26 @@ def card(
         BadSource: The receipt names an unknown method.
     """
     receipt = upload.receipt
-    weights = upload.quantised
-    branch = options.revision
     step = receipt.extension
-    title = repo_id.split("/")[-1]
     method = REGISTRY.get(step.method)
     if method is None:
         raise BadSource(
             f"the receipt names the method {shown(step.method)}, which is unknown here; run apply"
             " again"
         )
-    evaluation = drawable(receipt.evaluations)
+
+    title = repo_id.split("/")[-1]
+    branch = options.revision
+    run_commands = {}
+    for runtime in COMMANDS:
+        if not (branch and runtime == "mlx-lm"):
+            run_commands[runtime] = _run_command(runtime, repo_id, upload, branch)
+
+    links = re.findall(r"https?://[^\s;,]+", method.paper)
     authors = re.sub(r",? https?://[^\s;,]+", "", method.paper).strip("- ")
+    settings = [authors, _settings(method, step)]
+    evaluation = newest_with_growth(receipt.evaluations)
+
     return render(
         "card.md.jinja",
         metadata=_head(upload, title, base, bool(ggufs)),
@@ -314,25 +116,21 @@ def card(
         before=step.before,
         method=method,
         method_title=method_title(method),
-        paper=next(iter(re.findall(r"https?://[^\s;,]+", method.paper)), ""),
-        settings="; ".join(filter(None, (authors, _settings(method, step)))),
+        paper=links[0] if links else "",
+        settings="; ".join(part for part in settings if part),
         runtimes=support(receipt.runtimes),
         problems=problems(receipt.runtimes),
-        accepted=_accepted(receipt),
+        accepted=_accepted_runtimes(receipt),
         local="/" not in repo_id,
         companion=companion(receipt, repo_id),
         kv_cache=upload.kv_cache,
         purpose=upload.purpose,
         schedule=upload.schedule,
         branches=options.branches,
-        commands_of_runtimes={
-            name: _run_command(name, repo_id, upload, branch)
-            for name in COMMANDS
-            if not (branch and name == "mlx-lm")
-        },
+        commands_of_runtimes=run_commands,
         runs={row.runtime.split("@")[0] for row in receipt.runtimes if row.status in RUNS},
         ggufs=ggufs,
-        weights=weights,
+        weights=upload.quantised,
         context=upload.context,
         commands=commands(receipt),
         version=__version__,
@@ -341,14 +139,14 @@ def card(
         picture=PICTURE if PICTURE in pictures else "",
         evaluations=[evaluation_table(record) for record in receipt.evaluations],
         evaluation_picture=EVALUATION_PICTURE if EVALUATION_PICTURE in pictures else "",
-        evaluation_finding=finding(evaluation) if evaluation else "",
+        evaluation_finding=growth_sentence(evaluation) if evaluation else "",
         own_code=any(file.name.endswith(".py") for file in receipt.files),
     )
 
 
 def _run_command(runtime: str, repo_id: str, upload: UploadSet, branch: str | None) -> str:
     """The command of a runtime for a repository; empty where it does not run such a model."""
-    command = render(
+    text = render(
         "run.jinja",
         runtime=runtime,
         path=repo_id,
@@ -356,71 +154,121 @@ def _run_command(runtime: str, repo_id: str, upload: UploadSet, branch: str | No
         modelfile=None,
         draft=None,
         purpose=upload.purpose,
-    ).strip()
-    return f"{command} --revision {branch}" if command and branch else command
+    )
+    command = text.strip()
+    if command and branch:
+        return f"{command} --revision {branch}"
+    return command
 
 
 def _head(upload: UploadSet, title: str, base: BaseModel, is_gguf: bool) -> str:
-    """The YAML at the head of a card: what is known of the base model, and what the output adds.
-    title: its name.
-    """
+    """The YAML at the head of a card: what is known of the base model, and what the output adds."""
     from huggingface_hub.repocard_data import ModelCardData
 
     known = {**base.known}
-    weights = upload.quantised
-    measured = list(eval_results(upload.receipt.evaluations))
-    tags = dict.fromkeys(
-        [*known.pop("tags", []), "ropeconv", upload.receipt.extension.method, "long-context"]
-    )
     known.pop("base_model", None)
+    tags = [*known.pop("tags", []), "ropeconv", upload.receipt.extension.method, "long-context"]
+
+    if is_gguf:
+        library = "gguf"
+    elif upload.quantised == "mlx":
+        library = "mlx"
+    else:
+        library = "transformers"
+
+    # the Hub has no word for the weights of the base model: "finetune" would say that they were
+    # trained
+    relation = None
+    if base.name and (is_gguf or upload.quantised):
+        relation = "quantized"
+
+    # ModelCardData refuses `eval_results` without a `model_name`, and writes a name without results
+    evaluated: dict[str, Any] = {}
+    measured = list(eval_results(upload.receipt.evaluations))
+    if measured:
+        evaluated = {"model_name": title, "eval_results": measured}
+
     data = ModelCardData(
         **known,
         base_model=base.name or None,
-        # the Hub has no word for the weights of the base model: "finetune" would say that they were
-        # trained
-        base_model_relation="quantized" if base.name and (is_gguf or weights) else None,
-        library_name="gguf" if is_gguf else "mlx" if weights == "mlx" else "transformers",
-        tags=list(tags),
-        **({"model_name": title, "eval_results": measured} if measured else {}),
+        base_model_relation=relation,
+        library_name=library,
+        tags=list(dict.fromkeys(tags)),
+        **evaluated,
     )
     return str(data.to_yaml()).strip()
 
 
-def companion(receipt: Receipt, repo_id: str) -> str:
-    """The draft of a target, or the target of a draft, as a link in Markdown; empty without one.
+def eval_results(records: Sequence[EvaluationRecord]) -> Iterator[EvalResult]:
+    """Yield the entries of `model-index`: one for every number."""
+    from huggingface_hub.repocard_data import EvalResult
 
-    repo_id: owner/name, or the name of a local folder. On the Hub the draft of owner/NAME is
-    owner/NAME-draft.
+    for record in records:
+        for number in record.measured:
+            unit = metric_of(number.metric).unit
+            yield EvalResult(
+                task_type="text-generation",
+                dataset_type="text",
+                dataset_name=record.described_texts,
+                dataset_args={"tokens_sha256": record.tokens_sha256},
+                metric_type=number.metric,
+                metric_name=f"{number.measure} at {number.column:,} tokens, {unit}",
+                metric_value=round(number.value, 4),
+            )
+
+
+def companion(receipt: Receipt, repo_id: str) -> str:
+    """Return a link to the draft of a target, or to the target of a draft; empty without one.
+
+    On the Hub the draft of owner/NAME is owner/NAME-draft.
+
+    Args:
+        receipt: The receipt of the target or draft.
+        repo_id: owner/name, or the name of a local folder.
+
+    Returns:
+        The link in Markdown; only the name where the link would lead to the repository itself.
     """
     name = receipt.target.draft or receipt.target.drafts_for
-    if not name or "/" not in repo_id:
-        return name and f"[{name}](../{name})"
-    other = f"{repo_id}{SUFFIX}" if receipt.target.draft else repo_id.removesuffix(SUFFIX)
-    return name if other == repo_id else f"[{other}](https://huggingface.co/{other})"
+    if not name:
+        return ""
+    if "/" not in repo_id:
+        return f"[{name}](../{name})"
+
+    if receipt.target.draft:
+        other = f"{repo_id}{SUFFIX}"
+    else:
+        other = repo_id.removesuffix(SUFFIX)
+    if other == repo_id:
+        return name
+    return f"[{other}](https://huggingface.co/{other})"
 
 
-def _accepted(receipt: Receipt) -> str:
-    """Return the untested runtimes for which an output was written with --allow-untested; empty
-    without any.
-    """
+def _accepted_runtimes(receipt: Receipt) -> str:
+    """Untested runtimes for which an output was written with --allow-untested, or empty."""
     target = receipt.extension.target
     if not target.allow_untested:
         return ""
-    named = {canonical(name).partition("@")[0] for name in target.runtimes or ("transformers",)}
+    runtimes = target.runtimes or ("transformers",)
+    accepted = {canonical(name).partition("@")[0] for name in runtimes}
     newest = {row.runtime.partition("@")[0]: row for row in receipt.runtimes}
-    rows = [row for name, row in newest.items() if name in named and row.status == UNTESTED]
-    return " and ".join(row.display_name or row.runtime for row in rows)
+    names = [
+        row.display_name or row.runtime
+        for name, row in newest.items()
+        if name in accepted and row.status == UNTESTED
+    ]
+    return " and ".join(names)
 
 
 def _settings(method: type[Method], step: StepRecord) -> str:
     """The parameters of the recipe of a bake that are not those by default, for display."""
     defaults = {item.name: item.default for item in dataclasses.fields(method)}
-    parameters = step.recipe.get("parameters", {})
     changed = {
         name: value
-        for name, value in parameters.items()
-        if value != defaults.get(name, value is None)
+        for name, value in step.recipe.get("parameters", {}).items()
+        if name not in defaults or value != defaults[name]
     }
+
     recipe: JsonObject = {"method": step.method, "parameters": changed}
     for name in ("on_top", "original_context"):  # over which length a factor is
         if name in step.recipe:
@@ -428,11 +276,12 @@ def _settings(method: type[Method], step: StepRecord) -> str:
     return described_settings(recipe, step.before.original_context, step.before.context)
 
 
-def drawn(receipt: Receipt) -> dict[str, bytes]:
-    """The pictures of validation and evaluation for the card, as PNG by file name; none of them
-    without matplotlib.
+def card_pictures(receipt: Receipt) -> dict[str, bytes]:
+    """Return the pictures of validation and evaluation for the card, as PNG by file name.
+
+    There are none without matplotlib.
     """
-    evaluation = drawable(receipt.evaluations)
+    evaluation = newest_with_growth(receipt.evaluations)
     if importlib.util.find_spec("matplotlib") is None or not (receipt.validation or evaluation):
         return {}
     with scratch() as folder:
@@ -441,9 +290,86 @@ def drawn(receipt: Receipt) -> dict[str, bytes]:
             from ..views.plot_style import write_pictures
             from ..views.validation_plots import validation_pictures
 
-            write_pictures(
-                validation_pictures(Validation.from_dict(receipt.validation)), folder / PICTURE
-            )
+            pictures = validation_pictures(Validation.from_dict(receipt.validation))
+            write_pictures(pictures, folder / PICTURE)
         if evaluation is not None:
             draw(evaluation, folder / EVALUATION_PICTURE)
         return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def draw(record: EvaluationRecord, path: Path) -> None:
+    """Write the picture of an evaluation: the loss by length, and that of the other model.
+
+    The second panel is the difference of the two; it is left out where a length has none.
+
+    Raises:
+        RopeconvError: matplotlib is not installed.
+    """
+    cells = _growth(record)
+    style = dict[str, Any](trained=record.trained, unit="nats per token")
+    here = curve((cell.column, cell.value, cell.error) for cell in cells)
+    apart = curve((cell.column, cell.difference, cell.margin) for cell in cells)
+
+    curves = {"this model": here}
+    panels: list[Panel] = []
+    if record.against and not np.isnan(apart.y).any():
+        no_errors = np.full(len(here.x), np.nan)
+        other = Curve(here.x, here.y - apart.y, no_errors)
+        curves = {record.against: other, "this model": here}
+        compared = f"Loss by length, compared with {record.against}"
+        panels = [partial(differences, curves={"this model": apart}, title=compared, **style)]
+
+    title = f"Loss by length, {record.described_texts}"
+    write(figure(partial(losses, curves=curves, title=title, **style), *panels), path)
+
+
+def newest_with_growth(records: Sequence[EvaluationRecord]) -> EvaluationRecord | None:
+    """Return the newest evaluation that measured losses by length; None where there is none."""
+    for record in reversed(records):
+        if _growth(record):
+            return record
+    return None
+
+
+def growth_sentence(record: EvaluationRecord) -> str:
+    """Return what the picture of an evaluation shows."""
+    last = _growth(record)[-1]
+    sentence = f"Loss by length: {last.value:.2f} nats per token at {last.column:,} tokens"
+    if last.difference is None:
+        return sentence
+    word = "less" if last.difference < 0 else "more"
+    return f"{sentence}, {abs(last.difference):.2f} {word} than {record.against}"
+
+
+def _growth(record: EvaluationRecord) -> list[MeasuredRecord]:
+    """The losses by length of an evaluation, from the shortest length to the longest."""
+    cells = [cell for cell in record.measured if cell.measure == GROWTH]
+    return sorted(cells, key=lambda cell: cell.column)
+
+
+def with_card(plan: Plan) -> Plan:
+    """Return a plan whose folder gets a model card as README.md.
+
+    Plans of GGUF files stay unchanged, and plans that write a README.md already.
+    """
+    if not isinstance(plan, CheckpointPlan):
+        return plan
+    if any(file.name == CARD and file.action == "write" for file in plan.files):
+        return plan
+    return with_readme(plan, partial(_write_card, plan))
+
+
+def _write_card(plan: CheckpointPlan, target: Path, advance: Advance) -> None:
+    """Write the card, only now: the metadata of the source's own card may need fetching."""
+    source = plan.source
+    own_card = source.text(SOURCE_CARD) or source.text(CARD) or ""
+    from_gguf = gguf_metadata(source.inner.file) if isinstance(source, GgufCheckpoint) else {}
+    upload = replace(planned_upload(plan), card=own_card, known=from_gguf)
+
+    known = from_gguf | inheritable_metadata(own_card)
+    licence, forbids = terms_of(str(known.get("license") or ""))
+    name, commit = name_of(upload, PublishOptions())
+    base = BaseModel(name, known, licence=licence, forbids=forbids, commit=commit)
+
+    text = card(upload, f"{source.name}-{plan.recipe.method.label}", base)
+    advance(target.write_bytes(text.encode()))

@@ -11,7 +11,7 @@ EXPERT = "Expert options"
 
 @dataclass(frozen=True)
 class PushOptions:
-    """How an output is published. create_pr, revision, exist_ok: as in huggingface_hub."""
+    """How an output is published; `create_pr`, `revision` and `exist_ok` as in huggingface_hub."""
 
     private: bool = option(False, "Make the repository private.", "Hub")
     public: bool = option(
@@ -33,20 +33,24 @@ class PushOptions:
 
 @dataclass(frozen=True)
 class PublishOptions(PushOptions):
-    """How and where an output is published. repo_id: owner/name. branches: for its card, (name,
-    tokens) of profiles.
-    """
+    """How and where an output is published."""
 
     token: str | None = option(
         None, "Use this token instead of HF_TOKEN and the stored login.", EXPERT
     )
+
     repo_id: str = ""
+    """The repository, as owner/name."""
+
     branches: tuple[tuple[str, int], ...] = ()
+    """Name and tokens of each profile, for the card."""
 
 
 def repository(text: str) -> str:
-    """A repository as a user names it, without `hf://`. Raises UsageError where it is not
-    owner/name.
+    """Return the name of a repository without the `hf://` that a user may write.
+
+    Raises:
+        UsageError: It is not owner/name.
     """
     repo_id = text.removeprefix("hf://")
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", repo_id):

@@ -6,7 +6,7 @@ from ..formats.jsontext import JsonObject
 from ..models.hub import answers
 from ..models.source import CARD
 from ..views.sheet import Sheet
-from .card import BaseModel, inherited, name_of
+from .base_model import BaseModel, inheritable_metadata, name_of
 from .options import PublishOptions
 from .publish import unreachable
 from .repository import Repository
@@ -15,40 +15,48 @@ from .upload_set import UploadSet
 
 @dataclass(frozen=True)
 class Preview:
-    """The effects of a publication.
-
-    exists: whether the repository exists. private: whether it would be private; None for an
-    existing one, which does not change. blocked: why it would be refused, or empty. uploads: names
-    and sizes in bytes, 0 for sizes that are not known yet. copies: names of files that the Hub
-    copies from `source`. note: what could not be seen of the base model, or empty. card: the text
-    of the model card; empty where one stays.
-    """
+    """The effects of a publication."""
 
     repo_id: str
+
     exists: bool
+    """Whether the repository exists."""
+
     private: bool | None
+    """Whether it would be private; None for an existing one, which does not change."""
+
     blocked: str
+    """Why the publication would be refused; empty where it would not."""
+
     uploads: dict[str, int]
+    """Names of files and their sizes in bytes, 0 for sizes that are not known yet."""
+
     copies: tuple[str, ...]
+    """Names of files that the Hub copies from `source` at `commit`."""
+
     source: str
     commit: str
     base: BaseModel
+
     note: str
+    """What could not be read of the base model, or empty."""
+
     card: str
+    """The text of the model card; empty where the present one stays."""
 
     def to_dict(self) -> JsonObject:
-        """The preview as JSON-ready data."""
+        """Return the preview as JSON-ready data."""
+        uploads = [{"name": name, "bytes": size or None} for name, size in self.uploads.items()]
+        copies = [
+            {"name": name, "from": self.source, "commit": self.commit} for name in self.copies
+        ]
         return {
             "repo_id": self.repo_id,
             "exists": self.exists,
             "private": self.private,
             "blocked": self.blocked or None,
-            "uploads": [
-                {"name": name, "bytes": size or None} for name, size in self.uploads.items()
-            ],
-            "copies": [
-                {"name": name, "from": self.source, "commit": self.commit} for name in self.copies
-            ],
+            "uploads": uploads,
+            "copies": copies,
             "base_model": self.base.name or None,
             "license": self.base.known.get("license"),
             "licence_terms": self.base.licence or None,
@@ -59,38 +67,48 @@ class Preview:
 def preview(upload: UploadSet, options: PublishOptions) -> Preview:
     """Return what `publish` would do with files, without writing anything.
 
-    Raises RopeconvError where the licence of the base model forbids it, and what huggingface_hub
-    raises.
+    Raises:
+        RopeconvError: The licence of the base model forbids it. What huggingface_hub raises is
+            raised too.
     """
     repository = Repository(upload, options)
-    exists = False
     blocked = ""
     try:
         with answers(options.repo_id):
             base, note = repository.base
             exists = repository.api.repo_exists(options.repo_id)
-            blocked = repository.blocked() if exists else ""
-            generated = {} if repository.kept_card(exists) else repository.card_files(base, exists)
+            if exists:
+                blocked = repository.why_blocked()
+            generated = _generated_files(repository, base, exists)
     except Exception as problem:
         if not unreachable(problem):
             raise
-        base = BaseModel(name_of(upload, options)[0], {**upload.known, **inherited(upload.card)})
+        name, _ = name_of(upload, options)
+        base = BaseModel(name, {**upload.known, **inheritable_metadata(upload.card)})
         exists = False
-        generated = {} if repository.kept_card(exists) else repository.card_files(base, exists)
+        generated = _generated_files(repository, base, exists)
         note = (
             f"The Hub cannot be reached: {options.repo_id} is shown as new, and the base model was"
             " not checked."
         )
-    licences = base.missing_terms(upload)
-    copied, fetched = (licences, ()) if base.name == upload.source else ((), licences)
-    sizes = {name: upload.size(name) for name in (*upload.adds, *fetched)}
+
+    uploads = list(upload.adds)
+    copies = set(upload.copies)
+    if base.name == upload.source:
+        copies.update(base.missing_terms(upload))
+    else:
+        uploads += base.missing_terms(upload)
+    sizes = {name: upload.size(name) for name in uploads}
+    for name, data in generated.items():
+        sizes[name] = len(data)
+
     return Preview(
         repo_id=options.repo_id,
         exists=exists,
         private=None if exists else base.hides(options),
         blocked=blocked,
-        uploads=sizes | {name: len(data) for name, data in generated.items()},
-        copies=tuple(sorted({*upload.copies, *copied})),
+        uploads=sizes,
+        copies=tuple(sorted(copies)),
         source=upload.source,
         commit=upload.commit,
         base=base,
@@ -99,21 +117,34 @@ def preview(upload: UploadSet, options: PublishOptions) -> Preview:
     )
 
 
+def _generated_files(repository: Repository, base: BaseModel, exists: bool) -> dict[str, bytes]:
+    """The card and its pictures, by name; empty where the present card stays."""
+    if repository.why_card_stays(exists):
+        return {}
+    return repository.card_files(base, exists)
+
+
 def show_publication(preview: Preview, sheet: Sheet) -> None:
-    """Shows a preview: every file, base model and licence, and the card."""
-    place = f"from {preview.source} at {preview.commit[:7]}"
-    rows = [
-        (name, "upload", f"{size:,}" if size else "?") for name, size in preview.uploads.items()
-    ]
-    rows += [(name, f"copied {place}", "") for name in preview.copies]
-    state = "exists" if preview.exists else f"new, {'private' if preview.private else 'public'}"
-    sheet.table(
-        f"Repository {preview.repo_id} ({state})", ("file", "", "bytes"), rows, right=("bytes",)
-    )
+    """Show a preview: every file, base model and licence, and the card."""
+    rows = []
+    for name, size in preview.uploads.items():
+        rows.append((name, "upload", f"{size:,}" if size else "?"))
+    for name in preview.copies:
+        rows.append((name, f"copied from {preview.source} at {preview.commit[:7]}", ""))
+
+    if preview.exists:
+        state = "exists"
+    elif preview.private:
+        state = "new, private"
+    else:
+        state = "new, public"
+    title = f"Repository {preview.repo_id} ({state})"
+    sheet.table(title, ("file", "", "bytes"), rows, right=("bytes",))
+
     base = preview.base.name or "none known; `ropeconv push --base-model` names one"
-    licence = preview.base.known.get("license")
+    licence = preview.base.known.get("license") or "none stated"
     terms = f" ({preview.base.licence})" if preview.base.licence else ""
-    sheet.say(f"\nBase model: {base}. Licence: {licence or 'none stated'}{terms}.")
+    sheet.say(f"\nBase model: {base}. Licence: {licence}{terms}.")
     if preview.blocked:
         sheet.say(f"It would be refused: {preview.blocked}.")
     if preview.card:

@@ -1,5 +1,4 @@
-"""Publishes in one commit: new files are uploaded, unchanged ones are copied by the Hub from the
-source's commit.
+"""Publish in one commit: new files are uploaded, and the Hub copies unchanged ones from the source.
 
 https://huggingface.co/docs/huggingface_hub/package_reference/hf_api (`create_commit`,
 `CommitOperationCopy`).
@@ -21,20 +20,20 @@ from ..formats.disk import Advance
 from ..formats.files import scratch
 from ..models.hub import answers
 from ..rope.errors import RopeconvError, counted
+from .base_model import BaseModel
 from .options import PublishOptions
 from .repository import Repository
 from .upload_set import UploadSet, from_gguf, from_plan
 
 Note = Callable[[str], None]
-WAITS = (1.0, 3.0)  # seconds between attempts to commit
+WAITS = (1.0, 3.0)
+"""Seconds between attempts to commit."""
 LOGIN = (
     "cannot be written with this login; log in with `hf auth login`, or set HF_TOKEN to a token"
     " that may write"
 )
 CHANGED = 412
-"""The status of a commit after another one: that of another user, or ours if its answer was
-lost.
-"""
+"""The status of a commit after another one: of another user, or ours where its answer was lost."""
 REFUSED = {
     401: LOGIN,
     403: LOGIN,
@@ -49,18 +48,27 @@ def staged(
     checksum: bool = False,
     writing: AbstractContextManager[Advance] | None = None,
 ) -> Iterator[tuple[AppliedPlan, UploadSet]]:
-    """The output of a plan in a temporary folder, and the upload set of it, while it is entered.
+    """Write a plan into a temporary folder, and yield the output and its upload set.
 
-    probe: a running one; None starts one where transformers is installed. checksum: hash copied
-    files too. writing: gives the function that is called with the bytes written since the last
-    call, and ends before the output is yielded. Raises as `apply` does.
+    Args:
+        plan: The plan; its own place is not used.
+        probe: A running one; None starts one where transformers is installed.
+        checksum: Whether copied files are hashed too.
+        writing: Gives the function that is called with the bytes written since the last call. It
+            is left before the output is yielded.
+
+    Raises:
+        RopeconvError: As `apply` does.
     """
     with scratch() as folder:
         plan = replace(plan, out=folder / plan.out.name)
         if not plan.is_folder:
             plan = replace(plan, target=replace(plan.target, out=plan.out))
-        with writing or nullcontext(lambda done: None) as advance:
-            done = apply(
+
+        if writing is None:
+            writing = nullcontext(lambda done: None)
+        with writing as advance:
+            applied = apply(
                 plan,
                 staged=plan.is_folder,
                 checksum=checksum,
@@ -69,26 +77,42 @@ def staged(
                 probe=probe,
                 remember=False,
             )
-        yield done, from_plan(plan, done.path) if plan.is_folder else from_gguf(done.path)
+
+        if plan.is_folder:
+            upload = from_plan(plan, applied.path)
+        else:
+            upload = from_gguf(applied.path)
+        yield applied, upload
 
 
 def publish(upload: UploadSet, options: PublishOptions, note: Note = lambda message: None) -> str:
-    """Publishes files with a model card, and returns the URL of the commit or pull request.
+    """Publish files with a model card.
 
-    Raises RopeconvError where the repository has other content and there is no `exist_ok`, where it
-    changes meanwhile, or the licence of the source forbids it; and what huggingface_hub raises. A
-    repository that was made for it is removed again then. After a kill the same publication
-    completes what is there.
+    After a kill, the same publication completes what is there. A repository that was made for a
+    publication that fails is removed again.
+
+    Args:
+        upload: The files.
+        options: The repository, and how they are published.
+        note: Called with sentences for the user.
+
+    Returns:
+        The URL of the commit or pull request.
+
+    Raises:
+        RopeconvError: The repository has other content and there is no `exist_ok`, it changes
+            meanwhile, the licence of the source forbids it, or the Hub cannot be reached. What
+            huggingface_hub raises is raised too.
     """
     repository = Repository(upload, options)
     try:
         with answers(options.repo_id):
             return _publish(repository, note)
     except HfHubHTTPError as problem:
-        words = REFUSED.get(problem.response.status_code)
-        if words is None:
+        reason = REFUSED.get(problem.response.status_code)
+        if reason is None:
             raise
-        raise RopeconvError(f"{options.repo_id} {words}") from None
+        raise RopeconvError(f"{options.repo_id} {reason}") from None
     except Exception as problem:
         if not unreachable(problem):
             raise
@@ -105,107 +129,82 @@ def unreachable(problem: Exception) -> bool:
 
 
 def _publish(repository: Repository, note: Note) -> str:
-    options, api, (base, problem) = repository.options, repository.api, repository.base
+    """Make the repository, commit to it, and return the URL of the commit."""
+    base, problem = repository.base
+    options = repository.options
     note(problem)
-    note(base.licence and f"Note: {base.licence}.")
+    note(f"Note: {base.licence}." if base.licence else "")
     _add_licences(repository)
     if base.closed and not (options.private or options.public):
         closed = f"{base.name} is gated or private, so {options.repo_id} is made private"
         note(f"{closed}; `ropeconv push --public` publishes openly.")
+
     is_new = repository.create(base.hides(options))
     try:
-        if options.revision and not options.create_pr:
-            api.create_branch(options.repo_id, branch=options.revision, exist_ok=True)
-        head = api.model_info(options.repo_id, revision=options.revision).sha
-        stays = repository.kept_card()
-        note(stays)
-        try:
-            generated = {} if stays else repository.card_files(base)
-            note(_transfers(repository.upload, generated))
-            return _commit(repository, head, generated, note)
-        except HfHubHTTPError as failure:
-            if (
-                failure.response.status_code != CHANGED
-                or options.create_pr
-                or not repository.holds()
-            ):
-                raise
-            commit = api.model_info(options.repo_id, revision=options.revision).sha
-            return f"{api.endpoint}/{options.repo_id}/commit/{commit}"
+        return _publish_into(repository, base, note)
     except BaseException:
         if is_new:
             repository.remove(note)
         raise
 
 
+def _publish_into(repository: Repository, base: BaseModel, note: Note) -> str:
+    """Commit to a repository that exists, and return the URL of the commit."""
+    api = repository.api
+    options = repository.options
+    if options.revision and not options.create_pr:
+        api.create_branch(options.repo_id, branch=options.revision, exist_ok=True)
+    head = api.model_info(options.repo_id, revision=options.revision).sha
+
+    stays = repository.why_card_stays()
+    note(stays)
+    try:
+        generated = {} if stays else repository.card_files(base)
+        note(_transfers(repository.upload, generated))
+        return _commit(repository, head, generated, note)
+    except HfHubHTTPError as failure:
+        if failure.response.status_code != CHANGED or options.create_pr:
+            raise
+        if not repository.holds():
+            raise
+        # our own commit arrived, and its answer was lost
+        commit = api.model_info(options.repo_id, revision=options.revision).sha
+        return f"{api.endpoint}/{options.repo_id}/commit/{commit}"
+
+
 def _transfers(upload: UploadSet, generated: Collection[str]) -> str:
-    """Return how many files are sent, and how many the Hub copies. generated: names of the card and
-    its pictures.
-    """
+    """A sentence on how many files are sent, and how many the Hub copies."""
     sent = counted(len({*upload.adds, *generated}), "file")
-    copied = (
-        f", {len(upload.copies)} to copy on the Hub from {upload.source}" if upload.copies else ""
-    )
-    return f"{sent} to upload{copied}."
+    if not upload.copies:
+        return f"{sent} to upload."
+    return f"{sent} to upload, {len(upload.copies)} to copy on the Hub from {upload.source}."
 
 
 def _add_licences(repository: Repository) -> None:
-    """Adds the licence files of the base model that the upload set lacks."""
+    """Add the licence files of the base model that the upload set lacks."""
     upload = repository.upload
-    api = repository.api
-    base = repository.base[0]
+    base, _ = repository.base
     missing = base.missing_terms(upload)
     if base.name == upload.source:
-        repository.upload = replace(upload, copies=upload.copies | {name: name for name in missing})
+        copies = upload.copies | {name: name for name in missing}
+        repository.upload = replace(upload, copies=copies)
         return
-    fetched = {
-        name: Path(api.hf_hub_download(base.name, name, revision=base.commit or None))
-        for name in missing
-    }
-    repository.upload = replace(upload, adds={**upload.adds, **fetched})
+
+    adds = dict(upload.adds)
+    for name in missing:
+        path = repository.api.hf_hub_download(base.name, name, revision=base.commit or None)
+        adds[name] = Path(path)
+    repository.upload = replace(upload, adds=adds)
 
 
 def _commit(
     repository: Repository, head: str | None, generated: dict[str, bytes], note: Note
 ) -> str:
+    """Commit all files after the commit `head`, and return the URL."""
     upload = repository.upload
-    options = repository.options
-    api = repository.api
-    message = (
-        options.message
-        or f"Bake {upload.receipt.method} into {upload.source or 'the model'} with ropeconv"
-    )
-
-    def adds() -> list[CommitOperationAdd]:
-        files = {name: str(path) for name, path in upload.adds.items()} | generated
-        return [CommitOperationAdd(name, content) for name, content in files.items()]
-
-    def send(operations: Sequence[CommitOperationAdd | CommitOperationCopy]) -> str:
-        for wait in (*WAITS, None):
-            try:
-                done = api.create_commit(
-                    options.repo_id,
-                    operations,
-                    commit_message=message,
-                    parent_commit=head,
-                    revision=options.revision,
-                    create_pr=options.create_pr or None,
-                )
-                return str(done.pr_url or done.commit_url)
-            except Exception as problem:
-                response = getattr(problem, "response", None)
-                temporary = (
-                    unreachable(problem) if response is None else response.status_code >= 500
-                )
-                if (
-                    wait is None or not temporary
-                ):  # a commit that did arrive is found by `holds` at the next attempt
-                    raise
-            time.sleep(wait)
-        raise AssertionError("the last attempt returns or raises")
-
     if not upload.copies:
-        return send(adds())
+        return _send(repository, head, _additions(upload, generated))
+
     try:
         copies = [
             CommitOperationCopy(
@@ -217,27 +216,72 @@ def _commit(
             )
             for name, origin in upload.copies.items()
         ]
-        return send([*adds(), *copies])
+        return _send(repository, head, [*_additions(upload, generated), *copies])
     except Exception as problem:
-        if not _no_copy(problem):
+        if not _cannot_copy(problem):
             raise
-        first_line = (str(problem).strip().splitlines() or [type(problem).__name__])[0][:160]
-        note(f"The Hub cannot copy these files ({first_line}); fetching and uploading them.")
-    fetched = [
-        CommitOperationAdd(name, api.hf_hub_download(upload.source, origin, revision=upload.commit))
-        for name, origin in upload.copies.items()
-    ]
-    return send([*adds(), *fetched])
+        lines = str(problem).strip().splitlines() or [type(problem).__name__]
+        reason = lines[0][:160]
+        note(f"The Hub cannot copy these files ({reason}); fetching and uploading them.")
+
+    fetched = []
+    for name, origin in upload.copies.items():
+        path = repository.api.hf_hub_download(upload.source, origin, revision=upload.commit)
+        fetched.append(CommitOperationAdd(name, path))
+    return _send(repository, head, [*_additions(upload, generated), *fetched])
 
 
-def _no_copy(problem: Exception) -> bool:
-    """Whether the Hub cannot copy between these repositories: no Xet hash, another region, an old
-    server or client.
-    """
+def _additions(upload: UploadSet, generated: dict[str, bytes]) -> list[CommitOperationAdd]:
+    """The uploads of local and generated files, anew for each commit, which changes them."""
+    files = {name: str(path) for name, path in upload.adds.items()} | generated
+    return [CommitOperationAdd(name, content) for name, content in files.items()]
+
+
+def _send(
+    repository: Repository,
+    head: str | None,
+    operations: Sequence[CommitOperationAdd | CommitOperationCopy],
+) -> str:
+    """Create a commit, again after temporary failures, and return the URL."""
+    upload = repository.upload
+    options = repository.options
+    source = upload.source or "the model"
+    for wait in (*WAITS, None):
+        try:
+            commit = repository.api.create_commit(
+                options.repo_id,
+                operations,
+                commit_message=(
+                    options.message or f"Bake {upload.receipt.method} into {source} with ropeconv"
+                ),
+                parent_commit=head,
+                revision=options.revision,
+                create_pr=options.create_pr or None,
+            )
+            return str(commit.pr_url or commit.commit_url)
+        except Exception as problem:
+            # a commit that did arrive is found by `holds` at the next attempt
+            if wait is None or not _is_temporary(problem):
+                raise
+        time.sleep(wait)
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _is_temporary(problem: Exception) -> bool:
+    """Whether the Hub did not answer, or with an error of its own."""
+    response = getattr(problem, "response", None)
+    if response is None:
+        return unreachable(problem)
+    return bool(response.status_code >= 500)
+
+
+def _cannot_copy(problem: Exception) -> bool:
+    """Whether the Hub cannot copy between these repositories."""
     if isinstance(problem, TypeError):  # huggingface_hub before 1.17
         return "src_repo_id" in str(problem)
-    has_no_hash = isinstance(problem, ValueError) and "no xet hash" in str(problem)
-    if has_no_hash or type(problem).__name__ == "FileDuplicationError":
+    if isinstance(problem, ValueError) and "no xet hash" in str(problem):
+        return True
+    if type(problem).__name__ == "FileDuplicationError":  # a file could not be duplicated
         return True
     response = getattr(problem, "response", None)
     return response is not None and str(response.url).endswith("/lfs-files/duplicate")

@@ -14,7 +14,8 @@ from ..inspection.receipts.storage import parse_receipt
 from ..models.source import CARD, RECEIPT
 from ..rope.errors import RopeconvError
 from ..version import __version__
-from .card import MARK, BaseModel, base_model, card, drawn
+from .base_model import BaseModel, base_model
+from .card import MARK, card, card_pictures
 from .options import PublishOptions
 from .upload_set import UploadSet
 
@@ -23,13 +24,15 @@ OWN_FILES = {".gitattributes"}
 
 
 class Repository:
-    """A repository that is published to: a new one, or one that an earlier run left, which is
-    completed.
-
-    upload: the files that it shall have. options: its name, and the options of publishing.
-    """
+    """A repository that is published to: a new one, or one that an earlier run left unfinished."""
 
     def __init__(self, upload: UploadSet, options: PublishOptions) -> None:
+        """Name a repository; nothing is asked or made yet.
+
+        Args:
+            upload: The files that it shall have.
+            options: Its name, and the options of publishing.
+        """
         self.upload = upload
         self.options = options
         self.name = options.repo_id
@@ -37,43 +40,53 @@ class Repository:
 
     @cached_property
     def base(self) -> tuple[BaseModel, str]:
-        """The base model, and what could not be seen of it. Raises RopeconvError where its terms
-        forbid publishing.
+        """The base model, and a sentence on what could not be read of it.
+
+        Raises:
+            RopeconvError: Its licence forbids publishing.
         """
         base, problem = base_model(self.api, self.upload, self.options)
         base.refuse_forbidden()
         return base, problem
 
     def create(self, private: bool) -> bool:
-        """Makes the repository, and returns whether it is new.
+        """Make the repository, and return whether it is new.
 
         An existing repository is accepted with `exist_ok`, where it is empty, and where it holds
-        what is published: a run that was killed leaves one of these. Raises RopeconvError for any
-        other.
+        what is published: a run that was killed leaves one of these.
+
+        Args:
+            private: Whether a new or empty repository is private.
+
+        Raises:
+            RopeconvError: The repository exists and has other content.
         """
         if self.options.create_pr and self.api.repo_exists(self.name):
             return False
         try:
             self.api.create_repo(self.name, private=private, exist_ok=False)
         except HfHubHTTPError as problem:
-            if problem.response.status_code != 409:
+            if problem.response.status_code != 409:  # the status of a repository that exists
                 raise
         else:
             return True
-        if blocked := self.blocked():
+
+        blocked = self.why_blocked()
+        if blocked:
             raise RopeconvError(blocked)
-        if (
-            not self.options.exist_ok
-            and self.is_empty()
-            and private
-            and not self.api.model_info(self.name).private
-        ):
-            self.api.update_repo_settings(self.name, private=True)
+
+        # a run that was killed between making the repository and its commit left it empty
+        if private and not self.options.exist_ok and self.is_empty():
+            info = self.api.model_info(self.name)
+            if not info.private:
+                self.api.update_repo_settings(self.name, private=True)
         return False
 
-    def blocked(self) -> str:
-        """Why the repository, which exists, is not committed to; empty where it is."""
-        if self.options.create_pr or self.options.exist_ok or self.is_empty() or self.holds():
+    def why_blocked(self) -> str:
+        """Return why the repository, which exists, is not committed to; empty where it is."""
+        if self.options.create_pr or self.options.exist_ok:
+            return ""
+        if self.is_empty() or self.holds():
             return ""
         return (
             f"{self.name} exists; choose another name, or run `ropeconv push OUTPUT {self.name}`"
@@ -81,8 +94,12 @@ class Repository:
         )
 
     def remove(self, note: Callable[[str], None]) -> None:
-        """Removes the repository, which is new, after a failed publication, unless it has
-        commits.
+        """Remove the repository, which is new, after a failed publication.
+
+        It stays where it has commits.
+
+        Args:
+            note: Called with a sentence where it cannot be removed.
         """
         try:
             if self.is_empty():
@@ -94,31 +111,39 @@ class Repository:
             )
 
     def is_empty(self) -> bool:
-        """Whether there is no commit, on the default branch and on that of the options."""
-        return all(self._names(revision) <= OWN_FILES for revision in {None, self.options.revision})
+        """Return whether the default branch and that of the options have no commit."""
+        branches = {None, self.options.revision}
+        return all(self._names(branch) <= OWN_FILES for branch in branches)
 
     def holds(self) -> bool:
-        """Whether the repository holds what is published: the receipt of the same plan, or the same
-        GGUF files.
+        """Return whether the repository holds what is published.
+
+        That is the receipt of the same plan, or the same GGUF files.
         """
         adds = self.upload.adds
         revision = self.options.revision
-        if not self._names(revision) >= {*adds, *self.upload.copies}:
-            return False
-        if RECEIPT not in adds:
-            listed = self.api.get_paths_info(self.name, list(adds), revision=revision)
-            hashes = {file.path: file.lfs.sha256 for file in listed if getattr(file, "lfs", None)}
-            return all(hashes.get(name) == sha256(path) for name, path in adds.items())
-        path = Path(self.api.hf_hub_download(self.name, RECEIPT, revision=revision))
-        try:
-            return _plan_of(parse_receipt(path.read_text("utf-8"), RECEIPT)) == _plan_of(
-                self.upload.receipt
-            )
-        except (BadSource, UnicodeDecodeError):
+        names = self._names(revision)
+        if not names >= {*adds, *self.upload.copies}:
             return False
 
-    def kept_card(self, exists: bool = True) -> str:
-        """Why a README.md that ropeconv has not written stays; empty where the card is written."""
+        if RECEIPT in adds:
+            path = Path(self.api.hf_hub_download(self.name, RECEIPT, revision=revision))
+            try:
+                receipt = parse_receipt(path.read_text("utf-8"), RECEIPT)
+            except (BadSource, UnicodeDecodeError):
+                return False
+            return _plan_of(receipt) == _plan_of(self.upload.receipt)
+
+        listed = self.api.get_paths_info(self.name, list(adds), revision=revision)
+        hashes = {file.path: file.lfs.sha256 for file in listed if getattr(file, "lfs", None)}
+        return all(hashes.get(name) == sha256(path) for name, path in adds.items())
+
+    def why_card_stays(self, exists: bool = True) -> str:
+        """Return why a README.md of the user stays; empty where the card is written.
+
+        Args:
+            exists: Whether the repository exists, so that it may have a README.md.
+        """
         if self.options.overwrite_card:
             return ""
         if self.upload.own_card:
@@ -126,25 +151,36 @@ class Repository:
                 "README.md is your own and is published unchanged; `ropeconv push --overwrite-card`"
                 " replaces it."
             )
-        if exists and self.api.file_exists(self.name, CARD, revision=self.options.revision):
-            path = Path(self.api.hf_hub_download(self.name, CARD, revision=self.options.revision))
-            if MARK not in path.read_text("utf-8", errors="replace"):
-                stays = f"The README.md of {self.name} is not ropeconv's and stays"
-                return f"{stays}; `ropeconv push --overwrite-card` replaces it."
-        return ""
+
+        revision = self.options.revision
+        if not exists or not self.api.file_exists(self.name, CARD, revision=revision):
+            return ""
+        path = Path(self.api.hf_hub_download(self.name, CARD, revision=revision))
+        if MARK in path.read_text("utf-8", errors="replace"):
+            return ""
+        return (
+            f"The README.md of {self.name} is not ropeconv's and stays; `ropeconv push"
+            " --overwrite-card` replaces it."
+        )
 
     def card_files(self, base: BaseModel, exists: bool = True) -> dict[str, bytes]:
-        """The card and its pictures, by name. base: of the output. exists: whether the repository
-        can be asked.
+        """Return the card and its pictures, by name.
+
+        Args:
+            base: The base model of the output.
+            exists: Whether the repository exists, whose GGUF files the card lists too.
         """
+        revision = self.options.revision
         ggufs = set(self.upload.gguf)
-        pictures = drawn(self.upload.receipt)
         if ggufs and exists:
-            ggufs |= {name for name in self._names(self.options.revision) if name.endswith(".gguf")}
+            ggufs |= {name for name in self._names(revision) if name.endswith(".gguf")}
+
+        pictures = card_pictures(self.upload.receipt)
         text = card(self.upload, self.name, base, sorted(ggufs), pictures, self.options)
         return {CARD: text.encode(), **pictures}
 
     def _names(self, revision: str | None) -> set[str]:
+        """The files on a branch; empty where the branch does not exist."""
         try:
             return set(self.api.list_repo_files(self.name, revision=revision))
         except RevisionNotFoundError:
@@ -152,5 +188,6 @@ class Repository:
 
 
 def _plan_of(receipt: Receipt) -> tuple[object, ...]:
+    """What two receipts of the same plan have in common."""
     files = tuple((file.name, file.action, file.size) for file in receipt.files)
     return receipt.source, receipt.recipe, receipt.encoding, receipt.schedule, files

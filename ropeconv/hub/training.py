@@ -1,5 +1,6 @@
-"""Facts about an output of `apply` for trainers, from its receipt, and the config that trains
-it.
+"""Files with which trainers fine-tune an output of `apply`.
+
+`baked_output` reads the facts from the receipt of the output, and `make_snippet` writes the file.
 """
 
 from collections.abc import Mapping
@@ -32,35 +33,52 @@ from ..runtimes.runtime import RUNS, runtimes
 
 @dataclass(frozen=True)
 class TrainingFacts:
-    """A baked checkpoint, for a trainer.
-
-    path: what the trainer loads, a folder or a Hub id. method: the name of the method. context,
-    trained: tokens that it declares, and that its source was trained with. model_type, spec: of
-    config.json. two_lists: whether short sequences have other frequencies. own_code: whether it
-    needs `trust_remote_code`. encoder: whether it has no logits of the next token. verdicts: by the
-    keys of the rows of transformers, status and reason. declared: the tokens that it declares,
-    where `context` is less; else 0.
-    """
+    """A baked checkpoint, for a trainer."""
 
     path: str
+    """What the trainer loads, a folder or a Hub id."""
+
     method: str
+    """The name of the method."""
+
     context: int
+    """The length of the sequences that it is trained on, in tokens."""
+
     trained: int
+    """The tokens that its source was trained with."""
+
     model_type: str
+    """The `model_type` of its config.json."""
+
     spec: RopeSpec
+    """The RoPE of its config.json."""
+
     two_lists: bool
+    """Whether short sequences have other frequencies."""
+
     own_code: bool
+    """Whether it needs `trust_remote_code`."""
+
     encoder: bool
+    """Whether it has no logits of the next token."""
+
     verdicts: Mapping[str, tuple[str, str]]
+    """Status and reason for each row of transformers, by the key of the row."""
+
     declared: int = 0
+    """The tokens that it declares, where `context` is less; else 0."""
+
     fine_tuning: FineTuningRecord | None = None
     """The training that the method needs at this length; None in receipts that do not say it."""
 
-    def shortened(self, context: int) -> "TrainingFacts":
-        """The same output, trained on shorter sequences than it declares.
+    def with_context(self, context: int) -> "TrainingFacts":
+        """Return the same output, trained on shorter sequences than it declares.
 
-        context: their length in tokens. Raises UsageError for one that is longer than the output
-        declares.
+        Args:
+            context: The length of the sequences in tokens.
+
+        Raises:
+            UsageError: It is longer than the output declares.
         """
         if context > self.context:
             raise UsageError(
@@ -70,23 +88,28 @@ class TrainingFacts:
         return replace(self, context=context, declared=self.context)
 
     def verdict(self, version: str) -> tuple[str, str]:
-        """Status and reason of a version of transformers. version: empty for the newest known
-        one.
+        """Return the status of a version of transformers and its reason.
+
+        Args:
+            version: The version, empty for the newest known one.
         """
         rows = [row for row in runtimes() if row.name == "transformers"]
-        row = (
-            next((row for row in rows if version and row.covers(version)), None)
-            if version
-            else rows[-1]
-        )
-        return self.verdicts.get(row.key if row else "", ("unknown", "not tested"))
+        if version:
+            rows = [row for row in rows if row.covers(version)][:1]
+        key = rows[-1].key if rows else ""
+        return self.verdicts.get(key, ("unknown", "not tested"))
 
 
 def baked_output(source: Source | GgufSource, path: str = "") -> TrainingFacts:
-    """An output of `ropeconv apply`, from its receipt.
+    """Return the facts about an output of `ropeconv apply`, from its receipt.
 
-    path: what the trainer loads, where that is another place. Raises UsageError for a GGUF file,
-    and where there is no receipt of these files, BadSource for an unknown family.
+    Args:
+        source: The output.
+        path: What the trainer loads, where that is another place.
+
+    Raises:
+        UsageError: It is a GGUF file or a draft, or has no receipt of these files.
+        BadSource: The receipt names an unknown family.
     """
     if isinstance(source, GgufSource):
         raise UsageError(
@@ -105,6 +128,7 @@ def baked_output(source: Source | GgufSource, path: str = "") -> TrainingFacts:
             f"the receipt names the unknown family {shown(receipt.family)}; run `ropeconv apply`"
             " again"
         )
+
     # its `model_type` may be one of ropeconv, of which there is no family
     config = parse(source.text("config.json") or "{}", "config.json")
     draft = draft_kind(config, source.tensor_names() or (), source.name)
@@ -113,9 +137,13 @@ def baked_output(source: Source | GgufSource, path: str = "") -> TrainingFacts:
             f"{source.reference} is {draft.says} for speculative decoding; give the output of its"
             " target"
         )
-    name = source.reference.partition("@")[0] if source.kind == "hub" else source.reference
+
+    if not path:
+        path = source.reference
+        if source.kind == "hub":  # trainers take no revision in the name
+            path = path.partition("@")[0]
     return TrainingFacts(
-        path=path or name,
+        path=path,
         method=receipt.extension.method,
         context=receipt.schedule.context,
         trained=receipt.schedule.original_context,
@@ -130,95 +158,117 @@ def baked_output(source: Source | GgufSource, path: str = "") -> TrainingFacts:
 
 
 class Fact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A statement on a trainer.
-
-    says: the statement. source: file and line in the release, or what was executed. run: whether it
-    was executed.
-    """
+    """A statement on a trainer."""
 
     says: str
+
     source: str
+    """File and line in the release, or what was executed."""
+
     run: bool = False
+    """Whether it was executed."""
 
 
 class Rotary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Rotary code of a trainer, which replaces that of transformers.
-
-    model_types: of config.json, for which it does. rope_types: those that it computes, with one
-    list of factors. source: file and line in the release.
-    """
+    """Rotary code of a trainer, which replaces that of transformers."""
 
     model_types: tuple[str, ...]
+    """The model types for which it does."""
+
     rope_types: tuple[str, ...]
+    """The rope types that it computes, with one list of factors."""
+
     source: str
+    """File and line in the release."""
 
 
 class Formula(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A formula that a trainer's own options express.
-
-    kind: as in `Form`. fixed: numbers of the form that no option sets. whole: those whose options
-    take whole numbers. partial: whether it can rotate a part of each head.
-    """
+    """A formula that a trainer's own options express."""
 
     kind: str
+    """The kind of the form, as in `Form`."""
+
     fixed: dict[str, float] = {}
+    """Numbers of the form that no option sets."""
+
     whole: tuple[str, ...] = ()
+    """Numbers of the form whose options are whole numbers."""
+
     partial: bool = True
+    """Whether it can rotate a part of each head."""
 
 
 class Trainer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A release of a trainer.
-
-    name: the value of `--for`. title: for people. version: the release that was read. transformers:
-    the newest version that it allows, empty for any. file: the name to save its snippet under;
-    `templates/training/FILE.jinja` makes it. command: what runs it. length: its option for the
-    length of sequences. untouched: its options that would scale RoPE again. no_code: why
-    checkpoints with a modelling file of their own are refused, empty where they are trained.
-    rotary: its own rotary code. formulas: of its options, for a trainer that does not take RoPE
-    from config.json. facts: what it does with RoPE and lengths.
-    """
+    """A release of a trainer."""
 
     name: str
+    """The value of `--for`."""
+
     title: str
+    """The name for people."""
+
     version: str
+    """The release that was read."""
+
     file: str
+    """The name to save its snippet under; `templates/training/FILE.jinja` makes it."""
+
     command: str
+    """The command that runs it."""
+
     length: str
+    """Its option for the length of sequences."""
+
     untouched: tuple[str, ...]
+    """Its options that would scale RoPE again."""
+
     facts: tuple[Fact, ...]
+    """What it does with RoPE and lengths."""
+
     transformers: str = ""
+    """The newest version of transformers that it allows; empty for any."""
+
     no_code: str = ""
+    """Why checkpoints with a modelling file of their own are refused; empty where they are not."""
+
     rotary: tuple[Rotary, ...] = ()
+    """Its own rotary code."""
+
     formulas: tuple[Formula, ...] = ()
+    """Formulas of its options, where it does not read RoPE from config.json."""
 
     @property
     def library(self) -> str:
         """The version of transformers that it runs."""
-        return (
-            f"transformers {self.transformers}" if self.transformers else "the newest transformers"
-        )
+        if self.transformers:
+            return f"transformers {self.transformers}"
+        return "the newest transformers"
 
 
 @cache
 def trainers() -> dict[str, Trainer]:
-    """All trainers by name, sorted."""
+    """Return all trainers by name, sorted."""
     rows = [package_data(entry, Trainer) for entry in package_files("hub/trainers", ".toml")]
     return {row.name: row for row in sorted(rows, key=lambda row: row.name)}
 
 
 @dataclass(frozen=True)
 class Snippet(Summary):
-    """The file of a trainer.
-
-    trainer: that it is for. baked: the checkpoint. text: of the file. status: what the trainer's
-    transformers computes from the checkpoint. notes: sentences for the user.
-    """
+    """The file of a trainer for a checkpoint."""
 
     trainer: Trainer
+
     baked: TrainingFacts
+    """The checkpoint."""
+
     text: str
+    """The text of the file."""
+
     status: str
+    """What the trainer's transformers computes from the checkpoint."""
+
     notes: tuple[str, ...]
+    """Sentences for the user."""
 
     @property
     def sentence(self) -> str:
@@ -266,8 +316,9 @@ class Snippet(Summary):
         }
 
     def to_dict(self) -> JsonObject:
-        """The snippet as JSON-ready data, with the values that it was made from."""
-        baked, trainer = self.baked, self.trainer
+        """Return the snippet as JSON-ready data, with the values that it was made from."""
+        baked = self.baked
+        trainer = self.trainer
         return {
             "trainer": trainer.name,
             "version": trainer.version,
@@ -290,29 +341,23 @@ class Snippet(Summary):
 
 
 def make_snippet(trainer: Trainer, baked: TrainingFacts) -> Snippet:
-    """The file that trains a checkpoint at its whole context, with the baked RoPE.
+    """Return the file that trains a checkpoint at its whole context, with the baked RoPE.
 
-    Raises RopeconvError where the trainer would compute another RoPE than the baked one, where it
-    fails on the checkpoint, and for encoders.
+    Raises:
+        RopeconvError: The trainer would compute another RoPE than the baked one, it fails on the
+            checkpoint, or the checkpoint is an encoder.
     """
     name = f"{trainer.title} {trainer.version}"
-    if reason := _refusal(trainer, baked):
-        others = [
-            other.name
-            for other in trainers().values()
-            if other is not trainer and not _refusal(other, baked)
-        ]
-        ways = " or ".join(f"--for {name}" for name in others)
-        repair = (
-            f"use {ways}"
-            if ways
-            else "write it another way (`ropeconv apply --explain` lists the support)"
-        )
+    reason = _refusal(trainer, baked)
+    if reason:
+        repair = _repair(trainer, baked)
         raise RopeconvError(
             f"{name} cannot train this checkpoint with its RoPE: {reason}; {repair}"
         )
-    status = "exact" if trainer.formulas else baked.verdict(trainer.transformers)[0]
+
+    # a trainer with the option mscale multiplies by 0.1 mscale ln(factor) + 1
     growth = temperature_attention_factor(getattr(baked.spec.form, "factor", 1.0)) - 1
+    mscale = (baked.spec.attention_factor - 1) / (growth or 1)
     text = render(
         f"training/{trainer.file}.jinja",
         trainer=name,
@@ -324,8 +369,26 @@ def make_snippet(trainer: Trainer, baked: TrainingFacts) -> Snippet:
         declared=baked.declared or baked.context,
         own_code=baked.own_code,
         spec=baked.spec,
-        mscale=(baked.spec.attention_factor - 1) / (growth or 1),
+        mscale=mscale,
     )
+    status = "exact" if trainer.formulas else baked.verdict(trainer.transformers)[0]
+    return Snippet(trainer, baked, text, status, _notes(trainer, baked, status))
+
+
+def _repair(trainer: Trainer, baked: TrainingFacts) -> str:
+    """What to do where a trainer cannot train a checkpoint: the other trainers that can."""
+    others = [
+        f"--for {other.name}"
+        for other in trainers().values()
+        if other is not trainer and not _refusal(other, baked)
+    ]
+    if others:
+        return f"use {' or '.join(others)}"
+    return "write it another way (`ropeconv apply --explain` lists the support)"
+
+
+def _notes(trainer: Trainer, baked: TrainingFacts, status: str) -> tuple[str, ...]:
+    """Sentences for the user of a snippet."""
     notes = []
     if baked.declared > baked.context:
         notes.append(
@@ -345,27 +408,33 @@ def make_snippet(trainer: Trainer, baked: TrainingFacts) -> Snippet:
             f"sequences within {baked.trained:,} tokens train the short list of frequencies; use"
             " longer ones to train the extension"
         )
-    return Snippet(trainer, baked, text, status, tuple(notes))
+    return tuple(notes)
 
 
 def train_command(plan: Plan, path: Path) -> str:
     """Return the command that starts fine-tuning an output that was written; empty where none can.
 
     For a conversion to GGUF, which cannot be trained, it first makes the checkpoint.
+
+    Args:
+        plan: The plan of the output.
+        path: The place of the output.
     """
     if plan.target.drafts_for or isinstance(plan.source, GgufSource):
         return ""
+
     if plan.is_folder:
         trainer = trainer_for(open_source(path, plan.source.treat_as))
-        return command_line("train-config", path, "--for", trainer) if trainer else ""
-    checkpoint = f"{plan.source.name}-{plan.recipe.method.label}"
+        if not trainer:
+            return ""
+        return command_line("train-config", path, "--for", trainer)
+
     options = flags(plan.recipe)
-    if (
-        options is None
-        or not isinstance(plan.source, Source)
-        or checkpoint_purpose(plan.source) != "text"
-    ):
+    if options is None or not isinstance(plan.source, Source):
         return ""
+    if checkpoint_purpose(plan.source) != "text":
+        return ""
+    checkpoint = f"{plan.source.name}-{plan.recipe.method.label}"
     words = [plan.source.reference, *options]
     if plan.target.replace:
         words.append("--replace")
@@ -376,17 +445,18 @@ def train_command(plan: Plan, path: Path) -> str:
 
 
 def trainer_for(source: Source | GgufSource) -> str:
-    """Return the name of a trainer that trains an output with its RoPE, Axolotl before others;
-    empty for none.
+    """Return the name of a trainer that trains an output with its RoPE; empty for none.
 
-    source: the output.
+    Axolotl comes before others, and they in the order of their names.
     """
     try:
         facts = baked_output(source)
     except RopeconvError:
         return ""
-    names = sorted(trainers(), key=lambda name: (name != "axolotl", name))
-    return next((name for name in names if not _refusal(trainers()[name], facts)), "")
+    for name in sorted(trainers(), key=lambda name: (name != "axolotl", name)):
+        if not _refusal(trainers()[name], facts):
+            return name
+    return ""
 
 
 def _refusal(trainer: Trainer, baked: TrainingFacts) -> str:
@@ -395,62 +465,53 @@ def _refusal(trainer: Trainer, baked: TrainingFacts) -> str:
         return "it is an encoder, and the trainers here train the next token"
     if baked.own_code and trainer.no_code:
         return trainer.no_code
-    status, reason = baked.verdict(trainer.transformers)
+
     if trainer.formulas:
-        if missing := _missing_option(trainer, baked.spec):
+        missing = _missing_option(trainer, baked.spec)
+        if missing:
             return missing
-    elif status not in (*RUNS, "unknown"):
-        return f"it runs {trainer.library}, which does not compute it ({status}: {reason})"
+    else:
+        status, reason = baked.verdict(trainer.transformers)
+        if status not in (*RUNS, "unknown"):
+            return f"it runs {trainer.library}, which does not compute it ({status}: {reason})"
+
     for rotary in trainer.rotary:
         if baked.model_type not in rotary.model_types:
             continue
+        code = f"its code for {baked.model_type}"
         kind = baked.spec.form.kind
         if kind not in rotary.rope_types:
-            return (
-                f"its code for {baked.model_type} does not support the rope type {kind}"
-                f" ({rotary.source})"
-            )
+            return f"{code} does not support the rope type {kind} ({rotary.source})"
         if baked.two_lists:
-            return (
-                f"its code for {baked.model_type} uses the short list for every length"
-                f" ({rotary.source})"
-            )
+            return f"{code} uses the short list for every length ({rotary.source})"
     return ""
 
 
 def _missing_option(trainer: Trainer, spec: RopeSpec) -> str:
     """Why the options of a trainer cannot express a spec; empty where they can."""
-    alike = not (
-        spec.mla
-        or spec.local_form
-        or spec.mrope_section
-        or spec.query_scaling
-        or spec.nope_query_scaling
-    )
-    if not alike or "none" in spec.layers or spec.layout != "half":
+    several = spec.mla or spec.local_form or spec.mrope_section or "none" in spec.layers
+    scales_queries = spec.query_scaling or spec.nope_query_scaling
+    if several or scales_queries or spec.layout != "half":
         return (
             "its options set one RoPE for all layers, in two halves of each head, and this model"
             " rotates otherwise"
         )
-    formula = next(
-        (formula for formula in trainer.formulas if formula.kind == spec.form.kind), None
-    )
-    if formula is None:
-        return (
-            f"it has options for {', '.join(formula.kind for formula in trainer.formulas)}, not for"
-            f" {spec.form.kind}"
-        )
+
+    formulas = {formula.kind: formula for formula in trainer.formulas}
+    kind = spec.form.kind
+    if kind not in formulas:
+        return f"it has options for {', '.join(formulas)}, not for {kind}"
+    formula = formulas[kind]
+
     if spec.rotary_dim < spec.head_dim and not formula.partial:
         return (
-            f"its {formula.kind} rotates whole heads, and this model {spec.rotary_dim} of"
+            f"its {kind} rotates whole heads, and this model {spec.rotary_dim} of"
             f" {spec.head_dim} dimensions"
         )
-    for name, number in formula.fixed.items():
-        if getattr(spec.form, name) != number:
-            return (
-                f"its {formula.kind} has {name} = {number:g}, and this checkpoint"
-                f" {getattr(spec.form, name):g}"
-            )
+    for name, fixed in formula.fixed.items():
+        number = getattr(spec.form, name)
+        if number != fixed:
+            return f"its {kind} has {name} = {fixed:g}, and this checkpoint {number:g}"
     for name in formula.whole:
         number = getattr(spec.form, name)
         if number != int(number):

@@ -1,22 +1,19 @@
-"""UploadSet: the files of a repository to publish, local ones and ones that the Hub copies from
-another repository.
+"""UploadSet: the files of a repository to publish, some of which the Hub copies from another one.
+
+`from_folder`, `from_gguf` and `from_plan` make one of an output, `planned_upload` of a plan.
 """
 
 import re
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 
 import msgspec
 
-from ..bake.checkpoint import CheckpointPlan, with_readme
 from ..bake.gguf import ExportPlan, GgufPlan
 from ..bake.next_steps import plan_purpose
 from ..bake.plan import Plan
-from ..convert.from_gguf.source import GgufCheckpoint
 from ..convert.gguf_encoding import GgufModel
 from ..errors import BadSource
-from ..formats.disk import Advance
 from ..formats.files import read_text
 from ..formats.gguf.file import SHARD, GgufFile, shard_names
 from ..formats.jsontext import JsonObject, parse
@@ -33,37 +30,49 @@ from ..models.source import CARD, RECEIPT, SOURCE_CARD, Source
 from ..rope.errors import RopeconvError
 from ..runtimes.llamacpp.purpose import diffusion_schedule, purpose_of
 from ..runtimes.llamacpp.read_header import arch_of, read_file
-from .options import PublishOptions
 
 CONFIG = "config.json"
 
 
 @dataclass(frozen=True)
 class UploadSet:
-    """The files of a repository to publish.
-
-    adds: local files, by their name in the repository. receipt: of the output. context: tokens that
-    it declares. copies: names of files in the repository `source` at `commit`, by their name in the
-    new repository. card: the text of a README.md that the output has, or empty. own_card: whether
-    the user has written that. known: metadata for the card that the keys of a GGUF file state.
-    quantised: how the weights of a checkpoint are quantised, such as "awq" or "mlx"; empty for
-    others. sizes: in bytes, of files in `adds` that are not written yet. kv_cache: a sentence on
-    the size of the key-value cache, or empty. purpose: what the model is run for. schedule: the
-    options of llama-diffusion-cli for it, empty for other models.
-    """
+    """The files of a repository to publish."""
 
     adds: dict[str, Path]
+    """Local files, by their name in the repository."""
+
     receipt: Receipt
+    """The receipt of the output."""
+
     context: int
+    """The tokens that the output declares."""
+
     copies: dict[str, str] = field(default_factory=dict)
+    """Names of files in the repository `source` at `commit`, by their name in the new one."""
+
     card: str = ""
+    """The text of a README.md that the output has, or empty."""
+
     own_card: bool = False
+    """Whether the user has written that README.md."""
+
     known: JsonObject = field(default_factory=dict)
+    """Metadata for the card that the keys of a GGUF file state."""
+
     quantised: str = ""
+    """How the weights of a checkpoint are quantised, such as "awq" or "mlx"; empty for others."""
+
     sizes: dict[str, int] = field(default_factory=dict)
+    """Sizes in bytes of files in `adds` that are not written yet."""
+
     kv_cache: str = ""
+    """A sentence on the size of the key-value cache, or empty."""
+
     purpose: Purpose = "text"
+    """What the model is run for."""
+
     schedule: str = ""
+    """The options of llama-diffusion-cli for the model; empty for models of other kinds."""
 
     @property
     def source(self) -> str:
@@ -76,13 +85,13 @@ class UploadSet:
         return self.receipt.source.commit or ""
 
     def size(self, name: str) -> int:
-        """The size of a file in bytes, 0 where it is not known. name: of the file in the
-        repository.
-        """
+        """Return the size of a file in bytes, by its name in the repository; 0 if not known."""
+        if self.sizes.get(name):
+            return self.sizes[name]
         path = self.adds.get(name)
-        return self.sizes.get(name) or (
-            path.stat().st_size if path is not None and path.is_file() else 0
-        )
+        if path is not None and path.is_file():
+            return path.stat().st_size
+        return 0
 
     @property
     def gguf(self) -> list[str]:
@@ -91,10 +100,11 @@ class UploadSet:
 
 
 def from_plan(plan: Plan, staged: Path) -> UploadSet:
-    """The upload set of a plan. Files that the plan copies from a Hub repository are copied by the
-    Hub.
+    """Return the upload set of a plan; the Hub copies files that the plan copies from the Hub.
 
-    staged: the folder with its output, in which files that are copied unchanged may be missing.
+    Args:
+        plan: The plan of a folder.
+        staged: The folder with its output, in which files that are copied unchanged may be missing.
     """
     adds = {RECEIPT: staged / RECEIPT}
     copies = {}
@@ -111,102 +121,118 @@ def from_plan(plan: Plan, staged: Path) -> UploadSet:
     return replace(files, purpose=plan_purpose(plan))
 
 
-def planned(plan: Plan) -> UploadSet:
-    """The upload set that a plan will have, for a preview: none of its files is there yet."""
+def planned_upload(plan: Plan) -> UploadSet:
+    """Return the upload set that a plan will have, for a preview: no file is there yet."""
     if isinstance(plan, GgufPlan | ExportPlan):
         return _planned_gguf(plan)
-    sizes = {file.name: file.size for file in plan.files}
-    copied = {
-        file.name for file in plan.files if plan.source.kind == "hub" and file.action == "copy"
-    }
-    adds = {name: plan.out / name for name in (*sizes, RECEIPT) if name not in copied}
-    records = tuple(
-        FileRecord(f.name, f.action, f.size, f.sha256, f.origin or None) for f in plan.files
+
+    sizes = {}
+    copies = {}
+    records = []
+    config = None
+    for file in plan.files:
+        sizes[file.name] = file.size
+        if plan.source.kind == "hub" and file.action == "copy":
+            copies[file.name] = file.name
+        if file.name == CONFIG:
+            config = file.text
+        record = FileRecord(file.name, file.action, file.size, file.sha256, file.origin or None)
+        records.append(record)
+    adds = {name: plan.out / name for name in (*sizes, RECEIPT) if name not in copies}
+
+    receipt = msgspec.structs.replace(plan.receipt(), files=tuple(records))
+    upload = _without_base_card(adds, copies, receipt, plan.kv_cache)
+    return replace(
+        upload, quantised=quantisation_of(config), sizes=sizes, purpose=plan_purpose(plan)
     )
-    receipt = msgspec.structs.replace(plan.receipt(), files=records)
-    files = _without_base_card(adds, {name: name for name in copied}, receipt, plan.kv_cache)
-    config = next((file.text for file in plan.files if file.name == CONFIG), None)
-    return replace(files, quantised=quantised_as(config), sizes=sizes, purpose=plan_purpose(plan))
 
 
 def _planned_gguf(plan: GgufPlan | ExportPlan) -> UploadSet:
-    """The upload set that a plan of GGUF files will have, under the names that they get on the
-    Hub.
-    """
-    names = {file.name: conventional(file.name, plan.file_type) for file in plan.files}
-    adds = {names[file.name]: plan.out.with_name(file.name) for file in plan.files}
-    sizes = {names[file.name]: file.size for file in plan.files}
-    context = plan.schedule.context
-    words = plan.kv_cache.short(context) if plan.kv_cache else ""
+    """The upload set that a plan of GGUF files will have, under their names on the Hub."""
+    adds = {}
+    sizes = {}
+    for file in plan.files:
+        name = conventional_name(file.name, plan.file_type)
+        adds[name] = plan.out.with_name(file.name)
+        sizes[name] = file.size
+
     header = plan.exported.model if isinstance(plan, ExportPlan) else plan.source.file
-    known = stated_metadata(header)
+    context = plan.schedule.context
     purpose = plan_purpose(plan)
     schedule = diffusion_schedule(plan.family, context) if purpose == "diffusion" else ""
     return UploadSet(
         adds,
         plan.receipt(),
         context,
-        known=known,
+        known=gguf_metadata(header),
         sizes=sizes,
-        kv_cache=words,
+        kv_cache=plan.kv_cache.short(context) if plan.kv_cache else "",
         purpose=purpose,
         schedule=schedule,
     )
 
 
-def quantised_as(text: str | None) -> str:
-    """How weights are quantised by a config.json: such as "awq", "mlx" for those of mlx-lm; empty
-    for others.
+def quantisation_of(text: str | None) -> str:
+    """Return how weights are quantised, such as "awq"; empty where they are not.
+
+    Args:
+        text: The text of config.json, None without one.
     """
     config = parse(text, CONFIG) if text else {}
-    if config.get("quantization"):
+    if config.get("quantization"):  # the key of mlx-lm
         return "mlx"
     method = config.get("quantization_config")
-    return str(method.get("quant_method") or "") if isinstance(method, dict) else ""
+    if not isinstance(method, dict):
+        return ""
+    return str(method.get("quant_method") or "")
 
 
 def from_folder(folder: Path) -> UploadSet:
-    """The upload set of a folder that `apply` wrote; unchanged files of a source on the Hub are
-    copied by the Hub.
+    """Return the upload set of a folder that `apply` wrote.
 
-    Hidden files are left out. Raises BadSource for links that lead outside the folder, and for
-    FIFOs and devices.
+    The Hub copies unchanged files of a source on the Hub. Hidden files are left out.
+
+    Raises:
+        BadSource: A link leads outside the folder, or a file is a FIFO or a device.
     """
     receipt = read_receipt(folder)
+    records = {file.name: file for file in receipt.files}
+    adds = {}
     copies = {}
-    known = {file.name: file for file in receipt.files}
-    adds = {file.name: folder / file.name for file in FolderSource(folder).files()}
-    for name in list(adds):
-        file = known.get(name)
-        if receipt.source.repository and file and file.action == "copy" and file.sha256:
-            del adds[name]
-            copies[name] = file.origin or name
-    written = CARD in adds and has_own_card(folder, receipt)
+    for file in FolderSource(folder).files():
+        record = records.get(file.name)
+        if receipt.source.repository and record and record.action == "copy" and record.sha256:
+            copies[file.name] = record.origin or file.name
+        else:
+            adds[file.name] = folder / file.name
+
+    own_card = CARD in adds and has_own_card(folder, receipt)
     output = open_source(str(folder), receipt.source.family or "")
-    files = _without_base_card(adds, copies, receipt, _cache_of(output), own_card=written)
-    return replace(
-        files, purpose=checkpoint_purpose(output) if isinstance(output, Source) else "text"
-    )
+    upload = _without_base_card(adds, copies, receipt, _cache_of(output), own_card)
+    purpose: Purpose = checkpoint_purpose(output) if isinstance(output, Source) else "text"
+    return replace(upload, purpose=purpose)
 
 
 def from_gguf(path: Path) -> UploadSet:
-    """The upload set of a GGUF file that ropeconv wrote, with its other shards. Raises BadSource
-    for a missing one.
+    """Return the upload set of a GGUF file that ropeconv wrote, with its other shards.
+
+    Raises:
+        BadSource: A shard is missing.
     """
     match = SHARD.match(path.name)
     names = shard_names(path.name, int(match["count"]) if match else 1)
-    missing = [name for name in names if not path.with_name(name).is_file()]
-    if missing:
-        raise BadSource(f"{missing[0]} is missing beside {path}; download it, or run apply again")
+    for name in names:
+        if not path.with_name(name).is_file():
+            raise BadSource(f"{name} is missing beside {path}; download it, or run apply again")
+
     source = GgufSource(path.with_name(names[0]))
-    kind = source.file.get("general.file_type")
-    adds = {
-        conventional(name, kind if isinstance(kind, int) else None): path.with_name(name)
-        for name in names
-    }
+    file_type = source.file.get("general.file_type")
+    if not isinstance(file_type, int):
+        file_type = None
+    adds = {conventional_name(name, file_type): path.with_name(name) for name in names}
+
     context = read_file(source.file).spec.context
     cache = _cache_of(source)
-    words = cache.short(context) if cache else ""
     arch = arch_of(source.file)
     purpose = purpose_of(source.file, arch)
     schedule = diffusion_schedule(arch.name, context) if purpose == "diffusion" else ""
@@ -214,8 +240,8 @@ def from_gguf(path: Path) -> UploadSet:
         adds,
         read_receipt(path),
         context,
-        known=stated_metadata(source.file),
-        kv_cache=words,
+        known=gguf_metadata(source.file),
+        kv_cache=cache.short(context) if cache else "",
         purpose=purpose,
         schedule=schedule,
     )
@@ -229,10 +255,10 @@ def _cache_of(source: Source | GgufSource) -> KvCache | None:
         return None
 
 
-def stated_metadata(file: GgufFile | GgufModel) -> JsonObject:
-    """Return the metadata for a card from the general.* keys of a GGUF file: licence, languages,
-    tags, base model.
+def gguf_metadata(file: GgufFile | GgufModel) -> JsonObject:
+    """Return the metadata for a card from the general.* keys of a GGUF file.
 
+    These are licence, languages, datasets, tags and base model.
     https://github.com/ggml-org/ggml/blob/master/docs/gguf.md#general-metadata
     """
     keys = {
@@ -247,68 +273,76 @@ def stated_metadata(file: GgufFile | GgufModel) -> JsonObject:
     url = file.get("general.base_model.0.repo_url")
     if isinstance(url, str):
         metadata["base_model"] = "/".join(url.rstrip("/").split("/")[-2:])
-    return texts(metadata)
+    return text_entries(metadata)
 
 
-def texts(metadata: JsonObject) -> JsonObject:
-    """The entries of metadata that are texts or lists of texts; the Hub refuses a card with another
-    licence or tag.
+def text_entries(metadata: JsonObject) -> JsonObject:
+    """Return the entries of metadata that are texts or lists of texts, without empty ones.
+
+    The Hub refuses a card whose licence or tags are anything else.
     """
-    lists = {
-        name: value if isinstance(value, list) else [value]
-        for name, value in metadata.items()
-        if value
-    }
-    return {
-        name: metadata[name]
-        for name, items in lists.items()
-        if all(isinstance(item, str) for item in items)
-    }
+    entries = {}
+    for name, value in metadata.items():
+        items = value if isinstance(value, list) else [value]
+        if value and all(isinstance(item, str) for item in items):
+            entries[name] = value
+    return entries
 
 
-def conventional(name: str, file_type: int | None) -> str:
-    """The name of a GGUF file with its quantisation at the end, where runtimes and the Hub look for
-    it.
+def conventional_name(name: str, file_type: int | None) -> str:
+    """Return the name of a GGUF file with its quantisation at the end, as in `model-Q4_K_M.gguf`.
 
+    Runtimes and the Hub look for it there:
     https://github.com/ggml-org/ggml/blob/master/docs/gguf.md#gguf-naming-convention
+
+    Args:
+        name: The present name, also that of a shard.
+        file_type: The number in `general.file_type`; None where the file has none.
     """
     from gguf import LlamaFileType
 
-    known = {
+    encodings = {
         kind.value: kind.name.removeprefix("MOSTLY_").removeprefix("ALL_") for kind in LlamaFileType
     }
-    encoding = known.get(-1 if file_type is None else file_type, "")
+    encoding = "" if file_type is None else encodings.get(file_type, "")
+
     match = SHARD.match(name)
+    end = ".gguf"
     if match:
         stem = match["stem"]
+        end = name[len(stem) :]
     elif named_gguf(name):
         stem = name[: -len(".gguf")]
     else:
         stem = name
+
     if encoding and not re.search(rf"[-.]{encoding}$", stem, re.IGNORECASE):
-        stem = (
-            re.sub(rf"[-.]{encoding}(?=[-.])", "", stem, count=1, flags=re.IGNORECASE)
-            + f"-{encoding}"
-        )
-    return stem + (name[len(match["stem"]) :] if match else ".gguf")
+        inside = rf"[-.]{encoding}(?=[-.])"
+        without = re.sub(inside, "", stem, count=1, flags=re.IGNORECASE)
+        stem = f"{without}-{encoding}"
+    return stem + end
 
 
-def merged(parts: list[UploadSet]) -> UploadSet:
-    """The upload set of several quantisations of one model. Raises BadSource where recipe or
-    schedule differ.
+def merge(parts: list[UploadSet]) -> UploadSet:
+    """Return the upload set of several quantisations of one model.
+
+    Raises:
+        BadSource: Their recipes or schedules differ.
     """
     first = parts[0]
-    for part in parts[1:]:
-        receipt, expected = part.receipt, first.receipt
-        if (receipt.recipe, receipt.schedule.digest) != (expected.recipe, expected.schedule.digest):
+    recipe = first.receipt.recipe
+    digest = first.receipt.schedule.digest
+    adds: dict[str, Path] = {}
+    sizes: dict[str, int] = {}
+    for part in parts:
+        if part.receipt.recipe != recipe or part.receipt.schedule.digest != digest:
             raise BadSource(
                 f"{part.gguf[0]} and {first.gguf[0]} are not of one recipe; push them to two"
                 " repositories"
             )
-    adds = {name: path for part in parts for name, path in part.adds.items()}
-    return replace(
-        first, adds=adds, sizes={name: size for part in parts for name, size in part.sizes.items()}
-    )
+        adds |= part.adds
+        sizes |= part.sizes
+    return replace(first, adds=adds, sizes=sizes)
 
 
 def _without_base_card(
@@ -318,53 +352,30 @@ def _without_base_card(
     cache: KvCache | None,
     own_card: bool = False,
 ) -> UploadSet:
-    """The upload set without the source's own card, which is about another model; it is linked, not
-    copied.
-    """
-    readme = next(
-        (adds[name] for name in (SOURCE_CARD, CARD) if name in adds and adds[name].is_file()), None
-    )
-    text = readme.read_text("utf-8", errors="replace") if readme else ""
-    for name in (SOURCE_CARD, *([] if own_card else [CARD])):
-        adds.pop(name, None)
-        copies.pop(name, None)
+    """The upload set without the source's own card, which is about another model."""
+    card = ""
+    for name in (SOURCE_CARD, CARD):
+        if name in adds and adds[name].is_file():
+            card = adds[name].read_text("utf-8", errors="replace")
+            break
+
+    left_out = {SOURCE_CARD} if own_card else {SOURCE_CARD, CARD}
+    adds = {name: path for name, path in adds.items() if name not in left_out}
+    copies = {name: origin for name, origin in copies.items() if name not in left_out}
+
+    quantised = ""
     config = adds.get(CONFIG)
-    quantised = quantised_as(read_text(config, CONFIG)) if config and config.is_file() else ""
+    if config is not None and config.is_file():
+        quantised = quantisation_of(read_text(config, CONFIG))
+
     context = receipt.schedule.context
-    words = cache.short(context) if cache else ""
     return UploadSet(
-        adds, receipt, context, copies, text, own_card, quantised=quantised, kv_cache=words
-    )
-
-
-def with_card(plan: Plan) -> Plan:
-    """Return a plan whose folder gets a model card as README.md; plans of GGUF files stay
-    unchanged.
-    """
-    if not isinstance(plan, CheckpointPlan) or any(
-        (file.name, file.action) == (CARD, "write") for file in plan.files
-    ):
-        return plan
-    return with_readme(plan, partial(_write, plan))
-
-
-def _write(plan: CheckpointPlan, target: Path, advance: Advance) -> None:
-    """Write the card, which is made only now, since the metadata of the source's own card may need
-    fetching.
-    """
-    from .card import BaseModel, card, inherited, name_of, terms_of
-
-    text = plan.source.text(SOURCE_CARD) or plan.source.text(CARD) or ""
-    stated = (
-        stated_metadata(plan.source.inner.file) if isinstance(plan.source, GgufCheckpoint) else {}
-    )
-    upload = replace(planned(plan), card=text, known=stated)
-    known = stated | inherited(text)
-    licence, forbids = terms_of(str(known.get("license") or ""))
-    name, commit = name_of(upload, PublishOptions())
-    base = BaseModel(name, known, licence=licence, forbids=forbids, commit=commit)
-    advance(
-        target.write_bytes(
-            card(upload, f"{plan.source.name}-{plan.recipe.method.label}", base).encode()
-        )
+        adds,
+        receipt,
+        context,
+        copies,
+        card,
+        own_card,
+        quantised=quantised,
+        kv_cache=cache.short(context) if cache else "",
     )

@@ -25,39 +25,42 @@ MATRICES = {".lora_A.weight": -1, ".lora_B.weight": 0}
 
 @dataclass(frozen=True)
 class Adapter(Summary):
-    """A PEFT adapter. config: the content of its adapter_config.json."""
+    """A PEFT adapter."""
 
     source: Source
+
     config: JsonObject
+    """The content of its adapter_config.json."""
 
     @property
     def kind(self) -> str:
         """The method of PEFT, such as LoRA, with its rank."""
-        kind = str(self.config.get("peft_type", "PEFT"))
+        method = str(self.config.get("peft_type", "PEFT"))
+        if method == "LORA":
+            method = "LoRA"
         rank = self.config.get("r")
-        return (
-            f"{'LoRA' if kind == 'LORA' else kind}"
-            f" adapter{f' of rank {rank}' if isinstance(rank, int) else ''}"
-        )
+        if isinstance(rank, int):
+            return f"{method} adapter of rank {rank}"
+        return f"{method} adapter"
 
     @property
     def base(self) -> str:
-        """The path or Hub id of the model that it was trained on, with the revision; empty where it
-        names none.
-        """
+        """The path or Hub id of its base, with the revision; empty where it names none."""
         name = self.config.get("base_model_name_or_path")
+        if not name:
+            return ""
         revision = self.config.get("revision")
-        return f"{name}{f'@{revision}' if revision and revision != 'main' else ''}" if name else ""
+        if revision and revision != "main":
+            return f"{name}@{revision}"
+        return str(name)
 
     @property
     def modules(self) -> str:
         """The names of the modules that it changes, for display."""
         targets = self.config.get("target_modules")
-        return (
-            ", ".join(sorted(map(str, targets)))
-            if isinstance(targets, list)
-            else str(targets or "unknown")
-        )
+        if isinstance(targets, list):
+            return ", ".join(sorted(map(str, targets)))
+        return str(targets or "unknown")  # PEFT also accepts "all-linear" or an expression
 
     @cached_property
     def trained_on(self) -> Inspection | None:
@@ -69,7 +72,9 @@ class Adapter(Summary):
         try:
             if self.source.text("config.json") is not None:
                 return inspect_source(ConfigSource(self.source.path("config.json")))
-            return inspect_source(open_source(self.base)) if self.base else None
+            if not self.base:
+                return None
+            return inspect_source(open_source(self.base))
         except Exception as problem:  # as of a Hub that cannot be reached
             if not sentence(problem):
                 raise
@@ -78,15 +83,14 @@ class Adapter(Summary):
     @cached_property
     def sizes(self) -> dict[str, dict[int, int]]:
         """Rows (0) and columns (-1) of each matrix of the base that LoRA changes, by its name."""
-        names = {file.name for file in self.source.files()}
+        if all(file.name != WEIGHTS for file in self.source.files()):
+            return {}
         sizes: dict[str, dict[int, int]] = {}
-        for name, tensor in (
-            self.source.header(WEIGHTS).tensors if WEIGHTS in names else {}
-        ).items():
+        for name, tensor in self.source.header(WEIGHTS).tensors.items():
             for end, axis in MATRICES.items():
                 if name.endswith(end) and tensor.shape:
-                    changed = name.removeprefix(PREFIX).removesuffix(end) + ".weight"
-                    sizes.setdefault(changed, {})[axis] = tensor.shape[axis]
+                    matrix = name.removeprefix(PREFIX).removesuffix(end) + ".weight"
+                    sizes.setdefault(matrix, {})[axis] = tensor.shape[axis]
         return sizes
 
     @property
@@ -122,33 +126,36 @@ class Adapter(Summary):
 def read_adapter(source: Source | GgufSource) -> Adapter | None:
     """Return the adapter that a folder or repository holds; None for others, such as a whole model.
 
-    Raises BadSource for an adapter_config.json that is not a JSON object.
+    Raises:
+        BadSource: adapter_config.json is not a JSON object.
     """
     if isinstance(source, GgufSource) or source.kind not in ("folder", "hub"):
         return None
     text = source.text(ADAPTER)
-    return None if text is None or source.weights() else Adapter(source, parse(text, ADAPTER))
+    if text is None or source.weights():
+        return None
+    return Adapter(source, parse(text, ADAPTER))
 
 
 def misplaced_tensor(adapter: Adapter, base: Inspection) -> str:
-    """Return a sentence on the first matrix that a base has no place for; empty where all fit or
-    that is unknown.
+    """Return a sentence on the first matrix of an adapter that does not fit into a base.
+
+    It is empty where all fit, and where that is unknown: for a base whose tensors are not on this
+    machine.
     """
-    if (
-        not isinstance(base.source, Source)
-        or base.source.kind != "folder"
-        or not base.source.weights()
-    ):
+    source = base.source
+    if not isinstance(source, Source) or source.kind != "folder" or not source.weights():
         return ""
-    tensors = base.source.tensors
+    tensors = source.tensors
     for name, sizes in adapter.sizes.items():
         if name not in tensors:
-            return f"is for a model with {name}, which {base.source.reference} does not have"
+            return f"is for a model with {name}, which {source.reference} does not have"
         shape = tensors[name].shape
         if any(shape[axis] != size for axis, size in sizes.items()):
-            sides = " x ".join(f"{size:,}" for _, size in sorted(sizes.items(), reverse=True))
+            rows_first = sorted(sizes.items(), reverse=True)
+            sides = " x ".join(f"{size:,}" for _, size in rows_first)
             return (
-                f"is for a {name} of {sides}, and that of {base.source.reference} is {shape[0]:,} x"
+                f"is for a {name} of {sides}, and that of {source.reference} is {shape[0]:,} x"
                 f" {shape[-1]:,}"
             )
     return ""

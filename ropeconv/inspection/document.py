@@ -1,4 +1,5 @@
 """Types of the JSON document of an inspection and of its parts, which plans have too.
+
 docs/python.md describes them.
 """
 
@@ -21,33 +22,37 @@ from .receipts.receipt import RuntimeRecord, ScheduleRecord
 
 @dataclass(frozen=True)
 class LayerGroup:
-    """Layers with the same rotation and attention window.
-
-    kind: as in RopeSpec. window: tokens that they see, None for the whole context. count: number of
-    layers.
-    """
+    """Layers with the same rotation and attention window."""
 
     kind: LayerKind
+    """How they rotate, as in RopeSpec."""
+
     window: int | None
+    """The tokens that they see; None for the whole context."""
+
     count: int
+    """The number of layers."""
 
 
 def layer_groups(spec: RopeSpec) -> tuple[LayerGroup, ...]:
-    """Return the groups of a model's layers. A window as long as the declared context counts as
-    none.
+    """Return the groups of a model's layers: those that rotate first, then by their window.
+
+    A window as long as the declared context counts as none.
     """
-    pairs = zip_longest(spec.layers, spec.windows[: len(spec.layers)])
-    counts = Counter(
-        (kind, window if window and window < spec.context else None) for kind, window in pairs
-    )
+    counts = Counter[tuple[LayerKind, int | None]]()
+    for kind, window in zip_longest(spec.layers, spec.windows[: len(spec.layers)]):
+        limits = window and window < spec.context
+        counts[kind, window if limits else None] += 1
+
+    groups = [LayerGroup(kind, window, count) for (kind, window), count in counts.items()]
     order = {"global": 0, "local": 1, "none": 2}
-    groups = (LayerGroup(kind, window, count) for (kind, window), count in counts.items())
     return tuple(sorted(groups, key=lambda group: (order[group.kind], group.window or 0)))
 
 
 def describe_layers(spec: RopeSpec) -> str:
-    """Return the groups in words, such as
-    `24 rotate and see 4,096 tokens (sliding window); 8 do not rotate ...`.
+    """Return the groups in words.
+
+    Such as `24 rotate and see 4,096 tokens (sliding window); 8 do not rotate ...`.
     """
     groups = layer_groups(spec)
     has_window = any(group.window for group in groups)
@@ -55,17 +60,21 @@ def describe_layers(spec: RopeSpec) -> str:
 
 
 def _words(group: LayerGroup, spec: RopeSpec, has_window: bool) -> str:
-    form = f" with {describe(spec.local_form)}" if group.kind == "local" and spec.local_form else ""
-    words = (
-        ("does not rotate", "do not rotate")
-        if group.kind == "none"
-        else (f"rotates{form}", f"rotate{form}")
-    )
-    rotate = counted(group.count, *words)
+    """One group in words; `has_window` if some group of the model has a window."""
+    if group.kind == "none":
+        rotate = counted(group.count, "does not rotate", "do not rotate")
+    elif group.kind == "local" and spec.local_form:
+        form = describe(spec.local_form)
+        rotate = counted(group.count, f"rotates with {form}", f"rotate with {form}")
+    else:
+        rotate = counted(group.count, "rotates", "rotate")
+
     see = "sees" if group.count == 1 else "see"
     if group.window:
         return f"{rotate} and {see} {group.window:,} tokens ({spec.window_kind})"
-    return rotate + (f" and {see} the whole context" if has_window else "")
+    if has_window:
+        return f"{rotate} and {see} the whole context"
+    return rotate
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,13 +87,16 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SourceDocument(Document, frozen=True, kw_only=True):
-    """A source. reference: as the user named it. kind: folder, hub, meta, config or gguf. commit:
-    on the Hub.
-    """
+    """A source."""
 
     reference: str
+    """As the user named it."""
+
     kind: str
+    """folder, hub, meta, config or gguf."""
+
     commit: str | None
+    """The commit on the Hub; None for sources from elsewhere."""
 
 
 class SizeDocument(Document, frozen=True, kw_only=True):
@@ -95,38 +107,38 @@ class SizeDocument(Document, frozen=True, kw_only=True):
 
 
 class KvCacheDocument(Document, frozen=True, kw_only=True):
-    """The key-value cache of one sequence.
-
-    bytes: by dtype. layers: in groups that keep the same. states: layers with a state of fixed
-    size, not counted. source: of a plan, the cache at the length that the source declares.
-    """
+    """The key-value cache of one sequence."""
 
     tokens: int
+
     bytes: dict[str, int]
+    """The size by dtype."""
+
     layers: tuple[CachedLayers, ...]
+    """The layers in groups that keep the same."""
+
     states: int
+    """Layers with a state of fixed size, which is not counted."""
+
     source: SizeDocument | UnsetType = UNSET
+    """The cache at the length that the source of a plan declares."""
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """A problem in the settings of a model.
-
-    code: a stable name. message: a sentence. repair: flags of `ropeconv apply` that fix it, or
-    None.
-    """
+    """A problem in the settings of a model."""
 
     code: str
+    """A stable name."""
+
     message: str
+    """A sentence."""
+
     repair: str | None = None
+    """Flags of `ropeconv apply` that fix it."""
 
 
 class InspectionDocument(Document, frozen=True, kw_only=True):
-    """The RoPE of a checkpoint or GGUF file: `Inspection.to_dict`.
-
-    rope: the numbers of its rope_type. original_context, context: trained and declared tokens.
-    layers: how many are "global", "local" and "none". repairs: of the command, for runtimes that do
-    not compute it.
-    """
+    """The RoPE of a checkpoint or GGUF file: `Inspection.to_dict`."""
 
     schema: int = SCHEMA
     source: SourceDocument
@@ -139,16 +151,28 @@ class InspectionDocument(Document, frozen=True, kw_only=True):
     encoder: bool
     draft: str | None
     rope_type: str
+
     rope: JsonObject
+    """The numbers of its rope_type."""
+
     rope_theta: float
     attention_factor: float
     softmax_scale: float
+
     original_context: int
+    """The tokens that it was trained with."""
+
     original_context_source: ContextSource
     original_context_reference: str | None
+
     context: int
+    """The tokens that it declares."""
+
     scaled: bool
+
     layers: dict[LayerKind, int]
+    """How many layers are "global", "local" and "none"."""
+
     layer_groups: tuple[LayerGroup, ...]
     visible: int
     effective_length: int | None
@@ -162,4 +186,6 @@ class InspectionDocument(Document, frozen=True, kw_only=True):
     runtimes: tuple[RuntimeRecord, ...]
     kv_cache: KvCacheDocument | None
     schedule: ScheduleRecord
+
     repairs: tuple[Problem, ...] | UnsetType = UNSET
+    """Repairs that the command prints, for runtimes that do not compute the RoPE."""

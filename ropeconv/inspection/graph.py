@@ -1,9 +1,10 @@
-"""The RoPE in a compiled graph: frequencies from its constants, the method that gives them, and
-comparisons.
+"""The RoPE in a compiled graph: its frequencies, the method that gives them, and comparisons.
+
+`inspect_graph` finds the constants, and `compare_graph` compares them with another model.
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -36,37 +37,49 @@ TRAINED = tuple(1 << power for power in range(9, 21))
 """Trained lengths in tokens that are tried for methods that depend on them."""
 
 
-def single(values: NDArray[Any]) -> tuple[NDArray[Any], Repeat]:
-    """One column per pair of an array with one or two equal ones, and how they are repeated."""
+def without_repeat(values: NDArray[Any]) -> tuple[NDArray[Any], Repeat]:
+    """Return one column per pair of dimensions, and how an array repeats them.
+
+    Args:
+        values: [..., pairs], or [..., 2 pairs] where both dimensions of a pair have the same value.
+    """
     width = values.shape[-1]
-    if width % 2 == 0 and np.array_equal(values[..., : width // 2], values[..., width // 2 :]):
+    if width % 2:
+        return values, ""
+    if np.array_equal(values[..., : width // 2], values[..., width // 2 :]):
         return values[..., : width // 2], "half"
-    if width % 2 == 0 and np.array_equal(values[..., ::2], values[..., 1::2]):
+    if np.array_equal(values[..., ::2], values[..., 1::2]):
         return values[..., ::2], "interleaved"
     return values, ""
 
 
-def repeated(values: NDArray[Any], repeat: Repeat) -> NDArray[Any]:
-    """The inverse of `single`."""
+def with_repeat(values: NDArray[Any], repeat: Repeat) -> NDArray[Any]:
+    """Return the columns of an array repeated, the inverse of `without_repeat`."""
     if repeat == "half":
         return np.concatenate([values, values], axis=-1)
-    return np.repeat(values, 2, axis=-1) if repeat else values
+    if repeat == "interleaved":
+        return np.repeat(values, 2, axis=-1)
+    return values
 
 
 @dataclass(frozen=True, eq=False)
 class ModelRope:
-    """A RoPE of a model. name: empty for that of the layers that an extension changes.
-
-    inv_freq: radians per token, float64 [rotary_dim / 2]. attention_factor: multiplies cos and sin.
-    formula: that gives the frequencies, empty where it is not known. changes: whether an extension
-    changes it.
-    """
+    """A RoPE of a model."""
 
     name: str
+    """Empty for that of the layers that an extension changes; else where it is."""
+
     inv_freq: Vector
+    """Radians per token, float64 [rotary_dim / 2]."""
+
     attention_factor: float
+    """What multiplies cos and sin."""
+
     formula: str = ""
+    """The formula that gives the frequencies; empty where it is not known."""
+
     changes: bool = True
+    """Whether an extension changes it."""
 
     @property
     def words(self) -> str:
@@ -75,46 +88,42 @@ class ModelRope:
 
 
 def parts_of(spec: RopeSpec) -> list[ModelRope]:
-    """Every RoPE of a model: first that of the layers that an extension changes, then other lists
-    and layers.
-    """
+    """Return every RoPE of a model, first that of the layers that an extension changes."""
     current = spec.current()
+    factor = current.attention_factor
     formula = describe(spec.form)
-    parts = [ModelRope("", current.inv_freq, current.attention_factor, formula)]
+    parts = [ModelRope("", current.inv_freq, factor, formula)]
     if current.short_inv_freq is not None:
-        parts.append(
-            ModelRope(
-                "as its short list", current.short_inv_freq, current.attention_factor, formula
-            )
-        )
+        parts.append(ModelRope("as its short list", current.short_inv_freq, factor, formula))
     if spec.local_inv_freq is not None:
-        parts.append(
-            ModelRope(
-                "in window layers",
-                spec.local_inv_freq,
-                1.0,
-                describe(spec.local_form),
-                changes=False,
-            )
+        local_formula = describe(spec.local_form)
+        local = ModelRope(
+            "in window layers", spec.local_inv_freq, 1.0, local_formula, changes=False
         )
+        parts.append(local)
     return parts
 
 
 @dataclass(frozen=True, eq=False)
 class GraphRope(ModelRope):
-    """A RoPE in a graph. name: of its constants.
-
-    file: name of the graph. values: names in the graph, of a vector of frequencies or a table of
-    cosines and one of sines. repeat: of the columns. error: by what each frequency may be off,
-    since the graph rounds. positions: rows of a table, None where they are computed.
-    """
+    """A RoPE in a graph; its name is that of its constants."""
 
     file: str = field(kw_only=True)
+    """The name of the graph."""
+
     graph: Graph = field(kw_only=True, repr=False)
+
     values: tuple[str, ...] = field(kw_only=True)
+    """Names in the graph: of a vector of frequencies, or of a table of cosines and one of sines."""
+
     repeat: Repeat = field(kw_only=True)
+    """How the columns are repeated for the two dimensions of a pair."""
+
     error: Vector = field(kw_only=True)
+    """By what each frequency may be off, since the graph rounds."""
+
     positions: int | None = field(default=None, kw_only=True)
+    """Rows of a table; None where the angles are computed."""
 
     @property
     def constants(self) -> tuple[Constant, ...]:
@@ -122,29 +131,38 @@ class GraphRope(ModelRope):
         return tuple(self.graph.constants[value] for value in self.values)
 
     @property
+    def dtype(self) -> str:
+        """The type of its constants."""
+        return self.constants[0].dtype
+
+    @property
     def layout(self) -> str:
         """The type and shape of its constants: `float32 [4096, 64]`."""
-        return f"{self.constants[0].dtype} {list(self.constants[0].shape)}"
+        return f"{self.dtype} {list(self.constants[0].shape)}"
 
     def holds(self, inv_freq: Vector) -> bool:
-        """Whether it has these frequencies, to within what the graph rounds."""
-        return inv_freq.shape == self.inv_freq.shape and bool(
-            np.all(np.abs(inv_freq - self.inv_freq) <= self.error)
-        )
+        """Return whether it has these frequencies, to within what the graph rounds."""
+        if inv_freq.shape != self.inv_freq.shape:
+            return False
+        return bool(np.all(np.abs(inv_freq - self.inv_freq) <= self.error))
 
     def matches(self, part: ModelRope) -> bool:
-        """Whether it computes the same, to within what the graph rounds."""
-        precision = max(
-            4 * PRECISION[self.constants[0].dtype] if self.positions else 0.0, TOLERANCE
-        )
+        """Return whether it computes the same, to within what the graph rounds."""
+        precision = TOLERANCE
+        if self.positions:  # the factor is in the numbers of the tables
+            precision = max(4 * PRECISION[self.dtype], TOLERANCE)
         off = abs(part.attention_factor - self.attention_factor)
         return self.holds(part.inv_freq) and off <= precision * self.attention_factor
 
-    def recognised(self, thetas: Iterable[float] = (), lengths: Iterable[int] = ()) -> str:
-        """The formula that gives these frequencies, or "custom inv_freq" where no method does.
+    def formula_of(self, thetas: Iterable[float] = (), lengths: Iterable[int] = ()) -> str:
+        """Return the formula that gives these frequencies.
 
-        thetas, lengths: bases and trained lengths that are tried before those that the vector
-        itself suggests.
+        Args:
+            thetas: Bases to try before those that the frequencies suggest.
+            lengths: Trained lengths in tokens to try before powers of two.
+
+        Returns:
+            The formula in words, or "custom inv_freq" where no method gives the frequencies.
         """
         vector = self.inv_freq
         known = tuple(thetas)
@@ -152,34 +170,39 @@ class GraphRope(ModelRope):
         for theta in (*known, *_bases(vector, slowest)):
             base = base_inv_freq(theta, 2 * len(vector))
             proportional = recognise(vector, theta)
-            if proportional or self.holds(base):
-                return describe(proportional or Plain(theta))
-            for factor in rounded(1 / vector[0]):
+            if proportional:
+                return describe(proportional)
+            if self.holds(base):
+                return describe(Plain(theta))
+            for factor in round_values(1 / vector[0]):
                 if factor > LEAST_FACTOR and self.holds(base / factor):
                     return describe(InterpolatedForm(theta, factor))
-            if theta in known or np.all(np.abs(base[:2] - vector[:2]) <= self.error[:2]):
-                formula = self._scaled(
-                    theta, rounded(base[slowest] / vector[slowest]), (*lengths, *TRAINED)
-                )
+
+            # most methods leave the fastest two pairs as they are
+            keeps_fastest = np.all(np.abs(base[:2] - vector[:2]) <= self.error[:2])
+            if theta in known or keeps_fastest:
+                factors = round_values(base[slowest] / vector[slowest])
+                formula = self._scaled_formula(theta, factors, (*lengths, *TRAINED))
                 if formula:
                     return formula
         return "custom inv_freq"
 
-    def _scaled(self, theta: float, factors: Iterable[float], lengths: Iterable[int]) -> str:
-        """The formula of a method with a factor, over a base; empty where none gives these
-        frequencies.
-        """
+    def _scaled_formula(
+        self, theta: float, factors: Iterable[float], lengths: Iterable[int]
+    ) -> str:
+        """The formula of a method with a factor over a base; empty where none fits."""
         kinds = [kind for kind in REGISTRY.values() if issubclass(kind, ScaledMethod)]
         larger = [factor for factor in factors if factor > LEAST_FACTOR]
+        rotary_dim = 2 * len(self.inv_freq)
         for length, kind, factor in product(dict.fromkeys(lengths), kinds, larger):
-            spec = RopeSpec(
-                2 * len(self.inv_freq), 2 * len(self.inv_freq), Plain(theta), length, length
-            )
+            spec = RopeSpec(rotary_dim, rotary_dim, Plain(theta), length, length)
             with suppress(RopeconvError, ArithmeticError, ValueError):
                 schedule = kind(factor).schedule(spec)
-                if self.holds(schedule.inv_freq):
-                    words = f"{kind.name}, theta {theta:.12g}, factor {factor:.12g}"
-                    return frequencies(schedule) if schedule.form else words
+                if not self.holds(schedule.inv_freq):
+                    continue
+                if schedule.form:
+                    return frequencies(schedule)
+                return f"{kind.name}, theta {theta:.12g}, factor {factor:.12g}"
         return ""
 
     def to_dict(self) -> JsonObject:
@@ -187,8 +210,8 @@ class GraphRope(ModelRope):
         return {
             "file": self.file,
             "format": self.graph.described,
-            "constants": [c.name for c in self.constants],
-            "dtype": self.constants[0].dtype,
+            "constants": [constant.name for constant in self.constants],
+            "dtype": self.dtype,
             "shape": list(self.constants[0].shape),
             "positions": self.positions,
             "attention_factor": self.attention_factor,
@@ -198,152 +221,175 @@ class GraphRope(ModelRope):
 
 
 def _bases(vector: Vector, slowest: int) -> Iterator[float]:
-    """Bases that a vector suggests by its slowest pair and by its second one, the roundest
-    first.
-    """
+    """Yield bases that a vector suggests by its slowest pair and its second, the roundest first."""
     for index in (slowest, 1):
         if 0 < index <= slowest and vector[index] < vector[0]:
+            ratio = float(vector[0] / vector[index])
             with suppress(OverflowError):
-                yield from rounded(float(vector[0] / vector[index]) ** (len(vector) / index))
+                yield from round_values(ratio ** (len(vector) / index))
 
 
-def rounded(value: float) -> list[float]:
-    """A number with 1 to 8 digits and with all of them, the roundest first; nothing for one that is
-    not finite.
+def round_values(value: float) -> list[float]:
+    """Return a number with 1 to 8 digits and with all of them, the roundest first.
+
+    There are none of a number that is not finite.
     """
     if not math.isfinite(value):
         return []
-    return list(
-        dict.fromkeys([*(float(f"{value:.{digits}g}") for digits in range(1, 9)), float(value)])
-    )
+    values = [float(f"{value:.{digits}g}") for digits in range(1, 9)]
+    return list(dict.fromkeys([*values, float(value)]))
 
 
 def ropes_of(graph: Graph, file: str) -> list[GraphRope]:
-    """Every RoPE in a graph: vectors that reach a Cos and a Sin, and pairs of tables."""
+    """Return every RoPE in a graph: vectors that reach a Cos and a Sin, and pairs of tables.
+
+    Args:
+        graph: The graph.
+        file: Its name.
+    """
     ropes = list[GraphRope]()
     cosines = list[str]()
     sines = list[str]()
-    first_values = {id(constant): value for value, constant in reversed(graph.constants.items())}
-    for value in reversed(first_values.values()):  # the others are conversions to another type
+    # a constant can have several values: those after the first are conversions to another type
+    first_values: dict[int, str] = {}
+    for value, constant in graph.constants.items():
+        first_values[id(constant)] = first_values.pop(id(constant), value)
+
+    for value in first_values.values():
         constant = graph.constants[value]
         sizes = [size for size in constant.shape if size != 1]
-        if (
-            constant.dtype == "bool"
-            or not all(constant.shape)
-            or not sizes
-            or sizes[-1] > WIDEST_HEAD
-        ):
+        if constant.dtype == "bool" or not all(constant.shape):
+            continue
+        if not sizes or sizes[-1] > WIDEST_HEAD:
             continue
         if len(sizes) == 1 and sizes[0] > 1:
-            ropes += _of_vector(graph, file, value)
+            ropes += _ropes_of_vector(graph, file, value)
         elif len(sizes) == 2 and sizes[0] > 2:
             function = _function_of(constant)
-            sines += [value] if function == "sin" else []
-            cosines += [value] if function == "cos" else []
+            if function == "sin":
+                sines.append(value)
+            elif function == "cos":
+                cosines.append(value)
+
     for cosine in cosines:
-        same = [
-            sine for sine in sines if graph.constants[sine][1:3] == graph.constants[cosine][1:3]
-        ]
-        for sine in sorted(same, key=lambda sine: sine != cosine.replace("cos", "sin"))[:1]:
+        sine = _sine_for(graph, cosine, sines)
+        if sine:
             sines.remove(sine)
-            ropes += _of_tables(graph, file, cosine, sine)
+            ropes += _ropes_of_tables(graph, file, cosine, sine)
     return ropes
 
 
+def _sine_for(graph: Graph, cosine: str, sines: Iterable[str]) -> str:
+    """The table of sines for one of cosines, with its type and shape; empty without one."""
+    table = graph.constants[cosine]
+    fitting = []
+    for sine in sines:
+        other = graph.constants[sine]
+        if (other.shape, other.dtype) == (table.shape, table.dtype):
+            fitting.append(sine)
+    named_alike = cosine.replace("cos", "sin")
+    if named_alike in fitting:
+        return named_alike
+    return fitting[0] if fitting else ""
+
+
 def _function_of(constant: Constant) -> str:
-    """Return cos or sin, by the first rows of a table of positions and pairs; empty for another
-    one.
-    """
+    """cos or sin, by the first rows of a table of positions and pairs; empty for another one."""
     first, second = _rows(constant, (0, 1))
     if not first.any():
         return "sin" if second.any() else ""
-    is_cosine = (
-        first[0] > 0
-        and (first == first[0]).all()
-        and (second <= first).all()
-        and (second != first).any()
-    )
-    return "cos" if is_cosine else ""
+    starts_at_factor = first[0] > 0 and (first == first[0]).all()
+    falls = (second <= first).all() and (second != first).any()
+    return "cos" if starts_at_factor and falls else ""
 
 
 def _rows(constant: Constant, rows: Iterable[int]) -> Vector:
+    """Some rows of a table."""
     table = constant.array().reshape(-1, constant.shape[-1])
     return np.asarray(table[list(rows)], dtype=np.float64)
 
 
-def _of_vector(graph: Graph, file: str, value: str) -> Iterator[GraphRope]:
+def _ropes_of_vector(graph: Graph, file: str, value: str) -> Iterator[GraphRope]:
+    """Yield the RoPE of a vector of frequencies; nothing for another vector."""
     if not graph.rotations(value):
         return
     constant = graph.constants[value]
-    vector, repeat = single(np.asarray(constant.array(), dtype=np.float64).ravel())
-    if np.isfinite(vector).all() and (vector >= 0).all() and vector[0] > 0:
-        error = max(TOLERANCE, 2 * PRECISION[constant.dtype]) * vector + SMALLEST.get(
-            constant.dtype, 0.0
-        )
-        yield GraphRope(
-            constant.name,
-            vector,
-            graph.attention_factor(value),
-            file=file,
-            graph=graph,
-            values=(value,),
-            repeat=repeat,
-            error=error,
-        )
+    vector, repeat = without_repeat(np.asarray(constant.array(), dtype=np.float64).ravel())
+    if not np.isfinite(vector).all() or (vector < 0).any() or vector[0] <= 0:
+        return
+    relative = max(TOLERANCE, 2 * PRECISION[constant.dtype])
+    yield GraphRope(
+        constant.name,
+        vector,
+        graph.attention_factor(value),
+        file=file,
+        graph=graph,
+        values=(value,),
+        repeat=repeat,
+        error=relative * vector + SMALLEST.get(constant.dtype, 0.0),
+    )
 
 
-def _of_tables(graph: Graph, file: str, cosine: str, sine: str) -> Iterator[GraphRope]:
-    """The RoPE of two tables, whose row p has A cos(p w) and A sin(p w); nothing where they are
-    something else.
+def _ropes_of_tables(graph: Graph, file: str, cosine: str, sine: str) -> Iterator[GraphRope]:
+    """Yield the RoPE of two tables, whose row p has A cos(p w) and A sin(p w).
 
     The frequency w is the angle of row 1. Rows 2, 4, 8 and so on up to the last make it more
-    accurate: the angle there is known up to whole turns, and the present w tells how many.
+    accurate: the angle there is known up to whole turns, and the present w tells how many. Nothing
+    is yielded where the tables are something else.
     """
     table = graph.constants[cosine]
-    positions = math.prod(table.shape[:-1])
-    rows = [
-        *(1 << power for power in range(positions.bit_length()) if 1 << power < positions - 1),
-        positions - 1,
-    ]
-    (cos, repeat), (sin, _) = single(_rows(table, rows)), single(_rows(graph.constants[sine], rows))
+    last = math.prod(table.shape[:-1]) - 1
+    rows = []
+    row = 1
+    while row < last:
+        rows.append(row)
+        row *= 2
+    rows.append(last)
+    cos, repeat = without_repeat(_rows(table, rows))
+    sin, _ = without_repeat(_rows(graph.constants[sine], rows))
     if cos.shape != sin.shape:
         return
+
+    inv_freq = np.zeros(cos.shape[1])
+    for row, angle in zip(rows, np.arctan2(sin, cos), strict=True):
+        turned = angle - row * inv_freq
+        within_half_a_turn = np.remainder(turned + math.pi, math.tau) - math.pi
+        inv_freq = inv_freq + within_half_a_turn / row
+
     factor = float(_rows(table, [0])[0, 0])
     precision = PRECISION[table.dtype]
-    angles = np.arctan2(sin, cos)
-    inv_freq = np.zeros(cos.shape[1])
-    for row, angle in zip(rows, angles, strict=True):
-        inv_freq = (
-            inv_freq + (np.remainder(angle - row * inv_freq + math.pi, math.tau) - math.pi) / row
-        )
     phases = np.outer(rows, inv_freq)
-    off = np.maximum(np.abs(cos - factor * np.cos(phases)), np.abs(sin - factor * np.sin(phases)))
-    if np.all(off <= factor * (8 * precision + 4 * PRECISION["float32"] * np.abs(phases))):
-        error = TOLERANCE * np.abs(inv_freq) + 4 * precision / rows[-1]
-        names = f"{table.name} and {graph.constants[sine].name}"
-        yield GraphRope(
-            names,
-            np.maximum(inv_freq, 0.0),
-            factor,
-            file=file,
-            graph=graph,
-            values=(cosine, sine),
-            repeat=repeat,
-            error=error,
-            positions=positions,
-        )
+    off_cos = np.abs(cos - factor * np.cos(phases))
+    off_sin = np.abs(sin - factor * np.sin(phases))
+    # the exporter computed angles in float32
+    allowed = factor * (8 * precision + 4 * PRECISION["float32"] * np.abs(phases))
+    if not np.all(np.maximum(off_cos, off_sin) <= allowed):
+        return
+    yield GraphRope(
+        f"{table.name} and {graph.constants[sine].name}",
+        np.maximum(inv_freq, 0.0),
+        factor,
+        file=file,
+        graph=graph,
+        values=(cosine, sine),
+        repeat=repeat,
+        error=TOLERANCE * np.abs(inv_freq) + 4 * precision / last,
+        positions=last + 1,
+    )
 
 
 @dataclass(frozen=True)
 class GraphInspection(Summary):
-    """The RoPE in compiled graphs. spec: of the config.json beside them, None without one, for the
-    reason in `note`.
-    """
+    """The RoPE in compiled graphs."""
 
     source: GraphSource
     ropes: tuple[GraphRope, ...]
+
     spec: RopeSpec | None
+    """The RoPE of the config.json beside them; None without one."""
+
     note: str = ""
+    """Why there is no spec."""
 
     @property
     def sentence(self) -> str:
@@ -387,34 +433,32 @@ class GraphInspection(Summary):
         return parts_of(self.spec) if self.spec else []
 
     def part(self, rope: GraphRope) -> ModelRope | None:
-        """The part of the RoPE in config.json that a graph holds; None where it holds another
-        RoPE.
-        """
-        return next((part for part in self.parts if rope.matches(part)), None)
+        """Return the part of the RoPE in config.json that a graph holds; None for another one."""
+        for part in self.parts:
+            if rope.matches(part):
+                return part
+        return None
 
     @cached_property
     def formulas(self) -> tuple[str, ...]:
         """The formula of each RoPE, by config.json where it is the one there."""
-        known = ((self.spec.rope_theta,), (self.spec.original_context,)) if self.spec else ((), ())
-        parts = (
-            next((part for part in self.parts if rope.holds(part.inv_freq)), None)
-            for rope in self.ropes
-        )
-        return tuple(
-            part.formula if part else rope.recognised(*known)
-            for rope, part in zip(self.ropes, parts, strict=True)
-        )
+        return tuple(self._formula_of(rope) for rope in self.ropes)
+
+    def _formula_of(self, rope: GraphRope) -> str:
+        for part in self.parts:
+            if rope.holds(part.inv_freq):
+                return part.formula
+        if self.spec is None:
+            return rope.formula_of()
+        return rope.formula_of((self.spec.rope_theta,), (self.spec.original_context,))
 
     def to_dict(self) -> JsonObject:
         """Return the inspection as JSON-ready data; keys stay within a schema."""
-        ropes = [
-            rope.to_dict()
-            | {
-                "formula": formula,
-                "config": part.words if (part := self.part(rope)) else None,
-            }
-            for rope, formula in zip(self.ropes, self.formulas, strict=True)
-        ]
+        ropes = []
+        for rope, formula in zip(self.ropes, self.formulas, strict=True):
+            part = self.part(rope)
+            in_config = part.words if part else None
+            ropes.append(rope.to_dict() | {"formula": formula, "config": in_config})
         return {
             "source": self.source.to_dict(),
             "graphs": list(self.source.graphs),
@@ -424,41 +468,45 @@ class GraphInspection(Summary):
 
 
 def inspect_graph(source: GraphSource) -> GraphInspection:
-    """Inspect compiled graphs. Raises BadSource for a damaged graph, and where none holds a
-    RoPE.
+    """Inspect compiled graphs.
+
+    Raises:
+        BadSource: A graph is damaged, or none holds a RoPE.
     """
-    ropes = [rope for name, graph in source.opened.items() for rope in ropes_of(graph, name)]
+    ropes = list[GraphRope]()
+    for name, graph in source.opened.items():
+        ropes += ropes_of(graph, name)
     if not ropes:
         raise BadSource(
             f"{source.reference} has no constants from which cos and sin are made; export the"
             " checkpoint again, or name the graph of the decoder"
         )
+
     if not source.has_config:
-        return GraphInspection(
-            source, tuple(ropes), None, "there is no config.json beside the graph"
-        )
+        note = "there is no config.json beside the graph"
+        return GraphInspection(source, tuple(ropes), None, note)
     try:
-        return GraphInspection(source, tuple(ropes), inspect_source(source).spec)
+        spec = inspect_source(source).spec
     except BadSource as problem:
         return GraphInspection(source, tuple(ropes), None, str(problem))
+    return GraphInspection(source, tuple(ropes), spec)
 
 
 @dataclass(frozen=True)
 class GraphComparison(Summary):
-    """A graph and another model. rows: each RoPE of the graph, and what the other one has for it,
-    in words.
-    """
+    """A graph and another model."""
 
     graph: str
     other: str
+
     rows: tuple[tuple[str, str], ...]
+    """Each RoPE of the graph, and what the other model has for it, in words."""
+
     problems: tuple[str, ...]
 
     @property
     def same(self) -> bool:
-        """Whether the other model computes every RoPE of the graph, and the graph reaches its
-        context.
-        """
+        """Whether the other model computes every RoPE of the graph, over its whole context."""
         return not self.problems
 
     @property
@@ -483,31 +531,49 @@ class GraphComparison(Summary):
 
 def compare_graph(graph: GraphInspection, other: GraphInspection | Inspection) -> GraphComparison:
     """Compare compiled graphs with a checkpoint, a GGUF file or other graphs."""
-    parts = (
-        list[ModelRope](other.ropes) if isinstance(other, GraphInspection) else parts_of(other.spec)
-    )
-    context = 0 if isinstance(other, GraphInspection) else other.spec.context
+    if isinstance(other, GraphInspection):
+        parts = list[ModelRope](other.ropes)
+        context = 0
+    else:
+        parts = parts_of(other.spec)
+        context = other.spec.context
+
     rows = list[tuple[str, str]]()
     problems = list[str]()
     for rope in graph.ropes:
-        reverse = (
-            each for each in parts if isinstance(each, GraphRope) and each.matches(rope)
-        )  # it may round more
-        part = next((each for each in parts if rope.matches(each)), next(reverse, None))
-        rows.append((rope.name, part.words if part else _differs(rope, parts[0])))
-        problems += [f"{rope.name} has {rows[-1][1]}"] if part is None else []
+        part = _same_part(rope, parts)
+        if part is not None:
+            rows.append((rope.name, part.words))
+        else:
+            difference = _difference(rope, parts[0])
+            rows.append((rope.name, difference))
+            problems.append(f"{rope.name} has {difference}")
         if rope.positions is not None and rope.positions < context:
             problems.append(
                 f"{rope.name} have {rope.positions:,} rows, and the context is {context:,}"
             )
-    if not (problems or any(row[1] == parts[0].words for row in rows)):
+
+    has_main = any(found == parts[0].words for _, found in rows)
+    if not problems and not has_main:
         problems.append("the graph has only the RoPE of other layers")
     return GraphComparison(
         graph.source.reference, other.source.reference, tuple(rows), tuple(problems)
     )
 
 
-def _differs(rope: GraphRope, part: ModelRope) -> str:
+def _same_part(rope: GraphRope, parts: Sequence[ModelRope]) -> ModelRope | None:
+    """The part that computes the same as a graph; None where none does."""
+    for part in parts:
+        if rope.matches(part):
+            return part
+    for part in parts:
+        if isinstance(part, GraphRope) and part.matches(rope):  # it may round more
+            return part
+    return None
+
+
+def _difference(rope: GraphRope, part: ModelRope) -> str:
+    """How the RoPE of a graph differs from another one, in words."""
     vectors = compare_frequencies(rope.inv_freq, part.inv_freq)
     if vectors is None:
         return f"{2 * len(rope.inv_freq)} dimensions, not {2 * len(part.inv_freq)}"

@@ -14,7 +14,7 @@ removes the mean over the head first.
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from itertools import groupby, pairwise
+from itertools import pairwise
 from statistics import median_low
 from typing import ClassVar, NamedTuple
 
@@ -43,73 +43,90 @@ UNQUANTISED = "give the checkpoint before its quantisation"
 
 @dataclass(frozen=True)
 class Projection:
-    """The rows that make the queries or the keys of a layer.
-
-    tensor: of the projection, [rows, columns]. bias: [rows], or None. heads: the first row of each
-    head. norms: the weights of the norm after it, or empty; one for all heads, or one per head.
-    """
+    """The rows that make the queries or the keys of a layer."""
 
     tensor: Tensor
+    """The weights of the projection, [rows, columns]."""
+
     bias: Tensor | None
+    """Its bias, [rows]."""
+
     heads: tuple[int, ...]
+    """The first row of each head."""
+
     norms: tuple[Tensor, ...]
+    """The weights of the norm after it: none, one for all heads, or one per head."""
 
 
 @dataclass(frozen=True)
 class AttentionLayer:
-    """The projections of a layer.
-
-    input_norm, input_bias: weights and biases of the norm before them; None for 1 and 0.
-    """
+    """The projections of a layer."""
 
     layer: int
+    """Its number."""
+
     queries: Projection
     keys: Projection
+
     input_norm: Tensor | None
+    """The weights of the norm before them; None for 1."""
+
     input_bias: Tensor | None
+    """The biases of that norm; None for 0."""
 
 
 def attention_layers(
     spec: RopeSpec, family: Family, config: Config, tensors: Mapping[str, Tensor]
 ) -> tuple[AttentionLayer, ...]:
-    """Return the projections of every layer that rotates with the frequencies of `spec` and has its
-    own keys.
+    """Return the projections of every layer whose heads a method changes.
 
-    tensors: of all files of the checkpoint, by name. Raises BadSource for families whose variances
-    do not follow from these tensors, for quantised weights, and if a tensor is missing.
+    These are the layers that rotate with the frequencies of `spec` and have their own keys.
+
+    Args:
+        spec: The RoPE of the model.
+        family: Its family.
+        config: Its config.json.
+        tensors: The tensors of all files of the checkpoint, by name.
+
+    Raises:
+        BadSource: The variances of the family do not follow from these tensors, the weights are
+            quantised, or a tensor is missing.
     """
-    weights = family.weights
-    reasons = (
-        ("its projections are not known", not (weights.q or weights.fused)),
-        ("multi-head latent attention makes queries and keys by several projections", spec.mla),
-        (
-            "it reads in both directions, and the bound is for models that read from left to right",
-            family.encoder,
-        ),
-        (
-            (
-                "weights multiply its queries and keys after the rotation, so that its sum depends"
-                " on positions"
-            ),
-            weights.norm == "rms-after-rope",
-        ),
-        (weights.unmeasured, bool(weights.unmeasured)),
-    )
-    for reason, holds in reasons:
-        if holds:
-            raise BadSource(
-                f"{family.display_name} cannot be measured: {reason}; leave --weights out"
-            )
+    reason = _why_not_measured(spec, family)
+    if reason:
+        raise BadSource(f"{family.display_name} cannot be measured: {reason}; leave --weights out")
+
     part = text_part(config, family)
     heads = head_count(part, family)
-    makers = key_layers(part, family, len(spec.layers))
-    layers = (
-        index
-        for index, kind in enumerate(spec.layers)
-        if kind == "global" and makers[index] == index
-    )
-    norms = weights.input_norm if weights.input and not part.get(NORM_AFTER) else ()
-    return tuple(_layer(layer, heads, spec.head_dim, norms, family, tensors) for layer in layers)
+    norms: tuple[str, ...] = ()
+    if family.weights.input and not part.get(NORM_AFTER):
+        norms = family.weights.input_norm
+
+    layers = []
+    key_makers = key_layers(part, family, len(spec.layers))
+    for index, kind in enumerate(spec.layers):
+        if kind == "global" and key_makers[index] == index:
+            layers.append(_layer(index, heads, spec.head_dim, norms, family, tensors))
+    return tuple(layers)
+
+
+def _why_not_measured(spec: RopeSpec, family: Family) -> str:
+    """Why the variances of a family do not follow from its tensors; empty where they do."""
+    weights = family.weights
+    if not weights.q and not weights.fused:
+        return "its projections are not known"
+    if spec.mla:
+        return "multi-head latent attention makes queries and keys by several projections"
+    if family.encoder:
+        return (
+            "it reads in both directions, and the bound is for models that read from left to right"
+        )
+    if weights.norm == "rms-after-rope":
+        return (
+            "weights multiply its queries and keys after the rotation, so that its sum depends on"
+            " positions"
+        )
+    return weights.unmeasured
 
 
 def _layer(
@@ -120,24 +137,29 @@ def _layer(
     family: Family,
     tensors: Mapping[str, Tensor],
 ) -> AttentionLayer:
+    """The projections of a layer; `norms` are the names that the norm before them may have."""
     prefix = layer_prefix(layer, family, tensors)
     if prefix is None:
         raise _missing(layer, family, tensors)
-    norm = next(
-        (name for name in (f"{prefix}{norm}" for norm in norms) if f"{name}.weight" in tensors), ""
-    )
-    queries, keys = (
-        _projection(which, prefix, heads, head_dim, family, tensors) for which in ("q", "k")
-    )
+
+    queries = _projection("q", prefix, heads, head_dim, family, tensors)
+    keys = _projection("k", prefix, heads, head_dim, family, tensors)
     if len(queries.heads) % len(keys.heads):
+        query_heads = counted(len(queries.heads), "head")
         raise BadSource(
-            f"{queries.tensor.name} has {counted(len(queries.heads), 'head')}, not a multiple of"
-            f" the {len(keys.heads)} of {keys.tensor.name}; correct the numbers of heads in"
-            " config.json"
+            f"{queries.tensor.name} has {query_heads}, not a multiple of the {len(keys.heads)} of"
+            f" {keys.tensor.name}; correct the numbers of heads in config.json"
         )
     columns = queries.tensor.shape[1:]
-    _checked(keys.tensor, (keys.tensor.shape[0], *columns))
-    weight, bias = (_optional(f"{norm}.{name}", tensors, columns) for name in ("weight", "bias"))
+    _check(keys.tensor, (keys.tensor.shape[0], *columns))
+
+    weight = None
+    bias = None
+    for norm in norms:
+        if f"{prefix}{norm}.weight" in tensors:
+            weight = _optional(f"{prefix}{norm}.weight", tensors, columns)
+            bias = _optional(f"{prefix}{norm}.bias", tensors, columns)
+            break
     return AttentionLayer(layer, queries, keys, weight, bias)
 
 
@@ -149,31 +171,38 @@ def _projection(
     family: Family,
     tensors: Mapping[str, Tensor],
 ) -> Projection:
+    """The projection of the queries or the keys of a layer."""
     weights = family.weights
-    name = f"{prefix}{weights.fused or (weights.q if which == 'q' else weights.k)}.weight"
+    module = weights.q if which == "q" else weights.k
+    if weights.fused:
+        module = weights.fused
+    name = f"{prefix}{module}.weight"
     if name not in tensors:
         raise BadSource(f"the checkpoint has no {name}; download it again")
-    tensor = _checked(tensors[name])
+    tensor = tensors[name]
+    _check(tensor)
     if len(tensor.shape) != 2:
         raise BadSource(
             f"{name} has the shape {list(tensor.shape)}, not that of a matrix; {UNQUANTISED}"
         )
+
     rows = tensor.shape[0]
+    starts: tuple[int, ...] = ()
     if weights.fused:
         starts = fused_heads(which, rows, heads, head_dim, family)
     else:
         # heads of gated queries are wider: the rows of the gate follow those of the query
         width = rows // heads if which == "q" else head_dim
-        starts = tuple(range(0, rows - head_dim + 1, width)) if width >= head_dim else ()
+        if width >= head_dim:
+            starts = tuple(range(0, rows - head_dim + 1, width))
     if not starts:
         raise BadSource(
             f"{name} has {counted(rows, 'row')}, too few for the heads of config.json; correct"
             " their number there"
         )
-    bias = _optional(f"{name.removesuffix('.weight')}.bias", tensors, (rows,))
-    return Projection(
-        tensor, bias, starts, _norms(which, prefix, len(starts), head_dim, family, tensors)
-    )
+    bias = _optional(f"{prefix}{module}.bias", tensors, (rows,))
+    norms = _norms(which, prefix, len(starts), head_dim, family, tensors)
+    return Projection(tensor, bias, starts, norms)
 
 
 def _norms(
@@ -184,18 +213,25 @@ def _norms(
     family: Family,
     tensors: Mapping[str, Tensor],
 ) -> tuple[Tensor, ...]:
+    """The weights of the norm after a projection; empty without one."""
     weights = family.weights
-    norm = f"{prefix}{weights.q_norm if which == 'q' else weights.k_norm}"
     kind = weights.norm
     if not kind or kind.endswith("after-rope"):
         return ()
+
+    name = weights.q_norm if which == "q" else weights.k_norm
+    norm = f"{prefix}{name}"
     per_head = kind == "layer-norm-list"
-    names = (
-        [f"{norm}.norms.{head}.weight" for head in range(heads)] if per_head else [f"{norm}.weight"]
-    )
-    norms = tuple(_checked(tensors[name]) for name in names if name in tensors)
+    names = [f"{norm}.weight"]
+    if per_head:
+        names = [f"{norm}.norms.{head}.weight" for head in range(heads)]
+    norms = tuple(tensors[name] for name in names if name in tensors)
+
+    for tensor in norms:
+        _check(tensor)
     sizes = {math.prod(tensor.shape) for tensor in norms}
-    if sizes - {head_dim, heads * head_dim} or (per_head and len(norms) not in (0, heads)):
+    incomplete = per_head and len(norms) not in (0, heads)
+    if incomplete or sizes - {head_dim, heads * head_dim}:
         raise BadSource(
             f"{norm} does not fit {counted(heads, 'head')} of {head_dim} dimensions; download the"
             " checkpoint again"
@@ -203,7 +239,8 @@ def _norms(
     return norms
 
 
-def _checked(tensor: Tensor, shape: tuple[int, ...] | None = None) -> Tensor:
+def _check(tensor: Tensor, shape: tuple[int, ...] | None = None) -> None:
+    """Refuse a tensor that is not of floats, or of another shape."""
     if tensor.dtype not in FLOATS:
         raise BadSource(
             f"{tensor.name} is stored as {tensor.dtype}, and only floats can be measured;"
@@ -214,21 +251,23 @@ def _checked(tensor: Tensor, shape: tuple[int, ...] | None = None) -> Tensor:
             f"{tensor.name} has the shape {list(tensor.shape)}, not {list(shape)}; download it"
             " again"
         )
-    return tensor
 
 
 def _optional(name: str, tensors: Mapping[str, Tensor], shape: tuple[int, ...]) -> Tensor | None:
-    return _checked(tensors[name], shape) if name in tensors else None
+    """A tensor of this name and shape; None where there is no tensor of the name."""
+    if name not in tensors:
+        return None
+    _check(tensors[name], shape)
+    return tensors[name]
 
 
 def _missing(layer: int, family: Family, tensors: Mapping[str, Tensor]) -> BadSource:
+    """The error for a layer whose projections are not there: the checkpoint may be quantised."""
     probe = family.weights.k or family.weights.fused
-    stored = next(
-        (name for name in tensors if f"{probe}." in name and not name.endswith(".bias")), None
-    )
-    if stored is not None and not any(name.endswith(f"{probe}.weight") for name in tensors):
+    stored = [name for name in tensors if f"{probe}." in name and not name.endswith(".bias")]
+    if stored and not any(name.endswith(f"{probe}.weight") for name in tensors):
         return BadSource(
-            f"the checkpoint has {stored} in place of plain weights, so it is quantised;"
+            f"the checkpoint has {stored[0]} in place of plain weights, so it is quantised;"
             f" {UNQUANTISED}"
         )
     name = f"{layer_prefixes(layer, family)[0]}{probe}.weight"
@@ -241,13 +280,15 @@ PIECE = 1 << 26
 
 
 class LayerVariances(NamedTuple):
-    """Variances, in a unit of each head: queries float64 [heads, head_dim], keys float64 [kv_heads,
-    head_dim].
-    """
+    """The variances of a layer, in a unit of each head."""
 
     layer: int
+
     queries: Vector
+    """float64 [heads, head_dim]"""
+
     keys: Vector
+    """float64 [kv_heads, head_dim]"""
 
 
 def measure(
@@ -259,33 +300,41 @@ def measure(
 ) -> Iterator[LayerVariances]:
     """Yield the variances of layers, one after the other; memory does not grow with the model.
 
-    head_dim: rows of a head. advance: called with the bytes read since the last call. Raises
-    BadSource for weights that are not finite, OSError.
+    Args:
+        source: The checkpoint.
+        layers: Its layers.
+        family: Its family.
+        head_dim: The rows of a head.
+        advance: Called with the bytes read since the last call.
+
+    Raises:
+        BadSource: Weights are not finite.
+        OSError: A file cannot be read.
     """
     reader = _Reader(source, advance)
-    kind = family.weights.input
+    plus_one = family.weights.input.endswith("plus-one")
     for layer in layers:
-        gain = (
-            None
-            if layer.input_norm is None
-            else reader.weights(layer.input_norm, kind.endswith("plus-one"))
-        )
-        bias = None if layer.input_bias is None else reader.weights(layer.input_bias)
-        queries, keys = (
-            _variances(side, reader, gain, bias, family, head_dim)
-            for side in (layer.queries, layer.keys)
-        )
+        gain = None
+        if layer.input_norm is not None:
+            gain = reader.weights(layer.input_norm, plus_one)
+        bias = None
+        if layer.input_bias is not None:
+            bias = reader.weights(layer.input_bias)
+        queries = _variances(layer.queries, reader, gain, bias, family, head_dim)
+        keys = _variances(layer.keys, reader, gain, bias, family, head_dim)
         yield LayerVariances(layer.layer, queries, keys)
 
 
 class _Reader:
+    """Reads numbers of tensors by range."""
+
     def __init__(self, source: Source, advance: Callable[[int], None]) -> None:
-        self.source, self.advance = source, advance
-        self.files = {
-            name: (file, header)
-            for file, header in source.headers.items()
-            for name in header.tensors
-        }
+        self.source = source
+        self.advance = advance
+        self.files = {}
+        for file, header in source.headers.items():
+            for name in header.tensors:
+                self.files[name] = (file, header)
 
     def read(self, tensor: Tensor, start: int, stop: int) -> NDArray[np.float32]:
         """Read elements start .. stop - 1 of a tensor."""
@@ -316,15 +365,20 @@ def _variances(
     family: Family,
     head_dim: int,
 ) -> Vector:
-    """The variances of queries or keys. gain, input_bias: weights and bias of the norm before the
-    projection.
+    """The variances of queries or keys, float64 [heads, head_dim].
+
+    `gain` and `input_bias` are weights and bias of the norm before the projection.
     """
     norm = family.weights.norm
+    is_centred = norm.startswith("layer-norm")
+    input_is_centred = family.weights.input.startswith("layer-norm")
     columns = side.tensor.shape[1]
-    centred = norm.startswith("layer-norm")
     variances = np.empty((len(side.heads), head_dim))
     means = np.zeros((len(side.heads), head_dim))
-    bias = reader.weights(side.bias) if side.bias is not None and side.norms else None
+    bias = None
+    if side.bias is not None and side.norms:  # without a norm after it, it cancels
+        bias = reader.weights(side.bias)
+
     for start, stop, heads in _pieces(side, head_dim):
         rows = reader.read(side.tensor, start * columns, stop * columns).reshape(-1, columns)
         for head in heads:
@@ -336,65 +390,68 @@ def _variances(
                 means[head] += bias[first : first + head_dim]
             if gain is not None:
                 matrix = matrix * gain
-            if family.weights.input.startswith("layer-norm"):
+            if input_is_centred:
                 matrix = matrix - matrix.mean(axis=1, keepdims=True)
-            if side.norms and centred:
+            if side.norms and is_centred:
                 matrix = matrix - matrix.mean(axis=0)
             variances[head] = np.square(matrix).sum(axis=1, dtype=np.float64)
     if not side.norms:
         return variances
-    if centred:
+
+    if is_centred:
         means -= means.mean(axis=1, keepdims=True)
+    # a norm over all heads divides all of them by one root mean square
     shape = (1, -1) if norm == "rms-all-heads" else variances.shape
-    weights = np.concatenate(
-        [reader.weights(tensor, norm == "rms-plus-one") for tensor in side.norms]
-    )
-    normalised = normalised_variances(variances.reshape(shape), means.reshape(shape)).reshape(
-        variances.shape
-    )
-    return normalised * np.square(weights.reshape(-1, head_dim).astype(np.float64))
+    normalised = normalised_variances(variances.reshape(shape), means.reshape(shape))
+    weights = [reader.weights(tensor, norm == "rms-plus-one") for tensor in side.norms]
+    gains = np.concatenate(weights).reshape(-1, head_dim).astype(np.float64)
+    return normalised.reshape(variances.shape) * np.square(gains)
 
 
 def _pieces(side: Projection, head_dim: int) -> Iterator[tuple[int, int, range]]:
     """Yield rows to read at once, [start, stop), and their heads."""
     heads = side.heads
     distance = max((stop - start for start, stop in pairwise(heads)), default=head_dim)
-    count = max(1, PIECE // _row_bytes(side.tensor) // max(distance, head_dim))
+    head_bytes = _row_bytes(side.tensor) * max(distance, head_dim)
+    count = max(1, PIECE // head_bytes)
     for first in range(0, len(heads), count):
-        some = range(first, min(first + count, len(heads)))
-        yield heads[some[0]], heads[some[-1]] + head_dim, some
+        piece = range(first, min(first + count, len(heads)))
+        yield heads[piece[0]], heads[piece[-1]] + head_dim, piece
 
 
 def _row_bytes(tensor: Tensor) -> int:
+    """The bytes of a row of a matrix."""
     return tensor.shape[1] * np.dtype(STORED[tensor.dtype]).itemsize
 
 
 @dataclass(frozen=True)
 class LayerReach:
-    """The effective lengths of a layer's heads, in tokens.
-
-    layer: its number. below: distances below it were tested: the length, or the layer's window if
-    that is shorter. effective_lengths: one less than the first distance with a negative sum, None
-    if there is none. violations: number of distances with a negative sum. Both have one entry per
-    query head.
-    """
+    """The effective lengths of a layer's heads, in tokens."""
 
     layer: int
+    """The number of the layer."""
+
     below: int
+    """Distances below it were tested: the length, or the layer's window if that is shorter."""
+
     effective_lengths: tuple[int | None, ...]
+    """Per query head, one less than the first distance with a negative sum; None without one."""
+
     violations: tuple[int, ...]
+    """Per query head, the number of distances with a negative sum."""
 
     @property
     def worst(self) -> tuple[int, int] | None:
-        """The head with the shortest effective length, and that length; None if no sum is
-        negative.
-        """
+        """The head with the shortest effective length, and that length; None without one."""
         lengths = [
             (length, head)
             for head, length in enumerate(self.effective_lengths)
             if length is not None
         ]
-        return (min(lengths)[1], min(lengths)[0]) if lengths else None
+        if not lengths:
+            return None
+        length, head = min(lengths)
+        return head, length
 
     @property
     def violating(self) -> int:
@@ -404,11 +461,10 @@ class LayerReach:
 
 @dataclass(frozen=True)
 class HeadLengths(TableSummary):
-    """The effective lengths of all heads of a model. layers: those with the frequencies of the
-    schedule.
-    """
+    """The effective lengths of all heads of a model."""
 
     layers: tuple[LayerReach, ...]
+    """The layers with the frequencies of the schedule."""
 
     record_keys: ClassVar[tuple[str, ...]] = (
         "layer",
@@ -488,12 +544,13 @@ class HeadLengths(TableSummary):
 
     @property
     def median(self) -> int | None:
-        """The lower median of the effective lengths; None if fewer than half of the heads have a
-        negative sum.
-        """
-        lengths = [length for layer in self.layers for length in layer.effective_lengths]
-        middle = median_low(np.inf if length is None else length for length in lengths)
-        return None if middle == np.inf else int(middle)
+        """The lower median of the effective lengths; None if fewer than half of them are known."""
+        lengths = []
+        for layer in self.layers:
+            for length in layer.effective_lengths:
+                lengths.append(math.inf if length is None else length)
+        middle = median_low(lengths)
+        return None if middle == math.inf else int(middle)
 
     def to_dict(self) -> JsonObject:
         """Return the figures and the layers as JSON-ready data; keys stay within a schema."""
@@ -508,12 +565,13 @@ class HeadLengths(TableSummary):
 
 @dataclass(frozen=True)
 class HeadWeights:
-    """The weights of a model's heads. spec: its RoPE. layers: the number and the weights of each
-    measured layer.
-    """
+    """The weights of a model's heads."""
 
     spec: RopeSpec
+    """The RoPE of the model."""
+
     layers: tuple[tuple[int, PairWeights], ...]
+    """The number and the weights of each measured layer."""
 
     def below(self, layer: int, length: int) -> int:
         """Return the limit of the distances of a layer that are tested: a length, or its window."""
@@ -527,43 +585,54 @@ class HeadWeights:
     def reach(
         self, schedule: Schedule, length: int, advance: Callable[[int], None] = lambda done: None
     ) -> HeadLengths:
-        """Return the effective length of every head with a schedule. Raises what `head_reach`
-        raises.
+        """Return the effective length of every head with a schedule.
 
-        length: distances below it are tested, in tokens. advance: called with the number of
-        distances done since the last call.
+        Args:
+            schedule: The schedule, with frequencies and attention factor.
+            length: Distances below it are tested, in tokens.
+            advance: Called with the number of distances done since the last call.
+
+        Raises:
+            RecipeError: As `head_reach` does.
         """
+        # layers with one limit are tested together
+        groups: dict[int, list[tuple[int, PairWeights]]] = {}
+        for layer, weights in self.layers:
+            groups.setdefault(self.below(layer, length), []).append((layer, weights))
+
         results: list[LayerReach] = []
-        ordered = sorted(self.layers, key=lambda item: self.below(item[0], length))
-        for below, group in groupby(ordered, key=lambda item: self.below(item[0], length)):
-            layers = list(group)
-            rotated, unrotated = (
-                np.concatenate(parts) for parts in zip(*(heads for _, heads in layers), strict=True)
-            )
-            weights = PairWeights(rotated, unrotated).times(schedule.attention_factor)
-            first, count = head_reach(schedule.inv_freq, weights, below, advance)
-            lengths = [int(distance) - 1 if distance else None for distance in first]
+        for below, layers in sorted(groups.items()):
+            rotated = np.concatenate([weights.rotated for _, weights in layers])
+            unrotated = np.concatenate([weights.unrotated for _, weights in layers])
+            together = PairWeights(rotated, unrotated).times(schedule.attention_factor)
+            first, counts = head_reach(schedule.inv_freq, together, below, advance)
+
             begin = 0
-            for layer, layer_weights in layers:
-                heads = slice(begin, begin + len(layer_weights.unrotated))
-                begin = heads.stop
-                results.append(
-                    LayerReach(layer, below, tuple(lengths[heads]), tuple(count.tolist()[heads]))
-                )
+            for layer, weights in layers:
+                end = begin + len(weights.unrotated)
+                lengths = [int(distance) - 1 if distance else None for distance in first[begin:end]]
+                violations = counts[begin:end].tolist()
+                results.append(LayerReach(layer, below, tuple(lengths), tuple(violations)))
+                begin = end
         return HeadLengths(tuple(sorted(results, key=lambda result: result.layer)))
 
 
 def head_weights(
     inspection: Inspection, total: Callable[[int], None], advance: Callable[[int], None]
 ) -> HeadWeights:
-    """Read the projections of a checkpoint by range, one layer at a time, and return the weights of
-    its heads.
+    """Return the weights of the heads of a checkpoint, read by range, one layer at a time.
 
-    total, advance: called with the bytes to read, and with those read since the last call. Raises
-    BadSource for a source without safetensors weights, and what `attention_layers` and `measure`
-    raise.
+    Args:
+        inspection: The inspection of the checkpoint.
+        total: Called with the bytes to read.
+        advance: Called with the bytes read since the last call.
+
+    Raises:
+        BadSource: The source has no safetensors weights, or as `attention_layers` and `measure`
+            do.
     """
-    source, spec = inspection.source, inspection.spec
+    source = inspection.source
+    spec = inspection.spec
     if not isinstance(inspection, ConfigInspection) or not isinstance(source, Source):
         raise BadSource(
             f"{source.reference} is a GGUF file; give the safetensors checkpoint that it was made"
@@ -585,23 +654,24 @@ def head_weights(
             " --weights out"
         )
     total(sum(_size(layer, spec.head_dim) for layer in layers))
-    variances = measure(source, layers, inspection.model_family, spec.head_dim, advance)
-    return HeadWeights(
-        spec,
-        tuple(
-            (row.layer, pair_weights(row.queries, row.keys, spec.rotary_dim, spec.layout))
-            for row in variances
-        ),
-    )
+
+    weights = []
+    for row in measure(source, layers, inspection.model_family, spec.head_dim, advance):
+        pairs = pair_weights(row.queries, row.keys, spec.rotary_dim, spec.layout)
+        weights.append((row.layer, pairs))
+    return HeadWeights(spec, tuple(weights))
 
 
 def _size(layer: AttentionLayer, head_dim: int) -> int:
     """The bytes of a layer to read."""
+    whole = [layer.input_norm, layer.input_bias]
     size = 0
-    small = [layer.input_norm, layer.input_bias]
     for side in (layer.queries, layer.keys):
-        small += [*side.norms, side.bias if side.norms else None]
-        size += sum(stop - start for start, stop, _ in _pieces(side, head_dim)) * _row_bytes(
-            side.tensor
-        )
-    return size + sum(tensor.stop - tensor.start for tensor in small if tensor is not None)
+        for start, stop, _ in _pieces(side, head_dim):
+            size += (stop - start) * _row_bytes(side.tensor)
+        if side.norms:
+            whole += [*side.norms, side.bias]
+    for tensor in whole:
+        if tensor is not None:
+            size += tensor.stop - tensor.start
+    return size

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from ..formats.gguf.header import TYPES, TensorType
 from ..models.config import CachedLayers, cached_layers, text_part
@@ -30,62 +30,69 @@ UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
 @dataclass(frozen=True)
 class KvCache:
-    """The key-value cache of one sequence.
-
-    layers: in groups with the same size per token. dtypes: the usual one first. states: number of
-    layers with a state of fixed size instead, which is not counted.
-    """
+    """The key-value cache of one sequence."""
 
     layers: tuple[CachedLayers, ...]
+    """The layers in groups with the same size per token."""
+
     dtypes: tuple[TensorType, ...]
+    """The types that the cache can have, the usual one first."""
+
     states: int = 0
+    """Layers with a state of fixed size instead, which is not counted."""
 
     def bytes(self, tokens: int) -> dict[str, int]:
-        """Return the bytes of one sequence by dtype: sum_layers (keys + values) min(tokens,
-        window).
+        """Return the bytes of one sequence by dtype.
 
-        A dtype whose blocks do not divide the keys or values of a layer is left out.
+        It has sum_layers (keys + values) min(tokens, window) numbers. A dtype whose blocks do not
+        divide the keys or values of a layer is left out.
+
+        Args:
+            tokens: The length of the sequence.
         """
-        numbers = sum(
-            group.count * min(tokens, group.window or tokens) * (group.keys + group.values)
-            for group in self.layers
-        )
+        numbers = 0
+        for group in self.layers:
+            kept = min(tokens, group.window or tokens)
+            numbers += group.count * kept * (group.keys + group.values)
         return {
-            kind.name.lower(): numbers // kind.block * kind.size
-            for kind in self.dtypes
-            if all(
-                number % kind.block == 0
-                for group in self.layers
-                for number in (group.keys, group.values)
-            )
+            dtype.name.lower(): numbers // dtype.block * dtype.size
+            for dtype in self.dtypes
+            if self._divides(dtype.block)
         }
+
+    def _divides(self, block: int) -> bool:
+        """Whether the keys and the values of every layer are whole blocks."""
+        return all(group.keys % block == 0 and group.values % block == 0 for group in self.layers)
 
     def document(self, tokens: int, source: int | None = None) -> KvCacheDocument:
         """Return the cache as documents have it. Parameters as in `sentence`."""
+        at_source: SizeDocument | UnsetType = UNSET
+        if source is not None:
+            at_source = SizeDocument(tokens=source, bytes=self.bytes(source))
         return KvCacheDocument(
             tokens=tokens,
             bytes=self.bytes(tokens),
             layers=self.layers,
             states=self.states,
-            source=(
-                UNSET if source is None else SizeDocument(tokens=source, bytes=self.bytes(source))
-            ),
+            source=at_source,
         )
 
     def sentence(self, tokens: int, source: int | None = None) -> str:
-        """Return the size for display. tokens: of one sequence. source: tokens that the source
-        declares, for a plan.
+        """Return the size for display.
+
+        Args:
+            tokens: The length of one sequence.
+            source: The tokens that the source of a plan declares.
         """
         return f"KV cache at {tokens:,} tokens: {self.sizes(tokens, source)}."
 
     def short(self, tokens: int, source: int | None = None) -> str:
         """Return the size in the dtype of the model, in a sentence. Parameters as in `sentence`."""
         dtype, size = next(iter(self.bytes(tokens).items()))
-        before = (
-            ""
-            if source in (None, tokens)
-            else f" ({display(self.bytes(source or 1)[dtype])} before)"
-        )
+        before = ""
+        if source is not None and source != tokens:
+            size_before = self.bytes(source or 1)[dtype]
+            before = f" ({display(size_before)} before)"
         return f"KV cache: {display(size)} at {tokens:,} tokens in {dtype}{before}."
 
     def sizes(self, tokens: int, source: int | None = None) -> str:
@@ -93,72 +100,81 @@ class KvCache:
         sizes = self.bytes(tokens)
         text = ", ".join(f"{display(size)} in {name}" for name, size in sizes.items())
         if source is not None and source != tokens:
-            text += f" (source at {source:,}: {display(next(iter(self.bytes(source).values())))})"
+            size = next(iter(self.bytes(source).values()))
+            text += f" (source at {source:,}: {display(size)})"
         for group in self.layers:
             if group.window is not None and group.window < tokens:
-                text += (
-                    f"; {counted(group.count, 'layer keeps', 'layers keep')} a window of"
-                    f" {group.window:,} tokens"
-                )
+                keep = counted(group.count, "layer keeps", "layers keep")
+                text += f"; {keep} a window of {group.window:,} tokens"
         if self.states:
-            text += (
-                f"; {counted(self.states, 'layer keeps', 'layers keep')} a state of fixed size, not"
-                " counted"
-            )
+            keep = counted(self.states, "layer keeps", "layers keep")
+            text += f"; {keep} a state of fixed size, not counted"
         return text
 
 
 def config_cache(config: Config, family: Family) -> KvCache | None:
-    """Return the cache of a checkpoint, in the dtype of its weights and fp8; None if the config
-    gives no heads.
+    """Return the cache of a checkpoint, in the dtype of its weights and fp8.
 
-    Raises BadSource for invalid numbers of heads.
+    Returns:
+        The cache; None if the config gives no heads.
+
+    Raises:
+        BadSource: The numbers of heads are invalid.
     """
     cached = cached_layers(config, family)
     if cached is None:
         return None
-    names = (
-        part.get(key)
-        for part in (text_part(config, family), config)
-        for key in ("dtype", "torch_dtype")
-    )
-    dtype = next((str(name).removeprefix("torch.") for name in names if name), "bfloat16")
-    dtypes = (OF_CHECKPOINTS.get(dtype, OF_CHECKPOINTS["bfloat16"]), OF_CHECKPOINTS["fp8"])
     layers, states = cached
-    return KvCache(layers, dtypes, states)
+    dtype = OF_CHECKPOINTS.get(_dtype_of(config, family), OF_CHECKPOINTS["bfloat16"])
+    return KvCache(layers, (dtype, OF_CHECKPOINTS["fp8"]), states)
+
+
+def _dtype_of(config: Config, family: Family) -> str:
+    """The dtype that a config declares, in its text part or around it."""
+    for part in (text_part(config, family), config):
+        for key in ("dtype", "torch_dtype"):
+            if part.get(key):
+                return str(part[key]).removeprefix("torch.")
+    return "bfloat16"
 
 
 def gguf_cache(keys: HeaderKeys, arch: Arch) -> KvCache | None:
-    """Return the cache of a GGUF model in llama.cpp; None for an architecture that has none. keys:
-    of its header.
+    """Return the cache of a GGUF model in llama.cpp; None for an architecture that has none.
+
+    Args:
+        keys: The keys of its header.
+        arch: Its architecture.
     """
     if arch.name in arch_table().cacheless:
         return None
-    order = ("f16", "q8_0", "q4_0")
-    return KvCache(cached_layers_of_header(keys, arch), tuple(OF_GGUF[name] for name in order))
+    dtypes = tuple(OF_GGUF[name] for name in ("f16", "q8_0", "q4_0"))
+    return KvCache(cached_layers_of_header(keys, arch), dtypes)
 
 
 def display(size: float) -> str:
     """Return a number of bytes with a binary unit, such as `16.0 GiB`."""
     unit = 0
     while size >= 1024 and unit < len(UNITS) - 1:
-        size = size / 1024
-        unit = unit + 1
+        size /= 1024
+        unit += 1
     return f"{size:.1f} {UNITS[unit]}" if unit else f"{size:,.0f} bytes"
 
 
 def described_size(path: Path) -> str:
-    """Return the size of a file, or of a folder with the number of its files; empty if it does not
-    exist.
+    """Return the size of a file, or of a folder with the number of its files, for display.
+
+    It is empty if the path does not exist.
     """
     try:
-        files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
-        size = display(sum(file.stat().st_size for file in files))
+        if path.is_file():
+            return display(path.stat().st_size)
+        files = [file for file in path.rglob("*") if file.is_file()]
+        size = sum(file.stat().st_size for file in files)
     except OSError:
         return ""
     if not files:
         return ""
-    return size if path.is_file() else f"{size} in {counted(len(files), 'file')}"
+    return f"{display(size)} in {counted(len(files), 'file')}"
 
 
 def now() -> str:

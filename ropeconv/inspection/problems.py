@@ -6,7 +6,7 @@ two settings contradict each other, only the publisher knows which of them is ri
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from difflib import get_close_matches
@@ -34,7 +34,7 @@ from ..runtimes.llamacpp.archs import Arch
 from ..runtimes.llamacpp.read_header import FREQS, LONG, SHORT, Reading
 from ..runtimes.llamacpp.scaling import llamacpp_ramp, why_other_ramp
 from ..runtimes.read_config import NOT_A_SCALING, UnknownRopeType, read_spec, rope_dict
-from ..runtimes.runtime import find, newest, runtimes
+from ..runtimes.runtime import Runtime, find, newest, runtimes
 from ..runtimes.verdict import describe, unseen_wrapper, without_config
 from .document import Problem
 from .receipts.receipt import Receipt
@@ -54,80 +54,96 @@ ROPE_KEY = re.compile(r"(^|_)(rope|yarn|ntk)(_|$)|rotary_|theta|original_max_pos
 
 
 def config_problems(config: Config, family: Family, spec: RopeSpec) -> Iterator[Problem]:
-    """Yield problems in config.json, the most important first. spec: the RoPE that the newest
-    transformers reads.
+    """Yield problems in config.json, the most important first.
+
+    Args:
+        config: The content of config.json.
+        family: The family of the model.
+        spec: The RoPE that the newest transformers reads.
     """
     part = text_part(config, family)
-    rope, defaults = rope_dict(part, family)
-    form = spec.form
+    rope, is_of_class = rope_dict(part, family)
     yield from _schemas(config, family)
-    new = part.get("rope_parameters")
-    if (
-        family.writing.nested
-        and isinstance(new, dict)
-        and new
-        and not set(family.layers.types) & set(new)
-    ):
-        message = (
-            f"rope_parameters is flat, and {family.name} reads it per layer type: it is ignored; if"
-            " the model was trained with it, write it for each of"
-            f" {' and '.join(family.layers.types)}"
-        )
-        yield Problem("flat", message)
-    known = {*ROPE_KEYS, *family.writing.keep, *filter(None, [family.keys.query_beta])}
-    for key in rope:
-        near = get_close_matches(key, known, 1, 0.75)
-        if key not in known and near:
-            yield Problem(
-                "misspelt",
-                f"no runtime reads {key}; did you mean {near[0]}? correct it in config.json",
-            )
+    yield from _flat_settings(part, family)
+    yield from _misspelt_keys(rope, family)
     yield from _ignored_keys(part, family)
     yield from _dual_chunk(config, family)
-    if isinstance(form, DynamicNtk):
-        options = (
-            f"--dynamic ntk:{form.factor:.12g} --at {round(form.factor * form.original_context)}"
-            " --replace"
+    yield from _scaling_problems(spec, rope)
+    yield from _doubtful(family, spec, part)
+    if is_of_class:
+        yield Problem(
+            "default-scaling", "the scaling is only in the class, not in a file", "--as-is"
         )
+
+
+def _flat_settings(part: Config, family: Family) -> Iterator[Problem]:
+    """Yield the problem of settings that are not nested by layer type, though the family's are."""
+    settings = part.get("rope_parameters")
+    if not family.writing.nested or not isinstance(settings, dict) or not settings:
+        return
+    types = family.layers.types
+    if not set(types) & set(settings):
+        message = (
+            f"rope_parameters is flat, and {family.name} reads it per layer type: it is ignored; if"
+            f" the model was trained with it, write it for each of {' and '.join(types)}"
+        )
+        yield Problem("flat", message)
+
+
+def _misspelt_keys(rope: Config, family: Family) -> Iterator[Problem]:
+    """Yield the problems of keys in the RoPE dictionary that are almost a known one."""
+    known = {*ROPE_KEYS, *family.writing.keep}
+    if family.keys.query_beta:
+        known.add(family.keys.query_beta)
+    for key in rope:
+        if key in known:
+            continue
+        near = get_close_matches(key, known, 1, 0.75)
+        if near:
+            message = f"no runtime reads {key}; did you mean {near[0]}? correct it in config.json"
+            yield Problem("misspelt", message)
+
+
+def _scaling_problems(spec: RopeSpec, rope: Config) -> Iterator[Problem]:
+    """Yield the problems of dynamic scaling, linear scaling and YaRN."""
+    form = spec.form
+    assumed = spec.original_context_source == "declared"
+    if isinstance(form, DynamicNtk):
+        length = round(form.factor * form.original_context)
+        options = f"--dynamic ntk:{form.factor:.12g} --at {length} --replace"
         yield Problem(
             "dynamic",
             "dynamic scaling changes with the length of the sequence, and files hold fixed"
             " frequencies: to run it in a runtime that ignores dynamic scaling, `ropeconv apply`"
             f" with {options} writes those of one length, which changes short prompts too",
         )
+
     if isinstance(form, (InterpolatedForm, Yarn)):
         reach = round(form.factor * spec.original_context)
         if spec.context < reach:
-            product = f"factor {form.factor:g} x {spec.original_context:,} is {reach:,}"
             message = (
-                f"declares {spec.context:,} tokens, but {product}: runtimes limit prompts to the"
-                " former"
+                f"declares {spec.context:,} tokens, but factor {form.factor:g} x"
+                f" {spec.original_context:,} is {reach:,}: runtimes limit prompts to the former"
             )
-            if (
-                spec.original_context_source == "declared"
-            ):  # the product is of a length that is only assumed
-                yield Problem("context", message)
-            else:
-                yield Problem("context", message, f"--as-is --context {reach}")
-    if isinstance(form, Yarn) and spec.original_context_source == "declared":
+            # the product of a length that is only assumed is not a repair
+            repair = None if assumed else f"--as-is --context {reach}"
+            yield Problem("context", message, repair)
+
+    if isinstance(form, Yarn) and assumed:
         message = (
             "yarn without original_max_position_embeddings: readers assume"
             f" {form.original_context:,}; write the length that it was trained on"
         )
         yield Problem("original", message)
+
     if isinstance(form, Yarn) and rope.get("attn_factor") is not None:
-        product = rope["attn_factor"] * spec.attention_factor
+        attn_factor = rope["attn_factor"]
+        product = attn_factor * spec.attention_factor
         yield Problem(
             "attn-factor",
-            f"transformers ignores attn_factor {rope['attn_factor']:.6g} (it reads"
-            f" attention_factor) and uses {spec.attention_factor:.4f}; runtimes that multiply the"
-            f" two use {product:.4f}. Write the one that it was trained with as attention_factor,"
-            " without attn_factor",
-        )
-    yield from _doubtful(family, spec, part)
-    if defaults:
-        yield Problem(
-            "default-scaling", "the scaling is only in the class, not in a file", "--as-is"
+            f"transformers ignores attn_factor {attn_factor:.6g} (it reads attention_factor) and"
+            f" uses {spec.attention_factor:.4f}; runtimes that multiply the two use {product:.4f}."
+            " Write the one that it was trained with as attention_factor, without attn_factor",
         )
 
 
@@ -143,9 +159,7 @@ def wrapper_problems(config: Config, family: Family) -> Iterator[Problem]:
 
 @cache
 def class_keys() -> dict[str, frozenset[str]]:
-    """Return the keys about RoPE that the class of each family uses, by its name:
-    `rope_keys.json`.
-    """
+    """Return the keys about RoPE that the class of each family uses, by its name."""
     return package_data("models/rope_keys.json", dict[str, frozenset[str]])
 
 
@@ -154,91 +168,113 @@ def _ignored_keys(part: Config, family: Family) -> Iterator[Problem]:
     known = class_keys().get(family.name)
     if known is None or family.assumed:
         return
-    ignored = [
-        key for key, value in part.items() if value and ROPE_KEY.search(key) and key not in known
-    ]
+    ignored = []
+    used = []
+    for key, value in part.items():
+        if not ROPE_KEY.search(key):
+            continue
+        if key in known:
+            used.append(key)
+        elif value:
+            ignored.append(key)
     if ignored:
-        used = [key for key in part if key in known and ROPE_KEY.search(key)]
-        message = (
-            f"the {family.name} class of transformers ignores {' and '.join(ignored)} of"
-            f" config.json and uses {' and '.join(used) or 'its defaults'}"
-        )
-        # `--as-is` writes what the class computes, over what the publisher's own code may have read
+        # not repaired by `--as-is`, which writes what the class computes, over what the publisher's
+        # own code may have read
         yield Problem(
-            "ignored-key", f"{message}; if it was trained with them, write them in rope_parameters"
+            "ignored-key",
+            f"the {family.name} class of transformers ignores {' and '.join(ignored)} of"
+            f" config.json and uses {' and '.join(used) or 'its defaults'}; if it was trained with"
+            " them, write them in rope_parameters",
         )
 
 
 def _dual_chunk(config: Config, family: Family) -> Iterator[Problem]:
-    """Yield the problem of dual_chunk_attention_config, which some runtimes apply in place of any
-    method.
-    """
-    chunked = text_part(config, family).get(DUAL_CHUNK)
-    if not chunked:
+    """Yield the problem of dual_chunk_attention_config, which some runtimes apply instead."""
+    if not text_part(config, family).get(DUAL_CHUNK):
         return
-    rows = {
-        row.name: row
-        for row in runtimes()
-        if without_config(row, family, str(config.get("model_type"))) is None
-    }
-    keys = {row.display_name: stated_key(config, family, row) for row in rows.values()}
-    reasons = [f"{name}: {key[1].reason}" for name, key in keys.items() if key]
-    message = "; ".join([f"{DUAL_CHUNK} is ignored by transformers", *reasons])
+
+    newest_rows = {}
+    for row in runtimes():
+        if without_config(row, family, str(config.get("model_type"))) is None:
+            newest_rows[row.name] = row
+
+    reasons = {}
+    for row in newest_rows.values():
+        key = stated_key(config, family, row)
+        if key:
+            reasons[row.display_name] = key[1].reason
+    sentences = [f"{DUAL_CHUNK} is ignored by transformers"]
+    sentences += [f"{name}: {reason}" for name, reason in reasons.items()]
+    message = "; ".join(sentences)
     yield Problem("dual-chunk", f"{message} (`ropeconv apply --dual-chunk drop` removes it)")
 
 
 def _schemas(config: Config, family: Family) -> Iterator[Problem]:
-    """Yield the problem of a config whose two schemas differ, so that runtimes read different
-    forms.
-    """
-    rows = [row for row in find("transformers") if without_config(row, family) is None]
-    readers = {row.display_name: row for row in rows}
-    row = newest("transformers")  # a variant that prefers rope_parameters, as other runtimes do
+    """Yield the problem of a config whose two schemas differ, so that runtimes read two forms."""
+    readers = {}
+    for row in find("transformers"):
+        if without_config(row, family) is None:
+            readers[row.display_name] = row
+    readers["a runtime that prefers rope_parameters"] = _prefers_new_schema()
+
+    forms: dict[str, str] = {}
+    for title, row in readers.items():
+        with suppress(UnknownRopeType, BadSource):
+            forms[title] = describe(read_spec(config, family, row).form)
+    if len(set(forms.values())) < 2:
+        return
+
+    readings = "; ".join(f"{title} reads {form}" for title, form in reversed(forms.items()))
+    message = f"runtimes read the settings differently: {readings}"
+    if contradicts_itself(text_part(config, family), family):
+        advice = "write the values that it was trained with in both schemas"
+        yield Problem("schemas", f"{message}; {advice}")
+    else:
+        yield Problem("schemas", message, "--as-is")
+
+
+def _prefers_new_schema() -> Runtime:
+    """A variant of transformers that prefers rope_parameters, as other runtimes do."""
     both: tuple[Literal["rope_parameters", "rope_scaling"], ...] = (
         "rope_parameters",
         "rope_scaling",
     )
+    row = newest("transformers")
     rules = {
         name: msgspec.structs.replace(rule_set, schemas=both)
         for name, rule_set in row.rules.items()
     }
-    readers["a runtime that prefers rope_parameters"] = msgspec.structs.replace(row, rules=rules)
-    forms: dict[str, str] = {}
-    for title, runtime in readers.items():
-        with suppress(UnknownRopeType, BadSource):
-            forms[title] = describe(read_spec(config, family, runtime).form)
-    if len(set(forms.values())) > 1:
-        readings = "; ".join(f"{title} reads {form}" for title, form in reversed(forms.items()))
-        message = f"runtimes read the settings differently: {readings}"
-        if contradicting(text_part(config, family), family):
-            yield Problem(
-                "schemas", f"{message}; write the values that it was trained with in both schemas"
-            )
-        else:
-            yield Problem("schemas", message, "--as-is")
+    return msgspec.structs.replace(row, rules=rules)
 
 
-def contradicting(part: Config, family: Family) -> bool:
-    """Whether a config gives two values of one RoPE setting, so that no reader can know which it
-    was trained with.
+def contradicts_itself(part: Config, family: Family) -> bool:
+    """Return whether a config gives two values of one RoPE setting.
+
+    No reader can know then with which of them the model was trained.
+
+    Args:
+        part: The part of config.json about the text model.
+        family: The family of the model.
     """
     old = part.get("rope_scaling")
     new = nested_settings(part, family, "global")
     dictionaries = [settings for settings in (old, new) if isinstance(settings, dict)]
 
-    bases = [
-        first_present(part, family.keys.theta),
-        *(settings.get("rope_theta") for settings in dictionaries),
-    ]
+    bases = [first_present(part, family.keys.theta)]
+    types = []
+    for settings in dictionaries:
+        bases.append(settings.get("rope_theta"))
+        types += [settings.get("rope_type"), settings.get("type")]
     if len({float(base) for base in bases if isinstance(base, (int, float))}) > 1:
         return True
-    types = [settings.get(key) for settings in dictionaries for key in ("rope_type", "type")]
     if len({NOT_A_SCALING.get(name, name) for name in types if name is not None}) > 1:
         return True
     if len(dictionaries) < 2:
         return False
-    shared = dictionaries[0].keys() & dictionaries[1].keys() - {"rope_type", "type", "rope_theta"}
-    return any(dictionaries[0][key] != dictionaries[1][key] for key in shared)
+
+    first, second = dictionaries
+    shared = first.keys() & second.keys() - {"rope_type", "type", "rope_theta"}
+    return any(first[key] != second[key] for key in shared)
 
 
 def limit_problems(
@@ -246,16 +282,19 @@ def limit_problems(
 ) -> Iterator[Problem]:
     """Yield problems of files that limit prompts below the declared context.
 
-    declared: the key of config.json that declares it. fix: options of `apply` that raise the
-    limits.
+    Args:
+        limits: The limits in the files of a checkpoint.
+        spec: The RoPE, with the declared context.
+        declared: The keys of config.json that declare it.
+        fix: Options of `apply` that raise the limits.
     """
     for limit in limits:
         if limit.tokens < spec.context and not limit.declares(declared):
             message = (
                 f"{limit.file} has {limit.key} = {limit.tokens:,}, below the declared context of"
-                f" {spec.context:,}"
+                f" {spec.context:,}: {limit.rule.effect}"
             )
-            yield Problem(limit.rule.code, f"{message}: {limit.rule.effect}", fix)
+            yield Problem(limit.rule.code, message, fix)
 
 
 def gguf_problems(
@@ -263,57 +302,62 @@ def gguf_problems(
 ) -> Iterator[Problem]:
     """Yield problems in the keys and rope tensors of a file.
 
-    reading: what llama.cpp computes from it. vectors: its rope tensors, by name.
+    Args:
+        reading: What llama.cpp computes from it.
+        file: The file.
+        vectors: Its rope tensors, by name.
     """
-    spec, arch = reading.spec, reading.arch
+    spec = reading.spec
+    form = spec.form
+    arch = reading.arch
     prefix = f"{arch.name}.rope.scaling."
-    if isinstance(spec.form, Yarn) and file.get(f"{prefix}original_context_length") is None:
-        yield Problem(
-            "original",
-            f"yarn without original_context_length: llama.cpp assumes {spec.form.original_context}",
-        )
+    if isinstance(form, Yarn) and file.get(f"{prefix}original_context_length") is None:
+        message = f"yarn without original_context_length: llama.cpp assumes {form.original_context}"
+        yield Problem("original", message)
     if reading.dead:
         keys = ", ".join(reading.dead)
         yield Problem("dead-keys", f"llama.cpp ignores {keys} of {arch.name} here")
+
     refused = refused_tensors(reading, vectors, file.get(f"{prefix}type"))
     for name in refused:
         yield Problem("refused-tensor", f"llama.cpp does not load a {arch.name} file with {name}")
     for name in vectors:
-        if name not in refused and (arch.freqs if name == FREQS else arch.factors) == "ignored":
+        use = arch.freqs if name == FREQS else arch.factors
+        if use == "ignored" and name not in refused:
             yield Problem("ignored-tensor", f"llama.cpp loads {name} and ignores it in {arch.name}")
-    if isinstance(spec.form, (Yarn, InterpolatedForm)):
-        original = (
-            spec.form.original_context if isinstance(spec.form, Yarn) else spec.original_context
-        )
-        reach = round(spec.form.factor * original)
+
+    if isinstance(form, (Yarn, InterpolatedForm)):
+        original = form.original_context if isinstance(form, Yarn) else spec.original_context
+        reach = round(form.factor * original)
         if reach != spec.context:
-            yield Problem(
-                "context",
+            message = (
                 f"declares context_length {spec.context}, but factor x original is {reach}: servers"
-                " use the former",
+                " use the former"
             )
-    if file.get(f"{prefix}type") == "longrope" and not isinstance(spec.form, LongRope):
-        yield Problem(
-            "no-factors",
-            "the type longrope has no effect without factor tensors that llama.cpp uses",
-        )
+            yield Problem("context", message)
+    if file.get(f"{prefix}type") == "longrope" and not isinstance(form, LongRope):
+        message = "the type longrope has no effect without factor tensors that llama.cpp uses"
+        yield Problem("no-factors", message)
     if "local" in spec.layers and abs(reading.local_attention_factor - 1) > 1e-6:
-        yield Problem(
-            "window-attention-factor",
-            "attn_factor also scales the sliding-window layers (by"
-            f" {reading.local_attention_factor:.4f})",
-        )
+        factor = f"{reading.local_attention_factor:.4f}"
+        message = f"attn_factor also scales the sliding-window layers (by {factor})"
+        yield Problem("window-attention-factor", message)
+
     family = by_name().get(arch.family)
     if family and not spec.scaled:
         yield from _doubtful(family, spec, {})
 
 
 def ramp_problems(reading: Reading, file: GgufFile, receipt: Receipt | None) -> Iterator[Problem]:
-    """Yield the distance of YaRN's ramp in llama.cpp from the ramp of the model, where that one is
-    known.
+    """Yield the distance of YaRN's ramp in llama.cpp from the ramp of the model, where it is known.
 
-    It is stated by a receipt, by keys that llama.cpp does not read for the architecture, or by the
-    class of the family.
+    It is known from a receipt, from keys that llama.cpp does not read for the architecture, or from
+    the class of the family.
+
+    Args:
+        reading: What llama.cpp computes from the file.
+        file: The file.
+        receipt: The receipt of an output of ropeconv, None for other files.
     """
     spec = reading.spec
     form = reading.spec.form
@@ -326,55 +370,56 @@ def ramp_problems(reading: Reading, file: GgufFile, receipt: Receipt | None) -> 
             "approximate", f"llama.cpp computes another ramp of YaRN than the model has: {distance}"
         )
         return
+
     own = own_ramp(form, file, arch, receipt)
     schedule = replace(spec.current(), form=own, inv_freq=own.inv_freq(spec.rotary_dim))
     ramp = llamacpp_ramp(schedule, arch)
     if ramp is None:
         return
-    whose = (
-        f"published {arch.name} models have other ends"
-        if form.truncate != own.truncate
-        else "the header has others"
-    )
-    yield Problem(
-        "approximate", f"llama.cpp {why_other_ramp(own, arch)}, and {whose}: {ramp.distance}"
-    )
+    if form.truncate != own.truncate:
+        whose = f"published {arch.name} models have other ends"
+    else:
+        whose = "the header has others"
+    why = why_other_ramp(own, arch)
+    yield Problem("approximate", f"llama.cpp {why}, and {whose}: {ramp.distance}")
 
 
 def own_ramp(form: Yarn, file: GgufFile, arch: Arch, receipt: Receipt | None) -> Yarn:
-    """Return the form that a model has by the dead keys of its header, or by the class of its
-    family.
+    """Return the form that a model was trained with, which llama.cpp may not compute.
+
+    Args:
+        form: The form that llama.cpp computes.
+        file: The file, whose header can have keys that llama.cpp does not read.
+        arch: Its architecture.
+        receipt: The receipt of an output of ropeconv, None for other files.
     """
     family = by_name().get(arch.family)
     scaling = (family.defaults.scaling if family else None) or {}
     published = (scaling.get("factor"), scaling.get("original_max_position_embeddings"))
     unchanged = receipt is None or receipt.method == "as-is"
-    if (
-        unchanged
-        and scaling.get("truncate") is False
-        and published == (form.factor, form.original_context)
-    ):
+    of_class = published == (form.factor, form.original_context)
+    # GGUF has no key for `truncate`: a published model has it from its class
+    if unchanged and of_class and scaling.get("truncate") is False:
         return replace(form, truncate=False)
-    if arch.betas:
+
+    if arch.betas:  # llama.cpp reads the keys
         return form
-    fast, slow = (
-        file.get(f"{arch.name}.rope.scaling.yarn_beta_{name}") for name in ("fast", "slow")
-    )
-    fast = fast if isinstance(fast, float) and fast > 0 else form.beta_fast
-    slow = slow if isinstance(slow, float) and 0 < slow <= fast else form.beta_slow
+    prefix = f"{arch.name}.rope.scaling.yarn_beta_"
+    fast = file.get(f"{prefix}fast")
+    if not isinstance(fast, float) or fast <= 0:
+        fast = form.beta_fast
+    slow = file.get(f"{prefix}slow")
+    if not isinstance(slow, float) or not 0 < slow <= fast:
+        slow = form.beta_slow
     return replace(form, beta_fast=fast, beta_slow=slow)
 
 
 def _doubtful(family: Family, spec: RopeSpec, part: Config) -> Iterator[Problem]:
-    """Yield the problem of an uncertain trained context. part: the text part of the config; empty
-    for GGUF.
-    """
+    """Yield the problem of an uncertain trained context; `part` is empty for GGUF."""
     for known in family.trained:
-        if (
-            known.doubt is None
-            or known.declared != spec.context
-            or known.trained == spec.original_context
-        ):
+        if known.doubt is None or known.declared != spec.context:
+            continue
+        if known.trained == spec.original_context:
             continue
         if all(part.get(key) == value for key, value in known.doubt.items()):
             yield Problem(
@@ -396,33 +441,42 @@ def stale_tensors(source: Source) -> Iterator[Problem]:
 def refused_tensors(
     reading: Reading, vectors: Mapping[str, Vector], scaling: str | None
 ) -> tuple[str, ...]:
-    """Return names of rope tensors for which llama.cpp refuses the file, since it checks that every
-    tensor is used.
+    """Return names of rope tensors for which llama.cpp refuses the file.
 
-    vectors: the rope tensors of the file. scaling: its rope.scaling.type, None without that key.
+    It does so since it checks that every tensor is used.
+
+    Args:
+        reading: What llama.cpp computes from the file.
+        vectors: The rope tensors of the file.
+        scaling: Its rope.scaling.type, None without that key.
     """
     arch = reading.arch
-    lists = arch.factors in ("always", "ignored") or (
-        arch.factors == "longrope" and scaling == "longrope"
-    )
+    of_longrope = arch.factors == "longrope" and scaling == "longrope"
+    loads_lists = arch.factors in ("always", "ignored") or of_longrope
     loads = {
-        LONG: lists,
-        SHORT: lists,
-        FREQS: bool(arch.freqs) and not (lists and arch.factors == "longrope"),
+        LONG: loads_lists,
+        SHORT: loads_lists,
+        FREQS: bool(arch.freqs) and not of_longrope,
     }
     return tuple(name for name in vectors if not loads[name])
 
 
 DRAFT_PART = re.compile(r"(^|\.)(mtp|draft|eagle|medusa|midlayer)")
+"""Names of tensors in the layers of a checkpoint that draft for another model."""
 
 
 def draft_of(source: Source, config: Config) -> DraftKind | None:
     """Return the kind of draft model that a checkpoint is; None for a whole model.
 
-    If its tensors cannot be listed without downloads, only its config and its name count. Raises
-    BadSource for a draft that no one expects (`source.as_draft`), or that cannot be extended.
+    If its tensors cannot be listed without downloads, only its config and its name count.
+
+    Raises:
+        BadSource: It is a draft that no one expects (`source.as_draft`), or that cannot be
+            extended.
     """
-    names = () if source.treat_as or not source.weights() else source.tensor_names() or ()
+    names: Collection[str] = ()
+    if not source.treat_as and source.weights():
+        names = source.tensor_names() or ()
     kind = draft_kind(config, names, source.name)
     if kind is None or (source.as_draft and not kind.refuse):
         return kind
@@ -434,47 +488,64 @@ def draft_of(source: Source, config: Config) -> DraftKind | None:
 
 
 def check_weights(source: Source, family: Family, layers: int) -> None:
-    """Raise BadSource if no layer has the projections of its family. layers: how many the
-    checkpoint has.
+    """Check that some layer of a checkpoint has the projections of its family.
 
     If its tensors cannot be listed without downloads, nothing is checked.
+
+    Args:
+        source: The checkpoint.
+        family: The family that it is of by its config, or by an option.
+        layers: How many layers it has.
+
+    Raises:
+        BadSource: No layer has them.
     """
     names = source.tensor_names() if source.weights() else None
     if not names:
         return
-    projections = list(filter(None, (family.weights.fused, family.weights.q, family.weights.k)))
+    weights = family.weights
+    projections = [name for name in (weights.fused, weights.q, weights.k) if name]
+    if not projections:
+        return
+
     if family.assumed:
-        known = set(names)
-        prefix = next(
-            filter(None, (layer_prefix(index, family, known) for index in range(layers))), None
-        )
-        absent = next(
-            (
-                name
-                for name in projections
-                if prefix is None or f"{prefix}{name}.weight" not in known
-            ),
-            "",
-        )
+        absent = _absent_projection(set(names), family, projections, layers)
         if absent:
             raise BadSource(
                 f"{source.reference} has no {absent} in its layers, which makes queries and keys in"
                 f" the family {family.name}; name another --family"
             )
         return
-    # some layer has one, whatever the names of the model around it and of the quantisation
-    ends = {
-        prefix.partition(".")[2] or prefix
-        for index in range(layers)
-        for prefix in layer_prefixes(index, family)
-    }
-    probes = tuple(f".{end}{name}." for end in ends for name in projections)
-    if projections and not any(
-        any(probe in f".{name}" for probe in probes) and not DRAFT_PART.search(name)
-        for name in names
-    ):
-        raise BadSource(
-            f"{source.reference} has the config of a {family.name} model, but none of its {layers}"
-            f" layers has {projections[0]}; if it holds only layers that draft for another model,"
-            " extend that model"
-        )
+
+    # the model around it and the quantisation may change the beginning and the end of a name
+    inside = []
+    for index in range(layers):
+        for prefix in layer_prefixes(index, family):
+            end = prefix.partition(".")[2] or prefix
+            inside += [f".{end}{name}." for name in projections]
+    for name in names:
+        if DRAFT_PART.search(name):
+            continue
+        if any(part in f".{name}" for part in inside):
+            return
+    raise BadSource(
+        f"{source.reference} has the config of a {family.name} model, but none of its {layers}"
+        f" layers has {projections[0]}; if it holds only layers that draft for another model,"
+        " extend that model"
+    )
+
+
+def _absent_projection(
+    names: set[str], family: Family, projections: Sequence[str], layers: int
+) -> str:
+    """The first projection that the first layer with known names lacks; empty where it has all."""
+    for index in range(layers):
+        prefix = layer_prefix(index, family, names)
+        if prefix:
+            break
+    else:
+        return projections[0]
+    for name in projections:
+        if f"{prefix}{name}.weight" not in names:
+            return name
+    return ""

@@ -21,9 +21,10 @@ from ..evaluate.texts import read_files
 from ..formats.journal import Journal
 from ..formats.jsontext import JsonObject
 from ..formats.kind import is_gguf
+from ..hub.card import with_card
 from ..hub.options import PublishOptions
 from ..hub.publish import publish, staged
-from ..hub.upload_set import UploadSet, from_folder, from_gguf, with_card
+from ..hub.upload_set import UploadSet, from_folder, from_gguf
 from ..inspection.receipts.storage import check_files, read_receipt
 from ..validate.checkpoint import validate_checkpoint
 from ..validate.checks import check_frequencies

@@ -30,7 +30,7 @@ from .forms import (
     kept,
     to_page,
 )
-from .server import Front
+from .front import Front
 from .tasks import WRITINGS, family_names, runtime_names, shown
 
 AT_ONCE = 8

@@ -15,80 +15,13 @@ from typing import TYPE_CHECKING
 
 from ..environment import require
 from ..formats.files import scratch
-from ..formats.package_data import render
 from ..rope.errors import RopeconvError
 from .access import PARAMETER, KeyMiddleware, OriginMiddleware, new_key
-from .forms import PageForm
-from .job import CANCELLED, PageJob, failure, prepare
-from .sheet import PageAnswer, PageProgress
+from .front import Front
+from .job import prepare
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
-
-SECONDS = 300.0
-"""That an answer may take; a bake may take any time."""
-BUSY = "a bake is running on this page; cancel it, or wait for it"
-MOST_CANCELLED = 10_000
-"""Pages that are remembered."""
-
-
-class Front:
-    """Runs requests."""
-
-    def __init__(self) -> None:
-        self._jobs: dict[str, PageJob] = {}
-        self._cancelled: dict[str, None] = {}
-        self._lock = threading.Lock()
-
-    def answers(
-        self, task: str, form: PageForm, session: str, baking: bool = False
-    ) -> Iterator[str]:
-        """Yield the HTML that a page shows while a task runs; the last is its answer."""
-        job: PageJob | None = None
-        with self._lock:  # and nothing is yielded here: whoever leaves then would keep it
-            before = self._jobs.get(session)
-            busy = before is not None and before.baking
-            cancelled = baking and session in self._cancelled
-            if not busy and not cancelled:
-                job = self._jobs[session] = PageJob(task, form, None if baking else SECONDS, baking)
-        if job is None:
-            yield failure(CANCELLED if cancelled else BUSY).html
-            return
-        if before is not None:
-            before.stop()  # nobody waits for its answer any more
-        try:
-            for message in job.messages():
-                if self._jobs.get(session) is job:
-                    yield message.html if isinstance(message, PageAnswer) else _shown(message)
-        finally:
-            with self._lock:
-                if self._jobs.get(session) is job:
-                    del self._jobs[session]
-
-    def begin(self, session: str) -> None:
-        """Notes that a bake is asked for, which may have to wait. session: of the page in a
-        browser.
-        """
-        with self._lock:
-            self._cancelled.pop(session, None)
-
-    def stop(self, session: str | None = None) -> None:
-        """Stops what runs, and bakes that wait. session: of the page whose requests are stopped;
-        None for all.
-        """
-        with self._lock:
-            jobs = [job for owner, job in self._jobs.items() if session in (None, owner)]
-            if session is not None:
-                self._cancelled[session] = None
-                while len(self._cancelled) > MOST_CANCELLED:
-                    del self._cancelled[next(iter(self._cancelled))]
-        for job in jobs:
-            job.stop()
-
-
-def _shown(message: PageProgress) -> str:
-    return render("ui/progress.html.jinja", progress=message)
-
 
 HOST, PORT, PORTS = "127.0.0.1", 7860, 20
 """Where the page is: the first free port of so many."""

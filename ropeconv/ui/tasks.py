@@ -18,8 +18,9 @@ from ..evaluate.result import read_result
 from ..formats import jsontext
 from ..formats.files import read_text
 from ..formats.kind import is_gguf
+from ..hub.card import with_card
 from ..hub.options import PublishOptions, repository
-from ..hub.upload_set import planned, with_card
+from ..hub.upload_set import planned_upload
 from ..inspection.inspection import inspect_source
 from ..inspection.receipts.receipt import Receipt
 from ..inspection.receipts.storage import parse_receipt, receipt_of
@@ -76,7 +77,7 @@ def plan(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
     if form.repo_id:
         from ..hub.preview import preview, show_publication
 
-        publication = preview(planned(output_plan), _publication(form))
+        publication = preview(planned_upload(output_plan), _publication(form))
         sheet.note(publication.note)
         show_publication(publication, sheet)
     _same(output_plan, form, bool(form.repo_id), sheet)

@@ -22,8 +22,9 @@ from ..bake.warnings import modelfile_of
 from ..convert.target import Target
 from ..engines.probe import Probe
 from ..errors import Disagreement, Interruption, UsageError
+from ..hub.card import with_card
 from ..hub.options import PublishOptions
-from ..hub.upload_set import from_gguf, from_plan, merged, with_card
+from ..hub.upload_set import from_gguf, from_plan, merge
 from ..inspection.receipts.places import remember_source
 from ..models.gguf import GgufSource
 from ..models.open import open_source
@@ -342,7 +343,7 @@ class Batch:
             assert kept[0].path is not None
             upload = from_plan(plan, kept[0].path)
         else:
-            upload = merged([from_gguf(output.path) for output in kept if output.path])
+            upload = merge([from_gguf(output.path) for output in kept if output.path])
         from .publishing import send
 
         return send(upload, publication, self.reporter)

@@ -20,8 +20,8 @@ from ..convert.target import Target
 from ..engines.probe import Probe
 from ..errors import Interruption, UsageError
 from ..formats.gguf.inplace import recover
+from ..hub.card import with_card
 from ..hub.training import train_command
-from ..hub.upload_set import with_card
 from ..models.gguf import GgufSource
 from ..models.source import Source
 from ..reporting import Reporter

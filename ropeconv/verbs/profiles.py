@@ -20,8 +20,8 @@ from ..errors import Interruption, UsageError
 from ..evaluate.row import parse_rows
 from ..formats.files import expand_home
 from ..formats.jsontext import JsonObject
+from ..hub.card import with_card
 from ..hub.options import PublishOptions
-from ..hub.upload_set import with_card
 from ..keywords import StrPath
 from ..models.gguf import GgufSource
 from ..models.source import Source

@@ -14,7 +14,7 @@ from ..formats.kind import is_gguf
 from ..hub.options import PublishOptions, repository
 from ..hub.publish import publish, staged
 from ..hub.training import Snippet, baked_output, make_snippet, trainers
-from ..hub.upload_set import UploadSet, from_folder, from_gguf, merged
+from ..hub.upload_set import UploadSet, from_folder, from_gguf, merge
 from ..inspection.receipts.receipt import CheckRecord, GgufCheckRecord
 from ..inspection.receipts.storage import check_files, read_receipt
 from ..keywords import PushKeywords
@@ -82,7 +82,7 @@ def train_config(
         raise UsageError(f"trainer={trainer!r} is not known; choose {', '.join(sorted(known))}")
     facts = baked_output(source_of("train_config", output, family), model)
     if context is not None:
-        facts = facts.shortened(parse_tokens(str(context)))
+        facts = facts.with_context(parse_tokens(str(context)))
     return make_snippet(known[trainer], facts)
 
 
@@ -106,7 +106,7 @@ def upload_set(outputs: Sequence[Path], ignore_receipt: bool = False) -> UploadS
             raise UsageError(
                 "--ignore-receipt is for folders, whose receipt lists files; leave it out"
             )
-        return merged([from_gguf(path) for path in outputs])
+        return merge([from_gguf(path) for path in outputs])
     if len(outputs) > 1:
         raise UsageError(
             "several things can be pushed at once only if all are GGUF files; push folders one by"

@@ -9,9 +9,10 @@ import pytest
 
 import ropeconv
 from ropeconv.bake.fine_tuning import fine_tuning_for
-from ropeconv.hub.card import BaseModel, card
+from ropeconv.hub.base_model import BaseModel
+from ropeconv.hub.card import card
 from ropeconv.hub.training import baked_output, make_snippet, trainers
-from ropeconv.hub.upload_set import planned
+from ropeconv.hub.upload_set import planned_upload
 from ropeconv.inspection.inspection import inspect_source
 from ropeconv.inspection.receipts.storage import read_receipt
 from ropeconv.models.open import open_source
@@ -158,7 +159,7 @@ def test_all_fronts_agree(model: Path, times: int, tmp_path: Path) -> None:
     need = plan.fine_tuning
     assert receipt.fine_tuning == need
     assert {name: getattr(need, name) for name in chosen} == chosen
-    text = card(planned(plan), "me/out", BaseModel())
+    text = card(planned_upload(plan), "me/out", BaseModel())
     assert (need.times in text, "Fine-tun" in text) == (True, not need.works_untuned)
     snippet = make_snippet(trainers()["unsloth"], baked_output(open_source(str(output))))
     assert snippet.to_dict()["fine_tuning"] == chosen

@@ -51,7 +51,7 @@ def test_the_method_of_a_vector_is_recognised(method: str, formula: str, tmp_pat
     inv_freq = REGISTRY[method](4.0).schedule(SPEC).inv_freq
     known = (10_000.0,) if method == "mixed" else ()  # whose first pairs do not tell the base
     (rope,) = ropes(graphs.rotating(tmp_path / "a.onnx", inv_freq.astype(np.float32)))
-    assert rope.recognised(known) == formula
+    assert rope.formula_of(known) == formula
     (half,) = ropes(graphs.rotating(tmp_path / "b.onnx", inv_freq.astype(np.float16)))
     assert half.holds(inv_freq)
     assert not half.holds(1.01 * inv_freq)
@@ -60,19 +60,19 @@ def test_the_method_of_a_vector_is_recognised(method: str, formula: str, tmp_pat
             tmp_path / "c.onnx", (inv_freq * np.linspace(1, 0.9, 32)).astype(np.float32)
         )
     )
-    assert other.recognised(known) == "custom inv_freq"
+    assert other.formula_of(known) == "custom inv_freq"
 
 
 def test_bases_are_recognised_and_other_vectors_are_not(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     vectors = [base_inv_freq(theta, 128) for theta in (1e4, 5e5, 1e6, 8_000_000.0)]
     vectors += [np.sort(generator.uniform(1e-4, 1, 64))[::-1], np.append(BASE[:16], np.zeros(16))]
-    names = [rope.recognised() for rope in ropes(graphs.rotating(tmp_path / "a.onnx", *vectors))]
+    names = [rope.formula_of() for rope in ropes(graphs.rotating(tmp_path / "a.onnx", *vectors))]
     plain = [f"default, theta {theta}" for theta in (10_000, 500_000, 1_000_000, 8_000_000)]
     (steep,) = ropes(
         graphs.rotating(tmp_path / "b.onnx", np.append(1.0, np.linspace(1e-20, 1e-21, 63)))
     )
-    assert steep.recognised() == "custom inv_freq"
+    assert steep.formula_of() == "custom inv_freq"
     assert names == [
         *plain,
         "custom inv_freq",
@@ -85,11 +85,11 @@ def test_bases_are_recognised_and_other_vectors_are_not(tmp_path: Path) -> None:
 def test_tables_give_their_frequencies(
     dtype: Any, accuracy: float, repeat: Any, tmp_path: Path
 ) -> None:
-    from ropeconv.inspection.graph import repeated
+    from ropeconv.inspection.graph import with_repeat
 
     schedule = REGISTRY["yarn"](4.0).schedule(SPEC)
     cos, sin = (
-        repeated(table, repeat)
+        with_repeat(table, repeat)
         for table in tables(schedule.inv_freq, 3000, schedule.attention_factor, dtype)
     )
     (rope,) = ropes(graphs.with_tables(tmp_path / "a.onnx", cos, sin, external=True))
@@ -98,7 +98,7 @@ def test_tables_give_their_frequencies(
     assert np.abs(rope.inv_freq / schedule.inv_freq - 1).max() < accuracy
     assert rope.holds(schedule.inv_freq)
     assert not rope.holds(schedule.inv_freq * 1.05)
-    assert "yarn" in rope.recognised()
+    assert "yarn" in rope.formula_of()
 
 
 def test_tables_of_other_functions_are_not_rope(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ import pytest
 
 from ropeconv.convert.encoding import ENCODINGS, CheckpointResult, EncodeRequest, select
 from ropeconv.errors import UnsupportedBake
-from ropeconv.hub.card import BaseModel, card
+from ropeconv.hub.base_model import BaseModel
+from ropeconv.hub.card import card
 from ropeconv.hub.upload_set import UploadSet
 from ropeconv.inspection.receipts.storage import read_receipt
 from ropeconv.models.config import sample_config

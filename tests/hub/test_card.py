@@ -10,7 +10,8 @@ from huggingface_hub import ModelCard
 
 from ropeconv.evaluate.result import Result, record
 from ropeconv.evaluate.row import Row
-from ropeconv.hub.card import BaseModel, card, drawn, name_of
+from ropeconv.hub.base_model import BaseModel, name_of
+from ropeconv.hub.card import card, card_pictures
 from ropeconv.hub.options import PublishOptions
 from ropeconv.hub.upload_set import UploadSet, from_folder, from_gguf
 from ropeconv.inspection.receipts.receipt import (
@@ -319,7 +320,7 @@ def evaluated(out: Path, *measured: Result) -> str:
         record(result, [Row("yarn:4", path=out)])
     receipt = read_receipt(out)
     return card(
-        UploadSet({}, receipt, 32768), "me/tiny-yarn4", BaseModel(), pictures=drawn(receipt)
+        UploadSet({}, receipt, 32768), "me/tiny-yarn4", BaseModel(), pictures=card_pictures(receipt)
     )
 
 

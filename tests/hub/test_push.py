@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import ModelCard
 
-from ropeconv.hub.upload_set import conventional
+from ropeconv.hub.upload_set import conventional_name
 
 from ..conftest import hashes
 from ..support.hub_writing import WritingHub
@@ -268,7 +268,7 @@ def test_gguf_files_of_one_recipe_share_a_repository(
     ],
 )
 def test_names_of_gguf_files(name: str, file_type: int | None, expected: str) -> None:
-    assert conventional(name, file_type) == expected
+    assert conventional_name(name, file_type) == expected
 
 
 def test_a_gguf_file_of_a_base_on_the_hub_has_its_licence(

@@ -16,7 +16,7 @@ from ropeconv.inspection.compatibility import (
     Compatibility,
     compatibility,
     is_merge,
-    opened,
+    open_models,
     read_merge,
 )
 from ropeconv.models.folder import FolderSource
@@ -291,11 +291,11 @@ def test_a_merge_without_a_base(base: str, noted: bool, tmp_path: Path) -> None:
     }
     file = tmp_path / "merge.yaml"
     file.write_text(MERGE.format(base=base.format(**places), **places))
-    conclusion = compatibility(*opened([str(file)]))
+    conclusion = compatibility(*open_models([str(file)]))
     assert [misfit.about for misfit in conclusion.misfits] == ["rope"]
     assert any("names no base_model" in note for note in conclusion.notes) == noted
     file.write_text(f"models: [{{model: {places['a']}}}]")
-    assert compatibility(*opened([str(file)])).sentence == "They can be merged."
+    assert compatibility(*open_models([str(file)])).sentence == "They can be merged."
 
 
 @pytest.fixture
@@ -334,7 +334,7 @@ def test_an_adapter_whose_base_is_on_a_hub_that_cannot_be_reached(
     (tmp_path / "lora" / "adapter_config.json").write_text(json.dumps(config))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
-    models, adapters, _ = opened((str(llama), str(tmp_path / "lora")), "")
+    models, adapters, _ = open_models((str(llama), str(tmp_path / "lora")), "")
     (note,) = compatibility(models, adapters).notes
     assert "was trained on owner/base, which cannot be read here" in note
 
@@ -354,14 +354,14 @@ def logits(base: Path, adapter: Path) -> Any:
 def test_an_adapter_over_a_base_without_its_scaling(
     llama: Path, adapter: Path, tmp_path: Path
 ) -> None:
-    right = compatibility(*opened([str(tmp_path / "extended"), str(adapter)]))
-    wrong = compatibility(*opened([str(llama), str(adapter)]))
+    right = compatibility(*open_models([str(tmp_path / "extended"), str(adapter)]))
+    wrong = compatibility(*open_models([str(llama), str(adapter)]))
     assert (right.fits, right.sentence) == (True, "They can be applied.")
     assert [misfit.about for misfit in wrong.misfits] == ["rope"]
     stranger = make(
         "llama", tmp_path / "stranger", rope_theta=500000.0
     )  # has other weights, trained with another base
-    (misfit,) = compatibility(*opened([str(stranger), str(adapter)])).misfits
+    (misfit,) = compatibility(*open_models([str(stranger), str(adapter)])).misfits
     assert misfit.repair == f"apply it over {tmp_path / 'extended'}"
     done = command(tmp_path, *shlex.split(wrong.misfits[0].repair)[1:], "-o", "repaired", "-q")
     assert done.returncode == 0, done.stderr
@@ -374,17 +374,17 @@ def test_an_adapter_over_its_own_base_extended_later(llama: Path, tmp_path: Path
     folder = lora(llama, tmp_path / "adapter")
     yarn = recipe_of("yarn", 4.0)
     native = apply(make_plan(llama, yarn, tmp_path / "native"))
-    conclusion = compatibility(*opened([str(native), str(folder)]))
+    conclusion = compatibility(*open_models([str(native), str(folder)]))
     assert conclusion.fits
     assert "was trained before ropeconv extended its base" in conclusion.notes[0]
     folded = apply(make_plan(llama, yarn, tmp_path / "folded", encoding="weights"))
     assert [
-        misfit.about for misfit in compatibility(*opened([str(folded), str(folder)])).misfits
+        misfit.about for misfit in compatibility(*open_models([str(folded), str(folder)])).misfits
     ] == ["folded"]
     later = lora(folded, tmp_path / "later")  # was trained on the scaled weights
-    assert compatibility(*opened([str(folded), str(later)])).fits
+    assert compatibility(*open_models([str(folded), str(later)])).fits
     assert [
-        misfit.about for misfit in compatibility(*opened([str(native), str(later)])).misfits
+        misfit.about for misfit in compatibility(*open_models([str(native), str(later)])).misfits
     ] == ["folded"]
 
 
@@ -394,23 +394,23 @@ def test_an_adapter_for_other_shapes_and_one_of_an_unknown_base(
     other = make(
         "llama", tmp_path / "other", hidden_size=128, num_attention_heads=2, num_key_value_heads=2
     )
-    conclusion = compatibility(*opened([str(other), str(adapter)]))
+    conclusion = compatibility(*open_models([str(other), str(adapter)]))
     assert [misfit.about for misfit in conclusion.misfits] == ["tensors"]
     path = adapter / "adapter_config.json"
     path.write_text(
         json.dumps({**json.loads(path.read_text()), "base_model_name_or_path": "./nowhere"})
     )
-    unknown = compatibility(*opened([str(tmp_path / "extended"), str(adapter)]))
+    unknown = compatibility(*open_models([str(tmp_path / "extended"), str(adapter)]))
     assert (unknown.fits, "No difference is known" in unknown.sentence) == (True, True)
     assert "its RoPE is not known" in unknown.notes[0]
     with pytest.raises(BadSource, match="its base './nowhere' cannot be read"):
-        opened([str(adapter)])
+        open_models([str(adapter)])
 
 
 def test_adapters_in_a_file_of_mergekit(llama: Path, adapter: Path, tmp_path: Path) -> None:
     file = tmp_path / "merge.yaml"
     file.write_text(f"models: [{{model: {llama}}}, {{model: {tmp_path / 'extended'}+{adapter}}}]")
-    conclusion = compatibility(*opened([str(file)]))
+    conclusion = compatibility(*open_models([str(file)]))
     assert [over.source.reference for _, over in conclusion.adapters] == [
         str(tmp_path / "extended")
     ]
@@ -421,7 +421,7 @@ def test_adapters_in_a_file_of_mergekit(llama: Path, adapter: Path, tmp_path: Pa
     ):
         file.write_text(text)
         with pytest.raises(BadSource, match=words):
-            opened([str(file)])
+            open_models([str(file)])
 
 
 def test_a_config_beside_an_adapter_is_that_of_its_training(
@@ -433,7 +433,7 @@ def test_a_config_beside_an_adapter_is_that_of_its_training(
     )
     (adapter / "config.json").write_bytes((tmp_path / "extended" / "config.json").read_bytes())
     assert [
-        misfit.about for misfit in compatibility(*opened([str(llama), str(adapter)])).misfits
+        misfit.about for misfit in compatibility(*open_models([str(llama), str(adapter)])).misfits
     ] == ["rope"]
     with pytest.raises(BadSource, match="is a PEFT adapter"):
         inspected(adapter)

@@ -14,8 +14,9 @@ import pytest
 
 from ropeconv.rope.errors import RopeconvError
 from ropeconv.ui.forms import BakeForm, ModelForm
+from ropeconv.ui.front import Front
 from ropeconv.ui.job import PageJob
-from ropeconv.ui.server import Front, _listening
+from ropeconv.ui.server import _listening
 from ropeconv.ui.sheet import PageAnswer
 
 from ..support.hub_writing import WritingHub

@@ -17,8 +17,8 @@ from ropeconv.inspection.receipts.storage import read_receipt
 from ropeconv.rope.errors import RopeconvError
 from ropeconv.rope.recipe import Recipe
 from ropeconv.ui.forms import BakeForm, CompareForm, ModelForm, PageForm, RuntimesForm, command_of
+from ropeconv.ui.front import progress_html
 from ropeconv.ui.job import failure
-from ropeconv.ui.server import _shown
 from ropeconv.ui.sheet import HtmlSheet, PageProgress, TaskContext
 from ropeconv.ui.tasks import TASKS, shown
 
@@ -263,7 +263,7 @@ def test_hostile_words_stay_words() -> None:
         name for _, attributes in page.found for name in attributes if name.startswith("on")
     ]
     assert page.words.count(HOSTILE) == 18
-    for html in (failure(HOSTILE).html, _shown(PageProgress(HOSTILE, 1, 2))):
+    for html in (failure(HOSTILE).html, progress_html(PageProgress(HOSTILE, 1, 2))):
         assert not {"img", "script"} & Elements(html).names
         assert HOSTILE in Elements(html).words
 

@@ -170,11 +170,11 @@ def compare_command(
         ):
             raise SystemExit(3)
         return
-    from ...inspection.compatibility import compatibility, opened
+    from ...inspection.compatibility import compatibility, open_models
     from ...inspection.side_by_side import side_by_side
     from ...views.inspection import show_comparison, show_compatibility
 
-    sources, adapters, file = opened(models, family)
+    sources, adapters, file = open_models(models, family)
     if merge or file or adapters or len(sources) > 2:
         compared = compatibility(sources, adapters, file)
         screen.data(compared.to_dict()) if screen.as_json else show_compatibility(compared, screen)

@@ -176,7 +176,7 @@ def train_config_command(
     check_place(out)
     facts = baked_output(open_source(baked, family), model)
     if context:
-        facts = facts.shortened(parse_tokens(context))
+        facts = facts.with_context(parse_tokens(context))
     snippet = make_snippet(trainers()[trainer], facts)
     for note in snippet.notes:
         screen.note(f"Note: {sentence(note)}")

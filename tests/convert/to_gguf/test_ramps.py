@@ -15,7 +15,8 @@ from ropeconv.errors import UnsupportedBake, UsageError
 from ropeconv.formats.gguf.edit import Edit, write_new
 from ropeconv.formats.gguf.file import GgufFile
 from ropeconv.formats.gguf.header import f32
-from ropeconv.hub.card import BaseModel, card
+from ropeconv.hub.base_model import BaseModel
+from ropeconv.hub.card import card
 from ropeconv.hub.upload_set import from_gguf
 from ropeconv.inspection.receipts.storage import read_receipt
 from ropeconv.models.source import RECEIPT

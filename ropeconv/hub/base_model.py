@@ -1,0 +1,207 @@
+"""The base model of an output: its name, its licence, and what its card says of derivatives too.
+
+`base_model` finds it on the Hub, and `name_of` from the output only.
+
+https://huggingface.co/docs/hub/model-cards (base_model, base_model_relation)
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ..formats.jsontext import JsonObject
+from ..formats.package_data import package_data
+from ..models.source import CARD
+from ..rope.errors import RopeconvError
+from .options import PublishOptions
+from .upload_set import UploadSet, text_entries
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
+INHERITED = ("license", "license_name", "license_link", "language", "datasets", "pipeline_tag")
+"""Keys of a card's metadata that hold for derivatives too; `tags` are added to them."""
+TERMS = ("LICEN[CS]E*", "NOTICE*", "USE_POLICY*", "*_LICENSE*")
+"""Patterns of the names of licence files, in capitals."""
+FRONT_MATTER = re.compile(r"\s*---\r?\n(.*?)\r?\n---[ \t]*(?:\r?\n|$)", re.DOTALL)
+REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+
+
+class Term(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Conditions of a licence, an entry of hub/terms.toml."""
+
+    license: str
+    """A pattern of its names in the metadata of a card."""
+
+    says: str
+    """The conditions, as the end of a sentence that begins with its name."""
+
+    forbids: bool = False
+    """Whether it forbids derivatives."""
+
+
+@cache
+def terms_of(license: str) -> tuple[str, bool]:
+    """Return the terms of a licence.
+
+    Args:
+        license: Its name in the metadata of a model card.
+
+    Returns:
+        A sentence about them, empty for an unknown licence, and whether they forbid derivatives.
+    """
+    terms = package_data("hub/terms.toml", dict[str, tuple[Term, ...]])["terms"]
+    for term in terms:
+        if license and fnmatch(license.lower(), term.license):
+            return f"the licence {license} {term.says}", term.forbids
+    return "", False
+
+
+@dataclass(frozen=True)
+class BaseModel:
+    """The base model of an output."""
+
+    name: str = ""
+    """`owner/name`; empty where none is known."""
+
+    known: JsonObject = field(default_factory=dict)
+    """Metadata of its card that also holds for its derivatives."""
+
+    closed: bool = False
+    """Whether it is gated or private."""
+
+    terms: tuple[str, ...] = ()
+    """The names of its licence files."""
+
+    licence: str = ""
+    """A sentence about the terms of its licence; empty for unknown ones."""
+
+    forbids: bool = False
+    """Whether its licence forbids derivatives."""
+
+    commit: str = ""
+    """The commit that was read; empty for the newest."""
+
+    def missing_terms(self, upload: UploadSet) -> tuple[str, ...]:
+        """Return its licence files that an upload set lacks."""
+        return tuple(name for name in self.terms if name not in upload.adds)
+
+    def hides(self, options: PublishOptions) -> bool:
+        """Return whether a new repository is private: by its options, else as the base model is."""
+        return options.private or (self.closed and not options.public)
+
+    def refuse_forbidden(self) -> None:
+        """Refuse to publish a derivative where the licence forbids it.
+
+        Raises:
+            RopeconvError: It does.
+        """
+        if self.forbids:
+            name = self.name or "it"
+            raise RopeconvError(
+                f"{self.licence}, so nothing made from {name} may be published; keep it to yourself"
+            )
+
+
+def name_of(upload: UploadSet, options: PublishOptions) -> tuple[str, str]:
+    """Return the repository of the base model and the commit of it that was read.
+
+    The first of these counts: the option `base_model`; the source in the receipt; the first source
+    of several bakes; the base model that the card or the keys of a GGUF file name.
+
+    Args:
+        upload: The files of the output.
+        options: The options of publishing.
+
+    Returns:
+        `owner/name` and the commit, both empty where they are not known.
+    """
+    if options.base_model:
+        return options.base_model, ""
+    if upload.source:
+        return upload.source, upload.commit
+    first = upload.receipt.first
+    if first.repository:
+        return first.repository, first.commit or ""
+
+    base = _metadata(upload.card).get("base_model") or upload.known.get("base_model")
+    if isinstance(base, list) and base:  # the Hub allows several, as those of a merge
+        base = base[0]
+    if isinstance(base, str) and REPOSITORY.fullmatch(base):
+        return base, ""
+    return "", ""
+
+
+def base_model(api: HfApi, upload: UploadSet, options: PublishOptions) -> tuple[BaseModel, str]:
+    """Return the base model of an output, as it is on the Hub.
+
+    Returns:
+        The base model, and a sentence on what could not be read of it; empty where all could.
+    """
+    from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
+
+    name, commit = name_of(upload, options)
+    revision = commit or None
+    closed = False
+    terms: tuple[str, ...] = ()
+    text = ""
+    problem = ""
+    if name:
+        try:
+            info = api.model_info(name, revision=revision)
+            closed = bool(info.private or info.gated)
+            names = [sibling.rfilename for sibling in info.siblings or []]
+            terms = tuple(file_name for file_name in names if _is_licence_file(file_name))
+            path = Path(api.hf_hub_download(name, CARD, revision=revision))
+            text = path.read_text("utf-8", errors="replace")
+        except EntryNotFoundError:
+            pass  # it has no card
+        except HfHubHTTPError as error:
+            status = error.response.status_code
+            problem = f"{name} cannot be read ({status}); its licence and card are left out."
+
+    known = {**upload.known, **inheritable_metadata(upload.card), **inheritable_metadata(text)}
+    licence, forbids = terms_of(str(known.get("license") or ""))
+    return BaseModel(name, known, closed, terms, licence, forbids, commit), problem
+
+
+def _is_licence_file(name: str) -> bool:
+    return any(fnmatch(name.upper(), pattern) for pattern in TERMS)
+
+
+def inheritable_metadata(text: str) -> JsonObject:
+    """Return the metadata of a model's card that also holds for its derivatives.
+
+    Args:
+        text: The text of the card, which may be empty.
+    """
+    data = _metadata(text)
+    if not data:
+        return {}
+    metadata = text_entries({key: data.get(key) for key in INHERITED})
+    tags = data.get("tags")
+    if not isinstance(tags, list):
+        tags = []
+    return metadata | {"tags": [tag for tag in tags if isinstance(tag, str)]}
+
+
+def _metadata(text: str) -> JsonObject:
+    """The metadata of a card; empty for a text without any, and for text that is not YAML."""
+    # huggingface_hub's ModelCard brings its whole client, which takes a second to import
+    import yaml
+
+    block = FRONT_MATTER.match(text)
+    if block is None:
+        return {}
+    try:
+        data = yaml.safe_load(block[1])
+    except (yaml.YAMLError, ValueError, RecursionError):  # ValueError: of a date or number
+        return {}
+    return data if isinstance(data, dict) else {}

@@ -9,9 +9,9 @@ import csv
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 import msgspec
 import numpy as np
@@ -27,6 +27,19 @@ from ..loader import load_numbers
 from ..rope.errors import counted, shown
 from ..rope.methods.method import Method
 from ..rope.methods.vectors import from_file
+
+
+class SupportsArray(Protocol):
+    """An array of numpy, a tensor of torch, or another object that numpy reads as an array."""
+
+    def __array__(self) -> NDArray[Any]:
+        """Return the numbers as an array."""
+
+
+NumbersLike = SupportsArray | Sequence[float]
+"""One list of numbers, as `list_numbers` accepts it."""
+VectorLike = str | os.PathLike[str] | NumbersLike | Mapping[str, NumbersLike]
+"""The value of `inv_freq=` and `longrope=`, as `vector_method` accepts it."""
 
 LONGEST = 65_536
 """Limit of a list; the widest published heads rotate 256 pairs."""

@@ -13,7 +13,7 @@ import sys
 
 def _forget_working_folder() -> None:
     """Find no modules in the working folder, where `python -m ropeconv` looks first: it may be a
-    checkpoint with a numpy.py of somebody else.
+    checkpoint with a numpy.py of its own.
     """
     # Python imports this package before it replaces "-m" by the name of its file
     if sys.argv[:1] != ["-m"] or "-m" not in sys.orig_argv or sys.flags.safe_path:

@@ -5,25 +5,14 @@ Written by scripts/keywords.py from the options of the command line; change them
 
 import os
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol, TypedDict, runtime_checkable
+from typing import Literal, TypedDict
 
+from .models.vectors import VectorLike
 from .reporting import Reporter
 
 StrPath = str | os.PathLike[str]
 Length = float | str
 """A factor (4), a number of tokens (100000), or a text with either ("4", "128k")."""
-
-
-@runtime_checkable
-class Array(Protocol):
-    """An array of numpy, a tensor of torch, or anything else that numpy makes an array of."""
-
-    def __array__(self, *args: Any, **keywords: Any) -> Any:
-        """Return it as an array of numpy."""
-
-
-Frequencies = StrPath | Array | Sequence[float]
-"""Numbers, or a file with them."""
 
 
 class RecipeKeywords(TypedDict, total=False):
@@ -83,9 +72,9 @@ class RecipeKeywords(TypedDict, total=False):
     by_parts: Length
     yarn: Length
     llama3: Length
-    longrope: StrPath
+    longrope: VectorLike
     piecewise: str
-    inv_freq: Frequencies
+    inv_freq: VectorLike
     dynamic: str
     as_is: bool
     mixed_exponent: float
@@ -249,7 +238,7 @@ class ValidateKeywords(TypedDict, total=False):
 
 
 class EvaluateKeywords(TypedDict, total=False):
-    """What is measured, and how.
+    """The measures, and how they are taken.
 
     Attributes:
         measure: The measures: growth, passkey, ...

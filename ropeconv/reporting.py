@@ -1,4 +1,4 @@
-"""How long work reports to whoever started it: `Reporter`, the protocol, and `SilentReporter`.
+"""How long work reports its progress: `Reporter`, the protocol, and `SilentReporter`.
 
 The library prints nothing. The command line reports on a terminal, the pages in the browser, and a
 Python program may pass an object of its own with the four methods of `Reporter`.
@@ -16,7 +16,7 @@ Counter = tuple[Callable[[int], None], Advance]
 
 @runtime_checkable
 class Reporter(Protocol):
-    """What work tells while it runs. Every method may do nothing."""
+    """The receiver of what work tells while it runs. Every method may do nothing."""
 
     @property
     def quiet(self) -> bool:

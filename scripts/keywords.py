@@ -42,25 +42,14 @@ Written by scripts/keywords.py from the options of the command line; change them
 
 import os
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol, TypedDict, runtime_checkable
+from typing import Literal, TypedDict
 
+from .models.vectors import VectorLike
 from .reporting import Reporter
 
 StrPath = str | os.PathLike[str]
 Length = float | str
 """A factor (4), a number of tokens (100000), or a text with either ("4", "128k")."""
-
-
-@runtime_checkable
-class Array(Protocol):
-    """An array of numpy, a tensor of torch, or anything else that numpy makes an array of."""
-
-    def __array__(self, *args: Any, **keywords: Any) -> Any:
-        """Return it as an array of numpy."""
-
-
-Frequencies = StrPath | Array | Sequence[float]
-"""Numbers, or a file with them."""
 '''
 FORMATS = ("safetensors", "gguf")
 """Values of `to`. The command line has more: `ollama` and `overrides` print or write beside an
@@ -108,13 +97,11 @@ OF_COMMAND = (
 
 def recipe_type(option: Option) -> str:
     """Return the type of a keyword of a recipe, as source code."""
-    if option.parameter == "inv_freq":
-        return "Frequencies"
     methods = {variable(name): method.value for name, method in REGISTRY.items()}
     by_value = {
         Value.SWITCH: "bool",
         Value.NUMBER: "float",
-        Value.FILE: "StrPath",
+        Value.FILE: "VectorLike",
         Value.TEXT: "str",
     }
     if option.parameter in methods:
@@ -218,7 +205,7 @@ def text() -> str:
         class_text("ValidateKeywords", "How an output is run.", validate | LOADING | REPORTER),
         class_text(
             "EvaluateKeywords",
-            "What is measured, and how.",
+            "The measures, and how they are taken.",
             evaluate_keywords() | LOADING | FAMILY | REPORTER,
         ),
         class_text(

@@ -7,6 +7,8 @@ It writes docs/commands.md, docs/schemas/, ropeconv/keywords.py and the list of 
 docs/python.md. tests/docs/test_generated.py compares them with the code.
 """
 
+import ast
+import inspect
 import json
 import subprocess
 import sys
@@ -14,6 +16,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -97,18 +100,26 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "validate",
         "inspect",
         "compare",
+        "advise",
         "patch",
         "evaluate",
+        "tune",
         "restore",
+        "push",
+        "profiles",
+        "train_config",
+        "plot",
+        "bound",
+        "run",
         "Output",
+        "Reporter",
     ),
     "Sources": ("open_source", "inspect_source", "Inspection", "side_by_side", "RopeSpec"),
-    "Recipes and schedules": ("METHODS", "Recipe", "Schedule", "bound", "reach", "advise"),
+    "Recipes and schedules": ("METHODS", "Recipe", "Schedule", "reach"),
     "Plans and outputs": (
         "make_plan",
         "Target",
         "Plan",
-        "AppliedPlan",
         "read_receipt",
         "Receipt",
         "restore_plan",
@@ -246,12 +257,45 @@ def schema_text(name: str) -> str:
 def schema_of(kinds: tuple[type, ...]) -> dict[str, Any]:
     """The schema of a document that is one of some types. kinds: those types."""
     any_of, components = msgspec.json.schema_components(kinds, ref_template="#/$defs/{name}")
+    classes = _classes()
+    for name, component in components.items():
+        described = field_docstrings(classes[name]) if name in classes else {}
+        for field, description in described.items():
+            if field in component.get("properties", {}):
+                component["properties"][field] |= {"description": description}
     schema = any_of[0] if len(kinds) == 1 else {"anyOf": list(any_of)}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **schema,
         "$defs": components,
     }
+
+
+def field_docstrings(kind: type) -> dict[str, str]:
+    """The strings below the fields of a class and of its bases, by field."""
+    described: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        if not base.__module__.startswith("ropeconv"):
+            continue
+        (body,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
+        assert isinstance(body, ast.ClassDef)
+        for field, below in pairwise(body.body):
+            text = below.value if isinstance(below, ast.Expr) else None
+            if not isinstance(field, ast.AnnAssign) or not isinstance(text, ast.Constant):
+                continue
+            described[ast.unparse(field.target)] = " ".join(str(text.value).split())
+    return described
+
+
+def _classes() -> dict[str, type]:
+    """The classes of ropeconv that are imported, by name, of which none is used twice."""
+    classes = {}
+    for name, module in list(sys.modules.items()):
+        if name.startswith("ropeconv."):
+            for kind in vars(module).values():
+                if isinstance(kind, type) and kind.__module__ == name:
+                    classes[kind.__name__] = kind
+    return classes
 
 
 def _plain(schema: Any) -> Any:

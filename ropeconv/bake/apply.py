@@ -167,7 +167,7 @@ def change_in_place(
 
 @dataclass(frozen=True)
 class AppliedPlan:
-    """What `apply` did: where the output is, and what was checked."""
+    """The outcome of `apply`: where the output is, and the result of its check."""
 
     path: Path
     """A folder, or a GGUF file (of several shards the first)."""

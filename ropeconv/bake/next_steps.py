@@ -111,7 +111,7 @@ def check_command(plan: Plan, path: Path, computed_here: bool = True, against: s
     nothing compares.
 
     Args:
-        plan: Of the output.
+        plan: The plan of the output.
         path: The output.
         computed_here: Whether the installed transformers computes the output; else a running server
             is compared.

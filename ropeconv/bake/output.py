@@ -31,8 +31,8 @@ class Output(Summary):
     """What was written."""
 
     check: CheckRecord | GgufCheckRecord | None = None
-    """What the installed transformers computes from a checkpoint, or what was read back from a GGUF
-    file; None where neither was done.
+    """The result of the installed transformers for a checkpoint, or of reading a GGUF file back.
+    None where neither was done.
     """
 
     reason: str = ""

@@ -166,6 +166,19 @@ class FileDocument(Document, frozen=True, kw_only=True):
     size: int
 
 
+class ValidationDocument(Document, frozen=True, kw_only=True):
+    """Whether the output is validated after it was written."""
+
+    device: str | None
+    """The device, or "llama.cpp"; null where the output is not validated."""
+
+    seconds: float | None
+    """About how long it takes."""
+
+    reason: str
+    """Why it is not validated, or empty."""
+
+
 class PlanDocument(Document, frozen=True, kw_only=True):
     """The work of `apply`: `Plan.to_dict`.
 
@@ -197,6 +210,7 @@ class PlanDocument(Document, frozen=True, kw_only=True):
     kv_cache: KvCacheDocument | None
     fine_tuning: records.FineTuningRecord
     notes: tuple[str, ...]
+    validating: ValidationDocument | None = None
 
 
 @dataclass(frozen=True)

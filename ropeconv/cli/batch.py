@@ -1,4 +1,4 @@
-"""Shows the outputs of one `apply`: their plans, or one after another as they are written."""
+"""Shows the outputs of one `apply`: their plans, or each of them once it is written."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .screen import Screen
 
 
 def complain_about(unit: OutputUnit, problem: Exception) -> None:
-    """Print why one of several outputs failed. Raises the problem where nobody reads the output."""
+    """Print why one of several outputs failed. Raises the problem where stdout is closed."""
     if isinstance(problem, BrokenPipeError) and reader_gone():
         raise problem
     message, _ = explained(problem)
@@ -28,7 +28,7 @@ def complain_about(unit: OutputUnit, problem: Exception) -> None:
 
 
 class BatchView:
-    """What the terminal shows of a batch.
+    """The view of a batch on a terminal.
 
     Attributes:
         batch: The outputs.
@@ -61,7 +61,7 @@ class BatchView:
         documents = []
         for _, plan in self.batch.plans:
             choice = self.batch.validation_of(plan)
-            documents.append(plan.to_dict() | {"validation": choice.to_dict()})
+            documents.append(plan.to_dict() | {"validating": choice.to_dict()})
         self._data(documents, self._preview())
 
     def write(self, probe: Probe | None) -> None:

@@ -140,7 +140,7 @@ def name_of(upload: UploadSet, options: PublishOptions) -> tuple[str, str]:
 
 
 def base_model(api: HfApi, upload: UploadSet, options: PublishOptions) -> tuple[BaseModel, str]:
-    """Return the base model of an output, as it is on the Hub.
+    """Return the base model of an output, from the Hub.
 
     Returns:
         The base model, and a sentence on what could not be read of it; empty where all could.

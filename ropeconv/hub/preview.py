@@ -39,7 +39,7 @@ class Preview:
     base: BaseModel
 
     note: str
-    """What could not be read of the base model, or empty."""
+    """The part of the base model that could not be read, or empty."""
 
     card: str
     """The text of the model card; empty where the present one stays."""
@@ -68,8 +68,8 @@ def preview(upload: UploadSet, options: PublishOptions) -> Preview:
     """Return what `publish` would do with files, without writing anything.
 
     Raises:
-        RopeconvError: The licence of the base model forbids it. What huggingface_hub raises is
-            raised too.
+        RopeconvError: The licence of the base model forbids it. Errors of huggingface_hub
+            are raised too.
     """
     repository = Repository(upload, options)
     blocked = ""

@@ -101,8 +101,8 @@ def publish(upload: UploadSet, options: PublishOptions, note: Note = lambda mess
 
     Raises:
         RopeconvError: The repository has other content and there is no `exist_ok`, it changes
-            meanwhile, the licence of the source forbids it, or the Hub cannot be reached. What
-            huggingface_hub raises is raised too.
+            meanwhile, the licence of the source forbids it, or the Hub cannot be reached. Errors
+            of huggingface_hub are raised too.
     """
     repository = Repository(upload, options)
     try:

@@ -188,6 +188,6 @@ class Repository:
 
 
 def _plan_of(receipt: Receipt) -> tuple[object, ...]:
-    """What two receipts of the same plan have in common."""
+    """The part that two receipts of the same plan have in common."""
     files = tuple((file.name, file.action, file.size) for file in receipt.files)
     return receipt.source, receipt.recipe, receipt.encoding, receipt.schedule, files

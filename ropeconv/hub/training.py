@@ -36,7 +36,7 @@ class TrainingFacts:
     """A baked checkpoint, for a trainer."""
 
     path: str
-    """What the trainer loads, a folder or a Hub id."""
+    """The folder or Hub id that the trainer loads."""
 
     method: str
     """The name of the method."""
@@ -105,7 +105,7 @@ def baked_output(source: Source | GgufSource, path: str = "") -> TrainingFacts:
 
     Args:
         source: The output.
-        path: What the trainer loads, where that is another place.
+        path: The path or id that the trainer loads, where that is another one.
 
     Raises:
         UsageError: It is a GGUF file or a draft, or has no receipt of these files.
@@ -223,7 +223,7 @@ class Trainer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Its options that would scale RoPE again."""
 
     facts: tuple[Fact, ...]
-    """What it does with RoPE and lengths."""
+    """Its handling of RoPE and lengths."""
 
     transformers: str = ""
     """The newest version of transformers that it allows; empty for any."""
@@ -265,7 +265,7 @@ class Snippet(Summary):
     """The text of the file."""
 
     status: str
-    """What the trainer's transformers computes from the checkpoint."""
+    """The result of the trainer's transformers for the checkpoint."""
 
     notes: tuple[str, ...]
     """Sentences for the user."""
@@ -376,7 +376,7 @@ def make_snippet(trainer: Trainer, baked: TrainingFacts) -> Snippet:
 
 
 def _repair(trainer: Trainer, baked: TrainingFacts) -> str:
-    """What to do where a trainer cannot train a checkpoint: the other trainers that can."""
+    """The advice where a trainer cannot train a checkpoint: the other trainers that can."""
     others = [
         f"--for {other.name}"
         for other in trainers().values()

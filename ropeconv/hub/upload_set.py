@@ -69,7 +69,7 @@ class UploadSet:
     """A sentence on the size of the key-value cache, or empty."""
 
     purpose: Purpose = "text"
-    """What the model is run for."""
+    """The purpose that the model is run for."""
 
     schedule: str = ""
     """The options of llama-diffusion-cli for the model; empty for models of other kinds."""

@@ -638,7 +638,7 @@ def _folded_tensors(model: Inspection | None) -> set[str]:
 
 
 def _adapter_misfits(adapter: Adapter, base: Inspection) -> tuple[list[Misfit], str]:
-    """What keeps an adapter from being applied over a base, and a sentence on it."""
+    """The obstacle to applying an adapter over a base, and a sentence on it."""
     name = adapter.source.reference
     over_its_own = f"apply it over {adapter.base or 'its own base'}"
     misplaced = misplaced_tensor(adapter, base)

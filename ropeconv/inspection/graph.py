@@ -73,7 +73,7 @@ class ModelRope:
     """Radians per token, float64 [rotary_dim / 2]."""
 
     attention_factor: float
-    """What multiplies cos and sin."""
+    """The factor on cos and sin."""
 
     formula: str = ""
     """The formula that gives the frequencies; empty where it is not known."""

@@ -303,7 +303,7 @@ def gguf_problems(
     """Yield problems in the keys and rope tensors of a file.
 
     Args:
-        reading: What llama.cpp computes from it.
+        reading: The RoPE that llama.cpp computes from it.
         file: The file.
         vectors: Its rope tensors, by name.
     """
@@ -355,7 +355,7 @@ def ramp_problems(reading: Reading, file: GgufFile, receipt: Receipt | None) -> 
     the class of the family.
 
     Args:
-        reading: What llama.cpp computes from the file.
+        reading: The RoPE that llama.cpp computes from the file.
         file: The file.
         receipt: The receipt of an output of ropeconv, None for other files.
     """
@@ -446,7 +446,7 @@ def refused_tensors(
     It does so since it checks that every tensor is used.
 
     Args:
-        reading: What llama.cpp computes from the file.
+        reading: The RoPE that llama.cpp computes from the file.
         vectors: The rope tensors of the file.
         scaling: Its rope.scaling.type, None without that key.
     """

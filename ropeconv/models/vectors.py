@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, Protocol, runtime_checkable
 
 import msgspec
 import numpy as np
@@ -29,6 +29,7 @@ from ..rope.methods.method import Method
 from ..rope.methods.vectors import from_file
 
 
+@runtime_checkable
 class SupportsArray(Protocol):
     """An array of numpy, a tensor of torch, or another object that numpy reads as an array."""
 

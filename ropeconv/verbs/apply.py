@@ -141,7 +141,7 @@ def recipe_of(verb: str, recipe: object, values: dict[str, Any]) -> Recipe:
 
     Args:
         verb: The function that was called, for messages.
-        recipe: What was passed in place of a method: a Recipe, its path, or None.
+        recipe: The argument in place of a method: a Recipe, its path, or None.
         values: The keywords of a recipe.
 
     Raises:

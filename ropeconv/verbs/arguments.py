@@ -1,4 +1,4 @@
-"""What people pass to the functions of Python: models in any form, and keywords of any type.
+"""Arguments of the functions of Python: models in any form, and keywords of any type.
 
 A keyword is known by its TypedDict in `ropeconv/keywords.py`, which type checkers read too.
 """
@@ -37,7 +37,12 @@ KINDS = {
     "callable_type": "a function",
 }
 """Errors of pydantic in our words; the others say what they expect themselves."""
-CLASSES = {"PathLike": "a path", "Sequence": "a list", "Array": "an array"}
+CLASSES = {
+    "PathLike": "a path",
+    "Sequence": "a list",
+    "Mapping": "a dictionary",
+    "SupportsArray": "an array",
+}
 """Classes in our words; others have their names."""
 
 
@@ -64,7 +69,7 @@ def check_keywords(verb: str, keywords: Mapping[str, Any], kind: type) -> dict[s
 
     Args:
         verb: The function that was called, for messages.
-        keywords: What was passed.
+        keywords: The names and values that were passed.
         kind: The TypedDict that has them.
 
     Raises:

@@ -259,7 +259,7 @@ class Batch:
         return len(self.failures) == before
 
     def _continues(self) -> bool:
-        """Whether an output of an earlier run of the same command is taken as it is."""
+        """Whether an output of an earlier run of the same command is taken over unchanged."""
         request = self.request
         has_companion = self.adapter is not None or request.ollama
         return self.several or has_companion or request.publication is not None

@@ -103,7 +103,7 @@ def write_output(
         validation: From `choose_validation`.
         reporter: Is told what happens.
         probe: A running one; None starts one where it is needed.
-        title: Of the progress.
+        title: The title of the progress.
         draft: The plan of its draft model, for the commands that run both.
 
     Raises:

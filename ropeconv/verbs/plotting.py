@@ -60,7 +60,7 @@ class SchedulePlot(TableSummary):
 
     @property
     def sentence(self) -> str:
-        """What is compared, in words."""
+        """The schedules in words."""
         return f"{self.name} with {', '.join(self.schedules)}, up to {self.context:,} tokens."
 
     @cached_property

@@ -29,7 +29,7 @@ def push(outputs: object, repo_id: str, **keywords: Unpack[PushKeywords]) -> str
     """Publish an output on the Hub; files that the source repository has are copied there.
 
     Args:
-        outputs: What `apply` returned, the path of a folder or GGUF file, or a list of GGUF files.
+        outputs: The result of `apply`, the path of a folder or GGUF file, or a list of GGUF files.
         repo_id: The repository, as owner/name; it is made if need be.
         keywords: The flags of `ropeconv push` with underscores. They are listed below.
 
@@ -64,7 +64,7 @@ def train_config(
     """Return a training config that trains an output at its whole context.
 
     Args:
-        output: What `apply` returned, the path of a folder, or its name on the Hub.
+        output: The result of `apply`, the path of a folder, or its name on the Hub.
         trainer: axolotl, llama-factory, megatron-lm, nemo, trl or unsloth.
         model: The path or Hub id that the trainer loads, if that is not `output`.
         context: Train on sequences of this length; None for the whole context.

@@ -1,4 +1,4 @@
-"""What `apply` is asked for: the options of a command line, and the outputs that they make.
+"""Requests to `apply`: the options of a command line, and the outputs that they make.
 
 `units_of` turns sources and options into one `OutputUnit` for each output. The rules about several
 outputs at once are here too; those about a single one are in `ropeconv.convert.target`.

@@ -29,7 +29,7 @@ def restore(
     """Bring the source of an output back, byte for byte.
 
     Args:
-        output: What `apply` returned, its path or its name on the Hub, or a plan of `restore_plan`.
+        output: The result of `apply`, its path or its name on the Hub, or a plan of `restore_plan`.
         out: Where the source is written, by default `./NAME-restored`.
         in_place: Change the GGUF file itself.
         force: Replace an earlier output of ropeconv.
@@ -54,7 +54,7 @@ def plan_restore(
         reference: The output.
         out: Where the source is written; None for `./NAME-restored`.
         in_place: Change the GGUF file itself.
-        dry_run: Whether nothing is written, so that an interrupted change is left as it is.
+        dry_run: Whether nothing is written, so that an interrupted change stays.
         reporter: Is told where such a change was undone.
     """
     if in_place and not dry_run:

@@ -214,7 +214,7 @@ class ValidationChoice:
     """Why it is not validated; empty where that was asked for, or has no meaning."""
 
     automatic: bool = False
-    """Whether nobody asked for it, so that a run that is impossible is only noted."""
+    """Whether `auto` decided, so that a run that is impossible is only noted."""
 
     @property
     def sentence(self) -> str:
@@ -284,7 +284,7 @@ def validate_written(
 ) -> Validation | None:
     """Validate an output that was written.
 
-    Returns None, after a note, where nobody asked for it and it cannot be run.
+    Returns None, after a note, where `auto` decided and it cannot be run.
     """
     settings = Settings(device="auto" if choice.device == "llama.cpp" else choice.device)
     try:
@@ -343,7 +343,7 @@ def _seconds(plan: Plan, size: int, on_gpu: bool = False) -> float:
     """Estimate how long a validation takes: reading the weights, and running its tokens.
 
     Args:
-        plan: Of the output.
+        plan: The plan of the output.
         size: The number of weights.
         on_gpu: Whether a GPU computes, for which reading the weights is what counts.
     """

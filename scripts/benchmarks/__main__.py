@@ -2,12 +2,11 @@
 
 start    CPU of commands that do little: `--help`, `inspect` of a config, a plan
 apply    `ropeconv apply` on a checkpoint of several gigabytes beside `cp -r`
-gguf     patches of GGUF files beside `cp` and gguf-new-metadata; conversions beside llama.cpp's
-converter bound    the bound of a base beside the published algorithm
+gguf     patches of GGUF files beside `cp`; conversions beside llama.cpp's converter
+bound    the bound of a base beside the published algorithm
 eval     `ropeconv eval`: changing rows, its estimate, and its memory
-run      a thousand repositories published on a Hub of this machine; plans of a checkpoint with 1T
-parameters tune     what each search of `ropeconv tune` finds on held-out text, and how long it
-takes
+run      a thousand repositories published on a Hub of this machine; plans of 1T parameters
+tune     what each search of `ropeconv tune` finds on held-out text, and how long it takes
 """
 
 import importlib

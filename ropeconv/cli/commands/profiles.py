@@ -139,7 +139,7 @@ def profiles_command(
 
 
 def _outcome(output: Output) -> dict[str, Any]:
-    """Return what the JSON document says of a profile that was written."""
+    """Return what the JSON document says about a profile that was written."""
     return {
         "path": str(output.path),
         "check": to_builtins(output.check),

@@ -270,6 +270,12 @@ def block_runs(
     return runs
 
 
+def spread_tokens(schedule: Schedule, settings: Settings) -> int:
+    """Return the number of tokens of all spread runs together."""
+    ranges = doublings(schedule.original_context, schedule.context)
+    return sum(min(settings.spread, high) for _, high in ranges)
+
+
 def token_runs(
     settings: Settings, schedule: Schedule, vocabulary: int, folder: Path
 ) -> list[TokenRun]:

@@ -41,16 +41,18 @@ from ..rope.lengths import parse_tokens
 from ..runtimes.runtime import RUNS
 from ..validate.checks import check_frequencies
 from ..validate.comparison import Comparison, Settings
-from ..validate.sampling import usual_length
+from ..validate.sampling import spread_tokens, usual_length
 from ..validate.validation import Validation
 from .arguments import check_keywords, list_keywords, reference_of
 
 PATIENCE = 30.0
 """Seconds that a validation may take on a CPU without being asked for."""
-IMPORTING = 4.0
+IMPORTING = 6.0
 """Seconds until transformers and torch are imported and two models are made."""
-PASSES = 5
-"""Times that the tokens of a run are computed: output, reference, control, and both for noise."""
+PASSES = 6
+"""How often the tokens of a spread run are computed: output, reference, control, and the noise."""
+PASSES_OF_LLAMA_CPP = 4
+"""The same for a GGUF file."""
 DISK = 1e9
 """Bytes a second at which weights are read and widened."""
 SHARE = 0.4
@@ -350,12 +352,12 @@ def _seconds(plan: Plan, size: int, on_gpu: bool = False) -> float:
     reading = 2 * size * WIDE / DISK
     if on_gpu:
         return IMPORTING + reading
-    tokens = Settings().spread
+    schedule = plan.schedule
     if isinstance(plan, GgufOutput):
-        schedule = plan.schedule
-        tokens = usual_length(schedule.original_context, schedule.context)
-    operations = 2.0 * size * tokens * PASSES
-    return IMPORTING + reading + operations / (SHARE * _speed())
+        tokens = PASSES_OF_LLAMA_CPP * usual_length(schedule.original_context, schedule.context)
+    else:
+        tokens = PASSES * spread_tokens(schedule, Settings())
+    return IMPORTING + reading + 2.0 * size * tokens / (SHARE * _speed())
 
 
 def _speed() -> float:

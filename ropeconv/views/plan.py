@@ -25,6 +25,7 @@ from .sheet import PLAN, Sheet, legend, sentence, statuses
 
 if TYPE_CHECKING:
     from ..bake.profiles import ProfilesPlan
+    from ..validate.validation import Validation
 
 
 def show_plan(plan: Plan, sheet: Sheet, explain: bool = False) -> None:
@@ -222,6 +223,16 @@ def _folded(fold: Fold, attention_factor_in_config: bool) -> str:
     return f"The attention factor is in {where} ({fold.fold_into}), the config has none{cost}."
 
 
+def _show_validated(validation: Validation, compared: str, sheet: Sheet) -> None:
+    """Show the result of a validation: its sentence, and all numbers where it disagrees."""
+    if validation.agrees:
+        sheet.say(f"Validated on {validation.device}: {validation.sentence}")
+        return
+    from .results import show_validation
+
+    show_validation(validation, f"{compared}, scaled at run time", sheet)
+
+
 def show_outcome(output: Output, sheet: Sheet) -> None:
     """Show what became of a plan: the check, the place, the validation, and the next commands."""
     plan = output.plan
@@ -235,13 +246,7 @@ def show_outcome(output: Output, sheet: Sheet) -> None:
         if plan.source.kind == "config":
             sheet.say("Only config.json was written. Copy it over the one in your model folder.")
     if output.validation is not None:
-        from .results import show_validation
-
-        show_validation(
-            output.validation,
-            f"{output.path} against {plan.source.reference}, scaled at run time",
-            sheet,
-        )
+        _show_validated(output.validation, f"{output.path} against {plan.source.reference}", sheet)
     if output.published:
         sheet.copyable(output.published)
     untrainable = not (plan.is_folder or output.steps.train or plan.fine_tuning.works_untuned)

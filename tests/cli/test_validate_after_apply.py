@@ -1,0 +1,139 @@
+"""`apply` validates what it has written: where that is quick, on what was asked for, or not at all."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ropeconv.bake.output import Output
+from ropeconv.verbs import validation
+from ropeconv.verbs.validation import PATIENCE, choose_validation
+
+from ..conftest import Run
+from ..support.baking import YARN, make_plan
+from ..support.gguf_files import write
+from ..support.llamacpp import tokenizer_json
+
+
+@pytest.fixture(autouse=True)
+def automatic(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The default that users have; the suite switches it off."""
+    monkeypatch.delenv("ROPECONV_VALIDATE")
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_small_model_is_validated_and_the_receipt_has_the_result(run: Run, llama: Path) -> None:
+    done = run("apply", llama, "--yarn", 4, "-o", "out", "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["validation"]["agrees"]
+    assert document["validate"] == ""  # there is nothing left to check
+    assert json.loads(Path("out/ropeconv.json").read_text())["validation"]["agrees"]
+
+
+def test_the_screen_says_so_in_a_sentence(run: Run, llama: Path) -> None:
+    done = run("apply", llama, "--yarn", 4, "-o", "out")
+    assert "Validated on cpu: PASS" in done.stdout
+    assert "Check:" not in done.stdout
+
+
+def test_the_plan_says_where_and_how_long(run: Run, llama: Path) -> None:
+    document = json.loads(run("apply", llama, "--yarn", 4, "--dry-run", "--json").stdout)
+    assert document["validating"]["device"] == "cpu"
+    assert 0 < document["validating"]["seconds"] < PATIENCE
+
+
+def test_off_leaves_it_out_and_names_the_command(run: Run, llama: Path) -> None:
+    done = run("apply", llama, "--yarn", 4, "-o", "out", "--validate", "off")
+    assert (done.returncode, "Validated" in done.stdout) == (0, False)
+    assert "Check: ropeconv validate out" in done.stdout
+
+
+def test_the_environment_sets_the_default(
+    run: Run, llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROPECONV_VALIDATE", "off")
+    assert "Validated" not in run("apply", llama, "--yarn", 4, "-o", "out").stdout
+    monkeypatch.setenv("ROPECONV_VALIDATE", "sometimes")
+    done = run("apply", llama, "--yarn", 4, "-o", "other")
+    assert (done.returncode, Path("other").exists()) == (2, False)
+
+
+def test_a_large_model_is_left_to_the_user_with_the_reason(
+    run: Run, llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(validation, "_speed", lambda: 1e3)  # operations a second
+    plan = json.loads(run("apply", llama, "--yarn", 4, "--dry-run", "--json").stdout)
+    assert plan["validating"]["device"] is None
+    assert "CPU" in plan["validating"]["reason"]
+    done = run("apply", llama, "--yarn", 4, "-o", "out")
+    assert (done.returncode, "Check: ropeconv validate out" in done.stdout) == (0, True)
+
+
+def test_what_is_asked_for_is_done_whatever_it_takes(
+    run: Run, llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(validation, "_speed", lambda: 1e3)
+    done = run("apply", llama, "--yarn", 4, "-o", "out", "--validate", "cpu")
+    assert (done.returncode, "Validated on cpu: PASS" in done.stdout) == (0, True)
+
+
+def test_each_of_several_outputs_is_validated(run: Run, llama: Path) -> None:
+    pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
+    (llama / "tokenizer.json").write_text(tokenizer_json())
+    formats = ("--to", "safetensors", "--to", "gguf")
+    done = run("apply", llama, "--yarn", 4, "-o", "out", *formats, "--json")
+    assert done.returncode == 0, done.stderr
+    outputs = json.loads(done.stdout)["outputs"]
+    assert [output["validation"]["agrees"] for output in outputs] == [True, True]
+
+
+def test_a_failed_validation_ends_with_3_and_keeps_the_output(
+    run: Run, llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = validation.run_validation
+
+    def failing(*arguments: object) -> object:
+        import dataclasses
+
+        result, files = found(*arguments)  # type: ignore[arg-type]
+        return dataclasses.replace(result, agrees=False, sentence="FAIL: KL 1."), files
+
+    monkeypatch.setattr(validation, "run_validation", failing)
+    done = run("apply", llama, "--yarn", 4, "-o", "out")
+    assert done.returncode == 3
+    assert "is kept" in done.stderr
+    assert Path("out/config.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        (("--in-place",), "in place"),
+        (("--to", "overrides"), "overrides"),
+    ],
+)
+def test_what_cannot_be_validated_is_refused_where_it_is_asked_for(
+    run: Run, tmp_path: Path, options: tuple[str, ...], word: str
+) -> None:
+    write(tmp_path / "m.gguf")
+    before = (tmp_path / "m.gguf").read_bytes()
+    done = run("apply", "m.gguf", "--yarn", 4, "--validate", "cpu", *options)
+    assert (done.returncode, word in done.stderr) == (2, True), done.stderr
+    assert (tmp_path / "m.gguf").read_bytes() == before
+
+
+def test_a_config_alone_has_nothing_to_run(llama: Path, tmp_path: Path) -> None:
+    plan = make_plan(llama / "config.json", YARN, tmp_path / "out")
+    choice = choose_validation(plan, "auto")
+    assert (choice.device, choice.reason) == ("", "")
+
+
+def test_an_output_of_python_has_its_validation(llama: Path) -> None:
+    import ropeconv
+
+    output = ropeconv.apply(llama, yarn=4, out="out")
+    assert isinstance(output, Output)
+    assert output.validation is not None
+    assert output.validation.agrees
+    assert ropeconv.apply(llama, yarn=4, out="other", validate="off").validation is None

@@ -423,7 +423,7 @@ class GgufCheck:
         path = self.file.path
         options = self.findings.options
         self.findings.files += 1
-        clauses = list(_unlike_keys(ours, planned))
+        clauses = list(unlike_keys(ours, planned))
         self._keys(clauses)
         if ours.tensors != planned.tensors or list(ours.tensors) != list(planned.tensors):
             return self.findings.differs(_unlike_tensors(ours.tensors, planned.tensors))
@@ -447,7 +447,7 @@ class GgufCheck:
         self._keys(
             [
                 (key, clause)
-                for key, clause in _unlike_keys(ours, planned)
+                for key, clause in unlike_keys(ours, planned)
                 if key and key not in QUANTISER
             ]
         )
@@ -589,7 +589,7 @@ def _converted(plan: ExportPlan, tensors: Mapping[str, TensorInfo], start: int) 
         yield StreamedRange(at, at + info.size, partial(chunks, info.name))
 
 
-def _unlike_keys(ours: GgufHeader, planned: RewrittenHeader) -> Iterator[tuple[str, str]]:
+def unlike_keys(ours: GgufHeader, planned: RewrittenHeader) -> Iterator[tuple[str, str]]:
     """Yield (key, clause) for keys that are not those of the plan, except for the receipt and the
     reserve.
     """

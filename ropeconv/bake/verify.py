@@ -24,6 +24,7 @@ from .checkpoint import CheckpointPlan, with_readme_of
 from .file_checks import FolderCheck, GgufCheck
 from .findings import Findings, Options, Verification
 from .plan import GgufOutput, Plan, PlannedFile
+from .regrouped_check import RegroupedCheck, is_regrouped, without_shards
 
 NOT_COMPARED = (
     "ropeconv",
@@ -78,9 +79,16 @@ def plan_again(comparison: Comparison) -> Plan:
     )
 
 
-def unlike_plan(plan: Plan, receipt: Receipt) -> list[str]:
-    """Return the keys of a receipt that differ from its plan, except for paths."""
-    planned = _plain(parse_receipt(embedded(plan.receipt()), "the plan"))
+def unlike_plan(plan: Plan, receipt: Receipt, in_shards: bool = False) -> list[str]:
+    """Return the keys of a receipt that differ from its plan, except for paths.
+
+    in_shards: whether its source may have had its tensors in other shards, and another header.
+    """
+    again = parse_receipt(embedded(plan.receipt()), "the plan")
+    if in_shards:
+        again = without_shards(again)
+        receipt = without_shards(receipt)
+    planned = _plain(again)
     recorded = _plain(receipt)
     unlike = [key for key in planned if key not in NOT_COMPARED and planned[key] != recorded[key]]
     # of another kind, it copies what was converted, or converts what was copied
@@ -124,16 +132,20 @@ def verify_output(
             check_files(baked, comparison.receipt, weights=False)
         needs_trust(baked, options.code)
     plan = plan_again(comparison)
-    for key in unlike_plan(plan, comparison.receipt):
+    file = GgufSource(baked).file if isinstance(plan, GgufOutput) else None
+    regrouped = isinstance(plan, GgufOutput) and file is not None and is_regrouped(file, plan)
+    in_shards = file is not None and len(file.shards) > 1
+    for key in unlike_plan(plan, comparison.receipt, regrouped or in_shards):
         findings.differs(f"its receipt has another {key}")
-    if isinstance(plan, GgufOutput):
+    if isinstance(plan, GgufOutput) and file is not None:
         written = comparison.receipt.source
         actual = comparison.source
         elsewhere = (written.kind, written.reference) != (
             actual.kind,
             actual.reference if written.reference else None,
         )
-        GgufCheck(GgufSource(baked).file, plan, findings, elsewhere, advance).run()
+        check = RegroupedCheck if regrouped else GgufCheck
+        check(file, plan, findings, elsewhere, advance).run()
     elif isinstance(plan, CheckpointPlan):
         FolderCheck(baked, plan, findings, advance).run()
     return findings.result(baked)

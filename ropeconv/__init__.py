@@ -26,7 +26,6 @@ def _forget_working_folder() -> None:
 
 _forget_working_folder()
 
-# ruff: noqa: E402
 # isort: split
 from importlib import import_module
 from types import ModuleType

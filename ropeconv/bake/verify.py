@@ -2,9 +2,6 @@
 
 import json
 from collections.abc import Iterable
-from dataclasses import replace
-
-import msgspec
 
 from ..convert.target import Target
 from ..errors import BadSource
@@ -23,6 +20,7 @@ from .apply import make_plan
 from .checkpoint import CheckpointPlan, with_readme_of
 from .file_checks import FolderCheck, GgufCheck
 from .findings import Findings, Options, Verification
+from .finished import made_from
 from .plan import GgufOutput, Plan, PlannedFile
 from .regrouped_check import RegroupedCheck, is_regrouped, without_shards
 
@@ -162,13 +160,3 @@ def earlier_output(plan: Plan) -> Comparison | None:
     if receipt is None or made_from(receipt) != made_from(plan.receipt()):
         return None
     return Comparison.open(plan.out, plan.source.reference)
-
-
-def made_from(receipt: Receipt) -> bytes:
-    """Return the source of an output and how it was made, as JSON, without later measurements and
-    its adapter.
-    """
-    target = replace(receipt.target, adapter="")
-    return msgspec.json.encode(
-        [receipt.source, receipt.recipe, target, receipt.schedule, receipt.encoding]
-    )

@@ -345,7 +345,7 @@ def test_base_keeps_a_scaling_that_the_other_profiles_replace(llama: Path, tmp_p
 def test_the_command_that_adds_a_profile_can_be_pasted(llama: Path, tmp_path: Path) -> None:
     llama.rename(tmp_path / "my model")
     command(tmp_path, "profiles", "my model", "yarn:4", "-o", "my profiles", "-q", code=0)
-    done = command(tmp_path, "profiles", "my model", "yarn:4", "-o", "my profiles", code=1)
+    done = command(tmp_path, "profiles", "my model", "yarn:8", "-o", "my profiles", code=1)
     assert "with `ropeconv apply 'my model' METHOD --link -o 'my profiles/NAME'`" in done.stderr
     for heading in (
         "1 profile, which shares",

@@ -39,6 +39,7 @@ from ..inspection.receipts.receipt import CheckRecord, FileRecord
 from ..inspection.receipts.storage import clear_drafts, write_receipt
 from ..rope.errors import RopeconvError
 from ..version import __version__
+from .finished import is_finished, may_be_finished
 from .hidden import (
     Begun,
     FinishedFile,
@@ -92,12 +93,15 @@ def execute_plan(
     Raises RopeconvError for an occupied or missing place, one that another process writes to, a
     full or failing disk, and a source that changes meanwhile. An interrupted run leaves its
     finished files in a hidden folder, from which the same command continues; a killed replacement
-    of an earlier output is undone at the next start.
+    of an earlier output is undone at the next start. Where the place has exactly this output
+    already, it is written again beside that, compared, and removed: nothing changes.
     """
     refuse_place(plan)
     with _sentences(plan), made_folder(plan.out.parent, options.fsync), locked(plan.out) as hidden:
         journal = settle(hidden, OutputJournal.read(hidden.journal))
-        refuse_occupied(plan, options.force)
+        again = not (options.force or options.staged) and may_be_finished(plan)
+        if not again:
+            refuse_occupied(plan, options.force)
         clear_drafts(plan.out)
         try:
             _write(plan, hidden, journal, options, verify, advance)
@@ -107,9 +111,15 @@ def execute_plan(
             raise
         # the first shard of several last, since the others cannot be loaded without it
         names = [plan.out.name] if plan.is_folder else [file.name for file in reversed(plan.files)]
-        try:
+        if again and is_finished(plan, hidden.new):
+            names = []
+        elif again:
+            hidden.clear()
             refuse_occupied(plan, options.force)
-            take_names(hidden, journal, names, options.force, options.fsync)
+        try:
+            if names:
+                refuse_occupied(plan, options.force)
+                take_names(hidden, journal, names, options.force, options.fsync)
         except RopeconvError as problem:
             raise RopeconvError(f"{problem}{_kept(plan)}") from None
         hidden.clear()

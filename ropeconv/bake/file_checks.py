@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -83,43 +84,6 @@ def _differences(ours: JsonObject, theirs: JsonObject, prefix: str) -> Iterator[
             yield name, f"has {name} = {shown(ours[key])}, where {shown(theirs[key])} belongs"
 
 
-LOADED = (
-    "*.json",
-    "*.jinja",
-    "*.txt",
-    "*.model",
-    "*.tiktoken",
-    "*.vocab",
-    "*.bpe",
-    "*.spm",
-    "*.safetensors",
-    "*.bin",
-    "*.pt",
-    "*.pth",
-    "*.ckpt",
-    "*.pkl",
-    "*.pickle",
-    "*.h5",
-    "*.msgpack",
-    "*.npz",
-    "*.npy",
-    "*.gguf",
-    "*.onnx",
-    "*.ot",
-    "*.onnx_data",
-    "*.tflite",
-    "*.yaml",
-    "*.yml",
-    "*.toml",
-    "merges*",
-    "vocab*",
-    "tokenizer*",
-    "chat_template*",
-    "*.jsonl",
-    "*.j2",
-    "*.xml",
-)
-"""Names of files that some runtime loads: configs, tokenizers, templates, weights."""
 DOCUMENTS = (
     "*.md",
     "*.rst",
@@ -131,36 +95,31 @@ DOCUMENTS = (
     "*.gif",
     "*.svg",
     "*.webp",
+    "citation.cff",
     "requirements.txt",
-    "license*.txt",
-    "notice*.txt",
-    "use_policy*.txt",
 )
-"""Names of files for people."""
-LEGAL = ("license*", "notice*", "use_policy*")
-"""Names of files for people, unless their ends are those of files that are loaded."""
+"""Names of files for people, which no runtime loads."""
+LEGAL = re.compile(
+    r"(authors|copying|licen[cs]e|notice|readme|use_policy)([-_ ]\w+)*(\.\d+)*(\.txt)?", re.ASCII
+)
+"""Names of files on rights: LICENSE, LICENSE-MODEL.txt, NOTICE-2.0."""
 
 
 def is_document(name: str) -> bool:
-    """Return whether a file is for people, and no runtime loads it."""
-    return _matches(name, DOCUMENTS) or (
-        _matches(name, LEGAL) and not is_code(name) and not _matches(name, LOADED)
-    )
+    """Return whether a file is for people, and no runtime loads it.
+
+    The list is closed: a runtime of tomorrow, and a loader of a tokenizer, read files of any other
+    name.
+    """
+    plain = Path(name).name.lower()  # some filesystems ignore case
+    if any(fnmatch(plain, pattern) for pattern in DOCUMENTS):
+        return True
+    return LEGAL.fullmatch(plain) is not None
 
 
 def is_code(name: str) -> bool:
     """Return whether Python may import a file."""
     return name.lower().endswith(CODE)
-
-
-def is_loaded(name: str) -> bool:
-    """Return whether some runtime may load a file."""
-    return is_code(name) or (not is_document(name) and _matches(name, LOADED))
-
-
-def _matches(name: str, patterns: tuple[str, ...]) -> bool:
-    plain = Path(name).name.lower()  # some filesystems ignore case
-    return any(fnmatch(plain, pattern) for pattern in patterns)
 
 
 def files_of(folder: Path) -> Iterator[str]:
@@ -219,10 +178,11 @@ class FolderCheck:
         for name in sorted(
             set(files_of(self.folder)) - {RECEIPT, *(file.name for file in self.plan.files)}
         ):
-            harmless = not is_loaded(name) or (is_code(name) and self.findings.options.code)
-            self.findings.differs(
-                f"{name} is not among the files that ropeconv wrote", harmless=harmless
-            )
+            harmless = is_document(name) or (is_code(name) and self.findings.options.code)
+            words = f"{name} is not among the files that ropeconv wrote"
+            if not harmless:
+                words += " (a runtime may load it: move it out of the folder)"
+            self.findings.differs(words, harmless=harmless)
 
     def _text(self, name: str, path: Path, planned: bytes | None) -> None:
         """Compare a file with its text, None for one that is too long to be read: by keys where
@@ -423,7 +383,7 @@ class GgufCheck:
         path = self.file.path
         options = self.findings.options
         self.findings.files += 1
-        clauses = list(_unlike_keys(ours, planned))
+        clauses = list(unlike_keys(ours, planned))
         self._keys(clauses)
         if ours.tensors != planned.tensors or list(ours.tensors) != list(planned.tensors):
             return self.findings.differs(_unlike_tensors(ours.tensors, planned.tensors))
@@ -447,7 +407,7 @@ class GgufCheck:
         self._keys(
             [
                 (key, clause)
-                for key, clause in _unlike_keys(ours, planned)
+                for key, clause in unlike_keys(ours, planned)
                 if key and key not in QUANTISER
             ]
         )
@@ -589,7 +549,7 @@ def _converted(plan: ExportPlan, tensors: Mapping[str, TensorInfo], start: int) 
         yield StreamedRange(at, at + info.size, partial(chunks, info.name))
 
 
-def _unlike_keys(ours: GgufHeader, planned: RewrittenHeader) -> Iterator[tuple[str, str]]:
+def unlike_keys(ours: GgufHeader, planned: RewrittenHeader) -> Iterator[tuple[str, str]]:
     """Yield (key, clause) for keys that are not those of the plan, except for the receipt and the
     reserve.
     """

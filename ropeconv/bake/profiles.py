@@ -28,7 +28,7 @@ from ..formats.gguf.header import ALIGNMENT, FORMATS, INT32, UINT16, GgufValue
 from ..formats.jsontext import JsonObject
 from ..inspection.receipts.places import remember_source
 from ..inspection.receipts.receipt import FileRecord
-from ..inspection.receipts.storage import write_receipt
+from ..inspection.receipts.storage import has_receipt, read_receipt, write_receipt
 from ..models.gguf import GgufSource
 from ..models.source import OTHER_WEIGHTS, Source
 from ..rope.errors import RopeconvError, command_line, counted
@@ -161,10 +161,6 @@ def profile_plans(
     """
     out = target.out or Path(source.name)
     gguf = isinstance(source, GgufSource)
-    if target.out and out.exists() and not is_empty(out):
-        adding = command_line("apply", source.reference, "METHOD", "--link", "-o", f"{out}/NAME")
-        repair = "remove it" if gguf else f"add one profile to it with `{adding}`"
-        raise RopeconvError(f"{out} exists; choose another place with -o, or {repair}")
     if isinstance(source, Source) and (source.kind == "config" or source.generated_files()):
         raise UsageError(
             f"{source.reference} has no weights in the format of its profiles; make a checkpoint of"
@@ -188,7 +184,29 @@ def profile_plans(
         raise UsageError(
             "base of a GGUF file is always written; name a profile beside it, such as yarn:4"
         )
+    if target.out and out.exists() and not is_empty(out) and not are_there(plans, out):
+        adding = command_line("apply", source.reference, "METHOD", "--link", "-o", f"{out}/NAME")
+        repair = "remove it" if gguf else f"add one profile to it with `{adding}`"
+        raise RopeconvError(f"{out} exists; choose another place with -o, or {repair}")
     return plans
+
+
+def are_there(plans: Mapping[str, Plan], out: Path) -> bool:
+    """Return whether a folder has outputs of these recipes, as after the same command.
+    `write_profiles` compares their files.
+    """
+    if {path.name for path in out.iterdir()} != set(plans):
+        return False
+    for name, plan in plans.items():
+        if isinstance(plan, GgufPlan) and name == BASE:
+            continue  # the source in shards, without a receipt of its own
+        places = [plan.out]
+        if isinstance(plan, GgufPlan):
+            places = sorted(plan.out.parent.glob("*-00001-of-*.gguf"))
+        receipts = [read_receipt(place) for place in places if has_receipt(place)]
+        if [receipt.recipe for receipt in receipts] != [plan.recipe.to_dict()]:
+            return False
+    return True
 
 
 def _profile_plan(source: Source | GgufSource, recipe: Recipe, target: Target, name: str) -> Plan:

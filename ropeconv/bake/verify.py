@@ -2,9 +2,6 @@
 
 import json
 from collections.abc import Iterable
-from dataclasses import replace
-
-import msgspec
 
 from ..convert.target import Target
 from ..errors import BadSource
@@ -23,7 +20,9 @@ from .apply import make_plan
 from .checkpoint import CheckpointPlan, with_readme_of
 from .file_checks import FolderCheck, GgufCheck
 from .findings import Findings, Options, Verification
+from .finished import made_from
 from .plan import GgufOutput, Plan, PlannedFile
+from .regrouped_check import RegroupedCheck, is_regrouped, without_shards
 
 NOT_COMPARED = (
     "ropeconv",
@@ -78,9 +77,16 @@ def plan_again(comparison: Comparison) -> Plan:
     )
 
 
-def unlike_plan(plan: Plan, receipt: Receipt) -> list[str]:
-    """Return the keys of a receipt that differ from its plan, except for paths."""
-    planned = _plain(parse_receipt(embedded(plan.receipt()), "the plan"))
+def unlike_plan(plan: Plan, receipt: Receipt, in_shards: bool = False) -> list[str]:
+    """Return the keys of a receipt that differ from its plan, except for paths.
+
+    in_shards: whether its source may have had its tensors in other shards, and another header.
+    """
+    again = parse_receipt(embedded(plan.receipt()), "the plan")
+    if in_shards:
+        again = without_shards(again)
+        receipt = without_shards(receipt)
+    planned = _plain(again)
     recorded = _plain(receipt)
     unlike = [key for key in planned if key not in NOT_COMPARED and planned[key] != recorded[key]]
     # of another kind, it copies what was converted, or converts what was copied
@@ -124,16 +130,20 @@ def verify_output(
             check_files(baked, comparison.receipt, weights=False)
         needs_trust(baked, options.code)
     plan = plan_again(comparison)
-    for key in unlike_plan(plan, comparison.receipt):
+    file = GgufSource(baked).file if isinstance(plan, GgufOutput) else None
+    regrouped = isinstance(plan, GgufOutput) and file is not None and is_regrouped(file, plan)
+    in_shards = file is not None and len(file.shards) > 1
+    for key in unlike_plan(plan, comparison.receipt, regrouped or in_shards):
         findings.differs(f"its receipt has another {key}")
-    if isinstance(plan, GgufOutput):
+    if isinstance(plan, GgufOutput) and file is not None:
         written = comparison.receipt.source
         actual = comparison.source
         elsewhere = (written.kind, written.reference) != (
             actual.kind,
             actual.reference if written.reference else None,
         )
-        GgufCheck(GgufSource(baked).file, plan, findings, elsewhere, advance).run()
+        check = RegroupedCheck if regrouped else GgufCheck
+        check(file, plan, findings, elsewhere, advance).run()
     elif isinstance(plan, CheckpointPlan):
         FolderCheck(baked, plan, findings, advance).run()
     return findings.result(baked)
@@ -150,13 +160,3 @@ def earlier_output(plan: Plan) -> Comparison | None:
     if receipt is None or made_from(receipt) != made_from(plan.receipt()):
         return None
     return Comparison.open(plan.out, plan.source.reference)
-
-
-def made_from(receipt: Receipt) -> bytes:
-    """Return the source of an output and how it was made, as JSON, without later measurements and
-    its adapter.
-    """
-    target = replace(receipt.target, adapter="")
-    return msgspec.json.encode(
-        [receipt.source, receipt.recipe, target, receipt.schedule, receipt.encoding]
-    )

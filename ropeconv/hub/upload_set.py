@@ -141,7 +141,7 @@ def planned_upload(plan: Plan) -> UploadSet:
     adds = {name: plan.out / name for name in (*sizes, RECEIPT) if name not in copies}
 
     receipt = msgspec.structs.replace(plan.receipt(), files=tuple(records))
-    upload = _without_base_card(adds, copies, receipt, plan.kv_cache)
+    upload = _without_base_card(adds, copies, receipt, plan.kv_cache, is_there=False)
     return replace(
         upload, quantised=quantisation_of(config), sizes=sizes, purpose=plan_purpose(plan)
     )
@@ -351,11 +351,15 @@ def _without_base_card(
     receipt: Receipt,
     cache: KvCache | None,
     own_card: bool = False,
+    is_there: bool = True,
 ) -> UploadSet:
-    """The upload set without the source's own card, which is about another model."""
+    """The upload set without the source's own card, which is about another model.
+
+    is_there: whether the files were written; if not, another output may be in their place.
+    """
     card = ""
     for name in (SOURCE_CARD, CARD):
-        if name in adds and adds[name].is_file():
+        if is_there and name in adds and adds[name].is_file():
             card = adds[name].read_text("utf-8", errors="replace")
             break
 
@@ -365,7 +369,7 @@ def _without_base_card(
 
     quantised = ""
     config = adds.get(CONFIG)
-    if config is not None and config.is_file():
+    if is_there and config is not None and config.is_file():
         quantised = quantisation_of(read_text(config, CONFIG))
 
     context = receipt.schedule.context

@@ -15,8 +15,9 @@ import msgspec
 
 from ..bake.apply import make_plan
 from ..bake.file_checks import is_document
+from ..bake.finished import made_from
 from ..bake.plan import Plan
-from ..bake.verify import made_from, verify_output
+from ..bake.verify import verify_output
 from ..errors import UsageError, reason
 from ..evaluate.row import BASE, Row
 from ..evaluate.texts import read_files

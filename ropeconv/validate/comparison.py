@@ -94,7 +94,13 @@ class Comparison:
                 f" from {first}; name that with --against"
             ) from problem
         basis = inspection.basis(recipe)
-        schedule = recipe.schedule(recipe.start(basis), basis)
+        try:
+            schedule = recipe.schedule(recipe.start(basis), basis)
+        except RopeconvError as problem:
+            raise BadSource(
+                f"{baked} was not made from {source.reference} ({problem}); name its source,"
+                f" {receipt.source.described}"
+            ) from None
         if schedule.digest != receipt.schedule.digest:
             raise BadSource(
                 f"{baked} was not made from {source.reference}: the recipe gives another schedule;"

@@ -18,7 +18,7 @@ from ropeconv.bake.findings import Options
 from ropeconv.bake.verify import verify_output
 from ropeconv.engines.llamacpp import LlamaCppEngine
 from ropeconv.engines.transformers.load import load_stock
-from ropeconv.errors import Disagreement
+from ropeconv.errors import BadSource, Disagreement
 from ropeconv.formats.gguf.file import GgufFile
 from ropeconv.inspection.receipts.storage import read_receipt
 from ropeconv.validate.comparison import Comparison
@@ -193,6 +193,87 @@ def test_every_shape_of_a_gguf_file_keeps_its_tensors_and_moves_rope_tensors(
         )
 
 
+def first_of(folder: Path) -> Path:
+    """The first shard of a GGUF profile."""
+    (first,) = folder.glob("*-00001-of-*.gguf")
+    return first
+
+
+@pytest.mark.parametrize("split", ["no", "metadata first", "tensors first"])
+@pytest.mark.parametrize("quick", [False, True])
+def test_a_gguf_profile_is_verified_with_the_file_that_it_was_made_from(
+    quick: bool, split: str, tmp_path: Path
+) -> None:
+    """Its tensors are in other shards than those of that file, and are the same."""
+    tensors = plain_tensors()
+    write_split(tmp_path / "model.gguf", split, tensors)
+    (source, *_) = sorted(tmp_path.glob("model*.gguf"))
+    command(tmp_path, "profiles", source.name, "yarn:4", "mixed:4", "-o", "out", "-q", code=0)
+    for name in ("yarn4", "mixed4"):
+        profile = first_of(tmp_path / "out" / name)
+        done = verify_output(Comparison.open(profile, str(source)), Options(quick))
+        assert (done.bytes > 0) is not quick
+
+
+def changed_tensor(profile: Path) -> None:
+    file = GgufFile.open(profile)
+    shard, header = file.paths[-1], file.headers[-1]
+    data = bytearray(shard.read_bytes())
+    data[header.data_start + 8] ^= 1
+    shard.unlink()  # the others have the same file by links
+    shard.write_bytes(data)
+
+
+def changed_factors(profile: Path) -> None:
+    header = GgufFile.open(profile).header
+    data = bytearray(profile.read_bytes())
+    data[header.data_start + header.tensors["rope_freqs.weight"].offset + 2] ^= 1
+    profile.write_bytes(data)
+
+
+def another_key(profile: Path) -> None:
+    data = profile.read_bytes()
+    assert data.count(b"token 3") == 1
+    profile.write_bytes(data.replace(b"token 3", b"token 9"))
+
+
+def bytes_at_the_end(profile: Path) -> None:
+    shard = GgufFile.open(profile).paths[-1]
+    with shard.open("ab") as file:
+        file.write(bytes(1 << 12))
+
+
+DAMAGES = {
+    "a tensor": (changed_tensor, "differs from byte"),
+    "factors": (changed_factors, "rope_freqs.weight"),
+    "a key": (another_key, "tokenizer.ggml.tokens"),
+    "bytes after the last tensor": (bytes_at_the_end, "after its last tensor"),
+}
+
+
+@pytest.mark.parametrize(("damage", "words"), DAMAGES.values(), ids=DAMAGES)
+def test_a_wrong_gguf_profile_is_not_verified(damage: Any, words: str, tmp_path: Path) -> None:
+    write(tmp_path / "model.gguf")
+    command(tmp_path, "profiles", "model.gguf", "mixed:4", "-o", "out", "-q", code=0)
+    profile = first_of(tmp_path / "out/mixed4")
+    damage(profile)
+    with pytest.raises(Disagreement, match=words):
+        verify_output(Comparison.open(profile, str(tmp_path / "model.gguf")), Options())
+
+
+def test_an_output_that_was_split_or_merged_since_is_the_same(tmp_path: Path) -> None:
+    """As `llama-gguf-split` does with a file: the shards are another output's, and its keys."""
+    write(tmp_path / "model.gguf")
+    command(tmp_path, "profiles", "model.gguf", "yarn:4", "-o", "out", "-q", code=0)
+    first = first_of(tmp_path / "out/base")
+    command(tmp_path, "apply", first, "--yarn", 4, "-o", "longer.gguf", "-q", code=0)
+    split = tmp_path / "longer-00001-of-00002.gguf"
+    verify_output(Comparison.open(split, str(first)), Options())
+    verify_output(Comparison.open(split, str(tmp_path / "model.gguf")), Options())
+    command(tmp_path, "apply", "model.gguf", "--yarn", 4, "-o", "whole.gguf", "-q", code=0)
+    verify_output(Comparison.open(tmp_path / "whole.gguf", str(first)), Options())
+
+
 def write_split(path: Path, split: str, tensors: dict[str, Any]) -> None:
     """A GGUF file in one piece or in shards, as gguf-py writes them."""
     original = gguf.GGUFWriter.__init__
@@ -264,7 +345,7 @@ def test_base_keeps_a_scaling_that_the_other_profiles_replace(llama: Path, tmp_p
 def test_the_command_that_adds_a_profile_can_be_pasted(llama: Path, tmp_path: Path) -> None:
     llama.rename(tmp_path / "my model")
     command(tmp_path, "profiles", "my model", "yarn:4", "-o", "my profiles", "-q", code=0)
-    done = command(tmp_path, "profiles", "my model", "yarn:4", "-o", "my profiles", code=1)
+    done = command(tmp_path, "profiles", "my model", "yarn:8", "-o", "my profiles", code=1)
     assert "with `ropeconv apply 'my model' METHOD --link -o 'my profiles/NAME'`" in done.stderr
     for heading in (
         "1 profile, which shares",
@@ -356,3 +437,12 @@ def test_the_plan_as_json_and_a_dry_run_write_nothing(llama: Path, tmp_path: Pat
     assert (
         "Would publish me/x: main, yarn4" in pushed.stdout
     )  # where model-profiles exists, since nothing is written
+
+
+def test_the_first_source_of_a_chain_is_told_that_it_is_not_the_last(tmp_path: Path) -> None:
+    write(tmp_path / "model.gguf")
+    command(tmp_path, "apply", "model.gguf", "--yarn", 2, "-o", "one.gguf", "-q", code=0)
+    command(tmp_path, "apply", "one.gguf", "--yarn", 2, "--on-top", "-o", "two.gguf", "-q", code=0)
+    verify_output(Comparison.open(tmp_path / "two.gguf", str(tmp_path / "one.gguf")), Options())
+    with pytest.raises(BadSource, match="the local file 'one'"):
+        Comparison.open(tmp_path / "two.gguf", str(tmp_path / "model.gguf"))

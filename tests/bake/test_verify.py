@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ropeconv.bake.file_checks import is_document, is_loaded
+from ropeconv.bake.file_checks import is_document
 from ropeconv.bake.findings import (
     BLOCK,
     CopiedRange,
@@ -278,6 +278,20 @@ LOADED = (
     "merges.txt",
     "tokenizer",
     "sub/LICENSE.pth",
+    "Modelfile",
+    "model.onnx.data",
+    "LICENSE.onnx.data",
+    "bpe.codes",
+    "libllama.so.1",
+    "model.engine",
+    "model.plan",
+    "weights.params",
+    "tekken",
+    "sub/folder/file",
+    "notes.txt",
+    "LICENSE.bin.1",
+    "license-.gguf",
+    "model.md.safetensors",
 )
 FOR_PEOPLE = (
     "LICENSE",
@@ -289,6 +303,11 @@ FOR_PEOPLE = (
     "README.md",
     "requirements.txt",
     "figure.png",
+    "COPYING",
+    "README",
+    "License_2.0.txt",
+    "docs/paper.pdf",
+    "CITATION.cff",
 )
 
 
@@ -296,7 +315,7 @@ FOR_PEOPLE = (
     ("name", "loaded"),
     [*((name, True) for name in LOADED), *((name, False) for name in FOR_PEOPLE)],
 )
-def test_the_end_of_a_name_decides_whether_a_file_is_loaded_or_for_people(
+def test_a_short_list_of_names_is_for_people_and_a_runtime_may_load_all_others(
     name: str, loaded: bool
 ) -> None:
-    assert (is_document(name), is_loaded(name)) == (not loaded, loaded)
+    assert is_document(name) is not loaded

@@ -162,6 +162,12 @@ ADDED = {
     "model.gguf": b"GGUF",
     "LICENSE.safetensors": HEADER,
     "USE_POLICY.gguf": b"GGUF",
+    "Modelfile": b"FROM .\n",
+    "model.onnx.data": b"x",
+    "bpe.codes": b"x",
+    "libkernels.so.1": b"\x7fELF",
+    "model.engine": b"x",
+    "weights": HEADER,
 }
 """Files that some runtime may load, under names of documents too."""
 FILES: Table = {

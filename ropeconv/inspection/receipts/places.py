@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Iterable
 from contextlib import suppress
+from glob import escape
 from pathlib import Path, PurePath
 
 import msgspec
@@ -28,6 +29,8 @@ from .storage import RESULTS, read_receipt
 
 COMPUTED = (".json", ".safetensors", ".gguf", ".pth", ".bin", ".py")
 """Ends of the names of files that change what a model computes."""
+PROFILES_BASE = "base"
+"""The folder of the unchanged model beside the profiles of a GGUF file."""
 MOST_PLACES = 8
 """The most places that are kept for one receipt, the newest last."""
 MOST_RECEIPTS = 1000
@@ -82,7 +85,7 @@ def remember_source(output: Path, source: Origin) -> None:
 
 def find_source(output: Path, use_state: bool = True) -> str:
     """Return the source of an output: on the Hub, where it was on this machine, or a model of its
-    name beside it.
+    name near the output.
 
     output: with a receipt. use_state: also look into what `remember_source` noted. Returns an empty
     text where it is not found. A wrong one is noticed by its schedule and its weights, which
@@ -99,9 +102,9 @@ def find_source(output: Path, use_state: bool = True) -> str:
     if own is not None and own.is_there:
         return own.source
 
-    beside = _beside(output, receipt)
-    if beside.exists() and not output.samefile(beside):
-        return str(beside)
+    near = _near(output, receipt)
+    if near is not None:
+        return str(near)
 
     for place in (
         noted
@@ -112,13 +115,29 @@ def find_source(output: Path, use_state: bool = True) -> str:
     return ""
 
 
+def _near(output: Path, receipt: Receipt) -> Path | None:
+    """Return the source of an output by its name, in one of the folders where it was when the
+    output was written: that of the output, `base` of the same profiles, or one above; None where it
+    is in none of them.
+    """
+    folder = Path(os.path.abspath(output)).parent
+    folders = [folder, folder.parent / PROFILES_BASE, folder.parent]
+    if receipt.source.kind == "gguf":
+        folders.append(folder.parent.parent)  # of the folder of GGUF profiles
+    for place in folders:
+        for path in _named(place, receipt):
+            if path.exists() and not output.samefile(path):
+                return path
+    return None
+
+
 def why_not_found(output: Path) -> str:
     """Return why `find_source` finds nothing, as a sentence without its end, with the fix. Raises
     as that.
     """
     receipt = read_receipt(output)
-    beside = _beside(output, receipt)
-    if output.is_file() and beside.exists() and output.samefile(beside):
+    itself = any(path.exists() and output.samefile(path) for path in _named(output.parent, receipt))
+    if output.is_file() and itself:
         again = command_line("restore", output, "-o", f"{output.stem}-source.gguf")
         return (
             f"{output} was changed in place, and is its own source; `{again}` writes that for"
@@ -143,10 +162,15 @@ def _noted(receipt: Receipt) -> list[Place]:
     return []
 
 
-def _beside(output: Path, receipt: Receipt) -> Path:
-    """The path that the source of an output has where both are in one folder."""
+def _named(folder: Path, receipt: Receipt) -> list[Path]:
+    """The paths that the source of an output may have in a folder: a file of several shards is
+    named by its first one.
+    """
     source = receipt.source
-    return output.parent / (f"{source.name}.gguf" if source.kind == "gguf" else source.name)
+    if source.kind != "gguf":
+        return [folder / source.name]
+    shards = sorted(folder.glob(f"{escape(source.name)}-00001-of-*.gguf"))
+    return [folder / f"{source.name}.gguf", *shards]
 
 
 def state_folder() -> Path:

@@ -14,6 +14,7 @@ from ropeconv.inspection.receipts.places import find_source, state_folder, why_n
 from ...conftest import hashes
 from ...support.baking import AS_IS, YARN, apply, make_plan, replaced
 from ...support.gguf_files import write
+from ...support.in_process import command
 from ...support.models import make
 
 
@@ -188,6 +189,41 @@ def test_the_state_stays_small(
     assert [path.stem for path in notes() if len(path.stem) == 1] == ["5"], (
         "with the two of the outputs"
     )
+
+
+def test_outputs_that_lie_where_they_were_written_find_their_source_without_the_state(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The receipt names the source without its folder; it is searched for in the folder of the
+    output, in those of the profiles, and above.
+    """
+    monkeypatch.chdir(source.parent)
+    write(Path("file.gguf"))
+    Path("sub").mkdir()
+    for line in (
+        "profiles file.gguf yarn:4 -o pg",
+        "profiles model base yarn:4 -o pf",
+        "apply model --yarn 4 -o sub/longer",
+        "apply file.gguf --yarn 4 -o sub/longer.gguf",
+        "apply pg/base/file-00001-of-00002.gguf --yarn 4 -o pg/base/longer.gguf",
+        "apply sub/longer.gguf --yarn 2 --on-top -o sub/top.gguf",
+    ):
+        command(source.parent, *line.split(), "-q", code=0)
+    shutil.rmtree(state_folder())
+    for output, expected in {
+        "pf/base": "model",
+        "pf/yarn4": "model",
+        "sub/longer": "model",
+        "sub/longer.gguf": "file.gguf",
+        "sub/top.gguf": "sub/longer.gguf",
+        "pg/yarn4/file-yarn4-00001-of-00002.gguf": "pg/base/file-00001-of-00002.gguf",
+        "pg/base/longer-00001-of-00002.gguf": "pg/base/file-00001-of-00002.gguf",
+    }.items():
+        found = find_source(Path(output))
+        assert found, output
+        assert Path(found).samefile(expected), output
+    Path("file.gguf").unlink()
+    assert find_source(Path("sub/longer.gguf")) == "", "the control"
 
 
 def test_a_gguf_file_and_a_file_in_place(tmp_path: Path) -> None:

@@ -1,0 +1,97 @@
+"""Whether a place has the output of the same command already, as after a kill at its very end.
+
+`may_be_finished` is quick and decides whether it is worth to write the output again beside it;
+`is_finished` compares the two, file by file.
+"""
+
+import filecmp
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from ..errors import BadSource
+from ..formats.files import read_text
+from ..inspection.receipts.receipt import Receipt
+from ..inspection.receipts.storage import DRAFT, RESULTS, parse_receipt, read_receipt
+from ..models.source import RECEIPT
+from .plan import FilePlan, Plan
+
+NOT_WRITTEN = (".cache", DRAFT)
+"""What the Hub's client and a killed `validate` leave in the folder of an output."""
+
+
+def may_be_finished(plan: FilePlan) -> bool:
+    """Return whether the place of a plan has files of its names and sizes, and its receipt."""
+    for file in plan.files:
+        place = _place(plan, file.name)
+        if not place.is_file() or place.is_symlink():
+            return False
+        if not file.estimated and file.size and place.stat().st_size != file.size:
+            return False
+    if not isinstance(plan, Plan):
+        return True
+    with suppress(BadSource):
+        return made_from(read_receipt(plan.out)) == made_from(plan.receipt())
+    return False
+
+
+def is_finished(plan: FilePlan, again: Path) -> bool:
+    """Return whether the place of a plan has exactly what was written again, but for the results of
+    later measurements in its receipts.
+
+    again: the folder in which everything has its final name.
+    """
+    if not plan.is_folder:
+        pairs = [(again / file.name, _place(plan, file.name)) for file in plan.files]
+        return all(_same(new, old) for new, old in pairs)
+    new_root = again / plan.out.name
+    names = set(_names(new_root))
+    if names != set(_names(plan.out)):
+        return False
+    return all(_same(new_root / name, plan.out / name) for name in sorted(names))
+
+
+def made_from(receipt: Receipt) -> bytes:
+    """Return the source of an output and how it was made, as JSON, without later measurements and
+    its adapter.
+    """
+    target = replace(receipt.target, adapter="")
+    return msgspec.json.encode(
+        [receipt.source, receipt.recipe, target, receipt.schedule, receipt.encoding]
+    )
+
+
+def _place(plan: FilePlan, name: str) -> Path:
+    return plan.out / name if plan.is_folder else plan.out.with_name(name)
+
+
+def _same(new: Path, old: Path) -> bool:
+    """Return whether two files are equal, or receipts with other results."""
+    if old.is_symlink() or not old.is_file():
+        return False
+    if old.samefile(new) or filecmp.cmp(new, old, shallow=False):
+        return True
+    if new.name != RECEIPT:
+        return False
+    with suppress(BadSource):
+        receipts = [parse_receipt(read_text(path, RECEIPT), RECEIPT) for path in (new, old)]
+        return _without_results(receipts[0]) == _without_results(receipts[1])
+    return False
+
+
+def _without_results(receipt: Receipt) -> dict[str, object]:
+    return {key: value for key, value in receipt.to_dict().items() if key not in RESULTS}
+
+
+def _names(root: Path) -> Iterator[str]:
+    """Yield the names of all files and links in a folder, relative to it."""
+    for folder, subfolders, files in os.walk(root):
+        links = [name for name in subfolders if Path(folder, name).is_symlink()]
+        for each in (*files, *links):
+            name = Path(folder, each).relative_to(root).as_posix()
+            if name.split("/")[0] not in NOT_WRITTEN:
+                yield name

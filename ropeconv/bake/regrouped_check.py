@@ -1,0 +1,214 @@
+"""Compares a GGUF model with its plan where the tensors are in other shards than in the plan.
+
+The profiles of a GGUF file have their rope tensors in a shard of their own, and `llama-gguf-split`
+splits and merges files. llama.cpp computes the same from all of them: it reads the keys of the
+first shard, and the tensors of all shards by their names.
+"""
+
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from ..formats.files import scratch
+from ..formats.gguf.edit import RESERVED, SPLIT, Change, RewrittenHeader, rewrite
+from ..formats.gguf.file import GgufFile
+from ..formats.gguf.header import ALIGNMENT, GgufHeader, GgufValue, TensorInfo
+from ..inspection.receipts.receipt import Receipt
+from ..runtimes.llamacpp.read_header import ROPE_TENSORS
+from .file_checks import QUANTISER, SMALL, GgufCheck, unlike_keys
+from .findings import CopiedRange, GeneratedRange, Range, StreamedRange, first_difference
+from .gguf import ExportPlan, GgufPlan
+from .plan import GgufOutput
+
+Value = TypeVar("Value")
+
+
+def is_regrouped(file: GgufFile, plan: GgufOutput) -> bool:
+    """Return whether a model has its tensors in other shards than its plan."""
+    ours = [set(header.tensors) for header in file.headers]
+    if isinstance(plan, GgufPlan):
+        source = plan.source.file
+        planned = [set(header.tensors) for header in source.headers]
+        planned[0] = set(rewrite(source.header, plan.edit).tensors)
+    else:
+        planned = [set(file.tensors)]
+    if len(ours) != len(planned):
+        return True
+    return ours != planned and set().union(*ours) == set().union(*planned)
+
+
+def without_shards(receipt: Receipt) -> Receipt:
+    """Return a receipt without what its source in shards has in another way than one in a file: the
+    keys of shards, and the places in its header.
+    """
+    original = receipt.original
+    if original is None or original.gguf is None:
+        return receipt
+    record = msgspec.structs.replace(
+        original.gguf,
+        keys=tuple(key for key in original.gguf.keys if not _is_layout(key)),
+        values=_without_layout(original.gguf.values),
+        version=0,
+        data_start=0,
+        tail=0,
+        sha256="",
+    )
+    without = msgspec.structs.replace(original, gguf=record)
+    return msgspec.structs.replace(receipt, original=without)
+
+
+def _is_layout(key: str) -> bool:
+    """Return whether a key is about shards, or keeps room in a header."""
+    return key == RESERVED or key.startswith(SPLIT)
+
+
+def _without_layout(values: dict[str, Value]) -> dict[str, Value]:
+    return {key: value for key, value in values.items() if not _is_layout(key)}
+
+
+@dataclass(frozen=True)
+class RegroupedCheck(GgufCheck):
+    """The comparison by the names of tensors. Its fields are those of `GgufCheck`."""
+
+    def run(self) -> None:
+        """Compare the keys of the first shard, and each tensor with the one of its name."""
+        plan = self.plan
+        if isinstance(plan, GgufPlan):
+            self._compare_with(plan.source.file, self._merged(plan))
+            return
+        assert isinstance(plan, ExportPlan)
+        if self.findings.options.quick:
+            self._quick_export(plan)
+            return
+        with scratch() as folder:
+            remade = folder / plan.out.name
+            write = plan.files[0].make
+            assert write is not None
+            write(remade, lambda done: None)
+            file = GgufFile.open(remade)
+            header = RewrittenHeader(file.header.values, file.tensors, file.header.alignment, 0)
+            self._compare_with(file, header)
+
+    @staticmethod
+    def _merged(plan: GgufPlan) -> RewrittenHeader:
+        """The planned keys, with the planned tensors of all shards."""
+        file = plan.source.file
+        first = rewrite(file.header, plan.edit)
+        others = [header.tensors for header in file.headers[1:]]
+        tensors = dict(first.tensors)
+        for shard in others:
+            tensors.update(shard)
+        return replace(first, tensors=tensors)
+
+    def _quick_export(self, plan: ExportPlan) -> None:
+        """Compare keys and shapes with those of a conversion, which is not made again."""
+        planned = rewrite(plan.exported.model.header, plan.edit)
+        self._compare_keys(planned, QUANTISER if plan.exported.quantised else ())
+        self._compare_infos(planned, types=not plan.exported.quantised)
+        added = {name for name in plan.edit.added if name in self.file.tensors}
+        self._compare_data(None, added)
+        self.findings.unverified.append("to compare the numbers of tensors, leave out --quick")
+
+    def _compare_with(self, source: GgufFile, planned: RewrittenHeader) -> None:
+        """Compare everything with a planned header, whose tensors are those of a file."""
+        self._compare_keys(planned, ())
+        if not self._compare_infos(planned):
+            return
+        names = set(self.file.tensors)
+        if self.findings.options.quick:
+            edit = self.plan.edit
+            changed = {*edit.changes, *edit.added}
+            names = {
+                name
+                for name, info in self.file.tensors.items()
+                if name in ROPE_TENSORS or (name in changed and info.size <= SMALL)
+            }
+        self._compare_data(source, names)
+
+    def _compare_keys(self, planned: RewrittenHeader, except_keys: tuple[str, ...]) -> None:
+        """Compare the keys of the first shard but those on shards; the others have only these."""
+        first = self.file.header
+        ours = replace(first, values=_without_layout(first.values))
+        theirs = replace(planned, values=_without_layout(planned.values))
+        clauses = [
+            (key, clause) for key, clause in unlike_keys(ours, theirs) if key not in except_keys
+        ]
+        self._keys(clauses)
+        for path, header in zip(self.file.paths[1:], self.file.headers[1:], strict=True):
+            if _without_layout(_unaligned(header)):
+                self.findings.differs(f"{path.name} has keys, which belong in the first shard")
+
+    def _compare_infos(self, planned: RewrittenHeader, types: bool = True) -> bool:
+        """Compare the shapes and types of tensors, and return whether they are the same."""
+        ours = self.file.tensors
+        for name in dict.fromkeys((*planned.tensors, *ours)):
+            if name not in ours:
+                self.findings.differs(f"it has no tensor {name}")
+                return False
+            if name not in planned.tensors:
+                self.findings.differs(f"it has a tensor {name}, which is not there")
+                return False
+            mine = ours[name]
+            theirs = planned.tensors[name]
+            if mine.shape != theirs.shape or (types and mine.type != theirs.type):
+                self.findings.differs(f"its tensor {name} has another shape or type")
+                return False
+        return True
+
+    def _compare_data(self, source: GgufFile | None, names: set[str]) -> None:
+        """Compare tensors. source: a file with those that are not added; None where all are."""
+        for path, header in zip(self.file.paths, self.file.headers, strict=True):
+            self.findings.files += 1
+            extra = header.size - header.data_start - header.data_size
+            if extra >= max(header.alignment, *self._tails(source)):
+                self.findings.differs(f"{path.name} has {extra:,} bytes after its last tensor")
+            infos = sorted(
+                (info for name, info in header.tensors.items() if name in names),
+                key=lambda info: info.offset,
+            )
+            ranges = [self._range(info, header.data_start, source) for info in infos]
+            if not self.findings.options.quick:
+                self.findings.bytes += sum(info.size for info in infos)
+            place = first_difference(path, ranges, self.advance, whole=False)
+            if place is not None:
+                at = place - header.data_start
+                name = next(i.name for i in infos if i.offset <= at < i.offset + i.size)
+                self.findings.differs(f"{name} of {path.name} differs from byte {place:,} on")
+
+    @staticmethod
+    def _tails(source: GgufFile | None) -> tuple[int, ...]:
+        """One more than the bytes that each shard of the source has after its last tensor."""
+        headers = source.headers if source is not None else ()
+        return (0, *(header.size - header.data_start - header.data_size + 1 for header in headers))
+
+    def _range(self, info: TensorInfo, start: int, source: GgufFile | None) -> Range:
+        """The range of a tensor of a shard, whose data begins at `start`."""
+        at = start + info.offset
+        stop = at + info.size
+        added = self.plan.edit.added.get(info.name)
+        if added is not None:
+            return StreamedRange(at, stop, partial(iter, (added,)))
+        assert source is not None
+        number = source.shard(info.name)
+        header = source.headers[number]
+        path = source.shards[number].path()
+        place = header.data_start + header.tensors[info.name].offset
+        change = self.plan.edit.changes.get(info.name)
+        if change is None or not isinstance(self.plan, GgufPlan):
+            return CopiedRange(at, stop, path, place)
+        return GeneratedRange(at, stop, partial(_changed, change, path, place), change.unit)
+
+
+def _changed(change: Change, path: Path, place: int, at: int, size: int) -> bytes:
+    """A piece of a tensor after a change. path, place: of the tensor before it."""
+    with path.open("rb") as reader:
+        reader.seek(place + at)
+        return change.whole(reader.read(size))
+
+
+def _unaligned(header: GgufHeader) -> dict[str, GgufValue]:
+    """The keys of a shard without the one of its alignment."""
+    return {key: value for key, value in header.values.items() if key != ALIGNMENT}

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..convert.encoding import CheckpointResult, EncodeRequest, select
-from ..convert.fold import folded_shards
+from ..convert.fold import shard_writers
 from ..convert.target import Target
 from ..errors import BadSource, UsageError
 from ..formats import jsontext
@@ -231,7 +231,7 @@ def _files(
     texts |= _raised(source, texts, low, context) | dict(result.texts)
     generated = {item.name: item for item in source.generated_files()}
     files, new_texts, renamed = extra_shard(source, result.added) if result.added else ([], {}, {})
-    folded = {} if result.fold is None else folded_shards(source, result.fold)
+    folded = {} if result.fold is None else shard_writers(source, result.fold)
     texts |= new_texts
     files += [
         PlannedFile("write", name, len(text.encode()), text=text) for name, text in texts.items()

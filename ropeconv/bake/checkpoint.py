@@ -27,7 +27,7 @@ from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
 from ..runtimes.drafts import draft_verdicts, mtp_note
 from ..runtimes.runtime import find
-from ..runtimes.verdict import switching
+from ..runtimes.verdict import switch_notes
 from .plan import Plan, PlannedFile, source_record
 from .start import begin, first_inspection
 from .warnings import warnings
@@ -171,7 +171,7 @@ def _notes(
     limits: those of the length that it raises. sections: the mrope_section of the source.
     """
     if schedule.short_inv_freq is not None:
-        yield from switching(result.family, schedule.original_context, result.verdicts)
+        yield from switch_notes(result.family, schedule.original_context, result.verdicts)
     yield from filter(None, (mtp_note(source.config()), modality_note(source.config(), sections)))
     if target.dual_chunk == "drop":
         yield f"the config is written without {DUAL_CHUNK}"

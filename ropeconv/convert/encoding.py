@@ -91,12 +91,14 @@ class EncodeRequest:
                 name for name in DEFAULT_RUNTIMES if quantised(self.config, newest(name)) is None
             ]
             names = loading[:1] or ["transformers"]
+
         if ALL in names:
             at = names.index(ALL)
             supporting = [
                 row.name for row in runtimes() if without_config(row, self.family) is None
             ]
             names[at : at + 1] = supporting
+
         return [find(name) for name in dict.fromkeys(names)]
 
     @property
@@ -364,9 +366,11 @@ def _explain(
     not_needed = "not needed"
     if ENCODINGS[selected.encoding].config_only:
         not_needed = "not needed, config.json is enough"
+
     reasons = dict.fromkeys(ENCODINGS, not_needed)
     for name, refusal in refusals.items():
         reasons[name] = refusal.reason
+
     for result in results:
         verdicts = [result.verdict_of(row) for row in request.runtimes]
         wrong = next((verdict for verdict in verdicts if verdict.status != "exact"), None)
@@ -377,6 +381,7 @@ def _explain(
         elif wrong is not None:
             reason = f"{wrong.display_name}: {wrong.reason or wrong.status}"
         reasons[result.encoding] = reason
+
     return tuple(
         ConsideredEncoding(name, name == selected.encoding, reasons[name]) for name in ENCODINGS
     )

@@ -150,6 +150,7 @@ def _expected_kl(scalings: list[Scaling], tensors: Mapping[str, Tensor]) -> floa
         raise _refusal(
             f"{names[0]} in {min(strange)}", "only floats of 16 bits and more can be scaled", repair
         )
+
     rounds = any(scaling.plus_one or not _is_power_of_two(scaling.factor) for scaling in scalings)
     if not rounds:
         return 0.0
@@ -190,6 +191,7 @@ def times_queries(
                 "save the checkpoint as bfloat16 first, or use --encoding buffers",
             )
         scalings.append(Scaling(name, ((0, prod(tensors[name].shape)),), gain))
+
     return tuple(scalings)
 
 
@@ -256,8 +258,10 @@ class _Layer:
         for which in sides:
             if abs(factor - 1) > NEGLIGIBLE:
                 yield from self._side(which, factor)
+
         if abs(squared - 1) > NEGLIGIBLE:
             yield from self._further_norms("product", squared)
+
         if abs(schedule.softmax_scale - 1) > NEGLIGIBLE:
             rows, *columns = self.tensors[self.queries].shape
             width = rows // head_count(self.part, self.family) if self.gate else rows

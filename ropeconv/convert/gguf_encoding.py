@@ -178,6 +178,7 @@ def _tensor_features(file: ArchKeys, model: GgufModel) -> dict[Feature, bool]:
     theta = file.number("rope.freq_base", 10000.0)
     heads = file.get("attention.head_count")
     in_use = {name for name, vector in model.vectors.items() if not np.all(vector == 1)}
+
     width = 0
     if freqs is not None and isinstance(heads, int):
         width = 2 * len(freqs) * heads
@@ -190,6 +191,7 @@ def _tensor_features(file: ArchKeys, model: GgufModel) -> dict[Feature, bool]:
     has_temperature = False
     if arch.query_length != "":
         has_temperature = file.number("attention.temperature_scale", 0.0) != 0
+
     return {
         "log_multiplier": has_multiplier,
         "temperature_scale": has_temperature,
@@ -268,9 +270,11 @@ def judge_result(
     llamacpp = judge_edit(schedule, model, edit, title or encoding, encoding)
     after = model.after(edit)
     arch = str(after.get("general.architecture"))
+
     features = gguf_features(after)
     verdicts = [llamacpp, *judge_readers(features, arch, llamacpp)]
     verdicts = [with_deviation(verdict, deviation) for verdict in verdicts]
+
     kept = (model.kept or model.reading()).spec
     return GgufResult(
         encoding,
@@ -293,12 +297,14 @@ def judge_file(file: GgufFile) -> tuple[Verdict, ...]:
     model = GgufModel(file.header, file.tensors, rope_tensors(file))
     table = arch_table()
     arch = model.reading().arch
+
     scaling = file.get(f"{arch.name}.rope.scaling.type")
     status: Status = "exact"
     if refused_tensors(model.reading(), model.vectors, scaling):
         status = "refused"
     elif arch.assumed:
         status = "unknown"
+
     llamacpp = Verdict(
         table.key, table.display_name, status, "", table.source, table.version, Evidence("read")
     )
@@ -348,6 +354,7 @@ def _why_wrong(schedule: Schedule, before: Reading, after: Reading, planned: Ggu
     refused = refused_tensors(after, planned.vectors, scaling)
     if refused:
         return f"it does not load {after.arch.name} with {refused[0]}"
+
     reason = difference(schedule, before.spec, after.spec)
     if reason:
         return reason
@@ -355,6 +362,7 @@ def _why_wrong(schedule: Schedule, before: Reading, after: Reading, planned: Ggu
         return "other layers would rotate"
     if "local" not in after.spec.layers:
         return ""
+
     new = after.local_attention_factor
     old = before.local_attention_factor
     if math.isclose(new, old, rel_tol=TOLERANCE):
@@ -531,6 +539,7 @@ def take_back(model: GgufModel, edit: Edit) -> Edit:
     excess = reading.local_attention_factor / kept.local_attention_factor
     if "local" not in reading.spec.layers or abs(excess - 1) < NEGLIGIBLE:
         return edit
+
     folded = model.get(WINDOW_NORM, 1.0)
     whole = reading.spec.rotary_dim == reading.spec.head_dim or reading.arch.halved
     changes = {}
@@ -582,6 +591,7 @@ def carry(model: GgufModel, to: str) -> Edit:
             "this carrier is not known",
             f"take {known}" if known else fitting_keys(arch),
         )
+
     changes = {}
     if arch.pairs != arch_table().arch[to].pairs:
         changes = _interleave_all(model)

@@ -114,6 +114,7 @@ def _gain(gain: float, model: GgufModel, edit: Edit) -> Edit:
     """
     if gain == 1:
         return Edit()
+
     added = {}
     changes = {}
     for layer in range(len(model.reading().spec.layers)):
@@ -127,6 +128,7 @@ def _gain(gain: float, model: GgufModel, edit: Edit) -> Edit:
                 "choose --log-n clamped",
             )
         added[f"{name}.scale"] = struct.pack("<f", gain)
+
         if bias is None:
             continue
         if bias.type != F32:
@@ -137,6 +139,7 @@ def _gain(gain: float, model: GgufModel, edit: Edit) -> Edit:
         if bias.name in edit.changes:
             change = edit.changes[bias.name].then(change)
         changes[bias.name] = change
+
     return Edit(changes=changes, added=added)
 
 

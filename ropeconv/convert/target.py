@@ -112,6 +112,7 @@ class Target(TargetOptions, OutputPlace):
                 raise UsageError(
                     f"a GGUF file keeps its quantisation, so {flag} has no effect; leave it out"
                 )
+
         known = (LLAMA_CPP, *reader_names())
         for name in self.runtimes:
             if canonical(name).partition("@")[0] not in known:
@@ -119,8 +120,10 @@ class Target(TargetOptions, OutputPlace):
                     f"--runtime {name} does not read GGUF the way llama.cpp does; leave it out, or"
                     f" take one of {', '.join(known)}"
                 )
+
         for flag in self._flags_given("folder"):
             raise UsageError(f"{flag} goes with a folder as output, and this is GGUF; leave it out")
+
         if self.carrier and self.encoding not in ("auto", "carrier"):
             raise UsageError(
                 f"--carrier is an encoding of its own, so --encoding {self.encoding} does not go"
@@ -233,6 +236,7 @@ def say_untested(result: R, target: Target, verdicts: Sequence[Verdict]) -> R:
             " and --allow-untested accepts that; measure it with `ropeconv validate OUTPUT --server"
             " URL`"
         )
+
     if not untested:
         tested = " and ".join(verdict.display_name for verdict in verdicts) or "llama.cpp"
         notes = [f"--allow-untested was not needed: it is known what {tested} computes"]

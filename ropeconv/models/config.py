@@ -215,6 +215,7 @@ def _head_dim(part: Config, family: Family) -> int:
     defaults = family.defaults
     if defaults.head_dim is not None:
         return defaults.head_dim
+
     hidden = positive_int(part, keys.hidden, defaults.hidden)
     heads = positive_int(part, keys.heads, defaults.heads)
     if hidden is None or heads is None:
@@ -226,6 +227,7 @@ def _head_dim(part: Config, family: Family) -> int:
             f"config.json has {keys.hidden[0]} = {hidden}, less than its {counted(heads, 'head')};"
             " correct it"
         )
+
     width = family.hooks.head_dim(hidden, heads)
     if width > WIDEST_HEAD:
         raise BadSource(
@@ -286,6 +288,7 @@ def _rotary_dim(part: Config, family: Family, head_dim: int, kind: Kind = "globa
                 f"config.json rotates {rotary_dim} of {head_dim} dimensions; nothing can be"
                 " extended"
             )
+
     if rotary_dim % 2:
         raise BadSource(
             f"config.json rotates {rotary_dim} of {head_dim} dimensions, which rotate in pairs;"
@@ -295,6 +298,7 @@ def _rotary_dim(part: Config, family: Family, head_dim: int, kind: Kind = "globa
         raise BadSource(
             f"config.json rotates {rotary_dim} dimensions of heads that have {head_dim}; correct it"
         )
+
     return rotary_dim
 
 
@@ -318,6 +322,7 @@ def modality_note(config: Config, sections: Sequence[int]) -> str:
     towers = [
         key for key, value in whole.items() if isinstance(value, dict) and TOWER.fullmatch(key)
     ]
+
     notes = []
     if towers:
         unchanged = "they are" if len(towers) > 1 else "it is"

@@ -273,6 +273,7 @@ def assumption(family: Family) -> str:
     """A sentence on what is assumed about a model that is treated as this family; else empty."""
     if not family.assumed:
         return ""
+
     keys = family.keys
     weights = family.weights
     window = family.window
@@ -281,6 +282,7 @@ def assumption(family: Family) -> str:
     if family.mla:
         layout += ", multi-head latent attention"
     projections = weights.fused or f"{weights.q} and {weights.k}"
+
     facts = [
         f"its RoPE is that of {family.display_name}",
         layout,
@@ -292,6 +294,7 @@ def assumption(family: Family) -> str:
         facts.append(f"norms of them are {weights.q_norm} and {weights.k_norm} ({weights.norm})")
     if window.key:
         facts.append(f"a window in {window.key}")
+
     return f"model_type {family.assumed!r} is treated as {family.name}: {'; '.join(facts)}"
 
 

@@ -306,6 +306,7 @@ def _types_of(family: Family) -> dict[str, object]:
     keys = family.keys
     layers = family.layers
     window = family.window
+
     types: dict[str, object] = dict(TOP)
     groups: tuple[tuple[tuple[str, ...], object], ...] = (
         (keys.theta, Base),
@@ -330,6 +331,7 @@ def _types_of(family: Family) -> dict[str, object]:
     )
     if family.mla:
         groups += ((("kv_lora_rank", "qk_nope_head_dim", "v_head_dim"), Size),)
+
     for names, kind in groups:
         for name in names:
             if name:

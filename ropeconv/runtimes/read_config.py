@@ -272,6 +272,7 @@ def rope_dict(
         if "rope_scaling" in reader.schemas:
             inner.update(part.get("rope_scaling") or {})
         return inner, []
+
     if present:
         return present[0], []
     if family.defaults.scaling is not None:
@@ -322,6 +323,7 @@ def _layer_theta(part: Config, family: Family, kind: Kind) -> float | None:
     thetas = part.get(family.keys.layer_theta) if family.keys.layer_theta else None
     if not isinstance(thetas, list):
         return thetas
+
     kinds = kinds_of(part, family, layer_names(part, family, len(thetas)))
     bases = set()
     for base, layer_kind in zip(thetas, kinds, strict=False):
@@ -331,8 +333,7 @@ def _layer_theta(part: Config, family: Family, kind: Kind) -> float | None:
         different = " and ".join(f"{base:g}" for base in sorted(bases))
         raise BadSource(
             f"config.json has layers with different bases in {family.keys.layer_theta},"
-            f" {different}; a method extends only one"
-            " base; give these layers the same base"
+            f" {different}; a method extends only one base; give these layers the same base"
         )
     return bases.pop() if bases else None
 
@@ -347,10 +348,12 @@ def _local_form(
         return form
     if reader.local == "same-theta":
         return Plain(theta)
+
     default = family.defaults.local_theta
     settings = nested_settings(part, family, "local") if reader.nested else {}
     if settings:
         return Plain(number(settings, "rope_theta", default or theta))
+
     theta_of_layers = _layer_theta(part, family, "local")
     if theta_of_layers is not None:
         return Plain(number({"local": theta_of_layers}, "local"))
@@ -396,6 +399,7 @@ def _trained(
 ) -> tuple[int, ContextSource, str]:
     """The tokens that the unscaled embedding was trained for, how that is known, and the source."""
     key = "original_max_position_embeddings"
+
     if isinstance(form, (Yarn, Llama3)):
         original = part.get(key) or rope.get(key)
         return form.original_context, "config" if original else "declared", ""
@@ -408,6 +412,7 @@ def _trained(
         if part.get("max_sequence_length") == sizes.context * form.factor:  # Vicuna 16k, LongChat
             return sizes.context, "config", ""
         return max(1, round(sizes.context / form.factor)), "factor", ""
+
     chunked = (part.get(DUAL_CHUNK) or {}).get(key)
     if chunked and chunked < sizes.context:
         return int(chunked), "config", ""

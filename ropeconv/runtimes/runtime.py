@@ -560,6 +560,7 @@ def find(runtime: str, also: Iterable[str] = ()) -> tuple[Runtime, ...]:
     name, _, version = canonical(runtime).partition("@")
     if name == ALL and not version:
         return tuple(row for row in runtimes() if row.current)
+
     rows = [row for row in runtimes() if row.name == name]
     program = program_of(runtime)
     if not rows and program is not None and program.answer:
@@ -572,6 +573,7 @@ def find(runtime: str, also: Iterable[str] = ()) -> tuple[Runtime, ...]:
         raise RecipeError(
             f"--runtime {runtime}: unknown runtime{hint}; supported: {', '.join(names)}"
         )
+
     if program is not None and program.runs == name and version:
         raise RecipeError(
             f"--runtime {runtime}: versions of {program.title} are not known; leave @{version} out,"

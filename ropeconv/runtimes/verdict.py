@@ -50,6 +50,7 @@ def difference(schedule: Schedule, before: RopeSpec, spec: RopeSpec) -> str:
     """
     if not _close(spec.form.inv_freq(spec.rotary_dim), schedule.inv_freq):
         return f"it computes other frequencies ({describe(spec.form)})"
+
     short = schedule.inv_freq
     if isinstance(spec.form, LongRope):
         short = spec.form.short_inv_freq(spec.rotary_dim)
@@ -58,6 +59,7 @@ def difference(schedule: Schedule, before: RopeSpec, spec: RopeSpec) -> str:
         expected = schedule.short_inv_freq
     if not _close(short, expected):
         return "it computes other frequencies inside the trained context"
+
     if not _same(spec.attention_factor, schedule.attention_factor):
         return (
             f"it uses the attention factor {spec.attention_factor:.4f}, not"
@@ -69,6 +71,7 @@ def difference(schedule: Schedule, before: RopeSpec, spec: RopeSpec) -> str:
         if spec.query_scaling is None:
             return "it does not scale queries by position"
         return "it scales queries otherwise"
+
     left = spec.local_form
     right = before.local_form
     if "local" in before.layers and right is not None and left != right:
@@ -125,6 +128,7 @@ def describe(form: Form | None) -> str:
     if form is None:
         return "none"
     defaults = {entry.name: entry.default for entry in fields(form) if entry.name != "factor"}
+
     words = [form.kind]
     for name, value in vars(form).items():
         if not isinstance(value, (int, float)) or value == defaults.get(name):
@@ -316,15 +320,18 @@ def _of_wrapper(config: Config, family: Family, runtime: Runtime) -> Finding | N
     if wrapper is None or family.assumed:
         return None
     name = f"model_type {wrapper}" if wrapper else "a config without model_type"
+
     in_place = is_where_transformers_reads(config, family, wrapper)
     if in_place is False:
         path = wrapper_types()[wrapper].path
         return "unknown", f"{name} keeps its text model in {path}, and this config has it elsewhere"
+
     if wrapper in executed_types(runtime, family.name):
         return None
     statement = runtime.statement(family.name, wrapper)
     if statement is not None and wrapper in (*statement.model_types, family.name):
         return None
+
     if runtime.wrappers and in_place:
         since = wrapper_types()[wrapper].since
         if version_key(since) <= version_key(runtime.last):
@@ -342,6 +349,7 @@ def unseen_wrapper(config: Config, family: Family) -> str:
     findings = [_of_wrapper(config, family, row) for row in runtimes()]
     if not all(findings):
         return ""
+
     wrapper = wrapper_of(config, family)
     around = "no model_type"
     if wrapper:
@@ -349,6 +357,7 @@ def unseen_wrapper(config: Config, family: Family) -> str:
         kept = wrapper_types().get(wrapper)
         if kept:
             around += f", whose class in transformers reads {kept.path}"
+
     return (
         f"config.json has {around} around a {family.name} model, and no runtime was seen to load"
         " such a model"
@@ -418,10 +427,12 @@ def _of_head(
                 types.partial,
                 f"{words} {sizes.rotary_dim} dimensions of {sizes.head_dim} rotate",
             )
+
     if types.half_only and family.layout == "interleaved":
         return types.half_only, HALF_ONLY[types.half_only].format(kind)
     if types.formula_always and rope.get("original_max_position_embeddings") == 1:
         return "refused", "it divides by the logarithm of original_max_position_embeddings, here 0"
+
     if types.lists not in LISTS or rope.get("short_factor") == rope.get("long_factor"):
         return None
     status, reason = LISTS[types.lists]
@@ -482,6 +493,7 @@ def without_config(runtime: Runtime, family: Family, model_type: str = "") -> Ve
         return None
     if statement is None:
         return verdict("unknown", f"{family.name} is untested")
+
     tested: tuple[str, ...] = ()
     if not family.assumed and model_type not in statement.model_types:
         tested = executed_types(runtime, family.name)
@@ -489,10 +501,12 @@ def without_config(runtime: Runtime, family: Family, model_type: str = "") -> Ve
         return verdict(
             "unknown", f"only model_type {' and '.join(tested)} is tested, not {model_type}"
         )
+
     if statement.unknown:
         return verdict("unknown", statement.unknown, statement.source)
     if statement.unsupported:
         return verdict("unsupported", statement.unsupported, statement.source)
+
     since = _since(runtime, family)
     if since and version_key(runtime.last)[:2] < version_key(since)[:2]:
         return verdict(

@@ -65,6 +65,7 @@ def family_of(file: GgufFile) -> Family:
     for family in families():
         if family.gguf is not None and family.gguf.config:
             convertible.append((family, family.gguf))
+
     known = [(family, rules) for family, rules in convertible if rules.arch == arch]
     windows = {bool(rules.window) for _, rules in known}
     fitting = [(family, rules) for family, rules in known if _fits(rules, windows, file)]
@@ -76,6 +77,7 @@ def family_of(file: GgufFile) -> Family:
             f"only these are converted back: {archs}",
             TAKE,
         )
+
     family, _ = max(fitting, key=lambda pair: len(pair[1].u32))
     return family
 
@@ -298,6 +300,7 @@ def _refuse_unread(file: GgufFile, family: Family, rules: Gguf) -> None:
         *rules.fixed,
         family.layers.interval_key,
     }
+
     for key in file.header.values:
         prefix, _, name = key.partition(".")
         is_idle = name in rules.idle and file.get(key) == rules.idle[name]
@@ -316,6 +319,7 @@ def _layers(family: Family, rules: Gguf, spec: RopeSpec) -> Config:
         config[family.window.key] = sizes[0] if sizes and rules.window else None
     if family.window.switch:
         config[family.window.switch] = False
+
     if rules.window == "pattern" or (sizes and None in spec.windows):
         config["layer_types"] = [
             "full_attention" if size is None else "sliding_attention" for size in spec.windows
@@ -324,6 +328,7 @@ def _layers(family: Family, rules: Gguf, spec: RopeSpec) -> Config:
         config["layer_types"] = [
             other if kind == "none" else "full_attention" for kind in spec.layers
         ]
+
     if family.layers.flags:
         config[family.layers.flags] = [int(kind != "none") for kind in spec.layers]
     return config

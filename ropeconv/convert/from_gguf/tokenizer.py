@@ -90,6 +90,7 @@ def tokenizer_config(file: GgufFile, context: int) -> JsonObject:
         "add_bos_token": bool(_adds(file, "bos")),
         "add_eos_token": bool(_adds(file, "eos")),
     }
+
     for name, role in ROLES.items():
         index = file.get(f"tokenizer.ggml.{role}_token_id")
         if isinstance(index, int) and 0 <= index < len(texts):
@@ -97,6 +98,7 @@ def tokenizer_config(file: GgufFile, context: int) -> JsonObject:
     template = file.get("tokenizer.chat_template")
     if isinstance(template, str):
         config["chat_template"] = template
+
     return config
 
 
@@ -126,16 +128,19 @@ def _byte_level(file: GgufFile, family: Family, texts: list[str], kinds: list[in
     for usual, own in own_names.items():
         if own == name:
             name = usual
+
     pre = next((pre for pre in pre_table().pre if pre.name == name), None)
     if pre is None:
         raise UnsupportedBake(
             f"tokenizer.ggml.pre = {shown(name)}", "tokenizer.json", "it is not in the table", TAKE
         )
+
     merges = file.get("tokenizer.ggml.merges")
     if not isinstance(merges, list):
         raise BadSource(f"{file.name} has no tokenizer.ggml.merges; download it again")
     model = _bpe(_vocabulary(texts, kinds), merges)
     model["ignore_merges"] = pre.ignore_merges
+
     return {
         "normalizer": None,
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": list(_pre_tokenizers(pre))},
@@ -178,6 +183,7 @@ def _pre_tokenizers(pre: Pre) -> Iterator[JsonObject]:
             yield {"type": "Punctuation", "behavior": "Contiguous"}
         elif kind == "gpt2":
             yield BYTE_LEVEL | {"use_regex": True}
+
     if "gpt2" not in pre.steps:
         yield BYTE_LEVEL | {"use_regex": False}
 

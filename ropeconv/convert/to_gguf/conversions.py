@@ -48,6 +48,7 @@ def value_of(config: Config, text: str) -> Any:
             if any(value is None for value in values):
                 return None
             return reduce(operator, (number(value, text) for value in values))
+
     if text.isdigit():
         return int(text)
     for name in text.split(" | "):
@@ -418,10 +419,12 @@ def _shares(
             f"{tensor.name} has {counted(height, 'row')}, which are not {len(names)} equal parts;"
             " download it again"
         )
+
     rows = height // len(names)
     shape: tuple[int, ...] = (rows,)
     if len(tensor.shape) >= 2:
         shape = (*tensor.shape[:-2], rows, tensor.shape[-1])
+
     shares = []
     for index, name in enumerate(names):
         parts = tuple(cut(matrix, index, rows) for matrix in matrices)

@@ -74,11 +74,13 @@ def feed_forward_of_layers(sizes: ModelSizes, family: Family) -> GgufValue:
     part = sizes.config
     size = part.get("intermediate_size")
     shared = count(part, "num_kv_shared_layers")
+
     if isinstance(size, list):
         return array(UINT32, [whole(entry, "intermediate_size") for entry in size])
     size = count(part, "intermediate_size")
     if not part.get("use_double_wide_mlp"):
         return u32(size)
+
     sizes_of_layers = []
     for layer in range(sizes.layers):
         has_own_keys = layer < sizes.layers - shared
@@ -100,11 +102,13 @@ def sparsity_scales(sizes: ModelSizes, family: Family) -> GgufValue:
     shares = sizes.config.get("activation_sparsity_pattern")
     if not shares:
         shares = computed if sizes.layers > 10 else [0.0] * sizes.layers
+
     if shares != computed:
         setting = f"activation_sparsity_pattern = {shown(shares)}"
         raise UnsupportedBake(
             setting, "GGUF as gemma3n", "llama.cpp computes 0.95 in ten layers", "keep safetensors"
         )
+
     deviations = []
     for share in computed:
         deviations.append(NormalDist().inv_cdf(share) if share else float("-inf"))
@@ -208,6 +212,7 @@ def _settings(part: Config, rules: Gguf) -> dict[str, GgufValue]:
         value = value_of(part, name)
         if value is not None:
             keys[key] = u32(whole(value, name))
+
     for key, name in rules.f32.items():
         value = value_of(part, name)
         if value is not None:
@@ -216,6 +221,7 @@ def _settings(part: Config, rules: Gguf) -> dict[str, GgufValue]:
             raise BadSource(f"config.json has no {name}, which GGUF needs; add it")
         elif rules.defaults.get(name) is not None:
             raise _not_supported(f"{name} = null", rules, "llama.cpp cannot switch it off")
+
     for key, name in rules.flag.items():
         value = value_of(part, name)
         if value is not None:

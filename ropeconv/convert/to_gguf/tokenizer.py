@@ -150,6 +150,7 @@ def steps(pre_tokenizer: PreTokenizer | None) -> tuple[str, ...] | None:
     """
     if pre_tokenizer is None:
         return None
+
     kind = pre_tokenizer.type
     pattern = pre_tokenizer.pattern
     if kind == "Sequence":
@@ -160,6 +161,7 @@ def steps(pre_tokenizer: PreTokenizer | None) -> tuple[str, ...] | None:
                 return None
             words += inner_words
         return tuple(words)
+
     if kind == "ByteLevel" and not pre_tokenizer.add_prefix_space:
         return ("gpt2",) if pre_tokenizer.use_regex else ()
     if kind == "Digits":

@@ -152,6 +152,7 @@ def decode_json(data: bytes, kind: type[T], name: str) -> T:
     objects = 40 * strings + 64 * containers + 16 * data.count(b",")
     if objects > MOST_OBJECTS:
         raise BadSource(f"{name} has more entries than any tokenizer; {TOO_MANY}")
+
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
@@ -226,6 +227,7 @@ class Vocabulary:
                 )
             if index < len(self.texts) and self.kinds[index] in (TokenKind.UNKNOWN, TokenKind.BYTE):
                 continue
+
             is_control = entry.special or re.fullmatch(r"<[|\uff5c].*[|\uff5c]>", text)
             if is_control:
                 self.put(index, text, TokenKind.CONTROL, -1000.0)

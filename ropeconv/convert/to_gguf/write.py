@@ -62,6 +62,7 @@ def write_tensors(
         tasks = chain.from_iterable(
             _tasks(tensor, place, writer) for tensor, place in zip(tensors, places, strict=True)
         )
+
         pool = ThreadPoolExecutor(threads())
         try:
             running = {pool.submit(task) for task in islice(tasks, 2 * threads())}
@@ -88,6 +89,7 @@ def _tasks(tensor: StoredRows, place: int, target: BinaryIO) -> Iterator[Task]:
     if tensor.data:
         yield partial(write_at, file, tensor.data, place)
         return
+
     is_plain = not tensor.interleave and not tensor.values and tensor.tiles == (1, 1)
     if is_plain and all(_is_copied(part, tensor.type) for part in tensor.parts):
         for part in tensor.parts:
@@ -226,9 +228,11 @@ def _q8_0(values: NDArray[np.float32]) -> NDArray[np.uint8] | None:
     twice = np.where(scale == 0, np.float32(0), 2 / scale)
     if not (scale.max() < np.inf and twice.max() < np.inf):
         return None
+
     numbers = (blocks * twice).astype(np.int16)
     numbers += 1 + (numbers >> 15)
     numbers >>= 1
+
     out = np.empty((len(blocks), TYPES[Q8_0].size), np.uint8)
     out[:, :2] = scale.astype(np.float16).view(np.uint8)
     out.view(np.int8)[:, 2:] = numbers

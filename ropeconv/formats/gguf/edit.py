@@ -145,6 +145,7 @@ class RewrittenHeader:
                     runs.pop()
                     run = (last_old, last_new, old.offset + old.size - last_old)
             runs.append(run)
+
         return runs
 
     def exact(self, layout: Layout) -> bytes:

@@ -159,6 +159,7 @@ def lock_file(path: Path, hard_links: bool = False) -> Iterator[int]:
                 f"{path} is a link, likely into a cache that others read; write a new file with -o"
             ) from None
         raise OSError(problem.errno, problem.strerror, str(path)) from None
+
     try:
         status = os.fstat(file)
         if not stat.S_ISREG(status.st_mode):
@@ -373,6 +374,7 @@ def keep_journal(path: Path, file: int, shift: int, places: list[Place]) -> Iter
     journal = journal_of(path)
     folder = path.resolve().parent
     kept = _open_journal(draft, os.O_RDWR | os.O_CREAT)
+
     done = False
     try:
         _write_journal(kept, file, shift, places)
@@ -404,12 +406,14 @@ def recover(path: Path) -> bool:
     journal = journal_of(path)
     if not os.path.lexists(journal) and not os.path.lexists(draft):
         return False
+
     with lock_file(path, hard_links=True) as file:
         if os.path.lexists(draft):
             os.close(_open_journal(draft, os.O_RDONLY))
             draft.unlink()
         if not os.path.lexists(journal):
             return False
+
         kept = _open_journal(journal, os.O_RDONLY)
         try:
             _undo(path, file, kept)

@@ -101,6 +101,7 @@ def margins(inv_freq: Vector, unrotated: float, length: int, points: int) -> tup
     ends = np.unique(np.geomspace(1, length, points + 1).round().astype(np.int64))
     at = []
     lowest = []
+
     for start, stop in pairwise(ends):
         best_distance = 0.0
         best_value = np.inf
@@ -113,6 +114,7 @@ def margins(inv_freq: Vector, unrotated: float, length: int, points: int) -> tup
                 best_value = float(value[low])
         at.append(best_distance)
         lowest.append(best_value)
+
     return np.array(at), np.array(lowest)
 
 

@@ -147,6 +147,7 @@ class Sweep:
         reached = np.full(len(witnesses), log_base)
         walking = np.arange(len(witnesses))
         curvatures = self.sums.curvature(distances, log_base)
+
         first = True
         while len(walking):
             curvature = curvatures[walking]
@@ -159,6 +160,7 @@ class Sweep:
                 first = False
             else:
                 walking = walking[(value < -self.error) & (step > 1e-15 * log_base)]
+
         best = int(reached.argmax())
         return float(reached[best]), int(witnesses[best])
 
@@ -428,6 +430,7 @@ def wide_intervals(sums: Sums, length: int, start: float) -> Iterator[tuple[floa
     right = Walk(sums, length, 1)
     left = Walk(sums, length, -1)
     last = tail(sums, length)
+
     at = start
     while True:
         if at > last or not len(sweep.witnesses(at)):

@@ -329,6 +329,7 @@ def _trained(file: ArchKeys, form: Form, context: int) -> tuple[int, ContextSour
         return context, "declared", ""
     if 0 < stated < context and not file.number("attention.temperature_scale", 0.0):
         return stated, "header", ""
+
     family = by_name().get(file.arch.family)
     contexts = family.trained if family else ()
     for known in contexts:

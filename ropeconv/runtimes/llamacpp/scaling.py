@@ -43,6 +43,7 @@ class ArchKeys:
                 f"the header has no {self.prefix}{key}, which llama.cpp requires; fetch the file"
                 " again"
             )
+
         if value is None:
             value = default
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
@@ -232,6 +233,7 @@ def dead_keys(file: ArchKeys, scaling: ScalingKeys) -> tuple[str, ...]:
         unread.append("factor")
     if arch.no_attention_factor or is_fixed:
         unread.append("attn_factor")
+
     return tuple(
         key for key in unread if file.get(f"rope.scaling.{key}") not in (None, HARMLESS.get(key))
     )

@@ -172,7 +172,8 @@ class HubShard(Shard):
                 hf_raise_for_status(response)
             except EntryNotFoundError:
                 raise _absent_file(self.repo_id, self.place) from None
-            first, last, size = 0, -1, 0
+            first = size = 0
+            last = -1
             content_range = RANGE.fullmatch(response.headers.get("content-range", ""))
             if content_range:
                 first, last, size = map(int, content_range.groups())

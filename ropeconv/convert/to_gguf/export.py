@@ -294,7 +294,7 @@ def metadata_keys(
     Args:
         metadata: gguf-py's Metadata.
         outtype: Type of most weights, such as F16.
-        quantized_by: Who quantised it, for general.quantized_by.
+        quantized_by: The person that quantised it, for general.quantized_by.
     """
     metadata.quantized_by = quantized_by
     keys = {"general.type": string("model"), **values_of(metadata.set_gguf_meta_model)}

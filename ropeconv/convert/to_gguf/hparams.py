@@ -193,7 +193,8 @@ def hparams(
         keys["attention.sliding_window"] = u32(positive_int(part, ("sliding_window",)) or 0)
 
     if rules.layer_flags:
-        names = [*layer_names(part, family, len(spec.layers)), *[""] * sizes.prediction]
+        names = [*layer_names(part, family, len(spec.layers))]
+        names += [""] * sizes.prediction
         for key, kind in rules.layer_flags.items():
             keys[key] = array(BOOL, [name == kind for name in names])
     for key, rule in rules.computed.items():

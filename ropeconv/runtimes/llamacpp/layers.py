@@ -221,7 +221,7 @@ def _per_layer(file: ArchKeys, key: str, count: int, default: list[int]) -> list
             f"the header has numbers in {file.prefix}{key} that are not valid; download the file"
             " again"
         )
-    return [*value[:count], *[0] * (count - len(value))]
+    return value[:count] + [0] * (count - len(value))
 
 
 def _width(file: ArchKeys, name: str, inside: bool, default: int) -> int:

@@ -66,13 +66,14 @@ def copy_part(
     writer.flush()
     done = 0
     for start, stop in _data(reader.fileno(), origin, origin + size):
-        if start - origin > done:
+        if start - origin > done:  # a hole, which the writer has too
             advance(start - origin - done)
         _copy(reader, start, writer, goal + start - origin, stop - start, advance)
         done = stop - origin
 
+    # a hole at the end
     hole = min(size, os.fstat(reader.fileno()).st_size - origin) - done
-    if hole > 0:  # at the end
+    if hole > 0:
         end = goal + done + hole
         if os.fstat(writer.fileno()).st_size < end:
             os.ftruncate(writer.fileno(), end)

@@ -353,7 +353,7 @@ class OnnxGraph(Graph):
         number = self._new({}, f"{name}_attention_factor")
         like = self._new({}, f"{name}_attention_factor_like")
         plain = name if scaling else self._new({}, f"{name}_unscaled")
-        nodes = [
+        nodes = [  # the number, cast to the type of the cosine
             make_node("Constant", [], [number], value=from_array(np.array(factor, np.float32))),
             make_node("CastLike", [number, plain], [like]),
         ]
@@ -361,6 +361,7 @@ class OnnxGraph(Graph):
             other_input = 1 - scaling.inputs.index(rotation.outputs[0])
             scaling.handle[1].input[other_input] = like
         else:
+            # the product takes the name, so that what reads it need not change
             cosine.output[0] = plain
             nodes.append(make_node("Mul", [plain, like], [name]))
         for index, node in enumerate(nodes, at + 1):

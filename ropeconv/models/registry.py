@@ -405,12 +405,7 @@ def best_family(config: Config, shapes: Shapes | None = None) -> str:
     ]
 
     # families whose class the config names come first, and need fewer keys
-    classes = _classes(config) | _classes(part)
-    declared = []
-    for name in candidates:
-        model_types = {_plain(model_type) for model_type in by_name()[name].model_types}
-        if classes & model_types:
-            declared.append(name)
+    declared = _with_class(candidates, _classes(config) | _classes(part))
     least = NAMED if declared else GOOD
 
     keys = set(part) - NOT_OF_MODELS
@@ -436,6 +431,16 @@ def best_family(config: Config, shapes: Shapes | None = None) -> str:
         return commonness, by_name()[name].layout != "half", -share_of_class[name]
 
     return min(near_best, key=place, default="")
+
+
+def _with_class(names: Sequence[str], classes: Set[str]) -> list[str]:
+    """The families of which a model type belongs to one of the classes, by name."""
+    found = []
+    for name in names:
+        model_types = {_plain(model_type) for model_type in by_name()[name].model_types}
+        if classes & model_types:
+            found.append(name)
+    return found
 
 
 def _shares(of_config: Set[str], of_class: Set[str]) -> tuple[float, float]:

@@ -61,6 +61,7 @@ def phases(source: GgufFile, edit: Edit) -> Generator[str, None, None]:
     """
     path = source.path
     header = source.header
+
     elsewhere = [name for name in edit.changes if name not in header.tensors]
     if elsewhere:
         raise RopeconvError(
@@ -83,6 +84,7 @@ def phases(source: GgufFile, edit: Edit) -> Generator[str, None, None]:
         if read_header(path) != header:
             raise RopeconvError(f"{path} was changed since it was read; run again")
         _refuse_no_space(path, shift)
+
         final = _final_size(header, edit, rewritten, shift)
         # the size tells `_undo` whether data moved
         if shift and (final == header.size or (shift < 0 and edit.added)):
@@ -95,6 +97,7 @@ def phases(source: GgufFile, edit: Edit) -> Generator[str, None, None]:
             raise RopeconvError(
                 f"too much of {path.name} changes for doing it in place; write a new file with -o"
             )
+
         with keep_journal(path, file, shift, places):
             yield "journal"
             if shift:

@@ -340,13 +340,9 @@ class Walk:
         inv_freq = self.sums.inv_freq(begin)
         distances = scan(inv_freq, self.sums.unrotated, start, self.length, 0.0, steepness * size)
 
-        few = max(32, self.length // 600)
-        many = max(128, self.length // 200)
-        if len(distances) <= few:
-            self.reach *= 1.3
-        elif len(distances) > many:
-            self.reach *= 1 / 1.3
-        stop = end if size == abs(end - begin) else begin + self.direction * size
+        self._adapt(len(distances))
+        is_last = size == abs(end - begin)
+        stop = end if is_last else begin + self.direction * size
         if not len(distances):
             return stop, distances, np.empty(0)
 
@@ -356,6 +352,15 @@ class Walk:
         zeros = self._zeros(distances[near].astype(np.float64), curvature[near], begin, stop)
         violating = (stop - zeros) * self.direction > 0
         return stop, distances[near][violating], zeros[violating]
+
+    def _adapt(self, found: int) -> None:
+        """Let the next interval be larger after few distances, and smaller after many."""
+        few = max(32, self.length // 600)
+        many = max(128, self.length // 200)
+        if found <= few:
+            self.reach *= 1.3
+        elif found > many:
+            self.reach *= 1 / 1.3
 
     def _zeros(self, distances: Vector, curvature: Vector, begin: float, end: float) -> Vector:
         """The ln b at which each sum turns negative, or one beyond `end`.

@@ -528,8 +528,8 @@ def original_for(context: int, attention_factor: float) -> tuple[int, int, tuple
     by up to 4096 tokens until the formula gives A within 1e-7, and 1e-6 is accepted.
 
     Args:
-        context: In tokens.
-        attention_factor: A.
+        context: The wanted context, in tokens.
+        attention_factor: The wanted factor, A.
 
     Raises:
         UnsupportedBake: For A < 1, and where no pair fits.

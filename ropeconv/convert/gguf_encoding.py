@@ -157,6 +157,7 @@ def _scaling_features(file: ArchKeys, reading: Reading) -> dict[Feature, bool]:
     )
     unscaled = file.get("rope.scaling.type") is None and file.get("rope.scaling.factor") is None
     plain_gemma3 = arch.name == "gemma3" and not (linear and factor == 8)
+
     return {
         "linear": linear,
         "yarn": yarn,

@@ -249,6 +249,7 @@ def _other_ramp(
     form = schedule.form
     assert isinstance(form, Yarn)
     why = f"llama.cpp {why_other_ramp(form, arch)}"
+
     if not target.allow_approximate:
         change = "yarn without truncation"
         if form.truncate:

@@ -51,6 +51,7 @@ class Target(TargetOptions, OutputPlace):
             raise UsageError(
                 "--on-top keeps the scaling that --replace would take away; give one of them"
             )
+
         if self.allow_approximate and recipe.log_n is None and not to_gguf:
             raise UsageError("--allow-approximate needs --log-n or GGUF output; leave it out")
         if self.assume_arch_keys and not from_gguf:
@@ -59,6 +60,7 @@ class Target(TargetOptions, OutputPlace):
             raise UsageError(
                 "--in-place changes a GGUF file itself; give one as SOURCE, and leave -o out"
             )
+
         if self.out is not None and to_gguf and not is_gguf(self.out):
             to_folder = ", or add --to safetensors" if from_gguf else ""
             raise UsageError(

@@ -90,6 +90,7 @@ def _by_model_type(config: Config, shapes: Callable[[], Shapes]) -> Family:
             " custom code; recreate its source with `ropeconv restore`, or bake another method"
             " with `apply --replace`"
         )
+
     for type_name in names:
         reason = refused_types().get(type_name) if isinstance(type_name, str) else None
         if reason is not None:
@@ -448,6 +449,7 @@ def sample_config(family: Family) -> Config:
     """
     keys = family.keys
     theta = family.defaults.theta
+
     config: Config = {
         "model_type": family.model_types[0],
         keys.hidden[0]: HEADS * HEAD_DIM,

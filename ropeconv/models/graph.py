@@ -353,10 +353,12 @@ class OnnxGraph(Graph):
         number = self._new({}, f"{name}_attention_factor")
         like = self._new({}, f"{name}_attention_factor_like")
         plain = name if scaling else self._new({}, f"{name}_unscaled")
+
         nodes = [  # the number, cast to the type of the cosine
             make_node("Constant", [], [number], value=from_array(np.array(factor, np.float32))),
             make_node("CastLike", [number, plain], [like]),
         ]
+
         if scaling:
             other_input = 1 - scaling.inputs.index(rotation.outputs[0])
             scaling.handle[1].input[other_input] = like

@@ -196,8 +196,8 @@ def _hook(httpx: Any) -> Callable[[Response], None]:
 
         Args:
             stream: The body.
-            most: Its bytes.
-            download: A file, and no answer about a repository.
+            most: The bytes that it may have; None for any number.
+            download: Whether it is a file, and no answer about a repository.
         """
 
         def __init__(self, stream: Any, most: int | None, download: bool) -> None:

@@ -62,10 +62,12 @@ def user_families(packaged: Iterable[Family]) -> tuple[Family, ...]:
         raise BadSource(
             f"{directory} has more than {MOST_FILES:,} families; move some of them away"
         )
+
     owners = {}
     for family in packaged:
         for name in _names(family):
             owners[name] = "the package"
+
     loaded = []
     for file in paths:
         family = read_family(file)
@@ -133,9 +135,11 @@ def _invalid_field(family: Family) -> str:
         defaults.heads,
         defaults.kv_heads,
     )
+
     for size in sizes:
         if size is not None and not 0 < size < 1 << 31:
             return "defaults"
+
     for base in (defaults.theta, defaults.local_theta or 2.0):
         if not 1 < base < 1e30:
             return "defaults.theta"

@@ -208,8 +208,8 @@ class Source(Origin, ABC):
 
         Args:
             name: As in `files`.
-            start: In bytes.
-            stop: In bytes.
+            start: The first byte.
+            stop: The byte behind the last.
 
         Raises:
             BadSource: Where the file is shorter.
@@ -422,8 +422,8 @@ def read_exactly(file: BinaryIO, name: str, start: int, stop: int) -> bytes:
     Args:
         file: The file.
         name: Its name, for the message.
-        start: In bytes.
-        stop: In bytes.
+        start: The first byte.
+        stop: The byte behind the last.
 
     Raises:
         BadSource: Where it is shorter.

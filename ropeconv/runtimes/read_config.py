@@ -94,6 +94,7 @@ def _form(
         return Proportional(theta, factor, number(rope, "partial_rotary_factor", 1.0))
     if kind == "dynamic":
         return DynamicNtk(theta, number(rope, "factor"), sizes.context)
+
     factor = _factor(rope, rules, original, sizes)
     if kind == "llama3":
         return Llama3(
@@ -103,6 +104,7 @@ def _form(
             number(rope, "low_freq_factor"),
             number(rope, "high_freq_factor"),
         )
+
     fast = 32.0
     slow = 1.0
     if rules.betas:
@@ -229,12 +231,14 @@ def _read_spec(config: Config, family: Family, reading: RuleSet) -> RopeSpec:
     attention_factor = _attention_factor(rope, rules, form, sizes)
     share = rotating_share(form, sizes.rotary_dim) if family.still_pairs else 1.0
     tokens, origin, reference = _trained(part, rope, form, family, sizes)
+
     query_scaling = None
     if rules.query_beta:
         query_scaling = _query_scaling(part, rope, family, reading, sizes)
     section = rope.get("mrope_section")
     if not isinstance(section, list) or not all(isinstance(pairs, int) for pairs in section):
         section = []
+
     return replace(
         sizes,
         form=form,

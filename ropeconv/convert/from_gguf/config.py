@@ -234,16 +234,19 @@ def config_of(file: GgufFile, family: Family, spec: RopeSpec, dtype: str) -> Con
     for key, name in SIZES.items():
         if key not in rules.u32:
             config[name] = keys.whole(key)
+
     heads = keys.whole("attention.head_count")
     config[family.keys.heads[0]] = heads
     if family.keys.kv_heads:
         kv_heads = heads if family.mla else keys.whole("attention.head_count_kv", heads)
         config[family.keys.kv_heads[0]] = kv_heads
     config |= _settings(keys, rules)
+
     for need in rules.need:  # llama.cpp assumes these values
         applies = not 0 < need.below_layers <= len(spec.layers)
         if need.value != need.default and applies:
             config[need.key] = need.value
+
     for name, part in rules.present.items():
         config[name] = any(part in tensor for tensor in file.tensors)
     if rules.act:

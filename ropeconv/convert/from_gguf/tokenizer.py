@@ -235,9 +235,11 @@ def _sentencepiece(
     if file.get("tokenizer.ggml.add_space_prefix", True):
         before.append({"type": "Prepend", "prepend": SPACE})
         after.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
+
     spaces = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
     pieces = {text: index for index, text in enumerate(texts) if kinds[index] == TokenKind.NORMAL}
     model = _bpe(_vocabulary(texts, kinds), _merges(pieces, scores))
+
     return {
         "normalizer": {"type": "Sequence", "normalizers": [*before, spaces]},
         "pre_tokenizer": None,

@@ -142,8 +142,10 @@ def export(
     entries = infos(tensors)
     header = GgufHeader(3, {**arch, **general, **values, **tokens}, entries, 32, 0, 0)
     unlabelled = GgufHeader(3, {**arch, **bare_general, **values, **tokens}, entries, 32, 0, 0)
+
     check_demands(header, rules.arch)
     check_layers(header, sizes, family, spec)
+
     return GgufExport(
         model=GgufModel(header, header.tensors, vectors),
         tensors=tensors,

@@ -91,9 +91,7 @@ def feed_forward_of_layers(sizes: ModelSizes, family: Family) -> GgufValue:
 def sparsity_scales(sizes: ModelSizes, family: Family) -> GgufValue:
     """Gemma 3n: how many deviations an activation is above the mean, for its share of zeros.
 
-    One number per layer.
-
-    llama.cpp does not read the key (src/models/models.h).
+    One number per layer. llama.cpp does not read the key (src/models/models.h).
 
     Raises:
         UnsupportedBake: For other shares than it computes.
@@ -180,9 +178,11 @@ def hparams(
         "rope.freq_base": f32(spec.rope_theta),
         "vocab_size": u32(vocabulary),
     }
+
     for key, name in SIZES.items():
         if key not in rules.u32 and key not in rules.computed:
             keys[key] = u32(count(part, name))
+
     keys |= _settings(part, rules)
     if sizes.prediction:
         keys["block_count"] = u32(sizes.layers + sizes.prediction)

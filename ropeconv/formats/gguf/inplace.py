@@ -285,11 +285,13 @@ def _read_journal(path: Path, file: int, kept: int) -> tuple[int, int, list[Entr
     )
     if not BODY + FIXED.size <= whole <= MAX_KEPT + MAX_ENTRIES * ENTRY.size:
         raise damaged
+
     digest = hashlib.sha256()
     for _, block in pieces_of(kept, BODY, whole - BODY):
         digest.update(block)
     if os.pread(kept, BODY, 0) != MAGIC + digest.digest():
         raise damaged
+
     inode, size, shift, count = FIXED.unpack(os.pread(kept, FIXED.size, BODY))
     if inode != status.st_ino:
         raise BadSource(
@@ -299,6 +301,7 @@ def _read_journal(path: Path, file: int, kept: int) -> tuple[int, int, list[Entr
 
     at = BODY + FIXED.size
     entries = []
+
     for _ in range(count):
         if at + ENTRY.size > whole:
             raise damaged
@@ -308,6 +311,7 @@ def _read_journal(path: Path, file: int, kept: int) -> tuple[int, int, list[Entr
             raise damaged
         entries.append((place, length, at))
         at += length
+
     cut_off = sum(length for _, length, _ in entries)
     possible = min(size, size + shift) > 0 and shift % PAGE == 0 and abs(shift) <= MAX_KEPT
     if at != whole or not possible or size > status.st_size + cut_off + max(0, -shift):
@@ -453,6 +457,7 @@ def _undo_failed(path: Path, file: int, kept: int, problem: BaseException) -> Ba
         reason = str(problem)
     if isinstance(problem, OSError) and problem.errno in FULL:
         reason = "the disk is full"
+
     draft = _draft_of(path)
     journal = journal_of(path)
     try:
@@ -462,9 +467,9 @@ def _undo_failed(path: Path, file: int, kept: int, problem: BaseException) -> Ba
         if journal.exists():
             why_not = getattr(worse, "strerror", None) or worse
             return RopeconvError(
-                f"{path} could not be changed in place ({reason}), nor restored"
-                f" ({why_not}); do not use it before the same"
-                f" command has run again, which undoes the change first from {journal.name}"
+                f"{path} could not be changed in place ({reason}), nor restored ({why_not}); do not"
+                " use it before the same command has run again, which undoes the change first from"
+                f" {journal.name}"
             )
 
     with suppress(OSError):

@@ -326,8 +326,8 @@ class Walk:
         """One interval from `begin` towards `end`, and the distances that violate in it.
 
         Args:
-            begin: A ln b.
-            end: A ln b.
+            begin: The ln b at which the interval begins.
+            end: The ln b at which the walk ends.
             start: The smallest distance that is searched, in tokens.
 
         Returns:

@@ -210,6 +210,7 @@ def find_arch(name: object, assumed: bool = False) -> Arch:
             f"{name} files contain a draft model ({table.drafts[name]}), which proposes tokens for"
             " another model; extend that model instead"
         )
+
     if assumed or _ASSUMING.get():
         return Arch(pairs="neox", name=name, assumed=True)
 
@@ -262,6 +263,7 @@ def other_kind(file: GgufFile) -> str:
         return "has no general.architecture, so it is not a language model"
     if not file.tensors:
         return "contains only a vocabulary and no weights; pass the model itself"
+
     further = file.get(f"{arch}.nextn_predict_layers", 0)
     has_first_layer = any(name.startswith("blk.0.") for name in file.tensors)
     if isinstance(further, int) and further and not has_first_layer:

@@ -124,6 +124,7 @@ def _own_frequencies(file: ArchKeys, count: int) -> list[bool]:
                 " layer"
             )
         return [ratio == 0 for ratio in ratios[:count]]
+
     window = window_in_use(file, count)
     theta = file.number("rope.freq_base", 10000.0)
     if window is None or window.rotates == "window":

@@ -106,6 +106,7 @@ def _read(file: ArchKeys, vectors: Mapping[str, Vector]) -> Reading:
     stored = stored_pairs(file, rotary_dim)
     pair = _lists_in_use(vectors, arch, scaling.kind, rotary_dim, stored)
     form = _divide_form(closed, pair, original, rotary_dim)
+
     notes = []
     if isinstance(form, LongRope) and form.short_factor != form.long_factor:
         notes.append(
@@ -118,6 +119,7 @@ def _read(file: ArchKeys, vectors: Mapping[str, Vector]) -> Reading:
         )
     if arch.assumed:
         notes += ASSUMED
+
     trained, known, reference = _trained(file, form, scaling.context)
     spec = RopeSpec(
         head_dim=head_dim,
@@ -141,6 +143,7 @@ def _read(file: ArchKeys, vectors: Mapping[str, Vector]) -> Reading:
         mrope_section=sections,
         notes=tuple(notes),
     )
+
     factor = window_attention_factor * file.number(WINDOW_NORM, 1.0, prefix="")
     return Reading(arch, spec, factor, dead_keys(file, scaling))
 
@@ -154,10 +157,12 @@ def _widths(file: ArchKeys) -> tuple[int, int]:
         raise BadSource(
             f"the header has attention.head_count = {shown(heads)}; without heads there is no RoPE"
         )
+
     head_dim = file.whole("attention.key_length", file.whole("embedding_length") // heads)
     rotary_dim = file.whole("rope.dimension_count", head_dim)
     if file.arch.halved:
         rotary_dim //= 2
+
     if file.arch.full_rotation and rotary_dim != head_dim:
         raise BadSource(
             f"llama.cpp loads {file.arch.name} only when all {head_dim} dimensions rotate, not"
@@ -296,6 +301,7 @@ def _sections(file: ArchKeys) -> tuple[int, ...]:
     arch = file.arch
     sections = file.get("rope.dimension_sections") if arch.sections else None
     counts = tuple(sections) if isinstance(sections, list) else ()
+
     are_counts = all(
         isinstance(count, int) and not isinstance(count, bool) and count >= 0 for count in counts
     )
@@ -308,6 +314,7 @@ def _sections(file: ArchKeys) -> tuple[int, ...]:
         raise BadSource(
             f"the header has no {arch.name}.rope.dimension_sections, which llama.cpp requires"
         )
+
     if arch.sections == "optional" and not all((*counts, 0, 0)[:2]):
         return ()
     if any(counts[3:]):

@@ -234,9 +234,8 @@ def say_untested(result: R, target: Target, verdicts: Sequence[Verdict]) -> R:
     for verdict in untested:
         why = verdict.reason or "untested"
         notes.append(
-            f"it is not known what {verdict.display_name} computes ({why}),"
-            " and --allow-untested accepts that; measure it with `ropeconv validate OUTPUT --server"
-            " URL`"
+            f"it is not known what {verdict.display_name} computes ({why}), and --allow-untested"
+            " accepts that; measure it with `ropeconv validate OUTPUT --server URL`"
         )
 
     if not untested:

@@ -249,15 +249,15 @@ def keep_short(schedule: Schedule, source: RopeSpec) -> Schedule:
     if abs(schedule.softmax_scale - current.softmax_scale) > 1e-9 * current.softmax_scale:
         raise RecipeError(
             "--keep-short: both lists share one softmax scale; the source has"
-            f" {current.softmax_scale:.6g} and this method {schedule.softmax_scale:.6g}; leave"
-            " it out"
+            f" {current.softmax_scale:.6g} and this method {schedule.softmax_scale:.6g}; leave it"
+            " out"
         )
 
     still = source.rotary_dim // 2 - source.rotating_pairs
     if count_zero(schedule.inv_freq) > still or count_zero(current.inv_freq) > still:
         raise RecipeError(
-            "--keep-short writes factor lists, which cannot hold frequencies that are 0; leave"
-            " it out"
+            "--keep-short writes factor lists, which cannot hold frequencies that are 0; leave it"
+            " out"
         )
 
     base = base_inv_freq(source.rope_theta, source.rotary_dim)
@@ -349,8 +349,8 @@ class Recipe:
         if isinstance(self.method, AsIs) and changes:
             flag = changes[0].replace("_", "-")
             raise RecipeError(
-                f"--as-is keeps the RoPE, so --{flag} has no place beside"
-                " it; of the modifiers it takes --context"
+                f"--as-is keeps the RoPE, so --{flag} has no place beside it; of the modifiers it"
+                " takes --context"
             )
 
     def start(self, source: RopeSpec) -> RopeSpec:

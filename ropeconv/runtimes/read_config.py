@@ -121,8 +121,8 @@ def _factors(rope: JsonObject, key: str, sizes: RopeSpec) -> tuple[float, ...]:
     if not isinstance(values, list) or len(values) != pairs:
         have = len(values) if isinstance(values, list) else 0
         raise BadSource(
-            f"config.json has {have} numbers in {key}, and {pairs} pairs rotate; "
-            f"write {pairs} numbers"
+            f"config.json has {have} numbers in {key}, and {pairs} pairs rotate; write {pairs}"
+            " numbers"
         )
     return tuple(number({key: value}, key) for value in values)
 

@@ -178,7 +178,6 @@ class GgufCheckpoint(ConvertedSource[RestoredTensor]):
         size = sum(shard.size for shard in self.shards) / 1e9
         note = (
             f"the weights have the precision of {name}{rounded}, and not that of the original"
-            f" checkpoint; {self.dtype} takes"
-            f" {size:.3g} GB"
+            f" checkpoint; {self.dtype} takes {size:.3g} GB"
         )
         return (note,)

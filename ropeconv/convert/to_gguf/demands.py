@@ -93,8 +93,8 @@ def check_demands(header: GgufHeader, arch: str) -> None:
         for name in names:
             if name not in header.tensors:
                 raise BadSource(
-                    f"the checkpoint has no {name}, which llama.cpp needs for {arch}; "
-                    "download it again, or keep safetensors where its config switches that off"
+                    f"the checkpoint has no {name}, which llama.cpp needs for {arch}; download it"
+                    " again, or keep safetensors where its config switches that off"
                 )
 
     sizes = _sizes(header, arch)

@@ -95,8 +95,8 @@ def recognise(tokenizer: TokenizerJson, names: dict[str, str]) -> str:
         cuts = "; ".join(own_steps or ("nothing",))
         raise BadSource(
             "tokenizer.json splits text by a pre-tokenizer that is not in the table"
-            f" ({shown(cuts)}), and a guess would change the"
-            " tokens; if you know its name in llama.cpp, pass --pre NAME"
+            f" ({shown(cuts)}), and a guess would change the tokens; if you know its name in"
+            " llama.cpp, pass --pre NAME"
         )
     same.sort(key=lambda pre: pre.ignore_merges != ignore_merges)
     name = names.get(same[0].name, same[0].name)

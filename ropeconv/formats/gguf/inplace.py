@@ -341,8 +341,8 @@ def _refuse_no_space(path: Path, shift: int) -> None:
             " insert them; write a new file with -o"
         )
     raise RopeconvError(
-        f"the header of {path.name} has {-shift} bytes too many, and this filesystem cannot"
-        " remove them; write a new file with -o"
+        f"the header of {path.name} has {-shift} bytes too many, and this filesystem cannot remove"
+        " them; write a new file with -o"
     )
 
 

@@ -218,8 +218,8 @@ def find_arch(name: object, assumed: bool = False) -> Arch:
     hint = f" (the nearest name is {near[0]})" if near else ""
     raise BadSource(
         f"the architecture {shown(name)} is not in the table of {table.display_name}{hint};"
-        " --assume-arch-keys writes theta, linear and yarn into the keys that llama.cpp reads"
-        " for all of them"
+        " --assume-arch-keys writes theta, linear and yarn into the keys that llama.cpp reads for"
+        " all of them"
     )
 
 

@@ -114,8 +114,8 @@ def _read(file: ArchKeys, vectors: Mapping[str, Vector]) -> Reading:
         )
     if len(sections) > 3:
         notes.append(
-            f"{sections[3]} of {sum(sections)} pairs rotate by a fourth position, which is 0"
-            " for text"
+            f"{sections[3]} of {sum(sections)} pairs rotate by a fourth position, which is 0 for"
+            " text"
         )
     if arch.assumed:
         notes += ASSUMED

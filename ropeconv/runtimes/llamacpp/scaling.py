@@ -174,8 +174,8 @@ def _has_ramp(file: ArchKeys, kind: str) -> bool:
     share = file.number("rope.scaling.yarn_ext_factor", -1.0) if file.arch.ext_factor else -1.0
     if share > 0 and share != 1:
         raise BadSource(
-            f"the header has rope.scaling.yarn_ext_factor {share:g}; only 0 and 1 can be read:"
-            " set 1"
+            f"the header has rope.scaling.yarn_ext_factor {share:g}; only 0 and 1 can be read: set"
+            " 1"
         )
     if share < 0:
         return kind == "yarn"

@@ -366,9 +366,8 @@ def _sentences(
         if type(problem).__name__ == "UnpicklingError":
             weights = pickled_weights(folder) or "its weights"
             raise BadSource(
-                f"{folder / weights} is damaged or has other"
-                " objects than tensors, so it was not loaded; convert it to safetensors with a"
-                " program that you trust"
+                f"{folder / weights} is damaged or has other objects than tensors, so it was not"
+                " loaded; convert it to safetensors with a program that you trust"
             ) from None
         if isinstance(problem, ImportError):
             otherwise = "install that package, or correct its config.json"

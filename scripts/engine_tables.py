@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import cache
 
 from ropeconv.bake.advice import METHODS
-from ropeconv.convert.encoding import ENCODINGS, CheckpointResult, EncodeRequest, tried
+from ropeconv.convert.encoding import ENCODINGS, CheckpointResult, EncodeRequest, try_all
 from ropeconv.convert.gguf_encoding import GgufModel
 from ropeconv.convert.gguf_selection import select_gguf
 from ropeconv.convert.target import Target
@@ -85,7 +85,7 @@ def obstacles(model: str, method: str) -> dict[str, str]:
     The output is one checkpoint for transformers, vLLM and SGLang, and one GGUF file for llama.cpp.
     """
     request = extended(model, method)
-    failing = [_failing(result) for result in tried(request)[0]]
+    failing = [_failing(result) for result in try_all(request)[0]]
     nothing = dict.fromkeys(
         (newest(name).title for name in ENGINES), "no encoding of the config can hold it"
     )

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..convert.encoding import CheckpointResult, EncodeRequest, select
-from ..convert.fold import folded_shards
+from ..convert.fold import shard_writers
 from ..convert.target import Target
 from ..errors import BadSource, UsageError
 from ..formats import jsontext
@@ -27,7 +27,7 @@ from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
 from ..runtimes.drafts import draft_verdicts, mtp_note
 from ..runtimes.runtime import find
-from ..runtimes.verdict import switching
+from ..runtimes.verdict import switch_notes
 from .plan import Plan, PlannedFile, source_record
 from .start import begin, first_inspection
 from .warnings import warnings
@@ -171,7 +171,7 @@ def _notes(
     limits: those of the length that it raises. sections: the mrope_section of the source.
     """
     if schedule.short_inv_freq is not None:
-        yield from switching(result.family, schedule.original_context, result.verdicts)
+        yield from switch_notes(result.family, schedule.original_context, result.verdicts)
     yield from filter(None, (mtp_note(source.config()), modality_note(source.config(), sections)))
     if target.dual_chunk == "drop":
         yield f"the config is written without {DUAL_CHUNK}"
@@ -231,7 +231,7 @@ def _files(
     texts |= _raised(source, texts, low, context) | dict(result.texts)
     generated = {item.name: item for item in source.generated_files()}
     files, new_texts, renamed = extra_shard(source, result.added) if result.added else ([], {}, {})
-    folded = {} if result.fold is None else folded_shards(source, result.fold)
+    folded = {} if result.fold is None else shard_writers(source, result.fold)
     texts |= new_texts
     files += [
         PlannedFile("write", name, len(text.encode()), text=text) for name, text in texts.items()

@@ -12,7 +12,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from ..convert.to_gguf.write import converted
+from ..convert.to_gguf.write import output_blocks
 from ..errors import BadSource
 from ..formats.disk import Advance, sha256
 from ..formats.files import LONGEST, read_bytes, scratch
@@ -540,9 +540,9 @@ def _converted(plan: ExportPlan, tensors: Mapping[str, TensorInfo], start: int) 
     def chunks(name: str) -> Iterator[bytes]:
         change = plan.edit.changes.get(name)
         if change is None:
-            yield from converted(sources[name])
+            yield from output_blocks(sources[name])
         else:
-            yield change.whole(b"".join(converted(sources[name])))
+            yield change.whole(b"".join(output_blocks(sources[name])))
 
     for info in tensors.values():
         at = start + info.offset

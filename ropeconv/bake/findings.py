@@ -16,7 +16,7 @@ from threading import Lock
 import numpy as np
 from numpy.typing import NDArray
 
-from ..convert.fold import Fold, Scaling, scaled
+from ..convert.fold import Fold, Scaling, scale_numbers
 from ..errors import Disagreement
 from ..formats.disk import Advance, cores
 from ..formats.jsontext import JsonObject
@@ -348,7 +348,9 @@ def _multiplied(
         for begin, end in scaling.spans:
             part = slice(max(begin - first, 0), min(end - first, count))
             if part.start < part.stop:
-                numbers[part] = scaled(numbers[part], dtype, scaling.factor, scaling.plus_one)
+                numbers[part] = scale_numbers(
+                    numbers[part], dtype, scaling.factor, scaling.plus_one
+                )
     return numbers.tobytes()
 
 

@@ -10,7 +10,7 @@ from ..convert.gguf_encoding import GgufModel, GgufResult
 from ..convert.gguf_selection import select_gguf
 from ..convert.target import Target
 from ..convert.to_gguf.export import SMALL, GgufExport, export, file_name
-from ..convert.to_gguf.write import FTYPES, converted, quantise, quantiser, write_tensors
+from ..convert.to_gguf.write import FTYPES, output_blocks, quantise, quantiser, write_tensors
 from ..environment import Requirement
 from ..errors import BadSource, UnsupportedBake, UsageError
 from ..formats.disk import Advance
@@ -278,7 +278,7 @@ class ExportPlan(GgufOutput):
         tensors = {tensor.name: tensor for tensor in exported.tensors}
 
         def read(name: str) -> bytes:
-            return b"".join(converted(tensors[name]))
+            return b"".join(output_blocks(tensors[name]))
 
         edit = self.result.edit
         quantised = bool(exported.quantised)

@@ -1,5 +1,6 @@
-"""Encodings: the ways to write a schedule into a checkpoint, and the selection of one for the named
-runtimes.
+"""Encodings: the ways to write a schedule into a checkpoint, and the selection of one.
+
+Read `select` first.
 """
 
 import copy
@@ -62,12 +63,13 @@ class EncodeRequest:
 
     family: Family
     config: Config
-    """Its whole config.json, without dual_chunk_attention_config where the target drops that."""
+    """The whole config.json, without dual_chunk_attention_config where the target drops that."""
 
     target: Target
     tensors: Tensors = dict
-    """Returns the tensors of the source by name, empty for only a config.json; it may have to fetch
-    headers, so only encodings that change weights call it.
+    """Returns the tensors of the source by name, empty for only a config.json.
+
+    It may have to fetch headers, so only encodings that change weights call it.
     """
 
     def __post_init__(self) -> None:
@@ -78,21 +80,25 @@ class EncodeRequest:
 
     @cached_property
     def versions(self) -> list[tuple[Runtime, ...]]:
-        """The current versions, the newest last, of each runtime that must compute the output
-        exactly.
+        """The current versions, the newest last, of each runtime that must compute the output.
 
         "all" means the runtimes that support the family and were tested. Where none is named, it is
         the first of DEFAULT_RUNTIMES that loads the weights.
         """
-        loading = (
-            name for name in DEFAULT_RUNTIMES if quantised(self.config, newest(name)) is None
-        )
-        names = list(self.target.runtimes or [next(loading, "transformers")])
+        names = list(self.target.runtimes)
+        if not names:
+            loading = [
+                name for name in DEFAULT_RUNTIMES if quantised(self.config, newest(name)) is None
+            ]
+            names = loading[:1] or ["transformers"]
+
         if ALL in names:
             at = names.index(ALL)
-            names[at : at + 1] = [
+            supporting = [
                 row.name for row in runtimes() if without_config(row, self.family) is None
             ]
+            names[at : at + 1] = supporting
+
         return [find(name) for name in dict.fromkeys(names)]
 
     @property
@@ -109,12 +115,10 @@ class CheckpointResult(EncodeResult):
     """The whole new config.json."""
 
     family: Family = field(kw_only=True)
-    """of the output."""
+    """The family of the output."""
 
     in_config: Schedule = field(kw_only=True)
-    """The schedule of the config (with stored buffers), without factors that are folded into
-    weights.
-    """
+    """The schedule of the config and stored buffers, without factors folded into weights."""
 
     written_as: str = field(kw_only=True)
     """The encoding of the config itself."""
@@ -147,14 +151,13 @@ class Encoding:
     """Raises UnsupportedBake for schedules that it cannot hold."""
 
     max_ulp: int
-    """By how many ulp of float32 the frequencies of a correct runtime may differ from the schedule.
-    """
+    """How many ulp of float32 the frequencies of a correct runtime may differ from the schedule."""
 
     config_only: bool
-    """It only changes config.json."""
+    """Whether it only changes config.json."""
 
     model_type: Callable[[str], str]
-    """From the `model_type` of a source to that of its output."""
+    """Gives the `model_type` of an output for that of its source."""
 
 
 ENCODINGS: Registry[Encoding] = Registry("encoding", "ropeconv.convert.encodings")
@@ -169,16 +172,19 @@ def encoding(
     config_only: bool = False,
     model_type: Callable[[str], str] = lambda name: name,
 ) -> Callable[[Encode], Encode]:
-    """Decorator: registers a function as an encoding.
+    """Return a decorator that registers a function as an encoding.
 
     Args:
-        order: In which "auto" tries them; others as in `Encoding`.
+        name: The name of the encoding.
+        order: The place in which "auto" tries it, lowest first.
+        max_ulp: As in `Encoding`.
+        config_only: As in `Encoding`.
+        model_type: As in `Encoding`.
     """
 
     def register(encode: Encode) -> Encode:
-        ENCODINGS.add(
-            name, Encoding(encode, max_ulp, config_only, model_type), encode.__module__, order
-        )
+        known = Encoding(encode, max_ulp, config_only, model_type)
+        ENCODINGS.add(name, known, encode.__module__, order)
         return encode
 
     return register
@@ -188,8 +194,9 @@ Setting = Callable[[Schedule, RopeSpec, Family], RopeSetting]
 
 
 def config_encoding(name: str, *, order: int, max_ulp: int) -> Callable[[Setting], Setting]:
-    """Decorator: registers a function from a schedule to a RopeSetting as an encoding that only
-    changes config.json.
+    """Return a decorator for an encoding that only changes config.json.
+
+    It registers a function from a schedule to a RopeSetting.
     """
 
     def register(setting: Setting) -> Setting:
@@ -219,9 +226,7 @@ def config_encoding(name: str, *, order: int, max_ulp: int) -> Callable[[Setting
 
 
 def refuse_log_n(request: EncodeRequest) -> None:
-    """Raise UnsupportedBake for a schedule with log-n, for which the stock classes have no config
-    key.
-    """
+    """Raise UnsupportedBake for a schedule with log-n, for which stock classes have no key."""
     if request.schedule.log_n is not None:
         raise UnsupportedBake(
             f"--log-n {request.schedule.log_n.kind}",
@@ -232,15 +237,13 @@ def refuse_log_n(request: EncodeRequest) -> None:
         )
 
 
-def tried(request: EncodeRequest) -> tuple[list[CheckpointResult], Refusals]:
-    """Try every encoding of only config.json. Returns what `attempts` does."""
-    return attempts(
-        {
-            name: partial(known.encode, request)
-            for name, known in ENCODINGS.items()
-            if known.config_only
-        }
-    )
+def try_all(request: EncodeRequest) -> tuple[list[CheckpointResult], Refusals]:
+    """Try every encoding of only config.json. Returns the same as `attempts`."""
+    encoders = {}
+    for name, known in ENCODINGS.items():
+        if known.config_only:
+            encoders[name] = partial(known.encode, request)
+    return attempts(encoders)
 
 
 def select(request: EncodeRequest) -> CheckpointResult:
@@ -255,14 +258,15 @@ def select(request: EncodeRequest) -> CheckpointResult:
         UnsupportedBake: When nothing fits.
         UsageError: For an unknown name.
     """
-    result = _selected(request)
-    return say_untested(
-        result, request.target, [result.verdict_of(row) for row in request.runtimes]
-    )
+    result = _select(request)
+    verdicts = [result.verdict_of(row) for row in request.runtimes]
+    return say_untested(result, request.target, verdicts)
 
 
-def _selected(request: EncodeRequest) -> CheckpointResult:
-    family, target = request.family, request.target
+def _select(request: EncodeRequest) -> CheckpointResult:
+    """The result as in `select`, without the note on untested runtimes."""
+    family = request.family
+    target = request.target
     reason = why_no_attention_factor(request.config, family)
     if reason:
         refuse_attention_factor(
@@ -279,6 +283,7 @@ def _selected(request: EncodeRequest) -> CheckpointResult:
         raise UsageError(
             f"--encoding {target.encoding} is not known; choose auto, {', '.join(names)} or {last}"
         )
+
     result = ENCODINGS[target.encoding].encode(request)
     result.refuse_approximate(request.schedule, target, "use --encoding buffers")
     silent = any(result.verdict_of(row).status in SILENT for row in request.runtimes)
@@ -288,9 +293,10 @@ def _selected(request: EncodeRequest) -> CheckpointResult:
     return result
 
 
-def _untested(results: list[CheckpointResult], request: EncodeRequest) -> CheckpointResult | None:
-    """Return the result that no named runtime is known to compute otherwise, the one with most
-    exact verdicts.
+def _best_untested(
+    results: list[CheckpointResult], request: EncodeRequest
+) -> CheckpointResult | None:
+    """Return the result with most exact verdicts that may be right in every named runtime.
 
     None where every result is known to be wrong in a named runtime.
     """
@@ -308,39 +314,48 @@ def why_no_attention_factor(config: Config, family: Family) -> str:
 
 def _exact_versions(request: EncodeRequest, result: CheckpointResult) -> int:
     """The number of current versions of the named runtimes that compute a result exactly."""
-    return sum(
-        result.verdict_of(row).status == "exact"
-        for versions in request.versions
-        for row in versions
-    )
+    exact = 0
+    for versions in request.versions:
+        exact += sum(result.verdict_of(row).status == "exact" for row in versions)
+    return exact
 
 
 def _first_fitting(request: EncodeRequest) -> CheckpointResult:
-    results, refusals = tried(request)
+    """The result that "auto" selects."""
+    results, refusals = try_all(request)
     fitting = [result for result in results if result.suits(request.runtimes)]
     selected = max(fitting, key=partial(_exact_versions, request), default=None)
+
+    # then those that change weights or add code, one by one
     for name, encoding in ENCODINGS.items():
         if selected is None and not encoding.config_only:
             further, refused = attempts({name: partial(encoding.encode, request)})
-            selected = next(
-                (result for result in further if result.suits(request.runtimes, GOOD)), None
-            )
+            selected = _first_that_suits(further, request, GOOD)
             results = [*results, *further]
             refusals = refusals | refused
+
     if selected is None:
-        selected = next(
-            (result for result in results if result.suits(request.runtimes, RUNS)), None
-        )
+        selected = _first_that_suits(results, request, RUNS)
         if selected is None and request.target.allow_untested:
-            selected = _untested(results, request)
+            selected = _best_untested(results, request)
         if selected is None:
             raise nothing_fits(results, refusals, request)
         repair = "name a runtime that supports --encoding buffers"
         selected.refuse_approximate(request.schedule, request.target, repair)
-    return replace(selected, considered=_considered(selected, results, refusals, request))
+    return replace(selected, considered=_explain(selected, results, refusals, request))
 
 
-def _considered(
+def _first_that_suits(
+    results: list[CheckpointResult], request: EncodeRequest, statuses: tuple[str, ...]
+) -> CheckpointResult | None:
+    """The first result with one of the statuses in every named runtime; None without one."""
+    for result in results:
+        if result.suits(request.runtimes, statuses):
+            return result
+    return None
+
+
+def _explain(
     selected: CheckpointResult,
     results: list[CheckpointResult],
     refusals: Refusals,
@@ -348,11 +363,14 @@ def _considered(
 ) -> tuple[ConsideredEncoding, ...]:
     """Every encoding with the reason why "auto" selected it or not."""
     named = " and ".join(row.display_name for row in request.runtimes)
-    enough = ENCODINGS[selected.encoding].config_only
-    reasons = dict.fromkeys(
-        ENCODINGS, "not needed, config.json is enough" if enough else "not needed"
-    )
-    reasons |= {name: refusal.reason for name, refusal in refusals.items()}
+    not_needed = "not needed"
+    if ENCODINGS[selected.encoding].config_only:
+        not_needed = "not needed, config.json is enough"
+
+    reasons = dict.fromkeys(ENCODINGS, not_needed)
+    for name, refusal in refusals.items():
+        reasons[name] = refusal.reason
+
     for result in results:
         verdicts = [result.verdict_of(row) for row in request.runtimes]
         wrong = next((verdict for verdict in verdicts if verdict.status != "exact"), None)
@@ -363,28 +381,31 @@ def _considered(
         elif wrong is not None:
             reason = f"{wrong.display_name}: {wrong.reason or wrong.status}"
         reasons[result.encoding] = reason
+
     return tuple(
         ConsideredEncoding(name, name == selected.encoding, reasons[name]) for name in ENCODINGS
     )
 
 
 def furthest(request: EncodeRequest) -> CheckpointResult:
-    """Return the result of only config.json with the most exact verdicts, if all named runtimes
-    compute it exactly.
+    """Return the result of only config.json with the most exact verdicts.
 
-    With `target.allow_untested`, it may be one that they were not tested with.
+    All named runtimes compute it exactly. With `target.allow_untested`, it may be one that they
+    were not tested with.
 
     Raises:
         UnsupportedBake: Where there is none.
     """
-    results, refusals = tried(request)
+    results, refusals = try_all(request)
     fitting = [result for result in results if result.suits(request.runtimes)]
-    untested = _untested(results, request) if request.target.allow_untested else None
-    if not fitting and untested is not None:
-        return untested
-    if not fitting:
+    if fitting:
+        return max(fitting, key=CheckpointResult.exact_count)
+    untested = None
+    if request.target.allow_untested:
+        untested = _best_untested(results, request)
+    if untested is None:
         raise nothing_fits(results, refusals, request)
-    return max(fitting, key=CheckpointResult.exact_count)
+    return untested
 
 
 def nothing_fits(
@@ -395,37 +416,28 @@ def nothing_fits(
     Args:
         results: Those that the named runtimes do not compute exactly.
         refusals: Errors of encodings that cannot hold the schedule.
+        request: The schedule and the runtimes.
     """
     rows = request.runtimes
-    conflict = list[str]()
-    alone = {
-        row.display_name: [result.encoding for result in results if result.suits((row,))]
-        for row in rows
-    }
-    if len(rows) > 1 and all(alone.values()):  # nothing fits only for all of them
-        named = (
-            f"{name} on its own would get {' or '.join(encodings)}"
-            for name, encodings in alone.items()
-        )
-        conflict = [f"they conflict: {', '.join(named)}"]
-    reasons = [
-        f"{verdict.display_name if len(rows) > 1 else ''} with {result.encoding}:"
-        f" {verdict.reason or verdict.status}"
-        for result in results
-        for verdict in map(result.verdict_of, rows)
-        if verdict.status != "exact"
-    ]
-    reasons = list(map(str.strip, reasons)) or [
-        f"with {name}: {refusal.reason}" for name, refusal in refusals.items()
-    ]
+    reasons = []
+    if len(rows) > 1:
+        reasons += _conflict(results, rows)
+    why_not = []
+    for result in results:
+        for verdict in map(result.verdict_of, rows):
+            if verdict.status != "exact":
+                who = f"{verdict.display_name} with" if len(rows) > 1 else "with"
+                why_not.append(f"{who} {result.encoding}: {verdict.reason or verdict.status}")
+    if not why_not:
+        why_not = [f"with {name}: {refusal.reason}" for name, refusal in refusals.items()]
+    reasons += why_not
+
     native = refusals.get("native")  # the only encoding with two factor lists
-    one_list = (
-        native.alternatives
-        if native is not None and request.schedule.short_inv_freq is not None
-        else ""
-    )
-    repairs = [one_list or _dropped_key(request) or _way_out(results, request)]
-    untested = _untested(results, request)
+    repair = ""
+    if native is not None and request.schedule.short_inv_freq is not None:
+        repair = native.alternatives
+    repairs = [repair or _dropped_key(request) or _way_out(results, request)]
+    untested = _best_untested(results, request)
     if untested is not None:
         repairs.insert(
             0, f"pass --allow-untested, which writes it with {untested.encoding} all the same"
@@ -433,9 +445,20 @@ def nothing_fits(
     return UnsupportedBake(
         "this schedule",
         " and ".join(row.display_name for row in rows),
-        "; ".join(dict.fromkeys([*conflict, *reasons])),
+        "; ".join(dict.fromkeys(reasons)),
         ", or ".join(repairs),
     )
+
+
+def _conflict(results: list[CheckpointResult], rows: tuple[Runtime, ...]) -> list[str]:
+    """A sentence where nothing fits for all of several runtimes, and something for each of them."""
+    named = []
+    for row in rows:
+        encodings = [result.encoding for result in results if result.suits((row,))]
+        if not encodings:
+            return []
+        named.append(f"{row.display_name} on its own would get {' or '.join(encodings)}")
+    return [f"they conflict: {', '.join(named)}"]
 
 
 def _dropped_key(request: EncodeRequest) -> str:
@@ -443,24 +466,27 @@ def _dropped_key(request: EncodeRequest) -> str:
     target = request.target
     if target.dual_chunk == "drop" or not text_part(request.config, request.family).get(DUAL_CHUNK):
         return ""
-    results, _ = tried(replace(request, target=replace(target, dual_chunk="drop")))
-    helps = any(result.suits(request.runtimes) for result in results)
-    return f"pass --dual-chunk drop, which removes {DUAL_CHUNK}" if helps else ""
+    results, _ = try_all(replace(request, target=replace(target, dual_chunk="drop")))
+    if not any(result.suits(request.runtimes) for result in results):
+        return ""
+    return f"pass --dual-chunk drop, which removes {DUAL_CHUNK}"
 
 
 def _way_out(results: list[CheckpointResult], request: EncodeRequest) -> str:
+    """The repair where no encoding fits."""
     if any(row.name == LLAMA_CPP for row in request.runtimes):
         return "convert it here, which llama.cpp then reads exactly: --to gguf"
-    statuses = [
-        (row.name, {result.verdict_of(row).status for result in results})
-        for row in request.runtimes
-    ]
-    unknown = [name for name, each in statuses if "unknown" in each and "unsupported" not in each]
+    unknown = []
+    for row in request.runtimes:
+        statuses = {result.verdict_of(row).status for result in results}
+        if "unknown" in statuses and "unsupported" not in statuses:
+            unknown.append(row.name)
     if unknown:
         return (
             f"leave {unknown[0]} out, and measure what it computes with `ropeconv validate OUTPUT"
             " --server URL` or record it with scripts/lab"
         )
+
     base = _base_instead(request)
     if len(request.runtimes) > 1:
         return f"{base}name one of them, and bake a second output for the others"
@@ -471,10 +497,9 @@ def _way_out(results: list[CheckpointResult], request: EncodeRequest) -> str:
 
 
 def _base_instead(request: EncodeRequest) -> str:
-    """The flag of a base for the same context, where the named runtimes compute a base exactly;
-    else empty.
-    """
-    schedule, spec = request.schedule, request.spec
+    """The flag of a base for the same context, where the named runtimes compute one; else empty."""
+    schedule = request.schedule
+    spec = request.spec
     factor = schedule.context / schedule.original_context
     if factor <= 1 or spec.scaled or isinstance(schedule.form, Plain):
         return ""
@@ -485,44 +510,55 @@ def _base_instead(request: EncodeRequest) -> str:
         result = ENCODINGS["native"].encode(replace(request, schedule=schedule_of_base))
     except UnsupportedBake:
         return ""
-    return (
-        f"take a base, which is read exactly (--ntk {factor:.6g}), or "
-        if result.suits(request.runtimes)
-        else ""
-    )
+    if not result.suits(request.runtimes):
+        return ""
+    return f"take a base, which is read exactly (--ntk {factor:.6g}), or "
 
 
 TOLERANCE = 1e-7
+"""The deviation of an attention factor with which a search ends."""
 REACH = 4096
+"""How many longer contexts are tried."""
 
 
 def original_for(context: int, attention_factor: float) -> tuple[int, int, tuple[str, ...]]:
-    """Return lengths (M, O), M a little above `context`, with `sqrt(1 + ln(M/O) / ln O)` = A, and a
-    note on them.
+    """Return lengths (M, O) with `sqrt(1 + ln(M/O) / ln O)` = A, and a note on them.
 
-    The equation is `ln M / ln O = A^2`. O is too coarse, so M grows by up to 4096 tokens until the
-    formula gives A within 1e-7, and 1e-6 is accepted.
+    M is a little above `context`. The equation is `ln M / ln O = A^2`. O is too coarse, so M grows
+    by up to 4096 tokens until the formula gives A within 1e-7, and 1e-6 is accepted.
+
+    Args:
+        context: The wanted context, in tokens.
+        attention_factor: The wanted factor, A.
 
     Raises:
         UnsupportedBake: For A < 1, and where no pair fits.
     """
     if abs(attention_factor - 1) < TOLERANCE:
         return context, context, ()
-    best = (1e-6, 0, 0)
-    for longer in range(context, context + REACH) if attention_factor > 1 else ():
-        original = round(longer ** (1 / attention_factor**2))
-        if original >= 2:
-            error = abs(math.sqrt(math.log(longer) / math.log(original)) - attention_factor)
-            best = min(best, (error, longer, original), key=lambda pair: pair[0])
+
+    least_error = 1e-6
+    declared = 0
+    original = 0
+    if attention_factor > 1:
+        for longer in range(context, context + REACH):
+            shorter = round(longer ** (1 / attention_factor**2))
+            if shorter < 2:
+                continue
+            error = abs(math.sqrt(math.log(longer) / math.log(shorter)) - attention_factor)
+            if error < least_error:
+                least_error = error
+                declared = longer
+                original = shorter
             if error < TOLERANCE:
                 break
-    if best[1]:
+    if declared:
         note = (
-            f"declares {best[1]} tokens (for {context}) and an original length of {best[2]}, from"
+            f"declares {declared} tokens (for {context}) and an original length of {original}, from"
             " which this architecture derives its attention factor; servers with that length as"
             " their default window need the window as an option"
         )
-        return best[1], best[2], (note,)
+        return declared, original, (note,)
     raise UnsupportedBake(
         f"attention_factor {attention_factor:g}",
         "a class that derives it from two lengths",

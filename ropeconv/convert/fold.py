@@ -1,5 +1,4 @@
-"""Folds the attention factor and the softmax scale into weights: which elements are multiplied, and
-by what.
+"""Folds the attention factor and the softmax scale into weights. Read `fold` first.
 
 cos and sin times A scale queries and keys by A, and their product by A^2, over the dimensions that
 rotate. So the rows of those dimensions are multiplied instead: of keys by A^2, of queries by A^2,
@@ -39,8 +38,13 @@ CLIP = "clip_qkv"
 
 
 def per_head(heads: int, width: int, rotary_dim: int, start: int = 0) -> tuple[Span, ...]:
-    """Return spans of the first `rotary_dim` of every `width` rows, from row `start` on; one span
-    where all rotate.
+    """Return spans of the first `rotary_dim` of every `width` rows; one span where all rotate.
+
+    Args:
+        heads: The number of heads.
+        width: Rows of a head.
+        rotary_dim: Rows of a head that rotate.
+        start: The first row.
     """
     if rotary_dim == width:
         return ((start, start + heads * width),)
@@ -48,11 +52,12 @@ def per_head(heads: int, width: int, rotary_dim: int, start: int = 0) -> tuple[S
 
 
 def _elements(rows: tuple[Span, ...], columns: int) -> tuple[Span, ...]:
+    """Spans of rows as spans of elements."""
     return tuple((start * columns, stop * columns) for start, stop in rows)
 
 
-# dtype: KL that rounding costs at usual attention factors, measured
 FLOATS = {"F64": 0.0, "F32": 0.0, "F16": 2e-6, "BF16": 1e-4}
+"""By dtype, the KL that rounding costs at usual attention factors, measured."""
 NEGLIGIBLE = 1e-9
 
 
@@ -78,8 +83,7 @@ class Fold:
 
     scalings: tuple[Scaling, ...]
     expected_kl: float
-    """KL in nats that rounding costs, by the dtype of the weights; 0 for F32 and for powers of two.
-    """
+    """KL in nats that rounding costs, by the dtype of weights; 0 for F32 and for powers of two."""
 
     @property
     def tensors(self) -> tuple[str, ...]:
@@ -95,12 +99,14 @@ def fold(
     tensors: Mapping[str, Tensor],
     fold_into: FoldInto = "k",
 ) -> Fold:
-    """Return the fold of the attention factor and softmax scale of a schedule into the weights of a
-    checkpoint.
+    """Return the fold of the attention factor and softmax scale of a schedule into weights.
 
     Args:
-        spec: of the checkpoint.
-        config: of the checkpoint.
+        schedule: The factors.
+        spec: The RoPE of the checkpoint.
+        family: The family of the checkpoint.
+        config: Its whole config.json.
+        tensors: Its tensors by name.
         fold_into: "q" multiplies queries by A^2, "k" keys by A^2, "qk" both by A.
 
     Raises:
@@ -108,23 +114,25 @@ def fold(
         BadSource: Where a tensor is missing.
     """
     if not (family.weights.q or family.weights.fused):
-        raise _refused(family.display_name, "its projections are not known")
+        raise _refusal(family.display_name, "its projections are not known")
+    if family.weights.fixed:
+        raise _refusal(family.display_name, family.weights.fixed)
     part = text_part(config, family)
-    limited = f"{CLIP} limits the outputs of its projections" if part.get(CLIP) is not None else ""
-    reason = family.weights.fixed or limited
-    if reason:
-        raise _refused(family.display_name, reason)
+    if part.get(CLIP) is not None:
+        raise _refusal(family.display_name, f"{CLIP} limits the outputs of its projections")
+
     scalings: list[Scaling] = []
     makers = key_layers(part, family, len(spec.layers))
     for layer, kind in enumerate(spec.layers):
-        if kind == "global":
-            sides: tuple[Which, ...] = ("q", "k") if makers[layer] == layer else ("q",)
-            of_layer = _Layer(_prefix(layer, family, tensors), spec, family, part, tensors)
-            scalings += of_layer.scalings(
-                schedule, [side for side in sides if side in fold_into], len(fold_into)
-            )
+        if kind != "global":
+            continue
+        sides: list[Which] = ["q"] if "q" in fold_into else []
+        if "k" in fold_into and makers[layer] == layer:
+            sides.append("k")
+        of_layer = _Layer(_prefix(layer, family, tensors), spec, family, part, tensors)
+        scalings += of_layer.scalings(schedule, sides, len(fold_into))
     if not scalings and abs(schedule.attention_factor - 1) > NEGLIGIBLE:
-        raise _refused(family.display_name, "no layer is extended")
+        raise _refusal(family.display_name, "no layer is extended")
     return Fold(fold_into, tuple(scalings), _expected_kl(scalings, tensors))
 
 
@@ -137,28 +145,37 @@ def _expected_kl(scalings: list[Scaling], tensors: Mapping[str, Tensor]) -> floa
     dtypes = {tensors[scaling.tensor].dtype for scaling in scalings}
     strange = dtypes - FLOATS.keys()
     if strange:
-        name = next(
-            scaling.tensor for scaling in scalings if tensors[scaling.tensor].dtype in strange
-        )
+        names = [each.tensor for each in scalings if tensors[each.tensor].dtype in strange]
         repair = "dequantise the checkpoint first, or use --encoding native"
-        raise _refused(
-            f"{name} in {min(strange)}", "only floats of 16 bits and more can be scaled", repair
+        raise _refusal(
+            f"{names[0]} in {min(strange)}", "only floats of 16 bits and more can be scaled", repair
         )
-    rounds = any(
-        scaling.plus_one or abs(frexp(scaling.factor)[0] - 0.5) > NEGLIGIBLE for scaling in scalings
-    )
-    return max(FLOATS[dtype] for dtype in dtypes) if rounds else 0.0
+
+    rounds = any(scaling.plus_one or not _is_power_of_two(scaling.factor) for scaling in scalings)
+    if not rounds:
+        return 0.0
+    return max(FLOATS[dtype] for dtype in dtypes)
 
 
-def _refused(target: str, reason: str, repair: str = "use --encoding native") -> UnsupportedBake:
+def _is_power_of_two(factor: float) -> bool:
+    mantissa, _ = frexp(factor)
+    return abs(mantissa - 0.5) <= NEGLIGIBLE
+
+
+def _refusal(target: str, reason: str, repair: str = "use --encoding native") -> UnsupportedBake:
     return UnsupportedBake("an attention factor in the weights", target, reason, repair)
 
 
 def times_queries(
     gain: float, spec: RopeSpec, family: Family, tensors: Mapping[str, Tensor]
 ) -> tuple[Scaling, ...]:
-    """Return the scalings that multiply all queries by a power of two, `gain`, which only changes
-    exponents.
+    """Return the scalings that multiply all queries by a power of two, which changes exponents.
+
+    Args:
+        gain: The power of two.
+        spec: The RoPE of the checkpoint.
+        family: The family of the checkpoint.
+        tensors: Its tensors by name.
 
     Raises:
         UnsupportedBake: For dtypes other than F32 and BF16, whose exponents may overflow.
@@ -174,17 +191,19 @@ def times_queries(
                 "save the checkpoint as bfloat16 first, or use --encoding buffers",
             )
         scalings.append(Scaling(name, ((0, prod(tensors[name].shape)),), gain))
+
     return tuple(scalings)
 
 
 def _prefix(layer: int, family: Family, tensors: Mapping[str, Tensor]) -> str:
+    """The prefix of a layer's tensors. Raises BadSource or UnsupportedBake where it has none."""
     prefix = layer_prefix(layer, family, tensors)
     if prefix is not None:
         return prefix
     probe = family.weights.k or family.weights.fused
     quantised = next((name for name in tensors if f"{probe}.q" in name), None)
     if quantised:
-        raise _refused(f"{quantised} in {tensors[quantised].dtype}", "it is quantised to integers")
+        raise _refusal(f"{quantised} in {tensors[quantised].dtype}", "it is quantised to integers")
     raise BadSource(
         f"the checkpoint has no {layer_prefixes(layer, family)[0]}{probe}.weight; download it again"
     )
@@ -204,11 +223,14 @@ class _Layer:
 
     @property
     def queries(self) -> str:
-        """The name of the projection of queries: q_b_proj, or q_proj for DeepSeek models without
-        low-rank queries.
+        """The name of the projection of queries.
+
+        q_b_proj, or q_proj for DeepSeek models without low-rank queries.
         """
         name = f"{self.prefix}{self.family.weights.q}.weight"
-        return name if name in self.tensors else name.replace("q_b_proj", "q_proj")
+        if name in self.tensors:
+            return name
+        return name.replace("q_b_proj", "q_proj")
 
     @property
     def gate(self) -> int:
@@ -227,15 +249,19 @@ class _Layer:
         """Yield the scalings of the layer.
 
         Args:
-            sides: Those that are multiplied here, of `count` that share the factor.
+            schedule: The factors.
+            sides: The sides that are multiplied here.
+            count: The number of sides that share the factor.
         """
         squared = schedule.attention_factor**2
         factor = schedule.attention_factor if count == 2 else squared
         for which in sides:
             if abs(factor - 1) > NEGLIGIBLE:
                 yield from self._side(which, factor)
+
         if abs(squared - 1) > NEGLIGIBLE:
             yield from self._further_norms("product", squared)
+
         if abs(schedule.softmax_scale - 1) > NEGLIGIBLE:
             rows, *columns = self.tensors[self.queries].shape
             width = rows // head_count(self.part, self.family) if self.gate else rows
@@ -243,11 +269,12 @@ class _Layer:
             yield Scaling(self.queries, _elements(spans, prod(columns)), schedule.softmax_scale)
 
     def _side(self, which: Which, factor: float) -> Iterator[Scaling]:
+        """Yield the scalings of queries or of keys: of their norms, else of their projection."""
         spec = self.spec
-        family = self.family
         tensors = self.tensors
         weights = self.family.weights
-        norms = self._norms(f"{self.prefix}{weights.q_norm if which == 'q' else weights.k_norm}")
+        norm = weights.q_norm if which == "q" else weights.k_norm
+        norms = self._norms(f"{self.prefix}{norm}")
         if norms:
             for name in norms:
                 heads = prod(tensors[name].shape) // spec.head_dim
@@ -255,64 +282,82 @@ class _Layer:
                 yield Scaling(name, spans, factor, weights.norm == "rms-plus-one")
             yield from self._further_norms(which, factor)
             return
+
         if weights.fused:
             name = f"{self.prefix}{weights.fused}.weight"
-            starts = fused_heads(
-                which, tensors[name].shape[0], head_count(self.part, family), spec.head_dim, family
-            )
-            blocks = tuple((start, start + spec.rotary_dim) for start in starts)
-            if weights.fused_order.endswith("blocks"):
-                blocks = per_head(len(starts), spec.head_dim, spec.rotary_dim, starts[0])
+            blocks = self._fused_blocks(which, tensors[name].shape[0])
         else:
             name = self.queries if which == "q" else f"{self.prefix}{weights.k}.weight"
             if name not in tensors:
                 raise BadSource(f"the checkpoint has no {name}; download it again")
-            rows = prod(tensors[name].shape[:-1]) // (
-                2 if which == "k" and weights.keys_and_values else 1
-            )
-            heads, gate = (1, 0) if which == "k" else (head_count(self.part, family), self.gate)
-            ends = [(head + 1) * (rows // heads) - gate for head in range(heads)]
-            blocks = tuple((end - spec.rotary_dim, end) for end in ends)
-            if weights.rows == "first":
-                blocks = per_head(rows // spec.head_dim, spec.head_dim, spec.rotary_dim)
+            blocks = self._blocks(which, prod(tensors[name].shape[:-1]))
         yield Scaling(name, _elements(blocks, tensors[name].shape[-1]), factor)
         bias = f"{name.removesuffix('.weight')}.bias"
         if bias in tensors:
             yield Scaling(bias, blocks, factor)
 
+    def _fused_blocks(self, which: Which, rows: int) -> tuple[Span, ...]:
+        """The rows of a fused projection that rotate, of queries or of keys."""
+        spec = self.spec
+        heads = head_count(self.part, self.family)
+        starts = fused_heads(which, rows, heads, spec.head_dim, self.family)
+        if self.family.weights.fused_order.endswith("blocks"):
+            return per_head(len(starts), spec.head_dim, spec.rotary_dim, starts[0])
+        return tuple((start, start + spec.rotary_dim) for start in starts)
+
+    def _blocks(self, which: Which, rows: int) -> tuple[Span, ...]:
+        """The rows of a projection of queries or of keys that rotate."""
+        spec = self.spec
+        weights = self.family.weights
+        if which == "k" and weights.keys_and_values:
+            rows //= 2
+        if weights.rows == "first":
+            return per_head(rows // spec.head_dim, spec.head_dim, spec.rotary_dim)
+
+        heads = 1
+        gate = 0
+        if which == "q":
+            heads = head_count(self.part, self.family)
+            gate = self.gate
+        ends = [(head + 1) * (rows // heads) - gate for head in range(heads)]
+        return tuple((end - spec.rotary_dim, end) for end in ends)
+
     def _further_norms(
         self, side: Literal["q", "k", "product"], factor: float
     ) -> Iterator[Scaling]:
-        """The scalings of the norms of further queries and keys of a layer, such as those of an
-        indexer.
-        """
+        """Yield the scalings of the norms of further queries and keys, such as of an indexer."""
+        rotary_dim = self.spec.rotary_dim
         for norm in self.family.weights.further_norms:
+            if norm.side != side:
+                continue
             for name in (f"{self.prefix}{norm.name}.weight", f"{self.prefix}{norm.name}.bias"):
-                if norm.side == side and name in self.tensors:
-                    rotary_dim = self.spec.rotary_dim
-                    start = (
-                        prod(self.tensors[name].shape) - rotary_dim if norm.rows == "last" else 0
-                    )
-                    yield Scaling(
-                        name, ((start, start + rotary_dim),), factor, norm.kind == "rms-plus-one"
-                    )
+                if name not in self.tensors:
+                    continue
+                start = 0
+                if norm.rows == "last":
+                    start = prod(self.tensors[name].shape) - rotary_dim
+                span = (start, start + rotary_dim)
+                yield Scaling(name, (span,), factor, norm.kind == "rms-plus-one")
 
     def _norms(self, norm: str) -> list[str]:
+        """The tensors of a norm that is before the rotation; empty without one."""
         kind = self.family.weights.norm
         if not kind or kind.endswith("after-rope"):
             return []
         if kind == "layer-norm-list":
             return sorted(name for name in self.tensors if name.startswith(f"{norm}.norms."))
-        names = [f"{norm}.weight", *([f"{norm}.bias"] if kind == "layer-norm" else [])]
+        names = [f"{norm}.weight"]
+        if kind == "layer-norm":
+            names.append(f"{norm}.bias")
         return [name for name in names if name in self.tensors]
 
 
-PIECE = 1 << 17  # elements: what is read, scaled and written stays in the cache
+PIECE = 1 << 17
+"""Elements at a time: what is read, scaled and written stays in the cache."""
 
 
 def scale_ranges(path: Path, scalings: Iterable[Scaling]) -> None:
-    """Scale elements of tensors in a safetensors file, in place: read, scaled, rounded and written
-    in pieces.
+    """Scale elements of tensors in a safetensors file, in place and in pieces.
 
     Scalings of the same element are applied in their order, each rounded.
     """
@@ -323,39 +368,35 @@ def scale_ranges(path: Path, scalings: Iterable[Scaling]) -> None:
         dtype = np.dtype(STORED[tensor.dtype])
         place = header.data_start + tensor.start + start * dtype.itemsize
         old = np.frombuffer(os.pread(file, (stop - start) * dtype.itemsize, place), dtype)
-        write_at(
-            file,
-            np.ascontiguousarray(scaled(old, tensor.dtype, scaling.factor, scaling.plus_one)).data,
-            place,
-        )
+        new = scale_numbers(old, tensor.dtype, scaling.factor, scaling.plus_one)
+        write_at(file, np.ascontiguousarray(new).data, place)
 
     try:
         with ThreadPoolExecutor(threads()) as pool:
             for scaling in scalings:
-                starts = [at for start, stop in scaling.spans for at in range(start, stop, PIECE)]
-                stops = [
-                    min(at + PIECE, stop)
-                    for start, stop in scaling.spans
-                    for at in range(start, stop, PIECE)
-                ]
-                list(
-                    pool.map(partial(scale, header.tensors[scaling.tensor], scaling), starts, stops)
-                )
+                starts = []
+                stops = []
+                for first, last in scaling.spans:
+                    for at in range(first, last, PIECE):
+                        starts.append(at)
+                        stops.append(min(at + PIECE, last))
+                scale_piece = partial(scale, header.tensors[scaling.tensor], scaling)
+                list(pool.map(scale_piece, starts, stops))
     finally:
         os.close(file)
 
 
-def scaled(
+def scale_numbers(
     old: NDArray[np.generic], dtype: str, factor: float, plus_one: bool = False
 ) -> NDArray[np.generic]:
-    """Return stored numbers times a factor, rounded to nearest, ties to even, in the shape and type
-    of `old`.
+    """Return stored numbers times a factor, rounded to nearest, ties to even, as they were stored.
 
     They are multiplied in float32, F64 in float64.
 
     Args:
-        old: As numpy reads them, BF16 as uint16.
+        old: The numbers as numpy reads them, BF16 as uint16.
         dtype: "F64", "F32", "F16" or "BF16".
+        factor: The factor.
         plus_one: Compute factor (1 + w) - 1.
     """
     values: NDArray[Any] = old.astype(np.float64) if dtype == "F64" else widen(old, dtype)
@@ -364,7 +405,9 @@ def scaled(
     values *= factor
     if plus_one:
         values -= 1
-    return _bfloat16(values) if dtype == "BF16" else values.astype(STORED[dtype], copy=False)
+    if dtype == "BF16":
+        return _bfloat16(values)
+    return values.astype(STORED[dtype], copy=False)
 
 
 def _bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
@@ -386,7 +429,7 @@ Write = Callable[[Path, Advance], None]
 """Writes a file to a path."""
 
 
-def folded_shards(source: Source, fold: Fold) -> dict[str, Write]:
+def shard_writers(source: Source, fold: Fold) -> dict[str, Write]:
     """Return how the shards of a checkpoint that a fold changes are written, by name."""
 
     def write(shard: str, scalings: list[Scaling], target: Path, advance: Advance) -> None:

@@ -1,5 +1,4 @@
-"""GGUF encodings: the ways to write a schedule into a GGUF file, the edits that they share, and
-their verdicts.
+"""GGUF encodings: the ways to write a schedule into a GGUF file, and their verdicts.
 
 In Gemma 3's graph rope.scaling.attn_factor also applies to the layers with a sliding window. Logits
 scale by a^2, a the attention factor, and linearly by the query norm before the rotation, so
@@ -51,18 +50,16 @@ class GgufModel:
     """A GGUF model on disk or planned."""
 
     header: GgufHeader
-    """of the first shard, with the keys."""
+    """The header of the first shard, with the keys."""
 
     tensors: Mapping[str, TensorInfo]
-    """of all shards."""
+    """The tensors of all shards."""
 
     vectors: Mapping[str, Vector]
     """The rope tensors, float64 [rotary_dim / 2]."""
 
     kept: Reading | None = None
-    """The reading whose window layers and rotating layers an edit must not change; None for its
-    own.
-    """
+    """The reading whose window and rotating layers an edit must not change; None for its own."""
 
     def get(self, key: str, default: object = None) -> Any:
         """Return the decoded value of a key; `default` where it is absent."""
@@ -77,8 +74,9 @@ class GgufModel:
         return read(self, self.vectors, arch_of_header(self))
 
     def from_unscaled(self) -> GgufModel:
-        """Return the model for methods that start from its unscaled RoPE, without attention factor
-        in the windows.
+        """Return the model for methods that start from its unscaled RoPE.
+
+        Its window layers then have no attention factor.
         """
         unscaled = self.after(without_scaling(self)).reading()
         return replace(self, kept=replace(unscaled, local_attention_factor=1.0))
@@ -92,17 +90,16 @@ class GgufModel:
         }
         for name in ROPE_TENSORS:
             if name in edit.changes and name in vectors:
-                vectors[name] = _floats(
-                    edit.changes[name].apply(vectors[name].astype("<f4").tobytes())
-                )
-        vectors |= {
-            name: _floats(data) for name, data in edit.added.items() if name in ROPE_TENSORS
-        }
+                old = vectors[name].astype("<f4").tobytes()
+                vectors[name] = _floats(edit.changes[name].apply(old))
+            if name in edit.added:
+                vectors[name] = _floats(edit.added[name])
         remaining = {name: info for name, info in self.tensors.items() if name not in edit.removed}
         return GgufModel(header, {**remaining, **edited.tensors}, vectors, self.kept)
 
 
 def _floats(data: bytes) -> Vector:
+    """32-bit floats as a vector."""
     return np.frombuffer(data, "<f4").astype(np.float64)
 
 
@@ -113,8 +110,12 @@ GGUF_ENCODINGS: Registry[MakeEdit] = Registry("encoding", "ropeconv.convert.enco
 
 
 def gguf_encoding(name: str, *, order: int) -> Callable[[MakeEdit], MakeEdit]:
-    """Decorator: registers a function as an encoding."""
-    return lambda edit: GGUF_ENCODINGS.add(name, edit, edit.__module__, order)
+    """Return a decorator that registers a function as an encoding."""
+
+    def register(edit: MakeEdit) -> MakeEdit:
+        return GGUF_ENCODINGS.add(name, edit, edit.__module__, order)
+
+    return register
 
 
 ANOTHER = "choose another method or encoding"
@@ -141,9 +142,11 @@ def gguf_features(model: GgufModel) -> frozenset[Feature]:
 
 
 def _scaling_features(file: ArchKeys, reading: Reading) -> dict[Feature, bool]:
+    """The features of scaling keys."""
     arch = file.arch
     kind = file.text("rope.scaling.type", "linear")
     factor = 1.0 if kind == "none" else file.number("rope.scaling.factor", 1.0) or 1.0
+
     linear = factor != 1 and kind == "linear"
     yarn = factor != 1 and kind == "yarn"
     has_factor = abs(file.number("rope.scaling.attn_factor", 1.0) - 1) > CLOSE
@@ -154,6 +157,7 @@ def _scaling_features(file: ArchKeys, reading: Reading) -> dict[Feature, bool]:
     )
     unscaled = file.get("rope.scaling.type") is None and file.get("rope.scaling.factor") is None
     plain_gemma3 = arch.name == "gemma3" and not (linear and factor == 8)
+
     return {
         "linear": linear,
         "yarn": yarn,
@@ -168,28 +172,33 @@ def _scaling_features(file: ArchKeys, reading: Reading) -> dict[Feature, bool]:
 
 
 def _tensor_features(file: ArchKeys, model: GgufModel) -> dict[Feature, bool]:
-    """The features of rope tensors whose divisors are not all 1, of window layers, and of query and
-    softmax scales.
-    """
+    """The features of rope tensors with divisors other than 1, of windows, and of other scales."""
     arch = file.arch
     window = file.arch.window
     freqs = model.vectors.get(FREQS)
     theta = file.number("rope.freq_base", 10000.0)
     heads = file.get("attention.head_count")
     in_use = {name for name, vector in model.vectors.items() if not np.all(vector == 1)}
-    width = 2 * len(freqs) * heads if freqs is not None and isinstance(heads, int) else 0
+
+    width = 0
+    if freqs is not None and isinstance(heads, int):
+        width = 2 * len(freqs) * heads
+    has_window_theta = False
+    if window is not None:
+        has_window_theta = window_theta(file, window, theta) != (window.theta or theta)
+    has_multiplier = False
+    if arch.log_multiplier:
+        has_multiplier = file.number("rope.scaling.yarn_log_multiplier", 0.0) != 0
+    has_temperature = False
+    if arch.query_length != "":
+        has_temperature = file.number("attention.temperature_scale", 0.0) != 0
+
     return {
-        "log_multiplier": (
-            arch.log_multiplier and file.number("rope.scaling.yarn_log_multiplier", 0.0) != 0
-        ),
-        "temperature_scale": (
-            arch.query_length != "" and file.number("attention.temperature_scale", 0.0) != 0
-        ),
+        "log_multiplier": has_multiplier,
+        "temperature_scale": has_temperature,
         "rope_freqs": FREQS in in_use,
         "factors": not in_use.isdisjoint((LONG, SHORT)),
-        "window_theta": (
-            window is not None and window_theta(file, window, theta) != (window.theta or theta)
-        ),
+        "window_theta": has_window_theta,
         "window_norms": abs(file.number(WINDOW_NORM, 1.0, prefix="") - 1) > CLOSE,
         "rope_freqs_shape": freqs is not None and width != file.whole("embedding_length"),
     }
@@ -204,30 +213,30 @@ class GgufResult(EncodeResult):
     """general.architecture after the edit."""
 
     features: frozenset[Feature] = field(kw_only=True)
-    """of RoPE that the file then uses."""
+    """Features of RoPE that the file then uses."""
 
     kept: RopeSpec | None = None
     """The RoPE whose window layers the edit does not change."""
 
     def judged_by(self, reader: Reader) -> Verdict:
         """Return the verdict of a reader, which may be cut to one version."""
-        names = {
-            each.runtime.partition("@")[0].removesuffix("-gguf"): each for each in self.verdicts
-        }
+        names = {}
+        for each in self.verdicts:
+            names[each.runtime.partition("@")[0].removesuffix("-gguf")] = each
         llamacpp = names.get(LLAMA_CPP)
         verdict = judge_reader(reader, self.features, self.arch, llamacpp)
         return with_ramp(with_deviation(verdict, self.deviation), self.ramp)
 
-    def approximated(self, ramp: RampApproximation) -> GgufResult:
-        """Return the result of the schedule of `ramp`, for the schedule that it approximates."""
+    def as_approximation(self, ramp: RampApproximation) -> GgufResult:
+        """Return the result of the schedule of `ramp` for the one that it approximates."""
         verdicts = tuple(with_ramp(verdict, ramp) for verdict in self.verdicts)
         return replace(self, verdicts=verdicts, ramp=ramp)
 
     def suits(self, readers: Sequence[Reader], untested: bool = False) -> bool:
-        """Return whether every one of `readers` computes the schedule, or its ramp where that is
-        approximated.
+        """Return whether every reader computes the schedule, or its ramp where that is written.
 
         Args:
+            readers: The readers.
             untested: Whether those that were not tested with it count too.
         """
         statuses = GOOD if self.ramp is None else RUNS
@@ -236,7 +245,7 @@ class GgufResult(EncodeResult):
         return all(self.judged_by(reader).status in statuses for reader in readers)
 
 
-def judged(
+def judge_result(
     encoding: str,
     schedule: Schedule,
     model: GgufModel,
@@ -245,27 +254,32 @@ def judged(
     deviation: float = 0.0,
     **more: Any,
 ) -> GgufResult:
-    """Return the result of an edit after `take_back`, with the verdict of llama.cpp before those of
-    the other readers.
+    """Return the result of an edit after `take_back`, with the verdicts of all readers.
+
+    The verdict of llama.cpp is the first. Raises as `judge_edit`.
 
     Args:
-        title: of the encoding for messages, by default its name.
-        deviation: of a log-n approximation.
-        more: Other fields of the result. Raises as `judge_edit`.
+        encoding: The name of the encoding.
+        schedule: The schedule that the edit writes.
+        model: The model before the edit.
+        edit: The changes.
+        title: The encoding in messages, by default its name.
+        deviation: The deviation of a log-n approximation.
+        more: Other fields of the result.
     """
     edit = take_back(model, edit)
     llamacpp = judge_edit(schedule, model, edit, title or encoding, encoding)
     after = model.after(edit)
     arch = str(after.get("general.architecture"))
+
     features = gguf_features(after)
-    verdicts = tuple(
-        with_deviation(verdict, deviation)
-        for verdict in (llamacpp, *judge_readers(features, arch, llamacpp))
-    )
+    verdicts = [llamacpp, *judge_readers(features, arch, llamacpp)]
+    verdicts = [with_deviation(verdict, deviation) for verdict in verdicts]
+
     kept = (model.kept or model.reading()).spec
     return GgufResult(
         encoding,
-        verdicts,
+        tuple(verdicts),
         edit=edit,
         arch=arch,
         features=features,
@@ -284,10 +298,14 @@ def judge_file(file: GgufFile) -> tuple[Verdict, ...]:
     model = GgufModel(file.header, file.tensors, rope_tensors(file))
     table = arch_table()
     arch = model.reading().arch
-    fails = refused_tensors(
-        model.reading(), model.vectors, file.get(f"{arch.name}.rope.scaling.type")
-    )
-    status: Status = "refused" if fails else "unknown" if arch.assumed else "exact"
+
+    scaling = file.get(f"{arch.name}.rope.scaling.type")
+    status: Status = "exact"
+    if refused_tensors(model.reading(), model.vectors, scaling):
+        status = "refused"
+    elif arch.assumed:
+        status = "unknown"
+
     llamacpp = Verdict(
         table.key, table.display_name, status, "", table.source, table.version, Evidence("read")
     )
@@ -300,7 +318,10 @@ def judge_edit(
     """Return the verdict of llama.cpp on an edit, from reading the edited header by its rules.
 
     Args:
-        name: of the encoding or carrier, for the message.
+        schedule: The schedule that the edit writes.
+        model: The model before the edit.
+        edit: The changes.
+        name: The encoding or carrier, for the message.
         encoding: Its name in the records of executed files.
 
     Raises:
@@ -310,24 +331,12 @@ def judge_edit(
     planned = model.after(edit)
     before = model.kept or model.reading()
     after = planned.reading()
-    refused = refused_tensors(
-        after, planned.vectors, planned.get(f"{after.arch.name}.rope.scaling.type")
-    )
-    reason_against = f"it does not load {after.arch.name} with {refused[0]}" if refused else ""
-    reason_against = reason_against or difference(schedule, before.spec, after.spec)
-    if not reason_against and after.spec.layers != before.spec.layers:
-        reason_against = "other layers would rotate"
-    window_factors = (after.local_attention_factor, before.local_attention_factor)
-    if (
-        not reason_against
-        and "local" in after.spec.layers
-        and not math.isclose(*window_factors, rel_tol=TOLERANCE)
-    ):
-        reason_against = "it scales the window layers by {:.4f}, not {:.4f}".format(*window_factors)
+    reason_against = _why_wrong(schedule, before, after, planned)
     if reason_against:
         raise UnsupportedBake(
             "this schedule", f"{table.display_name} with {name}", reason_against, ANOTHER
         )
+
     if before.arch.assumed:
         reason = (
             f"{before.arch.name} is not in the table; llama.cpp reads these keys alike for those"
@@ -340,17 +349,38 @@ def judge_edit(
     return Verdict(table.key, table.display_name, "exact", "", table.source, table.version, known)
 
 
+def _why_wrong(schedule: Schedule, before: Reading, after: Reading, planned: GgufModel) -> str:
+    """Why llama.cpp does not compute a schedule from an edited header; empty where it does."""
+    scaling = planned.get(f"{after.arch.name}.rope.scaling.type")
+    refused = refused_tensors(after, planned.vectors, scaling)
+    if refused:
+        return f"it does not load {after.arch.name} with {refused[0]}"
+
+    reason = difference(schedule, before.spec, after.spec)
+    if reason:
+        return reason
+    if after.spec.layers != before.spec.layers:
+        return "other layers would rotate"
+    if "local" not in after.spec.layers:
+        return ""
+
+    new = after.local_attention_factor
+    old = before.local_attention_factor
+    if math.isclose(new, old, rel_tol=TOLERANCE):
+        return ""
+    return f"it scales the window layers by {new:.4f}, not {old:.4f}"
+
+
 def _evidence(family: str, encoding: str) -> Evidence:
-    """The evidence for llama.cpp and an encoding in a family: its record names encodings as
-    `rope_types`.
+    """The evidence for llama.cpp and an encoding in a family.
+
+    Its record names encodings as `rope_types`.
     """
     name, _, version = arch_table().key.partition("@")
     for record in records():
-        cell = (
-            record.models.get(family)
-            if (record.runtime, record.version) == (name, version)
-            else None
-        )
+        if (record.runtime, record.version) != (name, version):
+            continue
+        cell = record.models.get(family)
         if cell is not None and encoding in cell.rope_types and cell.most == "exact":
             return Evidence("run", f"{record.version}, {record.date}")
     return Evidence("read")
@@ -364,6 +394,7 @@ def nothing_suits(
     Args:
         results: Those that llama.cpp computes exactly, the wanted one first.
         refusals: Errors of the other encodings.
+        readers: The readers that must compute the schedule.
     """
     reasons = []
     for result in results:
@@ -373,6 +404,7 @@ def nothing_suits(
         ]
         reasons.append(f"with {result.encoding}: {' and '.join(wrong) or 'exact'}")
     reasons += [f"with {name}: {refusal.reason}" for name, refusal in refusals.items()]
+
     names = " and ".join(reader.display_name for reader in readers)
     repairs = [_way_out(results, readers)]
     untested = next((result for result in results if result.suits(readers, untested=True)), None)
@@ -384,15 +416,20 @@ def nothing_suits(
 
 
 def _words(verdict: Verdict, named: bool) -> str:
+    """The status and reason of a verdict, with the name of the reader or without."""
     words = verdict.reason if verdict.status == "unknown" else f"{verdict.status}, {verdict.reason}"
-    return f"{verdict.display_name} {words}" if named else words
+    if named:
+        return f"{verdict.display_name} {words}"
+    return words
 
 
 def _way_out(results: list[GgufResult], readers: tuple[Reader, ...]) -> str:
-    fitting = next((result for result in results if result.suits(readers)), None)
-    if fitting is not None:
-        carrier = f" --carrier {fitting.arch}" if fitting.encoding == "carrier" else ""
-        return f"take{carrier or f' --encoding {fitting.encoding}'}"
+    """The repair where no encoding suits all readers."""
+    for result in results:
+        if result.suits(readers):
+            if result.encoding == "carrier":
+                return f"take --carrier {result.arch}"
+            return f"take --encoding {result.encoding}"
     unknown = [reader for reader in readers if results[0].judged_by(reader).status == "unknown"]
     if unknown:
         repair = "measure what it computes with `ropeconv validate FILE --server URL`"
@@ -418,18 +455,14 @@ NEGLIGIBLE = 1e-7
 
 def fitting_keys(arch: Arch) -> str:
     """A sentence on the methods that the keys of an architecture can hold, for a refusal."""
-    if (
-        arch.window is not None
-        and arch.window.rotates == "window"
-        and arch.window.scaling == "base"
-    ):
+    window = arch.window
+    if window is not None and window.rotates == "window" and window.scaling == "base":
         return "only another base fits into its keys, such as --theta or --ntk give"
     return "theta, linear and yarn fit into its keys"
 
 
 def start(model: GgufModel, schedule: Schedule) -> Edit:
-    """Return the edit that declares the context and removes an earlier scaling: its keys, and
-    divisors other than 1.
+    """Return the edit that declares the context and removes an earlier scaling.
 
     Where the context is not the trained one, that is kept under
     rope.scaling.original_context_length. llama.cpp reads the key under every type and uses it only
@@ -446,24 +479,24 @@ def start(model: GgufModel, schedule: Schedule) -> Edit:
 def without_scaling(model: GgufModel) -> Edit:
     """Return the edit that removes a scaling: its keys, and divisors other than 1."""
     prefix = model.get("general.architecture")
-    stale = {f"{prefix}.rope.scale_linear", *(f"{prefix}.rope.scaling.{key}" for key in SCALING)}
+    stale = {f"{prefix}.rope.scaling.{key}" for key in SCALING}
+    stale.add(f"{prefix}.rope.scale_linear")
     if pinned_original(model):
         stale.remove(f"{prefix}.rope.scaling.original_context_length")
-    if arch_of_header(
-        model
-    ).softmax:  # elsewhere the multiplier only has a part in the attention factor
+    if arch_of_header(model).softmax:
+        # in other architectures the multiplier only has a part in the attention factor
         stale.add(f"{prefix}.rope.scaling.{MULTIPLIER}")
-    ones = {
-        name: overwrite(np.ones(len(vector)))
-        for name, vector in model.vectors.items()
-        if name in ROPE_TENSORS
-    }
+    ones = {}
+    for name, vector in model.vectors.items():
+        if name in ROPE_TENSORS:
+            ones[name] = overwrite(np.ones(len(vector)))
     return Edit(dropped=frozenset(stale), changes=ones)
 
 
 def pinned_original(model: GgufModel) -> int:
-    """Return the original context in tokens, where query scaling uses the same key (Ministral 3);
-    else 0.
+    """Return the original context in tokens where query scaling uses its key too; else 0.
+
+    Ministral 3 is such an architecture.
     """
     prefix = model.get("general.architecture")
     arch = arch_of_header(model)
@@ -474,9 +507,7 @@ def pinned_original(model: GgufModel) -> int:
 
 
 def with_attention_factor(model: GgufModel, schedule: Schedule, edit: Edit) -> Edit:
-    """Return the edit with rope.scaling.attn_factor, which multiplies the attention factor of the
-    other keys.
-    """
+    """Return the edit with rope.scaling.attn_factor, which multiplies the factor of other keys."""
     present = model.after(edit).reading().spec.attention_factor
     missing = schedule.attention_factor / present
     if abs(missing - 1) < NEGLIGIBLE:
@@ -486,17 +517,13 @@ def with_attention_factor(model: GgufModel, schedule: Schedule, edit: Edit) -> E
 
 
 def overwrite(vector: Vector) -> Change:
-    """Return the change that replaces a whole tensor of 32-bit floats by a vector of the same
-    length.
-    """
+    """Return the change that replaces a tensor of 32-bit floats by a vector of the same length."""
     data = np.asarray(vector, "<f4").tobytes()
     return Change(len(data), lambda old: data)
 
 
 def put_vector(model: GgufModel, name: str, vector: Vector) -> Edit:
-    """Return the edit that sets a rope tensor: overwritten where the model has it, else
-    appended.
-    """
+    """Return the edit that sets a rope tensor: overwritten where it exists, else appended."""
     if name in model.vectors:
         return Edit(changes={name: overwrite(vector)})
     return Edit(added={name: np.asarray(vector, "<f4").tobytes()})
@@ -513,14 +540,15 @@ def take_back(model: GgufModel, edit: Edit) -> Edit:
     excess = reading.local_attention_factor / kept.local_attention_factor
     if "local" not in reading.spec.layers or abs(excess - 1) < NEGLIGIBLE:
         return edit
+
     folded = model.get(WINDOW_NORM, 1.0)
     whole = reading.spec.rotary_dim == reading.spec.head_dim or reading.arch.halved
     changes = {}
     for index, kind in enumerate(reading.spec.layers):
-        name = f"blk.{index}.attn_q_norm.weight"
-        info = model.tensors.get(name)
         if kind != "local":
             continue
+        name = f"blk.{index}.attn_q_norm.weight"
+        info = model.tensors.get(name)
         if info is None or info.type != F32 or not whole:
             raise UnsupportedBake(
                 "this attention factor",
@@ -529,15 +557,18 @@ def take_back(model: GgufModel, edit: Edit) -> Edit:
                 " could undo that",
                 "choose an --attention-factor that does not change the key (for yarn its default)",
             )
+        # logits scale by the square of the attention factor, and linearly by this norm
         changes[name] = scaled_floats(info.size, excess**-2)
     return edit.merge(Edit({WINDOW_NORM: f32(folded / excess)}, changes=changes))
 
 
 def scaled_floats(size: int, factor: float) -> Change:
     """Return the change that multiplies 32-bit floats."""
-    return Change(
-        size, lambda old: (np.frombuffer(old, "<f4") * np.float32(factor)).astype("<f4").tobytes()
-    )
+
+    def multiply(old: bytes) -> bytes:
+        return (np.frombuffer(old, "<f4") * np.float32(factor)).astype("<f4").tobytes()
+
+    return Change(size, multiply)
 
 
 NOTE = (
@@ -561,18 +592,16 @@ def carry(model: GgufModel, to: str) -> Edit:
             "this carrier is not known",
             f"take {known}" if known else fitting_keys(arch),
         )
-    changes = {} if arch.pairs == arch_table().arch[to].pairs else _interleaved(model)
-    return Edit(
-        {f"{to}.rope.dimension_count": u32(model.reading().spec.rotary_dim)},
-        arch=to,
-        changes=changes,
-    )
+
+    changes = {}
+    if arch.pairs != arch_table().arch[to].pairs:
+        changes = _interleave_all(model)
+    rotary_dim = u32(model.reading().spec.rotary_dim)
+    return Edit({f"{to}.rope.dimension_count": rotary_dim}, arch=to, changes=changes)
 
 
-def _interleaved(model: GgufModel) -> dict[str, Change]:
-    """The changes that reorder whole rows of queries and keys from pairs (i, i + d/2) to (2i, 2i +
-    1), by tensor.
-    """
+def _interleave_all(model: GgufModel) -> dict[str, Change]:
+    """The changes of queries and keys from pairs (i, i + d/2) to (2i, 2i + 1), by tensor."""
     prefix = model.get("general.architecture")
     heads = model.get(f"{prefix}.attention.head_count")
     kv = model.get(f"{prefix}.attention.head_count_kv", heads)
@@ -584,6 +613,7 @@ def _interleaved(model: GgufModel) -> dict[str, Change]:
         raise UnsupportedBake(
             "this schedule", "a carrier", "its projections are fused", "choose another method"
         )
+
     head_dim = model.reading().spec.head_dim
     return {
         name: interleave(info, head_dim)

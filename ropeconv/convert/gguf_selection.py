@@ -1,5 +1,4 @@
-"""Selects how a schedule is written into a GGUF file: a named encoding, or the first that the named
-readers compute exactly.
+"""Selects how a schedule is written into a GGUF file. Read `select_gguf` first.
 
 Log-n becomes the architecture mistral3, which multiplies queries by
 `1 + beta ln(1 + floor(p / O))`, O its original context: the log-n approximation. With O the length
@@ -33,7 +32,7 @@ from .gguf_encoding import (
     GgufModel,
     GgufResult,
     carry,
-    judged,
+    judge_result,
     nothing_suits,
     scaled_floats,
 )
@@ -55,6 +54,8 @@ def with_log_n(schedule: Schedule, model: GgufModel, carrier: str) -> GgufResult
     """Return a schedule with log-n, written as the architecture mistral3.
 
     Args:
+        schedule: The schedule.
+        model: The model before.
         carrier: "mistral3" for files of another architecture, else empty.
 
     Raises:
@@ -77,8 +78,9 @@ def with_log_n(schedule: Schedule, model: GgufModel, carrier: str) -> GgufResult
             "it scales queries by position already",
             "leave --log-n out",
         )
+
     steps = approximate_log_n(schedule.log_n, EXPONENT)
-    edit = carry(model, TO) if name != TO else Edit()
+    edit = Edit() if name == TO else carry(model, TO)
     keys = {
         f"{TO}.attention.temperature_scale": f32(steps.beta),
         f"{TO}.rope.scaling.original_context_length": u32(steps.length),
@@ -86,12 +88,14 @@ def with_log_n(schedule: Schedule, model: GgufModel, carrier: str) -> GgufResult
     edit = edit.merge(Edit(keys)).merge(_gain(steps.gain, model, edit))
     scaled = replace(schedule, log_n=None, query_scaling=QueryScaling(steps.beta, steps.length))
     edit = edit.merge(tensor(scaled, model.after(edit)))
+
     off = deviation(schedule.log_n, steps, schedule.context)
     notes: tuple[str, ...] = (_note(steps, off, schedule.context),)
+    encoding = "tensor"
     if name != TO:
         notes = (NOTE.format(to=TO), *notes)
-    encoding = "carrier" if name != TO else "tensor"
-    return judged(
+        encoding = "carrier"
+    return judge_result(
         encoding,
         scaled,
         model,
@@ -104,11 +108,13 @@ def with_log_n(schedule: Schedule, model: GgufModel, carrier: str) -> GgufResult
 
 
 def _gain(gain: float, model: GgufModel, edit: Edit) -> Edit:
-    """The edit that multiplies all queries by `gain`: a scale tensor per projection, and the biases
-    themselves.
+    """The edit that multiplies all queries by `gain`.
+
+    That is a scale tensor for each projection, and other biases.
     """
     if gain == 1:
         return Edit()
+
     added = {}
     changes = {}
     for layer in range(len(model.reading().spec.layers)):
@@ -122,19 +128,23 @@ def _gain(gain: float, model: GgufModel, edit: Edit) -> Edit:
                 "choose --log-n clamped",
             )
         added[f"{name}.scale"] = struct.pack("<f", gain)
-        if bias is not None:
-            if bias.type != F32:
-                raise UnsupportedBake(
-                    "full log-n", f"{bias.name}", "it is not F32", "choose --log-n clamped"
-                )
-            scaled = scaled_floats(bias.size, gain)
-            changes[bias.name] = (
-                edit.changes[bias.name].then(scaled) if bias.name in edit.changes else scaled
+
+        if bias is None:
+            continue
+        if bias.type != F32:
+            raise UnsupportedBake(
+                "full log-n", f"{bias.name}", "it is not F32", "choose --log-n clamped"
             )
+        change = scaled_floats(bias.size, gain)
+        if bias.name in edit.changes:
+            change = edit.changes[bias.name].then(change)
+        changes[bias.name] = change
+
     return Edit(changes=changes, added=added)
 
 
 def _note(steps: QueryScaling, off: float, context: int) -> str:
+    """A sentence on how near the log-n of the output is to its formula."""
     if steps.gain == 1:
         return (
             f"log-n comes in steps of {steps.length} tokens, up to {off:.1%} above the formula over"
@@ -149,9 +159,7 @@ def _note(steps: QueryScaling, off: float, context: int) -> str:
 DEFAULT_CARRIERS = {"qwen2": "llama"}
 """Carriers that "auto" uses without --carrier, by the architecture of the file."""
 Tries = dict[str, Callable[[], GgufResult]]
-"""Functions that write a schedule, by the name of their encoding; they raise UnsupportedBake where
-they cannot.
-"""
+"""Functions that write a schedule, by the name of their encoding, or raise UnsupportedBake."""
 
 
 def select_gguf(schedule: Schedule, model: GgufModel, target: Target) -> GgufResult:
@@ -166,32 +174,36 @@ def select_gguf(schedule: Schedule, model: GgufModel, target: Target) -> GgufRes
         UnsupportedBake: Where nothing fits.
         UsageError: For an unknown name.
     """
-    readers = tuple(rows[-1] for rows in map(find_readers, target.runtimes) if rows)
-    result = _selected(schedule, model, target, readers)
+    rows = [find_readers(name) for name in target.runtimes]
+    readers = tuple(versions[-1] for versions in rows if versions)
+    result = _select(schedule, model, target, readers)
     return say_untested(result, target, [result.judged_by(reader) for reader in readers])
 
 
-def _selected(
+def _select(
     schedule: Schedule, model: GgufModel, target: Target, readers: tuple[Reader, ...]
 ) -> GgufResult:
+    """The result as in `select_gguf`, without the note on untested readers."""
     arch = arch_of_header(model)
     present = model.reading().spec
     if arch.fixed:
-        return _fixed(schedule, model)
+        return _keep_fixed(schedule, model)
     if arch.norm_after_rope:
         refuse_attention_factor(schedule, present.attention_factor, arch.name, CANCELLED)
     if arch.no_attention_factor:
         reason = "llama.cpp computes it without one"
         refuse_attention_factor(schedule, present.attention_factor, arch.name, reason)
+
     encoding = target.encoding
     carrier = target.carrier or ""
     untested = target.allow_untested
     if schedule.log_n is not None:
-        result = with_log_n(
-            schedule, model, TO if encoding == "carrier" and not carrier else carrier
-        )
+        if encoding == "carrier" and not carrier:
+            carrier = TO
+        result = with_log_n(schedule, model, carrier)
         result.refuse_approximate(schedule, target, "take --log-n full")
-        return _suited(result, {}, readers, untested)
+        return _check_suits(result, {}, readers, untested)
+
     tries = _tries(schedule, model, carrier)
     if encoding in ("auto", "keys") and not carrier:
         try:
@@ -201,63 +213,59 @@ def _selected(
     name = "carrier" if carrier else encoding
     if name not in tries:
         if name == "carrier":
-            return _carried(schedule, model, "")
+            return _encode_carrier(schedule, model, "")
         known = ", ".join(GGUF_ENCODINGS)
         raise UsageError(f"--encoding {encoding} is not for GGUF; choose auto, {known} or carrier")
     others = {other: make for other, make in tries.items() if other != name}
-    return _suited(tries[name](), others, readers, untested)
+    return _check_suits(tries[name](), others, readers, untested)
 
 
 def _exact(
     encoding: str, tries: Tries, arch: str, readers: tuple[Reader, ...], untested: bool
 ) -> GgufResult:
-    """The result of "auto", or of "keys", that holds a schedule exactly.
-
-    Args:
-        untested: As in `GgufResult.suits`.
-    """
+    """The result of "auto", or of "keys", that holds a schedule exactly."""
     if encoding == "auto":
         return _plainest(tries, arch, readers, untested)
     others = {name: make for name, make in tries.items() if name != encoding}
-    return _suited(tries[encoding](), others, readers, untested)
+    return _check_suits(tries[encoding](), others, readers, untested)
 
 
 def _other_ramp(
     schedule: Schedule, model: GgufModel, target: Target, refusal: UnsupportedBake
 ) -> GgufResult:
-    """The result with the ramp that llama.cpp computes in place of YaRN's own, where the target
-    allows that.
+    """The result with the ramp that llama.cpp computes in place of YaRN's own, if that is allowed.
 
-    Args:
-        refusal: of the exact encodings, raised where the ramp is not the reason for it.
+    `refusal` is the error of the exact encodings, raised where the ramp is not the reason for it.
     """
     arch = arch_of_header(model)
     ramp = llamacpp_ramp(schedule, arch)
     if ramp is None:
         raise refusal
     try:
-        result = _encoded("keys", ramp.apply_to(schedule), model)
+        result = _encode("keys", ramp.apply_to(schedule), model)
     except UnsupportedBake:
         raise refusal from None
+
     form = schedule.form
     assert isinstance(form, Yarn)
     why = f"llama.cpp {why_other_ramp(form, arch)}"
+
     if not target.allow_approximate:
-        betas = f"yarn with beta_fast {form.beta_fast:g} and beta_slow {form.beta_slow:g}"
+        change = "yarn without truncation"
+        if form.truncate:
+            change = f"yarn with beta_fast {form.beta_fast:g} and beta_slow {form.beta_slow:g}"
         raise UnsupportedBake(
-            betas if form.truncate else "yarn without truncation",
+            change,
             f"the keys of {arch.name}",
             f"{why}: {ramp.distance}",
             "pass --allow-approximate to write that, or keep safetensors",
         )
     note = f"an approximation: {why}, so {ramp.distance}"
-    return replace(result.approximated(ramp), notes=(*result.notes, note))
+    return replace(result.as_approximation(ramp), notes=(*result.notes, note))
 
 
-def _fixed(schedule: Schedule, model: GgufModel) -> GgufResult:
-    """The result for an architecture that reads no key: its own RoPE, for which no key changes but
-    the context.
-    """
+def _keep_fixed(schedule: Schedule, model: GgufModel) -> GgufResult:
+    """The result for an architecture that reads no key: only the context may change."""
     name = arch_of_header(model).name
     edit = Edit({f"{name}.context_length": u32(schedule.context)})
     if difference(schedule, model.reading().spec, model.after(edit).reading().spec):
@@ -265,49 +273,57 @@ def _fixed(schedule: Schedule, model: GgufModel) -> GgufResult:
         raise UnsupportedBake(
             "a schedule", f"the GGUF architecture {name}", why, "extend the checkpoint instead"
         )
-    return judged("keys", schedule, model, edit)
+    return judge_result("keys", schedule, model, edit)
 
 
 def _tries(schedule: Schedule, model: GgufModel, carrier: str) -> Tries:
     """The encodings to try; without "carrier" for architectures that have none."""
-    tries: Tries = {name: partial(_encoded, name, schedule, model) for name in GGUF_ENCODINGS}
+    tries: Tries = {name: partial(_encode, name, schedule, model) for name in GGUF_ENCODINGS}
     arch = arch_of_header(model)
     host = carrier or DEFAULT_CARRIERS.get(arch.name) or next(iter(arch.carriers), "")
     if host:
-        tries["carrier"] = partial(_carried, schedule, model, host)
+        tries["carrier"] = partial(_encode_carrier, schedule, model, host)
     return tries
 
 
 def _plainest(tries: Tries, arch: str, readers: tuple[Reader, ...], untested: bool) -> GgufResult:
     """The result that most readers compute exactly, of those that the named readers compute."""
-    results, refusals = attempts(
-        {name: encode for name, encode in tries.items() if name != "carrier"}
-    )
+    plain = {name: encode for name, encode in tries.items() if name != "carrier"}
+    results, refusals = attempts(plain)
     if arch in DEFAULT_CARRIERS and not any(result.suits(readers) for result in results):
         carried, refused = attempts({"carrier": tries["carrier"]})
         results = [*results, *carried]
         refusals = refusals | refused
+
     fitting = [result for result in results if result.suits(readers)]
     if not fitting:
         fitting = [result for result in results if result.suits(readers, untested)]
     if not fitting:
-        if results:
-            raise nothing_suits(results, refusals, readers)
-        if "carrier" in refusals:
-            raise refusals["carrier"]
-        why = "; ".join(f"by {name}, {refusal.reason}" for name, refusal in refusals.items())
-        repairs = [refusal.alternatives for refusal in refusals.values()]
-        repair = next(
-            (words for words in repairs if words not in (OTHERWISE, ANOTHER)), repairs[-1]
-        )
-        raise UnsupportedBake("this schedule", f"the GGUF architecture {arch}", why, repair)
+        raise _nothing_plain(results, refusals, arch, readers)
+
     selected = max(fitting, key=GgufResult.exact_count)
     reasons = _reasons(selected, results, refusals, readers)
-    tried = (name for name in tries if name in reasons)
-    considered = (
-        ConsideredEncoding(name, name == selected.encoding, reasons[name]) for name in tried
-    )
+    considered = [
+        ConsideredEncoding(name, name == selected.encoding, reasons[name])
+        for name in tries
+        if name in reasons
+    ]
     return replace(selected, considered=tuple(considered))
+
+
+def _nothing_plain(
+    results: list[GgufResult], refusals: Refusals, arch: str, readers: tuple[Reader, ...]
+) -> UnsupportedBake:
+    """The error where "auto" finds no encoding that fits."""
+    if results:
+        return nothing_suits(results, refusals, readers)
+    if "carrier" in refusals:
+        return refusals["carrier"]
+    why = "; ".join(f"by {name}, {refusal.reason}" for name, refusal in refusals.items())
+    repairs = [refusal.alternatives for refusal in refusals.values()]
+    specific = [words for words in repairs if words not in (OTHERWISE, ANOTHER)]
+    repair = specific[0] if specific else repairs[-1]
+    return UnsupportedBake("this schedule", f"the GGUF architecture {arch}", why, repair)
 
 
 def _reasons(
@@ -316,10 +332,8 @@ def _reasons(
     """Why "auto" selected each encoding that it tried, or not."""
     reasons = {name: refusal.reason for name, refusal in refusals.items()}
     for result in results:
-        wrong = next(
-            (verdict for verdict in map(result.judged_by, readers) if verdict.status not in GOOD),
-            None,
-        )
+        verdicts = [result.judged_by(reader) for reader in readers]
+        wrong = next((verdict for verdict in verdicts if verdict.status not in GOOD), None)
         reason = f"no more readers read it exactly; {result.exact_share}"
         if result is selected:
             reason = f"llama.cpp reads it exactly; {result.exact_share}"
@@ -329,28 +343,26 @@ def _reasons(
     return reasons
 
 
-def _suited(
+def _check_suits(
     result: GgufResult, others: Tries, readers: tuple[Reader, ...], untested: bool
 ) -> GgufResult:
-    """The result of an encoding that was named.
-
-    Args:
-        others: The other encodings, for the error.
-    """
+    """The result of an encoding that was named; `others` are tried for the error."""
     if result.suits(readers, untested):
         return result
     results, refusals = attempts(others)
     raise nothing_suits([result, *results], refusals, readers)
 
 
-def _encoded(name: str, schedule: Schedule, model: GgufModel) -> GgufResult:
+def _encode(name: str, schedule: Schedule, model: GgufModel) -> GgufResult:
+    """The result of an encoding."""
     edit = GGUF_ENCODINGS[name](schedule, model)
-    return judged(name, schedule, model, edit, notes=ASSUMED[: arch_of_header(model).assumed])
+    notes = ASSUMED if arch_of_header(model).assumed else ()
+    return judge_result(name, schedule, model, edit, notes=notes)
 
 
-def _carried(schedule: Schedule, model: GgufModel, carrier: str) -> GgufResult:
+def _encode_carrier(schedule: Schedule, model: GgufModel, carrier: str) -> GgufResult:
+    """The result of writing a schedule as another architecture."""
     start = carry(model, carrier)
     edit = start.merge(tensor(schedule, model.after(start)))
-    return judged(
-        "carrier", schedule, model, edit, f"the carrier {carrier}", notes=(NOTE.format(to=carrier),)
-    )
+    notes = (NOTE.format(to=carrier),)
+    return judge_result("carrier", schedule, model, edit, f"the carrier {carrier}", notes=notes)

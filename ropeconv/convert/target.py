@@ -51,6 +51,7 @@ class Target(TargetOptions, OutputPlace):
             raise UsageError(
                 "--on-top keeps the scaling that --replace would take away; give one of them"
             )
+
         if self.allow_approximate and recipe.log_n is None and not to_gguf:
             raise UsageError("--allow-approximate needs --log-n or GGUF output; leave it out")
         if self.assume_arch_keys and not from_gguf:
@@ -59,6 +60,7 @@ class Target(TargetOptions, OutputPlace):
             raise UsageError(
                 "--in-place changes a GGUF file itself; give one as SOURCE, and leave -o out"
             )
+
         if self.out is not None and to_gguf and not is_gguf(self.out):
             to_folder = ", or add --to safetensors" if from_gguf else ""
             raise UsageError(
@@ -112,6 +114,7 @@ class Target(TargetOptions, OutputPlace):
                 raise UsageError(
                     f"a GGUF file keeps its quantisation, so {flag} has no effect; leave it out"
                 )
+
         known = (LLAMA_CPP, *reader_names())
         for name in self.runtimes:
             if canonical(name).partition("@")[0] not in known:
@@ -119,8 +122,10 @@ class Target(TargetOptions, OutputPlace):
                     f"--runtime {name} does not read GGUF the way llama.cpp does; leave it out, or"
                     f" take one of {', '.join(known)}"
                 )
+
         for flag in self._flags_given("folder"):
             raise UsageError(f"{flag} goes with a folder as output, and this is GGUF; leave it out")
+
         if self.carrier and self.encoding not in ("auto", "carrier"):
             raise UsageError(
                 f"--carrier is an encoding of its own, so --encoding {self.encoding} does not go"
@@ -229,10 +234,10 @@ def say_untested(result: R, target: Target, verdicts: Sequence[Verdict]) -> R:
     for verdict in untested:
         why = verdict.reason or "untested"
         notes.append(
-            f"it is not known what {verdict.display_name} computes ({why}),"
-            " and --allow-untested accepts that; measure it with `ropeconv validate OUTPUT --server"
-            " URL`"
+            f"it is not known what {verdict.display_name} computes ({why}), and --allow-untested"
+            " accepts that; measure it with `ropeconv validate OUTPUT --server URL`"
         )
+
     if not untested:
         tested = " and ".join(verdict.display_name for verdict in verdicts) or "llama.cpp"
         notes = [f"--allow-untested was not needed: it is known what {tested} computes"]

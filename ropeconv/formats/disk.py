@@ -66,12 +66,14 @@ def copy_part(
     writer.flush()
     done = 0
     for start, stop in _data(reader.fileno(), origin, origin + size):
-        if start - origin > done:
+        if start - origin > done:  # a hole, which the writer has too
             advance(start - origin - done)
         _copy(reader, start, writer, goal + start - origin, stop - start, advance)
         done = stop - origin
+
+    # a hole at the end
     hole = min(size, os.fstat(reader.fileno()).st_size - origin) - done
-    if hole > 0:  # at the end
+    if hole > 0:
         end = goal + done + hole
         if os.fstat(writer.fileno()).st_size < end:
             os.ftruncate(writer.fileno(), end)
@@ -117,6 +119,7 @@ def _data(file: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
     if not hasattr(os, "SEEK_DATA") or status.st_blocks * 512 >= status.st_size:
         yield start, stop
         return
+
     position = os.lseek(file, 0, os.SEEK_CUR)
     at = start
     while at < stop:
@@ -205,6 +208,7 @@ def made_folder(folder: Path, fsync: bool = True) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
     except FileExistsError:  # a file has its name
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from None
+
     try:
         yield
     finally:
@@ -379,6 +383,7 @@ def rename_new(source: Path, target: Path) -> None:
         return
     if _renameat2(source, target, NO_REPLACE):
         return
+
     try:
         os.link(source, target)
     except OSError as problem:
@@ -449,7 +454,6 @@ def sha256(path: Path) -> str:
 def sample_digest(path: Path) -> str:
     """Return the sha256 of the size of a file and of 64 pieces of 64 kB, its ends among them.
 
-
     It takes the same time for every size, and covers files up to 4 MB completely.
     """
     with path.open("rb") as file:
@@ -477,6 +481,7 @@ def weights_digest(path: Path, data_start: int, tensors: Iterable[tuple[int, int
     status = path.stat()
     parts = f"{status.st_size} {status.st_mtime_ns} {sample_digest(path)}"
     digest = hashlib.sha256(parts.encode())
+
     with path.open("rb") as file:
         while data_start > 0:
             block = file.read(min(BLOCK, data_start))
@@ -487,6 +492,7 @@ def weights_digest(path: Path, data_start: int, tensors: Iterable[tuple[int, int
         for start, size in tensors:
             file.seek(start + max(0, size - TENSOR_SAMPLE) // 2)
             digest.update(file.read(min(size, TENSOR_SAMPLE)))
+
     return digest.hexdigest()
 
 

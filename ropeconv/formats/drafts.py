@@ -54,8 +54,10 @@ def draft_of(path: Path, draft: Path | None = None, fsync: bool = True) -> Itera
     if _is_stream(path):
         yield path
         return
+
     target = path.resolve()
     draft = draft or target.with_name(f".{target.name}.ropeconv-partial")
+
     try:
         with made_folder(target.parent, fsync), _open_locked(draft) as file:
             try:

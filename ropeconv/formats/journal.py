@@ -108,6 +108,7 @@ class Journal(Generic[L]):
         self.notes = list[str]()
         self._head = Head(f"ropeconv {kind.command}", kind.format, source)
         self._seed = zlib.crc32(msgspec.json.encode(self._head)[:-1])
+
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = self._open_locked()
         try:

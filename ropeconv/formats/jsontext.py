@@ -51,17 +51,20 @@ def loads(text: str, name: str, longest: int = LONGEST) -> Any:
         raise BadSource(
             f"{name} has {len(text):,} characters, and the limit is {longest:,}; shorten it"
         )
+
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as problem:
         raise BadSource(
             f"{name} is not valid JSON ({problem}); fix it or download it again"
         ) from None
+
     if _is_too_deep(data):
         raise BadSource(
             f"{name} has more than {DEEPEST} levels of lists and objects; flatten it or download it"
             " again"
         )
+
     try:
         if SURROGATE.search(text) or not text.isascii():
             json.dumps(data, ensure_ascii=False).encode()
@@ -132,6 +135,7 @@ def numbers(
     keys = list[str | None]()  # the key of each open level, None for a list
     string = b""
     missing = set(outer)
+
     for start, token in _tokens(blocks, name):
         begin = token[:1]
         if begin == b'"':
@@ -163,6 +167,7 @@ def _tokens(blocks: Iterable[bytes], name: str) -> Iterator[tuple[int, bytes]]:
     at = 0  # the place of `data` in the text
     rest = b""  # the end of the last block, which may be the beginning of a token
     depth = 0
+
     for block in chain(blocks, (None,)):
         data = rest + (block or b"")
         rest = data[-1:]  # a sign, whose digits come with the next block

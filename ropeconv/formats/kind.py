@@ -139,10 +139,12 @@ def kind_of(path: str | os.PathLike[str]) -> Kind:
         return "missing"
     except (OSError, ValueError):  # ValueError: a name with a zero byte
         return "unreadable" if os.path.lexists(place) else "missing"
+
     if stat.S_ISDIR(status.st_mode):
         return "folder"
     if not stat.S_ISREG(status.st_mode):
         return "special"
+
     try:
         with open_regular(place) as file:
             return kind_of_bytes(file.read(HEAD))
@@ -165,6 +167,7 @@ def kind_of_bytes(head: bytes) -> Kind:
         return _archive(head)
     if head.startswith(PICKLES):
         return "pickle"
+
     header_size = int.from_bytes(head[:8], "little")
     if len(head) > 8 and head[8:9] == b"{" and 2 <= header_size < MOST_HEADER:
         return "safetensors"

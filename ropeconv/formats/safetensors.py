@@ -141,6 +141,7 @@ def parse_header(file: BinaryIO, size: int, name: str) -> Header:
                 " download it again"
             )
         at = tensor.stop
+
     if at > data_size:
         raise BadSource(
             f"{name} is truncated: its tensors need {at} bytes and it has {data_size}; download it"

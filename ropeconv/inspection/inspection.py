@@ -23,7 +23,7 @@ from ..rope.methods.vectors import AsIs
 from ..rope.recipe import Recipe
 from ..rope.spec import LayerKind, RopeSpec
 from ..rope.summary import SummaryTable, TableSummary
-from ..runtimes.drafts import DraftKind, draft_verdicts, kind_named
+from ..runtimes.drafts import DraftKind, draft_verdicts, find_kind
 from ..runtimes.llamacpp.archs import arch_table
 from ..runtimes.llamacpp.purpose import gives_no_logits
 from ..runtimes.llamacpp.read_header import read_file, rope_tensors
@@ -337,7 +337,7 @@ def inspect_gguf(source: GgufSource) -> Inspection:
         kv_cache=gguf_cache(source.file, reading.arch),
         first=first,
         fine_tuning=receipt.fine_tuning if receipt else None,
-        draft=kind_named(reading.arch.draft) if reading.arch.draft else None,
+        draft=find_kind(reading.arch.draft) if reading.arch.draft else None,
         encoder=gives_no_logits(source.file, reading.arch),
     )
 

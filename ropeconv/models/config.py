@@ -90,6 +90,7 @@ def _by_model_type(config: Config, shapes: Callable[[], Shapes]) -> Family:
             " custom code; recreate its source with `ropeconv restore`, or bake another method"
             " with `apply --replace`"
         )
+
     for type_name in names:
         reason = refused_types().get(type_name) if isinstance(type_name, str) else None
         if reason is not None:
@@ -215,6 +216,7 @@ def _head_dim(part: Config, family: Family) -> int:
     defaults = family.defaults
     if defaults.head_dim is not None:
         return defaults.head_dim
+
     hidden = positive_int(part, keys.hidden, defaults.hidden)
     heads = positive_int(part, keys.heads, defaults.heads)
     if hidden is None or heads is None:
@@ -226,6 +228,7 @@ def _head_dim(part: Config, family: Family) -> int:
             f"config.json has {keys.hidden[0]} = {hidden}, less than its {counted(heads, 'head')};"
             " correct it"
         )
+
     width = family.hooks.head_dim(hidden, heads)
     if width > WIDEST_HEAD:
         raise BadSource(
@@ -286,6 +289,7 @@ def _rotary_dim(part: Config, family: Family, head_dim: int, kind: Kind = "globa
                 f"config.json rotates {rotary_dim} of {head_dim} dimensions; nothing can be"
                 " extended"
             )
+
     if rotary_dim % 2:
         raise BadSource(
             f"config.json rotates {rotary_dim} of {head_dim} dimensions, which rotate in pairs;"
@@ -295,6 +299,7 @@ def _rotary_dim(part: Config, family: Family, head_dim: int, kind: Kind = "globa
         raise BadSource(
             f"config.json rotates {rotary_dim} dimensions of heads that have {head_dim}; correct it"
         )
+
     return rotary_dim
 
 
@@ -318,6 +323,7 @@ def modality_note(config: Config, sections: Sequence[int]) -> str:
     towers = [
         key for key, value in whole.items() if isinstance(value, dict) and TOWER.fullmatch(key)
     ]
+
     notes = []
     if towers:
         unchanged = "they are" if len(towers) > 1 else "it is"
@@ -443,6 +449,7 @@ def sample_config(family: Family) -> Config:
     """
     keys = family.keys
     theta = family.defaults.theta
+
     config: Config = {
         "model_type": family.model_types[0],
         keys.hidden[0]: HEADS * HEAD_DIM,

@@ -111,6 +111,7 @@ class FolderSource(Source):
                     f"{self.reference} has more than {MOST_FILES:,} files; give the folder of one"
                     " checkpoint"
                 )
+
         return tuple(sorted(files, key=lambda file: file.name))
 
     def _names(self) -> Iterator[str]:

@@ -62,8 +62,8 @@ class HubShard(Shard):
         """Return the current file, or the cached one if the Hub does not answer.
 
         Args:
-            repo_id: As in the class.
-            place: As in the class.
+            repo_id: The repository, owner/name.
+            place: The path of the file in it.
             revision: Branch, tag or commit, None for the default branch.
 
         Raises:
@@ -172,7 +172,9 @@ class HubShard(Shard):
                 hf_raise_for_status(response)
             except EntryNotFoundError:
                 raise _absent_file(self.repo_id, self.place) from None
-            first, last, size = 0, -1, 0
+
+            first = size = 0
+            last = -1
             content_range = RANGE.fullmatch(response.headers.get("content-range", ""))
             if content_range:
                 first, last, size = map(int, content_range.groups())
@@ -181,6 +183,7 @@ class HubShard(Shard):
             is_whole = response.status_code == 206 and len(response.content) == last + 1 - first
             if not (is_range and is_same_file and is_whole):
                 raise BadAnswer("is not the requested part of the file")
+
         self._size = size
         return bytes(response.content)
 

@@ -233,6 +233,7 @@ class OnnxGraph(Graph):
         names = dict(around)
         for tensor in getattr(scope, "initializer", ()):
             self._add_constant(self._new(names, tensor.name), tensor.name, tensor)
+
         for node in scope.node:
             for attribute in node.attribute:
                 inner_graphs = list(attribute.graphs)
@@ -240,6 +241,7 @@ class OnnxGraph(Graph):
                     inner_graphs.insert(0, attribute.g)
                 for inner in inner_graphs:
                     self._read(inner, names)
+
             inputs = tuple(names.get(name, name) for name in node.input)
             outputs = tuple(self._new(names, name) for name in node.output)
             self._add(Operation(node.op_type, inputs, outputs, (scope, node)))
@@ -298,6 +300,7 @@ class OnnxGraph(Graph):
                     " of bytes; export it again"
                 )
             numbers[key] = int(text)
+
         return StoredOutside(
             str(entries.get("location", "")), numbers.get("offset", 0), numbers.get("length")
         )
@@ -350,14 +353,17 @@ class OnnxGraph(Graph):
         number = self._new({}, f"{name}_attention_factor")
         like = self._new({}, f"{name}_attention_factor_like")
         plain = name if scaling else self._new({}, f"{name}_unscaled")
-        nodes = [
+
+        nodes = [  # the number, cast to the type of the cosine
             make_node("Constant", [], [number], value=from_array(np.array(factor, np.float32))),
             make_node("CastLike", [number, plain], [like]),
         ]
+
         if scaling:
             other_input = 1 - scaling.inputs.index(rotation.outputs[0])
             scaling.handle[1].input[other_input] = like
         else:
+            # the product takes the name, so that what reads it need not change
             cosine.output[0] = plain
             nodes.append(make_node("Mul", [plain, like], [name]))
         for index, node in enumerate(nodes, at + 1):
@@ -539,6 +545,7 @@ def open_graph(reference: str) -> GraphSource:
             f"{reference} is {frozen}, whose tables of cos and sin were compiled at export and"
             " cannot be replaced; run `ropeconv apply` on the checkpoint, and export its output"
         )
+
     if not path.exists():
         raise BadSource(
             f"{reference} does not exist; give the path of a graph, or of the folder of an export"

@@ -97,13 +97,7 @@ def answers(reference: str, size: int = 0) -> Iterator[None]:
         TypeError,
         ValueError,
     ) as problem:
-        is_of_system = isinstance(problem, OSError) and problem.errno is not None  # as a full disk
-        modules = [
-            str(frame.f_globals.get("__name__"))
-            for frame, _ in traceback.walk_tb(problem.__traceback__)
-        ]
-        is_inside = any(_of_library(module) for module in modules)
-        if is_of_system or _of_library(type(problem).__module__) or not is_inside:
+        if not _is_from_answer(problem):
             raise
         raise BadSource(
             f"the Hub's answer about {reference} is malformed ({type(problem).__name__}); check"
@@ -111,6 +105,18 @@ def answers(reference: str, size: int = 0) -> Iterator[None]:
         ) from None
     finally:
         _largest.reset(previous)
+
+
+def _is_from_answer(problem: Exception) -> bool:
+    """Whether an error happened inside the library and is neither its own nor the system's."""
+    if isinstance(problem, OSError) and problem.errno is not None:  # as a full disk
+        return False
+    if _of_library(type(problem).__module__):
+        return False
+    for frame, _ in traceback.walk_tb(problem.__traceback__):
+        if _of_library(str(frame.f_globals.get("__name__"))):
+            return True
+    return False
 
 
 def _of_library(module: str) -> bool:
@@ -190,8 +196,8 @@ def _hook(httpx: Any) -> Callable[[Response], None]:
 
         Args:
             stream: The body.
-            most: Its bytes.
-            download: A file, and no answer about a repository.
+            most: The bytes that it may have; None for any number.
+            download: Whether it is a file, and no answer about a repository.
         """
 
         def __init__(self, stream: Any, most: int | None, download: bool) -> None:

@@ -114,6 +114,7 @@ def limits_in(name: str, blocks: Iterable[bytes], large: bool = False) -> list[L
         for part in rule.parts:
             for key in rule.keys:
                 paths[f"{part}.{key}" if part else key] = rule
+
     limits: Iterable[LengthLimit]
     if any(path.startswith(PARAMETER) for path in paths):
         limits = _parameters(name, blocks, paths)
@@ -153,6 +154,7 @@ def _json_limits(
     """The limits in a JSON file, by the paths of keys, which may have wildcards."""
     exceptions = {key for rule in paths.values() for key in rule.unless}
     outer = {path.partition(".")[0] for path in paths} | exceptions
+
     limits: list[LengthLimit] = []
     present = set[str]()
     for number in jsontext.numbers(blocks, name, outer, large):

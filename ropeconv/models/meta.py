@@ -332,11 +332,13 @@ def _checked_pickle(archive: zipfile.ZipFile, path: Path) -> zipfile.ZipInfo:
             raise BadSource(
                 f"{path.name} is compressed, which torch.save never does; download it again"
             )
+
     if sum(entry.file_size for entry in entries) > path.stat().st_size:
         raise BadSource(
             f"{path.name} has entries that overlap, which torch.save never writes; download it"
             " again"
         )
+
     pickles = [entry for entry in entries if entry.filename.rpartition("/")[2] == "data.pkl"]
     if len(pickles) != 1:
         raise BadSource(f"{path.name} is not a checkpoint that torch.save wrote; download it again")

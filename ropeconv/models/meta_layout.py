@@ -146,6 +146,7 @@ def targets(config: Config) -> Iterator[TensorTarget]:
     kv_heads = config["num_key_value_heads"]
     width = config["head_dim"]
     dtype = DTYPES[config["torch_dtype"]]
+
     yield TensorTarget("model.embed_tokens.weight", dtype, (vocab, dim), "tok_embeddings.weight", 1)
     for index in range(config["num_hidden_layers"]):
         new = f"model.layers.{index}."
@@ -164,6 +165,7 @@ def targets(config: Config) -> Iterator[TensorTarget]:
             yield TensorTarget(
                 f"{new}{name}.weight", dtype, shape, f"{old}{origin}.weight", join, head
             )
+
     yield TensorTarget("model.norm.weight", dtype, (dim,), "norm.weight", None)
     yield TensorTarget("lm_head.weight", dtype, (vocab, dim), "output.weight", 0)
 

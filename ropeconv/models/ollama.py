@@ -141,11 +141,14 @@ class StoredModel:
             text = self._text(kind)
             if text:
                 lines.append(f"{command} {_quote(text)}")
+
         for key in ("renderer", "parser"):
             if self.settings.get(key):
                 lines.append(f"{key.upper()} {self.settings[key]}")
+
         lines += self._parameters()
         lines += self._messages()
+
         for path in self._of("license"):
             license_text = read_text(path, f"the license of {self.name.typed}")
             lines.append(f"LICENSE {_quote(license_text)}")

@@ -66,6 +66,7 @@ def _open(reference: str) -> Source | GgufSource:
         if _is_meta(place.name for place in path.iterdir()):
             return MetaSource(folder)
         return folder
+
     if is_graph(reference):
         raise BadSource(
             f"{reference} is a compiled graph, which only the commands inspect, compare and apply"

@@ -38,7 +38,6 @@ class Modelfile:
 def resolve_reference(reference: str) -> str:
     """A reference as `open_source` takes it: without Modelfiles and pages of the Hub.
 
-
     Args:
         reference: As the user wrote it.
 
@@ -127,6 +126,7 @@ def _of_modelfile(path: Path) -> str:
     beside = _beside(path, model)
     if beside is not None:
         return str(beside)
+
     if ollama.find(model) is not None:
         return model
     if PAGE.fullmatch(model):

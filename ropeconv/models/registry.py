@@ -62,10 +62,12 @@ def user_families(packaged: Iterable[Family]) -> tuple[Family, ...]:
         raise BadSource(
             f"{directory} has more than {MOST_FILES:,} families; move some of them away"
         )
+
     owners = {}
     for family in packaged:
         for name in _names(family):
             owners[name] = "the package"
+
     loaded = []
     for file in paths:
         family = read_family(file)
@@ -133,9 +135,11 @@ def _invalid_field(family: Family) -> str:
         defaults.heads,
         defaults.kv_heads,
     )
+
     for size in sizes:
         if size is not None and not 0 < size < 1 << 31:
             return "defaults"
+
     for base in (defaults.theta, defaults.local_theta or 2.0):
         if not 1 < base < 1e30:
             return "defaults.theta"
@@ -273,6 +277,7 @@ def assumption(family: Family) -> str:
     """A sentence on what is assumed about a model that is treated as this family; else empty."""
     if not family.assumed:
         return ""
+
     keys = family.keys
     weights = family.weights
     window = family.window
@@ -281,6 +286,7 @@ def assumption(family: Family) -> str:
     if family.mla:
         layout += ", multi-head latent attention"
     projections = weights.fused or f"{weights.q} and {weights.k}"
+
     facts = [
         f"its RoPE is that of {family.display_name}",
         layout,
@@ -292,6 +298,7 @@ def assumption(family: Family) -> str:
         facts.append(f"norms of them are {weights.q_norm} and {weights.k_norm} ({weights.norm})")
     if window.key:
         facts.append(f"a window in {window.key}")
+
     return f"model_type {family.assumed!r} is treated as {family.name}: {'; '.join(facts)}"
 
 
@@ -402,12 +409,7 @@ def best_family(config: Config, shapes: Shapes | None = None) -> str:
     ]
 
     # families whose class the config names come first, and need fewer keys
-    classes = _classes(config) | _classes(part)
-    declared = []
-    for name in candidates:
-        model_types = {_plain(model_type) for model_type in by_name()[name].model_types}
-        if classes & model_types:
-            declared.append(name)
+    declared = _with_class(candidates, _classes(config) | _classes(part))
     least = NAMED if declared else GOOD
 
     keys = set(part) - NOT_OF_MODELS
@@ -433,6 +435,16 @@ def best_family(config: Config, shapes: Shapes | None = None) -> str:
         return commonness, by_name()[name].layout != "half", -share_of_class[name]
 
     return min(near_best, key=place, default="")
+
+
+def _with_class(names: Sequence[str], classes: Set[str]) -> list[str]:
+    """The families of which a model type belongs to one of the classes, by name."""
+    found = []
+    for name in names:
+        model_types = {_plain(model_type) for model_type in by_name()[name].model_types}
+        if classes & model_types:
+            found.append(name)
+    return found
 
 
 def _shares(of_config: Set[str], of_class: Set[str]) -> tuple[float, float]:

@@ -131,8 +131,8 @@ WORDS: dict[object, str] = {
     Base: f"a number above 1 there, at most {LARGEST:g}: a base must be above 1",
     Share: "a number above 0 and up to 1",
     Bases: (
-        f"a number above 1 there, at most {LARGEST:g}, or one for each of at most"
-        f" {MOST_LAYERS:,} layers"
+        f"a number above 1 there, at most {LARGEST:g}, or one for each of at most {MOST_LAYERS:,}"
+        " layers"
     ),
     Shares: f"a list of at most {MOST_LAYERS:,} numbers above 0 and up to 1",
     ShareOrNone: "a share from 0 to 1",
@@ -261,8 +261,8 @@ def _check_rope(rope: object, family: Family) -> None:
             continue
         if not isinstance(settings, dict):
             raise BadSource(
-                f"config.json has a RoPE setting of {shown(settings)}; write an object there,"
-                " or null"
+                f"config.json has a RoPE setting of {shown(settings)}; write an object there, or"
+                " null"
             )
         _check(settings, ROPE, " in its RoPE settings")
 
@@ -306,6 +306,7 @@ def _types_of(family: Family) -> dict[str, object]:
     keys = family.keys
     layers = family.layers
     window = family.window
+
     types: dict[str, object] = dict(TOP)
     groups: tuple[tuple[tuple[str, ...], object], ...] = (
         (keys.theta, Base),
@@ -330,6 +331,7 @@ def _types_of(family: Family) -> dict[str, object]:
     )
     if family.mla:
         groups += ((("kv_lora_rank", "qk_nope_head_dim", "v_head_dim"), Size),)
+
     for names, kind in groups:
         for name in names:
             if name:

@@ -51,9 +51,9 @@ def no_config_error(reference: str, names: Iterable[str], adapter: str | None) -
         whose = shown(base) if base else "which it does not name"
         return BadSource(
             f"{reference} is a PEFT adapter, which has no RoPE settings; bake its base model"
-            f" ({whose}), and load the adapter on the"
-            " result"
+            f" ({whose}), and load the adapter on the result"
         )
+
     ggufs = sorted(name for name in names if name.endswith(".gguf"))
     if ggufs:
         paths = ", ".join(f"{reference}/{name}" for name in ggufs[:MOST_NAMED])
@@ -208,8 +208,8 @@ class Source(Origin, ABC):
 
         Args:
             name: As in `files`.
-            start: In bytes.
-            stop: In bytes.
+            start: The first byte.
+            stop: The byte behind the last.
 
         Raises:
             BadSource: Where the file is shorter.
@@ -252,6 +252,7 @@ class Source(Origin, ABC):
         for file in self.files_to_copy()[0]:
             if file.name.endswith(".md"):
                 continue
+
             path = self.path(file.name)
             if file.name not in weights and file.size <= LARGE:
                 parts.append(f"{file.name} {sha256(path)}")
@@ -260,6 +261,7 @@ class Source(Origin, ABC):
             if file.name.endswith(".safetensors"):
                 with suppress(BadSource):  # of a damaged file, which is reported where it is read
                     header = self.header(file.name)
+
             places = [
                 (header.data_start + item.start, item.stop - item.start)
                 for item in header.tensors.values()
@@ -327,6 +329,7 @@ class Source(Origin, ABC):
                     f"the headers of {self.reference} have more than {MAX_HEADERS:,} bytes or"
                     f" {MOST_TENSORS:,} tensors; it is damaged"
                 )
+
         return headers
 
     @cached_property
@@ -350,6 +353,7 @@ class Source(Origin, ABC):
         copied: list[SourceFile] = []
         left_out: list[SourceFile] = []
         weights = set(self.weights())
+
         for file in self.files():
             if not safe_name(file.name):
                 raise BadSource(
@@ -418,8 +422,8 @@ def read_exactly(file: BinaryIO, name: str, start: int, stop: int) -> bytes:
     Args:
         file: The file.
         name: Its name, for the message.
-        start: In bytes.
-        stop: In bytes.
+        start: The first byte.
+        stop: The byte behind the last.
 
     Raises:
         BadSource: Where it is shorter.

@@ -78,8 +78,8 @@ def approximate_ramp(
 
     Args:
         schedule: The schedule whose ramp is replaced.
-        beta_fast: The one of the computed ramp, in rotations within the trained context.
-        beta_slow: The one of the computed ramp, in rotations within the trained context.
+        beta_fast: Rotations within the trained context at the fast end of the rounded ramp.
+        beta_slow: Rotations within the trained context at its slow end.
     """
     form = schedule.form
     if not isinstance(form, Yarn) or schedule.short_inv_freq is not None:

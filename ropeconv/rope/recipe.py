@@ -249,15 +249,15 @@ def keep_short(schedule: Schedule, source: RopeSpec) -> Schedule:
     if abs(schedule.softmax_scale - current.softmax_scale) > 1e-9 * current.softmax_scale:
         raise RecipeError(
             "--keep-short: both lists share one softmax scale; the source has"
-            f" {current.softmax_scale:.6g} and this method {schedule.softmax_scale:.6g}; leave"
-            " it out"
+            f" {current.softmax_scale:.6g} and this method {schedule.softmax_scale:.6g}; leave it"
+            " out"
         )
 
     still = source.rotary_dim // 2 - source.rotating_pairs
     if count_zero(schedule.inv_freq) > still or count_zero(current.inv_freq) > still:
         raise RecipeError(
-            "--keep-short writes factor lists, which cannot hold frequencies that are 0; leave"
-            " it out"
+            "--keep-short writes factor lists, which cannot hold frequencies that are 0; leave it"
+            " out"
         )
 
     base = base_inv_freq(source.rope_theta, source.rotary_dim)
@@ -349,8 +349,8 @@ class Recipe:
         if isinstance(self.method, AsIs) and changes:
             flag = changes[0].replace("_", "-")
             raise RecipeError(
-                f"--as-is keeps the RoPE, so --{flag} has no place beside"
-                " it; of the modifiers it takes --context"
+                f"--as-is keeps the RoPE, so --{flag} has no place beside it; of the modifiers it"
+                " takes --context"
             )
 
     def start(self, source: RopeSpec) -> RopeSpec:
@@ -376,6 +376,7 @@ class Recipe:
         original = self.original_context or spec.original_context
         context = self.context or max(original, spec.context)
         start = replace(spec, original_context=original, context=context)
+
         try:
             with np.errstate(all="ignore"):
                 if self.on_top:
@@ -389,6 +390,7 @@ class Recipe:
                 f"{self.method.flag()} gives numbers that are out of range ({problem}); check its"
                 " parameters"
             ) from None
+
         may_have_zeros = self.method.keeps_zeros or self.on_top
         if not may_have_zeros and count_zero(schedule.inv_freq[: start.rotating_pairs]):
             raise RecipeError(
@@ -520,6 +522,7 @@ def parse_recipe(text: str) -> Recipe:
     first, *others = [item.name for item in dataclasses.fields(kind)] or [""]
     if first in settings and value is not None:
         raise RecipeError(f"{text!r} gives {first} twice; leave one of them out")
+
     unknown = settings.keys() - {*others, first}
     if unknown:
         known = ", ".join((*others, *MODIFIERS))
@@ -527,6 +530,7 @@ def parse_recipe(text: str) -> Recipe:
             f"{text!r} has the setting {min(unknown)}, which {kind.name} does not have; it has"
             f" {known}"
         )
+
     if "at" in others and settings.get("at") is None:
         raise RecipeError(
             f"{text!r} changes with the sequence; freeze it at a length, as in {text}:at=32k"

@@ -42,8 +42,8 @@ class Registry(Mapping[str, T]):
         """
         if name in self.declared:
             raise RecipeError(
-                f"{self._places[name][2]} and {place} both declare the {self.kind} {name};"
-                " rename one"
+                f"{self._places[name][2]} and {place} both declare the {self.kind} {name}; rename"
+                " one"
             )
 
         self._places[name] = (order, name, place)

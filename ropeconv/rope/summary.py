@@ -73,11 +73,11 @@ class Summary:
 
         lines = [type(self).__name__]
         for name, value in values.items():
-            lines += _indented(name, value.splitlines(), width)
+            lines += _indent(name, value.splitlines(), width)
         previous = ""
         for table in tables:
             name = "" if table.name == previous else table.name
-            lines += _indented(name, _aligned(table), width)
+            lines += _indent(name, _align(table), width)
             previous = table.name
         return "\n".join(lines)
 
@@ -121,13 +121,16 @@ class TableSummary(Summary):
         return pandas.DataFrame(self.records(), columns=columns)
 
 
-def _indented(name: str, lines: Sequence[str], width: int) -> list[str]:
+def _indent(name: str, lines: Sequence[str], width: int) -> list[str]:
     """Return the lines of a value, with its name before the first."""
-    names = [name, *[""] * (len(lines) - 1)]
-    return [f"  {name:<{width}}  {line}" for name, line in zip(names, lines, strict=True)]
+    first, *others = lines
+    indented = [f"  {name:<{width}}  {first}"]
+    for line in others:
+        indented.append(f"  {'':<{width}}  {line}")
+    return indented
 
 
-def _aligned(table: SummaryTable) -> list[str]:
+def _align(table: SummaryTable) -> list[str]:
     """Return a table as lines of text, with its first rows."""
     shown = [table.columns]
     for row in table.rows[:MOST_LINES]:

@@ -1,3 +1,1 @@
-"""The behaviour of runtimes by version and model family: `data/*.toml`, and the code that applies
-it.
-"""
+"""The behaviour of runtimes by version and family: `data/*.toml`, and the code that applies it."""

@@ -1,5 +1,4 @@
-"""Draft models for speculative decoding: which kind a checkpoint is, and which runtimes compute its
-RoPE.
+"""Draft models for speculative decoding: their kinds, and the runtimes that compute their RoPE.
 
 A head (EAGLE, DFlash) has the config of a model, runs at the positions of its target, and reads its
 own RoPE settings.
@@ -25,7 +24,6 @@ class DraftKind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A kind of draft, known by what only drafts have."""
 
     name: str
-
     says: str
     """The kind with its article."""
 
@@ -39,22 +37,22 @@ class DraftKind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A pattern of names of tensors that no whole model has."""
 
     without: str = ""
-    """A pattern of names of tensors that every whole model has; empty where nothing must be
-    missing.
-    """
+    """A pattern of names of tensors that every whole model has; empty for none."""
 
     beside: str = ""
-    """A pattern of names of tensors behind the last layer: without one the weights are a part of
-    some model.
+    """A pattern of names of tensors behind the last layer.
+
+    Without such a tensor the weights are a part of some model.
     """
 
     refuse: str = ""
-    """Why none is written, with the fix, or empty."""
+    """Why no draft of this kind is written, with the fix, or empty."""
 
     def has(self, config: Config, tensors: Sequence[str]) -> bool:
         """Whether a checkpoint is of this kind.
 
         Args:
+            config: Its config.json.
             tensors: Names of its tensors, empty where they are not known.
         """
         architectures = config.get("architectures")
@@ -72,9 +70,7 @@ class DraftKind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DraftStatement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A statement on the versions `first` to `last` of a runtime and drafts of some kinds and
-    families.
-    """
+    """A statement on some versions of a runtime and drafts of some kinds and families."""
 
     runtime: str
     kinds: tuple[str, ...]
@@ -82,7 +78,11 @@ class DraftStatement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Empty for all."""
 
     first: str
+    """The first version."""
+
     last: str
+    """The last version."""
+
     source: str
     """Where that is stated."""
 
@@ -111,18 +111,20 @@ def draft_kind(config: Config, tensors: Iterable[str] = (), name: str = "") -> D
     """The kind of draft that a checkpoint is; None for a whole model.
 
     Args:
-        name: of the checkpoint. The first EAGLE heads have the class of their target, and vLLM and
-            people know them by their name:
+        config: The config.json.
+        tensors: Names of its tensors, empty where they are not known.
+        name: The name of the checkpoint. The first EAGLE heads have the class of their target, and
+            vLLM and people know them by their name:
             https://github.com/vllm-project/vllm/blob/v0.33.0/vllm/config/speculative.py#L1440.
     """
     tensors = tuple(tensors)
     draft = next((kind for kind in draft_table().kinds if kind.has(config, tensors)), None)
     if draft is None and "eagle" in name.lower() and config.get("num_hidden_layers") == 1:
-        draft = kind_named("eagle")
+        draft = find_kind("eagle")
     return draft
 
 
-def kind_named(name: str) -> DraftKind:
+def find_kind(name: str) -> DraftKind:
     """The kind of draft of a name that drafts.toml has."""
     return next(kind for kind in draft_table().kinds if kind.name == name)
 
@@ -133,12 +135,15 @@ def draft_verdicts(
     """The verdicts on a draft.
 
     Args:
-        verdicts: Those on a whole model of its family with the same config.
+        kind: The kind of draft.
+        family: Its family.
+        verdicts: The verdicts on a whole model of its family with the same config.
     """
     return tuple(_draft_verdict(kind, family, verdict) for verdict in verdicts)
 
 
 def _draft_verdict(kind: DraftKind, family: Family, verdict: Verdict) -> Verdict:
+    """The verdict on a draft, from the first statement about it."""
     name, _, version = verdict.runtime.partition("@")
     for statement in draft_table().statements:
         if statement.runtime != name or kind.name not in statement.kinds:
@@ -147,6 +152,7 @@ def _draft_verdict(kind: DraftKind, family: Family, verdict: Verdict) -> Verdict
             continue
         if not within(verdict.through or version, statement.first, statement.last):
             continue
+
         if statement.status:
             return replace(
                 verdict,
@@ -174,11 +180,10 @@ def draft_sizes(config: Config) -> dict[str, object]:
 
 
 def header_sizes(keys: HeaderKeys) -> dict[str, object]:
-    """The sizes of the target that a draft in GGUF is for, by their names in config.json; those of
-    a target its own.
+    """The sizes of the target that a draft in GGUF is for, by their names in config.json.
 
-    llama.cpp src/models/eagle3.cpp: the width of the target is that of the draft unless
-    target_hidden_size says so.
+    Those of a target are its own. llama.cpp src/models/eagle3.cpp: the width of the target is that
+    of the draft unless target_hidden_size says so.
     """
     arch = keys.get("general.architecture")
     hidden = keys.get(f"{arch}.target_hidden_size") or keys.get(f"{arch}.embedding_length")

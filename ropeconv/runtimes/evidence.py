@@ -1,6 +1,4 @@
-"""Results that the lab executed: `lab/*.json`, one file per runtime version, written by
-`scripts/lab`.
-"""
+"""Results that the lab executed: `lab/*.json`, one per runtime version, from `scripts/lab`."""
 
 import re
 from dataclasses import dataclass
@@ -22,10 +20,10 @@ class ModelRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     """The results of one version of a runtime for the configs of one model."""
 
     digest: str
-    """of all its configs, so that a record shows when they have changed."""
+    """A digest of all its configs, so that a record shows when they have changed."""
 
     rope_types: tuple[str, ...]
-    """That they have."""
+    """The rope types of its configs."""
 
     most: str
     """The status of all cells that are not in `others`."""
@@ -35,16 +33,14 @@ class ModelRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
 
     detail: str = ""
     date: str = ""
-    """When, where it is not the date of the record."""
+    """The date where it is not that of the record."""
 
     def statuses(self, cells: tuple[str, ...]) -> dict[str, str]:
         """The status of each of `cells`, by name."""
-        by_cell = {
-            cell: status
-            for status, details in self.others.items()
-            for names in details.values()
-            for cell in names
-        }
+        by_cell: dict[str, str] = {}
+        for status, details in self.others.items():
+            for names in details.values():
+                by_cell |= dict.fromkeys(names, status)
         return {cell: by_cell.get(cell, self.most) for cell in cells}
 
 
@@ -52,19 +48,13 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One file of the lab."""
 
     runtime: str
-    """what was executed."""
-
     version: str
-    """what was executed."""
-
     date: str
-    """when."""
-
     how: str
-    """what was executed."""
+    """How it was executed."""
 
     models: dict[str, ModelRecord]
-    """By name, a family for its small config, or the name of a published config."""
+    """By name: a family for its small config, or the name of a published config."""
 
 
 @dataclass(frozen=True)
@@ -86,39 +76,36 @@ def records() -> tuple[Record, ...]:
 
 @cache
 def lab_models() -> dict[str, tuple[str, str]]:
-    """Return the family and the model type of the configs that the lab executes, by their names in
-    records.
-    """
+    """Return the family and the model type of each config that the lab executes, by its name."""
     return package_data("runtimes/lab_models.json", dict[str, tuple[str, str]])
 
 
 @cache
 def executed_models(runtime: str, family: str) -> tuple[tuple[Record, str, ModelRecord], ...]:
-    """Return what the versions of a runtime do with the configs of a family, the newest first, by
-    model type.
+    """Return the results of a runtime for the configs of a family, the newest version first.
 
-    Models of which the lab saw nothing are left out.
+    Each comes with its record and its model type. Models without any result are left out.
     """
     names = {name: model_type for name, (of, model_type) in lab_models().items() if of == family}
     names.setdefault(family, family)
-    return tuple(
-        (record, model_type, record.models[name])
-        for record in reversed(records())
-        if record.runtime == runtime
-        for name, model_type in names.items()
-        if name in record.models
-        and (record.models[name].most != "unknown" or record.models[name].others)
-    )
+    results = []
+    for record in reversed(records()):
+        if record.runtime != runtime:
+            continue
+        for name, model_type in names.items():
+            result = record.models.get(name)
+            if result is not None and (result.most != "unknown" or result.others):
+                results.append((record, model_type, result))
+    return tuple(results)
 
 
 def executed_types(runtime: Runtime, family: str) -> tuple[str, ...]:
     """Return the model types of a family whose configs were executed in the versions of a row."""
-    executed = executed_models(runtime.name, family)
-    return tuple(
-        dict.fromkeys(
-            model_type for record, model_type, _ in executed if runtime.covers(record.version)
-        )
-    )
+    types = []
+    for record, model_type, _ in executed_models(runtime.name, family):
+        if runtime.covers(record.version):
+            types.append(model_type)
+    return tuple(dict.fromkeys(types))
 
 
 def evidence(
@@ -129,14 +116,16 @@ def evidence(
     Args:
         runtime: A row of the table of runtimes.
         family: The name of the family.
-        kind: The rope type, None for any, also for models that the runtime does not support.
+        kind: The rope type, None for any; models that the runtime does not support have none.
         model_type: The one of the config as a whole; empty for any.
     """
     for record, executed, result in executed_models(runtime.name, family):
         known = kind is None or kind in result.rope_types or result.most == "unsupported"
         if known and model_type in ("", executed) and runtime.covers(record.version):
             return Evidence("run", f"{record.version}, {result.date or record.date}")
-    return Evidence("read" if runtime.statement(family, model_type) else "")
+    if runtime.statement(family, model_type):
+        return Evidence("read")
+    return Evidence()
 
 
 ROPE_FIELDS = (
@@ -157,20 +146,20 @@ class ReadKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The keys that one version of a runtime reads, without those of `understood_keys.toml`."""
 
     rope: tuple[str, ...]
-    """In the RoPE dictionary, whatever the family."""
+    """Keys in the RoPE dictionary, whatever the family."""
 
     config: dict[str, tuple[str, ...]]
-    """In a config, with the families whose model files read it."""
+    """Keys in a config, with the families whose model files read them."""
 
 
 class Understood(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Keys whose meaning for the RoPE is known, or which have none."""
 
     rope: tuple[str, ...]
-    """In the RoPE dictionary."""
+    """Keys in the RoPE dictionary."""
 
     config: tuple[str, ...]
-    """outside."""
+    """Keys outside of it."""
 
     values: dict[str, bool]
     """Keys with the only values that say nothing new."""
@@ -195,29 +184,30 @@ def read_keys(runtime: Runtime) -> ReadKeys:
     covered = [keys for version, keys in extracted.items() if runtime.covers(version)]
     if covered:
         return covered[-1]
+
     last = version_key(runtime.last)
     earlier = [keys for version, keys in extracted.items() if version_key(version) <= last]
-    return next(iter([*reversed(earlier), *extracted.values()]), ReadKeys((), {}))
+    candidates = [*reversed(earlier), *extracted.values()]
+    return candidates[0] if candidates else ReadKeys((), {})
 
 
 @cache
 def _records(runtime: str) -> dict[str, ReadKeys]:
     """The extracted versions of a runtime, the newest last."""
     place = f"runtimes/keys/{runtime}.json"
-    return package_data(place, dict[str, ReadKeys]) if (PACKAGE / place).is_file() else {}
+    if not (PACKAGE / place).is_file():
+        return {}
+    return package_data(place, dict[str, ReadKeys])
 
 
 def stated_key(config: Config, family: Family, runtime: Runtime) -> tuple[str, KeyStatement] | None:
-    """A key of a config that the runtime reads for this family, with what is stated about it; None
-    without one.
-    """
+    """A key of a config that the runtime reads for this family, with the statement about it."""
     part = text_part(config, family)
     record = read_keys(runtime)
     for statement in runtime.keys:
         for name in statement.names:
-            if part.get(name) and family.name in (
-                statement.families or record.config.get(name, ())
-            ):
+            families = statement.families or record.config.get(name, ())
+            if part.get(name) and family.name in families:
                 return name, statement
     return None
 
@@ -230,28 +220,32 @@ def unknown_key(
     Args:
         part: The text part of a config.
         rope: Its RoPE dictionary.
-        rules: Those that the family is read by.
+        family: The family of the model.
+        runtime: The row of the table of runtimes.
+        rules: The rules that the family is read by.
     """
     record = read_keys(runtime)
-    same = understood().values
-    families = understood().families
-    keys = [
-        key
-        for key in part
-        if family.name in record.config.get(key, ())
-        and part[key] not in (None, same.get(key))
-        and family.name not in families.get(key, ())
-    ]
+    known = understood()
+    keys = []
+    for key in part:
+        is_read = family.name in record.config.get(key, ())
+        is_usual = part[key] in (None, known.values.get(key))
+        if is_read and not is_usual and family.name not in known.families.get(key, ()):
+            keys.append(key)
     keys += [key for key in rope if rope[key] is not None and key in record.rope]
-    names = _mentioned(family, runtime, rules) if keys else set()
+    if not keys:
+        return ""
+    names = _mentioned_keys(family, runtime, rules)
     return next((key for key in keys if key not in names), "")
 
 
-def _mentioned(family: Family, runtime: Runtime, rules: RuleSet) -> set[str]:
+def _mentioned_keys(family: Family, runtime: Runtime, rules: RuleSet) -> set[str]:
     """The config keys that the schema of configs, a family and the rules of a runtime name."""
     settings = msgspec.json.encode([getattr(family, name) for name in ROPE_FIELDS])
-    keyed = {name for setting in runtime.keys for name in setting.names}
-    needed = {*rules.required, *(need.key for need in rules.need)}
+    keyed = set()
+    for setting in runtime.keys:
+        keyed |= set(setting.names)
+    needed = {need.key for need in rules.need} | set(rules.required)
     schema = {*ROPE, *TOP, *SETTINGS, *LAYER_TYPES, *family.layers.types, *family.hooks.keys}
     return _words(settings) | keyed | needed | schema
 
@@ -259,5 +253,7 @@ def _mentioned(family: Family, runtime: Runtime, rules: RuleSet) -> set[str]:
 @cache
 def _words(settings: bytes) -> set[str]:
     """The texts in settings as JSON, which are keys and values, and their parts between dots."""
-    texts = re.findall(r'"([^"]*)"', settings.decode())
-    return {word for text in texts for word in (text, *text.split("."))}
+    words = set()
+    for text in re.findall(r'"([^"]*)"', settings.decode()):
+        words |= {text, *text.split(".")}
+    return words

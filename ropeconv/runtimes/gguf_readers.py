@@ -1,10 +1,8 @@
-"""Readers of GGUF other than llama.cpp: what each does with what a file uses, as stated in
-`readers/*.toml`.
-"""
+"""Readers of GGUF other than llama.cpp, as `readers/*.toml` states them."""
 
 import math
 from collections.abc import Collection
-from functools import cache
+from functools import cache, partial
 from typing import Literal, get_args
 
 import msgspec
@@ -59,8 +57,9 @@ WORDS: dict[Feature, str] = {
 MARKS: frozenset[Feature] = frozenset(
     {"rope_freqs_shape", "stock_theta", "no_scaling_keys", "gemma3_not_8"}
 )
-"""Features that only count for readers that state something on them; all others are unknown where
-nothing is stated.
+"""Features that only count for readers with a statement on them.
+
+Other features are unknown where nothing is stated.
 """
 
 ANY = "*"
@@ -70,12 +69,10 @@ class ReaderStatement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The behaviour of a reader for some features of some architectures."""
 
     archs: tuple[str, ...]
-    """Values of general.architecture, or "*" for all without a statement of their own on the
-    feature.
-    """
+    """Values of general.architecture, or "*" for all without a statement of their own."""
 
     features: tuple[Feature | Literal["*"], ...]
-    """Which of them, or "*" for everything."""
+    """The features, or "*" for everything."""
 
     status: Literal["exact", "differs", "ignored", "refused", "unknown"]
     """As in a verdict."""
@@ -84,56 +81,55 @@ class ReaderStatement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Why, or a remark where it is "exact"."""
 
     source: str = ""
-    """Where that is stated, by default that of the reader."""
+    """Where that is stated, by default in the source of the reader."""
 
     since: str = ""
-    """The first and last version for which it holds, where the row covers more."""
+    """The first version for which it holds, where the row covers more."""
 
     until: str = ""
-    """The first and last version for which it holds, where the row covers more."""
+    """The last version for which it holds, where the row covers more."""
 
 
 UNTESTED = ReaderStatement((), (), "unknown")
 
 
 class Reader(VersionRange, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A range of versions of a program that reads GGUF. A feature on which nothing is stated is
-    unknown.
+    """A range of versions of a program that reads GGUF.
+
+    A feature on which nothing is stated is unknown.
     """
 
     window: str
     """A remark on how it takes its context window."""
 
     earlier: tuple[tuple[str, str], ...] = ()
-    """Ranges of older versions for which the same statements are judged, each as its first and last
-    version.
-    """
+    """First and last version of older ranges for which the same statements are judged."""
 
     remark: str = ""
-    """what to say beside that something is unknown."""
+    """A remark for the case that something is unknown."""
 
     runs_in: Literal["", "llama-cpp"] = ""
-    """"llama-cpp" for a program that loads GGUF files with llama.cpp, so that its status is that of
-    llama.cpp.
-    """
+    """"llama-cpp" for a program that loads GGUF files with llama.cpp and so has its status."""
 
     statements: tuple[ReaderStatement, ...] = ()
-    """of those that name an architecture and a feature, the first counts."""
+    """Statements, of which the first that names an architecture and a feature counts."""
 
     def statement(self, feature: Feature, arch: str) -> ReaderStatement | None:
-        """Return the statement on a feature of an architecture, for the last version; None if it is
-        untested.
+        """Return the statement on a feature of an architecture, for the last version.
+
+        None if it is untested.
         """
         for name in (arch, ANY):
             for statement in self.statements:
-                matches = feature in statement.features or (
-                    ANY in statement.features and feature not in MARKS
-                )
+                is_named = feature in statement.features
+                is_any = ANY in statement.features and feature not in MARKS
+                matches = is_named or is_any
                 if name in statement.archs and matches and self._holds(statement):
                     return statement
         return None
 
     def _holds(self, statement: ReaderStatement) -> bool:
+        """Whether a statement is about the last version."""
         last = (*version_key(self.last), math.inf)  # 0.12 stands for the last 0.12.x
         since = version_key(statement.since)
         until = version_key(statement.until)
@@ -144,12 +140,11 @@ class Reader(VersionRange, frozen=True, forbid_unknown_fields=True, kw_only=True
 def gguf_readers() -> tuple[Reader, ...]:
     """All readers of the package, by name and version."""
     files = [package_data(entry, Reader) for entry in package_files("runtimes/readers", ".toml")]
-    older = [
-        msgspec.structs.replace(reader, version=first, through=last, current=False)
-        for reader in files
-        for first, last in reader.earlier
-    ]
-    rows = [*files, *older]
+    rows = list(files)
+    for reader in files:
+        for first, last in reader.earlier:
+            older = msgspec.structs.replace(reader, version=first, through=last, current=False)
+            rows.append(older)
     return tuple(sorted(rows, key=lambda row: (row.name, version_key(row.version))))
 
 
@@ -159,21 +154,22 @@ def reader_names() -> tuple[str, ...]:
 
 
 def find_readers(runtime: str) -> tuple[Reader, ...]:
-    """The readers for `name` (all current ranges, the newest last) or `name@version`; empty for
-    another name.
+    """The readers for `name` (all current ranges, the newest last) or `name@version`.
+
+    Empty for another name.
 
     Raises:
         RecipeError: For a version that no range covers.
     """
     name, _, version = canonical(runtime).partition("@")
     rows = [row for row in gguf_readers() if row.name == name]
-    return choose(runtime, version, rows) if rows else ()
+    if not rows:
+        return ()
+    return choose(runtime, version, rows)
 
 
 def find_any(runtime: str) -> tuple[VersionRange, ...]:
-    """The readers or the rows of the table of runtimes for a name. Parameters and errors are those
-    of `find`.
-    """
+    """The readers or the rows of the table of runtimes for a name, as `find` has them."""
     return find_readers(runtime) or find(runtime, reader_names())
 
 
@@ -190,62 +186,43 @@ def judge_reader(
     """The verdict of a reader on a file: that of its worst feature, where unknown is the worst.
 
     Args:
-        reader: Its last version counts.
-        features: what the file uses.
+        reader: The reader, of which the last version counts.
+        features: The features that the file uses.
         arch: Its general.architecture.
-        llamacpp: The verdict of llama.cpp on the file, which is also that of a reader that goes
-            through it; None where it is not known.
+        llamacpp: The verdict of llama.cpp on the file, which is also that of a reader that runs it;
+            None where it is not known.
     """
+    verdict = partial(Verdict, reader.key, reader.display_name)
+    read = Evidence("read")
     if reader.runs_in and llamacpp is not None:
         reason = "; ".join(filter(None, [llamacpp.reason, reader.remark]))
-        return Verdict(
-            reader.key,
-            reader.display_name,
-            llamacpp.status,
-            reason,
-            reader.source,
-            reader.last,
-            Evidence("read"),
-        )
+        return verdict(llamacpp.status, reason, reader.source, reader.last, read)
+
     used = [feature for feature in WORDS if feature in features]
-    stated = {feature: reader.statement(feature, arch) or UNTESTED for feature in used}
-    statements = {
-        feature: known
-        for feature, known in stated.items()
-        if known is not UNTESTED or feature not in MARKS
-    }
-    unknown = [
-        feature for feature, statement in statements.items() if statement.status == "unknown"
-    ]
+    statements = {}
+    for feature in used:
+        statement = reader.statement(feature, arch) or UNTESTED
+        if statement is not UNTESTED or feature not in MARKS:
+            statements[feature] = statement
+    unknown = [feature for feature in statements if statements[feature].status == "unknown"]
     if unknown or not used:
+        subject = arch
         known_arch = any(arch in statement.archs for statement in reader.statements)
-        subject = (
-            f"{' and '.join(WORDS[feature] for feature in unknown)} of {arch}"
-            if known_arch and unknown
-            else arch
-        )
+        if known_arch and unknown:
+            words = " and ".join(WORDS[feature] for feature in unknown)
+            subject = f"{words} of {arch}"
         reason = "; ".join(filter(None, [f"{subject} is untested", reader.remark]))
-        return Verdict(
-            reader.key, reader.display_name, "unknown", reason, reader.source, reader.last
-        )
+        return verdict("unknown", reason, reader.source, reader.last)
+
     order = get_args(Status)
     worst = max(statements, key=lambda feature: order.index(statements[feature].status))
     statement = statements[worst]
     if statement.status == "exact":
         remarks = [*(statement.reason for statement in statements.values()), reader.window]
         reason = "; ".join(dict.fromkeys(filter(None, remarks)))
-        source = reader.source
-    else:
-        reason = statement.reason
-        source = statement.source or reader.source
-        if ANY not in statement.features:
-            reason = f"{WORDS[worst]}: {reason}"
-    return Verdict(
-        reader.key,
-        reader.display_name,
-        statement.status,
-        reason,
-        source,
-        reader.last,
-        Evidence("read"),
-    )
+        return verdict("exact", reason, reader.source, reader.last, read)
+    reason = statement.reason
+    if ANY not in statement.features:
+        reason = f"{WORDS[worst]}: {reason}"
+    source = statement.source or reader.source
+    return verdict(statement.status, reason, source, reader.last, read)

@@ -1,5 +1,6 @@
-"""Programs that people name for `--runtime` and that are none of its rows: `programs.toml`. Begin
-with `program_of`.
+"""Programs that people name for `--runtime` and that are none of its rows: `programs.toml`.
+
+Begin with `program_of`.
 """
 
 import re
@@ -50,9 +51,7 @@ class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def letters(name: str) -> str:
-    """A name in the form in which names are compared: in lower case, without blanks, dashes, dots
-    and underscores.
-    """
+    """A name as names are compared: lower case, without blanks, dashes, dots and underscores."""
     return re.sub(r"[\s._-]+", "", name).lower()
 
 
@@ -64,19 +63,20 @@ def programs() -> tuple[Program, ...]:
 
 @cache
 def _by_letters() -> dict[str, Program]:
-    return {
-        letters(name): program for program in programs() for name in (program.title, *program.also)
-    }
+    """The programs by the letters of each of their names."""
+    known = {}
+    for program in programs():
+        for name in (program.title, *program.also):
+            known[letters(name)] = program
+    return known
 
 
 def program_note(runtime: str) -> str:
-    """Return the note of the program that a user named; empty for other names.
-
-    Args:
-        runtime: As `--runtime` has it.
-    """
+    """Return the note of the program that a user named for `--runtime`; empty for other names."""
     program = program_of(runtime)
-    return "" if program is None else program.note
+    if program is None:
+        return ""
+    return program.note
 
 
 def program_of(runtime: str) -> Program | None:

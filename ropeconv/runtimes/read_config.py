@@ -1,8 +1,8 @@
-"""Reads the RoPE of a config.json as one version of one runtime does: the same keys, precedence and
-defaults.
+"""Reads the RoPE of a config.json as one version of one runtime does. Read `read_spec` first.
 
-The RoPE of a checkpoint is what the newest transformers reads. The verdicts of a plan follow from
-what each runtime reads from the planned config.
+It reads the same keys, with the same precedence and the same defaults. The RoPE of a checkpoint is
+what the newest transformers reads. The verdicts of a plan follow from what each runtime reads from
+the planned config.
 """
 
 import math
@@ -43,16 +43,15 @@ def number(rope: JsonObject, key: str, default: float | None = None) -> float:
     if value is None:
         value = default
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        hint = (
-            f"write the number {value} without quotes"
-            if isinstance(value, str)
-            else "write a number there"
-        )
+        hint = "write a number there"
+        if isinstance(value, str):
+            hint = f"write the number {value} without quotes"
         raise BadSource(f"config.json has {key} = {shown(value)} in its RoPE settings; {hint}")
     return float(value)
 
 
 def _factor(rope: JsonObject, rules: TypeRules, original: int, sizes: RopeSpec) -> float:
+    """The scale factor of a RoPE dictionary; if absent, the declared over the trained length."""
     if rules.factor == "max/original" or rope.get("factor") is None:
         return sizes.context / original
     return number(rope, "factor")
@@ -61,27 +60,24 @@ def _factor(rope: JsonObject, rules: TypeRules, original: int, sizes: RopeSpec) 
 def _form(
     kind: str, rope: JsonObject, theta: float, rules: TypeRules, part: Config, sizes: RopeSpec
 ) -> Form:
-    """The form of a RoPE dictionary.
+    """The form of a RoPE dictionary of rope type `kind`; `part` is the text part of the config."""
+    original = sizes.context
+    if rules.original != "max":
+        key = "original_max_position_embeddings"
+        top = part.get(key)
+        stated = {key: rope.get(key) if top is None else top}
+        original = int(number(stated, key, sizes.context))
 
-    Args:
-        kind: Its rope type.
-        part: The text part of the config.
-    """
-    key = "original_max_position_embeddings"
-    top = part.get(key)
-    original_length = {key: rope.get(key) if top is None else top}
-    original = (
-        sizes.context
-        if rules.original == "max"
-        else int(number(original_length, key, sizes.context))
-    )
     if kind == "default":
         return Plain(theta)
     if kind == "longrope":
         short = _factors(rope, "short_factor", sizes)
         long = _factors(rope, "long_factor", sizes)
-        lists = {"long": (long, long), "window": (long, long), "short": (short, short)}
-        return LongRope(theta, *lists.get(rules.lists, (short, long)), original)
+        if rules.lists in ("long", "window"):
+            short = long
+        elif rules.lists == "short":
+            long = short
+        return LongRope(theta, short, long, original)
     if kind == "linear":
         number(rope, "factor")
         return InterpolatedForm(theta, _factor(rope, rules, original, sizes))
@@ -98,6 +94,7 @@ def _form(
         return Proportional(theta, factor, number(rope, "partial_rotary_factor", 1.0))
     if kind == "dynamic":
         return DynamicNtk(theta, number(rope, "factor"), sizes.context)
+
     factor = _factor(rope, rules, original, sizes)
     if kind == "llama3":
         return Llama3(
@@ -107,52 +104,49 @@ def _form(
             number(rope, "low_freq_factor"),
             number(rope, "high_freq_factor"),
         )
-    fast, slow = (
-        (32.0, 1.0)
-        if not rules.betas
-        else (number(rope, "beta_fast", 32.0), number(rope, "beta_slow", 1.0))
-    )
+
+    fast = 32.0
+    slow = 1.0
+    if rules.betas:
+        fast = number(rope, "beta_fast", 32.0)
+        slow = number(rope, "beta_slow", 1.0)
     truncate = rope.get("truncate", True) is not False or rules.truncate == "ignored"
     return Yarn(theta, factor, original * rules.times_original, fast, slow, truncate)
 
 
 def _factors(rope: JsonObject, key: str, sizes: RopeSpec) -> tuple[float, ...]:
+    """A list of divisors, one per pair that rotates."""
     values = rope.get(key)
-    if not isinstance(values, list) or len(values) != sizes.rotary_dim // 2:
+    pairs = sizes.rotary_dim // 2
+    if not isinstance(values, list) or len(values) != pairs:
         have = len(values) if isinstance(values, list) else 0
         raise BadSource(
-            f"config.json has {have} numbers in {key}, and {sizes.rotary_dim // 2} pairs rotate; "
-            f"write {sizes.rotary_dim // 2} numbers"
+            f"config.json has {have} numbers in {key}, and {pairs} pairs rotate; write {pairs}"
+            " numbers"
         )
     return tuple(number({key: value}, key) for value in values)
 
 
 def _attention_factor(rope: JsonObject, rules: TypeRules, form: Form, sizes: RopeSpec) -> float:
-    """The factor on cos and sin of a RoPE dictionary.
-
-    Args:
-        form: of the frequencies.
-    """
-    if not isinstance(form, (Yarn, LongRope)):
-        return 1.0
+    """The factor on cos and sin of a RoPE dictionary; `form` is that of the frequencies."""
     if isinstance(form, Yarn):
         factor = form.factor
         formula = temperature_attention_factor(form.factor)
-    else:
+    elif isinstance(form, LongRope):
         factor = _factor(rope, rules, form.original_context, sizes)
-        formula = (
-            longrope_attention_factor(factor, form.original_context)
-            if form.original_context > 1
-            else math.inf
-        )
+        formula = math.inf
+        if form.original_context > 1:
+            formula = longrope_attention_factor(factor, form.original_context)
+    else:
+        return 1.0
+
     attention_factor = 1.0
     for source in rules.attention_factor:
         if source == "formula":
             attention_factor = formula
         elif source == "mscale" and rope.get("mscale") and rope.get("mscale_all_dim"):
-            attention_factor = mscale_ratio(
-                factor, number(rope, "mscale"), number(rope, "mscale_all_dim")
-            )
+            mscale = number(rope, "mscale")
+            attention_factor = mscale_ratio(factor, mscale, number(rope, "mscale_all_dim"))
         elif source == "attention_factor" and rope.get("attention_factor") is not None:
             attention_factor = number(rope, "attention_factor")
         elif source == "short_mscale" and rope.get("long_mscale") is not None:
@@ -160,7 +154,9 @@ def _attention_factor(rope: JsonObject, rules: TypeRules, form: Form, sizes: Rop
         else:
             continue
         break
-    return attention_factor * (number(rope, "attn_factor", 1.0) if rules.times_attn_factor else 1.0)
+    if rules.times_attn_factor:
+        attention_factor *= number(rope, "attn_factor", 1.0)
+    return attention_factor
 
 
 QUERY_SCALE = "llama_4_scaling"
@@ -176,16 +172,15 @@ def read_spec(config: Config, family: Family, runtime: Runtime | None = None) ->
 
     Args:
         config: The whole file.
-        family: of the model.
+        family: The family of the model.
         runtime: By default the newest transformers.
 
     Raises:
         BadSource: For values of the wrong kind.
         UnknownRopeType: For a rope type that the runtime has no code for.
     """
-    reading = (runtime or newest("transformers")).rule_set(
-        family.name, str(config.get("model_type", ""))
-    )
+    row = runtime or newest("transformers")
+    reading = row.rule_set(family.name, str(config.get("model_type", "")))
     try:
         spec = _read_spec(config, family, reading)
         if runtime is None:
@@ -201,6 +196,7 @@ def read_spec(config: Config, family: Family, runtime: Runtime | None = None) ->
 
 
 def _read_spec(config: Config, family: Family, reading: RuleSet) -> RopeSpec:
+    """The RopeSpec as in `read_spec`, by some rules."""
     part = text_part(config, family)
     sizes = geometry(config, family)
     rope, notes = rope_dict(part, family, reading)
@@ -208,6 +204,7 @@ def _read_spec(config: Config, family: Family, reading: RuleSet) -> RopeSpec:
     if theta is None:
         theta = family.defaults.theta
         notes.append(f"rope_theta is absent: the class default {theta:g} holds")
+
     kind = rope_type(rope, reading)
     if kind not in reading.types:
         raise UnknownRopeType(kind)
@@ -215,6 +212,7 @@ def _read_spec(config: Config, family: Family, reading: RuleSet) -> RopeSpec:
     rules = reading.types[kind]
     if rules.whole_base:
         theta = float(int(theta))
+
     if kind == Proportional.kind and family.keys.partial:
         raise BadSource(
             f"config.json has rope_type proportional in a {family.name} model, whose"
@@ -227,13 +225,20 @@ def _read_spec(config: Config, family: Family, reading: RuleSet) -> RopeSpec:
             f"alpha {rope['alpha']:g} makes theta {theta:.12g} a fixed base of {form.theta:,.0f}"
         )
     if isinstance(form, Yarn) and rules.truncate == "read-flat" and family.writing.nested:
-        form = replace(
-            form, truncate=True
-        )  # transformers#42189: looked up beside the layer types, not inside
+        # transformers#42189: truncate is looked up beside the layer types, not inside
+        form = replace(form, truncate=True)
+
     attention_factor = _attention_factor(rope, rules, form, sizes)
     share = rotating_share(form, sizes.rotary_dim) if family.still_pairs else 1.0
     tokens, origin, reference = _trained(part, rope, form, family, sizes)
-    section = rope["mrope_section"] if isinstance(rope.get("mrope_section"), list) else ()
+
+    query_scaling = None
+    if rules.query_beta:
+        query_scaling = _query_scaling(part, rope, family, reading, sizes)
+    section = rope.get("mrope_section")
+    if not isinstance(section, list) or not all(isinstance(pairs, int) for pairs in section):
+        section = []
+
     return replace(
         sizes,
         form=form,
@@ -244,10 +249,8 @@ def _read_spec(config: Config, family: Family, reading: RuleSet) -> RopeSpec:
         original_context_reference=reference,
         rotating_share=share,
         local_form=_local_form(part, family, reading, form, theta),
-        query_scaling=(
-            _query_scaling(part, rope, family, reading, sizes) if rules.query_beta else None
-        ),
-        mrope_section=tuple(section) if all(isinstance(pairs, int) for pairs in section) else (),
+        query_scaling=query_scaling,
+        mrope_section=tuple(section),
         notes=(*sizes.notes, *notes),
     )
 
@@ -255,22 +258,25 @@ def _read_spec(config: Config, family: Family, reading: RuleSet) -> RopeSpec:
 def rope_dict(
     part: Config, family: Family, reading: RuleSet | None = None
 ) -> tuple[JsonObject, list[str]]:
-    """The RoPE dictionary that a runtime uses for the global layers, and a note where that is the
-    class default.
+    """The RoPE dictionary that a runtime uses for the global layers, and notes on it.
 
     Args:
         part: The text part of a config.
+        family: The family of the model.
         reading: The rules, by default those of the newest transformers.
+
+    Returns:
+        The dictionary, and a note where it is the class default.
     """
     reader = reading or newest("transformers").rule_set(family.name)
     present = [part[key] for key in reader.schemas if part.get(key)]
-    if family.writing.nested and not (
-        family.still_pairs and not nested_settings(part, family, "global")
-    ):
-        inner = dict(nested_settings(part, family, "global")) if reader.nested else {}
+    nested = nested_settings(part, family, "global")
+    if family.writing.nested and (nested or not family.still_pairs):
+        inner = dict(nested) if reader.nested else {}
         if "rope_scaling" in reader.schemas:
             inner.update(part.get("rope_scaling") or {})
         return inner, []
+
     if present:
         return present[0], []
     if family.defaults.scaling is not None:
@@ -290,17 +296,18 @@ def rope_type(rope: JsonObject, reader: RuleSet) -> str:
 
 
 def _theta(part: Config, rope: JsonObject, family: Family, reader: RuleSet) -> float | None:
+    """The base that a runtime reads; None where the config has none."""
     if not isinstance(reader.theta, str):
         return reader.theta
-    sources = [rope.get("rope_theta")] if reader.theta != "top" else []
     if reader.theta == "attn_config":
         sources = [first_present(part, ("attn_config.rope_theta",))]
-    elif reader.theta != "nested":
-        sources = [
-            _layer_theta(part, family, "global"),
-            *sources,
-            first_present(part, family.keys.theta),
-        ]
+    elif reader.theta == "nested":
+        sources = [rope.get("rope_theta")]
+    else:
+        sources = [_layer_theta(part, family, "global")]
+        if reader.theta != "top":
+            sources.append(rope.get("rope_theta"))
+        sources.append(first_present(part, family.keys.theta))
     value = next((source for source in sources if source is not None), None)
     if value is None:
         null = next((key for key in family.keys.theta if part.get(key, "") is None), None)
@@ -308,6 +315,7 @@ def _theta(part: Config, rope: JsonObject, family: Family, reader: RuleSet) -> f
             default = f"leave the key out for {family.defaults.theta:g}"
             raise BadSource(f"config.json has {null} = null; write a number, or {default}")
         return None
+
     theta = number({"rope_theta": value}, "rope_theta")
     if theta <= 1:
         raise BadSource(f"config.json has rope_theta = {shown(value)}; a base must be above 1")
@@ -315,23 +323,21 @@ def _theta(part: Config, rope: JsonObject, family: Family, reader: RuleSet) -> f
 
 
 def _layer_theta(part: Config, family: Family, kind: Kind) -> float | None:
-    """The base that the layers of a kind which rotate have in a list of their own; None without
-    such a list.
-    """
+    """The base in a list of their own that layers of a kind rotate with; None without a list."""
     thetas = part.get(family.keys.layer_theta) if family.keys.layer_theta else None
     if not isinstance(thetas, list):
         return thetas
+
     kinds = kinds_of(part, family, layer_names(part, family, len(thetas)))
-    bases = {
-        float(base)
-        for base, layer_kind in zip(thetas, kinds, strict=False)
-        if base and layer_kind == kind
-    }
+    bases = set()
+    for base, layer_kind in zip(thetas, kinds, strict=False):
+        if base and layer_kind == kind:
+            bases.add(float(base))
     if len(bases) > 1:
+        different = " and ".join(f"{base:g}" for base in sorted(bases))
         raise BadSource(
             f"config.json has layers with different bases in {family.keys.layer_theta},"
-            f" {' and '.join(f'{base:g}' for base in sorted(bases))}; a method extends only one"
-            " base; give these layers the same base"
+            f" {different}; a method extends only one base; give these layers the same base"
         )
     return bases.pop() if bases else None
 
@@ -339,83 +345,79 @@ def _layer_theta(part: Config, family: Family, kind: Kind) -> float | None:
 def _local_form(
     part: Config, family: Family, reader: RuleSet, form: Form, theta: float
 ) -> Form | None:
+    """The form of the local layers; None for a model without them."""
     if "local" not in layer_types(part, family).values():
         return None
     if reader.local == "same":
         return form
     if reader.local == "same-theta":
         return Plain(theta)
+
     default = family.defaults.local_theta
     settings = nested_settings(part, family, "local") if reader.nested else {}
     if settings:
         return Plain(number(settings, "rope_theta", default or theta))
+
     theta_of_layers = _layer_theta(part, family, "local")
     if theta_of_layers is not None:
         return Plain(number({"local": theta_of_layers}, "local"))
     if default is None:
         return Plain(family.defaults.theta if reader.nested else theta)
-    return Plain(number({"local": first_present(part, family.keys.local_theta, default)}, "local"))
+    theta_of_local = first_present(part, family.keys.local_theta, default)
+    return Plain(number({"local": theta_of_local}, "local"))
 
 
 def _softmax_scale(rope: JsonObject, family: Family, reader: RuleSet) -> float:
+    """The scale of all logits of MLA; 1 for other models."""
     if not family.mla or reader.softmax_scale == "none" or not rope.get("factor"):
         return 1.0
     if reader.softmax_scale != "factor" and not rope.get("mscale_all_dim"):
         return 1.0
     if reader.softmax_scale == "unless-one" and rope.get("attention_factor") == 1:
         return 1.0
-    return (
-        temperature_attention_factor(
-            number(rope, "factor"), 0.1 * number(rope, "mscale_all_dim", 1.0)
-        )
-        ** 2
-    )
+    slope = 0.1 * number(rope, "mscale_all_dim", 1.0)
+    return temperature_attention_factor(number(rope, "factor"), slope) ** 2
 
 
 def _query_scaling(
     part: Config, rope: JsonObject, family: Family, reader: RuleSet, sizes: RopeSpec
 ) -> QueryScaling | None:
     """The query scaling by position that a runtime applies; None without it."""
-    scaling, key = rope, family.keys.query_beta
+    scaling = rope
+    key = family.keys.query_beta
     if reader.query_beta == "top":
         scaling = part.get(QUERY_SCALE) or {}
         key = "beta" if key else ""
     if not key or not reader.query_beta or not scaling.get(key):
         return None
+
+    length_key = "original_max_position_embeddings"
     if reader.query_length:
-        scaling = {
-            **scaling,
-            "original_max_position_embeddings": part.get(
-                "original_max_position_embeddings", reader.query_length
-            ),
-        }
-    return QueryScaling(
-        number(scaling, key),
-        int(number(scaling, "original_max_position_embeddings", sizes.context)),
-    )
+        scaling = {**scaling, length_key: part.get(length_key, reader.query_length)}
+    length = int(number(scaling, length_key, sizes.context))
+    return QueryScaling(number(scaling, key), length)
 
 
 def _trained(
     part: Config, rope: JsonObject, form: Form, family: Family, sizes: RopeSpec
 ) -> tuple[int, ContextSource, str]:
-    """The tokens that the unscaled embedding was trained for, how that is known, and where it is
-    stated.
-    """
+    """The tokens that the unscaled embedding was trained for, how that is known, and the source."""
+    key = "original_max_position_embeddings"
+
     if isinstance(form, (Yarn, Llama3)):
-        original = part.get("original_max_position_embeddings") or rope.get(
-            "original_max_position_embeddings"
-        )
+        original = part.get(key) or rope.get(key)
         return form.original_context, "config" if original else "declared", ""
     if isinstance(form, LongRope) and form.original_context < sizes.context:
         return form.original_context, "config", ""
     if isinstance(form, InterpolatedForm):
-        original = rope.get("original_max_position_embeddings")
+        original = rope.get(key)
         if original:
             return int(original), "config", ""
         if part.get("max_sequence_length") == sizes.context * form.factor:  # Vicuna 16k, LongChat
             return sizes.context, "config", ""
         return max(1, round(sizes.context / form.factor)), "factor", ""
-    chunked = (part.get(DUAL_CHUNK) or {}).get("original_max_position_embeddings")
+
+    chunked = (part.get(DUAL_CHUNK) or {}).get(key)
     if chunked and chunked < sizes.context:
         return int(chunked), "config", ""
     for declared in family.trained:

@@ -1,6 +1,4 @@
-"""The schema of `data/*.toml`, what one range of versions of one runtime does with each model
-family.
-"""
+"""The schema of `data/*.toml`: the behaviour of a range of versions of a runtime by family."""
 
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
@@ -21,11 +19,15 @@ Status = Literal[
 ]
 """Statuses of a verdict, best first; `runtimes.verdict.judge` explains each."""
 GOOD: tuple[Status, ...] = ("exact", "rounded")
+"""Statuses of runtimes that compute an output."""
 RUNS: tuple[Status, ...] = (*GOOD, "approximate")
+"""Statuses of runtimes that compute an output or an approximation of it."""
 UNTESTED: Status = "unknown"
 """The status that --allow-untested accepts."""
 SILENT: tuple[Status, ...] = ("differs", "ignored")
+"""Statuses of runtimes that compute something else without an error."""
 WRONG: tuple[Status, ...] = (*SILENT, "refused")
+"""Statuses of runtimes that do not compute an output."""
 
 Source = Literal["attention_factor", "mscale", "short_mscale", "formula", "1"]
 
@@ -34,12 +36,10 @@ class TypeRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How one `rope_type` is read."""
 
     status: Literal["", "differs", "ignored", "refused", "unsupported", "unknown"] = ""
-    """An outcome that holds whatever the numbers are; empty where the config is read by the rest.
-    """
+    """An outcome that holds whatever the numbers are; empty where the other fields decide."""
 
     reason: str = ""
-    """An outcome that holds whatever the numbers are; empty where the config is read by the rest.
-    """
+    """The reason for that outcome."""
 
     beyond_trained: bool = False
     """Whether that holds only where the context is longer than the trained one."""
@@ -48,36 +48,38 @@ class TypeRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Another rope type whose rules hold for the keys of this one."""
 
     required: tuple[str, ...] = ()
-    """Keys of the RoPE dictionary without which, and with which, it is refused."""
+    """Keys of the RoPE dictionary without which it is refused."""
 
     forbidden: tuple[str, ...] = ()
-    """Keys of the RoPE dictionary without which, and with which, it is refused."""
+    """Keys of the RoPE dictionary with which it is refused."""
 
     original: Literal["key", "max"] = "key"
-    """"key" (original_max_position_embeddings, else the declared context) or "max" (the declared
-    context).
+    """The source of the original context.
+
+    "key" is original_max_position_embeddings, else the declared context; "max" is the declared
+    context.
     """
 
     times_original: int = 1
-    """what it is multiplied by for the ramp of yarn."""
+    """The factor on the original context for the ramp of yarn."""
 
     alpha: bool = False
     """Whether the key alpha makes dynamic a fixed base, theta alpha^(r/(r-2)) (Hunyuan)."""
 
     factor: Literal["key", "max/original", "1"] = "key"
-    """"key", "max/original", or "1" where the key is ignored."""
+    """The source of the scale factor; "1" where the key is ignored."""
 
     attention_factor: tuple[Source, ...] = ("1",)
-    """Its sources in order of precedence; "1" means that it is 1."""
+    """Sources of the attention factor in order of precedence; "1" means that it is 1."""
 
     times_attn_factor: bool = False
-    """Whether the key attn_factor multiplies it."""
+    """Whether the key attn_factor multiplies the attention factor."""
 
     betas: bool = True
-    """Whether these keys are read."""
+    """Whether beta_fast and beta_slow are read."""
 
     truncate: Literal["read", "read-flat", "ignored"] = "read"
-    """Whether that key is, "read-flat" beside the layer types only."""
+    """Whether the key truncate is read, "read-flat" beside the layer types only."""
 
     partial: Literal["", "differs", "refused"] = ""
     """The status of models that do not rotate the whole head, empty where they are fine."""
@@ -86,18 +88,23 @@ class TypeRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The status for interleaved pairs, empty where they are fine."""
 
     formula_always: bool = False
-    """Whether the formula, which divides by ln(original), is evaluated even where the attention
-    factor has another source.
+    """Whether the formula of the attention factor is evaluated even where it is not used.
+
+    It divides by ln(original).
     """
 
     lists: Literal[
         "trained", "long", "short", "window", "chunked", "mixed", "untested", "refused"
     ] = "trained"
-    """Which of two factor lists is used, "trained" (the long one in forward passes that go beyond
-    the trained length), "long" or "short" (always that one), "window" (the long one for every
-    position, where the window that it is started with is longer than the trained length, else the
-    short one), "chunked" (as "trained", in a runtime that computes one prompt in several forward
-    passes), "mixed" (by position inside one sequence), "untested", or "refused" where they differ.
+    """The list in use of two factor lists.
+
+    - "trained": the long one in forward passes that go beyond the trained length;
+    - "long" or "short": always that one;
+    - "window": the long one for every position, where the window that it is started with is longer
+      than the trained length, else the short one;
+    - "chunked": as "trained", in a runtime that computes one prompt in several forward passes;
+    - "mixed": by position inside one sequence;
+    - "untested", or "refused" where the lists differ.
     """
 
     whole_prompt: str = ""
@@ -123,16 +130,20 @@ class RuleSet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The dictionaries that they read; the first that is present counts."""
 
     theta: Literal["top", "dict", "nested", "attn_config"] | float
-    """Where they read the base, "top" (the top-level key only), "dict" (the dictionary, else the
-    top level), "nested" (the dictionary only), "attn_config" (that object of DBRX), or a number
-    where the base is fixed.
+    """The place of the base.
+
+    - "top": the top-level key only;
+    - "dict": the dictionary, else the top level;
+    - "nested": the dictionary only;
+    - "attn_config": that object of DBRX;
+    - a number where the base is fixed.
     """
 
     status: Literal["", "differs", "ignored", "refused", "unsupported"] = ""
     """An outcome that holds for every config."""
 
     reason: str = ""
-    """An outcome that holds for every config."""
+    """The reason for that outcome."""
 
     required: dict[str, Literal["refused", "differs"]] = {}
     """Keys without which they fail or compute something else."""
@@ -147,37 +158,48 @@ class RuleSet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The key of the rope type that they prefer."""
 
     other: Literal["ignored", "refused", "unknown"] = "unknown"
-    """The status for a rope type without rules, and other_reason why."""
+    """The status for a rope type without rules."""
 
     other_reason: str = ""
+    """The reason for that status."""
+
     query_beta: Literal["rope", "top", ""] = ""
-    """Where they read the slope of query scaling by position, "rope" (the RoPE dictionary), "top"
-    (`llama_4_scaling` at the top level) or nowhere.
+    """The place of the slope of query scaling by position.
+
+    "rope" is the RoPE dictionary, "top" `llama_4_scaling` at the top level; empty for none.
     """
 
     query_length: int = 0
-    """Where it is not 0, the length of that is the top-level original_max_position_embeddings, else
-    this number of tokens.
+    """The default of original_max_position_embeddings at the top level as the length of that.
+
+    0 where the length is not read there.
     """
 
     softmax_scale: Literal["mscale_all_dim", "unless-one", "factor", "none"] = "mscale_all_dim"
-    """what scales the logits of MLA, "mscale_all_dim", the same "unless-one" is the
-    attention_factor, any "factor" with or without that key, or "none".
+    """The key that scales the logits of MLA.
+
+    "unless-one" is the same as "mscale_all_dim" unless the attention_factor is 1, and "factor" any
+    factor with or without that key.
     """
 
     local: Literal["own", "same-theta", "same"] = "own"
-    """what window layers rotate with, their "own" base, the "same-theta" as the others without
-    scaling, or the "same" as the others.
+    """The frequencies of window layers.
+
+    "own" is a base of their own, "same-theta" that of the others without scaling, and "same" is
+    like the others.
     """
 
     own_text_config: Literal["", "refused", "unknown"] = ""
-    """The status of a config that has a text_config and the model type of that (as Ministral 3 was
-    published), and own_text_config_reason why.
+    """The status of a config that has a text_config and the model type of that.
+
+    Ministral 3 was published so.
     """
 
     own_text_config_reason: str = ""
+    """The reason for that status."""
+
     source: str = ""
-    """Where it is stated."""
+    """Where the rules are stated."""
 
     @property
     def nested(self) -> bool:
@@ -189,10 +211,12 @@ class FamilyStatement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The rule set that model files of some families follow in a runtime, or why there is none."""
 
     names: tuple[str, ...]
-    """of the families."""
+    """Names of the families."""
 
     model_types: tuple[str, ...] = ()
-    """of the config as a whole, if only those are meant (a text model, or one with a vision model).
+    """Types of the config as a whole, if only those are meant.
+
+    Such as a text model only, or one with a vision model.
     """
 
     rules: str = ""
@@ -202,7 +226,7 @@ class FamilyStatement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Why it cannot run them at all."""
 
     unknown: str = ""
-    """what is untested."""
+    """The part that is untested."""
 
     source: str = ""
     """Where that is stated."""
@@ -212,16 +236,16 @@ class KeyStatement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The effect of a config key that changes the attention of a runtime."""
 
     names: tuple[str, ...]
-    """of the keys."""
+    """The keys."""
 
     status: Literal["differs", "ignored", "refused", "unknown"]
     """The outcome where one of them is in a config."""
 
     reason: str
-    """The outcome where one of them is in a config."""
+    """The reason for that outcome."""
 
     families: tuple[str, ...] = ()
-    """Those whose model files read them; empty for those that the extracted keys say."""
+    """Families whose model files read the keys; empty for those that the extracted keys say."""
 
     source: str = ""
     """Where that is stated."""
@@ -234,26 +258,26 @@ class VersionRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """As `--runtime` takes it."""
 
     version: str
-    """The first and the last version; through is empty where they are the same."""
+    """The first version."""
 
     title: str
-    """of the program, for people."""
+    """The name of the program, for people."""
 
     source: str
     """Its code."""
 
     through: str = ""
-    """The first and the last version; through is empty where they are the same."""
+    """The last version; empty where it is the same."""
 
     current: bool = True
     """Whether it is in common use, so that `name` without a version includes it."""
 
     @property
     def key(self) -> str:
-        """The range as `name@version`, as `--runtime` takes it; only the name if it has no
-        version.
-        """
-        return f"{self.name}@{self.version}" if self.version else self.name
+        """The range as `name@version`, as `--runtime` takes it; only the name without a version."""
+        if not self.version:
+            return self.name
+        return f"{self.name}@{self.version}"
 
     @property
     def last(self) -> str:
@@ -264,7 +288,9 @@ class VersionRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     def display_name(self) -> str:
         """The title with the versions."""
         name = f"{self.title} {self.version}".strip()
-        return name + (f"-{self.through}" if self.through not in ("", self.version) else "")
+        if self.through in ("", self.version):
+            return name
+        return f"{name}-{self.through}"
 
     def covers(self, version: str) -> bool:
         """Whether a version is in the range; more numbers than the range has do not count."""
@@ -275,13 +301,12 @@ Range = TypeVar("Range", bound=VersionRange)
 
 
 def choose(name: str, version: str, rows: Sequence[Range]) -> tuple[Range, ...]:
-    """The ranges that a name stands for: all current ones, or that of `version`, cut to that
-    version.
+    """The ranges that a name stands for: all current ones, or one that is cut to a version.
 
     A version with fewer numbers than the ranges have stands for the last range in it.
 
     Args:
-        name: what was written, for the message.
+        name: The name as it was written, for the message.
         version: Empty for the current ranges.
         rows: All ranges of the program, the newest last.
 
@@ -290,20 +315,21 @@ def choose(name: str, version: str, rows: Sequence[Range]) -> tuple[Range, ...]:
     """
     if not version:
         return tuple(row for row in rows if row.current)
+
     covering = [row for row in rows if row.covers(version)]
     if covering:
         return (msgspec.structs.replace(covering[-1], version=version, through=version),)
     parts = [row for row in rows if version_key(version) and within(row.version, version, version)]
     if parts:
         return (parts[-1],)
-    ranges = ", ".join(row.version + (f"-{row.through}" if row.through else "") for row in rows)
+    ranges = ", ".join(
+        f"{row.version}-{row.through}" if row.through else row.version for row in rows
+    )
     raise RecipeError(f"--runtime {name}: this version is untested; tested: {ranges}")
 
 
 def version_key(version: str) -> tuple[int, ...]:
-    """A dotted version as a tuple of numbers, for comparisons; parts that are not numbers are left
-    out.
-    """
+    """A dotted version as a tuple of numbers; parts that are not numbers are left out."""
     return tuple(int(part) for part in version.split(".") if part.isdigit())
 
 
@@ -319,7 +345,9 @@ def within(version: str, first: str, last: str) -> bool:
 def before(version: str) -> str:
     """The version before `major.minor`, for display: 5.1 for 5.2."""
     major, minor = version_key(version)[:2]
-    return f"{major}.{minor - 1}" if minor else f"before {version}"
+    if not minor:
+        return f"before {version}"
+    return f"{major}.{minor - 1}"
 
 
 LLAMA_CPP = "llama-cpp"
@@ -333,46 +361,48 @@ class Runtime(VersionRange, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """Rule sets by name; `generic` is the reader that most model files share."""
 
     families: tuple[FamilyStatement, ...] = ()
-    """what is stated about families, the last statement on one counts."""
+    """Statements on families, of which the last on a family counts."""
 
     keys: tuple[KeyStatement, ...] = ()
-    """what is stated about config keys that its attention reads beside those of the rules."""
+    """Statements on config keys that its attention reads beside those of the rules."""
 
     quantization: dict[str, str] | None = None
-    """The quantisation methods (`quant_method`) whose checkpoints it loads, and on what that
-    depends; None where it is untested.
+    """The quantisation methods (`quant_method`) that it loads, with what that depends on.
+
+    None where that is untested.
     """
 
     wrappers: str = ""
-    """Where its source shows that every model around a text model builds that from its text_config;
-    empty where each of these models must be executed.
+    """Where its source shows that every model around a text model builds that from its text_config.
+
+    Empty where each of these models must be executed.
     """
 
     custom_code: Literal["exact", "refused", "unknown"] = "unknown"
-    """what becomes of checkpoints with a modelling file of their own, "exact" (it is run),
-    "refused" or "unknown", and custom_code_reason why.
-    """
+    """The status of checkpoints with a modelling file; "exact" where that is run."""
 
     custom_code_reason: str = ""
+    """The reason for that status."""
 
     def statement(self, family: str, model_type: str = "") -> FamilyStatement | None:
         """Return the statement about a family; None if it is untested.
 
-        Args:
-            model_type: of the config as a whole; without it, statements on some model types do not
-                count.
+        Without the `model_type` of the config as a whole, statements on some model types do not
+        count.
         """
         for statement in reversed(self.families):
-            if family in statement.names and (
-                not statement.model_types or model_type in statement.model_types
-            ):
+            if family not in statement.names:
+                continue
+            if not statement.model_types or model_type in statement.model_types:
                 return statement
         return None
 
     def rule_set(self, family: str, model_type: str = "") -> RuleSet:
         """The rules that a family is read by: those of its statement, else the generic reader."""
         statement = self.statement(family, model_type)
-        return self.rules[statement.rules if statement and statement.rules else GENERIC]
+        if statement is None:
+            return self.rules[GENERIC]
+        return self.rules[statement.rules or GENERIC]
 
 
 @cache
@@ -399,14 +429,12 @@ def read_rows(folder: Path) -> dict[str, Runtime]:
 
 
 def in_order(rows: Iterable[Runtime]) -> tuple[Runtime, ...]:
-    """Return rows by name, transformers first, and each runtime's from the oldest version to the
-    newest.
-    """
-    return tuple(
-        sorted(
-            rows, key=lambda row: (row.name != "transformers", row.name, version_key(row.version))
-        )
-    )
+    """Return rows by name, transformers first, each runtime's from the oldest to the newest."""
+
+    def place(row: Runtime) -> tuple[bool, str, tuple[int, ...]]:
+        return row.name != "transformers", row.name, version_key(row.version)
+
+    return tuple(sorted(rows, key=place))
 
 
 def row_from(data: JsonObject) -> Runtime:
@@ -419,33 +447,36 @@ def row_from(data: JsonObject) -> Runtime:
         ValueError: For data of another form.
         KeyError: For an unknown set.
     """
-    row = msgspec.convert(
-        {**data, "rules": {name: _rules(name, data["rules"]) for name in data["rules"]}}, Runtime
-    )
+    rules = {name: _rules(name, data["rules"]) for name in data["rules"]}
+    row = msgspec.convert({**data, "rules": rules}, Runtime)
     for statement in row.families:
-        if sum(map(bool, (statement.rules, statement.unsupported, statement.unknown))) != 1:
+        outcomes = (statement.rules, statement.unsupported, statement.unknown)
+        if sum(map(bool, outcomes)) != 1:
             raise ValueError(
                 f"{row.key}: a statement on families has one of rules, unsupported and unknown"
             )
-        if statement.rules:
-            row.rules[statement.rules]
+        if statement.rules and statement.rules not in row.rules:
+            raise KeyError(statement.rules)
     return row
 
 
 def _rules(name: str, rules: JsonObject) -> JsonObject:
+    """A rule set with the values of the one that it starts from."""
     values = dict(rules[name])
     parent = values.pop("inherits", None)
-    return values if parent is None else _merged(_rules(parent, rules), values)
+    if parent is None:
+        return values
+    return _merge(_rules(parent, rules), values)
 
 
-def _merged(base: JsonObject, changes: JsonObject) -> JsonObject:
-    """A rule set over another one: its rope types replace those of the same name, its other keys
-    theirs.
-    """
-    return {**base, **changes, "types": {**base.get("types", {}), **changes.get("types", {})}}
+def _merge(base: JsonObject, changes: JsonObject) -> JsonObject:
+    """A rule set over another one: its rope types and its keys replace those of the same name."""
+    types = {**base.get("types", {}), **changes.get("types", {})}
+    return {**base, **changes, "types": types}
 
 
 def _inherit(name: str, raw: dict[str, JsonObject]) -> JsonObject:
+    """The content of a row with that of the row that it starts from."""
     row = dict(raw[name])
     parent = row.pop("inherits", None)
     if parent is None:
@@ -453,7 +484,7 @@ def _inherit(name: str, raw: dict[str, JsonObject]) -> JsonObject:
     base = _inherit(parent, raw)
     rules = dict(base["rules"])
     for set_name, values in row.pop("rules", {}).items():
-        rules[set_name] = _merged(rules[set_name], values) if set_name in rules else values
+        rules[set_name] = _merge(rules[set_name], values) if set_name in rules else values
     families = [*base.get("families", []), *row.pop("families", [])]
     base.pop("through", None)
     return {**base, **row, "rules": rules, "families": families}
@@ -492,37 +523,35 @@ def newest(name: str) -> Runtime:
 @cache
 def _spellings() -> dict[str, str]:
     """The names of runtimes and of readers of GGUF, by their letters."""
-    entries = [
-        *package_files("runtimes/data", ".toml"),
-        *package_files("runtimes/readers", ".toml"),
-    ]
-    names = {
-        data["name"]
-        for data in (package_data(entry, JsonObject) for entry in entries)
-        if "name" in data
-    }
+    names = set()
+    for folder in ("runtimes/data", "runtimes/readers"):
+        for entry in package_files(folder, ".toml"):
+            data = package_data(entry, JsonObject)
+            if "name" in data:
+                names.add(data["name"])
     known = {letters(name): name for name in sorted(names)}
     return {letters(alias): name for alias, name in ALIASES.items()} | known
 
 
 def canonical(text: str) -> str:
-    """`name` or `name@version` as the tables have it: `llama.cpp` and `GGUF` are llama-cpp,
-    `LM Studio` is lm-studio.
+    """`name` or `name@version` as the tables have it.
 
-    A program that runs GGUF in one of these runtimes is that runtime.
+    `llama.cpp` and `GGUF` are llama-cpp, `LM Studio` is lm-studio. A program that runs GGUF in one
+    of these runtimes is that runtime.
     """
     name, at, version = (part.strip() for part in text.partition("@"))
     known = _spellings().get(letters(name))
-    if known is None and (program := program_of(name)) is not None:
+    program = program_of(name)
+    if known is None and program is not None:
         known = program.runs
     return (known or name.lower()) + at + version
 
 
 def find(runtime: str, also: Iterable[str] = ()) -> tuple[Runtime, ...]:
-    """The rows for `name` (all current ones, the newest last), for `name@version` only that
-    version, or for "all".
+    """The rows for `name` (all current ones, the newest last), `name@version`, or "all".
 
     Args:
+        runtime: As `--runtime` has it.
         also: Other names that the caller knows, for the message.
 
     Raises:
@@ -531,17 +560,20 @@ def find(runtime: str, also: Iterable[str] = ()) -> tuple[Runtime, ...]:
     name, _, version = canonical(runtime).partition("@")
     if name == ALL and not version:
         return tuple(row for row in runtimes() if row.current)
+
     rows = [row for row in runtimes() if row.name == name]
     program = program_of(runtime)
     if not rows and program is not None and program.answer:
         raise RecipeError(f"--runtime {runtime}: {program.answer}")
     if not rows:
-        names = list(dict.fromkeys([*(row.name for row in runtimes()), *also]))
+        names = [*(row.name for row in runtimes()), *also]
+        names = list(dict.fromkeys(names))
         near = get_close_matches(name, names, 1)
         hint = f" (did you mean {near[0]}?)" if near else ""
         raise RecipeError(
             f"--runtime {runtime}: unknown runtime{hint}; supported: {', '.join(names)}"
         )
+
     if program is not None and program.runs == name and version:
         raise RecipeError(
             f"--runtime {runtime}: versions of {program.title} are not known; leave @{version} out,"

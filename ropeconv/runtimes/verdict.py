@@ -1,5 +1,6 @@
-"""The verdict of a runtime on a planned config, from reading the config by the rules that its model
-file follows.
+"""The verdict of a runtime on a planned config, by the rules that its model file follows.
+
+Read `judge` first.
 """
 
 from collections.abc import Iterable
@@ -40,23 +41,25 @@ Finding = tuple[Status, str]
 
 
 def difference(schedule: Schedule, before: RopeSpec, spec: RopeSpec) -> str:
-    """A sentence on the first difference between what a runtime computes and a schedule; empty
-    where there is none.
+    """The first difference between a schedule and what a runtime computes, as a sentence; or empty.
 
     Args:
+        schedule: The schedule.
         before: The RoPE of the source, for window layers.
-        spec: what the runtime reads.
+        spec: The RoPE that the runtime reads.
     """
     if not _close(spec.form.inv_freq(spec.rotary_dim), schedule.inv_freq):
         return f"it computes other frequencies ({describe(spec.form)})"
-    short = (
-        spec.form.short_inv_freq(spec.rotary_dim)
-        if isinstance(spec.form, LongRope)
-        else schedule.inv_freq
-    )
-    expected = schedule.short_inv_freq if schedule.short_inv_freq is not None else schedule.inv_freq
+
+    short = schedule.inv_freq
+    if isinstance(spec.form, LongRope):
+        short = spec.form.short_inv_freq(spec.rotary_dim)
+    expected = schedule.inv_freq
+    if schedule.short_inv_freq is not None:
+        expected = schedule.short_inv_freq
     if not _close(short, expected):
         return "it computes other frequencies inside the trained context"
+
     if not _same(spec.attention_factor, schedule.attention_factor):
         return (
             f"it uses the attention factor {spec.attention_factor:.4f}, not"
@@ -65,12 +68,12 @@ def difference(schedule: Schedule, before: RopeSpec, spec: RopeSpec) -> str:
     if not _same(spec.softmax_scale, schedule.softmax_scale):
         return f"it scales logits by {spec.softmax_scale:.4f}, not {schedule.softmax_scale:.4f}"
     if not _same_query_scaling(spec.query_scaling, schedule.query_scaling, schedule.context):
-        return (
-            "it does not scale queries by position"
-            if spec.query_scaling is None
-            else "it scales queries otherwise"
-        )
-    left, right = spec.local_form, before.local_form
+        if spec.query_scaling is None:
+            return "it does not scale queries by position"
+        return "it scales queries otherwise"
+
+    left = spec.local_form
+    right = before.local_form
     if "local" in before.layers and right is not None and left != right:
         size = before.rotary_dim
         if left is None or not _close(left.inv_freq(size), right.inv_freq(size)):
@@ -78,26 +81,22 @@ def difference(schedule: Schedule, before: RopeSpec, spec: RopeSpec) -> str:
     return ""
 
 
-def unscaled(spec: RopeSpec, before: RopeSpec, schedule: Schedule) -> bool:
-    """Whether a runtime computes the RoPE of the unscaled model where a schedule has another
-    one.
-    """
+def is_unscaled(spec: RopeSpec, before: RopeSpec, schedule: Schedule) -> bool:
+    """Whether a runtime computes the unscaled RoPE where a schedule has another one."""
     plain = before.unscaled().form.inv_freq(before.rotary_dim)
     changes = schedule.attention_factor != 1 or not _close(schedule.inv_freq, plain)
-    return (
-        changes
-        and spec.attention_factor == 1
-        and _close(spec.form.inv_freq(spec.rotary_dim), plain)
-    )
+    if not changes or spec.attention_factor != 1:
+        return False
+    return _close(spec.form.inv_freq(spec.rotary_dim), plain)
 
 
 def _same_query_scaling(
     left: QueryScaling | None, right: QueryScaling | None, context: int
 ) -> bool:
-    """Whether two query scalings are the same up to a context, in tokens; within its length one has
-    no effect.
-    """
-    if all(scaling is None or context <= scaling.length for scaling in (left, right)):
+    """Whether two query scalings are the same up to a context; each acts only beyond its length."""
+    left_matters = left is not None and context > left.length
+    right_matters = right is not None and context > right.length
+    if not left_matters and not right_matters:
         return True
     if left is None or right is None:
         return left is right
@@ -105,27 +104,31 @@ def _same_query_scaling(
 
 
 def _same(left: float, right: float) -> bool:
+    """Whether two numbers are the same but for rounding."""
     return abs(left - right) <= TOLERANCE * abs(right)
 
 
 def _close(left: Vector, right: Vector) -> bool:
+    """Whether two vectors are the same but for rounding."""
     return left.shape == right.shape and bool(np.all(np.abs(left - right) <= TOLERANCE * right))
 
 
 def frequencies(schedule: Schedule) -> str:
-    """The frequencies of a schedule for display: its form as `describe` has it, or "custom
-    inv_freq".
-    """
-    return describe(schedule.form) if schedule.form else "custom inv_freq"
+    """The frequencies of a schedule for display: its form, or "custom inv_freq"."""
+    if schedule.form is None:
+        return "custom inv_freq"
+    return describe(schedule.form)
 
 
 def describe(form: Form | None) -> str:
-    """A form for display, without defaults but for a factor:
-    `yarn, theta 10000, factor 4, original_context 4096`.
+    """A form for display, without defaults but for a factor.
+
+    Example: `yarn, theta 10000, factor 4, original_context 4096`.
     """
     if form is None:
         return "none"
     defaults = {entry.name: entry.default for entry in fields(form) if entry.name != "factor"}
+
     words = [form.kind]
     for name, value in vars(form).items():
         if not isinstance(value, (int, float)) or value == defaults.get(name):
@@ -139,7 +142,8 @@ def describe(form: Form | None) -> str:
     return ", ".join(words)
 
 
-CUSTOM_CODE, OTHER_KEY = "custom code", "another key"
+CUSTOM_CODE = "custom code"
+OTHER_KEY = "another key"
 LISTS: dict[str, Finding] = {
     "refused": ("refused", "it fails if the two factor lists differ"),
     "long": ("differs", "it applies the long list to every position"),
@@ -171,9 +175,7 @@ CODE_REASONS: dict[str, str] = {
 
 
 NEVER_WRITTEN = ("dynamic",)
-"""Rope types that no encoding writes, so that the lab has not asked what runtimes without rules do
-with them.
-"""
+"""Rope types that no encoding writes; the lab has not asked what runtimes do with them."""
 
 
 @dataclass(frozen=True)
@@ -187,13 +189,13 @@ class Verdict:
     """For people."""
 
     status: Status
-    """what it does, explained at `judge`."""
+    """The behaviour, as `judge` explains it."""
 
     reason: str
     """Why, or a remark; may be empty where the status is "exact"."""
 
     source: str
-    """Where the rule is stated."""
+    """The place where the rule is stated."""
 
     through: str = ""
     """The last version."""
@@ -209,9 +211,9 @@ class Verdict:
     def covers(self, runtime: VersionRange) -> bool:
         """Whether the verdict is about the last version of a row."""
         name, _, first = self.runtime.partition("@")
-        return name == runtime.name and (
-            self.runtime == runtime.key or within(runtime.last, first, self.through or first)
-        )
+        if name != runtime.name:
+            return False
+        return self.runtime == runtime.key or within(runtime.last, first, self.through or first)
 
     def to_dict(self) -> JsonObject:
         """The fields as JSON-ready data."""
@@ -238,16 +240,20 @@ def judge(
 ) -> Verdict:
     """The verdict of one runtime on a planned config.
 
-    "exact": it computes the schedule. "differs": it computes something else, silently; `reason`
-    names it. "ignored": it computes the unscaled RoPE, silently. "refused": it fails, at load or at
-    the first forward pass. "unsupported": it cannot run such a model, or not in that version.
-    "unknown": it is untested. Encodings replace "exact" by "rounded" where folding rounds weights,
-    and by "approximate" for a log-n approximation.
+    - "exact": it computes the schedule;
+    - "differs": it computes something else, silently; `reason` names it;
+    - "ignored": it computes the unscaled RoPE, silently;
+    - "refused": it fails, at load or at the first forward pass;
+    - "unsupported": it cannot run such a model, or not in that version;
+    - "unknown": it is untested.
+
+    Encodings replace "exact" by "rounded" where folding rounds weights, and by "approximate" for a
+    log-n approximation.
 
     Args:
         config: The planned config.json.
-        family: of its model.
-        schedule: what must be computed.
+        family: The family of its model.
+        schedule: The schedule that must be computed.
         before: The RoPE of the source.
         runtime: The one to judge; its last version counts where they differ.
     """
@@ -255,11 +261,14 @@ def judge(
     outside = without_config(runtime, family, model_type)
     if outside is not None:
         return outside
+
     verdict = partial(_verdict, runtime, family, model_type)
-    rules = runtime.rule_set(family.name, model_type)
     unseen = _of_wrapper(config, family, runtime)
     if unseen:
         return verdict(*unseen)
+
+    # the model and the keys that its attention reads
+    rules = runtime.rule_set(family.name, model_type)
     part = text_part(config, family)
     rope, _ = rope_dict(part, family, rules)
     kind = rope_type(rope, rules)
@@ -270,10 +279,14 @@ def judge(
     if keyed is not None:
         key, statement = keyed
         return verdict(statement.status, f"{key}: {statement.reason}", statement.source, OTHER_KEY)
-    types = rules.types.get(kind)
+
+    # the RoPE dictionary
     finding = _of_keys(part, rope, rules)
-    if finding or types is None:
-        return verdict(*(finding or _of_unknown_type(kind, rules)), rules.source, kind)
+    if finding:
+        return verdict(*finding, rules.source, kind)
+    types = rules.types.get(kind)
+    if types is None:
+        return verdict(*_of_unknown_type(kind, rules), rules.source, kind)
     source = types.source or rules.source
     finding = _of_type(types, rope, schedule) or _of_head(types, config, family, kind, rope)
     if finding:
@@ -281,6 +294,8 @@ def judge(
     finding = _of_schedule(schedule, before, read_spec(config, family, runtime), types)
     if finding:
         return verdict(*finding, source, kind)
+
+    # the weights, and keys whose effect is not known
     weights = quantised(config, runtime)
     if weights:
         return verdict(*weights, runtime.source, kind)
@@ -289,17 +304,15 @@ def judge(
         return verdict(
             "unknown", f"its attention reads {key}, whose effect on the RoPE is untested", source
         )
-    at_its_own_length = (
-        kind == "longrope" and rope.get("original_max_position_embeddings") == schedule.context
-    )
+    original = rope.get("original_max_position_embeddings")
+    at_its_own_length = kind == "longrope" and original == schedule.context
     return verdict("exact", "" if at_its_own_length else types.window, source, kind)
 
 
 def _of_wrapper(config: Config, family: Family, runtime: Runtime) -> Finding | None:
-    """The finding about a model around a text model that the runtime is not known to load; None for
-    others.
+    """The finding about a model around a text model; None where the runtime is known to load it.
 
-    Reading the source of a text model says nothing of such a model: it counts where it was
+    Reading the source of a text model says nothing about such a model: it counts where it was
     executed, where a statement names it, and in transformers where its class reads the text model
     in the same place.
     """
@@ -307,21 +320,22 @@ def _of_wrapper(config: Config, family: Family, runtime: Runtime) -> Finding | N
     if wrapper is None or family.assumed:
         return None
     name = f"model_type {wrapper}" if wrapper else "a config without model_type"
+
     in_place = is_where_transformers_reads(config, family, wrapper)
     if in_place is False:
         path = wrapper_types()[wrapper].path
         return "unknown", f"{name} keeps its text model in {path}, and this config has it elsewhere"
+
     if wrapper in executed_types(runtime, family.name):
         return None
     statement = runtime.statement(family.name, wrapper)
     if statement is not None and wrapper in (*statement.model_types, family.name):
         return None
-    if (
-        runtime.wrappers
-        and in_place
-        and version_key(wrapper_types()[wrapper].since) <= version_key(runtime.last)
-    ):
-        return None
+
+    if runtime.wrappers and in_place:
+        since = wrapper_types()[wrapper].since
+        if version_key(since) <= version_key(runtime.last):
+            return None
     return "unknown", f"untested: {name} around a {family.name} model"
 
 
@@ -330,15 +344,20 @@ def unseen_wrapper(config: Config, family: Family) -> str:
 
     Args:
         config: The whole config.json.
-        family: of the text model.
+        family: The family of the text model.
     """
     findings = [_of_wrapper(config, family, row) for row in runtimes()]
     if not all(findings):
         return ""
+
     wrapper = wrapper_of(config, family)
-    kept = wrapper_types().get(wrapper or "")
-    elsewhere = f", whose class in transformers reads {kept.path}" if kept else ""
-    around = f"model_type {shown(wrapper)}{elsewhere}" if wrapper else "no model_type"
+    around = "no model_type"
+    if wrapper:
+        around = f"model_type {shown(wrapper)}"
+        kept = wrapper_types().get(wrapper)
+        if kept:
+            around += f", whose class in transformers reads {kept.path}"
+
     return (
         f"config.json has {around} around a {family.name} model, and no runtime was seen to load"
         " such a model"
@@ -347,23 +366,24 @@ def unseen_wrapper(config: Config, family: Family) -> str:
 
 def _of_model(config: Config, part: Config, rules: RuleSet) -> Finding | None:
     """The finding that holds for a model whatever its RoPE dictionary says."""
-    if (
-        rules.own_text_config
-        and part is not config
-        and config.get("model_type") == part.get("model_type")
-    ):
+    is_nested = part is not config
+    same_type = config.get("model_type") == part.get("model_type")
+    if rules.own_text_config and is_nested and same_type:
         return rules.own_text_config, rules.own_text_config_reason
-    return (rules.status, rules.reason) if rules.status else None
+    if rules.status:
+        return rules.status, rules.reason
+    return None
 
 
 def _of_keys(part: Config, rope: Config, rules: RuleSet) -> Finding | None:
     """The finding about keys that a reader requires."""
     for key, status in rules.required.items():
-        if part.get(key) is None and (rules.theta != "dict" or rope.get(key) is None):
-            refused = status == "refused"
-            return status, (
-                f"it fails without {key}" if refused else f"it reads only {key}, which is absent"
-            )
+        in_dictionary = rules.theta == "dict" and rope.get(key) is not None
+        if part.get(key) is not None or in_dictionary:
+            continue
+        if status == "refused":
+            return status, f"it fails without {key}"
+        return status, f"it reads only {key}, which is absent"
     for need in rules.need:
         if part.get(need.key, need.default) != need.value:
             return "refused", f"it supports only {need.key} = {need.value}"
@@ -371,6 +391,7 @@ def _of_keys(part: Config, rope: Config, rules: RuleSet) -> Finding | None:
 
 
 def _of_unknown_type(kind: str, rules: RuleSet) -> Finding:
+    """The finding about a rope type without rules."""
     status: Status = "unknown" if kind in NEVER_WRITTEN else rules.other
     words = {
         "unknown": "rope_type {} is untested",
@@ -382,30 +403,36 @@ def _of_unknown_type(kind: str, rules: RuleSet) -> Finding:
 
 def _of_type(types: TypeRules, rope: Config, schedule: Schedule) -> Finding | None:
     """The finding about a rope type and the keys next to it."""
-    if types.status and (schedule.context > schedule.original_context or not types.beyond_trained):
+    is_extended = schedule.context > schedule.original_context
+    if types.status and (is_extended or not types.beyond_trained):
         return types.status, types.reason
-    absent = next((key for key in types.required if rope.get(key) is None), None)
-    if absent:
-        return "refused", f"it fails without {absent}"
-    present = next((key for key in types.forbidden if rope.get(key) is not None), None)
-    return ("refused", f"it fails on {present}") if present else None
+    for key in types.required:
+        if rope.get(key) is None:
+            return "refused", f"it fails without {key}"
+    for key in types.forbidden:
+        if rope.get(key) is not None:
+            return "refused", f"it fails on {key}"
+    return None
 
 
 def _of_head(
     types: TypeRules, config: Config, family: Family, kind: str, rope: Config
 ) -> Finding | None:
-    """The finding about which dimensions of a head rotate, in which pairs, and by which lists of
-    factors.
-    """
-    if types.partial and (sizes := geometry(config, family)).rotary_dim != sizes.head_dim:
-        return (
-            types.partial,
-            f"{PARTIAL[types.partial]} {sizes.rotary_dim} dimensions of {sizes.head_dim} rotate",
-        )
+    """The finding about the dimensions of a head that rotate, their pairs, and lists of factors."""
+    if types.partial:
+        sizes = geometry(config, family)
+        if sizes.rotary_dim != sizes.head_dim:
+            words = PARTIAL[types.partial]
+            return (
+                types.partial,
+                f"{words} {sizes.rotary_dim} dimensions of {sizes.head_dim} rotate",
+            )
+
     if types.half_only and family.layout == "interleaved":
         return types.half_only, HALF_ONLY[types.half_only].format(kind)
     if types.formula_always and rope.get("original_max_position_embeddings") == 1:
         return "refused", "it divides by the logarithm of original_max_position_embeddings, here 0"
+
     if types.lists not in LISTS or rope.get("short_factor") == rope.get("long_factor"):
         return None
     status, reason = LISTS[types.lists]
@@ -415,9 +442,7 @@ def _of_head(
 def _of_schedule(
     schedule: Schedule, before: RopeSpec, spec: RopeSpec, types: TypeRules
 ) -> Finding | None:
-    """The finding about what a runtime computes in place of a schedule. Parameters as in
-    `difference`.
-    """
+    """The finding about what a runtime computes in place of a schedule, as in `difference`."""
     reason = difference(schedule, before, spec)
     if not reason:
         return None
@@ -426,33 +451,40 @@ def _of_schedule(
             f"it computes YaRN's ramp over {types.times_original} times the trained length:"
             f" {reason}"
         )
-    return "ignored" if unscaled(spec, before, schedule) else "differs", reason
+    if is_unscaled(spec, before, schedule):
+        return "ignored", reason
+    return "differs", reason
 
 
 def judge_code(family: Family, config: Config) -> tuple[Verdict, ...]:
     """The verdicts of all runtimes on a checkpoint that brings its own rotary code.
 
     Args:
-        family: Whose layers it uses.
+        family: The family whose layers it uses.
+        config: Its config.json.
     """
     verdicts = []
     for row in rows_for(family):
-        outside = without_config(row, family) if row.custom_code == "exact" else None
-        finding: Finding = (
-            row.custom_code,
-            row.custom_code_reason or CODE_REASONS[row.custom_code],
-        )
-        finding = quantised(config, row) or finding if row.custom_code == "exact" else finding
+        outside = None
+        weights = None
+        if row.custom_code == "exact":
+            outside = without_config(row, family)
+            weights = quantised(config, row)
+        reason = row.custom_code_reason or CODE_REASONS[row.custom_code]
+        finding: Finding = weights or (row.custom_code, reason)
         verdicts.append(outside or _verdict(row, family, "", *finding, row.source, CUSTOM_CODE))
     return tuple(verdicts)
 
 
 def without_config(runtime: Runtime, family: Family, model_type: str = "") -> Verdict | None:
-    """The verdict that holds for every config of a family: unknown or unsupported; None where the
-    config decides.
+    """The verdict that holds for every config of a family: unknown or unsupported.
+
+    None where the config decides.
 
     Args:
-        model_type: of the config as a whole.
+        runtime: The row of the table of runtimes.
+        family: The family of the model.
+        model_type: The type of the config as a whole.
     """
     verdict = partial(_verdict, runtime, family, model_type)
     statement = runtime.statement(family.name, model_type)
@@ -461,19 +493,20 @@ def without_config(runtime: Runtime, family: Family, model_type: str = "") -> Ve
         return None
     if statement is None:
         return verdict("unknown", f"{family.name} is untested")
-    tested = (
-        ()
-        if family.assumed or model_type in statement.model_types
-        else executed_types(runtime, family.name)
-    )
+
+    tested: tuple[str, ...] = ()
+    if not family.assumed and model_type not in statement.model_types:
+        tested = executed_types(runtime, family.name)
     if model_type and tested and model_type not in tested and not runtime.wrappers:
         return verdict(
             "unknown", f"only model_type {' and '.join(tested)} is tested, not {model_type}"
         )
+
     if statement.unknown:
         return verdict("unknown", statement.unknown, statement.source)
     if statement.unsupported:
         return verdict("unsupported", statement.unsupported, statement.source)
+
     since = _since(runtime, family)
     if since and version_key(runtime.last)[:2] < version_key(since)[:2]:
         return verdict(
@@ -489,7 +522,8 @@ def rows_for(family: Family) -> tuple[Runtime, ...]:
     for row in runtimes():
         since = _since(row, family)
         if since and version_key(row.version) < version_key(since) <= version_key(row.last):
-            rows += [cut(row, through=before(since)), cut(row, version=since, through=row.last)]
+            rows.append(cut(row, through=before(since)))
+            rows.append(cut(row, version=since, through=row.last))
         else:
             rows.append(row)
     return tuple(rows)
@@ -498,7 +532,9 @@ def rows_for(family: Family) -> tuple[Runtime, ...]:
 def _since(row: Runtime, family: Family) -> str:
     """The first version that has a family, where it follows rules of the row; else empty."""
     statement = row.statement(family.name)
-    return family.since.get(row.name, "") if statement is not None and statement.rules else ""
+    if statement is None or not statement.rules:
+        return ""
+    return family.since.get(row.name, "")
 
 
 def quantised(config: Config, runtime: Runtime) -> Finding | None:
@@ -506,13 +542,17 @@ def quantised(config: Config, runtime: Runtime) -> Finding | None:
     setting = config.get("quantization_config")
     if not isinstance(setting, dict):
         return None
-    method = setting.get("quant_method") or ("mlx" if "group_size" in setting else "quantised")
+    method = setting.get("quant_method")
+    if not method:
+        method = "mlx" if "group_size" in setting else "quantised"
     if runtime.quantization is None:
         return "unknown", f"loading {method} weights is untested"
     if method not in runtime.quantization:
         return "unsupported", f"it does not load {method} weights"
     depends = runtime.quantization[method]
-    return ("unknown", f"it loads {method} weights {depends}") if depends else None
+    if depends:
+        return "unknown", f"it loads {method} weights {depends}"
+    return None
 
 
 def _verdict(
@@ -524,18 +564,16 @@ def _verdict(
     source: str = "",
     kind: str | None = None,
 ) -> Verdict:
-    """The verdict of a row on a family, with its evidence.
-
-    Args:
-        kind: The rope type, None for any.
-    """
-    untested = status == "unknown" or family.assumed or family.origin
-    grade = Evidence() if untested else evidence(row, family.name, kind, model_type)
+    """The verdict of a row on a family, with its evidence; `kind` is a rope type, None for any."""
+    known = Evidence()
+    if status != "unknown" and not family.assumed and not family.origin:
+        known = evidence(row, family.name, kind, model_type)
     if family.assumed:
         reason = "; ".join(filter(None, [f"if it runs {family.assumed} as {family.name}", reason]))
-    statement = row.statement(family.name, model_type)
-    stated_at = source or (statement.source if statement else "") or row.source
-    return Verdict(row.key, row.display_name, status, reason, stated_at, row.last, grade)
+    if not source:
+        statement = row.statement(family.name, model_type)
+        source = (statement.source if statement else "") or row.source
+    return Verdict(row.key, row.display_name, status, reason, source, row.last, known)
 
 
 SWITCHES = {
@@ -559,41 +597,42 @@ RECOMPUTED = {"phi3"}
 """Families for which transformers' generate recomputes the cache: transformers#33129."""
 
 
-def switching(family: Family, length: int, verdicts: Iterable[Verdict]) -> tuple[str, ...]:
+def switch_notes(family: Family, length: int, verdicts: Iterable[Verdict]) -> tuple[str, ...]:
     """Sentences on which list each current runtime takes, and on a cache that crosses the length.
 
     Args:
-        family: of the model.
-        length: At which the lists change, in tokens.
-        verdicts: On the config with these lists, by which runtimes that do not read them are left
-            out.
+        family: The family of the model.
+        length: The length at which the lists change, in tokens.
+        verdicts: The verdicts on the config with these lists, which leave out runtimes that do not
+            read them.
     """
     reading = [verdict for verdict in verdicts if verdict.status in ("exact", "rounded", "differs")]
     by_rule: dict[str, list[str]] = {}
     options = []
     for name in dict.fromkeys(row.name for row in runtimes()):
         row = newest(name)
-        if row.statement(family.name) is None or not any(
-            verdict.covers(row) for verdict in reading
-        ):
+        is_read = any(verdict.covers(row) for verdict in reading)
+        if not is_read or row.statement(family.name) is None:
             continue
         rule_set = row.rule_set(family.name)
         rules = rule_set.types.get("longrope")
-        if rules is not None and not (rule_set.status or rules.status or rules.read_as):
-            by_rule.setdefault(rules.lists, []).append(row.display_name)
-            options += [f"{row.title} with {rules.whole_prompt}"] if rules.whole_prompt else []
-    sentences = [
-        words.format(names=", ".join(by_rule[rule]), length=length, options=", ".join(options))
-        for rule, words in SWITCHES.items()
-        if rule in by_rule
-    ]
+        if rules is None or rule_set.status or rules.status or rules.read_as:
+            continue
+        by_rule.setdefault(rules.lists, []).append(row.display_name)
+        if rules.whole_prompt:
+            options.append(f"{row.title} with {rules.whole_prompt}")
+
+    sentences = []
+    for rule, words in SWITCHES.items():
+        if rule in by_rule:
+            names = ", ".join(by_rule[rule])
+            sentences.append(words.format(names=names, length=length, options=", ".join(options)))
     crossing = (
         f"if generation passes {length:,} tokens, the cache still holds keys rotated with the short"
         " list, while new queries use the long one, so the output is wrong"
     )
     if family.name in RECOMPUTED:
-        return (
-            *sentences,
-            f"{crossing}; transformers recomputes the cache for this family, servers do not",
-        )
-    return (*sentences, f"{crossing}; pass the whole text as one prompt")
+        repair = "transformers recomputes the cache for this family, servers do not"
+    else:
+        repair = "pass the whole text as one prompt"
+    return (*sentences, f"{crossing}; {repair}")

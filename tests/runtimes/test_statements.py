@@ -21,7 +21,7 @@ from ropeconv.rope.recipe import parse_recipe
 from ropeconv.runtimes.evidence import Evidence
 from ropeconv.runtimes.read_config import read_spec
 from ropeconv.runtimes.runtime import find, newest, runtimes, version_key
-from ropeconv.runtimes.verdict import Verdict, judge, judge_all, switching
+from ropeconv.runtimes.verdict import Verdict, judge, judge_all, switch_notes
 
 from ..conftest import CONFIGS, DATA
 from ..support.baking import make_plan, recipe_of
@@ -154,7 +154,7 @@ def rule(name: str) -> str:
 
 def test_runtimes_are_named_by_what_they_do() -> None:
     assert (rule("transformers"), rule("vllm")) == ("trained", "window")
-    sentences = switching(LLAMA, 4096, [verdict("transformers"), verdict("vllm")])
+    sentences = switch_notes(LLAMA, 4096, [verdict("transformers"), verdict("vllm")])
     assert sentences[:2] == (
         (
             f"With {newest('transformers').display_name}, a forward pass uses the short list if no"
@@ -172,7 +172,7 @@ def test_runtimes_are_named_by_what_they_do() -> None:
     ("status", "named"), [("rounded", True), ("differs", True), ("refused", False)]
 )
 def test_only_runtimes_that_read_the_lists_are_named(status: str, named: bool) -> None:
-    sentences = switching(LLAMA, 4096, [verdict("vllm", status)])
+    sentences = switch_notes(LLAMA, 4096, [verdict("vllm", status)])
     assert any("vLLM" in sentence for sentence in sentences) is named
     assert len(sentences) == 1 + named
 
@@ -181,7 +181,7 @@ def test_a_runtime_that_computes_a_prompt_in_chunks_is_named_with_the_option_tha
     None
 ):
     assert rule("sglang") == "chunked"
-    sentences = switching(LLAMA, 4096, [verdict("sglang", "differs")])
+    sentences = switch_notes(LLAMA, 4096, [verdict("sglang", "differs")])
     assert sentences[0].startswith(
         f"With {newest('sglang').display_name}, a forward pass uses the short list if no position"
     )

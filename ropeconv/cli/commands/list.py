@@ -148,7 +148,7 @@ def archs_command(screen: Screen) -> None:
     """List the GGUF architectures, with the rope tensors and keys that llama.cpp supports for
     each.
     """
-    from ...runtimes.drafts import kind_named
+    from ...runtimes.drafts import find_kind
     from ...runtimes.llamacpp.archs import arch_table
 
     table = arch_table()
@@ -168,7 +168,7 @@ def archs_command(screen: Screen) -> None:
     ]
     if screen.as_json:
         drafts = table.drafts | {
-            arch.name: kind_named(arch.draft).says for arch in table.draft_arch.values()
+            arch.name: find_kind(arch.draft).says for arch in table.draft_arch.values()
         }
         others = {"without_rope": table.without_rope, "drafts": drafts}
         screen.data({"llama_cpp": table.version, "source": table.source, "archs": archs, **others})

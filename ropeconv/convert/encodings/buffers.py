@@ -111,6 +111,7 @@ def _refuse(request: EncodeRequest) -> None:
         raise refusal(
             family.display_name, "there is code for Llama, Mistral, Qwen 2 and Qwen 3 only"
         )
+
     part: Config = text_part(request.config, family)
     if part is not request.config:
         raise refusal("a model with a vision part", "there is code for the language model only")

@@ -43,6 +43,7 @@ def keys(schedule: Schedule, model: GgufModel) -> Edit:
     values: dict[str, GgufValue] = {f"{arch.name}.{arch.theta_key}": f32(form.theta)}
     if _window_base_follows(model):
         values[f"{prefix}freq_base_swa"] = f32(form.theta)
+
     if not isinstance(form, Plain):
         original = schedule.original_context
         if isinstance(form, Yarn):
@@ -51,6 +52,7 @@ def keys(schedule: Schedule, model: GgufModel) -> Edit:
         values[f"{prefix}scaling.type"] = string(form.kind)
         values[f"{prefix}scaling.factor"] = f32(form.factor)
         values[f"{prefix}scaling.original_context_length"] = u32(pinned or original)
+
     if isinstance(form, Yarn) and not _has_usual_betas(form, arch):
         values[f"{prefix}scaling.yarn_beta_fast"] = f32(form.beta_fast)
         values[f"{prefix}scaling.yarn_beta_slow"] = f32(form.beta_slow)

@@ -50,6 +50,7 @@ def ministral3(request: EncodeRequest) -> CheckpointResult:
             "Llama and Mistral have its layout, no other",
             OTHERWISE,
         )
+
     part = text_part(request.config, family)
     for key in BIASES:
         if part.get(key, False) is not False:

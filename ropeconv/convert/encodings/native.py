@@ -86,6 +86,7 @@ def _check_class(
     """Raise UnsupportedBake where the family's class does not compute a form with these keys."""
     kind = f"rope_type {form.kind}"
     two_lists = schedule.short_inv_freq is not None
+
     if form.kind not in family.writing.types:
         known = f"its class supports {', '.join(family.writing.types)}"
         raise UnsupportedBake(kind, family.name, known, ONE_LIST if two_lists else others)
@@ -95,6 +96,7 @@ def _check_class(
             " whole head"
         )
         raise UnsupportedBake(kind, family.name, why, WITH_ZEROS)
+
     if not family.writing.pinned_original or not isinstance(form, (Yarn, Llama3, LongRope)):
         return
     may_change = isinstance(form, LongRope) and not two_lists
@@ -146,6 +148,7 @@ def _longrope(rope: JsonObject, form: LongRope, schedule: Schedule, family: Fami
     """The setting of a pair of factor lists."""
     rope["short_factor"] = written_divisors(form.short_factor)
     rope["long_factor"] = written_divisors(form.long_factor)
+
     factor = schedule.context / form.original_context
     usual = longrope_attention_factor(factor, form.original_context)
     if family.writing.longrope == "original":
@@ -162,6 +165,7 @@ def _longrope(rope: JsonObject, form: LongRope, schedule: Schedule, family: Fami
         return RopeSetting(
             rope, form.theta, *original_for(schedule.context, schedule.attention_factor)
         )
+
     rope |= {
         "factor": float(factor),
         "attention_factor": float(schedule.attention_factor),

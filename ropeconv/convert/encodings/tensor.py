@@ -30,12 +30,14 @@ def tensor(schedule: Schedule, model: GgufModel) -> Edit:
     arch = arch_of_header(model)
     spec = model.reading().spec
     base = Plain(float(np.float32(spec.rope_theta))).inv_freq(spec.rotary_dim)
+
     long = divisors(base, schedule.inv_freq)
     short = long if schedule.short_inv_freq is None else divisors(base, schedule.short_inv_freq)
     two_lists = short is not long
     as_pair = arch.factors == "always"
     if arch.factors == "longrope":
         as_pair = two_lists or LONG in model.vectors
+
     target = f"the GGUF architecture {arch.name}"
     if not as_pair and arch.freqs != "used":
         repair = fitting_keys(arch)

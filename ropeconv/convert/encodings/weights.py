@@ -45,6 +45,7 @@ def weights(request: EncodeRequest) -> CheckpointResult:
         tensors,
         request.target.fold_into or "k",
     )
+
     verdicts = []
     for verdict in result.verdicts:
         if folded.expected_kl and verdict.status == "exact":

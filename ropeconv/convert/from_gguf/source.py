@@ -33,8 +33,10 @@ class GgufCheckpoint(ConvertedSource[RestoredTensor]):
     """A GGUF file whose config, index, tokenizer and shards are made from it.
 
     Args:
+        inner: The GGUF file.
         outtype: Dtype of the weights: f32, f16, bf16, or auto for that of the file, and f32 where
             that is quantised.
+        with_tokenizer: Make the files of the tokenizer too.
     """
 
     kind = "gguf"
@@ -71,9 +73,8 @@ class GgufCheckpoint(ConvertedSource[RestoredTensor]):
         inspection = inspect_gguf(self.inner)
         file = self.inner.file
         receipt = gguf_stated(file, inspection.spec)
-        if file.get(WINDOW_NORM) is not None or (
-            receipt is not None and receipt.encoding == "carrier"
-        ):
+        is_carried = receipt is not None and receipt.encoding == "carrier"
+        if file.get(WINDOW_NORM) is not None or is_carried:
             why = "only unchanged conversions become checkpoints"
             repair = "run `ropeconv restore` on it first"
             raise UnsupportedBake(
@@ -82,10 +83,11 @@ class GgufCheckpoint(ConvertedSource[RestoredTensor]):
         return inspection
 
     def in_dtype(self, dtype: str) -> GgufCheckpoint:
-        outtypes = {
-            name: outtype for outtype, stored in OUTTYPES.items() if (name := TORCH[stored])
-        }
-        return GgufCheckpoint(self.inner, outtypes.get(dtype, self.outtype), self.with_tokenizer)
+        outtype = self.outtype
+        for name, stored in OUTTYPES.items():
+            if TORCH[stored] == dtype:
+                outtype = name
+        return GgufCheckpoint(self.inner, outtype, self.with_tokenizer)
 
     @property
     def dtype(self) -> str:
@@ -93,10 +95,12 @@ class GgufCheckpoint(ConvertedSource[RestoredTensor]):
 
     @cached_property
     def _dtype(self) -> str:
+        """The dtype of the weights, as safetensors names it."""
         return OUTTYPES.get(self.outtype) or FLOATS.get(self.inner.file.usual_type, "F32")
 
     @cached_property
     def _config(self) -> Config:
+        """The config.json that is made."""
         return config_of(self.inner.file, self.family, self.inspection.spec, self.dtype)
 
     @cached_property
@@ -105,18 +109,22 @@ class GgufCheckpoint(ConvertedSource[RestoredTensor]):
         rules = gguf_rules(self.family)
         spec = self.inspection.spec
         shapes = checkpoint_shapes(file, self.family, len(spec.layers))
-        tensors = restored_tensors(file, shapes, rules, sizes_of(self._config, self.family, spec))
-        return in_shards(self._typed(tensor) for tensor in tensors)
+        sizes = sizes_of(self._config, self.family, spec)
+        tensors = restored_tensors(file, shapes, rules, sizes)
+        return in_shards(self._in_dtype(tensor) for tensor in tensors)
 
-    def _typed(self, tensor: RestoredTensor) -> RestoredTensor:
-        """The tensor in the dtype of the checkpoint; vectors and routers, in F32 in GGUF, only
-        where that is exact.
+    def _in_dtype(self, tensor: RestoredTensor) -> RestoredTensor:
+        """The tensor in the dtype of the checkpoint.
+
+        Vectors and routers, which are F32 in GGUF, are narrowed only where that is exact.
         """
         narrow = replace(tensor, dtype=self._dtype)
         types = {type_of(self.inner.file, part) for part in tensor.parts}
         if self._dtype == "F32" or types != {F32} or self.inner.file.usual_type == F32:
             return narrow
-        return narrow if exactly(self.inner.file, tensor, self._dtype) else tensor
+        if exactly(self.inner.file, tensor, self._dtype):
+            return narrow
+        return tensor
 
     @cached_property
     def texts(self) -> dict[str, str]:
@@ -127,9 +135,8 @@ class GgufCheckpoint(ConvertedSource[RestoredTensor]):
             "generation_config.json": {"_from_model_config": True} | special,
         }
         if self.with_tokenizer:
-            files["tokenizer_config.json"] = tokenizer_config(
-                self.inner.file, config["max_position_embeddings"]
-            )
+            context = config["max_position_embeddings"]
+            files["tokenizer_config.json"] = tokenizer_config(self.inner.file, context)
         return {name: jsontext.dump(data) for name, data in files.items()} | self.index()
 
     def path(self, name: str) -> Path:
@@ -146,9 +153,10 @@ class GgufCheckpoint(ConvertedSource[RestoredTensor]):
         if not self.with_tokenizer:
             return None
         values = self.inner.file.header.values
-        size = sum(
-            len(value.raw) for key, value in values.items() if key.startswith("tokenizer.ggml.")
-        )
+        size = 0
+        for key, value in values.items():
+            if key.startswith("tokenizer.ggml."):
+                size += len(value.raw)
 
         def write(target: Path, advance: Callable[[int], None]) -> None:
             target.write_text(tokenizer_text(self.inner.file, self.family), "utf-8")
@@ -167,10 +175,9 @@ class GgufCheckpoint(ConvertedSource[RestoredTensor]):
             return ()
         name = TYPES[usual].name
         rounded = "" if self._dtype == "F32" else f", rounded to {self.dtype}"
-        return (
-            (
-                f"the weights have the precision of {name}{rounded}, and not that of the original"
-                f" checkpoint; {self.dtype} takes"
-                f" {sum(shard.size for shard in self.shards) / 1e9:.3g} GB"
-            ),
+        size = sum(shard.size for shard in self.shards) / 1e9
+        note = (
+            f"the weights have the precision of {name}{rounded}, and not that of the original"
+            f" checkpoint; {self.dtype} takes {size:.3g} GB"
         )
+        return (note,)

@@ -1,7 +1,7 @@
 """The tensors of a checkpoint from those of a GGUF file: the rows of each.
 
-`out_tensors` with a checkpoint of these tensors tells how a family's rows are reordered, joined and
-stacked.
+Read `restored_tensors` first. `out_tensors` with a checkpoint of these tensors tells how a family's
+rows are reordered, joined and stacked.
 """
 
 from bisect import bisect_right
@@ -32,30 +32,61 @@ Shape = tuple[int, ...]
 
 
 def shape_before(rule: str, results: Sequence[Shape]) -> Shape | None:
-    """Return the shape before a conversion, from the shapes of its results (slowest first); None if
-    unknown.
+    """Return the shape before a conversion, from the shapes of its results; None if unknown.
+
+    Args:
+        rule: The name of the conversion.
+        results: The shapes, slowest dimension first.
     """
     if rule in BEFORE:
         return BEFORE[rule](results)
-    return results[0] if len(results) == 1 else None
+    if len(results) == 1:
+        return results[0]
+    return None
 
 
 def _rows(shapes: Sequence[Shape]) -> Shape:
+    """The shape of tensors whose rows were together."""
     first = shapes[0]
-    row = -1 if len(shapes[0]) < 2 else -2
-    return (*first[:row], sum(shape[row] for shape in shapes), *first[len(first) + row + 1 :])
+    row = -1 if len(first) < 2 else -2
+    rows = sum(shape[row] for shape in shapes)
+    return (*first[:row], rows, *first[len(first) + row + 1 :])
+
+
+def _before_squeeze(shapes: Sequence[Shape]) -> Shape:
+    """[channels, 1, width], as the weights of a convolution over channels are."""
+    last = shapes[0][-1]
+    wide = [size for size in shapes[0] if size != 1]
+    return (*wide[:-1], 1, last)
+
+
+def _before_latent(shapes: Sequence[Shape]) -> Shape:
+    """The projection of keys [heads, rank, width] and values [heads, width, rank]."""
+    heads, rank, key_width = shapes[0]
+    value_width = shapes[1][1]
+    return heads * (key_width + value_width), rank
+
+
+def _before_transpose(shapes: Sequence[Shape]) -> Shape:
+    *outer, rows, columns = shapes[0]
+    return (*outer, columns, rows)
+
+
+def _columns(shapes: Sequence[Shape]) -> Shape:
+    """The shape of tensors whose columns were together."""
+    return (*shapes[0][:-1], sum(shape[-1] for shape in shapes))
 
 
 BEFORE: dict[str, Callable[[Sequence[Shape]], Shape]] = {
-    "squeeze": lambda shapes: (*[size for size in shapes[0] if size != 1][:-1], 1, shapes[0][-1]),
-    "transpose": lambda shapes: (*shapes[0][:-2], shapes[0][-1], shapes[0][-2]),
+    "squeeze": _before_squeeze,
+    "transpose": _before_transpose,
     "split": _rows,
     "alternate": _rows,
-    "alternate_columns": lambda shapes: (*shapes[0][:-1], sum(shape[-1] for shape in shapes)),
+    "alternate_columns": _columns,
     "by_key_head": _rows,
-    "latent": lambda shapes: (shapes[0][0] * (shapes[0][2] + shapes[1][1]), shapes[0][1]),
+    "latent": _before_latent,
 }
-"""In `latent`: keys [heads, rank, width] and values [heads, width, rank]."""
+"""The shape before each conversion, from those of its results."""
 
 
 NOWHERE = ShardWeights(None, "")
@@ -66,10 +97,10 @@ class RowRange:
     """Consecutive rows of a tensor in GGUF."""
 
     origin: str
-    """Its name, or the metadata key of a list with them."""
+    """The name of the tensor, or the metadata key of a list with its numbers."""
 
     first: int
-    """Their first element."""
+    """Their first element in that tensor."""
 
     rows: int
     columns: int
@@ -89,7 +120,7 @@ class RowRange:
     """From one element of a row to the next."""
 
     at: int = 0
-    """The first one, counted from the beginning of its region."""
+    """The first element, counted from the beginning of its region."""
 
     @property
     def is_packed(self) -> bool:
@@ -110,7 +141,7 @@ class Region:
     """Their number."""
 
     parts: tuple[RowRange, ...]
-    """That they consist of."""
+    """The rows that it consists of."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +153,8 @@ class RestoredTensor(ConvertedTensor):
 
     @property
     def parts(self) -> Iterator[RowRange]:
-        return (part for region in self.regions for part in region.parts)
+        for region in self.regions:
+            yield from region.parts
 
 
 def restored_tensors(
@@ -131,7 +163,10 @@ def restored_tensors(
     """Return the tensors of a checkpoint, all in F32.
 
     Args:
-        shapes: In the checkpoint, by name.
+        file: The GGUF file.
+        shapes: The shapes in the checkpoint, by name.
+        rules: How the family becomes GGUF.
+        sizes: The sizes of the model.
 
     Raises:
         BadSource: Where a tensor has another shape than such a checkpoint gives.
@@ -143,56 +178,64 @@ def restored_tensors(
         tensors.append(Tensor(name, "F32", shape, stop, stop + 4 * prod(shape)))
         stop = tensors[-1].stop
     header = Header({tensor.name: tensor for tensor in tensors}, {}, 0)
+
     exported = out_tensors([(NOWHERE, header)], rules, sizes, F32)
     starts = [tensor.start for tensor in tensors]
     parts = [list[RowRange]() for _ in tensors]
     for out in exported:
         info = file.tensors.get(out.name)
-        if info is None or trimmed(info.shape) != trimmed(out.gguf_shape):
+        if info is None or _trim(info.shape) != _trim(out.gguf_shape):
             raise BadSource(
                 f"{out.name} has the shape {info and info.shape} in the GGUF file, and"
                 f" {out.gguf_shape} is expected; download it again"
             )
         first = 0
-        layout = (out.interleave, out.values, out.tiles)
         for rows in out.parts:  # whose place in the checkpoint is in bytes
             number = bisect_right(starts, rows.start) - 1
-            at = (rows.start - starts[number]) // 4
             parts[number].append(
                 RowRange(
-                    out.name, first, rows.rows, rows.columns, *layout, rows.stride, rows.apart, at
+                    origin=out.name,
+                    first=first,
+                    rows=rows.rows,
+                    columns=rows.columns,
+                    interleave=out.interleave,
+                    values=out.values,
+                    tiles=out.tiles,
+                    stride=rows.stride,
+                    apart=rows.apart,
+                    at=(rows.start - starts[number]) // 4,
                 )
             )
             first += rows.rows * rows.columns
-    return [
-        RestoredTensor(
-            tensor.name,
-            "F32",
-            tensor.shape,
-            _regions(tensor, [*of_tensor, *_scalar(tensor.name, rules)]),
-        )
-        for tensor, of_tensor in zip(tensors, parts, strict=True)
-    ]
+
+    restored = []
+    for tensor, of_tensor in zip(tensors, parts, strict=True):
+        regions = _regions(tensor, [*of_tensor, *_scalar(tensor.name, rules)])
+        restored.append(RestoredTensor(tensor.name, "F32", tensor.shape, regions))
+    return restored
 
 
-def trimmed(shape: Shape) -> Shape:
-    """Return a shape of GGUF, fastest dimension first, without ones at its end."""
-    return trimmed(shape[:-1]) if shape[-1:] == (1,) else shape
+def _trim(shape: Shape) -> Shape:
+    """A shape of GGUF, fastest dimension first, without ones at its end."""
+    while shape[-1:] == (1,):
+        shape = shape[:-1]
+    return shape
 
 
 def _scalar(name: str, rules: Gguf) -> list[RowRange]:
-    """The part of a tensor whose number is in a metadata key, the list of those of all layers; none
-    for others.
-    """
+    """The part of a tensor whose number is in a metadata key, which lists those of all layers."""
     layer = LAYER_NUMBER.search(name)
-    keys = [key for key, (ending, _) in rules.scalars.items() if name.endswith(f".{ending}")]
-    return [RowRange(key, int(layer[1]), 1, 1, 0, "", (1, 1), 1, 1) for key in keys if layer]
+    if layer is None:
+        return []
+    ranges = []
+    for key, (ending, _) in rules.scalars.items():
+        if name.endswith(f".{ending}"):
+            ranges.append(RowRange(key, int(layer[1]), 1, 1, 0, "", (1, 1), 1, 1))
+    return ranges
 
 
 def _regions(tensor: Tensor, parts: list[RowRange]) -> tuple[Region, ...]:
-    """The regions of a tensor: each packed part, and others together with those that they
-    overlap.
-    """
+    """The regions of a tensor: each packed part, and others with those that they overlap."""
     groups: list[list[RowRange]] = []
     edges = [0]  # where regions end
     for part in sorted(parts, key=lambda part: part.at):
@@ -201,10 +244,11 @@ def _regions(tensor: Tensor, parts: list[RowRange]) -> tuple[Region, ...]:
             edges.append(part.at)
         groups[-1].append(part)
         edges[-1] = max(edges[-1], part.at + part.extent)
-    regions = [
-        Region(last - first, tuple(replace(part, at=part.at - first) for part in inside))
-        for inside, first, last in zip(groups, edges[:-1], edges[1:], strict=True)
-    ]
+
+    regions = []
+    for inside, first, last in zip(groups, edges[:-1], edges[1:], strict=True):
+        placed = tuple(replace(part, at=part.at - first) for part in inside)
+        regions.append(Region(last - first, placed))
     elements = sum(part.rows * part.columns for part in parts)
     if elements != prod(tensor.shape) or edges[-1] != elements:
         why = "the GGUF file lacks some of its elements"
@@ -224,6 +268,7 @@ def blocks(file: GgufFile, tensors: Sequence[RestoredTensor]) -> Iterator[memory
     """
     for shard in file.shards:
         shard.path()  # fetched as a whole, where it is not here
+
     workers = threads()
     pending: deque[tuple[int, Future[NDArray[np.generic]]]] = deque()
     waiting = 0
@@ -231,14 +276,15 @@ def blocks(file: GgufFile, tensors: Sequence[RestoredTensor]) -> Iterator[memory
     with ThreadPoolExecutor(workers) as pool:
         for tensor in tensors:
             for region in _pieces(tensor):
-                pending.append((region.size, pool.submit(_gathered, file, region, tensor.dtype)))
+                pending.append((region.size, pool.submit(_gather, file, region, tensor.dtype)))
                 waiting += region.size
                 while waiting > most:
                     size, future = pending.popleft()
                     waiting -= size
                     yield _bytes(future.result())
         while pending:
-            yield _bytes(pending.popleft()[1].result())
+            _, future = pending.popleft()
+            yield _bytes(future.result())
 
 
 def part(file: GgufFile, tensor: RestoredTensor, start: int, stop: int) -> bytes:
@@ -252,33 +298,37 @@ def part(file: GgufFile, tensor: RestoredTensor, start: int, stop: int) -> bytes
     for region in _pieces(tensor):
         size = tensor_bytes(tensor.dtype, (region.size,))
         if at < stop and start < at + size:
-            blocks.append(
-                _bytes(_gathered(file, region, tensor.dtype))[max(start - at, 0) : stop - at]
-            )
+            data = _bytes(_gather(file, region, tensor.dtype))
+            blocks.append(data[max(start - at, 0) : stop - at])
         at += size
     return b"".join(blocks)
 
 
 def exactly(file: GgufFile, tensor: RestoredTensor, dtype: str) -> bool:
     """Return whether the export of a tensor in another dtype gives the numbers of the GGUF file."""
-    for part in (part for region in _pieces(tensor) for part in region.parts):
-        stored = _values(file, part)
-        narrow = encode(BACK[part.values](stored) if part.values else stored, DTYPES[dtype])
-        wide = widen(narrow.view(STORED[dtype]), dtype)
-        again = VALUES[part.values](wide) if part.values else wide
-        if not np.allclose(
-            again, stored, rtol=ROUNDED.get(part.values, 0.0), atol=0.0, equal_nan=True
-        ):
-            return False
+    for region in _pieces(tensor):
+        for part in region.parts:
+            stored = _values(file, part)
+            values = BACK[part.values](stored) if part.values else stored
+            narrow = encode(values, DTYPES[dtype])
+            again = widen(narrow.view(STORED[dtype]), dtype)
+            if part.values:
+                again = VALUES[part.values](again)
+            tolerance = ROUNDED.get(part.values, 0.0)
+            if not np.allclose(again, stored, rtol=tolerance, atol=0.0, equal_nan=True):
+                return False
     return True
 
 
 def type_of(file: GgufFile, part: RowRange) -> int:
     """Return ggml's type of the numbers of a part."""
-    return file.tensors[part.origin].type if part.origin in file.tensors else F32
+    if part.origin in file.tensors:
+        return file.tensors[part.origin].type
+    return F32
 
 
 def _bytes(array: NDArray[np.generic]) -> memoryview:
+    """The bytes of an array."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
@@ -293,28 +343,26 @@ def _pieces(tensor: RestoredTensor) -> Iterator[Region]:
         step = max(unit, PIECE // max(1, part.columns) // unit * unit)
         for first in range(0, part.rows, step):
             rows = min(step, part.rows - first)
-            yield Region(
-                rows * part.columns,
-                (replace(part, first=part.first + first * part.columns, rows=rows),),
-            )
+            piece = replace(part, first=part.first + first * part.columns, rows=rows)
+            yield Region(rows * part.columns, (piece,))
 
 
-def _gathered(file: GgufFile, region: Region, dtype: str) -> NDArray[np.generic]:
+def _gather(file: GgufFile, region: Region, dtype: str) -> NDArray[np.generic]:
     """The elements of a region in the dtype of the checkpoint."""
     if region.parts[0].is_packed:
-        return _converted(file, region.parts[0], dtype)
+        return _convert(file, region.parts[0], dtype)
     out = np.empty(region.size, STORED[dtype])
     for part in region.parts:
         strides = (part.stride * out.itemsize, part.apart * out.itemsize)
         place = np.lib.stride_tricks.as_strided(out[part.at :], (part.rows, part.columns), strides)
-        place[:] = _converted(file, part, dtype).view(out.dtype)
+        place[:] = _convert(file, part, dtype).view(out.dtype)
     return out
 
 
-def _converted(file: GgufFile, piece: RowRange, dtype: str) -> NDArray[np.generic]:
+def _convert(file: GgufFile, piece: RowRange, dtype: str) -> NDArray[np.generic]:
     """A piece in the dtype and the order of the checkpoint."""
     if FLOATS.get(type_of(file, piece)) == dtype and not piece.values:
-        return _in_order(_stored(file, piece), piece)
+        return _in_order(_read(file, piece), piece)
     values = _values(file, piece)
     if piece.values:
         values = BACK[piece.values](values)
@@ -324,7 +372,7 @@ def _converted(file: GgufFile, piece: RowRange, dtype: str) -> NDArray[np.generi
 def _values(file: GgufFile, piece: RowRange) -> NDArray[np.float32]:
     """A piece as 32-bit floats, in the order of the checkpoint."""
     kind = type_of(file, piece)
-    raw = _stored(file, piece)
+    raw = _read(file, piece)
     if kind in FLOATS:
         return _in_order(widen(raw, FLOATS[kind]), piece)
     import gguf
@@ -333,39 +381,33 @@ def _values(file: GgufFile, piece: RowRange) -> NDArray[np.float32]:
     return _in_order(values.reshape(piece.rows, piece.columns), piece)
 
 
-def _stored(file: GgufFile, piece: RowRange) -> NDArray[np.generic]:
-    """A piece of the file: floats [rows, columns], or the bytes of blocks [rows, bytes of a
-    row].
-    """
+def _read(file: GgufFile, piece: RowRange) -> NDArray[np.generic]:
+    """A piece of the file: floats [rows, columns], or the bytes of blocks [rows, bytes]."""
     if piece.origin not in file.tensors:
-        return np.array(file.get(piece.origin), "<f4")[piece.first :][:1].reshape(1, 1)
+        numbers = np.array(file.get(piece.origin), "<f4")
+        return numbers[piece.first :][:1].reshape(1, 1)
     info = file.tensors[piece.origin]
     kind = TYPES[info.type]
     size = piece.rows * piece.columns // kind.block * kind.size
-    raw = np.frombuffer(
-        file.read(piece.origin, piece.first // kind.block * kind.size, size), np.uint8
-    )
+    start = piece.first // kind.block * kind.size
+    raw = np.frombuffer(file.read(piece.origin, start, size), np.uint8)
     if info.type in FLOATS:
         return raw.view(STORED[FLOATS[info.type]]).reshape(piece.rows, piece.columns)
     return raw.reshape(piece.rows, -1)
 
 
 def _in_order(values: NDArray[S], piece: RowRange) -> NDArray[S]:
-    """Undo `interleave` for the rows of each head, and `tiles` for columns: from (block, group) to
-    (group, block).
+    """Undo `interleave` for the rows of each head, and `tiles` for columns.
+
+    Columns go from (block, group) to (group, block).
     """
+    shape = (piece.rows, piece.columns)
     if piece.interleave:
         half = piece.interleave // 2
-        values = (
-            values.reshape(-1, half, 2, piece.columns)
-            .swapaxes(1, 2)
-            .reshape(piece.rows, piece.columns)
-        )
+        pairs = values.reshape(-1, half, 2, piece.columns)
+        values = pairs.swapaxes(1, 2).reshape(shape)
     if piece.tiles != (1, 1):
         groups, each = piece.tiles
-        values = (
-            values.reshape(piece.rows, each, groups, -1)
-            .swapaxes(1, 2)
-            .reshape(piece.rows, piece.columns)
-        )
+        tiles = values.reshape(piece.rows, each, groups, -1)
+        values = tiles.swapaxes(1, 2).reshape(shape)
     return values

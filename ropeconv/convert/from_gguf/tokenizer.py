@@ -1,5 +1,6 @@
-"""tokenizer.json and tokenizer_config.json from the keys of a GGUF file: byte-level BPE and
-SentencePiece.
+"""tokenizer.json and tokenizer_config.json from the keys of a GGUF file.
+
+Byte-level BPE and SentencePiece are converted.
 """
 
 import json
@@ -37,7 +38,8 @@ def tokenizer_text(file: GgufFile, family: Family) -> str:
     """Return the text of tokenizer.json.
 
     Args:
-        family: May have other names for pre-tokenizers.
+        file: The GGUF file.
+        family: The family of the model, which may have other names for pre-tokenizers.
 
     Raises:
         UnsupportedBake: For a tokenizer that is neither SentencePiece's BPE nor byte-level BPE with
@@ -48,6 +50,7 @@ def tokenizer_text(file: GgufFile, family: Family) -> str:
     if kind not in makers:
         why = f"only {' and '.join(makers)} are converted back"
         raise UnsupportedBake(f"a tokenizer of the kind {shown(kind)}", "tokenizer.json", why, TAKE)
+
     texts = _texts(file)
     kinds = file.get("tokenizer.ggml.token_type", [TokenKind.NORMAL] * len(texts))
     if not isinstance(kinds, list) or len(kinds) != len(texts):
@@ -56,29 +59,29 @@ def tokenizer_text(file: GgufFile, family: Family) -> str:
             " again"
         )
     parts = makers[kind](file, family, texts, kinds)
-    added = [
-        {
-            "id": index,
-            "content": text.replace(SPACE, " ") if kind == "llama" else text,
-            "single_word": False,
-            "lstrip": False,
-            "rstrip": False,
-            "normalized": False,
-            "special": kinds[index] == TokenKind.CONTROL,
-        }
-        for index, text in enumerate(texts)
-        if kinds[index] in (*ADDED, TokenKind.UNKNOWN)
-    ]
+
+    added = []
+    for index, text in enumerate(texts):
+        if kinds[index] not in (*ADDED, TokenKind.UNKNOWN):
+            continue
+        content = text.replace(SPACE, " ") if kind == "llama" else text
+        added.append(
+            {
+                "id": index,
+                "content": content,
+                "single_word": False,
+                "lstrip": False,
+                "rstrip": False,
+                "normalized": False,
+                "special": kinds[index] == TokenKind.CONTROL,
+            }
+        )
     whole = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": added, **parts}
     return json.dumps(whole, ensure_ascii=False)
 
 
 def tokenizer_config(file: GgufFile, context: int) -> JsonObject:
-    """Return the content of tokenizer_config.json.
-
-    Args:
-        context: In tokens.
-    """
+    """Return the content of tokenizer_config.json; `context` is in tokens."""
     texts = _texts(file)
     config: JsonObject = {
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -87,15 +90,20 @@ def tokenizer_config(file: GgufFile, context: int) -> JsonObject:
         "add_bos_token": bool(_adds(file, "bos")),
         "add_eos_token": bool(_adds(file, "eos")),
     }
+
     for name, role in ROLES.items():
         index = file.get(f"tokenizer.ggml.{role}_token_id")
         if isinstance(index, int) and 0 <= index < len(texts):
             config[f"{name}_token"] = texts[index]
     template = file.get("tokenizer.chat_template")
-    return config | ({"chat_template": template} if isinstance(template, str) else {})
+    if isinstance(template, str):
+        config["chat_template"] = template
+
+    return config
 
 
 def _texts(file: GgufFile) -> list[str]:
+    """The text of each token."""
     texts = file.get("tokenizer.ggml.tokens")
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise BadSource(
@@ -106,37 +114,44 @@ def _texts(file: GgufFile) -> list[str]:
 
 def _vocabulary(texts: list[str], kinds: list[int]) -> dict[str, int]:
     """Ids by text, without unused rows."""
-    return {
-        text: index
-        for index, text in enumerate(texts)
-        if kinds[index] != TokenKind.UNUSED or text != f"[PAD{index}]"
-    }
+    ids = {}
+    for index, text in enumerate(texts):
+        if kinds[index] != TokenKind.UNUSED or text != f"[PAD{index}]":
+            ids[text] = index
+    return ids
 
 
 def _byte_level(file: GgufFile, family: Family, texts: list[str], kinds: list[int]) -> JsonObject:
+    """The parts of tokenizer.json for byte-level BPE."""
     name = file.get("tokenizer.ggml.pre")
-    names = {
-        of_family: of_table
-        for of_table, of_family in (family.gguf.pre if family.gguf else {}).items()
-    }
-    pre = next((pre for pre in pre_table().pre if pre.name == names.get(name, name)), None)
+    own_names = family.gguf.pre if family.gguf else {}
+    for usual, own in own_names.items():
+        if own == name:
+            name = usual
+
+    pre = next((pre for pre in pre_table().pre if pre.name == name), None)
     if pre is None:
         raise UnsupportedBake(
             f"tokenizer.ggml.pre = {shown(name)}", "tokenizer.json", "it is not in the table", TAKE
         )
+
     merges = file.get("tokenizer.ggml.merges")
     if not isinstance(merges, list):
         raise BadSource(f"{file.name} has no tokenizer.ggml.merges; download it again")
+    model = _bpe(_vocabulary(texts, kinds), merges)
+    model["ignore_merges"] = pre.ignore_merges
+
     return {
         "normalizer": None,
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": list(_pre_tokenizers(pre))},
         "post_processor": _post_processor(file, texts),
         "decoder": BYTE_LEVEL | {"use_regex": True},
-        "model": _bpe(_vocabulary(texts, kinds), merges) | {"ignore_merges": pre.ignore_merges},
+        "model": model,
     }
 
 
 def _bpe(vocabulary: dict[str, int], merges: list[Any]) -> JsonObject:
+    """A BPE model with the defaults of its other settings."""
     return {
         "type": "BPE",
         "dropout": None,
@@ -168,16 +183,18 @@ def _pre_tokenizers(pre: Pre) -> Iterator[JsonObject]:
             yield {"type": "Punctuation", "behavior": "Contiguous"}
         elif kind == "gpt2":
             yield BYTE_LEVEL | {"use_regex": True}
+
     if "gpt2" not in pre.steps:
         yield BYTE_LEVEL | {"use_regex": False}
 
 
-def _adds(file: GgufFile, role: str) -> bool | None:
+def _adds(file: GgufFile, role: str) -> bool:
+    """Whether llama.cpp puts a special token at an end of the text."""
     added = file.get(f"tokenizer.ggml.add_{role}_token")
-    default = (
-        role == "bos" and file.get("tokenizer.ggml.model") == "llama"
-    )  # llama-vocab.cpp: add_bos of SPM
-    return default if added is None else bool(added)
+    if added is not None:
+        return bool(added)
+    # llama-vocab.cpp: add_bos of SPM
+    return role == "bos" and file.get("tokenizer.ggml.model") == "llama"
 
 
 def _post_processor(file: GgufFile, texts: list[str]) -> JsonObject | None:
@@ -207,18 +224,22 @@ def _post_processor(file: GgufFile, texts: list[str]) -> JsonObject | None:
 def _sentencepiece(
     file: GgufFile, family: Family, texts: list[str], kinds: list[int]
 ) -> JsonObject:
+    """The parts of tokenizer.json for SentencePiece."""
     scores = file.get("tokenizer.ggml.scores")
     if not isinstance(scores, list) or len(scores) != len(texts):
         raise BadSource(f"{file.name} has no scores of its {len(texts)} tokens; download it again")
-    unknown = next(
-        (text for text, kind in zip(texts, kinds, strict=True) if kind == TokenKind.UNKNOWN), None
-    )
-    prefix = file.get("tokenizer.ggml.add_space_prefix", True)
-    before = [{"type": "Prepend", "prepend": SPACE}] if prefix else []
-    after = [{"type": "Strip", "content": " ", "start": 1, "stop": 0}] if prefix else []
+    unknown = next((texts[index] for index in _unknown_ids(kinds)), None)
+
+    before = []
+    after = []
+    if file.get("tokenizer.ggml.add_space_prefix", True):
+        before.append({"type": "Prepend", "prepend": SPACE})
+        after.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
+
     spaces = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
     pieces = {text: index for index, text in enumerate(texts) if kinds[index] == TokenKind.NORMAL}
     model = _bpe(_vocabulary(texts, kinds), _merges(pieces, scores))
+
     return {
         "normalizer": {"type": "Sequence", "normalizers": [*before, spaces]},
         "pre_tokenizer": None,
@@ -237,8 +258,9 @@ def _sentencepiece(
 
 
 def _merges(pieces: dict[str, int], scores: list[float]) -> list[tuple[str, str]]:
-    """The merges of a vocabulary with scores: llama.cpp joins the pair whose result has the highest
-    score first.
+    """The merges of a vocabulary with scores.
+
+    llama.cpp joins the pair whose result has the highest score first.
     """
     merges = []
     for text, index in pieces.items():
@@ -248,3 +270,7 @@ def _merges(pieces: dict[str, int], scores: list[float]) -> list[tuple[str, str]
             if left in pieces and right in pieces:
                 merges.append((-scores[index], pieces[left], pieces[right], left, right))
     return [(left, right) for *_, left, right in sorted(merges)]
+
+
+def _unknown_ids(kinds: list[int]) -> list[int]:
+    return [index for index, kind in enumerate(kinds) if kind == TokenKind.UNKNOWN]

@@ -24,7 +24,8 @@ from .rows import VALUES, Rows, ShardWeights, StoredRows
 
 OPERATORS = ((" + ", add), (" * ", mul))
 INVERSE = {" + ": sub, " * ": floordiv}
-LARGEST = 3e38  # of f32
+LARGEST = 3e38
+"""The largest number of 32 bits that is written."""
 NAMES = re.compile(r"[A-Za-z_]\w*")
 
 
@@ -34,8 +35,9 @@ def names_in(text: str) -> list[str]:
 
 
 def value_of(config: Config, text: str) -> Any:
-    """Return the value of an expression over the text part of a config, None where a key of it is
-    absent or null.
+    """Return the value of an expression over the text part of a config.
+
+    None where a key of it is absent or null.
 
     Raises:
         BadSource: For a value in a sum or product that is not a number.
@@ -46,9 +48,13 @@ def value_of(config: Config, text: str) -> Any:
             if any(value is None for value in values):
                 return None
             return reduce(operator, (number(value, text) for value in values))
+
     if text.isdigit():
         return int(text)
-    return next((config[name] for name in text.split(" | ") if config.get(name) is not None), None)
+    for name in text.split(" | "):
+        if config.get(name) is not None:
+            return config[name]
+    return None
 
 
 def count(config: Config, text: str) -> int:
@@ -64,11 +70,7 @@ def count(config: Config, text: str) -> int:
 
 
 def whole(value: object, name: str) -> int:
-    """Return a value as a whole number of 32 bits.
-
-    Args:
-        name: of its key. Raises BadSource.
-    """
+    """Return a value as a whole number of 32 bits. Raises BadSource with the `name` of its key."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 32:
         raise BadSource(
             f"config.json has {name} = {shown(value)}; write a whole number there, from 0 to"
@@ -78,11 +80,7 @@ def whole(value: object, name: str) -> int:
 
 
 def number(value: Any, name: str) -> Any:
-    """Return a value as a number of 32 bits.
-
-    Args:
-        name: of its key. Raises BadSource.
-    """
+    """Return a value as a number of 32 bits. Raises BadSource with the `name` of its key."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < LARGEST:
         raise BadSource(
             f"config.json has {name} = {shown(value)}; write a number there, below {LARGEST:g}"
@@ -90,7 +88,7 @@ def number(value: Any, name: str) -> Any:
     return value
 
 
-def solved(values: Mapping[str, object]) -> Config:
+def solve(values: Mapping[str, object]) -> Config:
     """Return the config keys with which expressions have these values, the inverse of `value_of`.
 
     Both keys of `a | b` get the value. A key that several expressions do not determine is left out.
@@ -102,8 +100,12 @@ def solved(values: Mapping[str, object]) -> Config:
     for text, value in values.items():
         if not _sign(text):
             config |= dict.fromkeys(names_in(text), value)
+
     left = {text for text in values if _sign(text)}
-    while ready := {text for text in left if len(_unknown(text, config)) <= 1}:
+    while True:
+        ready = {text for text in left if len(_unknown(text, config)) <= 1}
+        if not ready:
+            return config
         for text in sorted(ready):
             sign = _sign(text)
             unknown = _unknown(text, config)
@@ -115,14 +117,15 @@ def solved(values: Mapping[str, object]) -> Config:
                     " fetch it again"
                 )
         left -= ready
-    return config
 
 
 def _sign(text: str) -> str:
+    """The operator of an expression; empty for a key or a number."""
     return next((sign for sign, _ in OPERATORS if sign in text), "")
 
 
 def _unknown(text: str, known: Config) -> set[str]:
+    """The keys of an expression that are not known."""
     return {name for name in names_in(text) if name not in known}
 
 
@@ -143,7 +146,7 @@ class ModelSizes:
 
 
 Conversion = Callable[[StoredRows, list[str], ModelSizes], list[StoredRows]]
-"""Makes tensors of one. names: of the results."""
+"""Makes tensors with the names in its second argument from one tensor."""
 
 
 def convert(
@@ -157,15 +160,17 @@ def convert(
     converted = list(tensors)
     for rule in rules:
         pattern = re.compile(rule.match)
-        converted = [
-            result for tensor in converted for result in _apply(tensor, rule, pattern, sizes)
-        ]
+        results = list[StoredRows]()
+        for tensor in converted:
+            results += _apply(tensor, rule, pattern, sizes)
+        converted = results
     return converted
 
 
 def _apply(
     tensor: StoredRows, rule: Convert, pattern: re.Pattern[str], sizes: ModelSizes
 ) -> list[StoredRows]:
+    """The tensors that a rule makes of one: the tensor itself where its name does not match."""
     if not pattern.search(tensor.name):
         return [tensor]
     names = [pattern.sub(name, tensor.name) for name in rule.names] or [tensor.name]
@@ -179,13 +184,12 @@ def _apply(
 def times(tensor: StoredRows, factors: Iterable[float]) -> StoredRows:
     """Return a tensor whose numbers are multiplied by factors."""
     changing = tuple(factor for factor in factors if factor != 1)
-    return replace(
-        tensor,
-        parts=tuple(replace(part, factors=(*part.factors, *changing)) for part in tensor.parts),
-    )
+    parts = [replace(part, factors=(*part.factors, *changing)) for part in tensor.parts]
+    return replace(tensor, parts=tuple(parts))
 
 
 def _factor(sizes: ModelSizes, key: str) -> float:
+    """The factor under a config key, KEY.N for the N-th of a list; 1 where it is absent."""
     name, _, index = key.partition(".")
     value = sizes.config.get(name)
     if index and value is not None:
@@ -195,7 +199,9 @@ def _factor(sizes: ModelSizes, key: str) -> float:
                 " or more"
             )
         value = value[int(index)]
-    return 1.0 if value is None else float(number(value, name))
+    if value is None:
+        return 1.0
+    return float(number(value, name))
 
 
 def rename(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
@@ -211,22 +217,23 @@ def interleave(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[
 
 def to_vocabulary(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
     """Rows of zeros behind the others, up to the size of the vocabulary."""
-    (matrix,), rows = tensor.matrices, count(sizes.config, "vocab_size")
-    more = (replace(matrix, rows=rows - matrix.rows, zeros=True),) if rows > matrix.rows else ()
-    return [
-        replace(tensor, shape=(max(rows, matrix.rows), *tensor.shape[1:]), parts=(matrix, *more))
-    ]
+    (matrix,) = tensor.matrices
+    rows = count(sizes.config, "vocab_size")
+    parts = [matrix]
+    if rows > matrix.rows:
+        parts.append(replace(matrix, rows=rows - matrix.rows, zeros=True))
+    shape = (max(rows, matrix.rows), *tensor.shape[1:])
+    return [replace(tensor, shape=shape, parts=tuple(parts))]
 
 
 def squeeze(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
     """Without dimensions of one, as in the weights of a convolution over channels."""
     shape = tuple(size for size in tensor.shape if size != 1) or (1,)
     width = shape[-1]
-    parts = tuple(
-        replace(flat, rows=flat.rows // width, columns=width, stride=width)
-        for flat in _flat(tensor)
-    )
-    return [replace(tensor, name=names[0], shape=shape, parts=parts)]
+    parts = []
+    for flat in _flat(tensor):
+        parts.append(replace(flat, rows=flat.rows // width, columns=width, stride=width))
+    return [replace(tensor, name=names[0], shape=shape, parts=tuple(parts))]
 
 
 def transpose(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
@@ -253,34 +260,30 @@ def alternate_columns(tensor: StoredRows, names: list[str], sizes: ModelSizes) -
 
 
 def by_projection(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
-    """All queries, then keys, then values, of a projection that has them together for each head of
-    keys.
-    """
+    """All queries, then keys, then values, of a projection that has them by key head."""
     width = sizes.head_dim
-    each = sizes.heads // sizes.kv_heads
+    queries = sizes.heads // sizes.kv_heads  # of each head of keys
+    group = (queries + 2) * width
     (matrix,) = tensor.matrices
-    _fits(tensor, (each + 2) * sizes.kv_heads * width)
-    blocks = (
-        (0, each),
-        (each, 1),
-        (each + 1, 1),
-    )  # where they begin in a group, and how many heads they have
-    parts = tuple(
-        matrix.part((group * (each + 2) + first) * width, heads * width)
-        for first, heads in blocks
-        for group in range(sizes.kv_heads)
-    )
-    return [replace(tensor, name=names[0], parts=parts)]
+    _fits(tensor, sizes.kv_heads * group)
+
+    starts = [head * group for head in range(sizes.kv_heads)]
+    parts = [matrix.part(start, queries * width) for start in starts]
+    parts += [matrix.part(start + queries * width, width) for start in starts]
+    parts += [matrix.part(start + (queries + 1) * width, width) for start in starts]
+    return [replace(tensor, name=names[0], parts=tuple(parts))]
 
 
 def latent(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
-    """The keys, transposed, and the values of each head, from the second projection of multi-head
-    latent attention.
+    """The keys, transposed, and the values of each head of multi-head latent attention.
+
+    They are together in its second projection.
     """
     key = count(sizes.config, "qk_nope_head_dim")
     value = count(sizes.config, "v_head_dim")
     _fits(tensor, sizes.heads * (key + value))
-    (matrix,), rank = tensor.matrices, tensor.shape[-1]
+    (matrix,) = tensor.matrices
+    rank = tensor.shape[-1]
     starts = [head * (key + value) for head in range(sizes.heads)]
     keys = tuple(matrix.part(start, key).transpose() for start in starts)
     values = tuple(matrix.part(start + key, value) for start in starts)
@@ -291,35 +294,29 @@ def latent(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[Stor
 
 
 def by_key_head(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
-    """All queries, keys and values of linear attention, and its gates, which are together for each
-    head of keys.
-    """
+    """Queries, keys and values of linear attention, and its gates, which are stored by key head."""
     heads, each, key, value = _linear(sizes)
-    widths = (key, key, each * value, each * value)
+    widths = (key, key, each * value, each * value)  # of queries, keys, values and gates
+    group = sum(widths)
     (matrix,) = tensor.matrices
-    _fits(tensor, heads * sum(widths))
-    blocks = [
-        tuple(matrix.part(head * sum(widths) + sum(widths[:which]), width) for head in range(heads))
-        for which, width in enumerate(widths)
-    ]
+    _fits(tensor, heads * group)
+
+    parts: list[list[Rows]] = []
+    start = 0
+    for width in widths:
+        parts.append([matrix.part(head * group + start, width) for head in range(heads)])
+        start += width
+    queries, keys, values, gates = parts
+    columns = tensor.shape[-1]
     rows = heads * (2 * key + each * value)
     return [
-        replace(
-            tensor,
-            name=names[0],
-            shape=(rows, tensor.shape[-1]),
-            parts=(*blocks[0], *blocks[1], *blocks[2]),
-        ),
-        replace(
-            tensor, name=names[1], shape=(heads * each * value, tensor.shape[-1]), parts=blocks[3]
-        ),
+        replace(tensor, name=names[0], shape=(rows, columns), parts=(*queries, *keys, *values)),
+        replace(tensor, name=names[1], shape=(heads * each * value, columns), parts=tuple(gates)),
     ]
 
 
 def state_space_input(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
-    """Falcon H1: gate, input, both state projections and time steps, each times its own one of
-    `ssm_multipliers`.
-    """
+    """Falcon H1: gate, input, state projections and time steps, each times its multiplier."""
     inner = count(sizes.config, "mamba_d_ssm")
     states = count(sizes.config, "mamba_n_groups * mamba_d_state")
     blocks = (inner, inner, states, states, count(sizes.config, "mamba_n_heads"))
@@ -350,28 +347,24 @@ def in_groups(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[S
 
 
 def tiled_values(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
-    """Value heads of linear attention from (key head, value head) to (value head, key head); rows
-    before them stay.
+    """Value heads of linear attention from (key head, value head) to (value head, key head).
 
-    https://github.com/ggml-org/llama.cpp/pull/19468
+    Rows before them stay. https://github.com/ggml-org/llama.cpp/pull/19468
     """
     heads, each, key, value = _linear(sizes)
     (matrix,) = tensor.matrices
-    width = (
-        value if matrix.rows >= heads * each * value else 1
-    )  # a number, or the dimensions of a head
+    # a row is a number, or a dimension of a head
+    width = value if matrix.rows >= heads * each * value else 1
     before = matrix.rows - heads * each * width
     _fits(tensor, heads * each * width + (2 * heads * key if before else 0))
-    parts = [
-        matrix.part(before + (head * each + row) * width, width)
-        for row in range(each)
-        for head in range(heads)
-    ]
-    return [
-        replace(
-            tensor, name=names[0], parts=(*([matrix.part(0, before)] if before else []), *parts)
-        )
-    ]
+
+    parts = []
+    if before:
+        parts.append(matrix.part(0, before))
+    for row in range(each):
+        for head in range(heads):
+            parts.append(matrix.part(before + (head * each + row) * width, width))
+    return [replace(tensor, name=names[0], parts=tuple(parts))]
 
 
 def tiled_columns(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
@@ -404,23 +397,20 @@ CONVERSIONS: dict[str, Conversion] = {
 
 
 def _linear(sizes: ModelSizes) -> tuple[int, int, int, int]:
-    """The sizes of linear attention: key heads, value heads for each of them, and the widths of
-    both.
-    """
+    """Sizes of linear attention: key heads, value heads for each of them, and both widths."""
     heads = count(sizes.config, "linear_num_key_heads")
     values = count(sizes.config, "linear_num_value_heads")
-    widths = (
-        count(sizes.config, "linear_key_head_dim"),
-        count(sizes.config, "linear_value_head_dim"),
-    )
-    return heads, values // heads, *widths
+    key = count(sizes.config, "linear_key_head_dim")
+    value = count(sizes.config, "linear_value_head_dim")
+    return heads, values // heads, key, value
 
 
 def _shares(
     tensor: StoredRows, names: list[str], cut: Callable[[Rows, int, int], Rows]
 ) -> list[StoredRows]:
-    """One tensor per name, with an equal share of the rows of every matrix, which `cut` selects by
-    index and number.
+    """One tensor per name, with an equal share of the rows of every matrix.
+
+    `cut` selects a share by its index and number of rows.
     """
     matrices = tensor.matrices
     height = matrices[0].rows
@@ -429,21 +419,26 @@ def _shares(
             f"{tensor.name} has {counted(height, 'row')}, which are not {len(names)} equal parts;"
             " download it again"
         )
+
     rows = height // len(names)
-    shape = (rows,) if len(tensor.shape) < 2 else (*tensor.shape[:-2], rows, tensor.shape[-1])
-    return [
-        replace(
-            tensor, name=name, shape=shape, parts=tuple(cut(part, index, rows) for part in matrices)
-        )
-        for index, name in enumerate(names)
-    ]
+    shape: tuple[int, ...] = (rows,)
+    if len(tensor.shape) >= 2:
+        shape = (*tensor.shape[:-2], rows, tensor.shape[-1])
+
+    shares = []
+    for index, name in enumerate(names):
+        parts = tuple(cut(matrix, index, rows) for matrix in matrices)
+        shares.append(replace(tensor, name=name, shape=shape, parts=parts))
+    return shares
 
 
 def _flat(tensor: StoredRows) -> list[Rows]:
+    """Every number of a tensor as a row of its own."""
     return [part.flat() for part in tensor.parts]
 
 
 def _fits(tensor: StoredRows, rows: int) -> None:
+    """Raise BadSource for a tensor with another number of rows."""
     height = prod(tensor.shape[:-1]) if len(tensor.shape) > 1 else tensor.shape[0]
     if height != rows:
         raise BadSource(
@@ -461,30 +456,28 @@ PARTS = {
     "norm": "shared_head.norm",
 }
 """The first parts of names in Qwen's `mtp`, and their names in the other families."""
-OTHERS = re.compile(
-    r"^model\.mtp_"
-)  # ERNIE 4.5: mtp_block, mtp_emb_norm, mtp_hidden_norm, mtp_linear_proj
+# ERNIE 4.5 has mtp_block, mtp_emb_norm, mtp_hidden_norm and mtp_linear_proj
+OTHERS = re.compile(r"^model\.mtp_")
 NEXTN = ("eh_proj", "embed_tokens", "enorm", "hnorm", "shared_head.head", "shared_head.norm")
-"""Tensors that only a layer that predicts further tokens has; gguf 0.19 does not know them for
-Qwen.
+"""Tensors that only a layer that predicts further tokens has.
+
+gguf 0.19 does not know them for Qwen.
 """
 
 
 def gguf_name(name: str) -> str | None:
-    """Return the name in GGUF of a tensor that only a layer that predicts further tokens has; None
-    for others.
-    """
+    """Return the name in GGUF of a tensor that only a predicting layer has; None for others."""
     layer = LAYER.match(name)
-    part = name[layer.end() :].removesuffix(".weight") if layer else ""
-    return (
-        f"blk.{layer[1]}.nextn.{part.replace('.', '_')}.weight" if layer and part in NEXTN else None
-    )
+    if layer is None:
+        return None
+    part = name[layer.end() :].removesuffix(".weight")
+    if part not in NEXTN:
+        return None
+    return f"blk.{layer[1]}.nextn.{part.replace('.', '_')}.weight"
 
 
 def as_layer(name: str, layers: int) -> str:
-    """Return the name of a tensor, in Qwen's `mtp` as that of a layer behind the others, whose
-    number is `layers`.
-    """
+    """Return the name of a tensor; those in Qwen's `mtp` are named as layers behind the others."""
     apart = APART.match(name)
     if apart is None:
         return name
@@ -502,14 +495,13 @@ def predicts(name: str, layers: int) -> bool:
 
 
 def count_layers(names: Iterable[str], layers: int) -> int:
-    """Return the number of layers behind the others.
-
-    Args:
-        names: of tensors, by `as_layer`.
-        layers: Without these.
-    """
-    matches = (LAYER.match(name) for name in names)
-    return max((int(match[1]) + 1 - layers for match in matches if match), default=0)
+    """Return the number of layers behind the first `layers`, by names that `as_layer` gives."""
+    further = 0
+    for name in names:
+        match = LAYER.match(name)
+        if match:
+            further = max(further, int(match[1]) + 1 - layers)
+    return further
 
 
 LAYER_NUMBER = re.compile(r"\blayers\.(\d+)\.")

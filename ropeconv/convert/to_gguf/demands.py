@@ -93,8 +93,8 @@ def check_demands(header: GgufHeader, arch: str) -> None:
         for name in names:
             if name not in header.tensors:
                 raise BadSource(
-                    f"the checkpoint has no {name}, which llama.cpp needs for {arch}; "
-                    "download it again, or keep safetensors where its config switches that off"
+                    f"the checkpoint has no {name}, which llama.cpp needs for {arch}; download it"
+                    " again, or keep safetensors where its config switches that off"
                 )
 
     sizes = _sizes(header, arch)
@@ -189,10 +189,12 @@ def _check_windows(file: ArchKeys, family: Family, spec: RopeSpec, part: JsonObj
     arch = file.arch
     if arch.window is None:
         return
+
     windows = layer_windows(file)
     count = len(spec.layers)
     stated = f"{family.hooks.types_key} = {shown(part.get(family.hooks.types_key))}"
     expected_windows = spec.windows or (None,) * count
+
     for layer, (window, expected) in enumerate(zip(windows, expected_windows, strict=True)):
         if window != expected:
             has = f"a window of {window} tokens" if window else "no window"
@@ -201,6 +203,7 @@ def _check_windows(file: ArchKeys, family: Family, spec: RopeSpec, part: JsonObj
                 stated = f"{family.window.key} = {expected} with {counted(count, 'layer')}"
                 why = f"llama.cpp has windows there in models of {arch.window.present} layers only"
             raise _other_layers(stated, arch, why)
+
     if window_in_use(file, count) and not any(windows):
         raise _other_layers(stated, arch, "llama.cpp stops without a layer that has a window")
 
@@ -217,12 +220,14 @@ def _sizes(header: GgufHeader, arch: str) -> JsonObject:
         value = header.values.get(f"{arch}.{key}")
         number = value.decode() if value is not None else None
         sizes[name] = number if isinstance(number, int) else None
+
     if sizes["n_expert"] is None:
         sizes["n_expert"] = 0
     if f"{arch}.attention.key_length_swa" in header.values:
         # heads of layers with a window have another width
         sizes["n_embd_head_k"] = None
         sizes["n_embd_head_v"] = None
+
     for letter in "kv":
         width = sizes[f"n_embd_head_{letter}"]
         heads = sizes["n_head_kv"]

@@ -1,6 +1,4 @@
-"""GgufExport: a checkpoint converted to a GGUF model that is not written yet, and its general.*
-keys.
-"""
+"""GgufExport: a checkpoint converted to GGUF that is not written yet. Read `export` first."""
 
 from __future__ import annotations
 
@@ -36,6 +34,7 @@ if TYPE_CHECKING:
     from gguf import Metadata
 
 MOST_TOKENS = 1 << 22
+"""The most rows of embeddings that are converted."""
 OUTTYPES = {"f32": F32, "f16": F16, "bf16": BF16, "q8_0": Q8_0}
 SMALL = (
     "tokenizer.json",
@@ -61,7 +60,7 @@ class GgufExport:
     """Header and tensors with the unscaled RoPE."""
 
     tensors: list[StoredRows]
-    """With the rows of the checkpoint that they consist of."""
+    """The tensors, with the rows of the checkpoint that they consist of."""
 
     description: Metadata
     """gguf-py's Metadata."""
@@ -76,10 +75,10 @@ class GgufExport:
     """The type to which llama.cpp quantises the file afterwards."""
 
     without_prediction: bool = False
-    """Layers that predict further tokens are left out."""
+    """Whether layers that predict further tokens are left out."""
 
     composes: bool = False
-    """tokenizer.json composes characters (NFC), which llama.cpp does not do."""
+    """Whether tokenizer.json composes characters (NFC), which llama.cpp does not do."""
 
 
 def export(
@@ -87,17 +86,24 @@ def export(
 ) -> GgufExport:
     """Convert a checkpoint with an unscaled RoPE to GGUF, without writing it.
 
-    Raises BadSource and UnsupportedBake for a checkpoint that cannot be converted, UsageError for
-    an unknown outtype.
-
     Args:
-        label: of the method, for names.
+        source: The checkpoint.
+        family: The family of the checkpoint.
+        spec: Its unscaled RoPE.
+        label: The label of the method, for names.
+        options: The options of the output.
+
+    Raises:
+        BadSource: For a checkpoint that cannot be converted.
+        UnsupportedBake: For a checkpoint that llama.cpp does not compute.
+        UsageError: For an unknown outtype.
     """
     if not source.weights():
         raise BadSource(
             f"{source.reference} has no safetensors weights, which GGUF output needs; give a whole"
             " folder"
         )
+
     headers = [(ShardWeights(source, name), header) for name, header in source.headers.items()]
     kind = _kind(options.outtype or "auto", source)
     quantised = options.outtype if options.outtype in FTYPES else ""
@@ -109,62 +115,68 @@ def export(
     if rules.prediction:
         sizes = replace(sizes, prediction=count_layers(names, sizes.layers))
     values = hparams(sizes, family, spec, vocabulary)
+
     tensors = list(out_tensors(headers, rules, sizes, kind))
-    if family.still_pairs:  # 1e30 for pairs that do not rotate
-        plain = Plain(spec.rope_theta).inv_freq(spec.rotary_dim)
-        data = divisors(plain, spec.form.inv_freq(spec.rotary_dim)).astype("<f4").tobytes()
-        tensors.insert(0, StoredRows(FREQS, (spec.rotary_dim // 2,), (), data=data))
+    vectors = {}
+    if family.still_pairs:
+        still = _still_pairs(spec)
+        tensors.insert(0, still)
+        vectors[FREQS] = np.frombuffer(still.data, "<f4").astype(np.float64)
     values |= scalars(headers, rules, sizes.layers)
+
     name = TYPES[kind].name
     size = _weight_counts(tensors, values)
+    repository = None
+    if source.kind == "hub" or source.commit:
+        repository = source.reference.partition("@")[0]
     with scratch() as folder:
         _copy_small(source, folder)
-        repository = (
-            source.reference.partition("@")[0] if source.kind == "hub" or source.commit else None
-        )
-        described, bare = (
-            describe(folder, source.name, repository, text, *size) for text in (label, "")
-        )
-        general = [
-            metadata_keys(metadata, name, options.quantized_by) for metadata in (described, bare)
-        ]
+        described = describe(folder, source.name, repository, label, *size)
+        bare = describe(folder, source.name, repository, "", *size)
+        general = metadata_keys(described, name, options.quantized_by)
+        bare_general = metadata_keys(bare, name, options.quantized_by)
         tokens = tokenizer_keys(folder, vocabulary, rules.pre, options.pre or "")
         composed = composes_characters(folder, tokens)
-    arch = values.pop("general.architecture")
-    header, unlabelled = (
-        GgufHeader(
-            3, {"general.architecture": arch, **keys, **values, **tokens}, infos(tensors), 32, 0, 0
-        )
-        for keys in general
-    )
+
+    arch = {"general.architecture": values.pop("general.architecture")}
+    entries = infos(tensors)
+    header = GgufHeader(3, {**arch, **general, **values, **tokens}, entries, 32, 0, 0)
+    unlabelled = GgufHeader(3, {**arch, **bare_general, **values, **tokens}, entries, 32, 0, 0)
+
     check_demands(header, rules.arch)
     check_layers(header, sizes, family, spec)
-    vectors = {
-        tensor.name: np.frombuffer(tensor.data, "<f4").astype(np.float64)
-        for tensor in tensors
-        if tensor.data
-    }
-    model = GgufModel(header, header.tensors, vectors)
+
     return GgufExport(
-        model,
-        tensors,
-        described,
-        quantised.upper() or name,
-        unlabelled,
-        quantised,
-        left_out,
-        composed,
+        model=GgufModel(header, header.tensors, vectors),
+        tensors=tensors,
+        description=described,
+        outtype=quantised.upper() or name,
+        unlabelled=unlabelled,
+        quantised=quantised,
+        without_prediction=left_out,
+        composes=composed,
     )
+
+
+def _still_pairs(spec: RopeSpec) -> StoredRows:
+    """rope_freqs with 1e30 for pairs that do not rotate, as llama.cpp's converter writes it."""
+    plain = Plain(spec.rope_theta).inv_freq(spec.rotary_dim)
+    vector = divisors(plain, spec.form.inv_freq(spec.rotary_dim))
+    return StoredRows(FREQS, (spec.rotary_dim // 2,), (), data=vector.astype("<f4").tobytes())
 
 
 def _weight_counts(tensors: list[StoredRows], values: dict[str, GgufValue]) -> tuple[int, int, int]:
     """The weights of the model, those of one expert in all layers, and the number of experts."""
     total = sum(tensor.elements for tensor in tensors)
     in_experts = sum(tensor.elements for tensor in tensors if "_exps." in tensor.name)
-    experts = next(
-        (int(value.decode()) for key, value in values.items() if key.endswith(".expert_count")), 0
-    )
-    return total, in_experts // (experts or 1), experts if in_experts else 0
+    experts = 0
+    for key, value in values.items():
+        if key.endswith(".expert_count"):
+            experts = int(value.decode())
+            break
+    if not in_experts:
+        return total, 0, 0
+    return total, in_experts // (experts or 1), experts
 
 
 def _copy_small(source: Source, folder: Path) -> None:
@@ -178,8 +190,9 @@ def _copy_small(source: Source, folder: Path) -> None:
 
 
 def _kind(outtype: str, source: Source) -> int:
-    """The type of most weights in the file: by default, and before llama.cpp quantises them, that
-    of the source.
+    """The type of most weights in the file.
+
+    By default, and before llama.cpp quantises them, that of the source.
     """
     if outtype == "auto" or outtype in FTYPES:
         dtypes = [tensor.dtype for tensor in source.tensors.values()]
@@ -191,6 +204,7 @@ def _kind(outtype: str, source: Source) -> int:
 
 
 def _vocabulary(tensors: Mapping[str, Tensor]) -> int:
+    """The number of tokens, from the rows of the embeddings."""
     name = next((name for name in tensors if name.endswith(EMBEDDINGS)), None)
     if name is None:
         raise BadSource("the checkpoint has no token embeddings; download it again")
@@ -201,7 +215,7 @@ def _vocabulary(tensors: Mapping[str, Tensor]) -> int:
 
 
 MOST_CARD = 100_000
-"""Bytes of front matter: YAML is read at some 100 kB per second."""
+"""The most bytes of front matter: YAML is read at some 100 kB per second."""
 END = re.compile(rb"\n---\r?(\n|$)")
 ANCHOR = re.compile(rb"[\s\[,:-]&\w")
 FILE_TYPES = {"F32": 0, "F16": 1, "Q8_0": 7, "BF16": 32}
@@ -216,60 +230,62 @@ def describe(
     expert: int = 0,
     experts: int = 0,
 ) -> Metadata:
-    """Return gguf-py's Metadata of a model, from its card and its name, with the method as
-    fine-tune.
+    """Return gguf-py's Metadata of a model, from its card and its name.
 
     Args:
-        folder: With the model card.
+        folder: The folder with the model card.
+        name: The name of the model.
         repository: owner/name on the Hub, None for others.
-        label: of the method, or empty: then the result is the source itself, and has its base
-            models.
-        total: Numbers of weights, of the model and of one of its experts in all layers.
-        expert: Numbers of weights, of the model and of one of its experts in all layers.
-        experts: Their number.
+        label: The label of the method, which becomes the fine-tune. Where it is empty, the result
+            is the source itself, and has its base models.
+        total: The number of weights of the model.
+        expert: The number of weights of one expert in all layers.
+        experts: The number of experts.
     """
     import gguf
 
-    for logger in ("gguf", "metadata"):  # gguf-py says on stderr what it makes of a card
+    for logger in ("gguf", "metadata"):  # gguf-py logs on stderr how it reads a card
         logging.getLogger(logger).setLevel(logging.CRITICAL)
     origin = (Path(repository or name), total)
     try:
-        card = gguf.Metadata.load_model_card(folder) if _readable(folder / "README.md") else {}
+        readme = folder / "README.md"
+        card = gguf.Metadata.load_model_card(folder) if _is_harmless(readme) else {}
         metadata = gguf.Metadata.apply_metadata_heuristic(gguf.Metadata(), card, {}, *origin)
         values_of(metadata.set_gguf_meta_model)
     except Exception:  # from gguf-py, for cards of unexpected types
         metadata = gguf.Metadata.apply_metadata_heuristic(gguf.Metadata(), {}, {}, *origin)
+
     metadata.name = metadata.name or name
     if not metadata.size_label:  # 8B, or 8x7B with the weights of one expert and the others
         metadata.size_label = gguf.size_label(total, total - expert * experts, expert, experts)
-    base = {"name": metadata.name}
-    if repository:
-        owner, short = repository.split("/", 1)
-        base |= {
-            "name": short,
-            "organization": owner,
-            "repo_url": f"https://huggingface.co/{repository}",
-        }
+
     if label:
+        base = {"name": metadata.name}
+        if repository:
+            owner, short = repository.split("/", 1)
+            base = {
+                "name": short,
+                "organization": owner,
+                "repo_url": f"https://huggingface.co/{repository}",
+            }
         metadata.base_models = [base]
     metadata.basename = metadata.basename or metadata.name
-    metadata.finetune = "-".join(filter(None, (metadata.finetune, label))) or None
-    metadata.name = " ".join(filter(None, (metadata.name, label)))
+    if label:
+        metadata.finetune = f"{metadata.finetune}-{label}" if metadata.finetune else label
+        metadata.name = f"{metadata.name} {label}"
     return metadata
 
 
-def _readable(card: Path) -> bool:
-    """Whether the front matter of a model card is short and without anchors, which can multiply
-    it.
-    """
+def _is_harmless(card: Path) -> bool:
+    """Whether the front matter of a card is short and without anchors, which can multiply it."""
     if not card.is_file():
         return False
     with card.open("rb") as file:
         text = file.read(MOST_CARD + 1)
     end = END.search(text, 3)
-    return (
-        end is not None and end.start() <= MOST_CARD and ANCHOR.search(text, 0, end.start()) is None
-    )
+    if end is None or end.start() > MOST_CARD:
+        return False
+    return ANCHOR.search(text, 0, end.start()) is None
 
 
 def metadata_keys(
@@ -280,6 +296,7 @@ def metadata_keys(
     Args:
         metadata: gguf-py's Metadata.
         outtype: Type of most weights, such as F16.
+        quantized_by: The person that quantised it, for general.quantized_by.
     """
     metadata.quantized_by = quantized_by
     keys = {"general.type": string("model"), **values_of(metadata.set_gguf_meta_model)}
@@ -290,8 +307,7 @@ def metadata_keys(
 
 
 def file_name(metadata: Metadata, outtype: str) -> str:
-    """Return the file name by GGUF's convention: base name, size, fine-tune, version and type of
-    the weights.
+    """Return the file name by GGUF's convention: name, size, fine-tune, version and type.
 
     https://github.com/ggml-org/ggml/blob/master/docs/gguf.md#gguf-naming-convention
     """

@@ -37,19 +37,21 @@ def heads_of_layers(sizes: ModelSizes, family: Family) -> list[int]:
     part = sizes.config
     kinds = layer_kinds(sizes.config, family, sizes.layers)
     names = layer_names(part, family, sizes.layers)
-    heads = []
     settings = own_settings(part)
+    heads = []
     for layer, (name, kind) in enumerate(zip(names, kinds, strict=True)):
-        layer_heads = positive_int(settings.get(layer, {}), family.keys.kv_heads)
-        heads.append(
-            0 if name in STATES else layer_heads or kv_heads(part, family, sizes.heads, kind)
-        )
+        if name in STATES:
+            heads.append(0)
+            continue
+        own = positive_int(settings.get(layer, {}), family.keys.kv_heads)
+        heads.append(own or kv_heads(part, family, sizes.heads, kind))
     return heads
 
 
 def adjusted_feed_forward(sizes: ModelSizes, family: Family) -> GgufValue:
-    """LFM 2: two thirds of the configured size, times a factor, rounded up; unchanged where that is
-    switched off.
+    """LFM 2: two thirds of the configured size, times a factor, rounded up.
+
+    The size is unchanged where that is switched off.
     """
     part = sizes.config
     size = count(part, "block_ff_dim | intermediate_size")
@@ -65,43 +67,50 @@ def adjusted_feed_forward(sizes: ModelSizes, family: Family) -> GgufValue:
 
 
 def feed_forward_of_layers(sizes: ModelSizes, family: Family) -> GgufValue:
-    """One size, or one per layer: Gemma 3n lists them, Gemma 4 may double it in layers with shared
-    keys.
+    """One size, or one per layer.
+
+    Gemma 3n lists them, Gemma 4 may double it in layers with shared keys.
     """
     part = sizes.config
     size = part.get("intermediate_size")
     shared = count(part, "num_kv_shared_layers")
+
     if isinstance(size, list):
         return array(UINT32, [whole(entry, "intermediate_size") for entry in size])
     size = count(part, "intermediate_size")
     if not part.get("use_double_wide_mlp"):
         return u32(size)
-    return array(
-        UINT32, [size * (1 + (layer >= sizes.layers - shared)) for layer in range(sizes.layers)]
-    )
+
+    sizes_of_layers = []
+    for layer in range(sizes.layers):
+        has_own_keys = layer < sizes.layers - shared
+        sizes_of_layers.append(size if has_own_keys else 2 * size)
+    return array(UINT32, sizes_of_layers)
 
 
 def sparsity_scales(sizes: ModelSizes, family: Family) -> GgufValue:
-    """Gemma 3n: how many standard deviations an activation is above the mean in each layer, for its
-    share of zeros.
+    """Gemma 3n: how many deviations an activation is above the mean, for its share of zeros.
 
-    llama.cpp does not read the key (src/models/models.h).
+    One number per layer. llama.cpp does not read the key (src/models/models.h).
 
     Raises:
         UnsupportedBake: For other shares than it computes.
     """
-    computes = [0.95 if layer < 10 else 0.0 for layer in range(sizes.layers)]
-    shares = sizes.config.get("activation_sparsity_pattern") or (
-        computes if sizes.layers > 10 else [0.0] * sizes.layers
-    )
-    if shares != computes:
+    computed = [0.95 if layer < 10 else 0.0 for layer in range(sizes.layers)]
+    shares = sizes.config.get("activation_sparsity_pattern")
+    if not shares:
+        shares = computed if sizes.layers > 10 else [0.0] * sizes.layers
+
+    if shares != computed:
         setting = f"activation_sparsity_pattern = {shown(shares)}"
         raise UnsupportedBake(
             setting, "GGUF as gemma3n", "llama.cpp computes 0.95 in ten layers", "keep safetensors"
         )
-    return array(
-        FLOAT32, [NormalDist().inv_cdf(share) if share else float("-inf") for share in computes]
-    )
+
+    deviations = []
+    for share in computed:
+        deviations.append(NormalDist().inv_cdf(share) if share else float("-inf"))
+    return array(FLOAT32, deviations)
 
 
 COMPUTED: dict[str, Callable[[ModelSizes, Family], GgufValue]] = {
@@ -127,6 +136,8 @@ def sizes_of(config: Config, family: Family, spec: RopeSpec) -> ModelSizes:
 
     Args:
         config: The whole config.json.
+        family: The family of the model.
+        spec: Its unscaled RoPE.
 
     Raises:
         BadSource: For keys that are absent.
@@ -145,6 +156,9 @@ def hparams(
     """Return the keys of a GGUF architecture for a model, with its unscaled RoPE.
 
     Args:
+        sizes: The sizes of the model.
+        family: The family of the model.
+        spec: Its unscaled RoPE.
         vocabulary: Rows of the embeddings.
 
     Raises:
@@ -153,7 +167,7 @@ def hparams(
     """
     part = sizes.config
     rules = gguf_rules(family)
-    _check(part, rules, spec)
+    _check_needs(part, rules, spec)
     keys: dict[str, GgufValue] = {
         "context_length": u32(spec.original_context),
         "attention.head_count": u32(sizes.heads),
@@ -164,11 +178,11 @@ def hparams(
         "rope.freq_base": f32(spec.rope_theta),
         "vocab_size": u32(vocabulary),
     }
-    keys |= {
-        key: u32(count(part, name))
-        for key, name in SIZES.items()
-        if key not in rules.u32 | rules.computed
-    }
+
+    for key, name in SIZES.items():
+        if key not in rules.u32 and key not in rules.computed:
+            keys[key] = u32(count(part, name))
+
     keys |= _settings(part, rules)
     if sizes.prediction:
         keys["block_count"] = u32(sizes.layers + sizes.prediction)
@@ -177,14 +191,16 @@ def hparams(
         keys |= _window(part, family, spec)
     elif rules.window == "size":
         keys["attention.sliding_window"] = u32(positive_int(part, ("sliding_window",)) or 0)
-    names = layer_names(part, family, len(spec.layers)) if rules.layer_flags else ()
-    names += ("",) * (sizes.prediction if names else 0)
-    keys |= {
-        key: array(BOOL, [name == kind for name in names])
-        for key, kind in rules.layer_flags.items()
-    }
-    keys |= {key: COMPUTED[rule](sizes, family) for key, rule in rules.computed.items()}
-    keys |= {key: _fixed(value) for key, value in rules.fixed.items()}
+
+    if rules.layer_flags:
+        names = [*layer_names(part, family, len(spec.layers))]
+        names += [""] * sizes.prediction
+        for key, kind in rules.layer_flags.items():
+            keys[key] = array(BOOL, [name == kind for name in names])
+    for key, rule in rules.computed.items():
+        keys[key] = COMPUTED[rule](sizes, family)
+    for key, value in rules.fixed.items():
+        keys[key] = _value(value)
     arch = rules.arch
     named = {f"{arch}.{key}": value for key, value in keys.items()}
     return {"general.architecture": string(arch)} | named | _temperature(part, arch, spec)
@@ -197,6 +213,7 @@ def _settings(part: Config, rules: Gguf) -> dict[str, GgufValue]:
         value = value_of(part, name)
         if value is not None:
             keys[key] = u32(whole(value, name))
+
     for key, name in rules.f32.items():
         value = value_of(part, name)
         if value is not None:
@@ -204,7 +221,8 @@ def _settings(part: Config, rules: Gguf) -> dict[str, GgufValue]:
         elif key.startswith("attention.layer_norm"):
             raise BadSource(f"config.json has no {name}, which GGUF needs; add it")
         elif rules.defaults.get(name) is not None:
-            raise _unsupported(f"{name} = null", rules, "llama.cpp cannot switch it off")
+            raise _not_supported(f"{name} = null", rules, "llama.cpp cannot switch it off")
+
     for key, name in rules.flag.items():
         value = value_of(part, name)
         if value is not None:
@@ -212,17 +230,20 @@ def _settings(part: Config, rules: Gguf) -> dict[str, GgufValue]:
     return keys
 
 
-def _fixed(value: float | bool | str | list[int]) -> GgufValue:
+def _value(value: float | bool | str | list[int]) -> GgufValue:
+    """A fixed value with the type that GGUF has for it."""
     if isinstance(value, list):
         return array(INT32, value)
     if isinstance(value, str):
         return string(value)
     if isinstance(value, bool):
         return boolean(value)
-    return u32(value) if isinstance(value, int) else f32(value)
+    if isinstance(value, int):
+        return u32(value)
+    return f32(value)
 
 
-def _unsupported(setting: str, rules: Gguf, why: str) -> UnsupportedBake:
+def _not_supported(setting: str, rules: Gguf, why: str) -> UnsupportedBake:
     return UnsupportedBake(setting, f"GGUF as {rules.arch}", why, "keep safetensors")
 
 
@@ -233,55 +254,55 @@ def gguf_rules(family: Family) -> Gguf:
         UnsupportedBake: Without any.
     """
     if family.gguf is None:
-        repair = (
-            "keep safetensors" if family.no_gguf else "convert it with llama.cpp, then patch that"
-        )
+        repair = "convert it with llama.cpp, then patch that"
+        if family.no_gguf:
+            repair = "keep safetensors"
         why = family.no_gguf or "its conversion is not known here"
         raise UnsupportedBake("GGUF output", family.display_name, why, repair)
     return family.gguf
 
 
-def _check(part: Config, rules: Gguf, spec: RopeSpec) -> None:
+def _check_needs(part: Config, rules: Gguf, spec: RopeSpec) -> None:
+    """Raise UnsupportedBake for settings that llama.cpp computes otherwise."""
     for need in rules.need:
-        if (need.below_layers and len(spec.layers) >= need.below_layers) or (
-            need.when and not part.get(need.when)
-        ):
+        if need.below_layers and len(spec.layers) >= need.below_layers:
+            continue
+        if need.when and not part.get(need.when):
             continue
         value = _finite_or_not(part.get(need.key))
         if (need.default if value is None else value) != need.value:
-            raise _unsupported(
-                f"{need.key} = {shown(value)}", rules, f"llama.cpp computes {need.value!r}"
-            )
-    act = {"swish": "silu"}.get(str(part.get(rules.act_key)), part.get(rules.act_key))
+            setting = f"{need.key} = {shown(value)}"
+            raise _not_supported(setting, rules, f"llama.cpp computes {need.value!r}")
+
+    act = part.get(rules.act_key)
+    if act == "swish":  # another name of the same function
+        act = "silu"
     if rules.act and act not in (None, *rules.act.split(" | ")):
-        raise _unsupported(
-            f"{rules.act_key} = {shown(act)}", rules, f"llama.cpp computes {rules.act}"
-        )
+        setting = f"{rules.act_key} = {shown(act)}"
+        raise _not_supported(setting, rules, f"llama.cpp computes {rules.act}")
     if rules.tied and part.get("tie_word_embeddings") is False:
-        raise _unsupported("tie_word_embeddings = false", rules, "llama.cpp uses the embeddings")
+        raise _not_supported("tie_word_embeddings = false", rules, "llama.cpp uses the embeddings")
     if rules.scale_layers:
-        large = len(spec.layers) == rules.scale_layers
-        width = (
-            count(part, "hidden_size") // count(part, "num_attention_heads")
-            if large
-            else spec.head_dim
-        )
+        width = spec.head_dim
+        if len(spec.layers) == rules.scale_layers:
+            width = count(part, "hidden_size") // count(part, "num_attention_heads")
         scalar = part.get("query_pre_attn_scalar", 256)
         if scalar != width:
             setting = f"query_pre_attn_scalar = {shown(scalar)}"
-            raise _unsupported(setting, rules, f"llama.cpp computes {width} for this size")
+            raise _not_supported(setting, rules, f"llama.cpp computes {width} for this size")
 
 
 def _finite_or_not(value: Any) -> Any:
-    """A value with infinities as numbers, which transformers 5 writes as {"__float__":
-    "Infinity"}.
-    """
+    """A value with infinities as numbers: transformers 5 writes {"__float__": "Infinity"}."""
     if isinstance(value, list):
         return [_finite_or_not(item) for item in value]
-    return inf if value == {"__float__": "Infinity"} else value
+    if value == {"__float__": "Infinity"}:
+        return inf
+    return value
 
 
 def _window(part: Config, family: Family, spec: RopeSpec) -> dict[str, GgufValue]:
+    """The keys of windows with a pattern of layers; empty for a model without them."""
     size = positive_int(part, ("sliding_window",))
     if size is None:
         return {}
@@ -297,16 +318,13 @@ def _window(part: Config, family: Family, spec: RopeSpec) -> dict[str, GgufValue
 
 
 def _temperature(part: Config, arch: str, spec: RopeSpec) -> dict[str, GgufValue]:
-    """The keys of Ministral 3's query scaling, whose length is the original context; empty for
-    others.
-    """
+    """The keys of Ministral 3's query scaling, whose length is the original context; else empty."""
     rope = part.get("rope_parameters") or part.get("rope_scaling") or {}
     if arch != "mistral3" or not isinstance(rope, dict) or not rope.get("llama_4_scaling_beta"):
         return {}
     original = positive_int(rope, ("original_max_position_embeddings",)) or spec.original_context
+    beta = number(rope["llama_4_scaling_beta"], "llama_4_scaling_beta")
     return {
-        f"{arch}.attention.temperature_scale": f32(
-            number(rope["llama_4_scaling_beta"], "llama_4_scaling_beta")
-        ),
+        f"{arch}.attention.temperature_scale": f32(beta),
         f"{arch}.rope.scaling.original_context_length": u32(original),
     }

@@ -54,8 +54,8 @@ class ShardWeights:
         Args:
             dtype: Their type, as numpy names it.
             start: The place of the first, in bytes.
-            count: How many.
-            sparse: Few of them are needed, so that a local file is mapped and not read.
+            count: The number of them.
+            sparse: Whether few of them are needed, so that a local file is mapped and not read.
 
         Raises:
             BadSource: Where it was cut off.

@@ -103,6 +103,7 @@ def _read(file: ShardWeights, header: Header, tensor: Tensor, name: str) -> Stor
     start = header.data_start + tensor.start
     shape = tensor.shape
     dtype = tensor.dtype
+
     scales = header.tensors.get(tensor.name.removesuffix("_blocks") + "_scales")
     if dtype == "U8" and name.endswith("_blocks") and scales is not None and scales.dtype == "U8":
         dtype = "MXFP4"

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from gguf.gguf_writer import GGUFValue
 
 MOST_STEPS = 1 << 25
-"""Limit of merging steps; the 200,000 tokens of gpt-oss take a third of them, in some seconds."""
+"""The most merging steps; the 200,000 tokens of gpt-oss take a third of them, in some seconds."""
 
 
 class Pre(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -66,7 +66,7 @@ class PreTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All pre-tokenizers of llama.cpp."""
 
     pre: tuple[Pre, ...]
-    """Those that are recognised."""
+    """The pre-tokenizers that are recognised."""
 
 
 @cache
@@ -82,6 +82,7 @@ def recognise(tokenizer: TokenizerJson, names: dict[str, str]) -> str:
     every token of the vocabulary from its own text, as in gpt-oss.
 
     Args:
+        tokenizer: The content of tokenizer.json.
         names: Other names that the family uses.
 
     Raises:
@@ -89,19 +90,19 @@ def recognise(tokenizer: TokenizerJson, names: dict[str, str]) -> str:
     """
     own_steps = steps(tokenizer.pre_tokenizer)
     ignore_merges = bool(tokenizer.kind.ignore_merges)
-    same = sorted(
-        (pre for pre in pre_table().pre if pre.steps == own_steps),
-        key=lambda pre: pre.ignore_merges != ignore_merges,
-    )
+    same = [pre for pre in pre_table().pre if pre.steps == own_steps]
     if not same:
+        cuts = "; ".join(own_steps or ("nothing",))
         raise BadSource(
             "tokenizer.json splits text by a pre-tokenizer that is not in the table"
-            f" ({shown('; '.join(own_steps or ('nothing',)))}), and a guess would change the"
-            " tokens; if you know its name in llama.cpp, pass --pre NAME"
+            f" ({shown(cuts)}), and a guess would change the tokens; if you know its name in"
+            " llama.cpp, pass --pre NAME"
         )
+    same.sort(key=lambda pre: pre.ignore_merges != ignore_merges)
     name = names.get(same[0].name, same[0].name)
     if same[0].ignore_merges == ignore_merges or merges_make_every_token(tokenizer.bpe):
         return name
+
     stated = str(ignore_merges).lower()
     usual = str(not ignore_merges).lower()
     raise BadSource(
@@ -112,20 +113,23 @@ def recognise(tokenizer: TokenizerJson, names: dict[str, str]) -> str:
 
 
 def merges_make_every_token(bpe: Bpe) -> bool:
-    """Return whether merging the letters of every token of a vocabulary gives that token; False
-    beyond `MOST_STEPS`.
+    """Return whether merging the letters of every token of a vocabulary gives that token.
+
+    False for a vocabulary that takes more than MOST_STEPS.
     """
     if sum(len(text) ** 2 for text in bpe.vocab) > MOST_STEPS:
         return False
     ranks: dict[tuple[str, ...], int] = {}
     for rank, merge in enumerate(bpe.merges):
-        ranks.setdefault(tuple(merge.split(" ", 1)) if isinstance(merge, str) else merge, rank)
-    return all(_merged(text, ranks) for text in bpe.vocab)
+        pair = tuple(merge.split(" ", 1)) if isinstance(merge, str) else merge
+        ranks.setdefault(pair, rank)
+    return all(_merge_all(text, ranks) for text in bpe.vocab)
 
 
-def _merged(text: str, ranks: dict[tuple[str, ...], int]) -> bool:
-    """Whether byte-pair encoding, the best pair first and the first of equal ones, ends with the
-    whole text.
+def _merge_all(text: str, ranks: dict[tuple[str, ...], int]) -> bool:
+    """Whether byte-pair encoding ends with the whole text.
+
+    It merges the best pair first, and the first one of equal pairs.
     """
     parts = list(text)
     last = len(ranks)
@@ -140,16 +144,24 @@ def _merged(text: str, ranks: dict[tuple[str, ...], int]) -> bool:
 
 
 def steps(pre_tokenizer: PreTokenizer | None) -> tuple[str, ...] | None:
-    """Return the steps of a pre-tokenizer in the words of pre.toml; None for a step that pre.toml
-    does not have.
+    """Return the steps of a pre-tokenizer in the words of pre.toml.
+
+    None for a step that pre.toml does not have.
     """
     if pre_tokenizer is None:
         return None
+
     kind = pre_tokenizer.type
     pattern = pre_tokenizer.pattern
     if kind == "Sequence":
-        inner = [steps(step) for step in pre_tokenizer.pretokenizers]
-        return None if None in inner else tuple(step for part in inner if part for step in part)
+        words = list[str]()
+        for inner in pre_tokenizer.pretokenizers:
+            inner_words = steps(inner)
+            if inner_words is None:
+                return None
+            words += inner_words
+        return tuple(words)
+
     if kind == "ByteLevel" and not pre_tokenizer.add_prefix_space:
         return ("gpt2",) if pre_tokenizer.use_regex else ()
     if kind == "Digits":
@@ -158,8 +170,10 @@ def steps(pre_tokenizer: PreTokenizer | None) -> tuple[str, ...] | None:
         return ("punctuation",)
     if kind == "Split" and pattern is not None and pattern.Regex is not None:
         cuts = (pre_tokenizer.behavior, pre_tokenizer.invert)
+        if cuts not in (("Isolated", False), ("Removed", True)):
+            return None
         regex = pattern.Regex.replace("\r", r"\r").replace("\n", r"\n")
-        return (f"split {regex}",) if cuts in (("Isolated", False), ("Removed", True)) else None
+        return (f"split {regex}",)
     return None
 
 
@@ -169,6 +183,7 @@ def tokenizer_keys(
     """Return the keys of the tokenizer in a folder.
 
     Args:
+        folder: The folder of the tokenizer.
         vocabulary: Rows of the embeddings.
         names: Other names that the family uses for pre-tokenizers.
         pre: tokenizer.ggml.pre from the user, or empty.
@@ -177,11 +192,12 @@ def tokenizer_keys(
         BadSource: Where there is no tokenizer, or one that llama.cpp does not support.
         UsageError: For an unknown `pre`.
     """
-    if pre and pre not in (known := pre_table().names):
+    if pre and pre not in pre_table().names:
         raise UsageError(
             f"--pre {shown(pre)} is not a pre-tokenizer of llama.cpp; choose one of:"
-            f" {', '.join(known)}"
+            f" {', '.join(pre_table().names)}"
         )
+
     model = folder / "tokenizer.model"
     data = read(folder / "tokenizer.json", TokenizerJson)
     pieces = from_model(model, vocabulary) if model.is_file() else None
@@ -189,7 +205,7 @@ def tokenizer_keys(
         pieces = from_json(data, vocabulary)
     if pieces is not None:
         tokens, prefix_space = pieces
-        tokens.add(_added(folder, data))
+        tokens.add(_added_tokens(folder, data))
         keys = {
             "tokenizer.ggml.model": string("llama"),
             "tokenizer.ggml.pre": string(pre or "default"),
@@ -199,6 +215,7 @@ def tokenizer_keys(
             "tokenizer.ggml.add_space_prefix": boolean(prefix_space),
         }
         return keys | _special(folder, vocabulary, merges=False)
+
     if data is None:
         raise BadSource(
             "there is neither tokenizer.json nor a SentencePiece tokenizer.model here; fetch the"
@@ -210,10 +227,11 @@ def tokenizer_keys(
         )
     check_normalizer(data.normalizer, COMPOSED)
     name = pre or recognise(data, names)
-    tokens = Vocabulary.unused(vocabulary)
+
+    tokens = Vocabulary.of_size(vocabulary)
     for text, index in data.bpe.vocab.items():
         tokens.put(index, text, TokenKind.NORMAL)
-    tokens.add(_added(folder, data))
+    tokens.add(_added_tokens(folder, data))
     keys = {
         "tokenizer.ggml.model": string("gpt2"),
         "tokenizer.ggml.pre": string(name),
@@ -224,19 +242,24 @@ def tokenizer_keys(
 
 
 def values_of(fill: Callable[[GGUFWriter], None]) -> dict[str, GgufValue]:
-    """Return the keys that `fill` adds to a gguf.GGUFWriter, without the architecture that every
-    writer starts with.
+    """Return the keys that `fill` adds to a gguf.GGUFWriter.
+
+    Every writer starts with an architecture, which is left out.
     """
     import gguf
 
     writer = gguf.GGUFWriter(None, "llama")
     fill(writer)
-    values = {key: _value(entry) for shard in writer.kv_data for key, entry in shard.items()}
+    values = {}
+    for shard in writer.kv_data:
+        for key, entry in shard.items():
+            values[key] = _value(entry)
     values.pop("general.architecture", None)
     return values
 
 
 def _value(entry: GGUFValue) -> GgufValue:
+    """A value of gguf-py."""
     import gguf
 
     kind = int(entry.type)
@@ -245,37 +268,38 @@ def _value(entry: GGUFValue) -> GgufValue:
         return string(value)
     if kind != ARRAY:
         return GgufValue(kind, struct.pack("<" + FORMATS[kind], value))
-    element = int(
-        entry.sub_type if entry.sub_type is not None else gguf.GGUFValueType.get_type(value[0])
-    )
+    sub_type = entry.sub_type
+    if sub_type is None:
+        sub_type = gguf.GGUFValueType.get_type(value[0])
+    element = int(sub_type)
     if element == STRING:
         return strings([item if isinstance(item, bytes) else str(item).encode() for item in value])
     return array(element, value)
 
 
 def composes_characters(folder: Path, keys: dict[str, GgufValue]) -> bool:
-    """Return whether the byte-level tokenizer in a folder composes characters (NFC), which
-    llama.cpp does not do.
-    """
+    """Return whether a byte-level tokenizer composes characters (NFC), as llama.cpp does not."""
     data = read(folder / "tokenizer.json", TokenizerJson)
-    return (
-        data is not None
-        and keys["tokenizer.ggml.model"].decode() == "gpt2"
-        and composes(data.normalizer)
-    )
+    if data is None or keys["tokenizer.ggml.model"].decode() != "gpt2":
+        return False
+    return composes(data.normalizer)
 
 
-def _added(folder: Path, data: TokenizerJson | None) -> list[AddedToken]:
+def _added_tokens(folder: Path, data: TokenizerJson | None) -> list[AddedToken]:
+    """The tokens that were added to a vocabulary."""
     if data is not None:
         return list(data.added_tokens or ())
     config = read(folder / "tokenizer_config.json", TokenizerConfig)
-    known = (config.added_tokens_decoder if config else None) or {}
+    known = {}
+    if config is not None:
+        known = config.added_tokens_decoder or {}
     return [msgspec.structs.replace(entry, id=index) for index, entry in known.items()]
 
 
 def _special(folder: Path, vocabulary: int, merges: bool) -> dict[str, GgufValue]:
-    """The keys that gguf-py makes: merges, ids of special tokens, whether bos and eos are added,
-    the chat template.
+    """The keys that gguf-py makes.
+
+    Merges, ids of special tokens, whether bos and eos are added, the chat template.
     """
     import gguf
 

@@ -1,6 +1,4 @@
-"""The files of a tokenizer, and a vocabulary as in GGUF, with text, kind and score of every
-token.
-"""
+"""The files of a tokenizer, and a vocabulary as in GGUF: text, kind and score of every token."""
 
 from __future__ import annotations
 
@@ -18,9 +16,7 @@ from ...rope.errors import counted, shown
 
 T = TypeVar("T")
 MOST_OBJECTS = 300_000_000
-"""Approximate bytes of a tokenizer's strings and lists in memory. That of Gemma 3 takes 160
-million.
-"""
+"""Approximate bytes of a tokenizer's strings and lists in memory; Gemma 3 takes 160 million."""
 
 Id = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
 Merge = str | tuple[str, str]
@@ -71,7 +67,10 @@ class Normalizer(msgspec.Struct, frozen=True):
         """The normalizers that it consists of, in order."""
         if self.type != "Sequence":
             return (self,)
-        return tuple(step for inner in self.normalizers for step in inner.steps)
+        steps = list[Normalizer]()
+        for inner in self.normalizers:
+            steps += inner.steps
+        return tuple(steps)
 
 
 class ModelKind(msgspec.Struct, frozen=True):
@@ -111,7 +110,7 @@ class TokenizerJson(msgspec.Struct, frozen=True):
         Raises:
             BadSource: Where it is not a model.
         """
-        return decoded(bytes(self.model), ModelKind, "the model of tokenizer.json")
+        return decode_json(bytes(self.model), ModelKind, "the model of tokenizer.json")
 
     @property
     def bpe(self) -> Bpe:
@@ -120,7 +119,7 @@ class TokenizerJson(msgspec.Struct, frozen=True):
         Raises:
             BadSource: Where it is not one.
         """
-        return decoded(bytes(self.model), Bpe, "the model of tokenizer.json")
+        return decode_json(bytes(self.model), Bpe, "the model of tokenizer.json")
 
 
 class TokenizerConfig(msgspec.Struct, frozen=True):
@@ -138,20 +137,22 @@ def read(path: Path, kind: type[T]) -> T | None:
     """
     if not path.is_file():
         return None
-    return decoded(read_bytes(path, path.name), kind, path.name)
+    return decode_json(read_bytes(path, path.name), kind, path.name)
 
 
-def decoded(data: bytes, kind: type[T], name: str) -> T:
+def decode_json(data: bytes, kind: type[T], name: str) -> T:
     """Return JSON as a typed value.
 
     Raises:
         BadSource: Where it is not of this type.
     """
-    objects = (
-        40 * data.count(b'"') + 64 * (data.count(b"[") + data.count(b"{")) + 16 * data.count(b",")
-    )
+    # bytes of a Python string, of a container, and of an entry
+    strings = data.count(b'"')
+    containers = data.count(b"[") + data.count(b"{")
+    objects = 40 * strings + 64 * containers + 16 * data.count(b",")
     if objects > MOST_OBJECTS:
         raise BadSource(f"{name} has more entries than any tokenizer; {TOO_MANY}")
+
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
@@ -177,16 +178,16 @@ class TokenKind(IntEnum):
 
 @dataclass
 class Vocabulary:
-    """A vocabulary."""
+    """A vocabulary, as lists with an entry per token id."""
 
     texts: list[bytes]
-    """In UTF-8, kinds, scores: lists with an entry per token id."""
+    """In UTF-8."""
 
     kinds: list[TokenKind]
     scores: list[float]
 
     @classmethod
-    def unused(cls, count: int) -> Vocabulary:
+    def of_size(cls, count: int) -> Vocabulary:
         """Return a vocabulary of `count` unused tokens, for embeddings with that many rows."""
         texts = [f"[PAD{index}]".encode() for index in range(count)]
         return cls(texts, [TokenKind.UNUSED] * count, [-10000.0] * count)
@@ -202,15 +203,14 @@ class Vocabulary:
                 f"the tokenizer has a token {index} ({shown(text)}), and the embeddings have "
                 f"{counted(len(self.texts), 'row')}; give the tokenizer of this model"
             )
-        self.texts[index], self.kinds[index], self.scores[index] = (
-            text.encode("utf-8", "replace"),
-            kind,
-            score,
-        )
+        self.texts[index] = text.encode("utf-8", "replace")
+        self.kinds[index] = kind
+        self.scores[index] = score
 
     def add(self, added: list[AddedToken]) -> None:
-        """Set tokens that were added to a vocabulary; special ones, and ones spelled <|...|>,
-        become control tokens.
+        """Set tokens that were added to a vocabulary.
+
+        Special ones, and ones spelled <|...|>, become control tokens.
 
         llama.cpp searches for the others in the original text, so SentencePiece's U+2581 is a space
         in them (https://github.com/ggml-org/llama.cpp/pull/8228).
@@ -219,23 +219,26 @@ class Vocabulary:
             BadSource: For one without an id, and as `put`.
         """
         for entry in added:
-            text, index = entry.content, entry.id
+            text = entry.content
+            index = entry.id
             if index is None:
                 raise BadSource(
                     f"the added token {shown(text)} has no id; download tokenizer.json again"
                 )
             if index < len(self.texts) and self.kinds[index] in (TokenKind.UNKNOWN, TokenKind.BYTE):
                 continue
-            control = entry.special or re.fullmatch(r"<[|\uff5c].*[|\uff5c]>", text)
-            if control:
+
+            is_control = entry.special or re.fullmatch(r"<[|\uff5c].*[|\uff5c]>", text)
+            if is_control:
                 self.put(index, text, TokenKind.CONTROL, -1000.0)
             else:
                 self.put(index, text.replace(SPACE, " "), TokenKind.USER_DEFINED, -1000.0)
 
 
 COMPOSED = frozenset([Normalizer("NFC")])
-"""Composes characters. llama.cpp does not, which changes tokens of decomposed text only; Qwen 2 and
-3 have it.
+"""Composes characters; Qwen 2 and 3 have it.
+
+llama.cpp does not do that, which changes tokens of decomposed text only.
 """
 SPACES = frozenset(
     [
@@ -252,10 +255,10 @@ def composes(normalizer: Normalizer | None) -> bool:
 
 
 def check_normalizer(normalizer: Normalizer | None, known: frozenset[Normalizer]) -> None:
-    """Raises BadSource for a normalizer with a step that is not among the known ones: its tokens
-    would differ.
-    """
-    for step in normalizer.steps if normalizer else ():
+    """Raise BadSource for a normalizer with a step that is not known: its tokens would differ."""
+    if normalizer is None:
+        return
+    for step in normalizer.steps:
         if step not in known:
             raise BadSource(
                 f"tokenizer.json normalizes text by {shown(step.type)}, which llama.cpp does not"
@@ -265,12 +268,17 @@ def check_normalizer(normalizer: Normalizer | None, known: frozenset[Normalizer]
 
 
 def from_model(path: Path, vocabulary: int) -> tuple[Vocabulary, bool] | None:
-    """Return the tokens of a tokenizer.model, and whether it puts a space before the text; None for
-    other formats.
+    """Return the tokens of a tokenizer.model, and whether it puts a space before the text.
+
+    None for other formats.
+
+    Args:
+        path: The file.
+        vocabulary: Rows of the embeddings.
 
     Raises:
-        BadSource: Where it has more tokens than the `vocabulary` rows of the embeddings, is too
-            long, or splits text in a way that llama.cpp does not.
+        BadSource: Where it has more tokens than rows, is too long, or splits text in a way that
+            llama.cpp does not.
     """
     from sentencepiece import SentencePieceProcessor
 
@@ -278,14 +286,12 @@ def from_model(path: Path, vocabulary: int) -> tuple[Vocabulary, bool] | None:
     processor = SentencePieceProcessor()
     try:
         processor.LoadFromSerializedProto(content)
-    except (
-        RuntimeError,
-        OSError,
-        UnicodeError,
-    ):  # the last where the message of an error is not UTF-8
+    except (RuntimeError, OSError, UnicodeError):
+        # UnicodeError where the message of an error is not UTF-8
         return None  # Llama 3 has a table of tiktoken under this name
     _check_model(content)
-    tokens = Vocabulary.unused(vocabulary)
+
+    tokens = Vocabulary.of_size(vocabulary)
     kinds = {
         TokenKind.UNKNOWN: processor.IsUnknown,
         TokenKind.CONTROL: processor.IsControl,
@@ -294,9 +300,11 @@ def from_model(path: Path, vocabulary: int) -> tuple[Vocabulary, bool] | None:
     }
     try:
         for index in range(processor.vocab_size()):
-            kind = next(
-                (kind for kind, applies in kinds.items() if applies(index)), TokenKind.NORMAL
-            )
+            kind = TokenKind.NORMAL
+            for candidate, applies in kinds.items():
+                if applies(index):
+                    kind = candidate
+                    break
             tokens.put(index, processor.IdToPiece(index), kind, processor.GetScore(index))
     except UnicodeError:
         raise BadSource(f"{path.name} has a piece that is not UTF-8; download it again") from None
@@ -304,7 +312,10 @@ def from_model(path: Path, vocabulary: int) -> tuple[Vocabulary, bool] | None:
 
 
 def _check_model(content: bytes) -> None:
-    """llama.cpp joins pieces by their scores, as BPE does, and normalizes nothing but spaces."""
+    """Raise BadSource for a model that llama.cpp does not compute.
+
+    It joins pieces by their scores, as BPE does, and normalizes nothing but spaces.
+    """
     from sentencepiece.sentencepiece_model_pb2 import ModelProto, TrainerSpec
 
     model = ModelProto.FromString(content)
@@ -315,22 +326,26 @@ def _check_model(content: bytes) -> None:
         )
     rules = model.normalizer_spec
     if rules.precompiled_charsmap or rules.remove_extra_whitespaces:
-        step = (
-            "removes extra spaces"
-            if not rules.precompiled_charsmap
-            else f"normalizes text by {shown(rules.name)}"
-        )
+        step = "removes extra spaces"
+        if rules.precompiled_charsmap:
+            step = f"normalizes text by {shown(rules.name)}"
         raise BadSource(
             f"tokenizer.model {step}, which llama.cpp does not do, so its tokens would differ"
         )
 
 
 def from_json(data: TokenizerJson, vocabulary: int) -> tuple[Vocabulary, bool]:
-    """Return the tokens of a tokenizer.json with byte fallback, and whether it puts a space before
-    the text.
+    """Return the tokens of a tokenizer.json with byte fallback.
 
     llama.cpp joins the pair whose result has the highest score, so a token's score is minus the
     rank of its first merge.
+
+    Args:
+        data: The content of tokenizer.json.
+        vocabulary: Rows of the embeddings.
+
+    Returns:
+        The tokens, and whether it puts a space before the text.
 
     Raises:
         BadSource: Where spaces are not written as in SentencePiece, and for normalizers that
@@ -344,16 +359,23 @@ def from_json(data: TokenizerJson, vocabulary: int) -> tuple[Vocabulary, bool]:
             "tokenizer.json has byte fallback without SentencePiece's spaces; this mixture is not"
             " converted"
         )
+
     ranks: dict[str, int] = {}
     for rank, merge in enumerate(model.merges):
         joined = merge.replace(" ", "", 1) if isinstance(merge, str) else "".join(merge)
         ranks.setdefault(joined, rank)
-    tokens = Vocabulary.unused(vocabulary)
+
+    tokens = Vocabulary.of_size(vocabulary)
     for text, index in model.vocab.items():
-        kind = TokenKind.BYTE if re.fullmatch(r"<0x[0-9A-Fa-f]{2}>", text) else TokenKind.NORMAL
+        kind = TokenKind.NORMAL
         if text == model.unk_token:
             kind = TokenKind.UNKNOWN
-        tokens.put(index, text, kind, -float(ranks[text]) if text in ranks else -float(len(ranks)))
-    prepends = any(step.type == "Prepend" for step in normalizer.steps)
+        elif re.fullmatch(r"<0x[0-9A-Fa-f]{2}>", text):
+            kind = TokenKind.BYTE
+        tokens.put(index, text, kind, -float(ranks.get(text, len(ranks))))
+
     cutter = data.pre_tokenizer or PreTokenizer()
-    return tokens, prepends or (cutter.type == "Metaspace" and cutter.prepend_scheme != "never")
+    prepends = any(step.type == "Prepend" for step in normalizer.steps)
+    if cutter.type == "Metaspace" and cutter.prepend_scheme != "never":
+        prepends = True
+    return tokens, prepends

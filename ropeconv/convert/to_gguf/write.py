@@ -1,8 +1,7 @@
-"""Writes converted tensors by threads: ranges that the kernel copies where bytes do not change,
-else pieces.
+"""Writes converted tensors by threads.
 
-Each piece is read, converted and written at its place by one thread, so that memory holds only the
-current pieces, in any order.
+Where bytes do not change, the kernel copies ranges. Else each piece is read, converted and written
+at its place by one thread, so that memory holds only the current pieces, in any order.
 """
 
 import re
@@ -11,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import BinaryIO
 
@@ -25,9 +24,12 @@ from ...formats.safetensors import STORED, widen
 from ...rope.errors import RopeconvError
 from .rows import DTYPES, NIBBLES, VALUES, Rows, StoredRows
 
-PIECE = 1 << 18  # elements: numpy works long enough at a time for threads to run side by side
-PIECES = 8  # pieces that a thread converts at a time
-COPY = 1 << 26  # bytes that a thread copies at a time: progress and interruptions wait for that
+PIECE = 1 << 18
+"""Elements of a piece: numpy works long enough at a time for threads to run side by side."""
+PIECES = 8
+"""Pieces that a thread converts at a time."""
+COPY = 1 << 26
+"""Bytes that a thread copies at a time: progress and interruptions wait for that."""
 
 Task = Callable[[], int]
 """Writes a part of the file, and returns the number of its bytes."""
@@ -43,19 +45,24 @@ def write_tensors(
     """Write all tensors into a GGUF file that has its header, from the byte `start` on.
 
     Args:
+        target: The file.
+        start: The first byte of its data.
+        tensors: The tensors.
         infos: The offsets of the tensors.
-        advance: Always called in this thread. Raises OSError, and BadSource where a file of the
-            checkpoint was cut off; all threads end then.
+        advance: Always called in this thread.
+
+    Raises:
+        OSError: Where the file cannot be written; all threads end then, as for the other.
+        BadSource: Where a file of the checkpoint was cut off.
     """
     with target.open("r+b") as writer:
-        writer.truncate(
-            start + max((info.offset + info.size for info in infos.values()), default=0)
+        size = max((info.offset + info.size for info in infos.values()), default=0)
+        writer.truncate(start + size)
+        places = [start + infos[tensor.name].offset for tensor in tensors]
+        tasks = chain.from_iterable(
+            _tasks(tensor, place, writer) for tensor, place in zip(tensors, places, strict=True)
         )
-        tasks = (
-            task
-            for tensor in tensors
-            for task in _tasks(tensor, start + infos[tensor.name].offset, writer)
-        )
+
         pool = ThreadPoolExecutor(threads())
         try:
             running = {pool.submit(task) for task in islice(tasks, 2 * threads())}
@@ -68,7 +75,7 @@ def write_tensors(
             pool.shutdown(cancel_futures=True)
 
 
-def converted(tensor: StoredRows) -> Iterator[bytes]:
+def output_blocks(tensor: StoredRows) -> Iterator[bytes]:
     """Yield the bytes of a tensor in the output, in pieces."""
     if tensor.data:
         yield tensor.data
@@ -82,14 +89,9 @@ def _tasks(tensor: StoredRows, place: int, target: BinaryIO) -> Iterator[Task]:
     if tensor.data:
         yield partial(write_at, file, tensor.data, place)
         return
-    plain = not tensor.interleave and not tensor.values and tensor.tiles == (1, 1)
-    same = all(
-        part.is_one_piece and not part.factors and DTYPES[part.dtype] == tensor.type != MXFP4
-        for part in tensor.parts
-    )
-    if (
-        plain and same and all(part.file.path is not None for part in tensor.parts)
-    ):  # then the kernel copies it
+
+    is_plain = not tensor.interleave and not tensor.values and tensor.tiles == (1, 1)
+    if is_plain and all(_is_copied(part, tensor.type) for part in tensor.parts):
         for part in tensor.parts:
             assert part.file.path is not None
             for first in range(0, part.extent, COPY):
@@ -100,14 +102,22 @@ def _tasks(tensor: StoredRows, place: int, target: BinaryIO) -> Iterator[Task]:
             place += part.extent
     else:
         pieces = _pieces(tensor, place)
-        while several := list(islice(pieces, PIECES)):
+        while True:
+            several = list(islice(pieces, PIECES))
+            if not several:
+                return
             yield partial(_convert, tensor, several, file)
 
 
+def _is_copied(part: Rows, type: int) -> bool:
+    """Whether the bytes of a part are those of the output, in a file of this machine."""
+    if not part.is_one_piece or part.factors or part.file.path is None:
+        return False
+    return DTYPES[part.dtype] == type and type != MXFP4
+
+
 def _pieces(tensor: StoredRows, place: int) -> Iterator[tuple[Rows, int]]:
-    """Yield some rows of a tensor at a time, and the place of their first byte in the written
-    file.
-    """
+    """Yield some rows of a tensor at a time, and the place of their first byte in the output."""
     kind = TYPES[tensor.type]
     for part in tensor.parts:
         unit = tensor.interleave or 1
@@ -119,14 +129,14 @@ def _pieces(tensor: StoredRows, place: int) -> Iterator[tuple[Rows, int]]:
 
 
 def _convert(tensor: StoredRows, pieces: list[tuple[Rows, int]], target: int) -> int:
+    """Convert and write some pieces. Returns the number of bytes."""
     return sum(write_at(target, _array(tensor, rows).data, place) for rows, place in pieces)
 
 
 def _copy(source: Path, start: int, target: str, place: int, size: int) -> int:
-    with (
-        source.open("rb") as reader,
-        open(target, "r+b") as writer,
-    ):  # of its own, since copies move its position
+    """Copy a part of a file. Returns the number of bytes."""
+    # the writer is opened anew, since copies move its position
+    with source.open("rb") as reader, open(target, "r+b") as writer:
         copy_part(reader, start, writer, place, size)
     return size
 
@@ -136,17 +146,15 @@ def _array(tensor: StoredRows, rows: Rows) -> NDArray[np.generic]:
     if rows.dtype == "MXFP4":
         return mxfp4(rows)
     raw = _read(rows)
+    shape = (rows.rows, rows.columns)
     if tensor.tiles != (1, 1):
-        raw = (
-            raw.reshape(rows.rows, *tensor.tiles, -1)
-            .swapaxes(1, 2)
-            .reshape(rows.rows, rows.columns)
-        )
+        raw = raw.reshape(rows.rows, *tensor.tiles, -1).swapaxes(1, 2).reshape(shape)
     if tensor.interleave:
         half = tensor.interleave // 2
-        raw = raw.reshape(-1, 2, half, rows.columns).swapaxes(1, 2).reshape(rows.rows, rows.columns)
+        raw = raw.reshape(-1, 2, half, rows.columns).swapaxes(1, 2).reshape(shape)
     if DTYPES[rows.dtype] == tensor.type and not tensor.values and not rows.factors:
         return np.ascontiguousarray(raw)
+
     values = widen(raw, rows.dtype)
     for factor in rows.factors:
         values = values * np.float32(factor)
@@ -156,15 +164,13 @@ def _array(tensor: StoredRows, rows: Rows) -> NDArray[np.generic]:
 
 
 def _read(rows: Rows) -> NDArray[np.generic]:
-    """Rows as a file has them, [rows, columns]; of rows with gaps only the needed numbers are
-    read.
-    """
+    """Rows as a file has them, [rows, columns]; of rows with gaps only the needed numbers."""
     dtype = np.dtype(STORED[rows.dtype])
     if rows.zeros:
         return np.zeros((rows.rows, rows.columns), dtype)
-    stored = rows.file.numbers(
-        STORED[rows.dtype], rows.start, rows.extent // dtype.itemsize, sparse=not rows.is_one_piece
-    )
+    count = rows.extent // dtype.itemsize
+    sparse = not rows.is_one_piece
+    stored = rows.file.numbers(STORED[rows.dtype], rows.start, count, sparse=sparse)
     if rows.is_one_piece:
         return stored.reshape(rows.rows, rows.columns)
     strides = (rows.stride * dtype.itemsize, rows.apart * dtype.itemsize)
@@ -172,22 +178,20 @@ def _read(rows: Rows) -> NDArray[np.generic]:
 
 
 def mxfp4(rows: Rows) -> NDArray[np.uint8]:
-    """Return blocks of MXFP4 as in ggml, uint8 [blocks, 17]: the scale, then 16 bytes whose lower
-    halves come first.
+    """Return blocks of MXFP4 as in ggml, uint8 [blocks, 17]: the scale, then 16 bytes.
 
     A checkpoint has separate scales, and neighbours share a byte: (0, 1), (2, 3), ...; in ggml,
     numbers 16 places apart do: (0, 16), (1, 17), ...
     """
     blocks = rows.columns // TYPES[MXFP4].block
     apart = rows.stride // TYPES[MXFP4].block
-    stored, scales = (
-        rows.file.numbers("u1", start, (rows.rows - 1) * apart * size + blocks * size, sparse=True)
-        for start, size in ((rows.start, NIBBLES), (rows.scales, 1))
-    )
+    places = (rows.rows - 1) * apart + blocks
+    stored = rows.file.numbers("u1", rows.start, places * NIBBLES, sparse=True)
+    scales = rows.file.numbers("u1", rows.scales, places, sparse=True)
+
     strided = np.lib.stride_tricks.as_strided
-    pairs = strided(stored, (rows.rows, blocks, NIBBLES), (apart * NIBBLES, NIBBLES, 1)).reshape(
-        -1, NIBBLES
-    )
+    pairs = strided(stored, (rows.rows, blocks, NIBBLES), (apart * NIBBLES, NIBBLES, 1))
+    pairs = pairs.reshape(-1, NIBBLES)
     halves = np.stack([pairs & 0x0F, pairs >> 4], axis=2).reshape(-1, 2 * NIBBLES)
     out = np.empty((len(pairs), NIBBLES + 1), np.uint8)
     out[:, 0] = strided(scales, (rows.rows, blocks), (apart, 1)).reshape(-1)
@@ -196,26 +200,27 @@ def mxfp4(rows: Rows) -> NDArray[np.uint8]:
 
 
 def encode(values: NDArray[np.float32], type: int) -> NDArray[np.generic]:
-    """Return rows of 32-bit floats in another type (ggml's number), as an array whose bytes are
-    those of the file.
+    """Return rows of 32-bit floats in another type, as an array whose bytes are those of the file.
+
+    Args:
+        values: The rows.
+        type: ggml's number of the type.
     """
     import gguf
 
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-        encoded: NDArray[np.generic] | None = _q8_0(values) if type == Q8_0 else None
-        return (
-            gguf.quants.quantize(values, gguf.GGMLQuantizationType(type))
-            if encoded is None
-            else encoded
-        )
+        if type == Q8_0:
+            encoded = _q8_0(values)
+            if encoded is not None:
+                return encoded
+        return gguf.quants.quantize(values, gguf.GGMLQuantizationType(type))
 
 
 def _q8_0(values: NDArray[np.float32]) -> NDArray[np.uint8] | None:
-    """Blocks of Q8_0, the same bytes as from gguf-py in half the time; None where a scale is not a
-    number or infinite.
+    """Blocks of Q8_0, the same bytes as from gguf-py in half the time.
 
-    A half is rounded away from zero: the integer part of twice the number says on which side of a
-    half it is.
+    None where a scale is not a number or infinite. A half is rounded away from zero: the integer
+    part of twice the number says on which side of a half it is.
     """
     blocks = values.reshape(-1, TYPES[Q8_0].block)
     largest = (blocks.view(np.int32) & 0x7FFFFFFF).max(axis=1, keepdims=True).view(np.float32)
@@ -223,16 +228,17 @@ def _q8_0(values: NDArray[np.float32]) -> NDArray[np.uint8] | None:
     twice = np.where(scale == 0, np.float32(0), 2 / scale)
     if not (scale.max() < np.inf and twice.max() < np.inf):
         return None
+
     numbers = (blocks * twice).astype(np.int16)
     numbers += 1 + (numbers >> 15)
     numbers >>= 1
+
     out = np.empty((len(blocks), TYPES[Q8_0].size), np.uint8)
     out[:, :2] = scale.astype(np.float16).view(np.uint8)
     out.view(np.int8)[:, 2:] = numbers
     return out.reshape(len(values), -1)
 
 
-# name: number in llama.h's llama_ftype, bits per weight of a usual model
 FTYPES: dict[str, tuple[int, float]] = {
     "q4_0": (2, 4.6),
     "q4_1": (3, 5.1),
@@ -252,6 +258,7 @@ FTYPES: dict[str, tuple[int, float]] = {
     "iq3_s": (26, 3.5),
     "iq3_m": (27, 3.7),
 }
+"""By name, the number in llama.h's llama_ftype, and the bits per weight of a usual model."""
 
 PROGRAM = """
 import sys
@@ -268,30 +275,26 @@ def quantiser(outtype: str) -> Requirement:
 
 
 def quantise(source: Path, target: Path, outtype: str) -> None:
-    """Quantise a GGUF file to a new one; outtype is a key of FTYPES.
+    """Quantise a GGUF file to a new one.
+
+    Args:
+        source: The file.
+        target: The new file.
+        outtype: A key of FTYPES.
 
     Raises:
         RopeconvError: Where llama.cpp fails.
     """
     quantiser(outtype).check()
-    command = [
-        sys.executable,
-        "-P",
-        "-c",
-        PROGRAM,
-        str(source),
-        str(target),
-        str(FTYPES[outtype][0]),
-    ]
+    number, _ = FTYPES[outtype]
+    arguments = [str(source), str(target), str(number)]
+    command = [sys.executable, "-P", "-c", PROGRAM, *arguments]
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, env=without_secrets()
     )
     if done.returncode != 0:
-        errors = [
-            line.strip()
-            for line in done.stderr.splitlines()
-            if re.search("error|fail", line, re.IGNORECASE)
-        ]
-        raise RopeconvError(
-            f"llama.cpp did not quantise to {outtype}: {(errors or ['no message'])[-1][:300]}"
-        )
+        errors = ["no message"]
+        for line in done.stderr.splitlines():
+            if re.search("error|fail", line, re.IGNORECASE):
+                errors.append(line.strip())
+        raise RopeconvError(f"llama.cpp did not quantise to {outtype}: {errors[-1][:300]}")

@@ -145,6 +145,7 @@ class RewrittenHeader:
                     runs.pop()
                     run = (last_old, last_new, old.offset + old.size - last_old)
             runs.append(run)
+
         return runs
 
     def exact(self, layout: Layout) -> bytes:
@@ -378,7 +379,7 @@ def changed_pieces(
     Args:
         reader: Descriptor of a file with the old contents, whose data begins at `start`.
         header: Its header.
-        start: In bytes.
+        start: The place of its data, in bytes.
         changes: The new contents by the names of tensors.
 
     Raises:
@@ -398,7 +399,7 @@ def interleave(info: TensorInfo, head_dim: int) -> Change:
 
     Args:
         info: The tensor.
-        head_dim: Its rows per head.
+        head_dim: The number of its rows per head.
     """
     row = _row(info)
     return Change(head_dim * row, lambda head: _swap(head, 2, row), head_dim)

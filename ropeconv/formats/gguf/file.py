@@ -116,6 +116,7 @@ class GgufFile:
             raise BadSource(
                 f"{first.name} is shard {number + 1} of a split model; give {beginning}"
             )
+
         if count == 1:
             return cls((first,), (header,))
         if count > MAX_SHARDS:
@@ -132,6 +133,7 @@ class GgufFile:
         headers = [header]
         tensors = set(header.tensors)
         size = header.data_start
+
         for shard in others:
             header = shard.header()
             headers.append(header)

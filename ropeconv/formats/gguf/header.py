@@ -77,9 +77,11 @@ class GgufValue:
             return self.raw[8:].decode("utf-8", "replace")
         if self.kind != ARRAY:
             return struct.unpack("<" + FORMATS[self.kind], self.raw)[0]
+
         element, count = struct.unpack_from("<IQ", self.raw)
         if element != STRING:
             return list(struct.unpack_from(f"<{count}{FORMATS[element]}", self.raw, 12))
+
         texts = []
         at = 12
         for _ in range(count):
@@ -419,6 +421,7 @@ class _HeaderReader:
             if magic in (b"lmgg", b"fmgg", b"tjgg", b"algg"):
                 hint = ", an older format; convert the model again"
             raise self._bad(f"begins with {magic!r} and not with b'GGUF'{hint}")
+
         version = self._number(U32)
         if version & 0xFFFF == 0:
             raise self._bad(
@@ -499,6 +502,7 @@ class _HeaderReader:
             self._take_over(SIZES[kind], key)
         else:
             raise self._bad(f"has a value of unknown type {kind} under {key!r}")
+
         self._refuse_long(self.at - start, key)
         self.values += self.at - start
         self._reach(self.at)
@@ -522,6 +526,7 @@ class _HeaderReader:
         """Pass over strings, of which only the lengths are read."""
         if count * 8 > min(self.size - self.at, MAX_VALUES):
             raise self._bad(f"claims {count} strings under {key!r}, more than a header can hold")
+
         unpack: Callable[[mmap.mmap | bytes, int], tuple[int]] = U64.unpack_from
         view = self.view
         at = self.at
@@ -533,6 +538,7 @@ class _HeaderReader:
                 self._refuse_long(at - self.at, key)
                 self._reach(at + 8)
             at += 8 + unpack(view, at)[0]
+
         if at > self.size:
             raise self._bad(f"is cut off within {key!r}, or a length there is wrong")
         self.at = at

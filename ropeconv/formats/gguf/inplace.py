@@ -61,6 +61,7 @@ def phases(source: GgufFile, edit: Edit) -> Generator[str, None, None]:
     """
     path = source.path
     header = source.header
+
     elsewhere = [name for name in edit.changes if name not in header.tensors]
     if elsewhere:
         raise RopeconvError(
@@ -83,6 +84,7 @@ def phases(source: GgufFile, edit: Edit) -> Generator[str, None, None]:
         if read_header(path) != header:
             raise RopeconvError(f"{path} was changed since it was read; run again")
         _refuse_no_space(path, shift)
+
         final = _final_size(header, edit, rewritten, shift)
         # the size tells `_undo` whether data moved
         if shift and (final == header.size or (shift < 0 and edit.added)):
@@ -95,6 +97,7 @@ def phases(source: GgufFile, edit: Edit) -> Generator[str, None, None]:
             raise RopeconvError(
                 f"too much of {path.name} changes for doing it in place; write a new file with -o"
             )
+
         with keep_journal(path, file, shift, places):
             yield "journal"
             if shift:
@@ -159,6 +162,7 @@ def lock_file(path: Path, hard_links: bool = False) -> Iterator[int]:
                 f"{path} is a link, likely into a cache that others read; write a new file with -o"
             ) from None
         raise OSError(problem.errno, problem.strerror, str(path)) from None
+
     try:
         status = os.fstat(file)
         if not stat.S_ISREG(status.st_mode):
@@ -281,11 +285,13 @@ def _read_journal(path: Path, file: int, kept: int) -> tuple[int, int, list[Entr
     )
     if not BODY + FIXED.size <= whole <= MAX_KEPT + MAX_ENTRIES * ENTRY.size:
         raise damaged
+
     digest = hashlib.sha256()
     for _, block in pieces_of(kept, BODY, whole - BODY):
         digest.update(block)
     if os.pread(kept, BODY, 0) != MAGIC + digest.digest():
         raise damaged
+
     inode, size, shift, count = FIXED.unpack(os.pread(kept, FIXED.size, BODY))
     if inode != status.st_ino:
         raise BadSource(
@@ -295,6 +301,7 @@ def _read_journal(path: Path, file: int, kept: int) -> tuple[int, int, list[Entr
 
     at = BODY + FIXED.size
     entries = []
+
     for _ in range(count):
         if at + ENTRY.size > whole:
             raise damaged
@@ -304,6 +311,7 @@ def _read_journal(path: Path, file: int, kept: int) -> tuple[int, int, list[Entr
             raise damaged
         entries.append((place, length, at))
         at += length
+
     cut_off = sum(length for _, length, _ in entries)
     possible = min(size, size + shift) > 0 and shift % PAGE == 0 and abs(shift) <= MAX_KEPT
     if at != whole or not possible or size > status.st_size + cut_off + max(0, -shift):
@@ -333,8 +341,8 @@ def _refuse_no_space(path: Path, shift: int) -> None:
             " insert them; write a new file with -o"
         )
     raise RopeconvError(
-        f"the header of {path.name} has {-shift} bytes too many, and this filesystem cannot"
-        " remove them; write a new file with -o"
+        f"the header of {path.name} has {-shift} bytes too many, and this filesystem cannot remove"
+        " them; write a new file with -o"
     )
 
 
@@ -373,6 +381,7 @@ def keep_journal(path: Path, file: int, shift: int, places: list[Place]) -> Iter
     journal = journal_of(path)
     folder = path.resolve().parent
     kept = _open_journal(draft, os.O_RDWR | os.O_CREAT)
+
     done = False
     try:
         _write_journal(kept, file, shift, places)
@@ -404,12 +413,14 @@ def recover(path: Path) -> bool:
     journal = journal_of(path)
     if not os.path.lexists(journal) and not os.path.lexists(draft):
         return False
+
     with lock_file(path, hard_links=True) as file:
         if os.path.lexists(draft):
             os.close(_open_journal(draft, os.O_RDONLY))
             draft.unlink()
         if not os.path.lexists(journal):
             return False
+
         kept = _open_journal(journal, os.O_RDONLY)
         try:
             _undo(path, file, kept)
@@ -446,6 +457,7 @@ def _undo_failed(path: Path, file: int, kept: int, problem: BaseException) -> Ba
         reason = str(problem)
     if isinstance(problem, OSError) and problem.errno in FULL:
         reason = "the disk is full"
+
     draft = _draft_of(path)
     journal = journal_of(path)
     try:
@@ -455,9 +467,9 @@ def _undo_failed(path: Path, file: int, kept: int, problem: BaseException) -> Ba
         if journal.exists():
             why_not = getattr(worse, "strerror", None) or worse
             return RopeconvError(
-                f"{path} could not be changed in place ({reason}), nor restored"
-                f" ({why_not}); do not use it before the same"
-                f" command has run again, which undoes the change first from {journal.name}"
+                f"{path} could not be changed in place ({reason}), nor restored ({why_not}); do not"
+                " use it before the same command has run again, which undoes the change first from"
+                f" {journal.name}"
             )
 
     with suppress(OSError):

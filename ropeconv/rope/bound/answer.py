@@ -163,6 +163,7 @@ class Bound(Summary):
         }
         if self.binding_distance is None:
             return shown
+
         wide = self.first_wide_window
         last = self.last_violating_base
         return shown | {

@@ -11,7 +11,7 @@ matrices gives the sums.
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 
 import numpy as np
@@ -101,6 +101,7 @@ def margins(inv_freq: Vector, unrotated: float, length: int, points: int) -> tup
     ends = np.unique(np.geomspace(1, length, points + 1).round().astype(np.int64))
     at = []
     lowest = []
+
     for start, stop in pairwise(ends):
         best_distance = 0.0
         best_value = np.inf
@@ -113,6 +114,7 @@ def margins(inv_freq: Vector, unrotated: float, length: int, points: int) -> tup
                 best_value = float(value[low])
         at.append(best_distance)
         lowest.append(best_value)
+
     return np.array(at), np.array(lowest)
 
 
@@ -189,6 +191,38 @@ class Reach(Summary):
         }
 
 
+@dataclass
+class _Runs:
+    """Runs of consecutive distances, counted while the distances come in ascending order."""
+
+    distances: int = 0
+    """The distances in all runs."""
+
+    count: int = 0
+    """The runs."""
+
+    places: list[tuple[int, int]] = field(default_factory=list)
+    """The first and the last distance of runs, at least of the first SHOWN."""
+
+    last: int = -1
+    """The last distance."""
+
+    def add(self, distances: Distances) -> None:
+        """Add at least one distance; the first ones may continue the last run."""
+        begins = np.flatnonzero(np.diff(distances, prepend=self.last) > 1)
+        ends = np.append(begins, len(distances))[1:] - 1
+        continuing = int(begins[0]) if len(begins) else len(distances)
+
+        if len(self.places) == self.count:  # the places of all runs are kept so far
+            if continuing:
+                self.places[-1] = (self.places[-1][0], int(distances[continuing - 1]))
+            for begin, end in zip(begins[:SHOWN], ends[:SHOWN], strict=True):
+                self.places.append((int(distances[begin]), int(distances[end])))
+        self.distances += len(distances)
+        self.count += len(begins)
+        self.last = int(distances[-1])
+
+
 def reach(inv_freq: Vector, unrotated: float, length: int) -> Reach:
     """Count the violations of a schedule below a length.
 
@@ -207,28 +241,12 @@ def reach(inv_freq: Vector, unrotated: float, length: int) -> Reach:
     still = count_zero(inv_freq)
     rotating = len(inv_freq) - still
 
-    count = 0
-    runs = 0
-    last = -1
-    places: list[tuple[int, int]] = []  # of the first SHOWN runs at least
+    runs = _Runs()
     for distances in violations(inv_freq, unrotated, length):
-        if not len(distances):
-            continue
-        begins = np.flatnonzero(np.diff(distances, prepend=last) > 1)
-        ends = np.append(begins, len(distances))[1:] - 1
-        # the distances before the first beginning continue the last run
-        joined = len(distances) if not len(begins) else int(begins[0])
-        all_places_known = len(places) == runs
-        if joined and all_places_known:
-            places[-1] = (places[-1][0], int(distances[joined - 1]))
-        if all_places_known:
-            for begin, end in zip(begins[:SHOWN], ends[:SHOWN], strict=True):
-                places.append((int(distances[begin]), int(distances[end])))
-        count += len(distances)
-        runs += len(begins)
-        last = int(distances[-1])
+        if len(distances):
+            runs.add(distances)
 
-    first = places[0][0] if places else None
+    first = runs.places[0][0] if runs.places else None
     searched = length
     farther = min(SEARCHED, MOST_COUNTED // max(1, rotating))
     if first is None and length < farther:
@@ -238,9 +256,9 @@ def reach(inv_freq: Vector, unrotated: float, length: int) -> Reach:
         length=length,
         searched=searched,
         first_violation=first,
-        count=count,
-        runs=runs,
-        places=tuple(places[:SHOWN]),
+        count=runs.distances,
+        runs=runs.count,
+        places=tuple(runs.places[:SHOWN]),
         automatic=unrotated + still >= rotating,
     )
 

@@ -147,6 +147,7 @@ class Sweep:
         reached = np.full(len(witnesses), log_base)
         walking = np.arange(len(witnesses))
         curvatures = self.sums.curvature(distances, log_base)
+
         first = True
         while len(walking):
             curvature = curvatures[walking]
@@ -159,6 +160,7 @@ class Sweep:
                 first = False
             else:
                 walking = walking[(value < -self.error) & (step > 1e-15 * log_base)]
+
         best = int(reached.argmax())
         return float(reached[best]), int(witnesses[best])
 
@@ -324,8 +326,8 @@ class Walk:
         """One interval from `begin` towards `end`, and the distances that violate in it.
 
         Args:
-            begin: A ln b.
-            end: A ln b.
+            begin: The ln b at which the interval begins.
+            end: The ln b at which the walk ends.
             start: The smallest distance that is searched, in tokens.
 
         Returns:
@@ -338,13 +340,9 @@ class Walk:
         inv_freq = self.sums.inv_freq(begin)
         distances = scan(inv_freq, self.sums.unrotated, start, self.length, 0.0, steepness * size)
 
-        few = max(32, self.length // 600)
-        many = max(128, self.length // 200)
-        if len(distances) <= few:
-            self.reach *= 1.3
-        elif len(distances) > many:
-            self.reach *= 1 / 1.3
-        stop = end if size == abs(end - begin) else begin + self.direction * size
+        self._adapt(len(distances))
+        is_last = size == abs(end - begin)
+        stop = end if is_last else begin + self.direction * size
         if not len(distances):
             return stop, distances, np.empty(0)
 
@@ -354,6 +352,15 @@ class Walk:
         zeros = self._zeros(distances[near].astype(np.float64), curvature[near], begin, stop)
         violating = (stop - zeros) * self.direction > 0
         return stop, distances[near][violating], zeros[violating]
+
+    def _adapt(self, found: int) -> None:
+        """Let the next interval be larger after few distances, and smaller after many."""
+        few = max(32, self.length // 600)
+        many = max(128, self.length // 200)
+        if found <= few:
+            self.reach *= 1.3
+        elif found > many:
+            self.reach *= 1 / 1.3
 
     def _zeros(self, distances: Vector, curvature: Vector, begin: float, end: float) -> Vector:
         """The ln b at which each sum turns negative, or one beyond `end`.
@@ -428,6 +435,7 @@ def wide_intervals(sums: Sums, length: int, start: float) -> Iterator[tuple[floa
     right = Walk(sums, length, 1)
     left = Walk(sums, length, -1)
     last = tail(sums, length)
+
     at = start
     while True:
         if at > last or not len(sweep.witnesses(at)):

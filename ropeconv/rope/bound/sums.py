@@ -170,8 +170,8 @@ def scan(
     Args:
         inv_freq: Radians per token, float64 [r/2].
         unrotated: (d - r)/2.
-        start: In tokens.
-        stop: In tokens.
+        start: The first distance, in tokens.
+        stop: The distance behind the last, in tokens.
         limit: The value below which f is searched.
         rate: By how much that value rises per token.
     """

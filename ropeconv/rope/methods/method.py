@@ -191,6 +191,7 @@ class Method:
             return parse_factor(str(text), cls.flag())
         if cls.value is Value.TEXT:
             return text
+
         try:
             return float(text)
         except ValueError:

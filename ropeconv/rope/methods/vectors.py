@@ -157,6 +157,7 @@ class Piecewise(Method):
         if match:
             factor = parse_factor(match[1], self.flag())
             split = int(match[2])
+
         if split < 1 or (isinstance(factor, float) and factor < 1):
             raise RecipeError(
                 "--piecewise takes FACTOR@PAIR as in 8@44 (factor at least 1, or a length as in"
@@ -245,6 +246,7 @@ def from_file(method: type[Method], data: Mapping[str, Iterable[float]]) -> Meth
     known = {name: tuple(data[name]) for name in names if name in data}
     if method.name == "longrope" and "long_factor" not in known and "short_factor" in known:
         known["long_factor"] = known["short_factor"]
+
     if names[0] not in known:
         raise RecipeError(
             f"{method.flag()}: the input has no {shown(names[0])} list; it has"

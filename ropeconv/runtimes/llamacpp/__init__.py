@@ -1,3 +1,1 @@
-"""How llama.cpp reads GGUF files: its architectures in archs.toml, and the code that applies their
-rules.
-"""
+"""How llama.cpp reads GGUF files: architectures in archs.toml, and code that applies them."""

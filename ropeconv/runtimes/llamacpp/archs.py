@@ -30,8 +30,9 @@ DENOISERS = {
     "sdxl",
     "wan",
 }
-"""Architectures of image and video models in GGUF: IMG_ARCH_LIST of loader.py,
-https://github.com/city96/ComfyUI-GGUF.
+"""Architectures of image and video models in GGUF.
+
+IMG_ARCH_LIST of loader.py, https://github.com/city96/ComfyUI-GGUF.
 """
 
 
@@ -43,9 +44,7 @@ class HeaderKeys(Protocol):
 
 
 class ArchWindow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The sliding window layers of an architecture; the beginning of archs.toml explains the
-    fields.
-    """
+    """The sliding window layers of an architecture; archs.toml explains the fields at its top."""
 
     present: str
     interval: int = 0
@@ -60,16 +59,17 @@ class ArchWindow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SharedKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where layers without keys of their own take them: so many layers before the first such
-    layer.
-    """
+    """Where layers without keys of their own take them from: before the first such layer."""
 
     window: int
+    """How many layers before it, for layers with a window."""
+
     other: int
+    """How many layers before it, for the other layers."""
 
 
 class Arch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One GGUF architecture; the beginning of archs.toml explains the fields."""
+    """One GGUF architecture; archs.toml explains the other fields at its top."""
 
     pairs: Literal["norm", "neox", "mrope", "imrope"]
     name: str = ""
@@ -109,7 +109,7 @@ class Arch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = ""
     carriers: tuple[str, ...] = ()
     assumed: bool = False
-    """Not of the table: only the keys that llama.cpp reads for every architecture are known."""
+    """Whether it is not in the table, so that only keys of every architecture are known."""
 
     draft: str = ""
     """The kind of draft model, as in drafts.toml; empty for whole models."""
@@ -124,24 +124,25 @@ class ArchTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: str
     display_name: str
     source: str
-    """Where they were read."""
+    """The place where they were read."""
 
     encoders: tuple[str, ...]
-    """Those that give embeddings, and no next token."""
+    """Architectures that give embeddings, and no next token."""
+
     diffusion: dict[str, Literal["blocks", "time"]]
-    """Those that fill in masks, and what the schedule of llama-diffusion-cli goes by."""
+    """Architectures that fill in masks, with the rule of llama-diffusion-cli for their schedule."""
+
     cacheless: tuple[str, ...]
-    """Those for which llama.cpp makes no key-value cache."""
+    """Architectures for which llama.cpp makes no key-value cache."""
+
     without_rope: dict[str, str]
-    """what those have that do not rotate."""
+    """Architectures that do not rotate, with what they have instead."""
 
     drafts: dict[str, str]
-    """Those of models that guess tokens for another model and have no RoPE of their own, with the
-    name of the method.
-    """
+    """Architectures of drafts without a RoPE of their own, with the name of the method."""
 
     draft_arch: dict[str, Arch]
-    """Those that have."""
+    """Architectures of drafts with a RoPE of their own."""
 
     arch: dict[str, Arch]
 
@@ -155,11 +156,13 @@ class ArchTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def arch_table() -> ArchTable:
     """The table of the package, archs.toml."""
     table = package_data("runtimes/llamacpp/archs.toml", ArchTable)
-    rows = {name: msgspec.structs.replace(arch, name=name) for name, arch in table.arch.items()}
-    drafts = {
-        name: msgspec.structs.replace(arch, name=name) for name, arch in table.draft_arch.items()
-    }
-    return msgspec.structs.replace(table, arch=rows, draft_arch=drafts)
+    return msgspec.structs.replace(
+        table, arch=_with_names(table.arch), draft_arch=_with_names(table.draft_arch)
+    )
+
+
+def _with_names(archs: dict[str, Arch]) -> dict[str, Arch]:
+    return {name: msgspec.structs.replace(arch, name=name) for name, arch in archs.items()}
 
 
 _ASSUMING: ContextVar[bool] = ContextVar("assuming", default=False)
@@ -169,8 +172,9 @@ ASSUMED_KEY = "ropeconv.assumed_arch"
 
 @contextmanager
 def assumed_keys(allowed: bool = True) -> Iterator[None]:
-    """Inside, `find_arch` takes unknown architectures where `allowed`, with the keys that llama.cpp
-    reads for all.
+    """Let `find_arch` accept unknown architectures inside, where `allowed`.
+
+    They have the keys that llama.cpp reads for all of them.
     """
     before = _ASSUMING.set(allowed or _ASSUMING.get())
     try:
@@ -183,7 +187,8 @@ def find_arch(name: object, assumed: bool = False) -> Arch:
     """An architecture by its value of general.architecture.
 
     Args:
-        assumed: Whether an unknown one is taken, as under `assumed_keys`.
+        name: The value.
+        assumed: Whether an unknown one is accepted, as under `assumed_keys`.
 
     Raises:
         BadSource: For one without RoPE, for a draft model without RoPE of its own, and for an
@@ -205,22 +210,23 @@ def find_arch(name: object, assumed: bool = False) -> Arch:
             f"{name} files contain a draft model ({table.drafts[name]}), which proposes tokens for"
             " another model; extend that model instead"
         )
+
     if assumed or _ASSUMING.get():
         return Arch(pairs="neox", name=name, assumed=True)
+
     near = get_close_matches(name, table.arch, 1)
+    hint = f" (the nearest name is {near[0]})" if near else ""
     raise BadSource(
-        f"the architecture {shown(name)} is not in the table of {table.display_name}"
-        + (f" (the nearest name is {near[0]})" if near else "")
-        + "; --assume-arch-keys writes theta, linear and yarn into the keys that llama.cpp reads"
-        " for all of them"
+        f"the architecture {shown(name)} is not in the table of {table.display_name}{hint};"
+        " --assume-arch-keys writes theta, linear and yarn into the keys that llama.cpp reads for"
+        " all of them"
     )
 
 
 def arch_of_header(keys: HeaderKeys) -> Arch:
     """The architecture of a header.
 
-    Args:
-        keys: of it. Raises as `find_arch`, and for layers that are not known.
+    Raises as `find_arch`, and for layers that are not known.
     """
     arch = find_arch(keys.get("general.architecture"), bool(keys.get(ASSUMED_KEY)))
     if arch.refused_with and keys.get(f"{arch.name}.{arch.refused_with}"):
@@ -233,11 +239,13 @@ def arch_of_header(keys: HeaderKeys) -> Arch:
 
 
 def other_kind(file: GgufFile) -> str:
-    """Return why a file is not a language model, with the fix, to follow its name; empty for a
-    model.
+    """Return why a file is not a language model, with the fix; empty for a model.
+
+    The text follows the name of the file in a sentence.
     """
     kind = file.get("general.type")
     arch = file.get("general.architecture")
+
     if kind == "adapter" or file.get("adapter.type") is not None:
         return (
             "is a LoRA adapter, which has no RoPE of its own; extend the model that it belongs to"
@@ -255,12 +263,10 @@ def other_kind(file: GgufFile) -> str:
         return "has no general.architecture, so it is not a language model"
     if not file.tensors:
         return "contains only a vocabulary and no weights; pass the model itself"
+
     further = file.get(f"{arch}.nextn_predict_layers", 0)
-    if (
-        isinstance(further, int)
-        and further
-        and not any(name.startswith("blk.0.") for name in file.tensors)
-    ):
+    has_first_layer = any(name.startswith("blk.0.") for name in file.tensors)
+    if isinstance(further, int) and further and not has_first_layer:
         return (
             "holds only layers that predict further tokens (MTP), a draft for another file; extend"
             " that file, and leave the draft unchanged"

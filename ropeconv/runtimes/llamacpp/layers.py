@@ -12,11 +12,12 @@ from ...rope.spec import MOST_LAYERS, LayerKind
 from .archs import Arch, ArchWindow, HeaderKeys
 from .scaling import ArchKeys
 
-DEFAULT_WINDOW = 4096  # gemma2.cpp, exaone4.cpp; the other architectures require the key
+DEFAULT_WINDOW = 4096
+"""The window of gemma2.cpp and exaone4.cpp in tokens; the other architectures require the key."""
 
 
 def layer_kinds(file: ArchKeys) -> tuple[LayerKind, ...]:
-    """The kind of each layer: "global" (extended), "local" (with frequencies of its own) or "none".
+    """The kind of each layer: "global" (extended), "local" (with other frequencies) or "none".
 
     Raises:
         BadSource: For impossible layer counts, and where a key turns RoPE off.
@@ -28,17 +29,20 @@ def layer_kinds(file: ArchKeys) -> tuple[LayerKind, ...]:
             f"rope.scaling.finetuned is false, which disables RoPE in {arch.name}: nothing can be"
             " extended"
         )
-    still = _still(file, count)
-    frequencies = _own_frequencies(file, count)
-    return tuple(
-        "none" if still[i] else "local" if frequencies[i] else "global" for i in range(count)
-    )
+
+    kinds: list[LayerKind] = []
+    for still, has_own in zip(_still(file, count), _own_frequencies(file, count), strict=True):
+        if still:
+            kinds.append("none")
+        elif has_own:
+            kinds.append("local")
+        else:
+            kinds.append("global")
+    return tuple(kinds)
 
 
 def layer_windows(file: ArchKeys) -> tuple[int | None, ...]:
-    """Per layer the sliding window that llama.cpp gives it, whatever it rotates with, in tokens;
-    None without one.
-    """
+    """The sliding window that llama.cpp gives each layer, in tokens; None without one."""
     count = len(layer_kinds(file))
     window = window_in_use(file, count)
     if window is None:
@@ -51,10 +55,10 @@ def layers_with_attention(file: ArchKeys, count: int) -> list[bool]:
     """Which of `count` layers have attention; the others have a state space or linear attention."""
     if not file.arch.full_attention_interval:
         heads = file.get("attention.head_count_kv")
-        return [
-            bool(heads[i]) if isinstance(heads, list) and i < len(heads) else True
-            for i in range(count)
-        ]
+        if not isinstance(heads, list):
+            return [True] * count
+        return [bool(number) for number in heads[:count]] + [True] * (count - len(heads))
+
     recurrent = file.get("attention.recurrent_layers")
     interval = file.whole("full_attention_interval", file.arch.full_attention_interval)
     if interval < 1:
@@ -63,10 +67,9 @@ def layers_with_attention(file: ArchKeys, count: int) -> list[bool]:
         )
     if isinstance(recurrent, list):
         return [not flag for flag in recurrent[:count]] + [True] * (count - len(recurrent))
-    return [
-        not recurrent if isinstance(recurrent, bool) else (i + 1) % interval == 0
-        for i in range(count)
-    ]
+    if isinstance(recurrent, bool):
+        return [not recurrent] * count
+    return [(layer + 1) % interval == 0 for layer in range(count)]
 
 
 def _layer_count(file: ArchKeys) -> int:
@@ -85,23 +88,27 @@ def _layer_count(file: ArchKeys) -> int:
 def _still(file: ArchKeys, count: int) -> list[bool]:
     """Which layers do not rotate."""
     arch = file.arch
+    rotates = [True] * count
     pattern = file.get("attention.rope_pattern") if arch.pattern else None
-    listed = [bool(flag) for flag in pattern[:count]] if isinstance(pattern, list) else []
-    rotates = listed + [True] * (count - len(listed))
+    if isinstance(pattern, list):
+        rotates[: len(pattern)] = [bool(flag) for flag in pattern[:count]]
+
     window = window_in_use(file, count)
     interval = arch.nope_interval
     if arch.nope_with_window and window is None:
-        interval = (
-            0 if arch.nope_first else count
-        )  # llama4.cpp: the interval is then the number of layers
+        # llama4.cpp: the interval is then the number of layers
+        interval = 0 if arch.nope_first else count
     if interval:
-        rotates = [
-            on and (i if arch.nope_first else i + 1) % interval != 0 for i, on in enumerate(rotates)
-        ]
+        first = 0 if arch.nope_first else 1
+        for layer in range(count):
+            if (layer + first) % interval == 0:
+                rotates[layer] = False
     if window is not None and window.rotates == "window":
         dense = file.whole("leading_dense_block_count", 0) if arch.leading_dense else 0
-        inside = _window_layers(file, window, count)
-        rotates = [on and (inside[i] or i < dense) for i, on in enumerate(rotates)]
+        for layer, inside in enumerate(_window_layers(file, window, count)):
+            if not inside and layer >= dense:
+                rotates[layer] = False
+
     attention = layers_with_attention(file, count)
     return [not (on and present) for on, present in zip(rotates, attention, strict=True)]
 
@@ -117,6 +124,7 @@ def _own_frequencies(file: ArchKeys, count: int) -> list[bool]:
                 " layer"
             )
         return [ratio == 0 for ratio in ratios[:count]]
+
     window = window_in_use(file, count)
     theta = file.number("rope.freq_base", 10000.0)
     if window is None or window.rotates == "window":
@@ -127,9 +135,7 @@ def _own_frequencies(file: ArchKeys, count: int) -> list[bool]:
 
 
 def window_in_use(file: ArchKeys, count: int) -> ArchWindow | None:
-    """The window rule of the architecture, where llama.cpp has windows in some of `count` layers;
-    None for others.
-    """
+    """The window rule of the architecture; None where `count` layers have no window."""
     window = file.arch.window
     if window is None or window.present == "always":
         return window
@@ -141,6 +147,7 @@ def window_in_use(file: ArchKeys, count: int) -> ArchWindow | None:
 
 
 def _window_layers(file: ArchKeys, window: ArchWindow, count: int) -> list[bool]:
+    """Which of `count` layers have a window."""
     pattern = None if window.pattern == "none" else file.get("attention.sliding_window_pattern")
     if isinstance(pattern, list):
         return [bool(value) for value in pattern[:count]] + [False] * (count - len(pattern))
@@ -148,73 +155,79 @@ def _window_layers(file: ArchKeys, window: ArchWindow, count: int) -> list[bool]
         raise BadSource(
             f"{file.arch.name} needs attention.sliding_window_pattern with one flag per layer"
         )
-    interval = (
-        window.interval if pattern is None else file.whole("attention.sliding_window_pattern")
-    )
+    interval = window.interval
+    if pattern is not None:
+        interval = file.whole("attention.sliding_window_pattern")
+    if interval == 0:
+        return [True] * count
     dense = 0 if window.dense_first else interval - 1
-    return [interval == 0 or i % interval != dense for i in range(count)]
+    return [layer % interval != dense for layer in range(count)]
 
 
 def window_theta(file: ArchKeys, window: ArchWindow, theta: float) -> float:
-    """The base of the window layers.
-
-    Args:
-        theta: That of the other layers.
-    """
-    window_base = file.number("rope.freq_base_swa", 0.0) if window.own_theta else 0.0
-    return window_base or (window.theta if window.own_theta else None) or theta
+    """The base of the window layers; `theta` is that of the other layers."""
+    if not window.own_theta:
+        return theta
+    return file.number("rope.freq_base_swa", 0.0) or window.theta or theta
 
 
 def cached_layers(keys: HeaderKeys, arch: Arch) -> tuple[CachedLayers, ...]:
     """The layers with a key-value cache, in groups, from the keys of a header.
 
+    With multi-head latent attention the values are a view of the keys.
+
     Args:
-        keys: of the header.
-        arch: Its architecture. With multi-head latent attention the values are a view of the keys.
+        keys: The keys of the header.
+        arch: Its architecture.
 
     Raises:
         BadSource: Where a key that llama.cpp requires is absent or no number.
     """
     file = ArchKeys(keys, arch)
-    counted = Counter[tuple[int, int, int | None]]()
     windows = layer_windows(file)
-    shared = 0 if not arch.kv_layers or arch.kv_layers.isdigit() else file.whole(arch.kv_layers, 0)
-    last = (
-        int(arch.kv_layers) if arch.kv_layers.isdigit() else len(windows) - shared
-    )  # others take earlier keys
-    kept = [
-        attends and i < last for i, attends in enumerate(layers_with_attention(file, len(windows)))
-    ]
-    queries = _per_layer(file, "attention.head_count", len(windows), [0] * len(windows))
-    heads = _per_layer(file, "attention.head_count_kv", len(windows), queries)
+    count = len(windows)
+    if arch.kv_layers.isdigit():
+        last = int(arch.kv_layers)  # other layers take keys of earlier ones
+    else:
+        last = count - (file.whole(arch.kv_layers, 0) if arch.kv_layers else 0)
+
+    queries = _per_layer(file, "attention.head_count", count, [0] * count)
+    heads = _per_layer(file, "attention.head_count_kv", count, queries)
     most = max(queries, default=0)
     width = file.whole("embedding_length") // most if most else 0
-    latent = bool(
-        file.whole("attention.key_length_mla", 0) and file.whole("attention.value_length_mla", 0)
-    )
-    for window, count, attends in zip(windows, heads, kept, strict=True):
-        k, v = (
-            _width(file, name, window is not None, width) for name in ("key_length", "value_length")
-        )
-        if count and attends:
-            counted[(count * k, 0 if latent else count * v, window)] += 1
-    groups = sorted(counted.items(), key=lambda item: (item[0][2] is not None, item[0]))
-    return tuple(CachedLayers(number, *group) for group, number in groups)
+    key_width = file.whole("attention.key_length_mla", 0)
+    latent = key_width and file.whole("attention.value_length_mla", 0)
+
+    groups = Counter[tuple[int, int, int | None]]()
+    attention = layers_with_attention(file, count)
+    for layer, window in enumerate(windows):
+        keys_per_head = _width(file, "key_length", window is not None, width)
+        values_per_head = _width(file, "value_length", window is not None, width)
+        if heads[layer] and attention[layer] and layer < last:
+            values = 0 if latent else heads[layer] * values_per_head
+            groups[heads[layer] * keys_per_head, values, window] += 1
+    ordered = sorted(groups.items(), key=lambda item: (item[0][2] is not None, item[0]))
+    return tuple(CachedLayers(number, *group) for group, number in ordered)
 
 
 def _per_layer(file: ArchKeys, key: str, count: int, default: list[int]) -> list[int]:
     """A key with one number, or one for each of `count` layers."""
     value = file.get(key)
     if not isinstance(value, list):
-        return default if value is None else [file.whole(key)] * count
+        if value is None:
+            return default
+        return [file.whole(key)] * count
     if any(isinstance(item, bool) or not isinstance(item, int) or item < 0 for item in value):
         raise BadSource(
             f"the header has numbers in {file.prefix}{key} that are not valid; download the file"
             " again"
         )
-    return [*value[:count], *[0] * (count - len(value))]
+    return value[:count] + [0] * (count - len(value))
 
 
 def _width(file: ArchKeys, name: str, inside: bool, default: int) -> int:
+    """The width of keys or of values of a head; `inside` a window it may be another."""
     size = file.whole(f"attention.{name}", default)
-    return file.whole(f"attention.{name}_swa", size) if inside else size
+    if inside:
+        return file.whole(f"attention.{name}_swa", size)
+    return size

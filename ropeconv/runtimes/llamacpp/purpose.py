@@ -6,9 +6,7 @@ from ...models.purpose import Purpose
 from .archs import Arch, HeaderKeys, arch_table
 
 RANKS = 4
-"""`pooling_type` of models that score a document for a query: LLAMA_POOLING_TYPE_RANK of
-llama.h.
-"""
+"""`pooling_type` of models that score a document: LLAMA_POOLING_TYPE_RANK of llama.h."""
 STEPS = 256
 """Steps of llama-diffusion-cli by default: common/arg.cpp, --diffusion-steps."""
 SHORTEST_BLOCK = 32
@@ -18,10 +16,12 @@ SHORTEST_BLOCK = 32
 def purpose_of(keys: HeaderKeys, arch: Arch) -> Purpose:
     """Return what a GGUF model is run for.
 
+    `attention.causal` and `pooling_type` are read for every architecture (llama.cpp,
+    src/llama-model.cpp).
+
     Args:
-        keys: of its header.
-        arch: Its architecture. `attention.causal` and `pooling_type` are read for every
-            architecture (llama.cpp, src/llama-model.cpp).
+        keys: The keys of its header.
+        arch: Its architecture.
     """
     if arch.name in arch_table().diffusion:
         return "diffusion"
@@ -35,20 +35,20 @@ def purpose_of(keys: HeaderKeys, arch: Arch) -> Purpose:
 
 
 def gives_no_logits(keys: HeaderKeys, arch: Arch) -> bool:
-    """Whether llama.cpp gives hidden states of a GGUF model and no logits: it is an encoder.
-    Parameters as above.
-    """
+    """Whether llama.cpp gives hidden states of a GGUF model and no logits: it is an encoder."""
     is_causal = keys.get(f"{arch.name}.attention.causal", True)
     return arch.name in arch_table().encoders or not is_causal
 
 
 def diffusion_schedule(arch: str, tokens: int) -> str:
-    """Return the options of llama-diffusion-cli for the schedule of an architecture, of which it
-    needs exactly one.
+    """Return the option of llama-diffusion-cli for the schedule of an architecture.
+
+    It needs exactly one. With blocks it stops unless they divide the tokens, and their number the
+    steps (examples/diffusion/diffusion.cpp).
 
     Args:
-        tokens: of prompt and answer. With blocks it stops unless they divide the tokens, and their
-            number the steps (examples/diffusion/diffusion.cpp).
+        arch: The name of the architecture.
+        tokens: The tokens of prompt and answer.
     """
     if arch_table().diffusion[arch] == "time":
         return "--diffusion-eps 0.001"

@@ -1,8 +1,7 @@
-"""Reads the keys and rope tensors of a GGUF file as llama.cpp does, in the same precedence and with
-its defaults.
+"""Reads the keys and rope tensors of a GGUF file as llama.cpp does. Begin with `read`.
 
-Source: src/llama-model.cpp:1400-1470 (keys) and 2337-2350 (rope tensors), ggml_rope_yarn (ramp);
-for the scaling keys see scaling.py.
+It has the same precedence and the same defaults. Source: src/llama-model.cpp:1400-1470 (keys) and
+2337-2350 (rope tensors), ggml_rope_yarn (ramp); for the scaling keys see scaling.py.
 """
 
 from collections.abc import Mapping
@@ -34,7 +33,9 @@ from .archs import Arch, HeaderKeys, arch_of_header, other_kind
 from .layers import layer_kinds, layer_windows, window_theta
 from .scaling import ArchKeys, attention_factors, dead_keys, read_scaling
 
-FREQS, LONG, SHORT = "rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"
+FREQS = "rope_freqs.weight"
+LONG = "rope_factors_long.weight"
+SHORT = "rope_factors_short.weight"
 ROPE_TENSORS = (FREQS, LONG, SHORT)
 WINDOW_NORM = "ropeconv.window_norm_scale"
 ASSUMED = (
@@ -53,9 +54,7 @@ class Reading:
     arch: Arch
     spec: RopeSpec
     local_attention_factor: float
-    """Attention factor of the window layers, times the factor that ropeconv has folded into their
-    norms.
-    """
+    """Attention factor of the window layers, times the factor that is folded into their norms."""
 
     dead: tuple[str, ...]
     """Keys of the file that llama.cpp does not read for this architecture or scaling type."""
@@ -65,7 +64,7 @@ def read(keys: HeaderKeys, vectors: Mapping[str, Vector], arch: Arch) -> Reading
     """The RoPE that llama.cpp computes from keys and rope tensors.
 
     Args:
-        keys: of the header.
+        keys: The keys of the header.
         vectors: The rope tensors of the file by name, float64 [rotary_dim / 2].
         arch: The architecture.
 
@@ -86,37 +85,42 @@ def read(keys: HeaderKeys, vectors: Mapping[str, Vector], arch: Arch) -> Reading
 
 
 def _read(file: ArchKeys, vectors: Mapping[str, Vector]) -> Reading:
-    arch, (head_dim, rotary_dim) = file.arch, _widths(file)
+    arch = file.arch
+    head_dim, rotary_dim = _widths(file)
     scaling = read_scaling(file, head_dim)
     sections = _sections(file)
-    net, window_attention_factor, softmax = attention_factors(file, scaling)
+    attention_factor, window_attention_factor, softmax = attention_factors(file, scaling)
     layers = layer_kinds(file)
+    windows = layer_windows(file)
+
     window = arch.window
     closed = scaling.form(file)
     if window is not None and window.rotates == "window" and window.scaling == "base":
         closed = Plain(window_theta(file, window, scaling.theta))
-        net = window_attention_factor
+        attention_factor = window_attention_factor
     unscaled_windows = window is not None and window.scaling == "plain"
     if arch.theta_key != "rope.freq_base" or unscaled_windows or arch.norm_after_rope:
         window_attention_factor = 1.0
+
     original = scaling.original
-    notes = tuple[str, ...]()
     stored = stored_pairs(file, rotary_dim)
-    form = _divided(
-        closed, _in_use(vectors, arch, scaling.kind, rotary_dim, stored), original, rotary_dim
-    )
+    pair = _lists_in_use(vectors, arch, scaling.kind, rotary_dim, stored)
+    form = _divide_form(closed, pair, original, rotary_dim)
+
+    notes = []
     if isinstance(form, LongRope) and form.short_factor != form.long_factor:
-        notes = (f"short factors hold in windows of up to {original} tokens, long ones in larger",)
-    if len(sections) > 3:
-        notes = (
-            *notes,
-            (
-                f"{sections[3]} of {sum(sections)} pairs rotate by a fourth position, which is 0"
-                " for text"
-            ),
+        notes.append(
+            f"short factors hold in windows of up to {original} tokens, long ones in larger"
         )
+    if len(sections) > 3:
+        notes.append(
+            f"{sections[3]} of {sum(sections)} pairs rotate by a fourth position, which is 0 for"
+            " text"
+        )
+    if arch.assumed:
+        notes += ASSUMED
+
     trained, known, reference = _trained(file, form, scaling.context)
-    windows = layer_windows(file)
     spec = RopeSpec(
         head_dim=head_dim,
         rotary_dim=rotary_dim,
@@ -125,7 +129,7 @@ def _read(file: ArchKeys, vectors: Mapping[str, Vector]) -> Reading:
         original_context_source=known,
         original_context_reference=reference,
         context=scaling.context,
-        attention_factor=net,
+        attention_factor=attention_factor,
         softmax_scale=softmax,
         softmax_follows=arch.softmax,
         layers=layers,
@@ -137,21 +141,28 @@ def _read(file: ArchKeys, vectors: Mapping[str, Vector]) -> Reading:
         query_scaling=_query_scaling(file, original),
         nope_query_scaling=arch.nope_query_scaling if any(windows) else None,
         mrope_section=sections,
-        notes=(*notes, *ASSUMED[: arch.assumed]),
+        notes=tuple(notes),
     )
+
     factor = window_attention_factor * file.number(WINDOW_NORM, 1.0, prefix="")
     return Reading(arch, spec, factor, dead_keys(file, scaling))
 
 
 def _widths(file: ArchKeys) -> tuple[int, int]:
+    """The dimensions of a head, and how many of them rotate."""
     heads = file.get("attention.head_count")
-    heads = max(heads, default=0) if isinstance(heads, list) else heads
+    if isinstance(heads, list):
+        heads = max(heads, default=0)
     if not isinstance(heads, int) or heads < 1:
         raise BadSource(
             f"the header has attention.head_count = {shown(heads)}; without heads there is no RoPE"
         )
+
     head_dim = file.whole("attention.key_length", file.whole("embedding_length") // heads)
-    rotary_dim = file.whole("rope.dimension_count", head_dim) // (2 if file.arch.halved else 1)
+    rotary_dim = file.whole("rope.dimension_count", head_dim)
+    if file.arch.halved:
+        rotary_dim //= 2
+
     if file.arch.full_rotation and rotary_dim != head_dim:
         raise BadSource(
             f"llama.cpp loads {file.arch.name} only when all {head_dim} dimensions rotate, not"
@@ -165,37 +176,34 @@ def _widths(file: ArchKeys) -> tuple[int, int]:
 
 
 def stored_pairs(file: ArchKeys, rotary_dim: int) -> int:
-    """The divisors that a rope tensor has: one for each pair of the layers that rotate the most
-    dimensions.
+    """The number of divisors in a rope tensor: the pairs of the layers that rotate the most.
 
     In step35 these are the layers with a window, and the others use the first of them
     (src/models/step35.cpp).
 
     Args:
-        rotary_dim: of the other layers.
+        file: The keys of the header.
+        rotary_dim: Dimensions that rotate in the layers without a window.
     """
     if not file.arch.halved or not any(layer_windows(file)):
         return rotary_dim // 2
-    whole = file.whole(
-        "rope.dimension_count_swa", file.whole("rope.dimension_count", 2 * rotary_dim)
-    )
-    return max(whole, rotary_dim) // 2
+    usual = file.whole("rope.dimension_count", 2 * rotary_dim)
+    return max(file.whole("rope.dimension_count_swa", usual), rotary_dim) // 2
 
 
-def _in_use(
+def _lists_in_use(
     vectors: Mapping[str, Vector], arch: Arch, scaling: str, rotary_dim: int, stored: int
 ) -> tuple[Vector, Vector] | None:
-    """The two lists of divisors in use, for the pairs that rotate.
-
-    Args:
-        stored: How many divisors a rope tensor has.
-    """
-    short = long = None
-    if arch.factors == "always" or (arch.factors == "longrope" and scaling == "longrope"):
+    """The two lists of divisors in use, for the pairs that rotate; both have `stored` numbers."""
+    uses_pair = arch.factors == "longrope" and scaling == "longrope"
+    if arch.factors == "always" or uses_pair:
         short = vectors.get(SHORT)
         long = vectors.get(LONG)
     elif arch.freqs == "used":
-        short = long = vectors.get(FREQS)
+        short = vectors.get(FREQS)
+        long = short
+    else:
+        return None
     if short is None or long is None:
         return None
     for vector in (short, long):
@@ -204,40 +212,52 @@ def _in_use(
             raise BadSource(
                 f"a rope tensor has {numbers} for {counted(stored, 'pair')}; fetch the file again"
             )
+
     pairs = rotary_dim // 2
-    used = short[:pairs]
-    return used, used if short is long else long[:pairs]
+    if short is long:
+        used = short[:pairs]
+        return used, used
+    return short[:pairs], long[:pairs]
 
 
-def _divided(
+def _divide_form(
     closed: Form, pair: tuple[Vector, Vector] | None, original: int, rotary_dim: int
 ) -> Form:
-    """The form whose frequencies are those of `closed`, divided by rope tensors before any
-    interpolation.
+    """The form whose frequencies are those of `closed`, divided by rope tensors.
+
+    llama.cpp divides before any interpolation.
     """
     if pair is None or all(np.all(vector == 1) for vector in pair):
         return closed
+
+    short, long = pair
     base = Plain(closed.theta).inv_freq(rotary_dim)
-    if pair[0] is pair[1] and isinstance(closed, Plain):
-        proportional = recognise_proportional(divide(base, pair[1]), closed.theta)
-        known = proportional or recognise_llama3(closed, pair[1], rotary_dim)
+    if short is long and isinstance(closed, Plain):
+        proportional = recognise_proportional(divide(base, long), closed.theta)
+        known = proportional or recognise_llama3(closed, long, rotary_dim)
         if known is not None:
             return known
+
     ramp = closed.ramp(rotary_dim) if isinstance(closed, Yarn) else np.ones(rotary_dim // 2)
     factor = getattr(closed, "factor", 1.0)
-    finite = (np.minimum(vector, NO_ROTATION) for vector in pair)
-    lists = (base / (base / vector * (1 - ramp + ramp / factor)) for vector in finite)
-    short, long = (tuple(float(value) for value in vector) for vector in lists)
-    return LongRope(closed.theta, short, long, original)
+    interpolation = 1 - ramp + ramp / factor
+    lists = []
+    for vector in pair:
+        finite = np.minimum(vector, NO_ROTATION)
+        divisors = base / (base / finite * interpolation)
+        lists.append(tuple(float(value) for value in divisors))
+    return LongRope(closed.theta, lists[0], lists[1], original)
 
 
 def recognise_llama3(closed: Form, divisors: Vector, rotary_dim: int) -> Llama3 | None:
-    """Llama 3.1's scaling with these divisors, to within 3e-6; None where no original context of
-    2^6 to 2^20 fits.
+    """Llama 3.1's scaling with these divisors, to within 3e-6.
+
+    None where no original context of 2^6 to 2^20 tokens fits.
 
     Args:
         closed: The form without divisors.
         divisors: float64 [rotary_dim / 2].
+        rotary_dim: Dimensions of a head that rotate.
     """
     largest = float(np.max(divisors))
     if not isinstance(closed, Plain) or not 1 < largest < LEAST:
@@ -251,34 +271,41 @@ def recognise_llama3(closed: Form, divisors: Vector, rotary_dim: int) -> Llama3 
 
 
 def _query_scaling(file: ArchKeys, original: int) -> QueryScaling | None:
-    """Query scaling by position, None without it: src/models/mistral3.cpp, deepseek2.cpp,
-    llm_graph_input_attn_temp.
+    """Query scaling by position, None without it.
+
+    src/models/mistral3.cpp, deepseek2.cpp, llm_graph_input_attn_temp.
     """
     key = file.arch.query_length
-    beta = file.number("attention.temperature_scale", 0.0) if key else 0.0
-    return QueryScaling(beta, file.whole(key, original)) if beta else None
+    if not key:
+        return None
+    beta = file.number("attention.temperature_scale", 0.0)
+    if not beta:
+        return None
+    return QueryScaling(beta, file.whole(key, original))
 
 
 def _local_form(file: ArchKeys, closed: Form) -> Form:
+    """The form of the layers with a window."""
     window = file.arch.window
     theta = file.number("rope.freq_base", 10000.0)
     if window is None:
         return Plain(theta)
     window_base = window_theta(file, window, closed.theta)
-    return replace(closed, theta=window_base) if window.scaling == "same" else Plain(window_base)
+    if window.scaling == "same":
+        return replace(closed, theta=window_base)
+    return Plain(window_base)
 
 
 def _sections(file: ArchKeys) -> tuple[int, ...]:
-    """The pairs that rotate by each section of positions (M-RoPE); empty where the file has none in
-    use.
-    """
+    """The pairs that rotate by each section of positions (M-RoPE); empty without any in use."""
     arch = file.arch
     sections = file.get("rope.dimension_sections") if arch.sections else None
     counts = tuple(sections) if isinstance(sections, list) else ()
-    if (
-        any(isinstance(count, bool) or not isinstance(count, int) or count < 0 for count in counts)
-        or len(counts) > 4
-    ):
+
+    are_counts = all(
+        isinstance(count, int) and not isinstance(count, bool) and count >= 0 for count in counts
+    )
+    if not are_counts or len(counts) > 4:
         raise BadSource(
             f"the header has {arch.name}.rope.dimension_sections that are not counts; fetch the"
             " file again"
@@ -287,22 +314,20 @@ def _sections(file: ArchKeys) -> tuple[int, ...]:
         raise BadSource(
             f"the header has no {arch.name}.rope.dimension_sections, which llama.cpp requires"
         )
+
     if arch.sections == "optional" and not all((*counts, 0, 0)[:2]):
         return ()
-    return counts[:3] if not any(counts[3:]) else counts
+    if any(counts[3:]):
+        return counts
+    return counts[:3]
 
 
 def _trained(file: ArchKeys, form: Form, context: int) -> tuple[int, ContextSource, str]:
-    """The tokens that the unscaled embedding was trained for, how that is known, and where it is
-    stated.
-    """
+    """The tokens that the unscaled embedding was trained for, how that is known, and the source."""
     stated = file.whole("rope.scaling.original_context_length", 0)
     if isinstance(form, (Yarn, Llama3)):
-        return (
-            form.original_context,
-            "header" if stated or isinstance(form, Llama3) else "declared",
-            "",
-        )
+        is_stated = stated or isinstance(form, Llama3)
+        return form.original_context, "header" if is_stated else "declared", ""
     if form.scaled or file.number("rope.scaling.attn_factor", 1.0) != 1:
         if stated:
             return stated, "header", ""
@@ -311,8 +336,10 @@ def _trained(file: ArchKeys, form: Form, context: int) -> tuple[int, ContextSour
         return context, "declared", ""
     if 0 < stated < context and not file.number("attention.temperature_scale", 0.0):
         return stated, "header", ""
+
     family = by_name().get(file.arch.family)
-    for known in family.trained if family else ():
+    contexts = family.trained if family else ()
+    for known in contexts:
         if known.declared == context and known.doubt is None:
             return known.trained, "family", known.source
     return context, "declared", ""

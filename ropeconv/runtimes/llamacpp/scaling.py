@@ -1,5 +1,4 @@
-"""The scaling keys of a GGUF header: type, factor, ramp, and the attention factor that follows from
-them.
+"""The scaling keys of a GGUF header: type, factor, ramp, and the attention factor that follows.
 
 Source: src/llama-model.cpp:1400-1470 (keys), src/llama-context.cpp:178-214 (attention factor).
 """
@@ -32,6 +31,7 @@ class ArchKeys:
         """The value of a key that is a whole number of at least 0.
 
         Args:
+            key: Its name.
             default: For an absent key, None where llama.cpp requires the key.
 
         Raises:
@@ -43,7 +43,9 @@ class ArchKeys:
                 f"the header has no {self.prefix}{key}, which llama.cpp requires; fetch the file"
                 " again"
             )
-        value = default if value is None else value
+
+        if value is None:
+            value = default
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise BadSource(
                 f"the header has {self.prefix}{key} = {shown(value)}; it must be a whole number of"
@@ -55,15 +57,17 @@ class ArchKeys:
         """The value of a key that is a finite f32.
 
         Args:
+            key: Its name.
             default: For an absent key.
-            prefix: of the key's name, by default `ARCH.`.
+            prefix: The prefix of the name, by default `ARCH.`.
 
         Raises:
             BadSource: For another value.
         """
         name = (self.prefix if prefix is None else prefix) + key
         value = self.keys.get(name)
-        value = default if value is None else value
+        if value is None:
+            value = default
         if not isinstance(value, float) or not abs(value) <= LARGEST_FLOAT32:
             raise BadSource(f"the header has {name} = {shown(value)}; it must be a finite f32")
         return value
@@ -71,11 +75,15 @@ class ArchKeys:
     def text(self, key: str, default: str) -> str:
         """The value of a key as a string; `default` where it is absent."""
         value = self.get(key)
-        return default if value is None else str(value)
+        if value is None:
+            return default
+        return str(value)
 
 
-BETA_FAST, BETA_SLOW = 32.0, 1.0
-"""The betas of architectures that read no key for them."""
+BETA_FAST = 32.0
+"""The fast beta of architectures that read no key for it."""
+BETA_SLOW = 1.0
+"""The slow beta of architectures that read no key for it."""
 TYPES = ("none", "linear", "yarn", "longrope")
 HARMLESS = {
     "yarn_ext_factor": 1.0,
@@ -96,7 +104,7 @@ class ScalingKeys:
     """The base."""
 
     factor: float
-    """1 under "none"."""
+    """The scale factor; 1 under "none"."""
 
     yarn: bool
     """Whether frequencies are ramped and the attention factor is that of yarn."""
@@ -108,11 +116,7 @@ class ScalingKeys:
     """Declared tokens."""
 
     def form(self, file: ArchKeys) -> Form:
-        """The form of the frequencies, without rope tensors.
-
-        Args:
-            file: With the ends of the ramp.
-        """
+        """The form of the frequencies, without rope tensors; `file` has the ends of the ramp."""
         arch = file.arch
         fast = file.number("rope.scaling.yarn_beta_fast", arch.beta_fast)
         slow = file.number("rope.scaling.yarn_beta_slow", 1.0)
@@ -141,6 +145,7 @@ def read_scaling(file: ArchKeys, head_dim: int) -> ScalingKeys:
             f"rope.scaling.type is {shown(kind)}, on which llama.cpp aborts; set one of"
             f" {', '.join(TYPES)}"
         )
+
     context = file.whole("context_length")
     original = file.whole("rope.scaling.original_context_length", context)
     theta = file.number(arch.theta_key, 10000.0)
@@ -149,80 +154,93 @@ def read_scaling(file: ArchKeys, head_dim: int) -> ScalingKeys:
         raise BadSource(
             f"the header declares {context} tokens, trained for {original}; download it again"
         )
+
     alpha = file.number("rope.scaling.alpha", 0.0) if arch.alpha else 0.0
     if alpha > 0 and head_dim > 2:
         theta *= alpha ** (head_dim / (head_dim - 2))
-    theta = 10000.0 if arch.fixed else theta
-    factor = 1.0 if kind == "none" else factor
+    if arch.fixed:
+        theta = 10000.0
+    if kind == "none":
+        factor = 1.0
     if theta <= 1 or factor <= 0:
         raise BadSource(
             f"the header has {arch.theta_key} {theta:g} and factor {factor:g}; download it again"
         )
-    return ScalingKeys(kind, theta, factor, _ramped(file, kind), original, context)
+    return ScalingKeys(kind, theta, factor, _has_ramp(file, kind), original, context)
 
 
-def _ramped(file: ArchKeys, kind: str) -> bool:
+def _has_ramp(file: ArchKeys, kind: str) -> bool:
     """Whether yarn_ext_factor, or the type where it is absent or negative, asks for yarn's ramp."""
     share = file.number("rope.scaling.yarn_ext_factor", -1.0) if file.arch.ext_factor else -1.0
     if share > 0 and share != 1:
         raise BadSource(
-            f"the header has rope.scaling.yarn_ext_factor {share:g}; only 0 and 1 can be read:"
-            " set 1"
+            f"the header has rope.scaling.yarn_ext_factor {share:g}; only 0 and 1 can be read: set"
+            " 1"
         )
-    return kind == "yarn" if share < 0 else share == 1
+    if share < 0:
+        return kind == "yarn"
+    return share == 1
 
 
 def attention_factors(file: ArchKeys, scaling: ScalingKeys) -> tuple[float, float, float]:
-    """The attention factors of extended layers and of window layers, which read the same key, and
-    the softmax scale.
+    """The attention factors of extended layers and of window layers, and the softmax scale.
 
-    src/llama-context.cpp:178-214; the softmax scale is that of deepseek2.cpp:433-443, attention
-    factor included.
+    Both kinds of layers read the same key. src/llama-context.cpp:178-214; the softmax scale is that
+    of deepseek2.cpp:433-443, attention factor included.
     """
     arch = file.arch
     factor = file.number("rope.scaling.attn_factor", 1.0)
     if arch.ext_factor and not scaling.yarn:
-        factor *= file.number(
-            "rope.scaling.yarn_attn_factor", 1.0
-        )  # grok.cpp:25; yarn overwrites it
+        # grok.cpp:25; yarn overwrites it
+        factor *= file.number("rope.scaling.yarn_attn_factor", 1.0)
     log = 0.1 * math.log(scaling.factor) if scaling.factor > 1 else 0.0
-    multiplier = (
-        file.number("rope.scaling.yarn_log_multiplier", 0.0) if arch.log_multiplier else 0.0
-    )
+    multiplier = 0.0
+    if arch.log_multiplier:
+        multiplier = file.number("rope.scaling.yarn_log_multiplier", 0.0)
     if arch.softmax:
         multiplier /= 0.1
     everywhere = 1 + log * multiplier
-    net = factor
+
+    extended = factor
     if scaling.yarn:
-        first = everywhere if arch.same_mscale else 1 + log
-        factor *= first / everywhere / (1 + log) if multiplier else 1.0
-        net = factor * (1 + log)
-    softmax = (factor * (1 + log) * everywhere) ** 2 if arch.softmax else 1.0
+        if multiplier:
+            first = everywhere if arch.same_mscale else 1 + log
+            factor *= first / everywhere / (1 + log)
+        extended = factor * (1 + log)
+    softmax = 1.0
+    if arch.softmax:
+        softmax = (factor * (1 + log) * everywhere) ** 2
     if arch.no_attention_factor or arch.fixed:
         return 1.0, 1.0, softmax
-    return net, factor, softmax
+    return extended, factor, softmax
 
 
 def dead_keys(file: ArchKeys, scaling: ScalingKeys) -> tuple[str, ...]:
-    """Scaling keys that are not at their defaults and that this architecture, or this scaling type,
-    does not read.
+    """Scaling keys with another value than the default that this file's architecture does not read.
+
+    Some are not read under its scaling type.
     """
     arch = file.arch
-    unread = [] if arch.ext_factor else ["yarn_ext_factor", "yarn_attn_factor"]
-    unread += [] if arch.betas else ["yarn_beta_fast", "yarn_beta_slow"]
-    unread += [] if arch.log_multiplier else ["yarn_log_multiplier"]
-    unread += ["factor"] if scaling.kind == "none" or (arch.fixed and not arch.softmax) else []
-    unread += (
-        ["attn_factor"] if arch.no_attention_factor or (arch.fixed and not arch.softmax) else []
-    )
+    is_fixed = arch.fixed and not arch.softmax
+    unread = []
+    if not arch.ext_factor:
+        unread += ["yarn_ext_factor", "yarn_attn_factor"]
+    if not arch.betas:
+        unread += ["yarn_beta_fast", "yarn_beta_slow"]
+    if not arch.log_multiplier:
+        unread.append("yarn_log_multiplier")
+    if scaling.kind == "none" or is_fixed:
+        unread.append("factor")
+    if arch.no_attention_factor or is_fixed:
+        unread.append("attn_factor")
+
     return tuple(
         key for key in unread if file.get(f"rope.scaling.{key}") not in (None, HARMLESS.get(key))
     )
 
 
 def llamacpp_ramp(schedule: Schedule, arch: Arch) -> RampApproximation | None:
-    """The ramp that llama.cpp computes in place of that of a schedule; None where it computes that
-    one.
+    """The ramp that llama.cpp computes in place of that of a schedule; None where it is the same.
 
     It rounds the ends of every ramp (ggml_rope_yarn_corr_dims in ggml/src/ggml.c).
     """
@@ -234,7 +252,7 @@ def llamacpp_ramp(schedule: Schedule, arch: Arch) -> RampApproximation | None:
 
 
 def why_other_ramp(form: Yarn, arch: Arch) -> str:
-    """The reason for `llamacpp_ramp`, as what llama.cpp does."""
+    """The reason for `llamacpp_ramp`, as words that follow "llama.cpp"."""
     reasons = []
     if not form.truncate:
         reasons.append("always rounds the ends of the ramp")

@@ -16,7 +16,7 @@ import safetensors.torch
 import torch
 from transformers import AutoConfig
 
-from ropeconv.convert.to_gguf.conversions import names_in, solved, value_of
+from ropeconv.convert.to_gguf.conversions import names_in, solve, value_of
 from ropeconv.engines.transformers.load import load_stock
 from ropeconv.errors import BadSource, UnsupportedBake, UsageError
 from ropeconv.formats.gguf.edit import Edit, write_new
@@ -297,13 +297,13 @@ def test_expressions_are_solved_for_their_keys() -> None:
     refused.
     """
     given = {"a + b": 12, "b * c": 15, "a": 7, "d | e": 4, "f * 2": 6, "g + h": 1}
-    solution = solved(given)
+    solution = solve(given)
     assert solution == {"a": 7, "b": 5, "c": 3, "d": 4, "e": 4, "f": 3}
     assert all(
         value_of(solution, text) == value for text, value in given.items() if text != "g + h"
     )
     with pytest.raises(BadSource, match=r"the header has 16 for b \* c"):
-        solved({**given, "b * c": 16})
+        solve({**given, "b * c": 16})
 
 
 def without(*names: str) -> Callable[[dict[str, Any]], object]:

@@ -9,7 +9,7 @@ import pytest
 
 from ropeconv.convert.to_gguf.export import describe, metadata_keys
 from ropeconv.convert.to_gguf.tokenizer import tokenizer_keys
-from ropeconv.convert.to_gguf.vocabulary import TokenizerJson, decoded
+from ropeconv.convert.to_gguf.vocabulary import TokenizerJson, decode_json
 from ropeconv.errors import BadSource
 from ropeconv.formats.files import LONGEST
 
@@ -109,7 +109,7 @@ def test_more_entries_than_any_tokenizer(text: bytes, message: str) -> None:
     assert len(text) < LONGEST
     start = time.process_time()
     with pytest.raises(BadSource, match=message):
-        decoded(text, TokenizerJson, "tokenizer.json")
+        decode_json(text, TokenizerJson, "tokenizer.json")
     assert time.process_time() - start < 5
 
 

@@ -23,7 +23,7 @@ from ropeconv.convert.to_gguf.tokenizer import (
     recognise,
     tokenizer_keys,
 )
-from ropeconv.convert.to_gguf.vocabulary import TokenizerJson, decoded
+from ropeconv.convert.to_gguf.vocabulary import TokenizerJson, decode_json
 from ropeconv.errors import BadSource, UnsupportedBake, UsageError
 from ropeconv.formats.gguf.edit import Edit, write_new
 from ropeconv.formats.gguf.file import GgufFile
@@ -77,7 +77,7 @@ def known(name: str) -> Tokenizer:
 
 def parsed(text: str) -> TokenizerJson:
     """A tokenizer.json as the conversion reads it."""
-    return decoded(text.encode(), TokenizerJson, "tokenizer.json")
+    return decode_json(text.encode(), TokenizerJson, "tokenizer.json")
 
 
 def as_pre_tokenizer(steps: tuple[str, ...]) -> Any:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..engines.engine import Progress
 from ..engines.transformers.engine import TransformersEngine
-from ..engines.transformers.load import folder_of, placed, stored_dtype, weight_bytes
+from ..engines.transformers.load import choose_place, folder_of, stored_dtype, weight_bytes
 from ..errors import BadSource
 from ..formats.disk import human
 from .checks import needs_trust
@@ -74,7 +74,9 @@ def _compare(spec: ComparisonSpec, folder: Path, trust: bool) -> Validation:
     source = comparison.checkpoint
     baked = comparison.baked
     schedule = comparison.schedule
-    place = placed(source, settings.place(stored_dtype(source.config()), comparison.stands_for))
+    place = choose_place(
+        source, settings.place(stored_dtype(source.config()), comparison.stands_for)
+    )
     if place.layer_by_layer:
         size = human(weight_bytes(source, place.dtype))
         spec.progress.note(

@@ -273,4 +273,4 @@ class Settings(ValidateOptions):
         by_layer = self.layer_by_layer
         return DeviceSpec(
             self.device, self.dtype, self.device_map, stands_for, trust, by_layer
-        ).available(stored)
+        ).resolve(stored)

@@ -23,7 +23,7 @@ from ..engines.engine import Progress
 from ..engines.llamacpp import LlamaCppEngine, overrides
 from ..engines.llamacpp_program import Override
 from ..engines.transformers.engine import TransformersEngine
-from ..engines.transformers.load import DeviceSpec, folder_of, placed
+from ..engines.transformers.load import DeviceSpec, choose_place, folder_of
 from ..engines.transformers.memory import host_bytes
 from ..engines.transformers.patch import patch
 from ..errors import BadSource
@@ -232,7 +232,7 @@ def patched(
     """
     (run,) = runs
     with folder_of(checkpoint, dtype) as folder:
-        at = placed(checkpoint, DeviceSpec("cpu", dtype, stands_for=comparison.stands_for))
+        at = choose_place(checkpoint, DeviceSpec("cpu", dtype, stands_for=comparison.stands_for))
         engine = TransformersEngine.load(folder, at, chunk=len(run.ids))
         control = engine.logits(run.ids, run.kept, progress)
         patch(

@@ -14,7 +14,13 @@ from ..engines.engine import LogProbs, Progress
 from ..engines.servers import connect
 from ..engines.servers.protocol import Server
 from ..engines.transformers.engine import TransformersEngine
-from ..engines.transformers.load import folder_of, load_stock, load_widened, placed, stored_dtype
+from ..engines.transformers.load import (
+    choose_place,
+    folder_of,
+    load_stock,
+    load_widened,
+    stored_dtype,
+)
 from ..engines.transformers.memory import host_bytes
 from ..errors import BadSource
 from ..formats.kind import is_gguf
@@ -114,7 +120,7 @@ def _compare(spec: ComparisonSpec, server: Server, source: Source, folder: Path)
         if settings.dtype == "auto" and not is_gguf(baked)
         else settings.dtype
     )
-    at = placed(source, replace(settings, dtype=dtype).place(dtype, comparison.stands_for))
+    at = choose_place(source, replace(settings, dtype=dtype).place(dtype, comparison.stands_for))
     engine = TransformersEngine.load(folder, at, chunk=settings.chunk)
     run = _text_run(spec, server, source, folder, engine)
     progress.total(TIMES * len(run.ids))

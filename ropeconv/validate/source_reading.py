@@ -23,7 +23,7 @@ from ..engines.transformers.patch import (
     attention_modules,
     choose_all_keys,
     indexers,
-    nudged,
+    nudge,
     patch,
     round_weights,
     scale_scores,
@@ -345,7 +345,7 @@ def _best_factor(engine: TransformersEngine, spec: ComparisonSpec) -> float:
         scaled = replace(spec, score_factor=factor, progress=Progress())
         reference = scaled.patched(engine, run)
         fault = replace(scaled, score_factor=FAINT * factor).patched(engine, run)
-        noise_runs = [scaled.patched(engine, run, schedule=nudged(schedule))]
+        noise_runs = [scaled.patched(engine, run, schedule=nudge(schedule))]
         if schedule.short_inv_freq is None and engine.chunked:
             noise_runs.append(scaled.patched(engine, run, -(-count // PARTS)))
         noise = sum(
@@ -493,7 +493,7 @@ def read_source(
         states.noise_runs.append(
             (None, [spec.patched(engine, run, -(-len(run.ids) // PARTS)) for run in samples])
         )
-    nearby = nudged(case.schedule)
+    nearby = nudge(case.schedule)
     states.noise_runs.append(
         (None, [spec.patched(engine, run, schedule=nearby) for run in samples])
     )

@@ -103,4 +103,4 @@ class RunnerRequest:
         at = DeviceSpec(
             self.device, self.dtype, self.device_map, stands_for, self.trust_remote_code
         )
-        return at.available(stored_dtype(config))
+        return at.resolve(stored_dtype(config))

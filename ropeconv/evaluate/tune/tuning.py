@@ -27,7 +27,7 @@ from ..row import BASE, Row
 from ..runners.checkpoint import CheckpointRunner
 from ..runners.opening import open_runner
 from ..runners.runner import RunnerRequest
-from ..texts import Texts, gather_texts, tokenized
+from ..texts import Texts, gather_texts, tokenize
 from .result import FORMULAS, Candidate, Start, TuningResult, TuningRow
 from .scorer import TUNE, Passes, Price, Scorer, blocks, rows, split, windows
 from .search import BATCH, CHECKED, Task, gradient, search
@@ -340,7 +340,7 @@ def open_tuning(
                 " extend it to"
             )
         check_gradient(runner.loaded.model, context)
-        texts = tokenized(files, runner.tokenizer)
+        texts = tokenize(files, runner.tokenizer)
         passes = Passes()
         if keep:
             path = journal or default_path(runner.source, "tune")

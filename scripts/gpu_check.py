@@ -325,7 +325,7 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "gpu.json")
     given = parser.parse_args()
-    at = DeviceSpec(given.device, "auto").available("bfloat16")
+    at = DeviceSpec(given.device, "auto").resolve("bfloat16")
     name = torch.cuda.get_device_name() if at.device.startswith("cuda") else "cpu"
     results: dict[str, Any] = {
         "device": name,

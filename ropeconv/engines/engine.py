@@ -18,58 +18,67 @@ LogProbs = dict[int, float]
 
 @dataclass(frozen=True)
 class Progress:
-    """Callbacks of a long run.
-
-    note: sentences to the user. total: the number of tokens to read. advance: the tokens read since
-    the last call. stopped: called between chunks; True ends the run early, with the tokens read so
-    far.
-    """
+    """Callbacks of a long run."""
 
     note: Callable[[str], None] = lambda message: None
+    """Called with sentences to the user."""
+
     total: Callable[[int], None] = lambda tokens: None
+    """Called with the number of tokens to read."""
+
     advance: Callable[[int], None] = lambda tokens: None
+    """Called with the tokens read since the last call."""
+
     stopped: Callable[[], bool] = lambda: False
+    """Called between chunks; True ends the run early, with the tokens read so far."""
 
 
 @dataclass(frozen=True)
 class TokenLosses:
-    """The losses of some tokens of a text.
-
-    loss: minus the natural log-probability of each, float64 [tokens]. right: whether each was the
-    likeliest, bool [tokens].
-    """
+    """The losses of some tokens of a text."""
 
     loss: NDArray[np.float64]
+    """Minus the natural log-probability of each token, float64 [tokens]."""
+
     right: NDArray[np.bool_]
+    """Whether each token was the likeliest, bool [tokens]."""
 
 
 class Engine(ABC):
-    """A model that runs. runtime: its name and version."""
+    """A model that runs."""
 
     runtime: str
+    """Its name and version."""
 
     def lacks(self, output: Output) -> str:
-        """Why the engine does not give an output, and what to do; empty where it gives it."""
+        """Return why the engine does not give an output, and what to do; empty where it does."""
         return ""
 
     @abstractmethod
     def token_losses(
         self, ids: Sequence[int], targets: Sequence[int], progress: Progress | None = None
     ) -> TokenLosses:
-        """The losses of some tokens of a text, each given those before it.
+        """Return the losses of some tokens of a text, each given those before it.
 
-        ids: all tokens, from position 0 on. targets: rising indices into `ids`, from 1 on.
-        progress: callbacks. Raises RopeconvError where the engine lacks them.
+        Args:
+            ids: All tokens, from position 0 on.
+            targets: Rising indices into `ids`, from 1 on.
+            progress: Callbacks.
+
+        Raises:
+            RopeconvError: The engine does not give losses.
         """
 
     @abstractmethod
     def generate(self, ids: Sequence[int], count: int) -> list[int]:
-        """The next `count` tokens of greedy decoding after `ids`; fewer where the engine stops at
-        an end of text.
+        """Return the next `count` tokens of greedy decoding after `ids`.
+
+        They are fewer where the engine stops at an end of text.
         """
 
     def not_finite_in(self, ids: Sequence[int]) -> str:
-        """The first module whose output is not finite when the model reads `ids`; empty where that
-        is not known.
+        """Return the first module whose output is not finite when the model reads `ids`.
+
+        It is empty where that is not known.
         """
         return ""

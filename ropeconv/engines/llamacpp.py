@@ -1,8 +1,8 @@
-"""GGUF files in llama.cpp, which runs in processes of its own, also with a schedule as overrides of
-metadata keys.
+"""GGUF files in llama.cpp, which runs in processes of its own.
 
-The overrides follow from the schedule and not from an encoding, so that the reference shares no
-code with the output.
+`LlamaCppEngine` runs a file, also with a schedule as overrides of metadata keys. The overrides
+follow from the schedule and not from an encoding, so that the reference shares no code with the
+output.
 """
 
 from __future__ import annotations
@@ -43,9 +43,10 @@ COMMAND = [sys.executable, "-P", "-m", "ropeconv.engines.llamacpp_program"]
 
 
 class LlamaCppError(RopeconvError):
-    """llama.cpp cannot run a file. words: why, as it says it; empty where it did not answer in
-    time.
-    """
+    """llama.cpp cannot run a file."""
+
+    words: str
+    """Why, as llama.cpp says it; empty where it did not answer in time."""
 
     def __init__(self, message: str, words: str = "") -> None:
         super().__init__(message)
@@ -55,14 +56,15 @@ class LlamaCppError(RopeconvError):
 class LlamaCppProcess(ProgramProcess):
     """llama.cpp with one model in a process, from when it is entered.
 
-    load: the model. patience: as PATIENCE. Raises LlamaCppError where llama.cpp cannot run the
-    file.
+    Entering raises LlamaCppError where llama.cpp cannot load the file.
     """
 
     loaded: LoadedModel
+    """The properties of the model."""
 
     def __init__(self, load: Load, patience: float = PATIENCE) -> None:
-        # without a debugger at its end
+        """Name the model, and the seconds after which an answer is given up."""
+        # without the variable, ggml starts a debugger when it aborts
         super().__init__(COMMAND, {**without_secrets(), "GGML_NO_BACKTRACE": "1"})
         self.load = load
         self.name = Path(load.path).name
@@ -77,11 +79,16 @@ class LlamaCppProcess(ProgramProcess):
     def ask(
         self, kind: type[T], method: str, *arguments: object, progress: Progress | None = None
     ) -> T:
-        """Return the result of a method of `LlamaModel`. kind: its type. progress: called with the
-        tokens read.
+        """Return the result of a method of `LlamaModel`.
 
-        Raises LlamaCppError, and ends the process, where llama.cpp fails or does not answer in
-        time.
+        Args:
+            kind: The type of the result.
+            method: The name of the method.
+            *arguments: Its arguments.
+            progress: Called with the tokens read.
+
+        Raises:
+            LlamaCppError: llama.cpp fails or does not answer in time; the process ends then.
         """
         if self.process.returncode is not None:
             raise RopeconvError(
@@ -95,16 +102,17 @@ class LlamaCppProcess(ProgramProcess):
         return self.loaded.prefix
 
     def encode(self, text: str) -> list[int]:
-        """The tokens of a text, without the prefix."""
+        """Return the tokens of a text, without the prefix."""
         return self.ask(list[int], "encode", text)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of tokens."""
+        """Return the text of tokens."""
         return self.ask(str, "decode", list(ids))
 
     def _answer(
         self, kind: type[T], question: object, advance: Callable[[int], None] = lambda count: None
     ) -> T:
+        """Send a question, and return its answer; the process ends with any failure."""
         try:
             self.send(msgspec.json.encode(question))
             while line := self.receive(self.patience):
@@ -112,6 +120,7 @@ class LlamaCppProcess(ProgramProcess):
                 if message.answer:
                     return msgspec.json.decode(message.answer, type=kind)
                 advance(message.read)
+            # an empty line: the program has ended
             code, stderr = self.end()
             words = last_words(stderr, code)
             raise LlamaCppError(f"llama.cpp cannot run {self.name}: {words}", words)
@@ -138,9 +147,7 @@ TELLING = (
     "RuntimeError",
     "error",
 )
-"""Words in the lines that name a failure, the surest first; keys of the file and warnings have some
-of them too.
-"""
+"""Words in the lines that name a failure, the surest first; others have some of them too."""
 NO_TOKEN = re.compile(r"error loading model vocabulary: .*::at")
 PHI3 = (
     " (the vocabulary lacks a token: llama.cpp needs <unk>, <s>, </s> and <|endoftext|> where"
@@ -149,28 +156,47 @@ PHI3 = (
 
 
 def last_words(stderr: str, code: int) -> str:
-    """The line of stderr that names the failure, with the signal that ended the process. code: its
-    return code.
+    """Return the line of stderr that names a failure, with the signal that ended the process.
+
+    Args:
+        stderr: The output of llama.cpp.
+        code: The return code of the process, negative for a signal.
     """
+    line = FOLDERS.sub("", _telling_line(stderr))[:300]
+    if NO_TOKEN.search(line):
+        line += PHI3
+    if code < 0:
+        line += f" (ended by signal {-code})"
+    return line
+
+
+def _telling_line(stderr: str) -> str:
+    """The line that names a failure: the first one with the surest word, else the first one."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
-    telling = [line for word in TELLING for line in lines if word in line]
-    ended = f" (ended by signal {-code})" if code < 0 else ""
-    words = FOLDERS.sub("", (telling or lines or ["it said nothing"])[0])[:300]
-    return words + (PHI3 if NO_TOKEN.search(words) else "") + ended
+    for word in TELLING:
+        for line in lines:
+            if word in line:
+                return line
+    return lines[0] if lines else "it said nothing"
 
 
 class LlamaCppEngine(Engine):
-    """A GGUF file as llama.cpp runs it, in a new process for every call, or in one process while it
-    is `opened`.
+    """A GGUF file as llama.cpp runs it.
 
-    path: the file, or the first of several shards. overrides: (type, value) of metadata keys that
-    replace those of the file. options: other fields of `Load`; by default it computes on the CPU,
-    as exactly as llama.cpp can.
+    It runs in a new process for every call, or in one process while it is `opened`.
     """
 
     def __init__(
         self, path: Path, overrides: Mapping[str, Override] | None = None, **options: Any
     ) -> None:
+        """Name the file; nothing runs yet.
+
+        Args:
+            path: The file, or the first of several shards.
+            overrides: Types and values of metadata keys that replace those of the file.
+            **options: Other fields of `Load`. By default it computes on the CPU, as exactly as
+                llama.cpp can.
+        """
         self.path = path
         self.overrides = dict(overrides or {})
         self.options = options
@@ -180,14 +206,15 @@ class LlamaCppEngine(Engine):
     @property
     def load(self) -> Load:
         """The first line for the program."""
-        return Load(
-            path=str(self.path), overrides=self.overrides, **{"threads": threads(), **self.options}
-        )
+        options = {"threads": threads(), **self.options}
+        return Load(path=str(self.path), overrides=self.overrides, **options)
 
     @contextmanager
     def opened(self) -> Iterator[LlamaCppEngine]:
-        """One process for all calls, while it is entered. Raises RopeconvError where llama.cpp
-        cannot load the file.
+        """Run all calls in one process, while it is entered.
+
+        Raises:
+            RopeconvError: llama.cpp cannot load the file.
         """
         with LlamaCppProcess(self.load) as self.process:
             try:
@@ -202,20 +229,26 @@ class LlamaCppEngine(Engine):
         progress: Progress | None = None,
         positions: Sequence[int] | None = None,
     ) -> Tensor:
-        """Logits after some tokens, float32 [len(kept), vocabulary].
+        """Return the logits after some tokens, float32 [len(kept), vocabulary].
 
-        ids: all tokens. kept: rising indices into `ids`. progress: callbacks. positions: of all
-        tokens, rising, in blocks without gaps; by default from 0 on.
+        Args:
+            ids: All tokens.
+            kept: Rising indices into `ids`.
+            progress: Callbacks.
+            positions: The positions of all tokens, rising, in blocks without gaps; by default from
+                0 on.
         """
         import torch
 
         with scratch() as folder:
-            out = folder / "logits.npy"
+            out = str(folder / "logits.npy")
+            tokens = list(ids)
+            wanted = list(kept)
             if positions is None:
-                self._ask(NoneType, "logits", list(ids), list(kept), str(out), progress=progress)
+                self._ask(NoneType, "logits", tokens, wanted, out, progress=progress)
             else:
-                asked = (list(ids), list(positions), list(kept), str(out))
-                self._ask(NoneType, "spread_logits", *asked, progress=progress)
+                places = list(positions)
+                self._ask(NoneType, "spread_logits", tokens, places, wanted, out, progress=progress)
             return torch.from_numpy(np.load(out))
 
     def token_losses(
@@ -232,6 +265,7 @@ class LlamaCppEngine(Engine):
     def _ask(
         self, kind: type[T], method: str, *arguments: object, progress: Progress | None = None
     ) -> T:
+        """The result of a method of `LlamaModel`, in the open process or a new one."""
         if self.process is not None:
             return self.process.ask(kind, method, *arguments, progress=progress)
         with LlamaCppProcess(self.load) as process:
@@ -239,15 +273,18 @@ class LlamaCppEngine(Engine):
 
 
 def threads() -> int:
-    """The threads of the CPU: OMP_NUM_THREADS where it is set, otherwise one for each core of this
-    process.
+    """Return the threads of the CPU to use.
+
+    OMP_NUM_THREADS counts where it is set, otherwise one for each core of this process.
     """
     number = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
-    return int(number) if number.isdecimal() and int(number) else cores()
+    if number.isdecimal() and int(number) > 0:
+        return int(number)
+    return cores()
 
 
 def runtime() -> str:
-    """Name and version of llama.cpp; without the version where it is not installed."""
+    """Return name and version of llama.cpp; without the version where it is not installed."""
     try:
         return f"llama.cpp (llama-cpp-python {version('llama-cpp-python')})"
     except PackageNotFoundError:
@@ -255,27 +292,28 @@ def runtime() -> str:
 
 
 LONGEST = 300.0
-"""Seconds without an answer until a file is given up; 100 GB load in some seconds, from a network
-disk in tens.
+"""Seconds without an answer until a file is given up.
+
+100 GB load in some seconds, from a network disk in tens.
 """
-
-
 DECODED = 5
 """Tokens that `why_not_run` decodes."""
 
 
 def available() -> bool:
-    """Whether llama.cpp is installed."""
+    """Return whether llama.cpp is installed."""
     return find_spec("llama_cpp") is not None
 
 
 def why_not_run(path: Path) -> tuple[str, str]:
-    """Why llama.cpp cannot run a file, and why that is not known; both are empty where it decodes
-    five tokens.
+    """Test whether llama.cpp decodes five tokens with a file.
 
     It decodes four and one, which it may compute in different ways. Weights are mapped, and all are
     read twice. A file larger than the memory is only loaded, without its weights. Without an answer
     for `LONGEST` seconds, a file that was not loaded counts as failed, another one as not tested.
+
+    Returns:
+        Why llama.cpp cannot run the file, and why that is not known. Both are empty where it can.
     """
     size = path.stat().st_size
     load = Load(path=str(path), threads=threads(), batch=4, cache="f16", plain=False, repack=False)
@@ -283,23 +321,16 @@ def why_not_run(path: Path) -> tuple[str, str]:
     try:
         with process:
             if size > _memory():
-                return (
-                    "",
-                    (
-                        f"the file ({human(size)}) is larger than the memory, so llama.cpp only"
-                        " loaded it"
-                    ),
-                )
+                larger = f"the file ({human(size)}) is larger than the memory"
+                return "", f"{larger}, so llama.cpp only loaded it"
             tokens = [token % process.loaded.vocabulary for token in range(1, 7)]
             losses, _ = process.ask(tuple[bytes, bytes], "losses", tokens, [4, 5])
     except LlamaCppError as problem:
         if problem.words:
             return problem.words, ""
         if "loaded" in vars(process):
-            return (
-                "",
-                f"llama.cpp loaded the file and decoded no five tokens within {LONGEST:g} seconds",
-            )
+            slow = f"decoded no five tokens within {LONGEST:g} seconds"
+            return "", f"llama.cpp loaded the file and {slow}"
         return f"it did not load within {LONGEST:g} seconds", ""
     if np.isnan(np.frombuffer(losses)).any():
         return "it computes NaN, as it does from weights that are too large for f16", ""
@@ -311,17 +342,27 @@ def _memory() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def overrides(schedule: Schedule, arch: str) -> dict[str, Override] | None:
-    """The key overrides with which llama.cpp computes a schedule; None where keys cannot express
-    it.
+STOCK_RAMP = (32.0, 1.0, True)
+"""beta_fast, beta_slow and truncate of the ramp that llama.cpp computes without keys for it."""
 
-    arch: the GGUF architecture, with which the keys begin.
+
+def overrides(schedule: Schedule, arch: str) -> dict[str, Override] | None:
+    """Return the key overrides with which llama.cpp computes a schedule.
+
+    Args:
+        schedule: The schedule.
+        arch: The GGUF architecture, with which the keys begin.
+
+    Returns:
+        Types and values by key; None where keys cannot express the schedule.
     """
     form = schedule.form
-    attention_factor = schedule.attention_factor
-    row = find_arch(arch, assumed=True)
     if not isinstance(form, (Plain, InterpolatedForm, Yarn)):
         return None
+    if isinstance(form, Yarn) and (form.beta_fast, form.beta_slow, form.truncate) != STOCK_RAMP:
+        return None
+
+    row = find_arch(arch, assumed=True)
     values: dict[str, Override] = {
         row.theta_key: ("float", form.theta),
         "context_length": ("int", schedule.context),
@@ -334,31 +375,33 @@ def overrides(schedule: Schedule, arch: str) -> dict[str, Override] | None:
         values["rope.scaling.factor"] = ("float", form.factor)
         log = 0.1 * math.log(max(form.factor, 1.0))
     if isinstance(form, Yarn):
-        if (form.beta_fast, form.beta_slow, form.truncate) != (32.0, 1.0, True):
-            return None
         values["rope.scaling.original_context_length"] = ("int", form.original_context)
-    of_all = _mscale_all_dim(schedule, row, log)
+
+    mscale_all_dim = _mscale_all_dim(schedule, row, log)
     if row.log_multiplier:  # the one of the file would count otherwise
         unit = 0.1 if row.softmax else 1.0
-        values["rope.scaling.yarn_log_multiplier"] = ("float", unit * of_all)
+        values["rope.scaling.yarn_log_multiplier"] = ("float", unit * mscale_all_dim)
+
+    attention_factor = schedule.attention_factor
     if isinstance(form, Yarn):
         # the kernel multiplies by 1 + log; with a multiplier, the context has taken that back
         # (src/llama-context.cpp:187-214)
-        numerator = 1 + log * of_all if row.same_mscale and of_all else 1 + log
-        attention_factor *= (1 + log * of_all) / numerator
+        mscale = mscale_all_dim if row.same_mscale and mscale_all_dim else 1.0
+        attention_factor *= (1 + log * mscale_all_dim) / (1 + log * mscale)
     values["rope.scaling.attn_factor"] = ("float", attention_factor)
     return {f"{arch}.{key}": value for key, value in values.items()}
 
 
 def _mscale_all_dim(schedule: Schedule, arch: Arch, log: float) -> float:
-    """The mscale_all_dim with which llama.cpp has the softmax scale of a schedule; 0 where it has
-    none.
+    """The mscale_all_dim that gives a schedule its softmax scale; 0 where llama.cpp has none.
 
-    log: 0.1 ln s. It multiplies all logits by the square of attention factor times 1 +
+    `log` is 0.1 ln s. llama.cpp multiplies all logits by the square of attention factor times 1 +
     mscale_all_dim log, and without yarn by that of 1 + log as well (src/models/deepseek2.cpp).
     """
-    if not (arch.softmax and arch.log_multiplier) or not log:
+    if not arch.softmax or not arch.log_multiplier or not log:
         return 0.0
-    without = schedule.attention_factor * (1.0 if isinstance(schedule.form, Yarn) else 1 + log)
-    of_all = (math.sqrt(schedule.softmax_scale) / without - 1) / log
-    return 0.0 if abs(of_all) < 1e-6 else of_all
+    without = schedule.attention_factor
+    if not isinstance(schedule.form, Yarn):
+        without *= 1 + log
+    mscale_all_dim = (math.sqrt(schedule.softmax_scale) / without - 1) / log
+    return 0.0 if abs(mscale_all_dim) < 1e-6 else mscale_all_dim

@@ -1,7 +1,7 @@
-"""A program with one model in llama.cpp: `Load` on stdin, then calls of methods of `LlamaModel`, a
-line of JSON each.
+"""A program with one model in llama.cpp.
 
-It answers each line by one `Message` with an answer, after some that say how much was read, until
+It reads `Load` from stdin, then calls of methods of `LlamaModel`, a line of JSON each. It answers
+each line by one `Message` with an answer, after some that say how much was read, until
 stdin ends. Output of libraries goes to stderr. The process ends with its caller, also in the middle
 of a call.
 """
@@ -27,58 +27,74 @@ TAGS = {"int": 0, "float": 1, "bool": 2, "str": 3}
 TYPES = {"f32": 0, "f16": 1, "bf16": 30}
 """Numbers of ggml."""
 ROWS = 256
+"""Positions whose logits exist at a time, at most."""
 NUMBERS = 1 << 24
-"""Logits that exist at a time: so many positions, and so many numbers (64 MiB)."""
+"""Logits that exist at a time, at most (64 MiB)."""
 ALL_LAYERS = 999
 Override = tuple[Literal["int", "float", "bool", "str"], int | float | str]
 """Type and value of a metadata key that replaces that of the file."""
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """A model, and how it runs.
-
-    path: of the file, or of the first of several shards. overrides: metadata keys that replace
-    those of the file. threads: of the CPU. batch: tokens read at a time. cache: type of the cached
-    keys and values. plain: without flash attention, and with the whole context in window layers.
-    gpu: all layers on the GPU. vocabulary_only: no weights, for `encode` and `decode`. repack:
-    copies of weights in a layout that is faster, where llama.cpp has one.
-    """
+    """A model, and how it runs."""
 
     path: str
+    """The file, or the first of several shards."""
+
     overrides: dict[str, Override] = {}
+    """Metadata keys that replace those of the file."""
+
     threads: int = 2
+    """Threads of the CPU."""
+
     batch: int = 512
+    """Tokens read at a time."""
+
     cache: Literal["f32", "f16", "bf16"] = "f32"
+    """The type of the cached keys and values."""
+
     plain: bool = True
+    """Run without flash attention, and with the whole context in window layers."""
+
     gpu: bool = False
+    """Compute all layers on the GPU."""
+
     vocabulary_only: bool = False
+    """Load no weights, for `encode` and `decode`."""
+
     repack: bool = True
+    """Copy weights into a layout that is faster, where llama.cpp has one."""
 
 
 class LoadedModel(msgspec.Struct, frozen=True):
-    """The answer to `Load`.
-
-    vocabulary: number of tokens. prefix: tokens before every text. offloads: whether this build of
-    llama.cpp can use a GPU.
-    """
+    """The answer to `Load`."""
 
     vocabulary: int
+    """The number of tokens."""
+
     prefix: tuple[int, ...]
+    """The tokens before every text."""
+
     offloads: bool
+    """Whether this build of llama.cpp can use a GPU."""
 
 
 class Message(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A line of the program. read: tokens since the last line. answer: of a call; empty before its
-    end.
-    """
+    """A line of the program."""
 
     read: int = 0
+    """The tokens read since the last line."""
+
     answer: msgspec.Raw = msgspec.Raw()
+    """The answer to a call; empty before its end."""
 
 
 def overrides(llama: Any, values: Mapping[str, Override]) -> Any:
-    """A ctypes array of llama_model_kv_override that ends with an empty key. values: (type, value)
-    by key.
+    """Return a ctypes array of llama_model_kv_override that ends with an empty key.
+
+    Args:
+        llama: The module of the bindings.
+        values: Types and values by key.
     """
     array = (llama.llama_model_kv_override * (len(values) + 1))()
     for entry, (key, (kind, value)) in zip(array, values.items(), strict=False):
@@ -99,60 +115,70 @@ def overrides(llama: Any, values: Mapping[str, Override]) -> Any:
 
 
 class LlamaModel:
-    """A loaded model. Its methods raise RuntimeError where llama.cpp refuses.
-
-    advance: called with the tokens read since the last call. width: size of the vocabulary. rows:
-    positions whose logits exist at a time.
-    """
+    """A loaded model. Its methods raise RuntimeError where llama.cpp refuses."""
 
     def __init__(self, load: Load, advance: Callable[[int], None]) -> None:
+        """Load a model.
+
+        Args:
+            load: The model, and how it runs.
+            advance: Called with the tokens read since the last call.
+        """
         import llama_cpp as llama
 
         self.llama = llama
         self.load = load
         self.advance = advance
+
         llama.llama_backend_init()
         settings = llama.llama_model_default_params()
         settings.n_gpu_layers = ALL_LAYERS if load.gpu else 0
         settings.vocab_only = load.vocabulary_only
         settings.use_extra_bufts = load.repack
-        kept = overrides(llama, load.overrides)
+        array = overrides(llama, load.overrides)
         if load.overrides:
-            settings.kv_overrides = ctypes.cast(kept, type(settings.kv_overrides))
+            settings.kv_overrides = ctypes.cast(array, type(settings.kv_overrides))
         self.model = llama.llama_model_load_from_file(load.path.encode(), settings)
         if not self.model:
             raise RuntimeError("llama.cpp does not load the model")
+
         self.vocabulary = llama.llama_model_get_vocab(self.model)
         self.width = int(llama.llama_vocab_n_tokens(self.vocabulary))
+        # positions whose logits exist at a time
         self.rows = max(1, min(ROWS, NUMBERS // self.width))
         self.batch = llama.llama_batch_init(load.batch, 0, 1)
         self.context: Any = None
-        self.size = (0, 0)
+        self.size = 0
+        self.sequences = 0
 
-    def loaded(self) -> LoadedModel:
-        """The properties of the model for the caller."""
+    def properties(self) -> LoadedModel:
+        """Return the properties of the model for the caller."""
         llama = self.llama
         first = int(llama.llama_vocab_bos(self.vocabulary))
-        prefix = (first,) if llama.llama_vocab_get_add_bos(self.vocabulary) and first >= 0 else ()
+        prefix: tuple[int, ...] = ()
+        if llama.llama_vocab_get_add_bos(self.vocabulary) and first >= 0:
+            prefix = (first,)
         return LoadedModel(self.width, prefix, bool(llama.llama_supports_gpu_offload()))
 
     def _begin(self, length: int, sequences: int = 1) -> None:
-        """Make a context for a sequence, and forget the one before. length: in tokens.
+        """Make a context of `length` tokens, and forget the one before.
 
         The context is as short as possible, since llama.cpp uses LongRoPE's long list where the
-        context is longer than the trained one.
-
-        sequences: how many share the cells of the cache.
+        context is longer than the trained one. `sequences` share the cells of its cache.
         """
+        # llama.cpp pads a context to 256
         size = (max(length, 32) + 255) // 256 * 256
-        if (size, sequences) == self.size:
+        if (size, sequences) == (self.size, self.sequences):
             self.llama.llama_memory_clear(self.llama.llama_get_memory(self.context), True)
             return
         if self.context:
             self.llama.llama_free(self.context)
-        self.size, self.context = (size, sequences), self._context(size, sequences)
+        self.size = size
+        self.sequences = sequences
+        self.context = self._context(size, sequences)
 
     def _context(self, size: int, sequences: int) -> Any:
+        """A new context of llama.cpp."""
         load = self.load
         settings = self.llama.llama_context_default_params()
         settings.n_ctx = size
@@ -173,40 +199,47 @@ class LlamaModel:
     def _read(
         self, tokens: list[int], first: int, positions: set[int], sequence: int = 0
     ) -> Iterator[NDArray[np.float32]]:
-        """Read tokens, and yield the logits at the wanted positions, float32 [vocabulary], in
-        rising order.
+        """Read tokens, and yield the logits at the wanted positions in rising order.
 
-        first: the position of the first token. sequence: to which the tokens belong. A row is valid
-        until the next one is requested.
+        They are float32 [vocabulary], and valid until the next ones are requested. `first` is the
+        position of the first token, and `sequence` the one to which the tokens belong.
         """
+        batch = self.batch
+        largest = min(self.load.batch, self.size)
         start = 0
         while start < len(tokens):
-            batch = self.batch
-            count = 0
             rows = list[int]()
-            while start + count < len(tokens) and count < min(self.load.batch, self.size[0]):
+            count = 0
+            while start + count < len(tokens) and count < largest:
                 position = first + start + count
-                if position in positions:
+                is_wanted = position in positions
+                if is_wanted:
                     if len(rows) == self.rows:
                         break
                     rows.append(count)
-                batch.token[count], batch.pos[count] = tokens[start + count], position
-                batch.n_seq_id[count], batch.seq_id[count][0] = 1, sequence
-                batch.logits[count] = position in positions
+                batch.token[count] = tokens[start + count]
+                batch.pos[count] = position
+                batch.n_seq_id[count] = 1
+                batch.seq_id[count][0] = sequence
+                batch.logits[count] = is_wanted
                 count += 1
             batch.n_tokens = count
+
             if self.llama.llama_decode(self.context, batch) != 0:
                 raise RuntimeError("llama.cpp does not decode the sequence")
             for row in rows:
-                yield np.ctypeslib.as_array(
-                    self.llama.llama_get_logits_ith(self.context, row), (self.width,)
-                )
+                pointer = self.llama.llama_get_logits_ith(self.context, row)
+                yield np.ctypeslib.as_array(pointer, (self.width,))
             start += count
             self.advance(count)
 
     def logits(self, tokens: list[int], positions: list[int], out: str) -> None:
-        """Write the logits after some tokens, float32 [positions, vocabulary]. positions: rising
-        indices. out: .npy.
+        """Write the logits after some tokens, float32 [positions, vocabulary].
+
+        Args:
+            tokens: All of them.
+            positions: Rising indices into `tokens`.
+            out: The .npy file.
         """
         rows = np.empty((len(positions), self.width), np.float32)
         self._begin(len(tokens))
@@ -217,8 +250,7 @@ class LlamaModel:
     def spread_logits(
         self, tokens: list[int], places: list[int], wanted: list[int], out: str
     ) -> None:
-        """Write the logits after some tokens whose positions have gaps, float32 [wanted,
-        vocabulary].
+        """Write the logits after tokens whose positions have gaps, float32 [wanted, vocabulary].
 
         llama.cpp reads only tokens that follow each other in a sequence, and a sequence may begin
         anywhere. So the first token after a gap begins a sequence, which then gets the cached keys
@@ -231,34 +263,38 @@ class LlamaModel:
             wanted: Rising indices into `tokens`.
             out: The .npy file.
         """
-        starts = [
-            0,
-            *(index for index in range(1, len(tokens)) if places[index] != places[index - 1] + 1),
-        ]
+        starts = [0]
+        for index in range(1, len(tokens)):
+            if places[index] != places[index - 1] + 1:
+                starts.append(index)
+        ends = [*starts[1:], len(tokens)]
+
         rows = np.empty((len(wanted), self.width), np.float32)
         kept = {places[index] for index in wanted}
         row = 0
         self._begin(len(tokens), len(starts))
         memory = self.llama.llama_get_memory(self.context)
-
-        for sequence, (start, stop) in enumerate(
-            zip(starts, [*starts[1:], len(tokens)], strict=True)
-        ):
-            for first, last in ((start, start + 1), (start + 1, stop)):
-                for logits in self._read(
-                    tokens[first:last], places[start] + first - start, kept, sequence
-                ):
-                    rows[row] = logits
-                    row += 1
-                if first == start and sequence:
-                    self.llama.llama_memory_seq_cp(memory, sequence - 1, sequence, -1, -1)
+        for sequence, (start, end) in enumerate(zip(starts, ends, strict=True)):
+            place = places[start]
+            for logits in self._read(tokens[start : start + 1], place, kept, sequence):
+                rows[row] = logits
+                row += 1
+            if sequence:
+                self.llama.llama_memory_seq_cp(memory, sequence - 1, sequence, -1, -1)
+            for logits in self._read(tokens[start + 1 : end], place + 1, kept, sequence):
+                rows[row] = logits
+                row += 1
         np.save(out, rows)
 
     def losses(self, tokens: list[int], targets: list[int]) -> tuple[bytes, bytes]:
-        """The losses of some tokens in nats, float64, and whether each was the likeliest, one byte
-        each.
+        """Return the losses of some tokens, and whether each was the likeliest.
 
-        targets: rising indices, from 1 on.
+        Args:
+            tokens: All of them.
+            targets: Rising indices into `tokens`, from 1 on.
+
+        Returns:
+            The losses in nats as the bytes of float64, and one byte for each answer.
         """
         loss = np.empty(len(targets))
         right = np.zeros(len(targets), bool)
@@ -271,50 +307,56 @@ class LlamaModel:
             most = float(row[likeliest])
             with np.errstate(all="ignore"):
                 total = np.exp(row - row[likeliest]).sum(dtype=np.float64)
-            loss[index], right[index] = most + np.log(total) - float(row[token]), token == likeliest
+            loss[index] = most + np.log(total) - float(row[token])
+            right[index] = token == likeliest
         self.advance(len(tokens) - len(needed))
         return loss.tobytes(), right.tobytes()
 
     def generate(self, tokens: list[int], count: int) -> list[int]:
-        """The next tokens of greedy decoding."""
-        batch = tokens
+        """Return the next tokens of greedy decoding."""
+        unread = tokens
         first = 0
         generated = list[int]()
-        self._begin(len(batch) + count)
+        self._begin(len(tokens) + count)
         while len(generated) < count:
-            last = first + len(batch) - 1
-            (row,) = self._read(batch, first, {last})
-            generated.append(int(row.argmax()))
-            if self.llama.llama_vocab_is_eog(self.vocabulary, generated[-1]):
+            last = first + len(unread) - 1
+            (row,) = self._read(unread, first, {last})
+            token = int(row.argmax())
+            generated.append(token)
+            if self.llama.llama_vocab_is_eog(self.vocabulary, token):
                 break
-            batch = generated[-1:]
+            unread = [token]
             first = last + 1
         return generated
 
     def encode(self, text: str) -> list[int]:
-        """The tokens of a text, without a prefix and without special tokens."""
+        """Return the tokens of a text, without a prefix and without special tokens."""
         data = text.encode()
-        room = len(data) + 8
-        tokens = (self.llama.llama_token * room)()
+        most = len(data) + 8
+        tokens = (self.llama.llama_token * most)()
+        add_special = False
+        parse_special = False
         count = self.llama.llama_tokenize(
-            self.vocabulary, data, len(data), tokens, room, False, False
+            self.vocabulary, data, len(data), tokens, most, add_special, parse_special
         )
         if count < 0:
             raise RuntimeError("llama.cpp does not tokenize the text")
         return list(tokens[:count])
 
     def decode(self, tokens: list[int]) -> str:
-        """The text of tokens, special ones included."""
-        given = (self.llama.llama_token * len(tokens))(*tokens)
-        room = 64 * len(tokens) + 64
+        """Return the text of tokens, special ones included."""
+        array = (self.llama.llama_token * len(tokens))(*tokens)
+        most = 64 * len(tokens) + 64
+        remove_special = False
+        unparse_special = True
         while True:
-            data = ctypes.create_string_buffer(room)
+            data = ctypes.create_string_buffer(most)
             count = self.llama.llama_detokenize(
-                self.vocabulary, given, len(tokens), data, room, False, True
+                self.vocabulary, array, len(tokens), data, most, remove_special, unparse_special
             )
             if count >= 0:
                 return data.raw[:count].decode("utf-8", "replace")
-            room = -count
+            most = -count  # what the text needs
 
 
 def main() -> None:
@@ -325,15 +367,20 @@ def main() -> None:
     lines: queue.Queue[bytes] = queue.Queue()
     threading.Thread(target=_read, args=(sys.stdin.buffer, lines), daemon=True).start()
 
-    def say(read: int, *answer: object) -> None:
-        message = Message(read, *(msgspec.Raw(msgspec.json.encode(value)) for value in answer))
+    def say(message: Message) -> None:
         answers.write(msgspec.json.encode(message) + b"\n")
 
-    model = LlamaModel(msgspec.json.decode(lines.get(), type=Load), say)
-    say(0, model.loaded())
+    def say_read(tokens: int) -> None:
+        say(Message(read=tokens))
+
+    def say_answer(value: object) -> None:
+        say(Message(answer=msgspec.Raw(msgspec.json.encode(value))))
+
+    model = LlamaModel(msgspec.json.decode(lines.get(), type=Load), say_read)
+    say_answer(model.properties())
     while True:
         method, *arguments = msgspec.json.decode(lines.get())
-        say(0, getattr(model, method)(*arguments))
+        say_answer(getattr(model, method)(*arguments))
 
 
 def _read(stdin: BinaryIO, lines: queue.Queue[bytes]) -> None:

@@ -1,9 +1,8 @@
-"""Probe, which asks transformers in another process what it computes from a config, and a cache of
-its answers.
+"""Probe, which asks transformers in another process what it computes from a config.
 
-The key of the cache covers the config and the code that loads it: the versions of transformers and
-torch, the files of transformers with the model's RoPE, and the probe. The module is fast to import,
-since the probe has to start first.
+`ProbeCache` keeps its answers. Their key covers the config and the code that loads it: the versions
+of transformers and torch, the files of transformers with the model's RoPE, and the probe. The
+module is fast to import, since the probe has to start first.
 """
 
 import hashlib
@@ -38,7 +37,7 @@ class Probe(ProgramProcess):
 
     @staticmethod
     def available() -> bool:
-        """Whether transformers and torch are installed here."""
+        """Return whether transformers and torch are installed here."""
         return all(importlib.util.find_spec(name) is not None for name in ("torch", "transformers"))
 
     def prefetch(self, model_type: str) -> None:
@@ -48,12 +47,18 @@ class Probe(ProgramProcess):
     def ask(
         self, folder: Path, context: int, own_code: bool = False, stands_for: str = ""
     ) -> JsonObject:
-        """The frequencies that transformers computes from a config: {"modules": ...}, or {"error":
-        message}.
+        """Return the frequencies that transformers computes from a config.
 
-        A process that has ended is started again. folder: with config.json. context: in tokens; the
-        frequencies are those at its last position. own_code: run the modelling file in the folder,
-        which the caller trusts. stands_for: replaces a model type that transformers does not have.
+        A process that has ended is started again.
+
+        Args:
+            folder: The folder with config.json.
+            context: The length in tokens; the frequencies are those at its last position.
+            own_code: Whether to run the modelling file in the folder, which the caller trusts.
+            stands_for: Replaces a model type that transformers does not have.
+
+        Returns:
+            A `ProbeAnswer` as JSON-ready data: {"modules": ...}, or {"error": message}.
         """
         if not self.is_running:
             self.start()
@@ -64,15 +69,14 @@ class Probe(ProgramProcess):
             "as": stands_for,
         }
         self.send(json.dumps(question).encode())
-        return parsed(self.receive()) or {
-            "error": "transformers ended without an answer that can be read"
-        }
+        answer = parse_answer(self.receive())
+        if not answer:
+            return {"error": "transformers ended without an answer that can be read"}
+        return answer
 
 
 class SharedProbe(Probe):
-    """A probe that starts with the first question, stays for the next output, and ends with its
-    caller.
-    """
+    """A probe that starts with the first question, and stays until its caller ends."""
 
     def prefetch(self, model_type: str) -> None:
         """Start nothing, since the process may run already."""
@@ -85,29 +89,35 @@ class SharedProbe(Probe):
 
 
 class Module(msgspec.Struct, frozen=True):
-    """A set of frequencies. inv_freq, short: radians per token, at the end of the context and at
-    its beginning.
-    """
+    """A set of frequencies."""
 
     inv_freq: tuple[float, ...]
+    """Radians per token at the end of the context."""
+
     short: tuple[float, ...]
+    """Radians per token at its beginning."""
+
     attention_factor: float
 
 
 class ProbeAnswer(msgspec.Struct, frozen=True):
-    """The frequencies of "global" and "local" layers, or why there are none.
-
-    transformers: its version. read_as: the model type that replaced one that it does not have.
-    """
+    """What transformers computes from a config."""
 
     modules: dict[str, Module] = {}
+    """The frequencies of "global" and "local" layers."""
+
     error: str = ""
+    """Why there are none."""
+
     transformers: str = ""
+    """The version of transformers."""
+
     read_as: str = ""
+    """The model type that replaced one that transformers does not have."""
 
 
-def parsed(text: str | bytes) -> JsonObject | None:
-    """An answer as JSON-ready data; None for another text, such as one with NaN."""
+def parse_answer(text: str | bytes) -> JsonObject | None:
+    """Return an answer as JSON-ready data; None for another text, such as one with NaN."""
     try:
         msgspec.json.decode(text, type=ProbeAnswer)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
@@ -117,28 +127,30 @@ def parsed(text: str | bytes) -> JsonObject | None:
 
 
 class ProbeCache:
-    """Answers by key, as files of a folder: `ropeconv/checks` in the user's cache. It can be
-    deleted at any time.
-    """
+    """Answers by key, as files of a folder that can be deleted at any time."""
 
     def __init__(self) -> None:
+        """Use `ropeconv/checks` in the user's cache."""
         base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         self.folder = Path(base) / "ropeconv" / "checks"
 
     @staticmethod
     def key(config_text: str, model_type: str, context: int, stands_for: str = "") -> str:
-        """The key of the answer to a config; empty, so that nothing is cached, where transformers
-        has no files on disk.
+        """Return the key of the answer to a config.
 
-        config_text: the whole config.json. model_type: of the model whose code reads it. context:
-        in tokens. stands_for: as for `Probe.ask`.
+        It is empty, so that nothing is cached, where transformers has no files on disk.
+
+        Args:
+            config_text: The whole config.json.
+            model_type: The model type of the code that reads it.
+            context: The length in tokens.
+            stands_for: As for `Probe.ask`.
         """
         digest = hashlib.sha256(f"{context}\n{stands_for}\n{config_text}".encode())
-        for path in (
-            Path(__file__).with_name("probe_program.py"),
-            Path(__file__).parents[1] / "loader.py",
-        ):
+        here = Path(__file__)
+        for path in (here.with_name("probe_program.py"), here.parents[1] / "loader.py"):
             digest.update(path.read_bytes())
+
         try:
             for package in ("transformers", "torch"):
                 digest.update(importlib.metadata.version(package).encode())
@@ -161,32 +173,43 @@ class ProbeCache:
         stands_for: str = "",
         probe: Probe | None = None,
     ) -> JsonObject:
-        """The answer of `Probe.ask`, which may be cached; not that of a modelling file of the
-        folder.
+        """Return the answer of `Probe.ask`, which may be cached.
 
-        model_type: as for `key`. probe: a running one; None to start one. folder, context, own,
-        stands_for: as for `Probe.ask`.
+        That of a modelling file of the folder is never cached.
+
+        Args:
+            folder: As for `Probe.ask`.
+            model_type: As for `key`.
+            context: As for `Probe.ask`.
+            own_code: As for `Probe.ask`.
+            stands_for: As for `Probe.ask`.
+            probe: A running one; None to start one.
         """
         text = (folder / "config.json").read_bytes().decode(errors="replace")
         key = "" if own_code else self.key(text, model_type, context, stands_for)
         answer = self.get(key)
-        if answer is None:
-            with Probe() if probe is None else nullcontext(probe) as running:
-                answer = running.ask(folder, context, own_code, stands_for)
-            self.put(key, answer)
+        if answer is not None:
+            return answer
+
+        with Probe() if probe is None else nullcontext(probe) as running:
+            answer = running.ask(folder, context, own_code, stands_for)
+        self.put(key, answer)
         return answer
 
     def get(self, key: str) -> JsonObject | None:
-        """The cached answer of a key; None without one and for an empty key."""
+        """Return the cached answer of a key; None without one and for an empty key."""
         try:
-            answer = parsed((self.folder / f"{key}.json").read_text("utf-8"))
+            answer = parse_answer((self.folder / f"{key}.json").read_text("utf-8"))
         except (OSError, ValueError):
             return None
-        return answer if answer is not None and "modules" in answer else None
+        if answer is None or "modules" not in answer:
+            return None
+        return answer
 
     def put(self, key: str, answer: JsonObject) -> None:
-        """Cache an answer, unless it is an error or the key is empty. A cache that cannot be
-        written is ignored.
+        """Cache an answer, unless it is an error or the key is empty.
+
+        A cache that cannot be written is ignored.
         """
         if not key or "error" in answer:
             return

@@ -1,14 +1,18 @@
 """A program that asks a transformers installation what it computes from a config.
 
 It runs as `python probe_program.py`, so that any version on PYTHONPATH can be asked. It imports
-transformers at once, while its caller plans and copies, and answers a line of JSON on stdin,
-{"path": folder, "context": n, "own": false, "as": ""}, by a line on stdout. own: run the modelling
-file in the folder, which the caller has written or trusts. as: the model type with which a config
-is read whose own model type this installation does not have. A line {"model_type": name} starts the
-import of the code of that model, and gets no answer. The answer holds, per rotary module of the
-text model, the frequencies and attention factor that it applies at the last position of the context
-and at the first ones, taken from its buffers after a forward pass. A model with an encoder and a
-decoder is asked as a whole, and both have to compute the same.
+transformers at once, while its caller plans and copies, and answers a line of JSON on stdin by a
+line on stdout. The lines on stdin are:
+
+- {"model_type": name} starts the import of the code of a model, and gets no answer.
+- {"path": folder, "context": n, "own": false, "as": ""} asks for a config. "own" runs the modelling
+  file in the folder, which the caller has written or trusts. "as" is the model type with which a
+  config is read whose own model type this installation does not have.
+
+The answer holds, per rotary module of the text model, the frequencies and attention factor that it
+applies at the last position of the context and at the first ones, taken from its buffers after a
+forward pass. A model with an encoder and a decoder is asked as a whole, and both have to compute
+the same.
 """
 
 from __future__ import annotations
@@ -40,7 +44,7 @@ if TYPE_CHECKING:
 
 
 def main() -> None:
-    """Answers the questions on stdin until it ends."""
+    """Answer the questions on stdin until it ends."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever a library prints is not an answer
     warnings.simplefilter("ignore")
@@ -49,6 +53,7 @@ def main() -> None:
     os.environ["HF_HUB_OFFLINE"] = "1"
     with contextlib.suppress(Exception):
         importlib.import_module("transformers.modeling_utils")
+
     for line in sys.stdin:
         question = json.loads(line)
         if "model_type" in question:
@@ -56,6 +61,7 @@ def main() -> None:
                 name = question["model_type"]
                 importlib.import_module(f"transformers.models.{name}.modeling_{name}")
             continue
+
         try:
             if question.get("own"):
                 answer = ask_own(question["path"], question["context"])
@@ -72,62 +78,65 @@ def main() -> None:
 
 
 def version() -> str:
-    """The version of transformers."""
+    """Return the version of transformers."""
     import transformers
 
     return str(transformers.__version__)
 
 
 def ask(path: str, context: int, stands_for: str) -> dict[str, object]:
-    """The answer for a folder: frequencies and attention factor per rotary module of the text model
-    of its config.
+    """Return the frequencies and attention factor per rotary module of a text model.
 
-    stands_for: the model type of a config whose own is not known here; empty to read it unchanged.
+    Args:
+        path: The folder of its config.json.
+        context: The length in tokens.
+        stands_for: The model type of a config whose own is not known here; empty to read it
+            unchanged.
     """
     config, read_as = read(Path(path), stands_for)
-    text = (
-        config.get_text_config()
-        if hasattr(config, "get_text_config")
-        else getattr(config, "text_config", config)
-    )
     halves = getattr(config, "is_encoder_decoder", False)
     if halves:
         text = config
+    elif hasattr(config, "get_text_config"):
+        text = config.get_text_config()
+    else:
+        text = getattr(config, "text_config", config)
     try:
-        model = build(shrunk(text))
+        model = build(shrink(text))
     except ValueError:  # a class that misses, in few layers, a module it names
         model = build(text)
+
     modules: dict[str, object] = {}
     for name, module in model.named_modules():
-        if "RotaryEmbedding" in type(module).__name__:
-            answers = dict(look(module, name, context))
-            differ = [
-                label for label in answers if modules.get(label, answers[label]) != answers[label]
-            ]
-            if differ and halves:
+        if "RotaryEmbedding" not in type(module).__name__:
+            continue
+        for label, answer in dict(look(module, name, context)).items():
+            if halves and modules.get(label, answer) != answer:
                 raise ValueError(
-                    f"its encoder and its decoder compute different {differ[0]} frequencies"
+                    f"its encoder and its decoder compute different {label} frequencies"
                 )
-            modules.update(answers)
+            modules[label] = answer
     if not modules:
         raise ValueError(f"{type(model).__name__} has no rotary module")
     return {"modules": modules, "class": type(model).__name__, "read_as": read_as}
 
 
 def read(folder: Path, stands_for: str) -> tuple[PretrainedConfig, str]:
-    """The config in a folder, and the model type that was put in the place of its own. stands_for:
-    as for `ask`.
+    """Return the config in a folder, and the model type that replaced its own, or empty.
+
+    Args:
+        folder: The folder with config.json.
+        stands_for: As for `ask`.
     """
     from transformers import CONFIG_MAPPING
 
     whole = json.loads((folder / "config.json").read_bytes())
     if stands_for:
+        # omni models have a thinker, which has the text model
         holder = whole["thinker_config"] if isinstance(whole.get("thinker_config"), dict) else whole
         part = holder["text_config"] if isinstance(holder.get("text_config"), dict) else whole
-        unknown = [
-            config for config in (part, whole) if config.get("model_type") not in CONFIG_MAPPING
-        ]
-        if unknown:
+        types = {part.get("model_type"), whole.get("model_type")}
+        if any(model_type not in CONFIG_MAPPING for model_type in types):
             return make_config(part, stands_for), stands_for
     try:
         return load_config(folder, trust=False), ""
@@ -138,9 +147,7 @@ def read(folder: Path, stands_for: str) -> tuple[PretrainedConfig, str]:
 
 
 def ask_own(path: str, context: int) -> dict[str, object]:
-    """The answer for a folder whose frequencies are stored in a tensor and read by its own
-    modelling file.
-    """
+    """Return the answer for a folder whose own modelling file reads frequencies from a tensor."""
     from safetensors.torch import load_file
 
     config = load_config(Path(path), trust=True)
@@ -153,8 +160,9 @@ def ask_own(path: str, context: int) -> dict[str, object]:
 
 
 def build(text: PretrainedConfig) -> Module:
-    """The text model of a config on the meta device, without weights, but with its rotary modules
-    on the CPU.
+    """Return the text model of a config without weights, on the meta device.
+
+    Only its rotary modules are on the CPU.
     """
     import torch
     from transformers import PreTrainedModel
@@ -163,7 +171,7 @@ def build(text: PretrainedConfig) -> Module:
     model_class = class_of(text)
     for member in vars(sys.modules[model_class.__module__]).values():
         if isinstance(member, type) and "RotaryEmbedding" in member.__name__:
-            on_cpu(member)
+            keep_on_cpu(member)
     try:
         with torch.device("meta"):
             return make_model(model_class, text)
@@ -172,32 +180,32 @@ def build(text: PretrainedConfig) -> Module:
 
 
 def class_of(text: PretrainedConfig) -> type[Module]:
-    """The class of the text model of a config: of AutoModel, or the one in its modelling file that
-    takes the config.
+    """Return the class of the text model of a config.
+
+    It is that of AutoModel, or the one in the modelling file of the config that takes it.
     """
     from transformers import AutoModel, AutoModelForCausalLM, PreTrainedModel
 
     for auto in (AutoModel, AutoModelForCausalLM):
-        with contextlib.suppress(
-            KeyError, ValueError
-        ):  # it names classes that are not there (Voxtral Realtime)
+        # a mapping can name classes that are not there (Voxtral Realtime)
+        with contextlib.suppress(KeyError, ValueError):
             known = auto._model_mapping[type(text)]
             first: type[Module] = known[0] if isinstance(known, (tuple, list)) else known
             return first
+
     code = importlib.import_module(type(text).__module__.replace(".configuration_", ".modeling_"))
-    return next(
-        member
-        for name, member in vars(code).items()
-        if name.endswith("Model")
-        and isinstance(member, type)
-        and issubclass(member, PreTrainedModel)
-        and getattr(member, "config_class", None) is type(text)
-        and not name.endswith("PreTrainedModel")
-    )
+    for name, member in vars(code).items():
+        if not name.endswith("Model") or name.endswith("PreTrainedModel"):
+            continue
+        if not isinstance(member, type) or not issubclass(member, PreTrainedModel):
+            continue
+        if getattr(member, "config_class", None) is type(text):
+            return member
+    raise LookupError(f"{code.__name__} has no model of {type(text).__name__}")
 
 
-def on_cpu(rotary: type[Module]) -> None:
-    """Makes a rotary class compute its frequencies on the CPU, also inside a meta device."""
+def keep_on_cpu(rotary: type[Module]) -> None:
+    """Make a rotary class compute its frequencies on the CPU, also inside a meta device."""
     import torch
 
     original = rotary.__init__
@@ -212,44 +220,47 @@ def on_cpu(rotary: type[Module]) -> None:
     rotary.__init__ = init
 
 
-def shrunk(text: PretrainedConfig) -> PretrainedConfig:
-    """A copy of a text config, or of one with an encoder and a decoder, with as few layers as show
-    every kind.
+def shrink(text: PretrainedConfig) -> PretrainedConfig:
+    """Return a copy of a config with as few layers as show every kind of layer.
+
+    Args:
+        text: The config of a text model, or of one with an encoder and a decoder.
     """
     text = copy.deepcopy(text)
-    halves = getattr(text, "is_encoder_decoder", False) and hasattr(text, "encoder")
-    for part in (
-        [half.get_text_config() for half in (text.encoder, text.decoder)] if halves else [text]
-    ):
+    parts = [text]
+    if getattr(text, "is_encoder_decoder", False) and hasattr(text, "encoder"):
+        parts = [text.encoder.get_text_config(), text.decoder.get_text_config()]
+    for part in parts:
         kinds = getattr(part, "layer_types", None)
-        count = getattr(part, "num_hidden_layers", 1)
-        keep = (
-            min(count, 1 + max((kinds.index(kind) for kind in set(kinds)), default=0))
-            if kinds
-            else min(count, 1)
-        )
-        part.num_hidden_layers = keep
+        needed = 1
+        if kinds:
+            needed = 1 + max(kinds.index(kind) for kind in set(kinds))
+        kept = min(getattr(part, "num_hidden_layers", 1), needed)
+        part.num_hidden_layers = kept
         for name in ("layer_types", "no_rope_layers", "mlp_layer_types"):
             if isinstance(getattr(part, name, None), list):
-                with contextlib.suppress(
-                    AttributeError
-                ):  # a property that follows the number of layers
-                    setattr(part, name, getattr(part, name)[:keep])
+                # an AttributeError is of a property that follows the number of layers
+                with contextlib.suppress(AttributeError):
+                    setattr(part, name, getattr(part, name)[:kept])
     return text
 
 
 def look(module: Module, name: str, context: int) -> Iterator[tuple[str, dict[str, object]]]:
-    """Yields (label, answer) per set of frequencies in a rotary module; the label is "global" or
-    "local".
+    """Yield the label and the answer of each set of frequencies in a rotary module.
 
-    name: of the module in its model, which shows whether it is local. context: in tokens.
+    Args:
+        module: The rotary module.
+        name: Its name in the model, which shows whether it is local.
+        context: The length in tokens.
+
+    Yields:
+        "global" or "local", and what `run` returns.
     """
-    kinds = [
-        key[: -len("_inv_freq")]
-        for key in dict(module.named_buffers())
-        if key.endswith("_inv_freq")
-    ]
-    kinds = [kind for kind in kinds if not kind.endswith("original")]
+    kinds = []
+    for buffer, _ in module.named_buffers():
+        kind = buffer.removesuffix("_inv_freq")
+        if kind != buffer and not kind.endswith("original"):
+            kinds.append(kind)
     if not kinds:
         local = name.endswith(("_local", "_unscaled")) or "sliding_attention" in name
         yield "local" if local else "global", run(module, None, context)
@@ -259,10 +270,12 @@ def look(module: Module, name: str, context: int) -> Iterator[tuple[str, dict[st
 
 
 def run(module: Module, kind: str | None, context: int) -> dict[str, object]:
-    """The answer for one set of frequencies: at the end of the context, at position 1, and the
-    attention factor.
+    """Return one set of frequencies, at the end of the context and at position 1.
 
-    kind: the layer type of the set, None for a module with one set. context: in tokens.
+    Args:
+        module: The rotary module.
+        kind: The layer type of the set; None for a module with one set.
+        context: The length in tokens.
     """
     buffer = "inv_freq" if kind is None else f"{kind}_inv_freq"
     forward(module, kind, [0, 1])
@@ -273,8 +286,9 @@ def run(module: Module, kind: str | None, context: int) -> dict[str, object]:
 
 
 def forward(module: Module, kind: str | None, positions: list[int]) -> float:
-    """Runs a rotary module at positions from 0 on, and returns its attention factor, which is cos
-    at position 0.
+    """Run a rotary module at positions from 0 on, and return its attention factor.
+
+    That is its cosine at position 0.
     """
     import torch
 
@@ -285,11 +299,11 @@ def forward(module: Module, kind: str | None, positions: list[int]) -> float:
         result = module(states, ids, **extra)
     except (IndexError, RuntimeError):
         try:
-            result = module(
-                states, ids[None].expand(3, 1, -1), **extra
-            )  # sections of positions (Qwen VL)
+            sections = ids[None].expand(3, 1, -1)  # Qwen VL has three sections of positions
+            result = module(states, sections, **extra)
         except RuntimeError:
             result = module(states, seq_len=positions[-1] + 1)  # before 4.48, in some families
+    # cosines and sines, or complex numbers whose absolute value is the factor
     first = result[0] if isinstance(result, tuple) else result.abs()
     return float(first.reshape(-1, first.shape[-1])[0, 0])
 

@@ -1,5 +1,6 @@
 """A program that answers questions, in a process that ends with its caller."""
 
+import os
 import queue
 import subprocess
 import tempfile
@@ -13,8 +14,7 @@ TAIL = 1 << 20
 
 
 class ProgramProcess:
-    """A program that reads questions from stdin, one line of JSON each, and writes its answers to
-    stdout.
+    """A program that reads questions from stdin and writes its answers to stdout, as lines of JSON.
 
     It starts when it is entered and is killed at the end of the block. It also ends when its stdin
     closes with the caller.
@@ -23,7 +23,8 @@ class ProgramProcess:
     process: subprocess.Popen[bytes]
 
     def __init__(self, command: Sequence[str], env: Mapping[str, str]) -> None:
-        self.command, self.env = command, env
+        self.command = command
+        self.env = env
 
     @property
     def is_running(self) -> bool:
@@ -31,7 +32,7 @@ class ProgramProcess:
         return "process" in vars(self) and self.process.poll() is None
 
     def start(self) -> None:
-        """Starts the program."""
+        """Start the program."""
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  a pipe would have to be read all the time
         self.process = subprocess.Popen(
             self.command,
@@ -45,7 +46,7 @@ class ProgramProcess:
         threading.Thread(target=_read, args=(self.process.stdout, self._lines), daemon=True).start()
 
     def send(self, line: bytes) -> None:
-        """Sends a line of JSON. A program that has ended is noticed in `receive`."""
+        """Send a line of JSON. A program that has ended is noticed in `receive`."""
         assert self.process.stdin is not None
         try:
             self.process.stdin.write(line + b"\n")
@@ -54,9 +55,13 @@ class ProgramProcess:
             return
 
     def receive(self, seconds: float | None = None) -> bytes:
-        """The next line of the program; empty where it has ended.
+        """Return the next line of the program; empty where it has ended.
 
-        seconds: to wait, None for any time. Raises TimeoutError where no line comes in that time.
+        Args:
+            seconds: How long to wait, None for any time.
+
+        Raises:
+            TimeoutError: No line comes in that time.
         """
         try:
             return self._lines.get(timeout=seconds)
@@ -64,13 +69,14 @@ class ProgramProcess:
             raise TimeoutError from None
 
     def end(self) -> tuple[int, str]:
-        """The return code of a program, when it has ended, and the end of its stderr."""
+        """Wait for the end of the program, and return its code and the end of its stderr."""
         code = self.process.wait()
-        self._stderr.seek(max(0, self._stderr.seek(0, 2) - TAIL))
+        size = self._stderr.seek(0, os.SEEK_END)
+        self._stderr.seek(max(0, size - TAIL))
         return code, self._stderr.read().decode("utf-8", "replace")
 
     def stop(self) -> None:
-        """Kills the program. May be called again."""
+        """Kill the program. May be called again."""
         if "process" not in vars(self):
             return
         if self.process.returncode is None:
@@ -97,7 +103,7 @@ class ProgramProcess:
 
 
 def _read(stdout: BinaryIO, lines: queue.Queue[bytes]) -> None:
-    """Puts the lines of a program into a queue, and an empty one at its end."""
+    """Put the lines of a program into a queue, and an empty one at its end."""
     with stdout:
         for line in stdout:
             lines.put(line)

@@ -1,5 +1,6 @@
-"""Cases, the sequences that a model reads; observations, the numbers measured with them; and the
-lines of a journal.
+"""Cases, the sequences that a model reads, and observations, the numbers measured with them.
+
+`EvalLine` is the line of a journal with both.
 """
 
 import hashlib
@@ -16,59 +17,82 @@ from ..rope.lengths import format_tokens, parse_tokens
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A sequence of tokens that every row reads, and the tokens of it that are predicted.
-
-    measure: its name. column: the length in tokens, or another number that heads a column.
-    document: number of the text. window: number of the place or sample in it; cases of different
-    columns with the same document, window and depth have the same targets. ids: int32 [tokens].
-    targets: rising indices into `ids`, from 1 on. depth: place of a fact, from 0 (the beginning) to
-    1; None for measures without one. answer: the text of the targets, for measures that can
-    generate; otherwise empty. generate: tokens to generate before the first target, instead of one
-    pass over all; 0 for the pass.
-    """
+    """A sequence of tokens that every row reads, and the tokens of it that are predicted."""
 
     measure: str
+    """The name of the measure."""
+
     column: int
+    """The length in tokens, or another number that heads a column."""
+
     document: int
+    """The number of the text."""
+
     window: int
+    """The number of the place or sample in the text.
+
+    Cases of different columns with the same document, window and depth have the same targets.
+    """
+
     ids: NDArray[np.int32]
+    """int32 [tokens]"""
+
     targets: NDArray[np.int32]
+    """Rising indices into `ids`, from 1 on."""
+
     depth: float | None = None
+    """The place of a fact, from 0 (the beginning) to 1; None for measures without one."""
+
     answer: str = field(default="", compare=False)
+    """The text of the targets, for measures that can generate; otherwise empty."""
+
     generate: int = 0
+    """Tokens to generate before the first target; 0 for one pass over all instead."""
 
     @cached_property
     def digest(self) -> str:
         """sha256 over the tokens, the targets, and how many tokens are generated."""
-        parts = (
+        digest = hashlib.sha256()
+        for part in (
             str(self.generate).encode(),
             self.ids.astype("<i4").tobytes(),
             self.targets.astype("<i4").tobytes(),
-        )
-        return hashlib.sha256(
-            b"".join(len(part).to_bytes(8, "little") + part for part in parts)
-        ).hexdigest()
+        ):
+            digest.update(len(part).to_bytes(8, "little"))
+            digest.update(part)
+        return digest.hexdigest()
 
 
 @dataclass(frozen=True)
 class Observation:
-    """A number measured in one case for one row.
-
-    measure: its name. metric: what was measured: "loss" in nats per token, "accuracy" as a share of
-    tokens, "log_prob" in nats per token. column, document, window, depth: as in Case; a case may
-    give several columns. value: the number. weight: how many tokens it is a mean over, where cases
-    of one column differ in that. values: by target, for a measure that chooses among them later.
-    """
+    """A number measured in one case for one row."""
 
     measure: str
+    """The name of the measure."""
+
     metric: str
+    """What was measured, a key of METRICS."""
+
     column: int
+    """As in Case; a case may give several columns."""
+
     document: int
+    """As in Case."""
+
     window: int
+    """As in Case."""
+
     value: float
+    """The number."""
+
     depth: float | None = None
+    """As in Case."""
+
     weight: int = 1
+    """How many tokens it is a mean over, where cases of one column differ in that."""
+
     values: tuple[float, ...] = ()
+    """A number for each target, for a measure that chooses among them later."""
 
     @property
     def pair(self) -> tuple[object, ...]:
@@ -77,13 +101,15 @@ class Observation:
 
 
 class EvalLine(Line, frozen=True):
-    """One case for one row, in the journal. seconds: the time of the pass.
+    """One case for one row, in the journal.
 
     Document and window of an observation are numbers of the run that wrote it; another run with
     more texts has others.
     """
 
     seconds: float
+    """The time of the pass."""
+
     observations: list[Observation]
 
 
@@ -92,32 +118,40 @@ EVAL = JournalKind("eval", 4, EvalLine)
 
 @dataclass(frozen=True)
 class Metric:
-    """A kind of number.
-
-    title: in tables and plots. decimals: shown. factor: multiplies a number for display. unit:
-    after a number in sentences. share: whether it is a share of answers, with Wilson's interval.
-    rising: whether more is better.
-    """
+    """A kind of number."""
 
     title: str
+    """The title in tables and plots."""
+
     decimals: int = 3
+    """How many decimals are shown."""
+
     factor: float = 1.0
+    """What multiplies a number for display."""
+
     unit: str = ""
+    """The unit after a number in sentences."""
+
     share: bool = False
+    """Whether it is a share of answers, with Wilson's interval."""
+
     rising: bool = True
+    """Whether more is better."""
 
     def value(self, number: float) -> str:
-        """A number of this kind for a table."""
+        """Return a number of this kind for a table."""
         return f"{self.factor * number:.{self.decimals}f}"
 
     def difference(self, number: float) -> str:
-        """A difference with its sign; +0 for one that rounds to 0."""
+        """Return a difference with its sign; +0 for one that rounds to 0."""
         return f"{self.factor * number:+.{self.decimals}f}"
 
     def error(self, number: float) -> str:
-        """A standard error, with one significant digit where it would round to 0."""
+        """Return a standard error, with one significant digit where it would round to 0."""
         error = self.factor * number
-        return f"{error:.1g}" if 0 < error < 0.5 * 10**-self.decimals else self.value(number)
+        if 0 < error < 0.5 * 10**-self.decimals:
+            return f"{error:.1g}"
+        return self.value(number)
 
 
 METRICS = {
@@ -129,26 +163,34 @@ METRICS = {
 
 
 def metric_of(name: str) -> Metric:
-    """The metric of a name; an unknown one has its name as title, and more is better."""
+    """Return the metric of a name; an unknown one has its name as title, and more is better."""
     return METRICS.get(name) or Metric(name)
 
 
 @dataclass(frozen=True)
 class EvaluationSizes:
-    """The sizes of an evaluation.
-
-    lengths: of the sequences, in tokens, rising. trained: the trained context in tokens. windows:
-    sequences of each length. targets: tokens predicted at the end of each. depths: places of a fact
-    in a text. seed: of random choices. generate: generate answers instead of comparing tokens.
-    """
+    """The sizes of an evaluation."""
 
     lengths: tuple[int, ...]
+    """The lengths of the sequences in tokens, rising."""
+
     trained: int
+    """The trained context in tokens."""
+
     windows: int = 8
+    """Sequences of each length."""
+
     targets: int = 256
+    """Tokens predicted at the end of each sequence."""
+
     depths: int = 5
+    """Places of a fact in a text."""
+
     seed: int = 0
+    """The seed of random choices."""
+
     generate: bool = False
+    """Whether to generate answers instead of comparing tokens."""
 
     def __post_init__(self) -> None:
         for name in ("windows", "targets", "depths"):
@@ -164,21 +206,29 @@ class EvaluationSizes:
 
 
 def parse_lengths(text: str, trained: int) -> tuple[int, ...]:
-    """`"1/4T,1T,2T"` or `"8k,32k"` as lengths in tokens, rising and each once; T is the trained
-    context.
+    """Parse lengths such as `"1/4T,1T,2T"` or `"8k,32k"`.
 
-    Raises UsageError and RecipeError for other texts.
+    Args:
+        text: The lengths; T is the trained context.
+        trained: The trained context in tokens.
+
+    Returns:
+        The lengths in tokens, rising and each once.
+
+    Raises:
+        UsageError: The text is not a list of lengths.
+        RecipeError: A length is out of bounds.
     """
     lengths = set()
-    for part in (piece.strip() for piece in text.split(",")):
+    for part in text.split(","):
+        part = part.strip()
         if not part.endswith("T"):
             lengths.add(parse_tokens(part))
             continue
         over, _, under = part[:-1].partition("/")
         try:
-            length = round(
-                (float(over) if over else 1.0) / (float(under) if under else 1.0) * trained
-            )
+            share = float(over or 1) / float(under or 1)
+            length = round(share * trained)
         except (ValueError, ZeroDivisionError, OverflowError):
             raise UsageError(
                 f"{part!r} is not a length; write it like 1/4T, 2T (T is the trained context)"
@@ -189,14 +239,14 @@ def parse_lengths(text: str, trained: int) -> tuple[int, ...]:
 
 
 def in_trained(length: int, trained: int) -> str:
-    """A length in trained contexts, such as `"2T"`, otherwise as `format_tokens` writes it. Both in
-    tokens.
+    """Return a length in trained contexts, such as `"2T"`, for display.
+
+    Args:
+        length: The length in tokens.
+        trained: The trained context in tokens.
     """
-    whole, rest = divmod(length, trained)
-    if not rest:
-        return f"{whole}T"
-    return (
-        f"1/{trained // length}T"
-        if trained % length == 0 and trained <= 64 * length
-        else format_tokens(length)
-    )
+    if length % trained == 0:
+        return f"{length // trained}T"
+    if trained % length == 0 and trained <= 64 * length:
+        return f"1/{trained // length}T"
+    return format_tokens(length)

@@ -1,5 +1,6 @@
-"""Evaluation: rows, measures and texts that fit together, which is estimated, run and
-summarised.
+"""Evaluation: rows, measures and texts that fit together, which are estimated, run and summarised.
+
+`evaluate_model` does all of it, and `open_evaluation` gives an `Evaluation` to do it step by step.
 """
 
 import os
@@ -14,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ..engines.engine import Progress
+from ..engines.engine import Output, Progress
 from ..errors import UsageError
 from ..formats.disk import text_digest
 from ..formats.journal import Journal, default_path
@@ -33,11 +34,12 @@ from .run import EvaluationUnit, Measurer, Refusal, RunOutcome, UnitResult, all_
 from .runners.opening import open_runner
 from .runners.runner import Runner, RunnerRequest
 from .statistics import summarise
-from .texts import Texts, gather_texts, tokenized
+from .texts import Texts, gather_texts, tokenize
 
 PATIENCE = 60.0
-"""Seconds: a longer run is announced once its first sequences were timed, and an estimate times
-none that is longer.
+"""Seconds of a run that is announced once its first sequences were timed.
+
+An estimate times no sequence that takes longer.
 """
 
 
@@ -49,7 +51,7 @@ class Cost:
     pair: float = 0.0
 
     def of(self, case: Case) -> float:
-        """The seconds that a case takes."""
+        """Return the seconds that a case takes."""
         return self.token * len(case.ids) + self.pair * len(case.ids) ** 2
 
 
@@ -58,39 +60,50 @@ Costs = Mapping[str, Cost]
 
 
 def fit_cost(timings: Sequence[tuple[int, float]]) -> Cost:
-    """The cost that fits the shortest time at each length. timings: tokens and seconds of
-    sequences.
+    """Return the cost that fits the shortest time at each length.
+
+    Args:
+        timings: Tokens and seconds of sequences.
     """
-    fastest = {
-        length: min(time for size, time in timings if size == length) for length, _ in timings
-    }
+    fastest: dict[int, float] = {}
+    for length, time in timings:
+        fastest[length] = min(time, fastest.get(length, time))
     lengths = np.array(list(fastest), float)
-    seconds = np.array(list(fastest.values()))
-    terms = np.stack([lengths, lengths**2], 1) / np.maximum(seconds, 1e-9)[:, None]
+    seconds = np.maximum(np.array(list(fastest.values())), 1e-9)
+
+    # divided by the seconds, so that relative errors count: token * linear + pair * square = 1
+    linear = lengths / seconds
+    square = lengths**2 / seconds
     if len(fastest) > 1:
+        terms = np.stack([linear, square], 1)
         token, pair = np.linalg.lstsq(terms, np.ones(len(fastest)), rcond=None)[0].tolist()
         if token >= 0 and pair >= 0:
             return Cost(token, pair)
         if token < 0:
-            return Cost(0.0, float(terms[:, 1].sum() / (terms[:, 1] ** 2).sum()))
-    return Cost(float(terms[:, 0].sum() / (terms[:, 0] ** 2).sum()))
+            return Cost(0.0, float(square.sum() / (square**2).sum()))
+    return Cost(float(linear.sum() / (linear**2).sum()))
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """The cost of an evaluation. cases: to run. costs: of a sequence by measure. at_once: how many
-    run at a time.
-    """
+    """The cost of an evaluation."""
 
     cases: Sequence[Case]
+    """The cases to run."""
+
     costs: Costs
+
     at_once: int = 1
+    """How many run at a time."""
 
     @property
     def seconds(self) -> float:
         """The time of the cases whose cost is known."""
-        known = [case for case in self.cases if case.measure in self.costs]
-        return sum(self.costs[case.measure].of(case) for case in known) / self.at_once
+        total = 0.0
+        for case in self.cases:
+            if case.measure in self.costs:
+                total += self.costs[case.measure].of(case)
+        return total / self.at_once
 
     @property
     def tokens(self) -> int:
@@ -98,7 +111,7 @@ class Estimate:
         return sum(len(case.ids) for case in self.cases)
 
     def to_dict(self) -> JsonObject:
-        """JSON-ready data."""
+        """Return the estimate as JSON-ready data."""
         return {
             "seconds": round(self.seconds, 1),
             "tokens": self.tokens,
@@ -108,133 +121,169 @@ class Estimate:
     @property
     def sentence(self) -> str:
         """The estimate for the user."""
-        takes = (
-            f"take about {duration(self.seconds)}" if self.costs else "will take an unknown time"
-        )
-        return f"{counted(len(self.cases), 'sequence')} with {self.tokens:,} tokens {takes}."
+        time = "will take an unknown time"
+        if self.costs:
+            time = f"take about {duration(self.seconds)}"
+        return f"{counted(len(self.cases), 'sequence')} with {self.tokens:,} tokens {time}."
 
     def check(self, budget: float, sizes: EvaluationSizes) -> None:
-        """Raises UsageError, with what fits, where it takes longer than a budget in seconds; 0 for
-        none.
+        """Refuse an evaluation that takes longer than a budget.
+
+        Args:
+            budget: The budget in seconds, 0 for none.
+            sizes: The sizes of the evaluation.
+
+        Raises:
+            UsageError: It takes longer; the message says what fits.
         """
         if budget and self.seconds > budget:
             raise UsageError(
                 f"this takes about {duration(self.seconds)}, and --budget is {duration(budget)};"
-                f" what fits: {self._fitting(budget, sizes)}"
+                f" what fits: {self._what_fits(budget, sizes)}"
             )
 
-    def _fitting(self, budget: float, sizes: EvaluationSizes) -> str:
+    def _what_fits(self, budget: float, sizes: EvaluationSizes) -> str:
         """Options with which the cases stay within a budget in seconds."""
         windows = int(sizes.windows * budget / self.seconds)
         if windows >= 1:
             return f"--windows {windows}"
         for length in reversed(sizes.lengths[:-1]):
-            shorter = replace(
-                self, cases=[case for case in self.cases if len(case.ids) <= length]
-            ).seconds
-            if shorter and shorter / sizes.windows <= budget:
-                fewer = min(sizes.windows, int(sizes.windows * budget / shorter))
-                return f"--windows {fewer} and --lengths up to {in_trained(length, sizes.trained)}"
+            cases = [case for case in self.cases if len(case.ids) <= length]
+            seconds = replace(self, cases=cases).seconds
+            if seconds and seconds / sizes.windows <= budget:
+                windows = min(sizes.windows, int(sizes.windows * budget / seconds))
+                longest = in_trained(length, sizes.trained)
+                return f"--windows {windows} and --lengths up to {longest}"
         return "a smaller model, or a GPU"
 
 
 def probes(units: Sequence[EvaluationUnit]) -> list[EvaluationUnit]:
-    """The units that are timed: two of the shortest length, of which the first may warm up, and one
-    of the next.
+    """Return the units that are timed: two of the shortest length, and one of the next.
+
+    The first one may warm up.
     """
-    lengths = sorted({len(unit.case.ids) for unit in units})[:2]
-    return [
-        unit
-        for length, count in zip(lengths, (2, 1), strict=False)
-        for unit in [unit for unit in units if len(unit.case.ids) == length][:count]
-    ]
+    lengths = sorted({len(unit.case.ids) for unit in units})
+    chosen = []
+    for length, count in zip(lengths[:2], (2, 1), strict=False):
+        of_length = [unit for unit in units if len(unit.case.ids) == length]
+        chosen += of_length[:count]
+    return chosen
 
 
 UNITS = {"s": 1, "m": 60, "h": 3600}
 
 
 def parse_duration(text: str, units: Mapping[str, int] = UNITS) -> float:
-    """`"90s"`, `"20m"` or `"1.5h"` in seconds. units: in seconds, by letter. Raises UsageError for
-    anything else.
+    """Parse a duration such as `"90s"`, `"20m"` or `"1.5h"` into seconds.
+
+    Args:
+        text: The duration.
+        units: The seconds of each unit, by its letter.
+
+    Raises:
+        UsageError: The text is not a duration.
     """
-    match = re.fullmatch(rf"(\d{{1,6}}(?:\.\d{{1,3}})?)([{''.join(units)}])", text.strip())
+    letters = "".join(units)
+    match = re.fullmatch(rf"(\d{{1,6}}(?:\.\d{{1,3}})?)([{letters}])", text.strip())
     if not match or float(match[1]) <= 0:
         raise UsageError(f"{text!r} is not a duration; write it like 90s, 20m or 2h")
     return float(match[1]) * units[match[2]]
 
 
 def duration(seconds: float) -> str:
-    """Seconds for display: `"45 s"`, `"12 min"`, `"3.5 h"`."""
+    """Return seconds for display: `"45 s"`, `"12 min"`, `"3.5 h"`."""
+    if seconds < 1:
+        return "1 s"
     if seconds < 100:
-        return f"{seconds:.0f} s" if seconds >= 1 else "1 s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
+
+
+Possible = tuple[Row, str, set[str]]
+"""A row that can be run, its digest, and the names of the measures that it can be run with."""
 
 
 @dataclass
 class Evaluation:
-    """Rows, measures and texts.
-
-    rows: of the table; the others are compared with the first. outcome: what was measured so far,
-    and what was refused. workers: run the units, None for this process. at_once: how many of them
-    run at a time.
-    """
+    """Rows, measures and texts."""
 
     rows: Sequence[Row]
+    """The rows of the table; the others are compared with the first."""
+
     measures: Sequence[Measure]
     texts: Texts
     sizes: EvaluationSizes
     runner: Runner
+
     outcome: RunOutcome = field(default_factory=lambda: RunOutcome({}))
+    """What was measured so far, and what was refused."""
+
     workers: Measurer | None = None
+    """What runs the units; None for this process."""
+
     at_once: int = 1
+    """How many units run at a time."""
 
     @cached_property
     def units(self) -> list[EvaluationUnit]:
-        """All units in the order in which they are run. Those that cannot be run are among the
-        refusals of `outcome`.
+        """All units in the order in which they are run.
 
-        Raises UsageError where no row can be run, with the first reason.
+        Those that cannot be run are among the refusals of `outcome`.
+
+        Raises:
+            UsageError: No row can be run; the message has the first reason.
         """
-        cases = all_cases(self.measures, self.texts, self.sizes)
         runner = self.runner
-        refusals = self.outcome.refusals
-        needs = {measure.name: measure.needs(case) for measure, case in reversed(cases)}
-        possible: list[tuple[Row, str, set[str]]] = []
-        for row in self.rows:
-            try:
-                digest = runner.digest(row)
-            except RopeconvError as problem:
-                refusals.append(Refusal(row.name, str(problem)))
+        cases = all_cases(self.measures, self.texts, self.sizes)
+        possible = self._possible_rows(cases)
+        if runner.swaps:  # all rows read a sequence before the next one
+            pairs = list(product(cases, possible))
+        else:
+            pairs = [(case, row) for row, case in product(possible, cases)]
+
+        units = []
+        computed_by = (runner.runtime, runner.device, runner.dtype)
+        for (measure, case), (row, digest, names) in pairs:
+            if measure.name not in names:
                 continue
-            lacks = {name: runner.lacks(row, output) for name, output in needs.items()}
-            refusals += [
-                Refusal(row.name, reason, name) for name, reason in lacks.items() if reason
-            ]
-            possible.append((row, digest, {name for name, reason in lacks.items() if not reason}))
-        pairs = (
-            product(cases, possible)
-            if runner.swaps
-            else ((case, row) for row, case in product(possible, cases))
-        )
-        by = (runner.runtime, runner.device, runner.dtype)
-        units = [
-            EvaluationUnit(
-                row,
-                measure,
-                case,
-                text_digest(*by, digest, measure.pass_of or measure.name, case.digest),
-            )
-            for (measure, case), (row, digest, measured) in pairs
-            if measure.name in measured
-        ]
+            of_pass = measure.pass_of or measure.name
+            key = text_digest(*computed_by, digest, of_pass, case.digest)
+            units.append(EvaluationUnit(row, measure, case, key))
         if not units:
             raise UsageError(f"no row can be run: {self._first_reason}")
         return units
 
+    def _possible_rows(self, cases: Sequence[tuple[Measure, Case]]) -> list[Possible]:
+        """The rows that can be run; the others, and measures of some rows, are refused."""
+        refusals = self.outcome.refusals
+        needs: dict[str, Output | None] = {}
+        for measure, case in reversed(cases):
+            needs[measure.name] = measure.needs(case)
+
+        possible = []
+        for row in self.rows:
+            try:
+                digest = self.runner.digest(row)
+            except RopeconvError as problem:
+                refusals.append(Refusal(row.name, str(problem)))
+                continue
+            names = set()
+            for name, output in needs.items():
+                reason = self.runner.lacks(row, output)
+                if reason:
+                    refusals.append(Refusal(row.name, reason, name))
+                else:
+                    names.add(name)
+            possible.append((row, digest, names))
+        return possible
+
     @cached_property
     def passes(self) -> dict[str, list[EvaluationUnit]]:
-        """The units by their key: those with the same key read one pass of the model, which the
-        first of them runs.
+        """The units by their key.
+
+        Those with the same key read one pass of the model, which the first of them runs.
         """
         passes: dict[str, list[EvaluationUnit]] = {}
         for unit in self.units:
@@ -242,23 +291,23 @@ class Evaluation:
         return passes
 
     def missing(self, journal: Journal[EvalLine] | None) -> list[EvaluationUnit]:
-        """The units that are to be run. journal: of finished units; None for none."""
-        return [
-            units[0]
-            for key, units in self.passes.items()
-            if journal is None or key not in journal.lines
-        ]
+        """Return the units that are to be run.
+
+        Args:
+            journal: The journal of finished units; None for none.
+        """
+        finished = {} if journal is None else journal.lines
+        return [units[0] for key, units in self.passes.items() if key not in finished]
 
     @property
     def measurer(self) -> Measurer:
-        """The runner of the units."""
+        """What runs the units."""
         return self.workers or partial(run_here, runner=self.runner)
 
     def estimate(self, journal: Journal[EvalLine] | None = None) -> Estimate:
-        """The cost of what the journal does not have, after its first sequences; these are kept in
-        the journal.
+        """Return the cost of what the journal does not have, after its first sequences were run.
 
-        Tasks of lm_eval are not in it.
+        These are kept in the journal. Tasks of lm_eval are not in the cost.
         """
         costs = dict[str, Cost]()
         for measure in self.measures:
@@ -271,65 +320,76 @@ class Evaluation:
         self, measure: Measure, journal: Journal[EvalLine] | None
     ) -> list[tuple[int, float]]:
         """Tokens and seconds of the probes of a measure, with the first row that runs."""
+        first_units = [units[0] for units in self.passes.values()]
         for row in self.rows:
-            timings = list[tuple[int, float]]()
-            units = [
-                unit
-                for unit, *_ in self.passes.values()
-                if unit.row is row and unit.measure is measure
-            ]
-            chosen = probes(units)
-            known = journal.lines if journal else {}
-            timings += [
-                (len(unit.case.ids), known[unit.key].seconds)
-                for unit in chosen
-                if unit.key in known
-            ]
-            chosen = [unit for unit in chosen if unit.key not in known]
-            with closing(self.measurer(chosen)) as results:
-                for index, line in results:
-                    if not isinstance(line, EvalLine):
-                        break  # the run will say why
-                    if journal:
-                        journal.add(line)
-                    timings.append((len(chosen[index].case.ids), line.seconds))
-                    longest = chosen[-1].case
-                    if (
-                        fit_cost(timings).of(longest)
-                        * len(longest.ids)
-                        / len(chosen[index].case.ids)
-                        > PATIENCE
-                    ):
-                        break
+            units = [unit for unit in first_units if unit.row is row and unit.measure is measure]
+            timings = self._time(probes(units), journal)
             if timings:
                 return timings
         return []
 
+    def _time(
+        self, units: Sequence[EvaluationUnit], journal: Journal[EvalLine] | None
+    ) -> list[tuple[int, float]]:
+        """Tokens and seconds of units, which are run unless the journal has them."""
+        known = journal.lines if journal else {}
+        timings = []
+        missing = []
+        for unit in units:
+            if unit.key in known:
+                timings.append((len(unit.case.ids), known[unit.key].seconds))
+            else:
+                missing.append(unit)
+
+        with closing(self.measurer(missing)) as results:
+            for index, line in results:
+                if not isinstance(line, EvalLine):
+                    break  # the run will say why
+                if journal:
+                    journal.add(line)
+                tokens = len(missing[index].case.ids)
+                timings.append((tokens, line.seconds))
+                # a longer sequence takes more than this, since attention is quadratic
+                longest = missing[-1].case
+                expected = fit_cost(timings).of(longest) * len(longest.ids) / tokens
+                if expected > PATIENCE:
+                    break
+        return timings
+
     def run(self, journal: Journal[EvalLine], progress: Progress | None = None) -> RunOutcome:
-        """Runs what the journal does not have, and returns everything that was measured.
+        """Run what the journal does not have, and return everything that was measured.
 
         A column of a measure that fails for a row is refused for that row, and has no cell, not
-        even from the windows that did run. journal: of finished units. progress: callbacks; the
-        total is in tokens. Raises RopeconvError where every row failed.
+        even from the windows that did run.
+
+        Args:
+            journal: The journal of finished units.
+            progress: Callbacks; the total is in tokens.
+
+        Raises:
+            RopeconvError: Every row failed.
         """
         progress = progress or Progress()
         outcome = self.outcome
         for sentence in journal.notes:
             progress.note(sentence)
         self._run_missing(journal, progress)
-        observations: dict[str, list[Observation]] = {row.name: [] for row in self.rows}
+
+        observations: dict[str, list[Observation]] = {}
         for unit in self.units:
+            row = unit.row.name
             line = journal.lines.get(unit.key)
-            if line is not None and not outcome.refused(
-                unit.row.name, unit.measure.name, unit.case.column
-            ):
-                observations[unit.row.name] += [
-                    unit.measure.placed(unit.case, number) for number in line.observations
-                ]
-        outcome.seconds += sum(
-            journal.lines[key].seconds for key in self.passes if key in journal.lines
-        )
-        outcome.observations = {name: numbers for name, numbers in observations.items() if numbers}
+            if line is None or outcome.refused(row, unit.measure.name, unit.case.column):
+                continue
+            numbers = [unit.measure.with_place(unit.case, number) for number in line.observations]
+            observations.setdefault(row, []).extend(numbers)
+        outcome.observations = {
+            row.name: observations[row.name] for row in self.rows if observations.get(row.name)
+        }
+        for key in self.passes:
+            if key in journal.lines:
+                outcome.seconds += journal.lines[key].seconds
+
         for measure in self.measures:
             reason = measure.combine(outcome.observations, self.sizes)
             if reason:
@@ -339,14 +399,16 @@ class Evaluation:
         return outcome
 
     def _run_missing(self, journal: Journal[EvalLine], progress: Progress) -> None:
-        """Runs the units that the journal does not have, and keeps what was measured or refused."""
+        """Run the units that the journal does not have, and keep what was measured or refused."""
         missing = self.missing(journal)
         outcome = self.outcome
+        total = sum(len(units[0].case.ids) for units in self.passes.values())
+        left = sum(len(unit.case.ids) for unit in missing)
+        progress.total(total)
+        progress.advance(total - left)
+
         refusals = dict[int, Refusal]()
-        tokens = sum(len(unit.case.ids) for unit, *_ in self.passes.values())
-        progress.total(tokens)
-        progress.advance(tokens - sum(len(unit.case.ids) for unit in missing))
-        with closing(self._announced(missing, progress.note)) as results:
+        with closing(self._run_and_announce(missing, progress.note)) as results:
             for index, result in results:
                 if isinstance(result, EvalLine):
                     journal.add(result)
@@ -356,52 +418,56 @@ class Evaluation:
                 if progress.stopped():
                     outcome.stopped = True
                     break
+
+        # other measures may read the pass that failed
         for index, refusal in sorted(refusals.items()):
-            for measure in [
-                unit.measure.name if refusal.measure else ""
-                for unit in self.passes[missing[index].key]
-            ]:
+            for unit in self.passes[missing[index].key]:
+                measure = unit.measure.name if refusal.measure else ""
                 if not outcome.refused(refusal.row, measure, refusal.column):
                     outcome.refusals.append(replace(refusal, measure=measure))
 
-    def _announced(
+    def _run_and_announce(
         self, units: Sequence[EvaluationUnit], note: Callable[[str], None]
     ) -> Generator[UnitResult, None, None]:
-        """Runs units, and notes how long the others take, once two lengths of each measure were
-        timed.
-        """
-        timings = dict[str, list[tuple[int, float]]]()
-        announced = False
+        """Run units, and note how long the others take, once each measure was timed."""
         names = {unit.measure.name for unit in units if not unit.measure.runs_model}
-        finished = set[int]()
+        timings: dict[str, list[tuple[int, float]]] = {name: [] for name in names}
+        left = dict(enumerate(units))
+        announced = False
         with closing(self.measurer(units)) as results:
             for index, result in results:
                 yield index, result
-                finished.add(index)
+                unit = left.pop(index)
                 if announced or not isinstance(result, EvalLine):
                     continue
-                case = units[index].case
-                timings.setdefault(case.measure, []).append((len(case.ids), result.seconds))
-                if timings.keys() >= names and all(
-                    len({size for size, _ in timings[name]}) > 1 for name in names
-                ):
-                    costs = {name: fit_cost(timings[name]) for name in names}
-                    left = [
-                        unit.case for number, unit in enumerate(units) if number not in finished
-                    ]
-                    cost = Estimate(left, costs, self.at_once)
-                    announced = True
-                    if cost.seconds > PATIENCE:
-                        note(f"The other {cost.sentence}")
+                timing = (len(unit.case.ids), result.seconds)
+                timings.setdefault(unit.case.measure, []).append(timing)
+                if not all(_two_lengths(timings[name]) for name in names):
+                    continue
+
+                announced = True
+                costs = {name: fit_cost(timings[name]) for name in names}
+                estimate = Estimate([unit.case for unit in left.values()], costs, self.at_once)
+                if estimate.seconds > PATIENCE:
+                    note(f"The other {estimate.sentence}")
 
     @property
     def _first_reason(self) -> str:
-        return next((refusal.reason for refusal in self.outcome.refusals), "there is none")
+        """Why the first row was refused."""
+        refusals = self.outcome.refusals
+        return refusals[0].reason if refusals else "there is none"
 
     def result(self, source: str) -> Result:
-        """Return the result so far. source: how the user named the model."""
+        """Return the result so far.
+
+        Args:
+            source: How the user named the model.
+        """
         summary = summarise(self.outcome, self.rows, self.sizes)
         runner = self.runner
+        notes = [*summary.notes, *self.texts.notes]
+        if runner.note:
+            notes.append(runner.note)
         return Result(
             source=source,
             identity=runner.source,
@@ -417,37 +483,47 @@ class Evaluation:
             seconds=round(self.outcome.seconds, 1),
             rows=summary.rows,
             cells=summary.cells,
-            notes=[*summary.notes, *self.texts.notes, *filter(None, [runner.note])],
+            notes=notes,
             ropeconv=__version__,
         )
 
 
-def parse_measures(text: str) -> list[Measure]:
-    """`"growth,passkey,sliding:256"` as measures.
+def _two_lengths(timings: Sequence[tuple[int, float]]) -> bool:
+    """Whether sequences of two lengths were timed."""
+    return len({length for length, _ in timings}) > 1
 
-    Raises UsageError for unknown names, and for one that is there twice.
+
+def parse_measures(text: str) -> list[Measure]:
+    """Parse measures such as `"growth,passkey,sliding:256"`.
+
+    Raises:
+        UsageError: A name is unknown, or there twice.
     """
     measures = dict[str, Measure]()
-    for part in (piece.strip() for piece in text.split(",")):
-        name, _, value = part.partition(":")
-        if name == "lm-eval":
-            measure: Measure = LmEval(value)
-        elif name not in REGISTRY:
-            raise UsageError(
-                f"--measure {part} is not known; choose {', '.join(REGISTRY)}, lm-eval:TASK"
-            )
-        elif not value:
-            measure = REGISTRY[name]
-        elif name == "sliding" and value.isdigit() and 0 < int(value) < 1 << 20:
-            measure = Sliding(int(value))
-        else:
-            raise UsageError(
-                f"--measure {part} is not understood; only sliding has a number, as in sliding:256"
-            )
+    for part in text.split(","):
+        measure = _parse_measure(part.strip())
         if measure.name in measures:
             raise UsageError(f"--measure has {measure.name} twice; name each once")
         measures[measure.name] = measure
     return list(measures.values())
+
+
+def _parse_measure(text: str) -> Measure:
+    """The measure of a text such as `sliding:256`."""
+    name, _, value = text.partition(":")
+    if name == "lm-eval":
+        return LmEval(value)
+    if name not in REGISTRY:
+        raise UsageError(
+            f"--measure {text} is not known; choose {', '.join(REGISTRY)}, lm-eval:TASK"
+        )
+    if not value:
+        return REGISTRY[name]
+    if name == "sliding" and value.isdigit() and 0 < int(value) < 1 << 20:
+        return Sliding(int(value))
+    raise UsageError(
+        f"--measure {text} is not understood; only sliding has a number, as in sliding:256"
+    )
 
 
 SOME = 4096
@@ -456,39 +532,42 @@ SOME = 4096
 
 @dataclass(frozen=True)
 class Sizes(SizeOptions):
-    """The sizes of an evaluation, as users write them: the fields are those of `SizeOptions` in
-    ropeconv/options.py.
-    """
+    """The sizes of an evaluation as users write them; the fields are those of `SizeOptions`."""
 
     def resolve(self, trained: int) -> EvaluationSizes:
-        """The sizes in tokens. trained: the trained context. Raises UsageError and RecipeError for
-        wrong values.
+        """Return the sizes in tokens.
+
+        Args:
+            trained: The trained context in tokens.
+
+        Raises:
+            UsageError: A value is wrong.
+            RecipeError: A length is out of bounds.
         """
-        return copied(
-            EvaluationSizes, self, lengths=parse_lengths(self.lengths, trained), trained=trained
-        )
+        lengths = parse_lengths(self.lengths, trained)
+        return copied(EvaluationSizes, self, lengths=lengths, trained=trained)
 
 
 @contextmanager
 def open_evaluation(
     opening: RunnerRequest, sizes: Sizes, files: Sequence[tuple[str, str]]
 ) -> Iterator[Evaluation]:
-    """An evaluation that can be estimated and run while it is entered; its result stays.
+    """Open an evaluation, which can be estimated and run while it is entered; its result stays.
 
-    opening: the model and its rows. sizes: what is measured. files: names and contents of texts.
-    Raises UsageError for options that do not go together, BadSource where the model or a text
-    cannot be read.
+    Args:
+        opening: The model and its rows.
+        sizes: What is measured.
+        files: Names and contents of texts.
+
+    Raises:
+        UsageError: Options do not go together.
+        BadSource: The model or a text cannot be read.
     """
     measures = parse_measures(sizes.measures)
     sizes.resolve(SOME)  # before a model is loaded
     with open_runner(opening) as (runner, rows):
-        yield Evaluation(
-            rows,
-            measures,
-            tokenized(files, runner.tokenizer),
-            sizes.resolve(runner.trained),
-            runner,
-        )
+        texts = tokenize(files, runner.tokenizer)
+        yield Evaluation(rows, measures, texts, sizes.resolve(runner.trained), runner)
 
 
 def evaluate_model(
@@ -500,7 +579,7 @@ def evaluate_model(
     progress: Progress | None = None,
     **options: Any,
 ) -> Result:
-    """Measures what methods do to a model.
+    """Measure what methods do to a model.
 
     Args:
         model: A checkpoint, a GGUF file, or an output of `apply`.
@@ -517,8 +596,7 @@ def evaluate_model(
     opening = RunnerRequest(str(model), parse_rows(methods) if methods else [], **options)
     with open_evaluation(opening, sizes or Sizes(), gather_texts(texts)) as evaluation:
         source = evaluation.runner.source
-        with Journal(
-            default_path(source) if journal is None else Path(journal), EVAL, source
-        ) as opened:
+        path = default_path(source) if journal is None else Path(journal)
+        with Journal(path, EVAL, source) as opened:
             evaluation.run(opened, progress)
     return evaluation.result(str(model))

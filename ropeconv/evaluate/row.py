@@ -15,27 +15,32 @@ DEFAULT = "base,yarn:4,mixed:4,ntk:4"
 
 @dataclass(frozen=True)
 class Row:
-    """A row of an evaluation.
-
-    recipe: the extension to patch into the source; None for the unchanged model. path: an output to
-    load, or that the server runs; None for the source. url: of the server that runs it; empty for
-    none.
-    """
+    """A row of an evaluation."""
 
     name: str
+
     recipe: Recipe | None = None
+    """The extension to patch into the source; None for the unchanged model."""
+
     path: Path | None = None
+    """An output to load, or that the server runs; None for the source."""
+
     url: str = ""
+    """The URL of the server that runs it; empty for none."""
 
     def refuse_other(self) -> None:
-        """Raises UsageError for a row that is not a method on the source."""
+        """Refuse a row that is not a method on the source.
+
+        Raises:
+            UsageError: It is an output, or on a server.
+        """
         if self.path is not None or self.url:
             raise UsageError(
                 f"{self.name} is not a method on the source; run `ropeconv eval` on it"
             )
 
     def to_dict(self) -> JsonObject:
-        """JSON-ready data."""
+        """Return the row as JSON-ready data."""
         return {
             "name": self.name,
             "recipe": self.recipe and self.recipe.to_dict(),
@@ -45,23 +50,26 @@ class Row:
 
 
 def parse_rows(text: str) -> list[Row]:
-    """`"base,yarn:4,mixed:128k,recipe:FILE"` as rows.
+    """Parse rows such as `"base,yarn:4,mixed:128k,recipe:FILE"`.
 
     A colon separates a method from its value, its settings and modifiers: `yarn:4:beta_fast=16`.
-    Raises UsageError and RecipeError for unknown methods, wrong values and a row that is there
-    twice.
+
+    Raises:
+        UsageError: There is no row, a row is there twice, or a method is unknown.
+        RecipeError: A value is wrong.
     """
-    rows = [_row(part.strip()) for part in text.split(",") if part.strip()]
+    rows = [_parse_row(part.strip()) for part in text.split(",") if part.strip()]
+    if not rows:
+        raise UsageError("--methods has no method; name each row once")
     names = [row.name for row in rows]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice or not rows:
-        raise UsageError(
-            f"--methods has {twice or 'no method'}{' twice' if twice else ''}; name each row once"
-        )
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"--methods has {name} twice; name each row once")
     return rows
 
 
-def _row(text: str) -> Row:
+def _parse_row(text: str) -> Row:
+    """A row from its text, such as `yarn:4`."""
     name, *values = text.split(":")
     if name == BASE:
         if values:

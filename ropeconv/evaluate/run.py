@@ -1,4 +1,4 @@
-"""Runs the cases of an evaluation for every row, and keeps them in the journal."""
+"""Run the cases of an evaluation for every row: units of work, and what they give."""
 
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -16,88 +16,106 @@ from .texts import Texts
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a row was not measured. reason: a sentence. measure: empty for all. column: of its table;
-    None for all.
-    """
+    """Why a row was not measured."""
 
     row: str
+
     reason: str
+    """A sentence."""
+
     measure: str = ""
+    """The measure that is refused; empty for all."""
+
     column: int | None = None
+    """The column of its table; None for all."""
 
 
 @dataclass
 class RunOutcome:
-    """The observations of a run.
-
-    observations: by the name of the row. seconds: of all cases, also in earlier runs. stopped:
-    whether it was stopped before the end.
-    """
+    """The observations of a run."""
 
     observations: dict[str, list[Observation]]
+    """The observations by the name of the row."""
+
     refusals: list[Refusal] = field(default_factory=list)
+
     seconds: float = 0.0
+    """The time of all cases, also in earlier runs."""
+
     stopped: bool = False
+    """Whether the run was stopped before its end."""
 
     def refused(self, row: str, measure: str = "", column: int | None = None) -> str:
-        """Why a row, a measure of it, or a column of that was not run; empty where it was.
+        """Return why a row, a measure of it, or a column of that was not run; empty if it was.
 
         A refusal of the whole row is also one of its measures.
         """
         for refusal in self.refusals:
-            if (
-                refusal.row == row
-                and refusal.measure in ("", measure)
-                and refusal.column in (None, column)
-            ):
+            same_measure = refusal.measure in ("", measure)
+            same_column = refusal.column in (None, column)
+            if refusal.row == row and same_measure and same_column:
                 return refusal.reason
         return ""
 
     def sentences(self, trained: int, rows: Sequence[str] = ()) -> list[str]:
-        """The refusals, once for each reason, without those of whole `rows`. trained: context in
-        tokens.
+        """Return a sentence for each reason of a refusal.
+
+        Args:
+            trained: The trained context in tokens.
+            rows: Rows whose refusals as a whole are left out.
         """
         places: dict[tuple[str, str, str], list[str]] = {}
         for refusal in self.refusals:
-            if refusal.measure or refusal.row not in rows:
-                lengths = places.setdefault(
-                    (refusal.row, refusal.measure, refusal.reason.rstrip(".")), []
-                )
-                lengths += [] if refusal.column is None else [in_trained(refusal.column, trained)]
-        return [
-            f"{row}{measure and f', {measure}'}{' at ' * bool(lengths)}{', '.join(lengths)}:"
-            f" {reason}."
-            for (row, measure, reason), lengths in places.items()
-        ]
+            if not refusal.measure and refusal.row in rows:
+                continue
+            key = (refusal.row, refusal.measure, refusal.reason.rstrip("."))
+            lengths = places.setdefault(key, [])
+            if refusal.column is not None:
+                lengths.append(in_trained(refusal.column, trained))
+
+        sentences = []
+        for (row, measure, reason), lengths in places.items():
+            place = f"{row}, {measure}" if measure else row
+            if lengths:
+                place += f" at {', '.join(lengths)}"
+            sentences.append(f"{place}: {reason}.")
+        return sentences
 
 
 @dataclass(frozen=True)
 class EvaluationUnit:
-    """A case to run for a row. key: in the journal; of both, and of what computes them."""
+    """A case to run for a row."""
 
     row: Row
     measure: Measure
     case: Case
+
     key: str
+    """The key in the journal: of row, case, and what computes them."""
 
 
 def all_cases(
     measures: Sequence[Measure], texts: Texts, sizes: EvaluationSizes
 ) -> list[tuple[Measure, Case]]:
-    """The cases of all measures, in turn, so that a run that is stopped early has some of each."""
+    """Return the cases of all measures, in turn.
+
+    So a run that is stopped early has some of each.
+    """
     streams = [(measure, list(measure.cases(texts, sizes))) for measure in measures]
     longest = max(len(cases) for _, cases in streams)
-    places = [
-        ((index + 0.5) * longest / len(cases), number, measure, case)
-        for number, (measure, cases) in enumerate(streams)
-        for index, case in enumerate(cases)
-    ]
-    return [(measure, case) for _, _, measure, case in sorted(places, key=lambda place: place[:2])]
+    places: list[tuple[float, int, Measure, Case]] = []
+    for number, (measure, cases) in enumerate(streams):
+        for index, case in enumerate(cases):
+            place = (index + 0.5) * longest / len(cases)  # the streams are stretched to one length
+            places.append((place, number, measure, case))
+    places.sort(key=lambda entry: entry[:2])
+    return [(measure, case) for _, _, measure, case in places]
 
 
 UnitResult = tuple[int, EvalLine | Refusal | None]
-"""The index of a unit and its result; None where it was left out after another one of its column
-had failed.
+"""The index of a unit and its result.
+
+It is None where the unit was left out after another one of its column had failed.
 """
 Measurer = Callable[[Sequence[EvaluationUnit]], Generator[UnitResult, None, None]]
 """Runs units, one or several at a time. Closing the generator drops those that have not started."""
@@ -112,22 +130,31 @@ class UnitRunner:
         self._loaded: tuple[Row, Engine] | None = None
 
     def run(self, unit: EvaluationUnit) -> EvalLine | Refusal:
-        """Run a unit; a refusal is of its whole row where that has no engine, otherwise of its
-        column.
+        """Run a unit.
+
+        A refusal is of its whole row where that has no engine, otherwise of its column.
         """
         name = unit.row.name
         try:
-            if self._loaded is None or self._loaded[0] is not unit.row:
-                self.close()
-                self._loaded = unit.row, self._stack.enter_context(self.runner.engine(unit.row))
+            engine = self._engine_of(unit.row)
         except RopeconvError as problem:
             return Refusal(name, str(problem))
+
         begin = time.perf_counter()
         try:
-            observations = unit.measure.run(name, unit.case, self._loaded[1], self.runner.tokenizer)
+            observations = unit.measure.run(name, unit.case, engine, self.runner.tokenizer)
         except RopeconvError as problem:
             return Refusal(name, str(problem), unit.measure.name, unit.case.column)
         return EvalLine(unit.key, time.perf_counter() - begin, observations)
+
+    def _engine_of(self, row: Row) -> Engine:
+        """The engine of a row, in the place of that of the row before."""
+        if self._loaded is not None and self._loaded[0] is row:
+            return self._loaded[1]
+        self.close()
+        engine = self._stack.enter_context(self.runner.engine(row))
+        self._loaded = (row, engine)
+        return engine
 
     def close(self) -> None:
         """Free the engine."""
@@ -141,7 +168,9 @@ def run_here(units: Sequence[EvaluationUnit], runner: Runner) -> Generator[UnitR
     with closing(UnitRunner(runner)) as running:
         for index, unit in enumerate(units):
             name = unit.row.name
-            if failed & {(name, "", None), (name, unit.measure.name, unit.case.column)}:
+            whole_row = (name, "", None)
+            its_column = (name, unit.measure.name, unit.case.column)
+            if whole_row in failed or its_column in failed:
                 yield index, None
                 continue
             result = running.run(unit)

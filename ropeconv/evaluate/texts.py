@@ -34,29 +34,34 @@ class Tokenizer(Protocol):
         """The tokens that it puts before every text."""
 
     def encode(self, text: str) -> list[int]:
-        """The tokens of a text, without the prefix."""
+        """Return the tokens of a text, without the prefix."""
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of tokens."""
+        """Return the text of tokens."""
 
 
 @dataclass(frozen=True, eq=False)
 class TextDocument:
-    """A text. name: of its file, or a number in a dataset. ids: its tokens, without a prefix,
-    int32.
-    """
+    """A text."""
 
     name: str
+    """The name of its file, or of its dataset with a number."""
+
     ids: NDArray[np.int32]
+    """Its tokens, without a prefix, int32."""
 
 
 @dataclass(frozen=True, eq=False)
 class Texts:
-    """All texts of an evaluation. documents: at least one. notes: on texts that measure little."""
+    """All texts of an evaluation."""
 
     documents: tuple[TextDocument, ...]
+    """The texts, at least one."""
+
     tokenizer: Tokenizer
+
     notes: tuple[str, ...] = ()
+    """Sentences on texts that measure little."""
 
     @property
     def prefix(self) -> tuple[int, ...]:
@@ -64,10 +69,15 @@ class Texts:
         return self.tokenizer.prefix
 
     def window(self, document: int, end: int, length: int) -> NDArray[np.int32]:
-        """A sequence of `length` tokens: the prefix, and the tokens of a document that end before
-        index `end`.
+        """Return a sequence: the prefix, and the tokens of a document before index `end`.
+
+        Args:
+            document: The number of the document.
+            end: The index after the last token.
+            length: The length of the sequence in tokens, with the prefix.
         """
-        tokens = self.documents[document].ids[end - (length - len(self.prefix)) : end]
+        start = end - (length - len(self.prefix))
+        tokens = self.documents[document].ids[start:end]
         return np.concatenate([np.array(self.prefix, np.int32), tokens])
 
     @cached_property
@@ -75,9 +85,8 @@ class Texts:
         """sha256 over the tokens of all documents."""
         digest = hashlib.sha256()
         for document in self.documents:
-            digest.update(
-                len(document.ids).to_bytes(8, "little") + document.ids.astype("<i4").tobytes()
-            )
+            digest.update(len(document.ids).to_bytes(8, "little"))
+            digest.update(document.ids.astype("<i4").tobytes())
         return digest.hexdigest()
 
 
@@ -87,11 +96,15 @@ TRUST = "HF_DATASETS_TRUST_REMOTE_CODE"
 
 
 def read_dataset(name: str, field: str) -> list[tuple[str, str]]:
-    """Names and contents of the first rows of a dataset, which are streamed.
+    """Return names and contents of the first rows of a dataset, which are streamed.
 
-    name: owner/name, owner/name:SPLIT (by default test), or owner/name:CONFIG:SPLIT. field: the
-    column with the text. Raises BadSource where the dataset does not load or does not have the
-    column.
+    Args:
+        name: owner/name, owner/name:SPLIT (by default test), or owner/name:CONFIG:SPLIT.
+        field: The column with the text.
+
+    Raises:
+        UsageError: The name is of another form.
+        BadSource: The dataset does not load, or does not have the column.
     """
     require("datasets", "--dataset")
     import datasets
@@ -102,14 +115,13 @@ def read_dataset(name: str, field: str) -> list[tuple[str, str]]:
             f"--dataset {name} is not understood; write it like owner/name:CONFIG:SPLIT"
         )
     split = parts[-1] if parts else "test"
-    if (
-        getattr(datasets.config, TRUST, None) is not True
-    ):  # datasets 3 asks on stdin, unless the environment says yes
+    config = parts[0] if len(parts) == 2 else None
+
+    # datasets 3 asks on stdin, unless the environment says yes
+    if getattr(datasets.config, TRUST, None) is not True:
         setattr(datasets.config, TRUST, False)
     try:
-        rows = datasets.load_dataset(
-            repository, parts[0] if len(parts) == 2 else None, split=split, streaming=True
-        )
+        rows = datasets.load_dataset(repository, config, split=split, streaming=True)
         texts = [row[field] for row in rows.take(MOST)]
     except KeyError:
         raise BadSource(
@@ -121,11 +133,11 @@ def read_dataset(name: str, field: str) -> list[tuple[str, str]]:
             f"--dataset {name} does not load ({lines[0]}); write it as owner/name:CONFIG:SPLIT, or"
             " give --text"
         ) from None
-    pairs = [
-        (f"{repository} {n}", text)
-        for n, text in enumerate(texts)
-        if isinstance(text, str) and text.strip()
-    ]
+
+    pairs = []
+    for number, text in enumerate(texts):
+        if isinstance(text, str) and text.strip():
+            pairs.append((f"{repository} {number}", text))
     if not pairs:
         raise BadSource(f"{name} has no text in {field!r}; name another column with --field")
     return pairs
@@ -134,8 +146,9 @@ def read_dataset(name: str, field: str) -> list[tuple[str, str]]:
 SEEN = 1 << 20
 """Characters that are tested."""
 REPETITIVE = 0.12
-"""Share of its size to which zlib compresses a text that repeats itself; prose has 0.35 to 0.45,
-source code 0.25.
+"""Share of its size to which zlib compresses a text that repeats itself.
+
+Prose has 0.35 to 0.45, source code 0.25.
 """
 ENCODED = re.compile(r"[A-Za-z0-9+/=_-]{60,}")
 CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
@@ -144,8 +157,10 @@ LEAST = 2000
 
 
 def remark(name: str, text: str) -> str:
-    """A warning about the losses of a text; empty for an ordinary one. Raises BadSource for a
-    binary file.
+    """Return a warning about the losses of a text; empty for an ordinary one.
+
+    Raises:
+        BadSource: It is a binary file.
     """
     part = text[:SEEN]
     if len(CONTROL.findall(part)) > len(part) / 100:
@@ -172,38 +187,49 @@ MOST_BYTES = 256 << 20
 
 
 def read_files(names: Sequence[str]) -> list[tuple[str, str]]:
-    """Names and contents of text files.
+    """Return names and contents of text files.
 
-    names: paths, patterns such as essays/*.txt, or - for standard input. Raises BadSource for a
-    file that is not UTF-8, and UsageError where no name is given or a pattern matches no file.
+    Args:
+        names: Paths, patterns such as essays/*.txt, or - for standard input.
+
+    Raises:
+        BadSource: A file cannot be read, or is not UTF-8.
+        UsageError: No name is given, or a pattern matches no file.
     """
     contents: list[tuple[str, bytes]] = []
     for name in names:
         if name == "-":
             contents.append(("standard input", sys.stdin.buffer.read(MOST_BYTES + 1)))
-            continue
-        paths = (
-            [Path(name)]
-            if Path(name).is_file()
-            else sorted(map(Path, glob.glob(name, recursive=True)))
-        )
-        files = [path for path in paths if path.is_file()]
-        if not files:
-            raise UsageError(
-                f"--text {name} names no file; give a text file, or a pattern in quotes such as"
-                " 'essays/*.txt'"
-            )
-        for path in files:
-            try:
-                with path.open("rb") as file:
-                    contents.append((str(path), file.read(MOST_BYTES + 1)))
-            except OSError as problem:
-                raise BadSource(
-                    f"{path} cannot be read ({problem.strerror}); give another --text"
-                ) from None
+        else:
+            contents += [(str(path), _read_bytes(path)) for path in _matching_files(name)]
     if not contents:
         raise UsageError("no text is given; name a file with --text (a book, or several essays)")
-    return [(name, _decoded(data, name)) for name, data in contents]
+    return [(name, _decode_text(data, name)) for name, data in contents]
+
+
+def _matching_files(name: str) -> list[Path]:
+    """The file of a path, or the files of a pattern."""
+    if Path(name).is_file():
+        return [Path(name)]
+    paths = sorted(map(Path, glob.glob(name, recursive=True)))
+    files = [path for path in paths if path.is_file()]
+    if not files:
+        raise UsageError(
+            f"--text {name} names no file; give a text file, or a pattern in quotes such as"
+            " 'essays/*.txt'"
+        )
+    return files
+
+
+def _read_bytes(path: Path) -> bytes:
+    """The bytes of a file; one more than allowed of a larger one."""
+    try:
+        with path.open("rb") as file:
+            return file.read(MOST_BYTES + 1)
+    except OSError as problem:
+        raise BadSource(
+            f"{path} cannot be read ({problem.strerror}); give another --text"
+        ) from None
 
 
 def gather_texts(values: TextLike | Iterable[TextLike]) -> list[tuple[str, str]]:
@@ -236,20 +262,31 @@ def gather_texts(values: TextLike | Iterable[TextLike]) -> list[tuple[str, str]]
     return gathered or read_files([])
 
 
-def tokenized(files: Sequence[tuple[str, str]], tokenizer: Tokenizer) -> Texts:
-    """Texts as tokens. files: names and contents. Raises BadSource for a binary or empty one."""
+def tokenize(files: Sequence[tuple[str, str]], tokenizer: Tokenizer) -> Texts:
+    """Return texts as tokens.
+
+    Args:
+        files: Names and contents.
+        tokenizer: The tokenizer of the model.
+
+    Raises:
+        BadSource: A text is binary or empty.
+    """
     documents = []
     notes = []
     for name, text in files:
-        notes.append(remark(name, text))
+        note = remark(name, text)
+        if note:
+            notes.append(note)
         ids = np.array(tokenizer.encode(text), np.int32)
         if len(ids) < 2:
             raise BadSource(f"{name} has {len(ids)} tokens; give a --text with more")
         documents.append(TextDocument(name, ids))
-    return Texts(tuple(documents), tokenizer, tuple(filter(None, notes)))
+    return Texts(tuple(documents), tokenizer, tuple(notes))
 
 
-def _decoded(data: bytes, name: str) -> str:
+def _decode_text(data: bytes, name: str) -> str:
+    """The text of a file, which must be UTF-8 and of an allowed size."""
     if len(data) > MOST_BYTES:
         raise BadSource(f"{name} has more than {MOST_BYTES:,} bytes; give a part of it as --text")
     try:
@@ -261,8 +298,10 @@ def _decoded(data: bytes, name: str) -> str:
 
 
 def long_enough(texts: Texts, length: int) -> list[int]:
-    """Numbers of the documents that fill a sequence of `length` tokens. Raises BadSource where
-    there is none.
+    """Return the numbers of the documents that fill a sequence of `length` tokens.
+
+    Raises:
+        BadSource: There is none.
     """
     sizes = [len(document.ids) + len(texts.prefix) for document in texts.documents]
     numbers = [number for number, size in enumerate(sizes) if size >= length]
@@ -276,54 +315,67 @@ def long_enough(texts: Texts, length: int) -> list[int]:
 
 
 def window_ends(texts: Texts, sizes: EvaluationSizes, apart: int) -> list[tuple[int, int]]:
-    """(document, end) of windows of the longest length, in turn from all documents that are long
-    enough.
+    """Return windows of the longest length, in turn from all documents that are long enough.
 
     In each document they are spread evenly, and end at least `apart` tokens from each other; so
     there are fewer than `sizes.windows` where the texts are short.
+
+    Args:
+        texts: The texts.
+        sizes: The longest length, and how many windows.
+        apart: The least distance of their ends in tokens.
+
+    Returns:
+        The number of the document and the index after the last token of each window.
     """
-    room = sizes.longest - len(texts.prefix)
+    length = sizes.longest - len(texts.prefix)
     documents = long_enough(texts, sizes.longest)
+    each, rest = divmod(sizes.windows, len(documents))
     ends: dict[int, list[int]] = {}
     for place, number in enumerate(documents):
-        share = sizes.windows // len(documents) + (place < sizes.windows % len(documents))
+        share = each + 1 if place < rest else each
         size = len(texts.documents[number].ids)
-        count = min(share, 1 + (size - room) // apart)
-        step = (size - room) / max(count - 1, 1)
+        count = min(share, 1 + (size - length) // apart)
+        step = (size - length) / max(count - 1, 1)
         ends[number] = [size - int(index * step) for index in reversed(range(count))]
-    most = max(map(len, ends.values()))
-    return [
-        (number, places[turn])
-        for turn in range(most)
-        for number, places in ends.items()
-        if turn < len(places)
-    ]
+
+    windows = []
+    for turn in range(max(map(len, ends.values()))):
+        for number, places in ends.items():
+            if turn < len(places):
+                windows.append((number, places[turn]))
+    return windows
 
 
 class CheckpointTokenizer:
-    """The tokenizer of a checkpoint. trust: run its tokenization file. Raises BadSource as
-    `load_tokenizer` does.
-    """
+    """The tokenizer of a checkpoint."""
 
     def __init__(self, folder: Path, trust: bool = False) -> None:
+        """Load it.
+
+        Args:
+            folder: The checkpoint.
+            trust: Whether to run its tokenization file.
+
+        Raises:
+            BadSource: As `load_tokenizer` does.
+        """
         self.tokenizer = load_tokenizer(folder, trust)
-        with_special, plain = (
-            self.tokenizer("a", add_special_tokens=added).input_ids for added in (True, False)
-        )
+        with_special = self.tokenizer("a", add_special_tokens=True).input_ids
+        plain = self.tokenizer("a", add_special_tokens=False).input_ids
         self.prefix = prefix_of(with_special, plain)
 
     def encode(self, text: str) -> list[int]:
-        return [
-            int(token)
-            for token in self.tokenizer(text, add_special_tokens=False, verbose=False).input_ids
-        ]
+        tokens = self.tokenizer(text, add_special_tokens=False, verbose=False).input_ids
+        return [int(token) for token in tokens]
 
     def decode(self, ids: Sequence[int]) -> str:
         return str(self.tokenizer.decode(list(ids)))
 
 
 def gguf_tokenizer(path: Path) -> LlamaCppProcess:
-    """The tokenizer of a file, when it is entered. Raises RopeconvError where llama.cpp cannot load
-    it.
+    """Return the tokenizer of a GGUF file, which is loaded when it is entered.
+
+    Entering raises RopeconvError where llama.cpp cannot load it.
     """
     return LlamaCppProcess(Load(path=str(path), vocabulary_only=True))

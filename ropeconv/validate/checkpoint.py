@@ -1,5 +1,4 @@
-"""Compare logits of an output in stock transformers with those of its source, patched at run time
-from the recipe.
+"""Compare logits of an output in stock transformers with those of its patched source.
 
 The two sides share no config: the output is loaded with `from_pretrained`, the reference is the
 source with the buffers of its rotary modules overwritten from the schedule. A control, the
@@ -10,7 +9,7 @@ from pathlib import Path
 
 from ..engines.engine import Progress
 from ..engines.transformers.engine import TransformersEngine
-from ..engines.transformers.load import folder_of, placed, stored_dtype, weight_bytes
+from ..engines.transformers.load import choose_place, folder_of, stored_dtype, weight_bytes
 from ..errors import BadSource
 from ..formats.disk import human
 from .checks import needs_trust
@@ -35,8 +34,7 @@ Curve = tuple[tuple[int, float], ...]
 def validate_checkpoint(
     comparison: Comparison, settings: Settings | None = None, progress: Progress | None = None
 ) -> Validation:
-    """Compare the logits of a checkpoint, as the installed transformers loads it, with those of the
-    reference.
+    """Compare the logits of a checkpoint in the installed transformers with the reference.
 
     Args:
         comparison: The output and its source.
@@ -67,20 +65,22 @@ def validate_checkpoint(
 
 
 def _compare(spec: ComparisonSpec, folder: Path, trust: bool) -> Validation:
-    """Compare an output with its source. folder: of the source. trust: run the code of the
-    output.
-    """
-    comparison, settings = spec.comparison, spec.settings
+    """Compare an output with its source, whose folder is given; `trust` runs the output's code."""
+    comparison = spec.comparison
+    settings = spec.settings
     source = comparison.checkpoint
     baked = comparison.baked
     schedule = comparison.schedule
-    place = placed(source, settings.place(stored_dtype(source.config()), comparison.stands_for))
+    place = choose_place(
+        source, settings.place(stored_dtype(source.config()), comparison.stands_for)
+    )
     if place.layer_by_layer:
         size = human(weight_bytes(source, place.dtype))
         spec.progress.note(
             f"The weights ({size} as {place.dtype}) are read from the disk layer by layer, which is"
             " slow."
         )
+
     reading = read_with_power(spec, folder, place)
     at = reading.at
     spec = reading.spec
@@ -91,37 +91,32 @@ def _compare(spec: ComparisonSpec, folder: Path, trust: bool) -> Validation:
             f"{baked} has a vocabulary of {stock.vocabulary} tokens and its source of"
             f" {reading.head.vocabulary}; name the source it was made from"
         )
+
+    # both sides may have been stopped early
     runs = [
         run.until(len(hidden)) for run, hidden in zip(reading.runs, states.reference, strict=True)
     ]
     states.baked = states.timed("baked", runs, lambda run: spec.plain(stock, run))
     runs = [run.until(len(hidden)) for run, hidden in zip(runs, states.baked, strict=True)]
+    partial = [len(run.kept) for run in runs] != [len(run.kept) for run in reading.runs]
+
     results, curve = _buckets(reading, runs, stock)
     agrees, sentence = conclusion(results, comparison.unchanged, schedule.original_context)
     if states.formula:
-        head = reading.head
-        pairs = zip(runs, states.formula, states.reference, strict=False)
-        kl = max(
-            reading.measured(head, a, head, b, run.targets()).kl.mean().item()
-            for run, a, b in pairs
-        )
-        sentence += (
-            f" The output has steps in place of log-n, which differ from it by a KL of {kl:.2e}."
-        )
+        sentence += _on_steps(reading, runs)
     sentence += otherwise(reading.changes) + comparison.remark
-    partial = [len(run.kept) for run in runs] != [len(run.kept) for run in reading.runs]
     sentence += on_reach(results, schedule.original_context, schedule.context, "--length")
     if partial:
         sentence += " It was stopped before its end."
     return Validation(
-        stock_version(),
-        at.device,
-        schedule.digest,
-        spec.settings.spread,
-        settings.seed,
-        tuple(results),
-        agrees,
-        sentence,
+        transformers=stock_version(),
+        device=at.device,
+        digest=schedule.digest,
+        tokens=spec.settings.spread,
+        seed=settings.seed,
+        buckets=tuple(results),
+        agrees=agrees,
+        sentence=sentence,
         dtype=at.dtype,
         length=settings.length,
         chunk=settings.chunk,
@@ -132,12 +127,25 @@ def _compare(spec: ComparisonSpec, folder: Path, trust: bool) -> Validation:
         temperature=reading.temperature,
         rule=rule(SAME_KERNELS, not reading.head.has_logits),
         reached=reached(results),
-        **comparison.described(),
+        **comparison.result_fields(),
+    )
+
+
+def _on_steps(reading: SourceReading, runs: list[TokenRun]) -> str:
+    """A sentence on how far the steps of an output are from log-n."""
+    states = reading.states
+    head = reading.head
+    kls = []
+    for run, formula, reference in zip(runs, states.formula, states.reference, strict=False):
+        measures = reading.measure(head, formula, head, reference, run.targets())
+        kls.append(measures.kl.mean().item())
+    return (
+        f" The output has steps in place of log-n, which differ from it by a KL of {max(kls):.2e}."
     )
 
 
 def stock_version() -> str:
-    """The version of the installed transformers."""
+    """Return the version of the installed transformers."""
     import transformers
 
     return str(transformers.__version__)
@@ -146,26 +154,23 @@ def stock_version() -> str:
 def _buckets(
     reading: SourceReading, runs: list[TokenRun], stock: TransformersEngine
 ) -> tuple[list[BucketResult], Curve]:
-    """The result of each bucket, spread runs first, and (position, KL) of the whole run. runs: as
-    far as was read.
-    """
+    """The result of each bucket, spread runs first, and position and KL along the whole run."""
     results: list[BucketResult] = []
     curve: Curve = ()
     states = reading.states
     for number, run in enumerate(runs):
-        measures = reading.measured(
-            reading.head, states.reference[number], stock, states.baked[number], run.targets()
-        )
+        reference = states.reference[number]
+        baked = states.baked[number]
+        measures = reading.measure(reading.head, reference, stock, baked, run.targets())
+
+        # each spread run has a control, and a whole run has their ranges as its buckets
         controls = reading.controls[number:] if run.kind == "spread" else reading.controls
-        results += [
-            bucket_result(
+        for control, (bucket, rows) in zip(controls, run.parts(), strict=False):
+            result = bucket_result(
                 bucket, measures[rows], control.kl, control.noise, run.kind, control.allowed
             )
-            for control, (bucket, rows) in zip(controls, run.parts(), strict=False)
-        ]
+            results.append(result)
         if run.kind == "whole":
-            curve = tuple(
-                (run.positions[k], kl)
-                for k, kl in zip(run.kept, measures.kl.tolist(), strict=False)
-            )
+            positions = [run.positions[index] for index in run.kept]
+            curve = tuple(zip(positions, measures.kl.tolist(), strict=False))
     return results, curve

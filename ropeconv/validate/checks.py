@@ -42,27 +42,27 @@ def compare(answer: JsonObject, schedule: Schedule, spec: RopeSpec, encoding: st
     title = f"transformers {answer.get('transformers', '')}".strip()
     if "error" in answer:
         raise Disagreement(f"{title} does not load the baked config ({answer['error']})")
-    short = schedule.inv_freq if schedule.short_inv_freq is None else schedule.short_inv_freq
+    modules = answer["modules"]
+    local = spec.local_inv_freq
+    # transformers makes frequencies only for layer types of the config; the probe calls a single
+    # one global
+    only_local = len(modules) == 1 and "local" in spec.layers and "global" not in spec.layers
+
     worst = 0
     attention_factor = 1.0
     allowed = ENCODINGS[encoding].max_ulp
-    # transformers makes frequencies only for layer types of the config; the probe calls a single
-    # one global
-    one_kind = (
-        len(answer["modules"]) == 1 and "local" in spec.layers and "global" not in spec.layers
-    )
-    for label, module in answer["modules"].items():
-        inv_freq = schedule.inv_freq
-        short_inv_freq = short
-        factor = schedule.attention_factor
-        local = spec.local_inv_freq
+    for label, module in modules.items():
         if label == "local" and "local" not in spec.layers:
             continue
-        if (label == "local" or one_kind) and local is not None:
+        inv_freq = schedule.inv_freq
+        short = schedule.inv_freq if schedule.short_inv_freq is None else schedule.short_inv_freq
+        factor = schedule.attention_factor
+        if (label == "local" or only_local) and local is not None:
             inv_freq = local
-            short_inv_freq = local
+            short = local
             factor = 1.0
-        for vector, expected in ((module["inv_freq"], inv_freq), (module["short"], short_inv_freq)):
+
+        for vector, expected in ((module["inv_freq"], inv_freq), (module["short"], short)):
             distance = ulp_distance(np.asarray(vector), expected)
             worst = max(worst, distance)
             if distance > allowed:
@@ -76,19 +76,21 @@ def compare(answer: JsonObject, schedule: Schedule, spec: RopeSpec, encoding: st
                 f"{title} uses the attention factor {computed:.7f} on {label} layers, not"
                 f" {factor:.7f}"
             )
-        attention_factor = computed if label == "global" else attention_factor
+        if label == "global":
+            attention_factor = computed
     return CheckRecord(answer["transformers"], worst, attention_factor, answer.get("read_as", ""))
 
 
 def ulp_distance(first: Vector, second: Vector) -> int:
-    """Return the largest distance of two non-negative vectors in ulp of float32; 2^31 if their
-    lengths differ.
+    """Return the largest distance of two non-negative vectors in ulp of float32.
+
+    It is 2^31 if their lengths differ.
     """
     if first.shape != second.shape:
         return 1 << 31
-    left, right = (
-        vector.astype(np.float32).view(np.int32).astype(np.int64) for vector in (first, second)
-    )
+    # patterns of bits, which are numbered in the order of the numbers
+    left = first.astype(np.float32).view(np.int32).astype(np.int64)
+    right = second.astype(np.float32).view(np.int32).astype(np.int64)
     return int(np.abs(left - right).max())
 
 
@@ -106,12 +108,18 @@ def needs_trust(folder: Path, allowed: bool) -> bool:
         BadSource: For unknown code without permission.
     """
     config = read_json(folder / "config.json")
-    classes = config.get(MAP)
-    if not allowed and (place := next(kernels(config), "")):
-        raise permission_error(folder, f"its config.json loads code from {place!r}")
-    if not classes or (not str(config.get("model_type", "")).endswith(STORED_ROPE) and not allowed):
+    has_classes = bool(config.get(MAP))
+    if allowed:
+        return has_classes
+
+    kernel = next(kernels(config), "")
+    if kernel:
+        raise permission_error(folder, f"its config.json loads code from {kernel!r}")
+    is_ours = str(config.get("model_type", "")).endswith(STORED_ROPE)
+    if not has_classes or not is_ours:
         return False  # transformers runs its own classes then
-    if not allowed and (reason := next(_unlike_ours(folder, config), "")):
+    reason = next(_unlike_ours(folder, config), "")
+    if reason:
         raise permission_error(folder, reason)
     return True
 
@@ -124,9 +132,7 @@ class StoredSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def _unlike_ours(folder: Path, config: JsonObject) -> Iterator[str]:
-    """Yield each part of the code of a checkpoint, and of its names, that the encoding `buffers`
-    does not write.
-    """
+    """Yield each part of the code of a checkpoint that the encoding `buffers` does not write."""
     family = by_name().get(str(config["model_type"]).removesuffix(STORED_ROPE))
     if family is None or family.code is None:
         yield f"ropeconv has no code for {config['model_type']!r}"
@@ -134,19 +140,16 @@ def _unlike_ours(folder: Path, config: JsonObject) -> Iterator[str]:
     for key, value in class_keys(family).items():
         if config.get(key) != value:
             yield f"{key} of its config.json is {str(config.get(key))[:200]}"
-    path = folder / f"{MODULE}.py"
+
     settings = config.get(SETTINGS)
     try:
         code = modelling_file(family, msgspec.convert(settings, StoredSettings).log_n)
-        same = (
-            path.is_file()
-            and path.stat().st_size == len(code.encode())
-            and read_text(path, path.name) == code
-        )
     except msgspec.ValidationError:
         yield f"{SETTINGS} of its config.json is {str(settings)[:200]}"
         return
-    if not same:
+    path = folder / f"{MODULE}.py"
+    same_size = path.is_file() and path.stat().st_size == len(code.encode())
+    if not same_size or read_text(path, path.name) != code:
         yield f"{path.name} has other contents"
     yield from _other_code(folder)
 
@@ -160,16 +163,18 @@ def _other_code(folder: Path) -> Iterator[str]:
                 yield f"{path.relative_to(folder)} is a link to another folder"
             elif name in names and path.suffix in CODE and path != folder / f"{MODULE}.py":
                 yield f"{path.relative_to(folder)} is a file of code that ropeconv did not write"
+
     for path in folder.glob("*config*.json"):
         if path.name == ADAPTER:
             yield f"{path.name} names an adapter"
-        elif path.name != "config.json" and any(key == MAP for key, _ in entries(read_json(path))):
-            yield f"{path.name} has an auto_map"
+        elif path.name != "config.json":
+            keys = [key for key, _ in entries(read_json(path))]
+            if MAP in keys:
+                yield f"{path.name} has an auto_map"
 
 
 def check_frequencies(comparison: Comparison, trust_remote_code: bool = False) -> CheckRecord:
-    """Compare the frequencies that the installed transformers computes from the config of an output
-    with the schedule.
+    """Compare the frequencies that transformers computes from an output with the schedule.
 
     Args:
         comparison: The output and its source.

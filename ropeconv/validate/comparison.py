@@ -30,21 +30,27 @@ from ..runtimes.drafts import DraftKind
 
 @dataclass(frozen=True)
 class Comparison:
-    """An output and its source, which every validation compares.
-
-    baked: the output, a folder or GGUF file that ropeconv wrote. against: the source as the user
-    named it. receipt: of the output. schedule: what the output has to compute, from the recipe and
-    the source. spec: the RoPE of the source. draft: its kind of draft model, None for a whole
-    model.
-    """
+    """An output and its source, which every validation compares."""
 
     baked: Path
+    """The output, a folder or GGUF file that ropeconv wrote."""
+
     against: str
+    """The source as the user named it."""
+
     receipt: Receipt
+    """The receipt of the output."""
+
     source: Source | GgufSource
+
     schedule: Schedule
+    """What the output has to compute, from the recipe and the source."""
+
     spec: RopeSpec
+    """The RoPE of the source."""
+
     draft: DraftKind | None = None
+    """The kind of draft model that the source is; None for a whole model."""
 
     @classmethod
     def open(cls, baked: str | os.PathLike[str], against: str) -> Comparison:
@@ -71,18 +77,8 @@ class Comparison:
                 f"{baked} has no weights to run; run apply on the folder of the model, and check"
                 " that"
             )
-        source = open_source(str(against), receipt.source.family)
-        if isinstance(source, GgufSource) and baked.is_dir():
-            source = GgufCheckpoint(source, receipt.target.outtype or "auto")
-        made_once = (
-            receipt.original is not None and len(receipt.steps) == 1 and not receipt.target.replace
-        )
-        if (
-            isinstance(source, Source) and made_once
-        ):  # Meta's layout is compared with a conversion of it by --as-is
-            source = first_source(source)
-        source.as_draft = bool(receipt.target.drafts_for)
-        recipe = Recipe.from_dict(receipt.recipe)
+
+        source = _open_original(str(against), baked, receipt)
         try:
             inspection = inspect_source(source)
         except BadSource as problem:
@@ -93,6 +89,8 @@ class Comparison:
                 f"{source.reference} cannot be read ({problem}), and {baked} was made by --replace"
                 f" from {first}; name that with --against"
             ) from problem
+
+        recipe = Recipe.from_dict(receipt.recipe)
         basis = inspection.basis(recipe)
         try:
             schedule = recipe.schedule(recipe.start(basis), basis)
@@ -113,7 +111,11 @@ class Comparison:
 
     @property
     def checkpoint(self) -> Source:
-        """The source as a checkpoint. Raises BadSource for GGUF."""
+        """The source as a checkpoint.
+
+        Raises:
+            BadSource: It is a GGUF file.
+        """
         if isinstance(self.source, GgufSource):
             raise BadSource(
                 f"{self.against} is a GGUF file; give a checkpoint with config.json and safetensors"
@@ -122,19 +124,23 @@ class Comparison:
 
     @property
     def stands_for(self) -> str:
-        """The model type with which transformers loads a source that is treated as another family;
-        empty for others.
-        """
-        family = None if isinstance(self.source, GgufSource) else self.source.family
-        return family.text_type if family and family.assumed else ""
+        """The model type with which transformers loads the source; empty for its own."""
+        if isinstance(self.source, GgufSource):
+            return ""
+        family = self.source.family
+        return family.text_type if family.assumed else ""
 
     def checkpoint_or_dequantised(
         self, cannot: str = "cannot be dequantised", with_tokenizer: bool = False
     ) -> Source:
         """Return the source as a checkpoint, with the weights of a GGUF file dequantised.
 
-        cannot: what the message says about a GGUF file that cannot be converted, for which
-        BadSource is raised. with_tokenizer: whether its tokenizer is made too.
+        Args:
+            cannot: What the message says about a GGUF file that cannot be converted.
+            with_tokenizer: Whether its tokenizer is made too.
+
+        Raises:
+            BadSource: A GGUF file cannot be converted.
         """
         if not isinstance(self.source, GgufSource):
             return self.source
@@ -152,10 +158,10 @@ class Comparison:
     def size(self) -> int:
         """Size of the output in bytes."""
         if is_gguf(self.baked):
-            return sum(path.stat().st_size for path in GgufSource(self.baked).file.paths)
-        return sum(
-            path.stat().st_size for path in self.baked.rglob("*.safetensors") if path.is_file()
-        )
+            paths = list(GgufSource(self.baked).file.paths)
+        else:
+            paths = [path for path in self.baked.rglob("*.safetensors") if path.is_file()]
+        return sum(path.stat().st_size for path in paths)
 
     @property
     def unchanged(self) -> bool:
@@ -164,8 +170,9 @@ class Comparison:
 
     @property
     def scale(self) -> LogN | QueryScaling | None:
-        """The scaling of queries in the output: log-n, or its approximation where they differ by
-        more than noise.
+        """The scaling of queries in the output.
+
+        That is log-n, or its approximation where they differ by more than noise.
         """
         steps = self.receipt.log_n_approximation
         if steps is None:
@@ -175,9 +182,7 @@ class Comparison:
 
     @property
     def queries(self) -> str:
-        """The end of the name of the last module before the rotation that outputs queries, in the
-        source.
-        """
+        """The end of the name of the last module of the source that outputs unrotated queries."""
         source = self.source
         if isinstance(source, GgufSource):
             source = GgufCheckpoint(source, with_tokenizer=False)
@@ -186,26 +191,23 @@ class Comparison:
 
     @property
     def remark(self) -> str:
-        """A sentence on what no comparison computes: the model's own ramp, or attention of the
-        output; else empty.
+        """A sentence on what no comparison computes; empty where there is nothing.
 
-        Dual chunk attention has no reference: of the runtimes that `validate` compares,
-        transformers ignores its key, and vLLM and SGLang fail with it. Up to
-        `chunk_size - local_size` tokens it is plain attention.
+        That is the model's own ramp of YaRN, or attention of the output. Dual chunk attention has
+        no reference: of the runtimes that `validate` compares, transformers ignores its key, and
+        vLLM and SGLang fail with it. Up to `chunk_size - local_size` tokens it is plain attention.
         """
-        source = self.source
         ramp = self.receipt.ramp_approximation
         if ramp is not None:
-            distance = ramp.distance
             return (
                 " This holds for the ramp that llama.cpp computes, not for that of the model:"
-                f" {distance}."
+                f" {ramp.distance}."
             )
-        if (
-            is_gguf(self.baked)
-            or self.receipt.target.dual_chunk == "drop"
-            or isinstance(source, GgufSource)
-        ):
+
+        source = self.source
+        if is_gguf(self.baked) or isinstance(source, GgufSource):
+            return ""
+        if self.receipt.target.dual_chunk == "drop":
             return ""
         if not text_part(source.config(), source.family).get(DUAL_CHUNK):
             return ""
@@ -215,13 +217,19 @@ class Comparison:
         )
 
     def rounded_weights(self, dtype: str) -> tuple[str, ...]:
-        """Return the names of weights that a fold rounds, in the files or in a computation in
-        `dtype`.
+        """Return the names of weights that a fold rounds, in the files or in a computation.
+
+        Args:
+            dtype: The precision of the computation.
         """
         fold = self.receipt.fold
-        return fold.tensors if fold and (fold.expected_kl or dtype != "float32") else ()
+        if fold is None:
+            return ()
+        if fold.expected_kl or dtype != "float32":
+            return fold.tensors
+        return ()
 
-    def described(self) -> dict[str, Any]:
+    def result_fields(self) -> dict[str, Any]:
         """Return fields of `Validation`: frequencies before and after, trained and new length."""
         frequencies = {
             "before": self.spec.current().inv_freq.tolist(),
@@ -231,12 +239,27 @@ class Comparison:
         return {"frequencies": frequencies, "lengths": lengths}
 
     def record(self, result: dict[str, Any], server: str = "") -> None:
-        """Write a result, as `Validation.to_dict` has it, into the receipt of the output, or beside
-        a GGUF file.
+        """Write a result into the receipt of the output, or beside a GGUF file.
 
-        server: the runtime of a server, empty for other results.
+        Args:
+            result: The result as `Validation.to_dict` has it.
+            server: The runtime of a server, empty for other results.
         """
         add_validation(self.baked, self.receipt, result, server)
+
+
+def _open_original(against: str, baked: Path, receipt: Receipt) -> Source | GgufSource:
+    """The source of an output, as a checkpoint for a folder."""
+    source = open_source(against, receipt.source.family)
+    if isinstance(source, GgufSource) and baked.is_dir():
+        source = GgufCheckpoint(source, receipt.target.outtype or "auto")
+
+    made_once = receipt.original is not None and len(receipt.steps) == 1
+    if isinstance(source, Source) and made_once and not receipt.target.replace:
+        # Meta's layout is compared with a conversion of it by --as-is
+        source = first_source(source)
+    source.as_draft = bool(receipt.target.drafts_for)
+    return source
 
 
 @dataclass(frozen=True)
@@ -250,13 +273,15 @@ class Settings(ValidateOptions):
     """Tokens of a run over every position, 0 for none."""
 
     text: Path | str | None = None
-    """A file, or as `str` the text itself, to read in place of synthetic tokens. `text_or_path`
-    makes it of what people pass.
+    """A file, or as `str` the text itself, to read in place of synthetic tokens.
+
+    `text_or_path` makes it of what people pass.
     """
 
     trust_remote_code: bool = False
-    """Run code of the output, of tokenizers and of kernels that ropeconv did not write, and load
-    pickled weights.
+    """Run code that ropeconv did not write, and load pickled weights.
+
+    Such code may be in the output, in tokenizers and in kernels.
     """
 
     dequantised: bool = False
@@ -279,4 +304,4 @@ class Settings(ValidateOptions):
         by_layer = self.layer_by_layer
         return DeviceSpec(
             self.device, self.dtype, self.device_map, stands_for, trust, by_layer
-        ).available(stored)
+        ).resolve(stored)

@@ -1,9 +1,9 @@
-"""Compare logits of a GGUF file in llama.cpp with those of its source, which computes the schedule
-in another way.
+"""Compare logits of a GGUF file in llama.cpp with those of its source.
 
-A source in GGUF runs in llama.cpp, with metadata keys given at loading, or with other divisors over
-another base: both use the same kernels on the same weights. Schedules that neither can express, and
-checkpoints, run in transformers, patched from the schedule.
+The source computes the schedule in another way than the file. A source in GGUF runs in llama.cpp,
+with metadata keys given at loading, or with other divisors over another base: both use the same
+kernels on the same weights. Schedules that neither can express, and checkpoints, run in
+transformers, patched from the schedule.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..engines.engine import Progress
 from ..engines.llamacpp import LlamaCppEngine, overrides
 from ..engines.llamacpp_program import Override
 from ..engines.transformers.engine import TransformersEngine
-from ..engines.transformers.load import DeviceSpec, folder_of, placed
+from ..engines.transformers.load import DeviceSpec, choose_place, folder_of
 from ..engines.transformers.memory import host_bytes
 from ..engines.transformers.patch import patch
 from ..errors import BadSource
@@ -84,48 +84,58 @@ EACH = 128
 SHORT = 1024
 """Tokens that are run at every position where others go beyond the trained context."""
 SPLIT = 8.0
-"""The base of a reference with divisors, over that of its source: a runtime that ignores the
-divisors is far away.
+"""The base of a reference with divisors, over that of its source.
+
+So a runtime that ignores the divisors is far away.
 """
 SECOND_SPLIT = 4.0
-"""That of a second one, which shows how far two ways of rounding are apart."""
+"""The base of a second one, which shows how far two ways of rounding are apart."""
 
 
 @dataclass(frozen=True)
 class ReferenceLogits:
-    """Logits after some tokens, [positions, vocabulary].
-
-    control: of the unscaled source. reference: of the source with the schedule. second: the
-    schedule in a further way, which rounds otherwise; None where nothing is rounded. as_output:
-    whether that is computed with the weights of the output, and the reference with others.
-    other_control: of the unscaled source, computed as the output is; None where it is not needed.
-    """
+    """Logits after some tokens, [positions, vocabulary]."""
 
     control: Tensor
+    """The logits of the unscaled source."""
+
     reference: Tensor
+    """The logits of the source with the schedule."""
+
     second: Tensor | None = None
+    """The schedule in a further way, which rounds otherwise; None where nothing is rounded."""
+
     as_output: bool = False
+    """Whether `second` has the weights of the output, and `reference` others."""
+
     other_control: Tensor | None = None
+    """The unscaled source, computed as the output is; None where it is not needed."""
 
 
 @dataclass(frozen=True)
 class GgufReference:
-    """A way to make the source of a GGUF file compute the schedule.
-
-    logits: runs all tokens, and returns the logits after those that are kept. times: how often each
-    sequence is run, with the run of the output. spreads: whether positions may have gaps. floor:
-    the KL that is always allowed. separation: as in `with_rounded_weights`; None where the two
-    sides compute with the same weights. remark: for the report. rule: what else is allowed, for the
-    report.
-    """
+    """A way to make the source of a GGUF file compute the schedule."""
 
     logits: Callable[[list[TokenRun], Progress], ReferenceLogits]
+    """Runs all tokens, and returns the logits after those that are kept."""
+
     times: int = 3
+    """How often each sequence is run, with the run of the output."""
+
     spreads: bool = False
+    """Whether positions may have gaps."""
+
     floor: float = SAME_KERNELS
+    """The KL in nats that is always allowed."""
+
     separation: float | None = None
+    """As in `with_rounded_weights`; None where both sides compute with the same weights."""
+
     remark: str = ""
+    """A sentence for the report."""
+
     rule: str = ""
+    """What else is allowed, for the report."""
 
 
 DIVISORS = " The reference has the frequencies as divisors over another base."
@@ -147,9 +157,7 @@ DEQUANTISED_RULE = (
 
 
 def logits_of(engine: LlamaCppEngine, runs: list[TokenRun], progress: Progress) -> Tensor:
-    """Return the logits of runs, one after the other, in one process of llama.cpp: [positions,
-    vocabulary].
-    """
+    """Return the logits of runs, [positions, vocabulary], from one process of llama.cpp."""
     import torch
 
     with engine.opened():
@@ -178,45 +186,56 @@ def by_divisors(
     runs: list[TokenRun],
     progress: Progress,
 ) -> ReferenceLogits:
-    """Run a file in llama.cpp, and again with the frequencies of the schedule as divisors over
-    other bases.
+    """Run a file in llama.cpp, and again with the frequencies as divisors over other bases.
 
-    source: the source of the output, or the output itself, whose own scaling is then taken away.
-    spec: the RoPE of the source. splits: the other bases over that of the source; the second is for
-    the noise.
+    Args:
+        source: The source of the output, or the output itself, whose own scaling is then taken
+            away.
+        spec: The RoPE of the source.
+        schedule: The schedule of the output.
+        splits: The other bases over that of the source; the second is for the noise.
+        is_output: Whether `source` is the output.
+        runs: The tokens.
+        progress: Callbacks.
     """
     if is_output:
-        with scratch() as folder:
-            control = logits_of(
-                _divided(source.file, spec, spec.current(), folder, SPLIT), runs, progress
-            )
+        control = _logits_by_divisors(source.file, spec, spec.current(), SPLIT, runs, progress)
     else:
         control = logits_of(LlamaCppEngine(source.path), runs, progress)
-
-    divided = []
-    for split in splits:
-        with scratch() as folder:
-            divided.append(
-                logits_of(_divided(source.file, spec, schedule, folder, split), runs, progress)
-            )
-    return ReferenceLogits(control, *divided)
+    references = [
+        _logits_by_divisors(source.file, spec, schedule, split, runs, progress) for split in splits
+    ]
+    return ReferenceLogits(control, *references)
 
 
-def _divided(
+def _logits_by_divisors(
+    file: GgufFile,
+    spec: RopeSpec,
+    schedule: Schedule,
+    split: float,
+    runs: list[TokenRun],
+    progress: Progress,
+) -> Tensor:
+    """The logits of a file with the frequencies of a schedule as divisors, from a copy of it."""
+    with scratch() as folder:
+        engine = _write_divisors(file, spec, schedule, folder, split)
+        return logits_of(engine, runs, progress)
+
+
+def _write_divisors(
     file: GgufFile, spec: RopeSpec, schedule: Schedule, folder: Path, split: float
 ) -> LlamaCppEngine:
-    """Return a copy of a file, in a folder, that computes a schedule by divisors over `split` times
-    its base.
-    """
+    """Copy a file, and make the copy compute a schedule by divisors over `split` times its base."""
     plain = Plain(split * spec.rope_theta)
     keys = overrides(replace(schedule, form=plain), arch_of(file).name)
     assert keys is not None, "a plain base has keys"
+
     rotates = schedule.inv_freq > 0
-    divisors = np.where(
-        rotates, plain.inv_freq(spec.rotary_dim) / np.where(rotates, schedule.inv_freq, 1.0), 1e30
-    )
+    inv_freq = np.where(rotates, schedule.inv_freq, 1.0)
+    divisors = np.where(rotates, plain.inv_freq(spec.rotary_dim) / inv_freq, 1e30)
     unused = stored_pairs(ArchKeys(file, arch_of(file)), spec.rotary_dim) - len(divisors)
     divisors = np.concatenate([divisors, np.ones(unused)])
+
     removed = frozenset({FREQS} & file.tensors.keys())
     edit = Edit(added={FREQS: divisors.astype("<f4").tobytes()}, removed=removed)
     for shard, path in enumerate(file.paths):
@@ -224,15 +243,21 @@ def _divided(
     return LlamaCppEngine(folder / file.path.name, keys)
 
 
-def patched(
+def by_patch(
     comparison: Comparison, checkpoint: Source, dtype: str, runs: list[TokenRun], progress: Progress
 ) -> ReferenceLogits:
-    """Run a checkpoint of the source in transformers in a precision, with rotary modules patched
-    from the schedule.
+    """Run a checkpoint of the source in transformers, with its rotary modules patched.
+
+    Args:
+        comparison: The output and its source.
+        checkpoint: The source as a checkpoint.
+        dtype: The precision.
+        runs: One run, without gaps.
+        progress: Callbacks.
     """
     (run,) = runs
     with folder_of(checkpoint, dtype) as folder:
-        at = placed(checkpoint, DeviceSpec("cpu", dtype, stands_for=comparison.stands_for))
+        at = choose_place(checkpoint, DeviceSpec("cpu", dtype, stands_for=comparison.stands_for))
         engine = TransformersEngine.load(folder, at, chunk=len(run.ids))
         control = engine.logits(run.ids, run.kept, progress)
         patch(
@@ -241,41 +266,42 @@ def patched(
         return ReferenceLogits(control, engine.logits(run.ids, run.kept, progress))
 
 
-def dequantised(
+def by_dequantising(
     comparison: Comparison,
     source: GgufCheckpoint,
     dtype: str,
     runs: list[TokenRun],
     progress: Progress,
 ) -> ReferenceLogits:
-    """Run a source in GGUF in transformers, with its weights dequantised, and in llama.cpp for the
-    noise.
+    """Run a source in GGUF in transformers, with its weights dequantised.
+
+    It also runs in llama.cpp, unscaled, for the noise between the two.
     """
     checkpoint = source.in_dtype(dtype)
     size = human(sum(file.size for file in checkpoint.files()))
     progress.note(
         f"The weights of {comparison.against} take {size} as {dtype}, on the disk and in memory."
     )
-    plain = logits_of(LlamaCppEngine(checkpoint.inner.path), runs, progress)
-    return replace(patched(comparison, checkpoint, dtype, runs, progress), other_control=plain)
+    other_control = logits_of(LlamaCppEngine(checkpoint.inner.path), runs, progress)
+    logits = by_patch(comparison, checkpoint, dtype, runs, progress)
+    return replace(logits, other_control=other_control)
 
 
-def exported(
+def by_export(
     comparison: Comparison,
     source: Source,
     output: GgufSource,
     runs: list[TokenRun],
     progress: Progress,
 ) -> ReferenceLogits:
-    """Run a checkpoint in transformers, and the weights of its quantised export with the schedule
-    as divisors.
+    """Run a checkpoint in transformers, and the weights of its quantised export with divisors.
 
     The latter differs from the checkpoint by the same quantised weights as the output does.
     """
-    logits = patched(comparison, source, "float32", runs, progress)
-    with scratch() as folder:
-        engine = _divided(output.file, comparison.spec, comparison.schedule, folder, SPLIT)
-        second = logits_of(engine, runs, progress)
+    logits = by_patch(comparison, source, "float32", runs, progress)
+    second = _logits_by_divisors(
+        output.file, comparison.spec, comparison.schedule, SPLIT, runs, progress
+    )
     return replace(logits, second=second, as_output=True)
 
 
@@ -287,8 +313,7 @@ def weights_type(file: GgufFile) -> str:
 def validate_gguf(
     comparison: Comparison, settings: Settings | None = None, progress: Progress | None = None
 ) -> Validation:
-    """Compare the logits of a GGUF file in llama.cpp with those of the reference, and of the
-    unscaled source.
+    """Compare the logits of a GGUF file in llama.cpp with the reference and the unscaled source.
 
     Args:
         comparison: The output and its source.
@@ -311,36 +336,32 @@ def validate_gguf(
             " keys are right, so compare the embeddings of `llama-server --embeddings` with those"
             " of its model in transformers"
         )
-    references = [check_gguf(comparison, settings)]
-    inside = _in_llamacpp(comparison, output, of_output=True) if not references[0].spreads else None
-    if inside is not None and inside.spreads and not settings.tokens:
-        references.append(inside)
-    rounded = _rounded(comparison)
+    references = _choose_references(comparison, settings, output)
+    rounded = _rounded_type(comparison)
+    planned = []
+    all_runs: list[TokenRun] = []
+    total = 0
+    for reference in references:
+        runs = _runs(comparison, settings, reference, short=len(references) > 1)
+        planned.append((reference, runs))
+        all_runs += runs
+        total += reference.times * sum(len(run.ids) for run in runs)
+    progress.total(total)
 
     results: list[BucketResult] = []
-    temperature, same = 1.0, True
+    temperature = 1.0
+    same = True
     engine = LlamaCppEngine(comparison.baked)
-    planned = [
-        (reference, _runs(comparison, settings, reference, bool(references[1:])))
-        for reference in references
-    ]
-    read = [run for _, runs in planned for run in runs]
-    progress.total(
-        sum(reference.times * len(run.ids) for reference, runs in planned for run in runs)
-    )
     for reference, runs in planned:
         _say(runs, reference, progress)
         logits = reference.logits(runs, progress)
         stock = logits_of(engine, runs, progress)
-        judged = _judged(runs, logits, stock, reference)
+        judged = _judge(runs, logits, stock, reference)
         if not rounded and _power(judged, schedule) < POWER:
-            judged, temperature = _sharper(judged, runs, logits, stock, reference, schedule)
+            judged, temperature = _sharpen(judged, runs, logits, stock, reference, schedule)
         results += judged
-        same = (
-            same
-            and logits.reference.shape == stock.shape
-            and bool((logits.reference == stock).all())
-        )
+        same_shape = logits.reference.shape == stock.shape
+        same = same and same_shape and bool((logits.reference == stock).all())
 
     # llama.cpp against itself is the sharper comparison; the other one shows that the weights were
     # converted well
@@ -351,7 +372,7 @@ def validate_gguf(
     if agrees and same:
         sentence = f"Equal to the last bit. {sentence}"
     elif agrees and rounded:
-        sentence += f" The weights are {rounded}: {_allowed(references[0])}."
+        sentence += f" The weights are {rounded}: {_allowance(references[0])}."
     sentence += on_reach(results, schedule.original_context, schedule.context, "--tokens")
     sentence += references[0].remark + comparison.remark
     if len(references) > 1:
@@ -359,31 +380,43 @@ def validate_gguf(
             " Up to the new context, llama.cpp is compared with itself on the weights of the"
             " output."
         )
-    sentence += otherwise(
-        [f"logits divided by their spread of {temperature:.2g}"] if temperature != 1 else []
-    )
+    if temperature != 1:
+        sentence += otherwise([f"logits divided by their spread of {temperature:.2g}"])
     if isinstance(comparison.scale, QueryScaling):
         sentence += " The output and the reference scale queries in steps, in place of log-n."
     return Validation(
-        "",
-        "cpu",
-        schedule.digest,
-        max(len(run.ids) for run in read),
-        settings.seed,
-        tuple(results),
-        agrees,
-        sentence,
+        transformers="",
+        device="cpu",
+        digest=schedule.digest,
+        tokens=max(len(run.ids) for run in all_runs),
+        seed=settings.seed,
+        buckets=tuple(results),
+        agrees=agrees,
+        sentence=sentence,
         runtime=engine.runtime,
-        length=max((len(run.ids) for run in read if run.kind == "whole"), default=0),
+        length=max((len(run.ids) for run in all_runs if run.kind == "whole"), default=0),
         temperature=temperature,
         rule=rule(references[0].floor) + "".join(reference.rule for reference in references),
         reached=reached(results),
-        **comparison.described(),
+        **comparison.result_fields(),
     )
 
 
-def _allowed(reference: GgufReference) -> str:
-    """Return what rounded weights may add to the KL, for a sentence."""
+def _choose_references(
+    comparison: Comparison, settings: Settings, output: GgufSource
+) -> list[GgufReference]:
+    """The sharpest reference, and a second one beyond the trained context where that has none."""
+    first = check_gguf(comparison, settings)
+    if first.spreads or settings.tokens:
+        return [first]
+    second = _in_llamacpp(comparison, output, of_output=True)
+    if second is None or not second.spreads:
+        return [first]
+    return [first, second]
+
+
+def _allowance(reference: GgufReference) -> str:
+    """What rounded weights may add to the KL, for a sentence."""
     if reference.separation is None:
         return "the noise of that is measured and allowed"
     return "a tenth of the control is allowed"
@@ -392,10 +425,9 @@ def _allowed(reference: GgufReference) -> str:
 def _runs(
     comparison: Comparison, settings: Settings, reference: GgufReference, short: bool
 ) -> list[TokenRun]:
-    """Return the tokens of a comparison: blocks of them up to the new context, or every position up
-    to a length.
+    """The tokens of a comparison: blocks up to the new context, or every position up to a length.
 
-    short: whether another comparison goes beyond the trained context, so that this one need not.
+    With `short` another comparison goes beyond the trained context, so that this one need not.
     """
     import torch
 
@@ -421,35 +453,39 @@ def _runs(
 def _say(runs: list[TokenRun], reference: GgufReference, progress: Progress) -> None:
     """Note what will be run."""
     tokens = sum(len(run.ids) for run in runs)
-    over = f", spread over {runs[-1].positions[-1] + 1:,} positions" if runs[-1].has_gaps else ""
+    over = ""
+    if runs[-1].has_gaps:
+        over = f", spread over {runs[-1].positions[-1] + 1:,} positions"
     progress.note(
         f"Running {tokens:,} tokens{over} {reference.times} times: control, reference and output."
     )
 
 
 def _whole_length(comparison: Comparison, times: int) -> int:
-    """Return the default length of a run over every position. times: how often each token is
-    read.
-    """
+    """The default length of a run over every position, which is run `times` times."""
     schedule = comparison.schedule
     output = GgufSource(comparison.baked)
     original = schedule.original_context
     context = schedule.context
-    kept = gguf_cache(output.file, arch_of(output.file))
-    cache = kept.bytes(length_beyond(original, context)) if kept else {}
+    needed = 0
+    cache = gguf_cache(output.file, arch_of(output.file))
+    if cache is not None:
+        sizes = cache.bytes(length_beyond(original, context))
+        needed = 2 * sizes.get("f16", 0)  # it is float32 here
 
     def seconds() -> float:
         begin = time.perf_counter()
         LlamaCppEngine(comparison.baked).logits(list(range(SAMPLE)), [SAMPLE - 1])
         return times * (time.perf_counter() - begin)
 
-    needed = 2 * cache.get("f16", 0)  # it is float32 here
     return affordable_length(original, context, seconds, needed, host_bytes())
 
 
 def check_gguf(comparison: Comparison, settings: Settings) -> GgufReference:
-    """Return the sharpest reference of a GGUF file. Raises BadSource if it cannot be compared with
-    its source.
+    """Return the sharpest reference of a GGUF file.
+
+    Raises:
+        BadSource: The file cannot be compared with its source.
     """
     if comparison.draft:
         kind = comparison.draft.says
@@ -457,132 +493,144 @@ def check_gguf(comparison: Comparison, settings: Settings) -> GgufReference:
             f"{comparison.baked} is {kind}, which llama.cpp runs only with its target; validate"
             " that"
         )
-    rounded = _rounded(comparison)
+    rounded = _rounded_type(comparison)
     output = GgufSource(comparison.baked)
     if rounded and comparison.unchanged:
         raise BadSource(
             f"{comparison.baked} differs from its source only in the type of the weights"
             f" ({rounded}), so there is no control; compare a --outtype f32 export"
         )
+
     source = comparison.source
     if not isinstance(source, GgufSource):
-        inside = _in_llamacpp(comparison, output, of_output=True) if rounded else None
-        if inside is not None:
-            measured = partial(exported, comparison, source, output)
-            return GgufReference(measured, 4, floor=KL_FLOOR, rule=EXPORTED_RULE)
-        logits = partial(patched, comparison, source, "float32")
-        return GgufReference(logits, floor=KL_FLOOR, separation=SEPARATION if rounded else None)
-    reference = None if settings.dequantised else _in_llamacpp(comparison, source)
-    if reference is not None:
-        return reference
+        return _of_checkpoint(comparison, source, output, bool(rounded))
+
+    if not settings.dequantised:
+        reference = _in_llamacpp(comparison, source)
+        if reference is not None:
+            return reference
     checkpoint = comparison.checkpoint_or_dequantised(
         "cannot be given this schedule at loading, and cannot be dequantised either"
     )
     assert isinstance(checkpoint, GgufCheckpoint)
-    logits = partial(
-        dequantised,
-        comparison,
-        checkpoint,
-        "float32" if settings.dtype == "auto" else settings.dtype,
-    )
+    dtype = "float32" if settings.dtype == "auto" else settings.dtype
     return GgufReference(
-        logits, 4, floor=KL_FLOOR, separation=math.inf, remark=DEQUANTISED, rule=DEQUANTISED_RULE
+        partial(by_dequantising, comparison, checkpoint, dtype),
+        times=4,
+        floor=KL_FLOOR,
+        separation=math.inf,
+        remark=DEQUANTISED,
+        rule=DEQUANTISED_RULE,
     )
+
+
+def _of_checkpoint(
+    comparison: Comparison, source: Source, output: GgufSource, rounded: bool
+) -> GgufReference:
+    """The reference of an export: its source in transformers."""
+    if rounded and _in_llamacpp(comparison, output, of_output=True) is not None:
+        logits = partial(by_export, comparison, source, output)
+        return GgufReference(logits, times=4, floor=KL_FLOOR, rule=EXPORTED_RULE)
+    logits = partial(by_patch, comparison, source, "float32")
+    return GgufReference(logits, floor=KL_FLOOR, separation=SEPARATION if rounded else None)
 
 
 def _in_llamacpp(
     comparison: Comparison, source: GgufSource, of_output: bool = False
 ) -> GgufReference | None:
-    """Return the reference that llama.cpp computes from a GGUF file itself; None where it cannot.
+    """The reference that llama.cpp computes from a GGUF file itself; None where it cannot.
 
-    source: the source of the output, or with `of_output` the output, whose weights then run without
-    its own scaling.
+    The file is the source of the output, or with `of_output` the output, whose weights then run
+    without its own scaling.
     """
     arch = arch_of(source.file)
     spec = comparison.spec
     schedule = comparison.schedule
-    scales = (
-        bool(schedule.log_n) or GgufSource(comparison.baked).file.get(WINDOW_NORM) is not None
-    )  # queries or norms
-    if scales or source.file.get(f"{arch.name}.rope.scaling.yarn_log_multiplier"):
+    scales_norms = GgufSource(comparison.baked).file.get(WINDOW_NORM) is not None
+    if schedule.log_n or scales_norms:
         return None
-    keys = None if rope_tensors(source.file) else overrides(schedule, arch.name)
+    if source.file.get(f"{arch.name}.rope.scaling.yarn_log_multiplier"):
+        return None
+
     two_lists = schedule.short_inv_freq is not None or spec.current().short_inv_freq is not None
     divides = arch.freqs == "used" and "local" not in spec.layers and not two_lists
     spreads = not two_lists and not _has_states(source.file)
-    if (
-        not of_output
-        and keys is not None
-        and (comparison.receipt.encoding == "keys" or not divides)
-    ):
-        return GgufReference(partial(by_keys, source, keys), spreads=spreads)
+    if not of_output and not rope_tensors(source.file):
+        keys = overrides(schedule, arch.name)
+        if keys is not None and (comparison.receipt.encoding == "keys" or not divides):
+            return GgufReference(partial(by_keys, source, keys), spreads=spreads)
     if not divides:
         return None
 
     exact = not weights_type(source.file)
     splits = (SPLIT,) if exact else (SPLIT, SECOND_SPLIT)
-    logits = partial(by_divisors, source, spec, schedule, splits, of_output)
     return GgufReference(
-        logits, 2 + len(splits), spreads, remark=DIVISORS, rule="" if exact else DIVISORS_RULE
+        partial(by_divisors, source, spec, schedule, splits, of_output),
+        times=2 + len(splits),
+        spreads=spreads,
+        remark=DIVISORS,
+        rule="" if exact else DIVISORS_RULE,
     )
 
 
 def _has_states(file: GgufFile) -> bool:
-    """Whether some layers of a model keep a state in place of keys and values, which has no
-    gaps.
-    """
+    """Whether some layers keep a state in place of keys and values, which cannot have gaps."""
     cache = gguf_cache(file, arch_of(file))
     return cache is not None and cache.states > 0
 
 
-def _rounded(comparison: Comparison) -> str:
-    """Return the type of the weights if the source has another one, else an empty string."""
-    same = isinstance(comparison.source, GgufSource)
-    return "" if same else weights_type(GgufSource(comparison.baked).file)
+def _rounded_type(comparison: Comparison) -> str:
+    """The type of the weights if the source has another one; empty if it has the same."""
+    if isinstance(comparison.source, GgufSource):
+        return ""
+    return weights_type(GgufSource(comparison.baked).file)
 
 
-def _judged(
+def _judge(
     runs: list[TokenRun],
     logits: ReferenceLogits,
     stock: Tensor,
     reference: GgufReference,
     temperature: float = 1.0,
 ) -> list[BucketResult]:
-    """Return the result of each bucket of positions."""
+    """The result of each bucket of positions."""
 
-    def between(left: Tensor, right: Tensor, rows: slice) -> Measures:
+    def compare(left: Tensor, right: Tensor, rows: slice) -> Measures:
         width = min(left.shape[1], right.shape[1])
         return measure(left[rows, :width], right[rows, :width], temperature=temperature)
 
+    def mean_kl(measures: Measures) -> float:
+        return float(measures.kl.mean())
+
+    # the noise is that of the bucket where it is largest
     parts = list(_parts(runs))
-    pairs: list[Measures] = []
+    between_ways: Measures | None = None
     if logits.second is not None:
-        pairs = [between(logits.reference, logits.second, rows) for _, _, rows in parts]
-    noise = 0.0
+        pairs = [compare(logits.reference, logits.second, rows) for _, _, rows in parts]
+        between_ways = max(pairs, key=mean_kl)
+    between_sides = 0.0
     if logits.other_control is not None:
-        noise = max(
-            between(logits.control, logits.other_control, rows).kl.mean().item()
-            for _, _, rows in parts
-        )
+        controls = [compare(logits.control, logits.other_control, rows) for _, _, rows in parts]
+        between_sides = max(measures.kl.mean().item() for measures in controls)
 
     results = []
     for kind, bucket, rows in parts:
-        control_kl = between(logits.reference, logits.control, rows).kl.mean().item()
+        control_kl = compare(logits.reference, logits.control, rows).kl.mean().item()
         allowed = tolerance(bucket.positions[-1], 0.0, reference.floor)
-        measures = between(logits.reference, stock, rows)
+        measures = compare(logits.reference, stock, rows)
         result = bucket_result(bucket, measures, control_kl, kind=kind, allowed=allowed)
-        if logits.second is not None:
-            second = measures if logits.as_output else between(logits.second, stock, rows)
-            result = with_noise(
-                result, measures, second, max(pairs, key=lambda pair: float(pair.kl.mean()))
-            )
+        if logits.second is not None and between_ways is not None:
+            second = measures
+            if not logits.as_output:
+                second = compare(logits.second, stock, rows)
+            result = with_noise(result, measures, second, between_ways)
         elif reference.separation is not None:
-            result = with_rounded_weights(result, noise, reference.separation)
+            result = with_rounded_weights(result, between_sides, reference.separation)
         results.append(result)
     return results
 
 
-def _sharper(
+def _sharpen(
     judged: list[BucketResult],
     runs: list[TokenRun],
     logits: ReferenceLogits,
@@ -590,20 +638,16 @@ def _sharper(
     reference: GgufReference,
     schedule: Schedule,
 ) -> tuple[list[BucketResult], float]:
-    """Return the results with logits over their spread where these have more power, and what logits
-    are divided by.
-    """
+    """The results with logits over their spread where these have more power, and the divisor."""
     spread = spread_of(logits.reference)
-    over_spread = _judged(runs, logits, stock, reference, spread)
+    over_spread = _judge(runs, logits, stock, reference, spread)
     if _power(over_spread, schedule) > _power(judged, schedule):
         return over_spread, spread
     return judged, 1.0
 
 
 def _parts(runs: list[TokenRun]) -> Iterator[tuple[Literal["spread", "whole"], Bucket, slice]]:
-    """Yield each bucket with the kind of its run, and the slice of its positions among those of all
-    runs.
-    """
+    """Yield each bucket with the kind of its run, and the slice of its positions in all runs."""
     first = 0
     for run in runs:
         for bucket, rows in run.parts():
@@ -612,10 +656,6 @@ def _parts(runs: list[TokenRun]) -> Iterator[tuple[Literal["spread", "whole"], B
 
 
 def _power(results: list[BucketResult], schedule: Schedule) -> float:
-    """Return the smallest ratio of the KL of the control to the allowed KL, beyond the trained
-    context.
-    """
-    return min(
-        result.control_kl / result.tolerance
-        for result in beyond(results, schedule.original_context)
-    )
+    """The smallest ratio of the control to the allowed KL, beyond the trained context."""
+    extended = beyond(results, schedule.original_context)
+    return min(result.control_kl / result.tolerance for result in extended)

@@ -1,5 +1,4 @@
-"""The positions of a comparison, in buckets: the trained context, then every doubling up to the new
-one.
+"""The positions of a comparison, in buckets: the trained context, then every doubling of it.
 
 RoPE depends only on distances, so a run of a few hundred tokens with positions spread over a long
 range tests long distances.
@@ -7,6 +6,7 @@ range tests long distances.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -29,15 +29,18 @@ BLOCK = 32
 
 @dataclass(frozen=True)
 class Bucket:
-    """A range of positions. positions: those that are compared, rising."""
+    """A range of positions."""
 
     name: str
+
     positions: list[int]
+    """The positions that are compared, rising."""
 
 
 def usual_length(original: int, context: int) -> int:
-    """Return the default length of a run over every position: four times the trained context, 512
-    to 8192 tokens.
+    """Return the default length of a run over every position.
+
+    That is four times the trained context, from 512 to 8192 tokens.
     """
     return min(context, max(512, 4 * original), LONGEST)
 
@@ -78,16 +81,27 @@ def affordable_length(
 
 
 def tail_buckets(original: int, length: int, each: int) -> list[Bucket]:
-    """Return the buckets of one run over all positions below `length`: the last `each` positions of
-    every range.
+    """Return the last positions of every range, for a run over all positions.
+
+    Args:
+        original: The trained context in tokens.
+        length: The length of the run in tokens.
+        each: The number of positions of a range.
     """
-    firsts = [(max(low, high - each), high) for low, high in doublings(original, length)]
-    return [Bucket(_name(first, high), list(range(first, high))) for first, high in firsts]
+    buckets = []
+    for low, high in doublings(original, length):
+        first = max(low, high - each)
+        buckets.append(Bucket(_name(first, high), list(range(first, high))))
+    return buckets
 
 
 def spread_buckets(original: int, length: int, each: int) -> list[Bucket]:
-    """Return the buckets of one run over all positions below `length`: `each` spread positions of
-    every range.
+    """Return spread positions of every range, for a run over all positions.
+
+    Args:
+        original: The trained context in tokens.
+        length: The length of the run in tokens.
+        each: The number of positions of a range.
     """
     buckets = []
     for low, high in doublings(original, length):
@@ -98,8 +112,9 @@ def spread_buckets(original: int, length: int, each: int) -> list[Bucket]:
 
 
 def doublings(original: int, context: int) -> list[tuple[int, int]]:
-    """Return the trained context and every doubling up to the new one, as first position and last +
-    1.
+    """Return the trained context and every doubling up to the new one.
+
+    Each is the first position and the one after the last.
     """
     edges = [0, min(original, context)]
     while edges[-1] < context:
@@ -108,6 +123,7 @@ def doublings(original: int, context: int) -> list[tuple[int, int]]:
 
 
 def _name(low: int, high: int) -> str:
+    """The name of a range: its first and its last position."""
     return f"{low:,}-{high - 1:,}"
 
 
@@ -116,8 +132,9 @@ SHARE = 0.5
 
 
 def synthetic(count: int, vocabulary: int, seed: int) -> list[int]:
-    """Return random tokens; about half are spans of 24 that repeat earlier ones, so that the past
-    matters.
+    """Return random tokens.
+
+    About half are spans of 24 that repeat earlier ones, so that the past matters.
     """
     import torch
 
@@ -133,11 +150,16 @@ def synthetic(count: int, vocabulary: int, seed: int) -> list[int]:
 
 
 def of_text(text: Path | str, folder: Path, count: int, trust: bool = False) -> list[int]:
-    """Return the first `count` tokens of a text.
+    """Return the first tokens of a text.
 
-    text: a file in UTF-8, or the text itself. folder: the checkpoint with the tokenizer. trust: run
-    its code. Raises BadSource if the file cannot be read or is too short, or the tokenizer does not
-    load.
+    Args:
+        text: A file in UTF-8, or the text itself.
+        folder: The checkpoint with the tokenizer.
+        count: How many tokens.
+        trust: Whether to run the code of the tokenizer.
+
+    Raises:
+        BadSource: The file cannot be read or is too short, or the tokenizer does not load.
     """
     if isinstance(text, Path):
         name = str(text)
@@ -145,7 +167,8 @@ def of_text(text: Path | str, folder: Path, count: int, trust: bool = False) -> 
     else:
         name = "the text"
         content = text
-    ids: list[int] = load_tokenizer(folder, trust, "leave --text out")(content).input_ids
+    tokenizer = load_tokenizer(folder, trust, "leave --text out")
+    ids: list[int] = tokenizer(content).input_ids
     if len(ids) < count:
         has = counted(len(ids), "token")
         raise BadSource(
@@ -155,6 +178,7 @@ def of_text(text: Path | str, folder: Path, count: int, trust: bool = False) -> 
 
 
 def _read_utf8(file: Path) -> str:
+    """The text of a file in UTF-8."""
     try:
         return file.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as problem:
@@ -170,23 +194,28 @@ KEPT = 256  # positions of a bucket whose logits are compared
 
 @dataclass(frozen=True)
 class TokenRun:
-    """A sequence of tokens that a model reads at once.
-
-    kind: "spread" for a few tokens over a long range, "whole" for every position. ids: the tokens.
-    positions: of all tokens, rising. kept: rising indices of the tokens whose logits are compared.
-    buckets: of these, in order.
-    """
+    """A sequence of tokens that a model reads at once."""
 
     kind: Literal["spread", "whole"]
+    """Either "spread", a few tokens over a long range, or "whole", every position."""
+
     ids: list[int]
+    """The tokens."""
+
     positions: list[int]
+    """The positions of all tokens, rising."""
+
     kept: list[int]
+    """Rising indices of the tokens whose logits are compared."""
+
     buckets: list[Bucket]
+    """The buckets of these tokens, in order."""
 
     @classmethod
     def spread(cls, low: int, high: int, ids: list[int]) -> TokenRun:
-        """Return a run of tokens at even distances below position `high`. Those from position `low`
-        on are compared.
+        """Return a run of tokens at even distances below position `high`.
+
+        Those from position `low` on are compared.
         """
         positions = [index * (high - 1) // max(1, len(ids) - 1) for index in range(len(ids))]
         kept = [index for index, position in enumerate(positions) if position >= low]
@@ -203,12 +232,17 @@ class TokenRun:
         size = BLOCK if len(ids) < high else high
         count = max(1, len(ids) // size)
         firsts = [index * (high - size) // max(1, count - 1) for index in range(count)]
-        positions = [first + offset for first in firsts for offset in range(size)]
+        positions: list[int] = []
+        for first in firsts:
+            positions += range(first, first + size)
 
-        kept = [
-            index for index, position in enumerate(positions) if position >= low and index % size
-        ]
-        kept = kept[:: -(-len(kept) // most)]
+        kept = []
+        for index, position in enumerate(positions):
+            is_first = index % size == 0
+            if position >= low and not is_first:
+                kept.append(index)
+        step = math.ceil(len(kept) / most)
+        kept = kept[::step]
         bucket = Bucket(_name(low, high), [positions[index] for index in kept])
         return cls("spread", ids[: count * size], positions, kept, [bucket])
 
@@ -221,8 +255,10 @@ class TokenRun:
     def over_all(
         cls, kind: Literal["spread", "whole"], ids: list[int], buckets: list[Bucket]
     ) -> TokenRun:
-        """Return a run over every position from 0 on. kind, ids, buckets: as in the class."""
-        kept = [position for bucket in buckets for position in bucket.positions]
+        """Return a run over every position from 0 on, which compares those of the buckets."""
+        kept: list[int] = []
+        for bucket in buckets:
+            kept += bucket.positions
         return cls(kind, ids, list(range(len(ids))), kept, buckets)
 
     def until(self, count: int) -> TokenRun:
@@ -230,29 +266,33 @@ class TokenRun:
         if count >= len(self.kept):
             return self
         kept = self.kept[:count]
-        parts = [
-            (bucket, bucket.positions[: max(0, count - rows.start)])
-            for bucket, rows in self.parts()
-        ]
-        buckets = [replace(bucket, positions=positions) for bucket, positions in parts if positions]
         stop = kept[-1] + 1 if kept else 0
+        buckets = []
+        for bucket, rows in self.parts():
+            positions = bucket.positions[: max(0, count - rows.start)]
+            if positions:
+                buckets.append(replace(bucket, positions=positions))
         return replace(
             self, ids=self.ids[:stop], positions=self.positions[:stop], kept=kept, buckets=buckets
         )
 
     def targets(self) -> Tensor:
-        """Return the token after each compared one, int64 [len(kept)]; -1 after the last token of
-        the run.
+        """Return the token after each compared one, int64 [len(kept)].
+
+        It is -1 after the last token of the run.
         """
         import torch
 
-        return torch.tensor([self.ids[k + 1] if k + 1 < len(self.ids) else -1 for k in self.kept])
+        following = [*self.ids[1:], -1]
+        return torch.tensor([following[index] for index in self.kept])
 
     def parts(self) -> Iterator[tuple[Bucket, slice]]:
         """Yield each bucket with the slice of its tokens in `kept`."""
         first = 0
         for bucket in self.buckets:
-            yield bucket, slice(first, first := first + len(bucket.positions))
+            last = first + len(bucket.positions)
+            yield bucket, slice(first, last)
+            first = last
 
 
 def block_runs(
@@ -260,8 +300,12 @@ def block_runs(
 ) -> list[TokenRun]:
     """Return a run of blocks for the trained context and every doubling up to the new one.
 
-    original, context: the two lengths. vocabulary: number of tokens. each: positions of a run that
-    are compared.
+    Args:
+        original: The trained context in tokens.
+        context: The new one.
+        vocabulary: The number of tokens.
+        seed: The seed of the first run.
+        each: Positions of a run that are compared.
     """
     runs = []
     for number, (low, high) in enumerate(doublings(original, context)):
@@ -279,27 +323,32 @@ def spread_tokens(schedule: Schedule, settings: Settings) -> int:
 def token_runs(
     settings: Settings, schedule: Schedule, vocabulary: int, folder: Path
 ) -> list[TokenRun]:
-    """Return the runs of a comparison: a spread run per bucket, and a whole run if
-    `settings.length` is set.
+    """Return the runs of a comparison.
 
-    settings: lengths, seed and text. schedule: of the output. vocabulary: number of tokens for
-    synthetic text. folder: of the source, for its tokenizer. Raises BadSource as `of_text` does.
+    They are a spread run per bucket, and a whole run if `settings.length` is set.
+
+    Args:
+        settings: Lengths, seed and text.
+        schedule: The schedule of the output.
+        vocabulary: The number of tokens for synthetic text.
+        folder: The folder of the source, for its tokenizer.
+
+    Raises:
+        BadSource: As `of_text` does.
     """
-    longest = max(settings.length, min(settings.spread, schedule.context))
-    text = (
-        None
-        if settings.text is None
-        else of_text(settings.text, folder, longest, settings.trust_remote_code)
-    )
+    text: list[int] = []
+    if settings.text is not None:
+        longest = max(settings.length, min(settings.spread, schedule.context))
+        text = of_text(settings.text, folder, longest, settings.trust_remote_code)
 
     def tokens(count: int, seed: int) -> list[int]:
         return text[:count] if text else synthetic(count, vocabulary, seed)
 
+    runs = []
     ranges = doublings(schedule.original_context, schedule.context)
-    runs = [
-        TokenRun.spread(low, high, tokens(min(settings.spread, high), settings.seed + number))
-        for number, (low, high) in enumerate(ranges)
-    ]
+    for number, (low, high) in enumerate(ranges):
+        ids = tokens(min(settings.spread, high), settings.seed + number)
+        runs.append(TokenRun.spread(low, high, ids))
     if settings.length:
         buckets = spread_buckets(schedule.original_context, settings.length, KEPT)
         runs.append(TokenRun.over_all("whole", tokens(settings.length, settings.seed), buckets))

@@ -1,6 +1,4 @@
-"""Compare log-probabilities of a running server with a reference, the source in transformers
-patched at run time.
-"""
+"""Compare log-probabilities of a running server with those of the patched source."""
 
 from __future__ import annotations
 
@@ -14,7 +12,13 @@ from ..engines.engine import LogProbs, Progress
 from ..engines.servers import connect
 from ..engines.servers.protocol import Server
 from ..engines.transformers.engine import TransformersEngine
-from ..engines.transformers.load import folder_of, load_stock, load_widened, placed, stored_dtype
+from ..engines.transformers.load import (
+    choose_place,
+    folder_of,
+    load_stock,
+    load_widened,
+    stored_dtype,
+)
 from ..engines.transformers.memory import host_bytes
 from ..errors import BadSource
 from ..formats.kind import is_gguf
@@ -90,32 +94,27 @@ def validate_server(
     progress = progress or Progress()
     server = connect(url, model)
     progress.note(f"{server.runtime} runs {server.model}.")
-    _same_model(server, comparison)
+    _refuse_other_model(server, comparison)
     source: Source = comparison.checkpoint_or_dequantised(with_tokenizer=settings.text is not None)
-    dequantised = (
-        ("float32" if settings.dtype == "auto" else settings.dtype)
-        if source.kind == "gguf"
-        else "auto"
-    )
+    dequantised = "auto"
+    if source.kind == "gguf":
+        dequantised = "float32" if settings.dtype == "auto" else settings.dtype
     with folder_of(source, dequantised) as folder:
         return _compare(ComparisonSpec(comparison, settings, progress), server, source, folder)
 
 
 def _compare(spec: ComparisonSpec, server: Server, source: Source, folder: Path) -> Validation:
-    """Compare a server with the reference. source: the checkpoint of the reference. folder: with
-    its files.
-    """
+    """Compare a server with the reference, a checkpoint whose files are in a folder."""
     comparison = spec.comparison
     settings = spec.settings
     progress = spec.progress
     baked = comparison.baked
-    dtype = (
-        stored_dtype(source.config())
-        if settings.dtype == "auto" and not is_gguf(baked)
-        else settings.dtype
-    )
-    at = placed(source, replace(settings, dtype=dtype).place(dtype, comparison.stands_for))
+    dtype = settings.dtype
+    if dtype == "auto" and not is_gguf(baked):
+        dtype = stored_dtype(source.config())
+    at = choose_place(source, replace(settings, dtype=dtype).place(dtype, comparison.stands_for))
     engine = TransformersEngine.load(folder, at, chunk=settings.chunk)
+
     run = _text_run(spec, server, source, folder, engine)
     progress.total(TIMES * len(run.ids))
     answers = server.top_log_probs(run.ids, run.kept, progress)
@@ -125,39 +124,35 @@ def _compare(spec: ComparisonSpec, server: Server, source: Source, folder: Path)
     )
     states = read_source(engine, spec, [run], at.dtype)
     head = engine.without_layers()
-    if at.dtype != "float32" or server.computes_in:
-        narrow = at.dtype != "float32"
-        other = (
-            load_widened(folder, at)
-            if narrow
-            else load_stock(folder, replace(at, dtype=server.computes_in))
-        )
-        states.noise_runs.append(
-            read_noise_run(TransformersEngine(other, settings.chunk), spec, [run])
-        )
-    rounded = weights_type(GgufSource(baked).file) if is_gguf(baked) else ""
-    results, curve = _judged(run, states, head, answers, bool(rounded))
-    agrees, sentence = conclusion(
-        results, comparison.unchanged, comparison.schedule.original_context
-    )
+    if at.dtype != "float32" or server.computes_in:  # the noise of another precision
+        if at.dtype != "float32":
+            other = load_widened(folder, at)
+        else:
+            other = load_stock(folder, replace(at, dtype=server.computes_in))
+        other_engine = TransformersEngine(other, settings.chunk)
+        states.noise_runs.append(read_noise_run(other_engine, spec, [run]))
+
+    rounded = is_gguf(baked) and bool(weights_type(GgufSource(baked).file))
+    results, curve = _judge(run, states, head, answers, rounded)
+    schedule = comparison.schedule
+    agrees, sentence = conclusion(results, comparison.unchanged, schedule.original_context)
     if not agrees and all(result.kl_mean > 2 * result.control_kl for result in results[1:]):
         sentence += (
             " The server differs more than the unscaled source does, as another model would."
         )
     if isinstance(comparison.source, GgufSource):
         sentence += DEQUANTISED
-    lengths = comparison.schedule
-    sentence += on_reach(results, lengths.original_context, lengths.context, "--length")
+    sentence += on_reach(results, schedule.original_context, schedule.context, "--length")
     sentence += comparison.remark
     return Validation(
-        "",
-        f"{at.device}, the server at {server.client.base_url}",
-        comparison.schedule.digest,
-        len(run.ids),
-        settings.seed,
-        tuple(results),
-        agrees,
-        sentence,
+        transformers="",
+        device=f"{at.device}, the server at {server.client.base_url}",
+        digest=schedule.digest,
+        tokens=len(run.ids),
+        seed=settings.seed,
+        buckets=tuple(results),
+        agrees=agrees,
+        sentence=sentence,
         runtime=server.runtime,
         dtype=at.dtype,
         length=len(run.ids),
@@ -166,20 +161,21 @@ def _compare(spec: ComparisonSpec, server: Server, source: Source, folder: Path)
         rule=SERVER_RULE,
         unchecked=(*UNCHECKED, *server.unchecked),
         reached=reached(results),
-        **comparison.described(),
+        **comparison.result_fields(),
     )
 
 
 def _default_length(spec: ComparisonSpec, source: Source, engine: TransformersEngine) -> int:
-    """Return the length of a text where none is given. engine: the reference, whose time is
-    estimated.
-    """
+    """The length of a text where none is given, by an estimate of the time of the reference."""
     schedule = spec.comparison.schedule
     original = schedule.original_context
     context = schedule.context
+    needed = 0
     cache = config_cache(source.config(), source.family)
-    sizes = {} if cache is None else cache.bytes(length_beyond(original, context))
-    needed = 2 * max(sizes.values(), default=0)  # of a model in 16 bits whose reference is float32
+    if cache is not None:
+        sizes = cache.bytes(length_beyond(original, context))
+        # twice, for a model in 16 bits whose reference is float32
+        needed = 2 * max(sizes.values(), default=0)
 
     def seconds() -> float:
         ids = list(range(SAMPLE))
@@ -193,7 +189,7 @@ def _default_length(spec: ComparisonSpec, source: Source, engine: TransformersEn
 def _text_run(
     spec: ComparisonSpec, server: Server, source: Source, folder: Path, engine: TransformersEngine
 ) -> TokenRun:
-    """Return the run for a server: a text over every position from 0 on."""
+    """The run for a server: a text over every position from 0 on."""
     settings = spec.settings
     schedule = spec.comparison.schedule
     tokens = settings.length or _default_length(spec, source, engine)
@@ -208,9 +204,10 @@ def _text_run(
             " with a longer context (vLLM --max-model-len, SGLang --context-length, llama-server"
             " -c), or lower --length"
         )
-    length = (
-        min(tokens, server.length - 1) if server.length else tokens
-    )  # one token is generated after it
+
+    length = tokens
+    if server.length:  # one token is generated after it
+        length = min(tokens, server.length - 1)
     vocabulary = int(text_part(source.config(), source.family)["vocab_size"])
     if settings.text:
         ids = of_text(settings.text, folder, length, settings.trust_remote_code)
@@ -220,34 +217,39 @@ def _text_run(
     return TokenRun.over_all("spread", ids, buckets)
 
 
-def _judged(
+def _judge(
     run: TokenRun,
     states: HiddenStates,
     head: TransformersEngine,
     answers: list[LogProbs],
     rounded: bool,
 ) -> tuple[list[BucketResult], tuple[tuple[int, float], ...]]:
-    """Return the result of each bucket, and (position, KL in nats) of the run."""
-    if any(token >= head.vocabulary for row in answers for token in row):
-        raise RopeconvError(
-            f"the server names tokens beyond the {head.vocabulary:,} of the source; start it with"
-            " the output"
-        )
+    """The result of each bucket, and position and KL in nats along the run."""
+    for row in answers:
+        if any(token >= head.vocabulary for token in row):
+            raise RopeconvError(
+                f"the server names tokens beyond the {head.vocabulary:,} of the source; start it"
+                " with the output"
+            )
     reference = states.reference[0]
     targets = run.targets().tolist()
 
-    def compared(log_probs: Callable[[slice], list[LogProbs]]) -> Measures:
-        def measured(rows: slice) -> Measures:
+    def compare_with(log_probs: Callable[[slice], list[LogProbs]]) -> Measures:
+        def measure_rows(rows: slice) -> Measures:
             return coarse(head.head(reference[rows]), log_probs(rows), targets[rows])
 
-        return in_blocks(measured, len(answers), head.vocabulary)
+        return in_blocks(measure_rows, len(answers), head.vocabulary)
 
-    def local(engine: TransformersEngine, hidden: Tensor) -> Measures:
-        return compared(lambda rows: log_probs_of(engine.head(hidden[rows]), answers[rows]))
+    def compare_states(engine: TransformersEngine, hidden: Tensor) -> Measures:
+        def log_probs(rows: slice) -> list[LogProbs]:
+            return log_probs_of(engine.head(hidden[rows]), answers[rows])
 
-    served = compared(lambda rows: answers[rows])
-    control = local(head, states.control[0])
-    floors = [local(engine or head, hidden[0]) for engine, hidden in states.noise_runs]
+        return compare_with(log_probs)
+
+    served = compare_with(lambda rows: answers[rows])
+    control = compare_states(head, states.control[0])
+    floors = [compare_states(engine or head, hidden[0]) for engine, hidden in states.noise_runs]
+
     results = []
     noise = 0.0
     for bucket, rows in run.parts():
@@ -255,25 +257,31 @@ def _judged(
         kls = [measures[rows].kl.quantile(0.95).item() for measures in floors]
         noise = max(noise, states.noise_floor(kls, 1.0))  # whole: a server's kernels are others
         result = bucket_result(bucket, served[rows], control_kl, noise, "whole")
-        results.append(with_rounded_weights(result) if rounded else result)
+        if rounded:
+            result = with_rounded_weights(result)
+        results.append(result)
     return results, tuple(zip(run.kept, served.kl.tolist(), strict=True))
 
 
-def _same_model(server: Server, comparison: Comparison) -> None:
-    """Raise RopeconvError if the server loaded another model from the disk of this machine."""
+def _refuse_other_model(server: Server, comparison: Comparison) -> None:
+    """Refuse a server that loaded another model from the disk of this machine."""
     baked = comparison.baked
     path = Path(server.path) if server.path else baked
     if not path.exists() or path.resolve() == baked.resolve():
         return
-    names = ("recipe", "schedule", "source")
-    try:
-        served_receipt = read_receipt(path)
-        same = all(
-            getattr(served_receipt, name) == getattr(comparison.receipt, name) for name in names
-        )
-    except BadSource:
-        same = False
-    if not same:
+    if not _is_same_output(path, comparison):
         raise RopeconvError(
             f"the server runs {path}, which is not {baked}; start it with that, or correct --server"
         )
+
+
+def _is_same_output(path: Path, comparison: Comparison) -> bool:
+    """Whether a model has the receipt of an output, as a copy of it has."""
+    try:
+        served = read_receipt(path)
+    except BadSource:
+        return False
+    receipt = comparison.receipt
+    if served.recipe != receipt.recipe or served.schedule != receipt.schedule:
+        return False
+    return served.source == receipt.source

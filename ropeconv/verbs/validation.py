@@ -332,13 +332,13 @@ def _fits_on_gpu(plan: Plan) -> bool:
     devices = [*Path("/dev").glob("nvidia[0-9]*"), *Path("/dev").glob("kfd")]
     if not devices or not isinstance(plan.source, Source):
         return False
-    from ..engines.transformers.load import placed, stored_dtype
+    from ..engines.transformers.load import choose_place, stored_dtype
     from ..engines.transformers.memory import gpu_bytes
 
     if not gpu_bytes():
         return False
     at = Settings(device="cuda").place(stored_dtype(plan.source.config()))
-    return not placed(plan.source, at).layer_by_layer
+    return not choose_place(plan.source, at).layer_by_layer
 
 
 def _seconds(plan: Plan, size: int, on_gpu: bool = False) -> float:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ropeconv.engines.probe_program import shrunk
+from ropeconv.engines.probe_program import shrink
 
 from . import library
 from .rotates import ROTARY, definitions
@@ -60,7 +60,7 @@ def build(config: Any, few_layers: bool = True) -> Any:
     import torch
     from transformers import AutoModel, AutoModelForCausalLM
 
-    config = shrunk(config) if few_layers else copy.deepcopy(config)
+    config = shrink(config) if few_layers else copy.deepcopy(config)
     for name in [name for name in vars(config) if NORM_SWITCH.match(name)]:
         setattr(config, name, True)
     if getattr(config, "num_key_value_heads", 0) is None:

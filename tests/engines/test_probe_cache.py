@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import ropeconv
-from ropeconv.engines.probe import Probe, ProbeCache, SharedProbe, parsed
+from ropeconv.engines.probe import Probe, ProbeCache, SharedProbe, parse_answer
 from ropeconv.errors import Disagreement
 
 from ..support.baking import make_plan, recipe_of
@@ -51,7 +51,7 @@ def test_answers_of_other_types_are_none(cache: Path, odd: dict[str, object]) ->
         json.dumps({"modules": {"global": RIGHT["modules"]["global"] | odd}})
     )
     assert ProbeCache().get("a") is None
-    assert parsed('{"class": "LlamaModel"}') is None, "neither frequencies nor an error"
+    assert parse_answer('{"class": "LlamaModel"}') is None, "neither frequencies nor an error"
 
 
 def test_a_cached_answer_is_compared_again(llama: Path, tmp_path: Path, cache: Path) -> None:

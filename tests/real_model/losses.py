@@ -15,7 +15,7 @@ from ropeconv.evaluate.evaluation import Evaluation, parse_measures
 from ropeconv.evaluate.row import parse_rows
 from ropeconv.evaluate.runners.opening import open_runner
 from ropeconv.evaluate.runners.runner import Runner, RunnerRequest
-from ropeconv.evaluate.texts import read_files, tokenized
+from ropeconv.evaluate.texts import read_files, tokenize
 from ropeconv.formats.journal import Journal
 from scripts.real_model import RealModel
 
@@ -40,7 +40,7 @@ def evaluation(
     names = [str(real.texts / f"{name}.txt") for name in ("typesseq", "specialnames", "class")]
     measures = parse_measures(measure)
     return Evaluation(
-        parse_rows(rows), measures, tokenized(read_files(names), runner.tokenizer), sizes, runner
+        parse_rows(rows), measures, tokenize(read_files(names), runner.tokenizer), sizes, runner
     )
 
 

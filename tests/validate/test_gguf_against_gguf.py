@@ -42,9 +42,9 @@ WAYS: dict[str, tuple[str, Recipe, dict[str, Any], str]] = {
     "keys": ("llama", YARN, {"encoding": "keys"}, "by_keys"),
     "tensor": ("llama", MIXED, {"encoding": "tensor"}, "by_divisors"),
     "yarn as a tensor": ("llama", YARN, {"encoding": "tensor"}, "by_divisors"),
-    "carrier": ("qwen2", recipe_of("by-parts", 4.0), {}, "dequantised"),
-    "carrier with log-n": ("llama", LOG_N, {"carrier": "mistral3"}, "dequantised"),
-    "window norms": ("gemma3_text", YARN, {}, "dequantised"),
+    "carrier": ("qwen2", recipe_of("by-parts", 4.0), {}, "by_dequantising"),
+    "carrier with log-n": ("llama", LOG_N, {"carrier": "mistral3"}, "by_dequantising"),
+    "window norms": ("gemma3_text", YARN, {}, "by_dequantising"),
 }
 """Family, recipe, options, and the reference that is the sharpest for them."""
 
@@ -88,7 +88,7 @@ def test_a_right_bake_agrees_and_its_source_does_not(
     bake(source, recipe, out, **options)
     chosen: Any = check_gguf(Comparison.open(out, str(source)), Settings()).logits
     assert chosen.func.__name__ == reference
-    for dequantised in {False, reference != "dequantised"}:
+    for dequantised in {False, reference != "by_dequantising"}:
         result = compared(out, source, dequantised=dequantised)
         assert result.agrees, result.sentence
         assert all(bucket.control_kl > 10 * bucket.compared_kl for bucket in result.buckets[1:])

@@ -11,7 +11,13 @@ import pytest
 import torch
 
 from ropeconv.engines.transformers import load
-from ropeconv.engines.transformers.load import DeviceSpec, fits, load_stock, placed, weight_bytes
+from ropeconv.engines.transformers.load import (
+    DeviceSpec,
+    choose_place,
+    fits,
+    load_stock,
+    weight_bytes,
+)
 from ropeconv.engines.transformers.memory import host_bytes
 from ropeconv.models.folder import FolderSource
 from ropeconv.rope.errors import RopeconvError
@@ -42,14 +48,16 @@ def test_memory_is_that_of_one_device(
     monkeypatch.setattr(load, "installed", lambda package: has_accelerate)
     gpus(monkeypatch, *[size / 2] * 8)
     assert not fits(source, CUDA), "free memory of several GPUs was added up"
-    assert placed(source, CUDA) == replace(CUDA, device_map="auto")
+    assert choose_place(source, CUDA) == replace(CUDA, device_map="auto")
     has_accelerate = False
-    assert placed(source, CUDA) == replace(CUDA, layer_by_layer=True)
+    assert choose_place(source, CUDA) == replace(CUDA, layer_by_layer=True)
     gpus(monkeypatch, size / 2, 2 * size)
-    assert placed(source, CUDA).device == "cuda:1"
-    assert placed(source, replace(CUDA, device="cuda:0")).layer_by_layer, "the user chose this GPU"
+    assert choose_place(source, CUDA).device == "cuda:1"
+    assert choose_place(source, replace(CUDA, device="cuda:0")).layer_by_layer, (
+        "the user chose this GPU"
+    )
     gpus(monkeypatch, size, size / 2)
-    assert placed(source, CUDA) == CUDA
+    assert choose_place(source, CUDA) == CUDA
     assert not fits(source, replace(CUDA, dtype="float32"))
 
 
@@ -119,7 +127,7 @@ def test_the_allocator_of_a_gpu_has_expandable_segments_unless_the_user_chose_ot
         monkeypatch.delenv(name)
     if chosen:
         monkeypatch.setenv(chosen, "max_split_size_mb:64")
-    load.DeviceSpec("cpu", "auto").available()
+    load.DeviceSpec("cpu", "auto").resolve()
     expected = (
         {chosen: "max_split_size_mb:64"}
         if chosen

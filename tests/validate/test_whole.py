@@ -106,7 +106,7 @@ def test_a_length_beyond_the_context_and_unknown_devices_are_refused(
         ("cpu", "int8", "unknown dtype 'int8'"),
     ):
         with pytest.raises(RopeconvError, match=message):
-            DeviceSpec(device, dtype).available()
+            DeviceSpec(device, dtype).resolve()
 
     def full() -> None:
         raise RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB")

@@ -13,12 +13,15 @@ PROTOCOLS: tuple[type[Server], ...] = (Vllm, Sglang, LlamaServer)
 
 
 def connect(url: str, model: str = "", prefer: str = "") -> Server:
-    """The server at a URL as an engine.
+    """Return the server at a URL as an engine.
 
-    url: of its OpenAI-compatible API, with or without /v1. model: one of several models that it
-    runs, empty for the only one. prefer: the same, without an error where it does not run it.
-    Raises RopeconvError where nothing answers, it does not run `model`, or it is not a known
-    server.
+    Args:
+        url: The URL of its OpenAI-compatible API, with or without /v1.
+        model: One of several models that it runs; empty for the only one.
+        prefer: The same, without an error where the server does not run it.
+
+    Raises:
+        RopeconvError: Nothing answers, the server does not run `model`, or it is not a known one.
     """
     require("httpx2", "--server")
     import httpx2 as httpx
@@ -34,7 +37,9 @@ def connect(url: str, model: str = "", prefer: str = "") -> Server:
         raise RopeconvError(
             f"--server {url} is not a URL ({problem}); give one such as http://localhost:8000"
         ) from None
-    entry = _choose(ask(client, "/v1/models", ModelList).data or [], model, prefer, base)
+
+    models = ask(client, "/v1/models", ModelList).data or []
+    entry = _choose(models, model, prefer, base)
     for protocol in PROTOCOLS:
         if protocol.owner == entry.owned_by:
             return protocol(client, entry)
@@ -45,19 +50,22 @@ def connect(url: str, model: str = "", prefer: str = "") -> Server:
 
 
 def _choose(entries: list[ModelEntry], model: str, prefer: str, base: str) -> ModelEntry:
+    """The model that is asked for, or preferred, or the only one."""
     if not entries:
         raise RopeconvError(
             f"the server at {base} lists no models; give the base URL of an OpenAI-compatible API"
         )
-    names = [entry.id for entry in entries]
-    if model and model not in names:
-        raise RopeconvError(
-            f"the server at {base} does not run {model}; it runs {', '.join(names)[:300]}"
-        )
-    name = model or (prefer if prefer in names else "")
-    if not name and len(entries) > 1:
+    by_name = {entry.id: entry for entry in reversed(entries)}
+    names = ", ".join(entry.id for entry in entries)[:300]
+    if model and model not in by_name:
+        raise RopeconvError(f"the server at {base} does not run {model}; it runs {names}")
+    if model:
+        return by_name[model]
+    if prefer in by_name:
+        return by_name[prefer]
+    if len(entries) > 1:
         raise RopeconvError(
             f"the server at {base} runs several models; name one with --model (of `eval`: --server"
-            f" NAME={base}): {', '.join(names)[:300]}"
+            f" NAME={base}): {names}"
         )
-    return entries[names.index(name) if name else 0]
+    return entries[0]

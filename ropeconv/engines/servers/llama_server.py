@@ -1,5 +1,4 @@
-"""llama-server: log-probabilities of one generated token at a time, after a prefix that stays in
-its cache.
+"""llama-server: log-probabilities of one generated token at a time, after a prefix in its cache.
 
 https://github.com/ggml-org/llama.cpp/tree/master/tools/server (`n_probs`, `cache_prompt`).
 """
@@ -15,12 +14,14 @@ from ..engine import LogProbs, Output, Progress
 from .protocol import TOP, Count, ModelEntry, ModelMeta, Name, Server, TokenList, for_prompt
 
 BIAS = 1e6
+"""What is added to the logit of a token, so that the server chooses it."""
 
 
 class Slot(msgspec.Struct, frozen=True):
-    """Settings of a slot. n_ctx: tokens that it accepts."""
+    """Settings of a slot."""
 
     n_ctx: Count = 0
+    """The tokens that it accepts."""
 
 
 class Props(msgspec.Struct, frozen=True):
@@ -40,19 +41,23 @@ class LlamaTokenRecord(msgspec.Struct, frozen=True):
 
 
 class LlamaCompletion(msgspec.Struct, frozen=True):
-    """The answer to /completion. tokens_evaluated: of the prompt, None if not reported. tokens:
-    generated.
-    """
+    """The answer to /completion."""
 
     truncated: bool = False
+
     tokens_evaluated: Count | None = None
+    """The number of tokens of the prompt; None if not reported."""
+
     completion_probabilities: list[LlamaTokenRecord] | None = None
+
     tokens: list[Count] | None = None
+    """The generated tokens."""
 
 
 class LlamaServer(Server):
-    """A running `llama-server`, whose log-probabilities are of generated tokens only: one request
-    per position.
+    """A running `llama-server`.
+
+    Its log-probabilities are of generated tokens only, so each position needs a request.
     """
 
     owner = "llamacpp"
@@ -83,18 +88,23 @@ class LlamaServer(Server):
     def top_log_probs(
         self, ids: Sequence[int], kept: Sequence[int], progress: Progress | None = None
     ) -> list[LogProbs]:
+        if progress is None:
+            progress = Progress()
+        letter = self.encode("a")
+        if not letter:
+            raise self.misread("token for a letter")
+
         log_probs = []
         done = 0
-        plain = self.encode("a")
-        if not plain:
-            raise self.misread("token for a letter")
-        for k in kept:
-            rows = self._after(ids[: k + 1], ids[k + 1]) or self._after(ids[: k + 1], plain[-1])
+        for index in kept:
+            prefix = ids[: index + 1]
+            # where the server gives no record for a token, that of a letter has the likeliest too
+            rows = self._after(prefix, ids[index + 1]) or self._after(prefix, letter[-1])
             if not rows:
                 raise self.misread("completion_probabilities")
             log_probs.append({entry.id: entry.logprob for entry in rows})
-            (progress or Progress()).advance(k + 1 - done)
-            done = k + 1
+            progress.advance(index + 1 - done)
+            done = index + 1
         return log_probs
 
     def generate(self, ids: Sequence[int], count: int) -> list[int]:
@@ -117,9 +127,7 @@ class LlamaServer(Server):
         return self.ask("/tokenize", TokenList, body, for_prompt(len(text))).tokens
 
     def _after(self, prefix: Sequence[int], generated: int) -> tuple[LlamaTokenRecord, ...]:
-        """The log-probabilities of the likeliest tokens after `prefix`, and of `generated`, by a
-        bias.
-        """
+        """The log-probabilities after `prefix` of the likeliest tokens, and of `generated`."""
         body = {
             "model": self.model,
             "prompt": list(prefix),
@@ -131,12 +139,12 @@ class LlamaServer(Server):
             "logit_bias": [[generated, BIAS]],
         }
         entries = self._complete(body, prefix, TOP + 1).completion_probabilities
-        return (*entries[0].top_logprobs, entries[0]) if entries else ()
+        if not entries:
+            return ()
+        return (*entries[0].top_logprobs, entries[0])
 
     def _complete(self, body: JsonObject, prompt: Sequence[int], entries: int) -> LlamaCompletion:
-        """The completion of a prompt. Raises RopeconvError where the server has left out a part of
-        it.
-        """
+        """The completion of a prompt; RopeconvError where the server has left out a part of it."""
         completion = self.ask("/completion", LlamaCompletion, body, for_prompt(entries))
         if completion.truncated or completion.tokens_evaluated not in (None, len(prompt)):
             raise self.misread(f"whole prompt of {len(prompt)} tokens")

@@ -27,17 +27,23 @@ if TYPE_CHECKING:
     import httpx2 as httpx
 
 CONNECT = 10.0
-REST, RATE = 60.0, 1e6
+"""Seconds to connect."""
+REST = 60.0
 """Seconds for the rest of an answer, with one more for each `RATE` bytes that it may have."""
+RATE = 1e6
 BLOCK = 1 << 16
+"""Bytes of an answer that are read at a time."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of an answer. seconds: until its head. size: of its body, in bytes."""
+    """The limits of an answer."""
 
     seconds: float
+    """Seconds until its head."""
+
     size: int
+    """Bytes of its body."""
 
 
 SHORT = Limits(30.0, 1 << 20)
@@ -46,14 +52,12 @@ PROMPT_SECONDS = 3600.0
 
 
 def for_prompt(entries: int) -> Limits:
-    """Limits for an answer with that many log-probabilities."""
+    """Return the limits for an answer with that many log-probabilities."""
     return Limits(PROMPT_SECONDS, (1 << 20) + 256 * entries)
 
 
 Response = tuple[int, str, bytes]
-"""The answer of a server: the status of HTTP, where a redirection leads (or empty), and the
-body.
-"""
+"""The answer of a server: status of HTTP, where a redirection leads (or empty), and body."""
 
 
 def _read(
@@ -110,17 +114,22 @@ class ModelMeta(msgspec.Struct, frozen=True):
 
 
 class ModelEntry(msgspec.Struct, frozen=True):
-    """A model in /v1/models.
-
-    id: its name. owned_by: tells the protocol. max_model_len: tokens that it accepts. root: path of
-    its files. meta: of llama-server only. None where a server does not report it.
-    """
+    """A model in /v1/models; None for what a server does not report."""
 
     id: Name
+    """Its name."""
+
     owned_by: Name = ""
+    """The name of the server, which tells the protocol."""
+
     max_model_len: Count | None = None
+    """The tokens that it accepts."""
+
     root: Name | None = None
+    """The path of its files."""
+
     meta: ModelMeta | None = None
+    """What only llama-server reports."""
 
 
 class ModelList(msgspec.Struct, frozen=True):
@@ -130,37 +139,53 @@ class ModelList(msgspec.Struct, frozen=True):
 
 
 def prefix_of(with_special: Sequence[int], plain: Sequence[int]) -> tuple[int, ...]:
-    """The tokens before a text. with_special: its tokens as a model reads it. plain: without
-    special tokens.
+    """Return the tokens before a text.
+
+    Args:
+        with_special: The tokens of the text as a model reads it.
+        plain: Its tokens without special ones.
     """
-    count = len(with_special) - len(plain)
-    before = next(
-        (k for k in range(count + 1) if list(with_special[k : k + len(plain)]) == list(plain)), 0
-    )
-    return tuple(with_special[:before])
+    for before in range(len(with_special) - len(plain) + 1):
+        if list(with_special[before : before + len(plain)]) == list(plain):
+            return tuple(with_special[:before])
+    return ()
 
 
 class Server(Engine):
-    """A running server with one of its models, through one protocol.
-
-    owner: `owned_by` in the server's list of models, which tells the protocol. text_key: of the
-    text in the answer to /detokenize. detokenize: more fields of that request. piece: positions
-    whose losses are requested at a time. computes_in: the precision that limits it for weights in
-    float32; empty for float32. unchecked: properties of the run that cannot be known from outside,
-    as phrases for the report. entry: of the model in that list. model: its name there. length:
-    tokens that it accepts, path: of its files on the machine of the server, vocabulary: number of
-    tokens; 0 or empty where they are not reported.
-    """
+    """A running server with one of its models, through one protocol."""
 
     owner: ClassVar[str]
+    """`owned_by` in the server's list of models, which tells the protocol."""
+
     text_key: ClassVar[str]
+    """The key of the text in the answer to /detokenize."""
+
     detokenize: ClassVar[JsonObject] = {}
+    """More fields of the request to /detokenize."""
+
     piece: ClassVar[int] = MOST_TOKENS
+    """Positions whose losses are requested at a time."""
+
     computes_in: ClassVar[str] = ""
+    """The precision that limits it for weights in float32; empty for float32."""
+
     unchecked: ClassVar[tuple[str, ...]] = (
         "which precision and attention kernel it runs",
         "tokens other than the likeliest ones",
     )
+    """Properties of the run that cannot be known from outside, as phrases for the report."""
+
+    model: str
+    """The name of the model in the server's list."""
+
+    vocabulary: int
+    """The number of tokens; 0 where it is not reported."""
+
+    length: int
+    """The tokens that the model accepts; 0 where they are not reported."""
+
+    path: str
+    """The path of its files on the machine of the server; empty where it is not reported."""
 
     def __init__(self, client: httpx.Client, entry: ModelEntry) -> None:
         self.client = client
@@ -172,30 +197,44 @@ class Server(Engine):
 
     @abstractmethod
     def describe(self, entry: ModelEntry) -> None:
-        """Set the runtime, and what /v1/models does not report. Raises RopeconvError without an
-        answer.
+        """Set the runtime, and what /v1/models does not report.
+
+        Raises:
+            RopeconvError: The server does not answer.
         """
 
     def log_probs(self, ids: Sequence[int], kept: Sequence[int], top: int) -> list[LogProbs]:
-        """Log-probabilities of the `top` likeliest next tokens, and of the actual one, for each
-        index in `kept`.
+        """Return log-probabilities of the likeliest next tokens, and of the actual one.
 
-        kept: rising indices into `ids`, without the last. Raises RopeconvError with the server's
-        message where it refuses, and where its answer has another shape.
+        Args:
+            ids: All tokens, from position 0 on.
+            kept: Rising indices into `ids`, without the last.
+            top: How many of the likeliest tokens.
+
+        Returns:
+            Log-probabilities by token, one dict per index in `kept`.
+
+        Raises:
+            RopeconvError: The server refuses, or its answer has another shape.
         """
         raise NotImplementedError(self.owner)
 
     def top_log_probs(
         self, ids: Sequence[int], kept: Sequence[int], progress: Progress | None = None
     ) -> list[LogProbs]:
-        """Log-probabilities of the likeliest next tokens, and of the actual one, a dict per index
-        in `kept`.
+        """Return log-probabilities of the likeliest next tokens, and of the actual one.
 
-        ids: all tokens, from position 0 on. kept: rising indices into `ids`, without the last.
-        progress: callbacks.
+        Args:
+            ids: All tokens, from position 0 on.
+            kept: Rising indices into `ids`, without the last.
+            progress: Callbacks.
+
+        Returns:
+            Log-probabilities by token, one dict per index in `kept`.
         """
         rows = self.log_probs(ids, kept, TOP)
-        (progress or Progress()).advance(len(ids))
+        if progress is not None:
+            progress.advance(len(ids))
         return rows
 
     def token_losses(
@@ -204,27 +243,34 @@ class Server(Engine):
         """As in `Engine`, in requests for a piece each, whose prefix the server has cached."""
         import numpy as np
 
-        if reason := self.lacks("token_losses"):
+        reason = self.lacks("token_losses")
+        if reason:
             raise RopeconvError(reason)
         self.refuse_longer(targets[-1] + 2)
+
         rows = list[LogProbs]()
         start = 0
         while start < len(targets):
             stop = bisect_left(targets, targets[start] + self.piece)
             part = targets[start:stop]
-            rows += self.log_probs(ids[: part[-1] + 1], [target - 1 for target in part], 1)
+            before = [target - 1 for target in part]
+            rows += self.log_probs(ids[: part[-1] + 1], before, 1)
             start = stop
-        for target, row in zip(targets, rows, strict=True):
-            if ids[target] not in row:
+
+        actual = np.empty(len(targets))
+        likeliest = np.empty(len(targets))
+        for index, (target, row) in enumerate(zip(targets, rows, strict=True)):
+            token = ids[target]
+            if token not in row:
                 raise self.misread(f"log-probability of token {target}")
-        actual = np.array(
-            [row[ids[target]] for target, row in zip(targets, rows, strict=True)], float
-        )
-        (progress or Progress()).advance(len(ids))
-        return TokenLosses(-actual, actual == [max(row.values()) for row in rows])
+            actual[index] = row[token]
+            likeliest[index] = max(row.values())
+        if progress is not None:
+            progress.advance(len(ids))
+        return TokenLosses(-actual, actual == likeliest)
 
     def misread(self, what: str) -> RopeconvError:
-        """The error for an answer that lacks a part of the protocol. what: the missing part."""
+        """Return the error for an answer that lacks a part of the protocol, which `what` names."""
         return RopeconvError(
             f"the answer of {self.runtime} has no {what}, so this version is not supported; run the"
             " model another way"
@@ -236,23 +282,27 @@ class Server(Engine):
         return prefix_of(self.encode("a", special=True), self.encode("a"))
 
     def encode(self, text: str, special: bool = False) -> list[int]:
-        """The tokens of a text. special: with those that the server adds to every text."""
+        """Return the tokens of a text, with `special` those that the server adds to every text."""
         body = {"model": self.model, "prompt": text, "add_special_tokens": special}
         return self.ask("/tokenize", TokenList, body, for_prompt(len(text))).tokens
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of tokens, special ones included."""
+        """Return the text of tokens, special ones included."""
         body = {"model": self.model, "tokens": list(ids), **self.detokenize}
-        text = self.ask("/detokenize", dict[str, Any], body, for_prompt(len(ids))).get(
-            self.text_key
-        )
+        answer = self.ask("/detokenize", dict[str, Any], body, for_prompt(len(ids)))
+        text = answer.get(self.text_key)
         if not isinstance(text, str):
             raise self.misread(self.text_key)
         return text
 
     def refuse_longer(self, tokens: int) -> None:
-        """Raises RopeconvError for more tokens, generated ones included, than the server
-        accepts.
+        """Refuse a sequence that is longer than the server accepts.
+
+        Args:
+            tokens: Its length, generated tokens included.
+
+        Raises:
+            RopeconvError: It is longer.
         """
         if self.length and tokens > self.length:
             raise RopeconvError(
@@ -265,23 +315,30 @@ class Server(Engine):
     def ask(
         self, path: str, kind: type[T], body: JsonObject | None = None, limits: Limits = SHORT
     ) -> T:
-        """As the function `ask`."""
+        """Return the decoded answer to a request, as the function `ask` does."""
         return ask(self.client, path, kind, body, limits)
 
 
 def ask(
     client: httpx.Client, path: str, kind: type[T], body: object = None, limits: Limits = SHORT
 ) -> T:
-    """The decoded answer to a request, which posts the body as JSON where there is one.
+    """Return the decoded answer to a request.
 
-    Raises RopeconvError where no answer comes within the limits, for an error, and for an answer of
-    another kind.
+    Args:
+        client: The client, with the URL of the server.
+        path: The path of the request.
+        kind: The type of the answer.
+        body: What is posted as JSON; None for a GET request.
+        limits: The limits of the answer.
+
+    Raises:
+        RopeconvError: No answer comes within the limits, it is an error, or of another type.
     """
+    # in a thread, since httpx limits the single read and not the whole
     reports: queue.Queue[Response | Exception] = queue.Queue()
     arguments = (client, path, body, limits, reports)
-    threading.Thread(
-        target=_read, args=arguments, daemon=True
-    ).start()  # httpx limits the single read, not the whole
+    threading.Thread(target=_read, args=arguments, daemon=True).start()
+
     url = str(client.base_url)
     seconds = limits.seconds + CONNECT + REST + limits.size / RATE
     try:
@@ -298,6 +355,7 @@ def ask(
         raise RopeconvError(
             f"the server at {url} does not answer ({why[:300]}); start it, or correct --server"
         )
+
     status, location, content = response
     if status in (401, 403):
         raise RopeconvError(f"the server at {url} wants a key ({status}); set OPENAI_API_KEY")
@@ -306,7 +364,8 @@ def ask(
             f"the server at {url} redirects {path} to {location[:300]}; give the URL of the API"
         )
     if status != 200:
-        raise RopeconvError(f"the server at {url} refuses ({status}): {_words(content)}")
+        raise RopeconvError(f"the server at {url} refuses ({status}): {_message(content)}")
+
     try:
         return msgspec.json.decode(content, type=kind)
     except msgspec.ValidationError as problem:
@@ -320,12 +379,13 @@ def ask(
         ) from None
 
 
-def _words(body: bytes) -> str:
-    """The message in an error."""
-    text = body[:WORDS].decode("utf-8", "replace")
+def _message(body: bytes) -> str:
+    """The message in the body of an error: {"error": {"message": ...}}, or less nested."""
     try:
         content: object = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return text[:300]
-    error = content.get("error", content) if isinstance(content, dict) else content
-    return str(error.get("message", error) if isinstance(error, dict) else error)[:300]
+        return body[:WORDS].decode("utf-8", "replace")[:300]
+    for key in ("error", "message"):
+        if isinstance(content, dict):
+            content = content.get(key, content)
+    return str(content)[:300]

@@ -25,19 +25,22 @@ class Info(msgspec.Struct, frozen=True):
 
 
 class MetaInfo(msgspec.Struct, frozen=True):
-    """The records of each token of the prompt from `logprob_start_len` on, and of the likeliest
-    ones at its place.
-    """
+    """The log-probabilities of a prompt from `logprob_start_len` on."""
 
     input_token_logprobs: list[TokenRecord] | None = None
+    """The record of each token."""
+
     input_top_logprobs: list[list[TokenRecord] | None] | None = None
+    """The records of the likeliest tokens at its place."""
 
 
 class SglangGeneration(msgspec.Struct, frozen=True):
-    """The answer to /generate. output_ids: generated tokens."""
+    """The answer to /generate."""
 
     meta_info: MetaInfo
+
     output_ids: list[Count] | None = None
+    """The generated tokens."""
 
 
 class Sglang(Server):
@@ -78,15 +81,20 @@ class Sglang(Server):
         }
         limits = for_prompt((len(ids) - first) * (top + 1))
         meta = self.ask("/generate", SglangGeneration, body, limits).meta_info
-        rows = meta.input_top_logprobs
-        actual = meta.input_token_logprobs
-        if rows is None or actual is None or not len(rows) == len(actual) == len(ids) - first:
+        likeliest = meta.input_top_logprobs or []
+        actual = meta.input_token_logprobs or []
+        if not len(likeliest) == len(actual) == len(ids) - first:
             raise self.misread("input_top_logprobs for every token")
+
         log_probs = []
-        for k in kept:
-            records = [*(rows[k + 1 - first] or ()), actual[k + 1 - first]]
-            row = {token: value for value, token, _ in records if value is not None}
-            if len(row) != len({token for _, token, _ in records}):
-                raise self.misread(f"log-probability for token {k + 1}")
+        for index in kept:
+            place = index + 1 - first
+            records = [*(likeliest[place] or ()), actual[place]]
+            row = {}
+            for log_prob, token, _ in records:
+                if log_prob is not None:
+                    row[token] = log_prob
+            if any(token not in row for _, token, _ in records):
+                raise self.misread(f"log-probability for token {index + 1}")
             log_probs.append(row)
         return log_probs

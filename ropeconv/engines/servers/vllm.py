@@ -25,12 +25,13 @@ class VllmTokenRecord(msgspec.Struct, frozen=True):
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """A completion. prompt_logprobs: per token of the prompt, by id; None for the first. token_ids:
-    generated.
-    """
+    """A completion."""
 
     prompt_logprobs: list[dict[Count, VllmTokenRecord] | None] | None = None
+    """Records by id for each token of the prompt; None for the first."""
+
     token_ids: list[Count] | None = None
+    """The generated tokens."""
 
 
 class VllmCompletion(msgspec.Struct, frozen=True):
@@ -50,7 +51,8 @@ class Vllm(Server):
     text_key = "prompt"
 
     def describe(self, entry: ModelEntry) -> None:
-        self.runtime = f"vLLM {self.ask('/version', Version).version}"
+        answer = self.ask("/version", Version)
+        self.runtime = f"vLLM {answer.version}"
 
     def generate(self, ids: Sequence[int], count: int) -> list[int]:
         self.refuse_longer(len(ids) + count)
@@ -61,20 +63,21 @@ class Vllm(Server):
         return tokens
 
     def _complete(self, ids: Sequence[int], fields: JsonObject, limits: Limits) -> Choice:
-        """The completion of a prompt. fields: others of the request."""
+        """The completion of a prompt; `fields` are others of the request."""
         body = {"model": self.model, "prompt": list(ids), "temperature": 0, **fields}
         choices = self.ask("/v1/completions", VllmCompletion, body, limits).choices
         return choices[0] if choices else Choice()
 
     def log_probs(self, ids: Sequence[int], kept: Sequence[int], top: int) -> list[LogProbs]:
         fields = {"max_tokens": 1, "prompt_logprobs": top}
-        rows = self._complete(ids, fields, for_prompt(len(ids) * (top + 1))).prompt_logprobs
+        limits = for_prompt(len(ids) * (top + 1))
+        rows = self._complete(ids, fields, limits).prompt_logprobs
         if rows is None or len(rows) != len(ids):
             raise self.misread("prompt_logprobs for every token")
         log_probs = []
-        for k in kept:
-            row = rows[k + 1]
+        for index in kept:
+            row = rows[index + 1]
             if not row:
-                raise self.misread(f"prompt_logprobs for token {k + 1}")
+                raise self.misread(f"prompt_logprobs for token {index + 1}")
             log_probs.append({token: record.logprob for token, record in row.items()})
         return log_probs

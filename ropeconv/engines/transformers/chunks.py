@@ -1,5 +1,4 @@
-"""Attention of a chunk of tokens behind a key-value cache, without a mask of tokens x cache and
-without copies.
+"""Attention of a chunk of tokens behind a key-value cache, without masks and without copies.
 
 transformers gives SDPA such a mask for every chunk but the first, which excludes its flash kernels,
 and appends to the cache by copying all of it. While `without_masks` is entered, the mask is a
@@ -34,15 +33,15 @@ METADATA = (torch.Tensor.dim, torch.Tensor.size)
 
 
 class ChunkMask(Tensor):  # type: ignore[misc]
-    """The causal mask of the last tokens of a sequence, bool [1, 1, rows, columns], in one byte of
-    memory.
+    """The causal mask of the last tokens of a sequence, bool [1, 1, rows, columns].
 
-    SDPA computes with its shape. Every other function is given the numbers.
+    It takes one byte of memory: SDPA computes with its shape. Every other function is given the
+    numbers.
     """
 
     @staticmethod
     def of(rows: int, columns: int, device: torch.device | str) -> ChunkMask:
-        """The mask of `rows` queries, the last of `columns` keys."""
+        """Return the mask of `rows` queries, the last of `columns` keys."""
         cell = torch.ones((), dtype=torch.bool, device=device).expand(1, 1, rows, columns)
         mask: ChunkMask = cell.as_subclass(ChunkMask)
         return mask
@@ -70,9 +69,8 @@ def _numbers(value: object) -> object:
     if not isinstance(value, ChunkMask):
         return value
     rows, columns = value.shape[-2:]
-    return torch.ones((rows, columns), dtype=torch.bool, device=value.device).tril(columns - rows)[
-        None, None
-    ]
+    ones = torch.ones((1, 1, rows, columns), dtype=torch.bool, device=value.device)
+    return ones.tril(columns - rows)
 
 
 def _attention(
@@ -91,24 +89,23 @@ def _attention(
     are weighted by their sums of exponentials. Elsewhere SDPA aligns causal attention with the last
     key.
     """
-    groups = query.shape[1] // key.shape[1]
     if query.device.type != "cpu" or key.shape[-1] != value.shape[-1]:
-        if (
-            enable_gqa and query.dtype == torch.float32
-        ):  # of the kernels only flash takes groups, and no float32
+        # only the flash kernel takes groups of queries, and it does not take float32
+        if enable_gqa and query.dtype == torch.float32:
+            groups = query.shape[1] // key.shape[1]
             key = key.repeat_interleave(groups, 1)
             value = value.repeat_interleave(groups, 1)
             enable_gqa = False
-        mask = causal_lower_right(query.shape[2], key.shape[2])
         return scaled_dot_product_attention(
             query,
             key,
             value,
-            attn_mask=mask,
+            attn_mask=causal_lower_right(query.shape[2], key.shape[2]),
             dropout_p=dropout_p,
             scale=scale,
             enable_gqa=enable_gqa,
         )
+
     flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
     cached = key.shape[2] - query.shape[2]
     before, log_before = flash(
@@ -123,47 +120,45 @@ def _attention(
 
 @contextmanager
 def without_masks(model: PreTrainedModel) -> Iterator[None]:
-    """Let chunks behind a cache attend without masks, while it is entered. model: of
-    transformers.
-    """
+    """Let chunks behind a cache attend without masks, while it is entered."""
     if not needs_no_masks(model):
         yield
         return
-    before = dict(MASKS._local_mapping), dict(ALL_ATTENTION_FUNCTIONS._local_mapping)
+    masks_before = dict(MASKS._local_mapping)
+    functions_before = dict(ALL_ATTENTION_FUNCTIONS._local_mapping)
     MASKS[SDPA] = _mask_function(MASKS[SDPA])
     ALL_ATTENTION_FUNCTIONS[SDPA] = _attention_function(ALL_ATTENTION_FUNCTIONS[SDPA])
     try:
         yield
     finally:
-        MASKS._local_mapping, ALL_ATTENTION_FUNCTIONS._local_mapping = before
+        MASKS._local_mapping = masks_before
+        ALL_ATTENTION_FUNCTIONS._local_mapping = functions_before
 
 
 def needs_no_masks(model: PreTrainedModel) -> bool:
-    """Whether layers of a model that see the whole context attend by SDPA, and transformers is of
-    version 5.
-    """
-    known = "q_offset" in inspect.signature(masking_utils.sdpa_mask).parameters
-    return known and model.config.get_text_config()._attn_implementation == SDPA
+    """Return whether layers that see the whole context attend by SDPA, in transformers 5."""
+    is_version_5 = "q_offset" in inspect.signature(masking_utils.sdpa_mask).parameters
+    return is_version_5 and model.config.get_text_config()._attn_implementation == SDPA
 
 
 def _mask_function(stock: Callable[..., Tensor | None]) -> Callable[..., Tensor | None]:
-    """The function of transformers for masks, with a `ChunkMask` for a causal one. stock: the
-    function.
-    """
+    """The stock function of transformers for masks, with a `ChunkMask` for a causal one."""
 
     def mask(*args: Any, **given: Any) -> Tensor | None:
         rows = given.get("q_length", 1)
         columns = given.get("kv_length", 0)
         window = given.get("local_size")
         tokens = given.get("attention_mask")
-        offset = given.get("kv_offset", 0)
-        if (
-            1 < rows < columns
-            and given.get("allow_is_causal_skip", True)
-            and int(given.get("q_offset", 0)) + rows == columns + offset
+        last_row = int(given.get("q_offset", 0)) + rows
+        last_column = given.get("kv_offset", 0) + columns
+
+        is_chunk = 1 < rows < columns and last_row == last_column
+        is_causal = (
+            given.get("allow_is_causal_skip", True)
             and (window is None or columns < window)
             and (tokens is None or bool(tokens.all()))
-        ):
+        )
+        if is_chunk and is_causal:
             return ChunkMask.of(rows, columns, given.get("device", "cpu"))
         return stock(*args, **given)
 
@@ -171,9 +166,7 @@ def _mask_function(stock: Callable[..., Tensor | None]) -> Callable[..., Tensor 
 
 
 def _attention_function(stock: Callable[..., Any]) -> Callable[..., Any]:
-    """The function of transformers for SDPA, which repeats no keys for a `ChunkMask`. stock: the
-    function.
-    """
+    """The stock function of transformers for SDPA, which repeats no keys for a `ChunkMask`."""
 
     def attention(
         module: torch.nn.Module,
@@ -201,15 +194,20 @@ def _attention_function(stock: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class PreallocatedLayer(DynamicLayer):  # type: ignore[misc]
-    """A layer of a cache with space for a whole sequence; `keys` and `values` are views of what is
-    filled.
+    """A layer of a cache with space for a whole sequence.
 
-    layer: with the keys and values up to now. length: of the sequence, in tokens. on_host: keep
-    them in the memory of the machine; each forward pass then copies those of one layer to its
-    device.
+    `keys` and `values` are views of what is filled.
     """
 
     def __init__(self, layer: DynamicLayer, length: int, on_host: bool = False) -> None:
+        """Allocate the space, and copy the keys and values up to now.
+
+        Args:
+            layer: The layer with these keys and values.
+            length: The length of the sequence in tokens.
+            on_host: Whether to keep them in the memory of the machine. Each forward pass then
+                copies those of one layer to its device.
+        """
         super().__init__()
         self.__dict__.update(vars(layer))
         self._space = []
@@ -229,19 +227,20 @@ class PreallocatedLayer(DynamicLayer):  # type: ignore[misc]
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **given: Any
     ) -> tuple[Tensor, Tensor]:
-        """Write keys and values behind the others, and return all of them on the device of the new
-        ones.
-        """
+        """Write keys and values behind the others, and return all on the device of the new ones."""
         self._write(self.keys.shape[-2], key_states, value_states)
         return self.keys.to(key_states.device), self.values.to(key_states.device)
 
 
 def preallocate(cache: object, length: int) -> None:
-    """Give the layers of a cache that grow with the sequence their final size; others stay
-    unchanged.
+    """Give the layers of a cache that grow with the sequence their final size.
 
-    cache: after the first chunk, None for none. length: of the sequence, in tokens. A cache that is
-    larger than the free memory of its GPU is kept in the memory of the machine.
+    Others stay unchanged. A cache that is larger than the free memory of its GPU is kept in the
+    memory of the machine.
+
+    Args:
+        cache: The cache after the first chunk, None for none.
+        length: The length of the sequence in tokens.
     """
     layers = getattr(cache, "layers", [])
     growing: Mapping[int, DynamicLayer] = {
@@ -249,16 +248,19 @@ def preallocate(cache: object, length: int) -> None:
         for index, layer in enumerate(layers)
         if type(layer) is DynamicLayer and layer.is_initialized
     }
+
     sizes: dict[torch.device, int] = {}
     for layer in growing.values():
-        bytes_per_token = sum(
-            states.nbytes // states.shape[-2] for states in (layer.keys, layer.values)
-        )
-        sizes[layer.keys.device] = sizes.get(layer.keys.device, 0) + bytes_per_token * length
+        device = layer.keys.device
+        for states in (layer.keys, layer.values):
+            bytes_per_token = states.nbytes // states.shape[-2]
+            sizes[device] = sizes.get(device, 0) + bytes_per_token * length
     full = {
         device
         for device, size in sizes.items()
         if device.type != "cpu" and size > free_bytes(str(device))
     }
+
     for index, layer in growing.items():
-        layers[index] = PreallocatedLayer(layer, length, layer.keys.device in full)
+        on_host = layer.keys.device in full
+        layers[index] = PreallocatedLayer(layer, length, on_host)

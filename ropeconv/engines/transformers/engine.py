@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from torch.nn import Module
     from transformers import PreTrainedModel
 
-BLOCK = 512  # positions whose logits exist at a time
+BLOCK = 512
+"""Positions whose logits exist at a time."""
 LOGITS = {"cpu": 1 << 23, "gpu": 1 << 24}
 """Numbers of logits that exist at a time where only losses are kept."""
 MASK = {"cpu": 1 << 24, "gpu": 1 << 27}
@@ -29,39 +30,54 @@ MASK = {"cpu": 1 << 24, "gpu": 1 << 27}
 
 
 def backbone_of(model: PreTrainedModel) -> PreTrainedModel:
-    """The backbone of a language model: all but its head."""
+    """Return the backbone of a language model: all but its head."""
     if model.get_output_embeddings() is None:
         return model
     base = model.base_model
-    return model.model if base is model else base  # Llama 4 names a prefix that it does not have
+    if base is model:  # Llama 4 names a prefix that it does not have
+        return model.model
+    return base
 
 
 def has_decoder(model: PreTrainedModel) -> bool:
-    """Whether a model has an encoder for its input, and a decoder with tokens of its own."""
+    """Return whether a model has an encoder for its input, and a decoder with its own tokens."""
     return "decoder_input_ids" in inspect.signature(backbone_of(model).forward).parameters
 
 
 def has_cache(model: PreTrainedModel) -> bool:
-    """Whether a model can read a text in chunks with a key-value cache."""
-    return "past_key_values" in inspect.signature(
-        backbone_of(model).forward
-    ).parameters and not has_decoder(model)
+    """Return whether a model can read a text in chunks with a key-value cache."""
+    parameters = inspect.signature(backbone_of(model).forward).parameters
+    return "past_key_values" in parameters and not has_decoder(model)
 
 
 class TransformersEngine(Engine):
-    """A language model of transformers, which reads in chunks and can be patched.
+    """A language model of transformers, which reads in chunks and can be patched."""
 
-    model: the loaded model. chunk: tokens that its backbone sees at a time, for losses of long
-    sequences fewer where its attention needs a mask; MOST_TOKENS for whole sequences. has_logits:
-    encoders have none. chunked: a sequence with gaps in its positions is the same in chunks.
-    vocabulary: number of tokens that it both reads and predicts: those of images have no logits
-    (Llama 3.2 Vision, Molmo 2).
+    model: PreTrainedModel
+
+    chunk: int
+    """Tokens that the backbone sees at a time; MOST_TOKENS for whole sequences.
+
+    They are fewer for losses of long sequences where attention needs a mask.
+    """
+
+    has_logits: bool
+    """Whether it has logits; encoders have none."""
+
+    chunked: bool
+    """Whether a sequence with gaps in its positions is the same in chunks."""
+
+    vocabulary: int
+    """The number of tokens that it both reads and predicts.
+
+    Those of images have no logits (Llama 3.2 Vision, Molmo 2).
     """
 
     def __init__(self, model: PreTrainedModel, chunk: int = 4096) -> None:
         import transformers
 
-        self.model, self.chunk = model, chunk
+        self.model = model
+        self.chunk = chunk
         self.has_logits = model.get_output_embeddings() is not None
         self.chunked = self.has_logits and has_cache(model) and not compresses(model)
         tables = (model.get_input_embeddings(), model.get_output_embeddings())
@@ -72,10 +88,13 @@ class TransformersEngine(Engine):
     def load(
         cls, folder: Path, at: DeviceSpec, trust: bool = False, chunk: int = 4096
     ) -> TransformersEngine:
-        """The engine of a checkpoint as transformers loads it.
+        """Return the engine of a checkpoint as transformers loads it.
 
-        folder: the checkpoint. at: device and precision. trust: run the modelling file of the
-        checkpoint. chunk: tokens that the backbone reads at a time.
+        Args:
+            folder: The checkpoint.
+            at: Device and precision.
+            trust: Whether to run the modelling file of the checkpoint.
+            chunk: Tokens that the backbone reads at a time.
         """
         return cls(load_stock(folder, at, trust), chunk)
 
@@ -86,17 +105,18 @@ class TransformersEngine(Engine):
         kept: Sequence[int],
         progress: Progress | None = None,
     ) -> Tensor:
-        """Final hidden states of some tokens, a float tensor [len(kept), hidden_size] on the host.
+        """Return final hidden states of some tokens, [len(kept), hidden_size] on the host.
 
-        ids: all tokens. positions: of every token, rising; gaps are allowed. kept: rising indices
-        into `ids` of the tokens whose states are returned. progress: callbacks, of which advance
-        and stopped are called.
+        Args:
+            ids: All tokens.
+            positions: The position of every token, rising; gaps are allowed.
+            kept: Rising indices into `ids` of the tokens whose states are returned.
+            progress: Callbacks, of which advance and stopped are called.
         """
         import torch
 
-        return torch.cat(
-            [rows.cpu() for rows in self.read(ids, positions, kept, progress or Progress())]
-        )
+        chunks = self.read(ids, positions, kept, progress or Progress())
+        return torch.cat([rows.cpu() for rows in chunks])
 
     def read(
         self,
@@ -108,9 +128,15 @@ class TransformersEngine(Engine):
     ) -> Iterator[Tensor]:
         """Yield hidden states chunk by chunk, [rows, hidden_size] in the model's dtype and place.
 
-        ids, positions, kept, progress: as for `hidden_states`. chunk: tokens at a time, 0 for that
-        of the engine. Models with an encoder read all at once, and the states are those of a
-        decoder where there is one.
+        Models with an encoder read all at once, and the states are those of a decoder where there
+        is one.
+
+        Args:
+            ids: As for `hidden_states`.
+            positions: As for `hidden_states`.
+            kept: As for `hidden_states`.
+            progress: As for `hidden_states`.
+            chunk: Tokens at a time, 0 for those of the engine.
         """
         import torch
 
@@ -118,15 +144,15 @@ class TransformersEngine(Engine):
 
         backbone = backbone_of(self.model)
         device = self.model.get_input_embeddings().weight.device
-        gaps = any(later != earlier + 1 for earlier, later in pairwise(positions))
-        sequence, places = (
-            torch.tensor([list(values)], device=device) for values in (ids, positions)
-        )
-        cache = None
+        sequence = torch.tensor([list(ids)], device=device)
+        places = torch.tensor([list(positions)], device=device)
+        has_gaps = any(later != earlier + 1 for earlier, later in pairwise(positions))
+
         count = len(ids)
         cached = has_cache(self.model)
         decodes = has_decoder(self.model)
         chunk = (chunk or self.chunk) if cached else count
+        cache = None
         for start in range(0, count, chunk):
             stop = min(start + chunk, count)
             given: dict[str, object] = {
@@ -135,35 +161,41 @@ class TransformersEngine(Engine):
             }
             # without a mask, transformers takes a gap in the positions for the beginning of another
             # sequence
-            if gaps:
+            if has_gaps:
                 given["attention_mask"] = torch.ones((1, stop), dtype=torch.long, device=device)
             if decodes:  # both halves read the same tokens at the same places
                 given |= {"decoder_input_ids": sequence, "decoder_position_ids": places}
             elif count > chunk:
                 given |= {"past_key_values": cache, "use_cache": True}
-            elif (
-                cached
-            ):  # with a cache no gap begins a sequence: Molmo 2 makes no mask of one of ones
-                given["use_cache"] = gaps and hasattr(backbone, "language_model")
+            elif cached:
+                # with a cache no gap begins a sequence: Molmo 2 makes no mask of one of ones
+                given["use_cache"] = has_gaps and hasattr(backbone, "language_model")
+
             with torch.no_grad(), without_masks(self.model):
                 out = backbone(**given)
             cache = getattr(out, "past_key_values", None)
             if start == 0 and count > chunk:
                 preallocate(cache, count)
-            yield out.last_hidden_state[
-                0, [index - start for index in kept if start <= index < stop]
-            ]
+
+            rows = [index - start for index in kept if start <= index < stop]
+            yield out.last_hidden_state[0, rows]
             del out
             progress.advance(stop - start)
             if progress.stopped():
                 break
 
     def head(self, hidden: Tensor, gradient: bool = False) -> Tensor:
-        """Logits of hidden states [positions, hidden_size], float32 [positions, vocabulary].
+        """Return the logits of hidden states, float32 [positions, vocabulary].
 
         They are computed by the model's own forward with its backbone replaced, so the scales and
-        caps that some families apply after the head are included. gradient: whether they have one.
-        Raises RopeconvError where it has no head.
+        caps that some families apply after the head are included.
+
+        Args:
+            hidden: Hidden states [positions, hidden_size].
+            gradient: Whether the logits have a gradient.
+
+        Raises:
+            RopeconvError: The model has no head.
         """
         model = self.model
         if model.get_output_embeddings() is None:
@@ -172,9 +204,7 @@ class TransformersEngine(Engine):
         from transformers.modeling_outputs import BaseModelOutputWithPast
 
         class Done(BaseModelOutputWithPast):  # type: ignore[misc]
-            """The output of any backbone: fields of other outputs, which heads pass on, are
-            None.
-            """
+            """The output of any backbone; heads pass on fields of other outputs, which are None."""
 
             def __getattr__(self, name: str) -> None:
                 if name.startswith("__"):
@@ -183,7 +213,7 @@ class TransformersEngine(Engine):
         backbone = backbone_of(model)
         device = model.get_output_embeddings().weight.device
         done = Done(last_hidden_state=hidden[None].to(device))
-        forward = vars(backbone).get("forward")
+        forward = vars(backbone).get("forward")  # accelerate replaces that of the class
         backbone.forward = lambda *args, **given: done
         try:
             with torch.set_grad_enabled(gradient):
@@ -198,8 +228,9 @@ class TransformersEngine(Engine):
     def logits(
         self, ids: Sequence[int], kept: Sequence[int], progress: Progress | None = None
     ) -> Tensor:
-        """Logits after some tokens, float32 [len(kept), vocabulary]. Parameters as in
-        `hidden_states`.
+        """Return logits after some tokens, float32 [len(kept), vocabulary].
+
+        Parameters are those of `hidden_states`; positions are from 0 on.
         """
         import torch
 
@@ -218,24 +249,26 @@ class TransformersEngine(Engine):
                 f"{type(self.model).__name__} has an encoder, which sees each token before it is"
                 " predicted; evaluate it on its own task"
             )
-        losses = []
-        right = []
+
         device = self.model.get_output_embeddings().weight.device
-        expected = torch.tensor([ids[index] for index in targets], device=device)
-        kept = [index - 1 for index in targets]
         place = "cpu" if device.type == "cpu" else "gpu"
         rows = max(1, LOGITS[place] // self.vocabulary)
         chunk = self.chunk
-        done = 0
         if chunk < MOST_TOKENS and not needs_no_masks(self.model):
             chunk = min(chunk, max(256, MASK[place] // len(ids)))
+
+        expected = torch.tensor([ids[index] for index in targets], device=device)
+        kept = [index - 1 for index in targets]
+        losses = []
+        right = []
+        done = 0
         for states in self.read(ids, range(len(ids)), kept, progress or Progress(), chunk):
             for block in states.split(rows):
                 logits = self.head(block)
-                tokens = expected[done : done + len(block)]
-                chosen = logits.gather(1, tokens[:, None].to(logits.device))[:, 0]
+                tokens = expected[done : done + len(block)].to(logits.device)
+                chosen = logits.gather(1, tokens[:, None])[:, 0]
                 losses.append((logits.logsumexp(-1) - chosen).double().cpu())
-                right.append((logits.argmax(-1) == tokens.to(logits.device)).cpu())
+                right.append((logits.argmax(-1) == tokens).cpu())
                 done += len(block)
         return TokenLosses(torch.cat(losses).numpy(), torch.cat(right).numpy())
 
@@ -247,41 +280,40 @@ class TransformersEngine(Engine):
 
         device = self.model.get_input_embeddings().weight.device
         prompt = torch.tensor([list(ids)], device=device)
-        end = self.model.generation_config.eos_token_id
-        chunk = self.chunk if self.chunked and len(ids) > self.chunk else None
+        in_chunks = self.chunked and len(ids) > self.chunk
         greedy = GenerationConfig(
             do_sample=False,
             max_new_tokens=count,
             pad_token_id=0,
-            eos_token_id=end,
-            prefill_chunk_size=chunk,
+            eos_token_id=self.model.generation_config.eos_token_id,
+            prefill_chunk_size=self.chunk if in_chunks else None,
         )
         with torch.no_grad(), without_masks(self.model):
             generated = self.model.generate(
                 prompt, attention_mask=torch.ones_like(prompt), generation_config=greedy
             )
-        begin = (
-            1 if self.model.config.is_encoder_decoder else len(ids)
-        )  # a decoder begins with a token of its own
+
+        begin = len(ids)
+        if self.model.config.is_encoder_decoder:  # a decoder begins with a token of its own
+            begin = 1
         return [int(token) for token in generated[0, begin:]]
 
     def not_finite_in(self, ids: Sequence[int]) -> str:
         broken: list[str] = []  # the name of the first one
 
         def check(name: str, module: Module, inputs: object, output: object) -> None:
-            if not broken and not all(bool(tensor.isfinite().all()) for tensor in _tensors(output)):
+            finite = all(bool(tensor.isfinite().all()) for tensor in _tensors(output))
+            if not broken and not finite:
                 broken.append(name)
 
-        modules = (
-            (name, module)
-            for name, module in self.model.named_modules()
-            if module is not self.model
-        )
-        hooks = [module.register_forward_hook(partial(check, name)) for name, module in modules]
+        hooks = []
+        for name, module in self.model.named_modules():
+            if module is not self.model:
+                hooks.append(module.register_forward_hook(partial(check, name)))
         try:
-            for rows in self.read(
-                ids, range(len(ids)), range(len(ids)), Progress(stopped=lambda: bool(broken))
-            ):
+            positions = range(len(ids))
+            progress = Progress(stopped=lambda: bool(broken))
+            for rows in self.read(ids, positions, positions, progress):
                 if not broken and self.has_logits:
                     self.head(rows[-1:])
         finally:
@@ -295,10 +327,11 @@ class TransformersEngine(Engine):
 
         head = self.model.get_output_embeddings()
         embeddings = self.model.get_input_embeddings()
+        is_tied = head is not None and head.weight is embeddings.weight
         for module in backbone_of(self.model).modules():
             for name, child in list(module.named_children()):
-                tied = child is embeddings and head is not None and head.weight is embeddings.weight
-                if isinstance(child, nn.ModuleList) or (child is embeddings and not tied):
+                unused = child is embeddings and not is_tied
+                if unused or isinstance(child, nn.ModuleList):
                     setattr(module, name, nn.ModuleList())
         release()
         return self

@@ -1,6 +1,6 @@
-"""Models whose decoder layers are read from the disk when they run, for checkpoints that are larger
-than the memory.
+"""Models whose decoder layers are read from the disk when they run.
 
+They make checkpoints run that are larger than the memory.
 The model is built on torch's meta device. Only the weights outside its layers (embeddings, norms,
 head, rotary tables) are loaded at once. Hooks read the weights of each layer before its forward
 pass and drop them after it: a pass computes what the whole model would, and reads the checkpoint
@@ -31,15 +31,11 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 CHANGES = "_ropeconv_changes"
-"""Attribute of a model that is read layer by layer, with the changes of weights that every layer
-goes through.
-"""
+"""Attribute of a model that is read layer by layer: the changes of weights of every layer."""
 Change = Callable[[str, "Tensor"], "Tensor"]
 """From the name of a weight and its value to the value that the model computes with."""
 WITHOUT_THREADS = "HF_DEACTIVATE_ASYNC_LOAD"
-"""Variable with which transformers starts no threads to load weights: those of every layer would
-take memory.
-"""
+"""Variable with which transformers starts no threads to load weights, which would take memory."""
 TWICE = 2
 """Copies of a layer that exist while its tensors are converted."""
 
@@ -47,11 +43,10 @@ TWICE = 2
 def read_by_layer(
     model: PreTrainedModel, folder: Path, device: str, dtype: torch.dtype
 ) -> JsonObject:
-    """Makes a model on the meta device read its decoder layers when they run, and loads everything
-    else.
+    """Make a model read its decoder layers when they run, and load everything else.
 
     Args:
-        model: A model of transformers without weights.
+        model: A model of transformers without weights, on the meta device.
         folder: The checkpoint, with safetensors.
         device: Where it runs, as torch names it.
         dtype: The precision in which it computes.
@@ -61,8 +56,7 @@ def read_by_layer(
         them.
 
     Raises:
-        RopeconvError: Where the model cannot run layer by layer, or one layer is larger than the
-            memory.
+        RopeconvError: The model cannot run layer by layer, or a layer is larger than the memory.
     """
     if not installed("transformers.core_model_loading"):
         raise RopeconvError(
@@ -72,9 +66,7 @@ def read_by_layer(
 
 
 def change_weights(model: PreTrainedModel, change: Change) -> None:
-    """Changes the weights of a model; those of layers that are read when they run are changed each
-    time.
-    """
+    """Change the weights of a model; those of layers that are read are changed each time."""
     for name, weight in model.named_parameters():
         if not weight.is_meta:
             weight.data = change(name, weight.data)
@@ -92,9 +84,9 @@ class _LayerReader:
 
         self._model = model
         self._source = FolderSource(folder, follow=True)
-        self._files = {
-            name: file for file, header in self._source.headers.items() for name in header.tensors
-        }
+        self._files: dict[str, str] = {}
+        for file, header in self._source.headers.items():
+            self._files |= dict.fromkeys(header.tensors, file)
         self._config = LoadStateDictConfig(
             device_map={"": device},
             dtype=dtype,
@@ -106,29 +98,32 @@ class _LayerReader:
         self._check(device)
 
     def attach(self) -> JsonObject:
-        """Loads the weights outside the layers, and makes each layer load its own when it runs."""
+        """Load the weights outside the layers, and make each layer load its own when it runs."""
         model = self._model
         outside = self._load("")
         outside.missing_keys = {name for name in outside.missing_keys if not self._layer_of(name)}
         model._finalize_model_loading(model, self._config, outside)
+
+        def drop(module: Module, inputs: object, output: object) -> None:
+            _drop(module)
+
         vars(model)[CHANGES] = []
         for name, layer in self._layers.items():
             layer.register_forward_pre_hook(lambda module, inputs, name=name: self._fill(name))
-            layer.register_forward_hook(
-                lambda module, inputs, output: _drop(module), always_call=True
-            )
-        config: JsonObject = outside.to_dict()
-        return config
+            layer.register_forward_hook(drop, always_call=True)
+        report: JsonObject = outside.to_dict()
+        return report
 
     def _layer_of(self, parameter: str) -> str:
         """The layer that a parameter belongs to; empty for none."""
-        places = accumulate(parameter.split("."), lambda left, right: f"{left}.{right}")
-        return next((place for place in places if place in self._layers), "")
+        # the prefixes of a.b.c are a, a.b and a.b.c
+        for prefix in accumulate(parameter.split("."), lambda left, right: f"{left}.{right}"):
+            if prefix in self._layers:
+                return prefix
+        return ""
 
     def _by_layer(self) -> dict[str, list[str]]:
-        """The names of the tensors in the checkpoint by their layer; under the empty name those of
-        no layer.
-        """
+        """The tensors in the checkpoint by their layer; under the empty name those of no layer."""
         from transformers.core_model_loading import (
             WeightConverter,
             WeightRenaming,
@@ -136,10 +131,8 @@ class _LayerReader:
         )
 
         mapping = self._config.weight_mapping
-        renamings, converters = (
-            [entry for entry in mapping if isinstance(entry, kind)]
-            for kind in (WeightRenaming, WeightConverter)
-        )
+        renamings = [entry for entry in mapping if isinstance(entry, WeightRenaming)]
+        converters = [entry for entry in mapping if isinstance(entry, WeightConverter)]
         known = self._model.state_dict()
         prefix = self._model.base_model_prefix
         weights: dict[str, list[str]] = {name: [] for name in ("", *self._layers)}
@@ -149,30 +142,19 @@ class _LayerReader:
         return weights
 
     def _check(self, device: str) -> None:
-        """Raises RopeconvError where layers share weights, or one of them does not fit into the
-        memory.
-        """
-        tied = getattr(self._model, "all_tied_weights_keys", {})
-        shared = next((name for name in tied if self._layer_of(name)), "")
-        why = (
-            f"shares {shared} between layers"
-            if shared
-            else ""
-            if self._weights[""]
-            else "has no safetensors"
-        )
-        if why or getattr(self._model.config, "quantization_config", None):
-            why = why or "is quantised"
+        """Refuse a model whose layers cannot be read alone, or do not fit into the memory."""
+        why = self._why_not()
+        if why:
             raise RopeconvError(
                 f"{self._source.reference} {why}, so it cannot run layer by layer; use a device"
                 " with more memory, or --device-map auto"
             )
+
         width = self._config.dtype.itemsize
         tensors = self._source.tensors
-        sizes = {
-            layer: sum(width * math.prod(tensors[name].shape) for name in names)
-            for layer, names in self._weights.items()
-        }
+        sizes = {}
+        for layer, names in self._weights.items():
+            sizes[layer] = sum(width * math.prod(tensors[name].shape) for name in names)
         outside = sizes.pop("")
         needed = outside + TWICE * max(sizes.values(), default=0)
         free = free_bytes(device)
@@ -182,6 +164,17 @@ class _LayerReader:
                 f" {human(free)} are free on {device}; use a device with more memory, or --dtype"
                 " bfloat16"
             )
+
+    def _why_not(self) -> str:
+        """Why the layers cannot be read one by one; empty where they can."""
+        for name in getattr(self._model, "all_tied_weights_keys", {}):
+            if self._layer_of(name):
+                return f"shares {name} between layers"
+        if not self._weights[""]:
+            return "has no safetensors"
+        if getattr(self._model.config, "quantization_config", None):
+            return "is quantised"
+        return ""
 
     def _fill(self, layer: str) -> None:
         """Load the weights of a layer."""
@@ -195,9 +188,7 @@ class _LayerReader:
                 weight.data = change(f"{layer}.{key}", weight.data)
 
     def _load(self, layer: str) -> Any:
-        """Loads the tensors of a layer with the conversions of transformers, and returns its
-        report.
-        """
+        """Load the tensors of a layer with the conversions of transformers; return its report."""
         from transformers.core_model_loading import convert_and_load_state_dict_in_model
 
         tensors = {name: self._tensor(name) for name in self._weights[layer]}
@@ -228,18 +219,19 @@ class _LayerReader:
 
 
 def _layers(model: PreTrainedModel) -> Iterator[tuple[str, Module]]:
-    """Yields the members of the outermost lists of modules, with their names."""
+    """Yield the members of the outermost lists of modules, with their names."""
     from torch import nn
 
     outer = ""
     for name, module in model.named_modules():
         if isinstance(module, nn.ModuleList) and not (outer and name.startswith(outer)):
             outer = f"{name}."
-            yield from ((f"{name}.{key}", layer) for key, layer in module.named_children())
+            for key, layer in module.named_children():
+                yield f"{name}.{key}", layer
 
 
 def _drop(layer: Module) -> None:
-    """Frees the memory of the weights of a layer."""
+    """Free the memory of the weights of a layer."""
     from torch import nn
 
     for module in layer.modules():

@@ -1,4 +1,7 @@
-"""Loads checkpoints with the installed transformers, as `from_pretrained` does."""
+"""Load checkpoints with the installed transformers, as `from_pretrained` does.
+
+`load_stock` loads one, and `folder_of` gives the folder of any source.
+"""
 
 from __future__ import annotations
 
@@ -33,54 +36,62 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 ALLOCATOR = dict.fromkeys(
     ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"), "expandable_segments:True"
 )
-"""Settings of torch's allocator on GPUs, unless the user has made others: chunks of other sizes
-leave no gaps.
+"""Settings of torch's allocator on GPUs, with which chunks of other sizes leave no gaps.
+
+They are used unless the user has made others.
 """
 
 
 @dataclass(frozen=True)
 class DeviceSpec:
-    """Where models run, and in which precision.
-
-    device: as torch names it, or "auto". dtype: "float32", "bfloat16", "float16" or "auto".
-    device_map: of accelerate, to use several devices; empty for one. stands_for: the model type of
-    checkpoints whose own transformers does not have. pickles: the user trusts pickled weights,
-    kernels of the Hub and code of tokenizers. layer_by_layer: read the weights of each layer from
-    the disk when it runs.
-    """
+    """Where models run, and in which precision."""
 
     device: str
+    """The device as torch names it, or "auto"."""
+
     dtype: str
+    """The precision: float32, bfloat16, float16 or auto."""
+
     device_map: str = ""
+    """The device map of accelerate, to use several devices; empty for one."""
+
     stands_for: str = ""
+    """The model type of checkpoints whose own transformers does not have."""
+
     pickles: bool = False
+    """Whether the user trusts pickled weights, kernels of the Hub and code of tokenizers."""
+
     layer_by_layer: bool = False
+    """Whether to read the weights of each layer from the disk when it runs."""
 
-    def available(self, stored: str = "float32") -> DeviceSpec:
-        """The same with an available device, and with a precision.
+    def resolve(self, stored: str = "float32") -> DeviceSpec:
+        """Return the same with an available device and a known precision.
 
-        stored: the precision of the checkpoint. The device "auto" is the first available of cuda,
-        mps and cpu; the dtype "auto" is float32 on a CPU, and elsewhere `stored`. Raises UsageError
-        for a device that is not available and an unknown dtype.
+        The device "auto" is the first available of cuda, mps and cpu; the dtype "auto" is float32
+        on a CPU, and elsewhere `stored`.
+
+        Args:
+            stored: The precision of the checkpoint.
+
+        Raises:
+            UsageError: The device is not available, or the dtype is unknown.
         """
         if not os.environ.keys() & ALLOCATOR.keys():
             os.environ.update(ALLOCATOR)
-        os.environ.setdefault(
-            "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
-        )  # the same numbers again, which `tune` promises
+        # cuBLAS gives the same numbers again only with this, and `tune` promises that
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         import torch
 
-        device, dtype = self.device, self.dtype
-        there = {
-            "cuda": torch.cuda.is_available(),
-            "mps": torch.backends.mps.is_available(),
-            "cpu": True,
-        }
-        available = [name for name, present in there.items() if present]
-        if device == "auto":
-            device = available[0]
+        available = ["cpu"]
+        if torch.backends.mps.is_available():
+            available.insert(0, "mps")
+        if torch.cuda.is_available():
+            available.insert(0, "cuda")
+        device = available[0] if self.device == "auto" else self.device
         if device.split(":")[0] not in available:
             raise UsageError(f"unknown device {device!r}; available: {', '.join(available)}")
+
+        dtype = self.dtype
         if dtype not in DTYPES:
             raise UsageError(f"unknown dtype {dtype!r}; choose {', '.join(DTYPES)}")
         if dtype == "auto":
@@ -91,29 +102,36 @@ class DeviceSpec:
 WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2}
 """Bytes of a weight by its dtype."""
 SHARDED = 0.9
-"""The share of the free memory of several GPUs that weights may take, since no layer is divided
-between two.
-"""
+"""The share of the memory of several GPUs that weights may take: no layer is on two of them."""
 
 
 def weight_bytes(source: Source, dtype: str) -> int:
-    """Size of the weights of a checkpoint in a precision, in bytes; 0 without safetensors."""
+    """Return the size of the weights of a checkpoint in a precision, in bytes.
+
+    It is 0 without safetensors.
+    """
     return WIDTHS[dtype] * sum(math.prod(tensor.shape) for tensor in source.tensors.values())
 
 
 def fits(source: Source, at: DeviceSpec) -> bool:
-    """Whether the weights of a checkpoint fit into the free memory of the device; True where they
-    are divided.
+    """Return whether the weights of a checkpoint fit into the free memory of the device.
+
+    Weights that are divided, or read layer by layer, count as fitting.
     """
-    divided = at.layer_by_layer or bool(at.device_map)
-    return divided or weight_bytes(source, at.dtype) <= free_bytes(at.device)
+    if at.layer_by_layer or at.device_map:
+        return True
+    return weight_bytes(source, at.dtype) <= free_bytes(at.device)
 
 
-def placed(source: Source, at: DeviceSpec) -> DeviceSpec:
-    """A place where the weights of a checkpoint fit: the device, another GPU, several GPUs, or
-    layer by layer.
+def choose_place(source: Source, at: DeviceSpec) -> DeviceSpec:
+    """Return a place where the weights of a checkpoint fit.
 
-    Other GPUs are used for the device "cuda" only, which names none of them.
+    That is the device, another GPU, several GPUs, or layer by layer. Other GPUs are used for the
+    device "cuda" only, which names none of them.
+
+    Args:
+        source: The checkpoint.
+        at: The device and precision that the user wants.
     """
     release()
     if fits(source, at):
@@ -129,9 +147,7 @@ def placed(source: Source, at: DeviceSpec) -> DeviceSpec:
 
 
 def _check_fits(folder: Path, at: DeviceSpec) -> None:
-    """Raises RopeconvError, with what to change, where a checkpoint does not fit into the memory of
-    the device.
-    """
+    """Refuse a checkpoint that does not fit into the memory of the device."""
     source = FolderSource(folder, follow=True)
     release()
     if not fits(source, at):
@@ -146,16 +162,18 @@ def _check_fits(folder: Path, at: DeviceSpec) -> None:
 
 
 def out_of_memory(work: Callable[[], T]) -> T:
-    """Runs `work` and returns its result. Raises RopeconvError, with what to change, where it runs
-    out of memory.
+    """Run `work` and return its result.
+
+    Raises:
+        RopeconvError: It runs out of memory; the message says what to change.
     """
     try:
         return work()
     except (MemoryError, RuntimeError) as problem:
+        # torch raises a RuntimeError, also for the memory of the CPU
+        message = str(problem).lower()
         words = ("out of memory", "can't allocate memory", "cannot allocate memory")
-        if not isinstance(problem, MemoryError) and not any(
-            word in str(problem).lower() for word in words
-        ):
+        if not isinstance(problem, MemoryError) and not any(word in message for word in words):
             raise
         raise RopeconvError(
             "the memory of this device is not enough; pass a smaller --chunk or --length, --dtype"
@@ -168,14 +186,15 @@ SMALL = 64 << 20
 
 
 def load_stock(folder: Path, where: str | DeviceSpec, trust: bool = False) -> PreTrainedModel:
-    """A language model as the installed transformers loads it, with its weights in the wanted
-    precision.
+    """Return a language model as the installed transformers loads it.
 
     Models without a class that gives logits of the next token, which are encoders, are loaded
     without any head.
 
-    folder: the checkpoint. where: device and precision, or a device for float32. trust: run the
-    modelling file of the checkpoint.
+    Args:
+        folder: The checkpoint.
+        where: Device and precision, or a device for float32.
+        trust: Whether to run the modelling file of the checkpoint.
     """
     import torch
     import transformers
@@ -184,71 +203,65 @@ def load_stock(folder: Path, where: str | DeviceSpec, trust: bool = False) -> Pr
     at = DeviceSpec(where, "float32") if isinstance(where, str) else where
     logging.disable_progress_bar()
     settings = read_json(folder / "config.json") if at.stands_for else {}
-    assumed = at.stands_for and settings.get("model_type") not in transformers.CONFIG_MAPPING
-    config = make_config(settings, at.stands_for) if assumed else load_config(folder, trust)
+    if at.stands_for and settings.get("model_type") not in transformers.CONFIG_MAPPING:
+        config = make_config(settings, at.stands_for)
+    else:
+        config = load_config(folder, trust)
+
     _check_fits(folder, at)
+    model_class = _class_for(config)
+    dtype = getattr(torch, at.dtype)
     if at.layer_by_layer:
-        model = load_skeleton(_class_for(config), folder, trust, at.pickles, config, at.dtype)
-        report = read_by_layer(model, folder, at.device, getattr(torch, at.dtype))
+        model = load_skeleton(model_class, folder, trust, at.pickles, config, at.dtype)
+        report = read_by_layer(model, folder, at.device, dtype)
     else:
         # dtype at loading, never a cast: .to(bfloat16) would cast inv_freq as well
-        given: dict[str, object] = {"dtype": getattr(torch, at.dtype), "config": config}
+        given: dict[str, object] = {"dtype": dtype, "config": config}
         if at.device_map or (at.device != "cpu" and installed("accelerate")):
             require("accelerate", f"--device-map {at.device_map}")
             given["device_map"] = at.device_map or at.device
-        model, report = load_model(_class_for(config), folder, trust, at.pickles, **given)
+        model, report = load_model(model_class, folder, trust, at.pickles, **given)
         if "device_map" not in given:
             model = model.to(at.device)
+
     if at.stands_for:
         _check_complete(report, folder, at.stands_for)
     return model.eval()
 
 
 def _class_for(config: PretrainedConfig) -> type[PreTrainedModel]:
-    """The class that loads a model with its logits, else one without a head; Evolla's by its
-    `architectures`.
-    """
+    """The class that loads a model with its logits, else one without a head."""
     import transformers
 
-    named = getattr(config, "auto_map", None) or {}
-    with_head = tuple(
-        getattr(transformers, f"AutoModelFor{task}")
-        for task in ("CausalLM", "ImageTextToText", "Seq2SeqLM")
-    )
-    fitting = [
-        auto for auto in with_head if type(config) in auto._model_mapping or auto.__name__ in named
-    ]
-    if not named and type(config) not in transformers.AutoModel._model_mapping:
-        fitting += [
-            getattr(transformers, name)
-            for name in config.architectures or ()
-            if hasattr(transformers, name)
-        ]
-    model_class: type[PreTrainedModel] = next(iter(fitting), transformers.AutoModel)
-    return model_class
+    # names of classes of the checkpoint's own code, by that of the auto class that loads them
+    auto_map = getattr(config, "auto_map", None) or {}
+    for task in ("CausalLM", "ImageTextToText", "Seq2SeqLM"):
+        auto: type[PreTrainedModel] = getattr(transformers, f"AutoModelFor{task}")
+        if type(config) in auto._model_mapping or auto.__name__ in auto_map:
+            return auto
+
+    if not auto_map and type(config) not in transformers.AutoModel._model_mapping:
+        for name in config.architectures or ():  # such as that of Evolla
+            if hasattr(transformers, name):
+                model_class: type[PreTrainedModel] = getattr(transformers, name)
+                return model_class
+    return transformers.AutoModel  # type: ignore[no-any-return]
 
 
 def _check_complete(report: JsonObject, folder: Path, stands_for: str) -> None:
-    """Raises BadSource where the weights of a checkpoint are not those of the class that it was
-    loaded with.
-    """
-    for kind, words in (
-        ("missing_keys", "lacks"),
-        ("unexpected_keys", "has"),
-        ("mismatched_keys", "has"),
-    ):
+    """Refuse weights that are not those of the class that they were loaded with."""
+    verbs = {"missing_keys": "lacks", "unexpected_keys": "has", "mismatched_keys": "has"}
+    for kind, verb in verbs.items():
         names = sorted(map(str, report.get(kind) or ()))
         if names:
             raise BadSource(
-                f"{folder} {words} {names[0]}, unlike a {stands_for} model, so it is not of the"
+                f"{folder} {verb} {names[0]}, unlike a {stands_for} model, so it is not of the"
                 " family that it was treated as; apply again with another --family"
             )
 
 
 def load_widened(folder: Path, at: DeviceSpec) -> PreTrainedModel:
-    """A model that computes in float32, with weights rounded to the precision of `at`. folder: the
-    checkpoint.
-    """
+    """Return a model that computes in float32, with weights rounded to the precision of `at`."""
     import torch
 
     model = load_stock(folder, replace(at, dtype="float32"))
@@ -258,23 +271,29 @@ def load_widened(folder: Path, at: DeviceSpec) -> PreTrainedModel:
 
 
 def stored_dtype(config: JsonObject) -> str:
-    """The dtype that a config.json declares, "float32" where it declares none."""
+    """Return the dtype that a config.json declares, "float32" where it declares none."""
     text = text_config(config)
     part = config if text is None else text
-    return str(
-        part.get("dtype") or part.get("torch_dtype") or config.get("torch_dtype") or "float32"
-    )
+    dtype = part.get("dtype") or part.get("torch_dtype") or config.get("torch_dtype")
+    return str(dtype or "float32")
 
 
 @contextmanager
 def folder_of(source: Source, dtype: str = "auto", weights: bool = True) -> Iterator[Path]:
-    """The local folder of a checkpoint, whose files are fetched; a temporary one where some must be
-    made.
+    """Give a checkpoint a local folder, and fetch its files.
 
-    dtype: of weights that are dequantised, as torch names it; auto for that of `source`. weights:
-    whether they are needed, and not only config and tokenizer. Raises BadSource for a config
-    without weights, UnsupportedBake for a GGUF file that cannot be converted, RopeconvError where
-    the disk is too small.
+    It is a temporary folder where some of them must be made.
+
+    Args:
+        source: The checkpoint.
+        dtype: The dtype of weights that are dequantised, as torch names it; auto for that of
+            `source`.
+        weights: Whether they are needed, and not only config and tokenizer.
+
+    Raises:
+        BadSource: The source is a config without weights.
+        UnsupportedBake: It is a GGUF file that cannot be converted.
+        RopeconvError: The disk is too small.
     """
     if source.kind == "config" and weights:
         raise BadSource(
@@ -282,15 +301,22 @@ def folder_of(source: Source, dtype: str = "auto", weights: bool = True) -> Iter
         )
     if dtype != "auto" and isinstance(source, ConvertedSource):
         source = source.in_dtype(dtype)
-    left_out = set() if weights else set(source.weights())
-    files = (file for file in source.files_to_copy()[0] if file.name not in left_out)
-    names = {file.name for file in files if weights or file.size < SMALL}
+
+    copied, _ = source.files_to_copy()
+    if weights:
+        names = {file.name for file in copied}
+    else:
+        weight_files = set(source.weights())
+        small = [file.name for file in copied if file.size < SMALL]
+        names = {name for name in small if name not in weight_files}
+
     if not source.is_generated("config.json"):
         if source.kind == "hub":
             for name in names:
                 source.path(name)
         yield source.path("config.json").parent
         return
+
     generated = {
         file.name: file.size
         for file in source.files()
@@ -308,15 +334,14 @@ def folder_of(source: Source, dtype: str = "auto", weights: bool = True) -> Iter
 
 
 def _refuse_small_disk(source: Source, needed: int, folder: Path) -> None:
-    """Raises RopeconvError where so many bytes of generated files do not fit on the disk of a
-    temporary folder.
-    """
+    """Refuse to make so many bytes in a temporary folder on a disk that is too small."""
     free = shutil.disk_usage(folder).free
     if needed <= free:
         return
     stored = stored_dtype(source.config())
-    narrows = isinstance(source, ConvertedSource) and source.in_dtype("bfloat16").dtype != stored
-    smaller = ", or give --dtype bfloat16" if narrows else ""
+    smaller = ""
+    if isinstance(source, ConvertedSource) and source.in_dtype("bfloat16").dtype != stored:
+        smaller = ", or give --dtype bfloat16"
     raise RopeconvError(
         f"the weights of {source.reference} take {human(needed)} as {stored}, and {human(free)} are"
         f" free in {folder.parent.parent}; set TMPDIR to a larger disk{smaller}"

@@ -13,7 +13,7 @@ CGROUPS = (
 
 
 def release() -> None:
-    """Returns the memory of models that are no longer used to the devices."""
+    """Return the memory of models that are no longer used to the devices."""
     import torch
 
     gc.collect()
@@ -21,18 +21,20 @@ def release() -> None:
 
 
 def gpu_bytes() -> list[int]:
-    """Free memory of each CUDA GPU in bytes."""
+    """Return the free memory of each CUDA GPU in bytes."""
     import torch
 
     return [int(torch.cuda.mem_get_info(number)[0]) for number in range(torch.cuda.device_count())]
 
 
 def host_bytes(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:
-    """Free memory of this machine in bytes, within the limits of the process (`ulimit`, control
-    groups).
+    """Return the free memory of this machine in bytes, within the limits of the process.
 
-    proc, cgroup: where Linux describes processes and control groups. On other systems, only
-    `ulimit` counts.
+    These are `ulimit` and, on Linux, control groups.
+
+    Args:
+        proc: Where Linux describes processes.
+        cgroup: Where it describes control groups.
     """
     status = _sizes(proc / "self" / "status")
     free = [_sizes(proc / "meminfo").get("MemAvailable", sys.maxsize)]
@@ -41,21 +43,30 @@ def host_bytes(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")
         if most != resource.RLIM_INFINITY:
             free.append(most - status.get(used, 0))
     for limit_file, use_file in CGROUPS:
-        if (most_text := _text(cgroup / limit_file).strip()).isdigit():
-            stat = _sizes((cgroup / use_file).with_name("memory.stat"))
-            free.append(
-                int(most_text) - int(_text(cgroup / use_file)) + stat.get("inactive_file", 0)
-            )
+        limit_text = _text(cgroup / limit_file).strip()
+        if not limit_text.isdigit():  # such as "max"
+            continue
+        in_use = int(_text(cgroup / use_file))
+        # pages of files that were not used lately are freed when memory is needed
+        stat = _sizes((cgroup / use_file).with_name("memory.stat"))
+        free.append(int(limit_text) - in_use + stat.get("inactive_file", 0))
     return max(0, min(free))
 
 
 def free_bytes(device: str) -> int:
-    """Free memory of one device in bytes. device: as torch names it; "cuda" is the first GPU."""
+    """Return the free memory of one device in bytes.
+
+    Args:
+        device: The device as torch names it; "cuda" is the first GPU.
+    """
     kind, _, number = device.partition(":")
-    return gpu_bytes()[int(number or 0)] if kind == "cuda" else host_bytes()
+    if kind == "cuda":
+        return gpu_bytes()[int(number or 0)]
+    return host_bytes()
 
 
 def _text(path: Path) -> str:
+    """The text of a file; empty where it cannot be read."""
     try:
         return path.read_text("utf-8")
     except OSError:
@@ -63,10 +74,11 @@ def _text(path: Path) -> str:
 
 
 def _sizes(path: Path) -> dict[str, int]:
-    """The sizes in a file of Linux by name, in bytes."""
-    rows = (line.replace(":", " ").split() for line in _text(path).splitlines())
-    return {
-        row[0]: int(row[1]) << (10 if row[-1] == "kB" else 0)
-        for row in rows
-        if len(row) > 1 and row[1].isdigit()
-    }
+    """The sizes in a file of Linux by name, in bytes, from lines such as `VmSize: 1024 kB`."""
+    sizes = {}
+    for line in _text(path).splitlines():
+        words = line.replace(":", " ").split()
+        if len(words) > 1 and words[1].isdigit():
+            unit = 1024 if words[-1] == "kB" else 1
+            sizes[words[0]] = int(words[1]) * unit
+    return sizes

@@ -36,10 +36,8 @@ LM_EVAL = "lm-eval:"
 class LmEval(Measure):
     """The numbers that a task gives for each of its documents, so that rows are paired by document.
 
-    task: a task or a group of tasks as lm_eval names it, or a YAML file with one.
     `EvaluationSizes.windows` is how many documents of each task are read, and the longest length
-    what the model sees of one at most. Raises UsageError without a name, and for a file without a
-    task.
+    what the model sees of one at most.
     """
 
     summary = (
@@ -50,12 +48,21 @@ class LmEval(Measure):
     runs_model = True
 
     def __init__(self, task: str) -> None:
+        """Name a task.
+
+        Args:
+            task: A task or a group of tasks as lm_eval names it, or a YAML file with one.
+
+        Raises:
+            UsageError: The name is empty, or the file has no task.
+        """
         if not task:
             raise UsageError(
                 "--measure lm-eval needs the name of a task; write it like lm-eval:hellaswag"
             )
         require("lm_eval", f"--measure {LM_EVAL}{task}")
-        self.folder, self.checksum = None, 0
+        self.folder: Path | None = None
+        self.checksum = 0
         if task.endswith((".yaml", ".yml")):
             try:
                 text = Path(task).read_text(encoding="utf-8")
@@ -69,17 +76,17 @@ class LmEval(Measure):
                 raise UsageError(f"{task} has no line with `task:` or `group:` and a name; add one")
             task = named[1]
             self.checksum = zlib.crc32(text.encode()) >> 1
-        self.task, self.name = task, f"{LM_EVAL}{task}"  # type: ignore[misc]
+        self.task = task
+        self.name = f"{LM_EVAL}{task}"  # type: ignore[misc]
 
     def cases(self, texts: Texts, sizes: EvaluationSizes) -> Iterator[Case]:
         # its tokens come from the task: these tell tasks, seeds and numbers of documents apart in
         # the journal
         ids = np.full(sizes.longest, sizes.seed, np.int32)
-        count = min(sizes.windows, sizes.longest - 1)
         ids[0] += self.checksum
-        yield Case(
-            self.name, sizes.longest, 0, sizes.seed, ids, np.arange(1, count + 1, dtype=np.int32)
-        )
+        count = min(sizes.windows, sizes.longest - 1)
+        targets = np.arange(1, count + 1, dtype=np.int32)
+        yield Case(self.name, sizes.longest, 0, sizes.seed, ids, targets)
 
     def observe(self, case: Case, losses: TokenLosses) -> list[Observation]:
         raise NotImplementedError(self.name)
@@ -92,25 +99,11 @@ class LmEval(Measure):
                 f"{self.name} runs in transformers and not in {engine.runtime}; leave it out"
             )
 
-        def filters(sample: JsonObject) -> str:  # of answers, where the task has several
-            kind = sample.get("filter", "none")
-            return "" if kind == "none" else f",{kind}"
-
         tasks = self._samples(engine.model, tokenizer.tokenizer, case)
-        observations = [
-            Observation(
-                self.name,
-                name + filters(sample),
-                case.column,
-                int(sample["doc_id"]),
-                place,
-                float(sample[name]),
-            )
-            for place, task in enumerate(sorted(tasks))
-            for sample in tasks[task]
-            for name in sample.get("metrics", ())
-            if isinstance(sample.get(name), (bool, int, float, np.number))
-        ]
+        observations = list[Observation]()
+        for place, (_, samples) in enumerate(sorted(tasks.items())):
+            for sample in samples:
+                observations += self._observations(sample, case.column, place)
         if not observations:
             raise RopeconvError(
                 f"the task {self.task} does not give a number for each document; choose another"
@@ -118,26 +111,34 @@ class LmEval(Measure):
             )
         return observations
 
-    def placed(self, case: Case, observation: Observation) -> Observation:
+    def _observations(self, sample: JsonObject, column: int, place: int) -> Iterator[Observation]:
+        """The numbers of a document; `place` is the number of its task."""
+        # a task can filter answers in several ways, each with its own numbers
+        kind = sample.get("filter", "none")
+        suffix = "" if kind == "none" else f",{kind}"
+        for name in sample.get("metrics", ()):
+            value = sample.get(name)
+            if isinstance(value, (bool, int, float, np.number)):
+                document = int(sample["doc_id"])
+                metric = f"{name}{suffix}"
+                yield Observation(self.name, metric, column, document, place, float(value))
+
+    def with_place(self, case: Case, observation: Observation) -> Observation:
         return observation  # its documents are those of the task
 
     def _samples(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, case: Case
     ) -> dict[str, list[JsonObject]]:
-        """The documents of each task with their metrics. Raises RopeconvError where lm_eval does
-        not run the task.
-        """
+        """The documents of each task with their metrics."""
         import lm_eval
         from lm_eval.models.huggingface import HFLM
         from lm_eval.tasks import TaskManager
 
         try:
             with _silent():
-                manager = (
-                    {"task_manager": TaskManager(include_path=str(self.folder))}
-                    if self.folder
-                    else {}
-                )
+                manager = {}
+                if self.folder:
+                    manager["task_manager"] = TaskManager(include_path=str(self.folder))
                 ready = HFLM(pretrained=model, tokenizer=tokenizer, max_length=case.column)
                 results = lm_eval.simple_evaluate(
                     ready,
@@ -148,11 +149,10 @@ class LmEval(Measure):
                     **manager,
                 )
         except (KeyError, ValueError, OSError, ImportError) as problem:
-            lines = str(problem).splitlines()
+            lines = str(problem).splitlines() or [type(problem).__name__]
             raise RopeconvError(
-                f"lm_eval does not run the task {self.task}"
-                f" ({lines[0] if lines else type(problem).__name__}); `lm_eval ls tasks` lists the"
-                " tasks"
+                f"lm_eval does not run the task {self.task} ({lines[0]}); `lm_eval ls tasks` lists"
+                " the tasks"
             ) from None
         samples: dict[str, list[JsonObject]] = (results or {}).get("samples") or {}
         return samples
@@ -160,7 +160,7 @@ class LmEval(Measure):
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Keeps progress bars and warnings of lm_eval from the screen."""
+    """Keep progress bars and warnings of lm_eval from the screen."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

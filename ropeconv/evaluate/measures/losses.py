@@ -1,15 +1,14 @@
-"""position: the loss by position in one pass over the longest length.
+"""Measures of losses.
 
-sliding: perplexity with a window that moves by a stride, as transformers' documentation computes
-it.
-
-https://huggingface.co/docs/transformers/perplexity
-
-longppl: the loss of the tokens that need a long context (Fang et al. 2024,
-https://arxiv.org/abs/2410.23771).
+- position: the loss by position in one pass over the longest length.
+- growth: the loss of the same tokens under a growing context.
+- sliding: perplexity with a window that moves by a stride, as transformers' documentation computes
+  it, https://huggingface.co/docs/transformers/perplexity.
+- longppl: the loss of the tokens that need a long context (Fang et al. 2024,
+  https://arxiv.org/abs/2410.23771).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise, product
 
@@ -39,34 +38,26 @@ class Position(Measure):
             yield Case(self.name, sizes.longest, document, window, ids, targets)
 
     def observe(self, case: Case, losses: TokenLosses) -> list[Observation]:
-        edges = (
-            np.linspace(0, len(case.ids), min(BLOCKS, len(case.targets)) + 1).round().astype(int)
-        )
-        blocks = [
-            (int(last), (case.targets >= first) & (case.targets < last))
-            for first, last in pairwise(edges)
-        ]
-        return [
-            Observation(
-                self.name,
-                "loss",
-                last,
-                case.document,
-                case.window,
-                float(losses.loss[inside].mean()),
-            )
-            for last, inside in blocks
-            if inside.any()
-        ]
+        blocks = min(BLOCKS, len(case.targets))
+        edges = np.linspace(0, len(case.ids), blocks + 1).round().astype(int)
+        observations = []
+        for first, last in pairwise(edges.tolist()):
+            inside = (case.targets >= first) & (case.targets < last)
+            if inside.any():
+                loss = float(losses.loss[inside].mean())
+                observations.append(
+                    Observation(self.name, "loss", last, case.document, case.window, loss)
+                )
+        return observations
 
 
 @register
 class Growth(Measure):
-    """Windows of all lengths end at the same token, so that the difficulty of the text cancels
-    between lengths.
+    """The loss of the same tokens under a growing context.
 
-    The loss by position of one long pass does not allow that: a text that gets easier hides a model
-    that breaks.
+    Windows of all lengths end at the same token, so that the difficulty of the text cancels between
+    lengths. The loss by position of one long pass does not allow that: a text that gets easier
+    hides a model that breaks.
     """
 
     name = "growth"
@@ -88,21 +79,24 @@ class Growth(Measure):
                 yield Case(self.name, length, document, window, ids, targets)
 
     def observe(self, case: Case, losses: TokenLosses) -> list[Observation]:
-        loss = float(losses.loss.mean())
-        values = tuple(losses.loss.tolist())
-        return [
-            Observation(
-                self.name, "loss", case.column, case.document, case.window, loss, values=values
-            )
-        ]
+        observation = Observation(
+            self.name,
+            "loss",
+            case.column,
+            case.document,
+            case.window,
+            float(losses.loss.mean()),
+            values=tuple(losses.loss.tolist()),
+        )
+        return [observation]
 
 
 @register
 class Sliding(Measure):
-    """Every token is predicted once, from at least a window minus a stride before it (less at the
-    beginning).
+    """Perplexity with a window that moves by a stride.
 
-    stride: tokens by which a window moves.
+    Every token is predicted once, from at least a window minus a stride before it (less at the
+    beginning).
 
     The windows, and the mean over tokens, are those of transformers' documentation. The script of
     jquesnelle/yarn has the same windows and takes the mean over windows.
@@ -115,43 +109,49 @@ class Sliding(Measure):
     )
 
     def __init__(self, stride: int = 256) -> None:
+        """Take the stride: the tokens by which a window moves."""
         self.stride = stride
 
     def cases(self, texts: Texts, sizes: EvaluationSizes) -> Iterator[Case]:
-        room = sizes.lengths[0] - len(texts.prefix)
-        if self.stride > room:
+        prefix = len(texts.prefix)
+        shortest = sizes.lengths[0]
+        if self.stride > shortest - prefix:
             raise UsageError(
                 f"a stride of {self.stride:,} leaves out tokens between sequences of"
-                f" {sizes.lengths[0]:,}; give sliding:N with N up to {room:,}"
+                f" {shortest:,}; give sliding:N with N up to {shortest - prefix:,}"
             )
-        before = len(texts.prefix)
-        total = sizes.longest - before
-        for document, length in product(
-            long_enough(texts, sizes.longest)[: sizes.windows], sizes.lengths
-        ):
+
+        total = sizes.longest - prefix  # tokens of a text that are predicted at every length
+        documents = long_enough(texts, sizes.longest)[: sizes.windows]
+        for document, length in product(documents, sizes.lengths):
+            ends = [*range(min(length - prefix, total), total, self.stride), total]
             done = 0
-            for number, end in enumerate(
-                [*range(min(length - before, total), total, self.stride), total]
-            ):
-                ids = texts.window(document, end, end - number * self.stride + before)
-                targets = np.arange(
-                    max(len(ids) - (end - done), max(before, 1)), len(ids), dtype=np.int32
-                )
-                done = end
+            for number, end in enumerate(ends):
+                start = number * self.stride
+                ids = texts.window(document, end, end - start + prefix)
+                new = end - done
+                first = max(len(ids) - new, prefix, 1)
+                targets = np.arange(first, len(ids), dtype=np.int32)
                 yield Case(self.name, length, document, number, ids, targets)
+                done = end
 
     def observe(self, case: Case, losses: TokenLosses) -> list[Observation]:
-        loss = float(losses.loss.mean())
-        count = len(case.targets)
-        return [
-            Observation(
-                self.name, "loss", case.column, case.document, case.window, loss, weight=count
-            )
-        ]
+        observation = Observation(
+            self.name,
+            "loss",
+            case.column,
+            case.document,
+            case.window,
+            float(losses.loss.mean()),
+            weight=len(case.targets),
+        )
+        return [observation]
 
 
-ALPHA, BETA = 2.0, -2.0
-"""The thresholds of the paper, in nats."""
+ALPHA = 2.0
+"""The least long-short difference of a key token in the paper, in nats."""
+BETA = -2.0
+"""The least log-probability of a key token in the paper, in nats."""
 
 
 @register
@@ -180,32 +180,42 @@ class LongPpl(Growth):
         return super().cases(texts, sizes)
 
     def combine(self, rows: dict[str, list[Observation]], sizes: EvaluationSizes) -> str:
-        places = {
-            row: {
-                (o.document, o.window, o.column): np.array(o.values)
-                for o in observations
-                if o.measure == self.name
-            }
-            for row, observations in rows.items()
-        }
-        evaluator = next(iter(places.values()), {})
-        keys = dict[tuple[int, int], list[int]]()
-        for (document, window, column), long in evaluator.items():
-            short = evaluator.get((document, window, sizes.lengths[0]))
-            if column == sizes.trained and short is not None:
-                keys[document, window] = np.flatnonzero(
-                    (short - long > ALPHA) & (-long > BETA)
-                ).tolist()
+        first_row = next(iter(rows.values()), [])
+        evaluator = [number for number in first_row if number.measure == self.name]
+        keys = self._key_tokens(evaluator, sizes)
         for row, observations in rows.items():
-            rows[row] = [o for o in observations if o.measure != self.name]
-            for o in observations:
-                chosen = keys.get((o.document, o.window)) if o.measure == self.name else None
-                if chosen:
-                    loss = float(np.mean([o.values[index] for index in chosen]))
-                    rows[row].append(replace(o, value=loss, weight=len(chosen), values=()))
+            others = []
+            chosen = []
+            for number in observations:
+                if number.measure != self.name:
+                    others.append(number)
+                    continue
+                indices = keys.get((number.document, number.window))
+                if indices:
+                    loss = float(np.mean([number.values[index] for index in indices]))
+                    chosen.append(replace(number, value=loss, weight=len(indices), values=()))
+            rows[row] = others + chosen
+
         if evaluator and not any(keys.values()):
             return (
                 "no predicted token needs the long context; give more --targets or --windows, or"
                 " other texts"
             )
         return ""
+
+    def _key_tokens(
+        self, evaluator: Sequence[Observation], sizes: EvaluationSizes
+    ) -> dict[tuple[int, int], list[int]]:
+        """The indices of key tokens among the targets, by document and window."""
+        short_losses = {}
+        for number in evaluator:
+            if number.column == sizes.lengths[0]:
+                short_losses[number.document, number.window] = np.array(number.values)
+        keys = {}
+        for number in evaluator:
+            short = short_losses.get((number.document, number.window))
+            if number.column == sizes.trained and short is not None:
+                long = np.array(number.values)
+                is_key = (short - long > ALPHA) & (-long > BETA)
+                keys[number.document, number.window] = np.flatnonzero(is_key).tolist()
+        return keys

@@ -17,45 +17,54 @@ M = TypeVar("M", bound="type[Measure]")
 
 
 class Measure(ABC):
-    """A measure, which has the same sequences of tokens for all rows.
-
-    name: on the command line. summary: a phrase for help and docs. metrics: the headline first.
-    pass_of: the measure whose passes and lines of the journal it reads, if not its own. runs_model:
-    whether it runs the model itself. sizes: fields of `EvaluationSizes` that change its sequences,
-    besides lengths, windows and seed, which all measures read.
-    """
+    """A measure, which has the same sequences of tokens for all rows."""
 
     name: ClassVar[str]
+    """The name on the command line."""
+
     summary: ClassVar[str]
+    """A phrase for help and docs."""
+
     metrics: ClassVar[tuple[str, ...]] = ("loss",)
+    """Keys of METRICS, the headline first."""
+
     pass_of: ClassVar[str] = ""
+    """The measure whose passes and lines of the journal it reads, if not its own."""
+
     runs_model: ClassVar[bool] = False
+    """Whether it runs the model itself."""
+
     sizes: ClassVar[frozenset[str]] = frozenset()
+    """Fields of `EvaluationSizes` that change its sequences.
+
+    Lengths, windows and seed are not among them: all measures read these.
+    """
 
     @abstractmethod
     def cases(self, texts: Texts, sizes: EvaluationSizes) -> Iterator[Case]:
-        """The sequences, in an order in which a run that is stopped early has something of every
-        length.
+        """Yield the sequences.
 
-        Raises BadSource where the texts are too short.
+        They are in an order in which a run that is stopped early has something of every length.
+
+        Raises:
+            BadSource: The texts are too short.
         """
 
     @abstractmethod
     def observe(self, case: Case, losses: TokenLosses) -> list[Observation]:
-        """The observations from the losses of a row at the targets of a case."""
+        """Return the observations from the losses of a row at the targets of a case."""
 
     def needs(self, case: Case) -> Output | None:
-        """The output that an engine has to give for a case; None for a model that the measure
-        runs.
+        """Return the output that an engine has to give for a case.
+
+        It is None for a measure that runs the model itself.
         """
         if self.runs_model:
             return None
         return "tokens" if case.generate else "token_losses"
 
-    def placed(self, case: Case, observation: Observation) -> Observation:
-        """An observation from the journal as one of this measure, with the place of its case in
-        this run.
-        """
+    def with_place(self, case: Case, observation: Observation) -> Observation:
+        """Return an observation from the journal with the place of its case in this run."""
         return replace(
             observation,
             measure=self.name,
@@ -65,29 +74,42 @@ class Measure(ABC):
         )
 
     def combine(self, rows: dict[str, list[Observation]], sizes: EvaluationSizes) -> str:
-        """Change the observations of all rows, where these depend on each other; return why it has
-        none, or empty.
+        """Change the observations of all rows, where these depend on each other.
 
-        rows: by name, in the order of the table.
+        Args:
+            rows: The observations by row, in the order of the table.
+            sizes: The sizes of the evaluation.
+
+        Returns:
+            Why there are no observations of this measure then; empty where there are some.
         """
         return ""
 
     def run(self, row: str, case: Case, engine: Engine, tokenizer: Tokenizer) -> list[Observation]:
-        """The observations of a row in a case, whose engine runs. row: its name.
+        """Return the observations of a row in a case.
 
-        Raises RopeconvError where the engine cannot run the case, NotFinite where a loss is NaN or
-        infinite.
+        Args:
+            row: The name of the row.
+            case: The case.
+            engine: The engine of the row.
+            tokenizer: The tokenizer of the model.
+
+        Raises:
+            RopeconvError: The engine cannot run the case.
+            NotFinite: A loss is NaN or infinite.
         """
         losses = engine.token_losses(case.ids.tolist(), case.targets.tolist())
-        if not np.isfinite(losses.loss).all():
-            first = int(case.targets[~np.isfinite(losses.loss)][0])
-            where = engine.not_finite_in(case.ids.tolist())
-            raise NotFinite(
-                f"{row} gives NaN or infinite logits at position {first:,} of"
-                f" {len(case.ids):,}{where and f', which begin in the output of {where}'}; give"
-                " --dtype float32 or bfloat16"
-            )
-        return self.observe(case, losses)
+        finite = np.isfinite(losses.loss)
+        if finite.all():
+            return self.observe(case, losses)
+
+        first = int(case.targets[~finite][0])
+        module = engine.not_finite_in(case.ids.tolist())
+        begin = f", which begin in the output of {module}" if module else ""
+        raise NotFinite(
+            f"{row} gives NaN or infinite logits at position {first:,} of {len(case.ids):,}{begin};"
+            " give --dtype float32 or bfloat16"
+        )
 
 
 REGISTRY: Registry[Measure] = Registry("measure", __package__ or "")

@@ -26,47 +26,55 @@ WORDS_FROM = 20_000
 
 @dataclass(frozen=True)
 class Prompt:
-    """A question about a text.
-
-    task: before the text. question: after it. lead: the given beginning of the answer. answer: to
-    predict. facts: (place, text) by rising place, from 0 (before the haystack) to 1 (after it).
-    """
+    """A question about a text."""
 
     task: str
+    """What stands before the text."""
+
     question: str
+    """The question after the text."""
+
     lead: str
+    """The given beginning of the answer."""
+
     answer: str
+    """The answer to predict."""
+
     facts: tuple[tuple[float, str], ...]
+    """Place and text of each fact by rising place, from 0 (before the haystack) to 1 (after it)."""
 
 
 class Haystack:
     """A place in the texts from which sequences of all lengths are made.
 
-    document, start: the place; at the end of a document the next one follows, and the first after
-    the last.
+    At the end of a document the next one follows, and the first after the last.
     """
 
     def __init__(self, texts: Texts, document: int, start: int) -> None:
+        """Choose the place: the index `start` in a document."""
         self.texts = texts
         self.document = document
         self.start = start
         self._tokens: dict[str, list[int]] = {}
 
     def tokens(self, text: str) -> list[int]:
-        """The tokens of a text."""
+        """Return the tokens of a text."""
+        if not text:
+            return []
         if text not in self._tokens:
-            self._tokens[text] = self.texts.tokenizer.encode(text) if text else []
+            self._tokens[text] = self.texts.tokenizer.encode(text)
         return self._tokens[text]
 
     def hay(self, count: int) -> list[int]:
-        """`count` tokens of the texts."""
+        """Return `count` tokens of the texts."""
+        documents = self.texts.documents
+        document = self.document
+        start = self.start
         tokens: list[int] = []
-        document, start = self.document, self.start
         while len(tokens) < count:
-            tokens += (
-                self.texts.documents[document].ids[start : start + count - len(tokens)].tolist()
-            )
-            document = (document + 1) % len(self.texts.documents)
+            missing = count - len(tokens)
+            tokens += documents[document].ids[start : start + missing].tolist()
+            document = (document + 1) % len(documents)
             start = 0
         return tokens
 
@@ -82,7 +90,11 @@ class Haystack:
         )
 
     def words(self, count: int, draw: np.random.Generator) -> list[str]:
-        """Return `count` different words of the texts. Raises BadSource where there are fewer."""
+        """Return `count` different words of the texts.
+
+        Raises:
+            BadSource: There are fewer.
+        """
         if len(self.vocabulary) < count:
             name = self.texts.documents[self.document].name
             raise BadSource(
@@ -92,31 +104,35 @@ class Haystack:
         return [str(word) for word in draw.permutation(self.vocabulary)[:count]]
 
     def sequence(self, prompt: Prompt, length: int, name: str) -> tuple[list[int], list[int]]:
-        """A sequence of exactly `length` tokens, and the indices of the answer's tokens.
+        """Return a sequence of exactly `length` tokens, and the indices of the answer's tokens.
 
-        name: of the measure. Raises UsageError where the length is too short for the prompt.
+        Args:
+            prompt: The question.
+            length: The length in tokens.
+            name: The name of the measure.
+
+        Raises:
+            UsageError: The length is too short for the prompt.
         """
         question = prompt.question + prompt.lead
-        tail = self.tokens(f"{question} {prompt.answer}")  # as one text
+        # as one text, since tokens can reach over the border of question and answer
+        tail = self.tokens(f"{question} {prompt.answer}")
         answer = range(len(self.tokens(question)), len(tail))
         targets = [index for index in answer if self.texts.tokenizer.decode([tail[index]]).strip()]
-        texts = [prompt.task, *(text for _, text in prompt.facts)]
-        room = (
-            length
-            - len(self.texts.prefix)
-            - sum(len(self.tokens(text)) for text in texts)
-            - len(tail)
-        )
-        if room < 0:
+
+        needed = len(self.texts.prefix) + len(self.tokens(prompt.task)) + len(tail)
+        for _, text in prompt.facts:
+            needed += len(self.tokens(text))
+        if length < needed:
             raise UsageError(
-                f"{name} needs sequences of at least {length - room:,} tokens; give longer"
-                " --lengths"
+                f"{name} needs sequences of at least {needed:,} tokens; give longer --lengths"
             )
-        hay = self.hay(room)
+
+        hay = self.hay(length - needed)
         ids = [*self.texts.prefix, *self.tokens(prompt.task)]
         done = 0
         for place, text in prompt.facts:
-            until = round(place * room)
+            until = round(place * len(hay))
             ids += hay[done:until]
             ids += self.tokens(text)
             done = until
@@ -125,17 +141,16 @@ class Haystack:
 
 
 def different_numbers(count: int, digits: int, draw: np.random.Generator) -> list[str]:
-    """`count` different numbers with as many digits, without a leading zero."""
+    """Return `count` different numbers with as many digits, without a leading zero."""
     numbers: dict[str, None] = {}
     while len(numbers) < count:
-        numbers[str(draw.integers(10 ** (digits - 1), 10**digits))] = None
+        number = draw.integers(10 ** (digits - 1), 10**digits)
+        numbers[str(number)] = None
     return list(numbers)
 
 
 SPARE = 16
-"""Tokens that a model may generate beyond those of the answer, since it may begin with words of its
-own.
-"""
+"""Tokens that a model may generate beyond those of the answer: it may begin with its own words."""
 
 
 class Retrieval(Measure):
@@ -154,38 +169,40 @@ class Retrieval(Measure):
 
     @abstractmethod
     def prompt(self, haystack: Haystack, depth: float, draw: np.random.Generator) -> Prompt:
-        """The question. depth: of the fact, from 0 to 1. draw: random numbers; the first decide
-        question and answer.
+        """Return the question.
+
+        Args:
+            haystack: The place in the texts.
+            depth: The depth of the fact, from 0 to 1.
+            draw: Random numbers; the first ones decide question and answer.
         """
 
     def cases(self, texts: Texts, sizes: EvaluationSizes) -> Iterator[Case]:
-        depths = (
-            [float(depth) for depth in np.linspace(0, 1, sizes.depths)]
-            if sizes.depths > 1
-            else [0.5]
-        )
+        depths = [0.5]
+        if sizes.depths > 1:
+            depths = np.linspace(0, 1, sizes.depths).tolist()
         places = np.random.default_rng(sizes.seed)
         order = places.permutation(len(texts.documents))  # in turn from all documents
         for window in range(sizes.windows):
             document = int(order[window % len(order)])
-            haystack = Haystack(
-                texts, document, int(places.integers(len(texts.documents[document].ids)))
-            )
+            start = int(places.integers(len(texts.documents[document].ids)))
+            haystack = Haystack(texts, document, start)
             for length in sizes.lengths:
                 for number, depth in enumerate(depths):
                     draw = np.random.default_rng((sizes.seed, window, number))
                     prompt = self.prompt(haystack, depth, draw)
                     ids, targets = haystack.sequence(prompt, length, self.name)
+                    answer_tokens = len(ids) - targets[0]
                     yield Case(
-                        self.name,
-                        length,
-                        haystack.document,
-                        window,
-                        np.array(ids, np.int32),
-                        np.array(targets, np.int32),
-                        depth,
-                        prompt.answer,
-                        len(ids) - targets[0] + SPARE if sizes.generate else 0,
+                        measure=self.name,
+                        column=length,
+                        document=document,
+                        window=window,
+                        ids=np.array(ids, np.int32),
+                        targets=np.array(targets, np.int32),
+                        depth=depth,
+                        answer=prompt.answer,
+                        generate=answer_tokens + SPARE if sizes.generate else 0,
                     )
 
     def observe(self, case: Case, losses: TokenLosses) -> list[Observation]:
@@ -202,13 +219,13 @@ class Retrieval(Measure):
         return self.observe_text(case, tokenizer.decode(tokens))
 
     def observe_text(self, case: Case, text: str) -> list[Observation]:
-        """The observations from a generated text."""
-        occurs = re.search(
-            rf"(?<![^\W_]){re.escape(case.answer)}(?![^\W_])", text
-        )  # as a whole word or number
-        return [self._observation(case, "accuracy", float(occurs is not None), 1)]
+        """Return the observations from a generated text."""
+        whole_word = rf"(?<![^\W_]){re.escape(case.answer)}(?![^\W_])"
+        occurs = re.search(whole_word, text) is not None
+        return [self._observation(case, "accuracy", float(occurs), 1)]
 
     def _observation(self, case: Case, metric: str, value: float, weight: int = 0) -> Observation:
+        """An observation of a case, by default over all tokens of its answer."""
         weight = weight or len(case.targets)
         return Observation(
             self.name, metric, case.column, case.document, case.window, value, case.depth, weight
@@ -232,11 +249,10 @@ class Niah(Retrieval):
     def prompt(self, haystack: Haystack, depth: float, draw: np.random.Generator) -> Prompt:
         words = haystack.words(NEEDLES, draw)
         numbers = different_numbers(NEEDLES, 7, draw)
-        places = [depth, *(float(place) for place in draw.random(NEEDLES - 1))]
-        needles = [
-            (place, f"\nThe special number of {word} is {number}.\n")
-            for place, word, number in zip(places, words, numbers, strict=True)
-        ]
+        places = [depth, *draw.random(NEEDLES - 1).tolist()]
+        needles = []
+        for place, word, number in zip(places, words, numbers, strict=True):
+            needles.append((place, f"\nThe special number of {word} is {number}.\n"))
         question = f"\nWhat is the special number of {words[0]}?"
         lead = f" The special number of {words[0]} is"
         task = "Some special numbers stand in the following text. Remember them.\n"

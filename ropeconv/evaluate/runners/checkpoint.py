@@ -23,12 +23,10 @@ from .runner import Runner, memory_sentence
 
 
 class TwoListEngine(Engine):
-    """A loaded checkpoint with a long and a short list of frequencies, which are chosen for whole
-    sequences.
+    """A loaded checkpoint with a long and a short list, which are chosen for whole sequences.
 
     transformers chooses at every forward pass, so that the first chunks of a long sequence would
-    have the short list. patch: makes the checkpoint compute a schedule, and returns a function that
-    undoes it.
+    have the short list.
     """
 
     def __init__(
@@ -37,6 +35,13 @@ class TwoListEngine(Engine):
         schedule: Schedule,
         patch: Callable[[Schedule], Callable[[], None]],
     ) -> None:
+        """Keep what is needed; nothing is patched yet.
+
+        Args:
+            loaded: The checkpoint.
+            schedule: The schedule with both lists.
+            patch: Makes the checkpoint compute a schedule, and returns a function that undoes it.
+        """
         self.loaded = loaded
         self.schedule = schedule
         self.patch = patch
@@ -58,11 +63,12 @@ class TwoListEngine(Engine):
 
     @contextmanager
     def _for(self, length: int) -> Iterator[None]:
-        """The list for a sequence of `length` tokens, while it is entered."""
-        short = self.schedule.short_inv_freq
-        assert short is not None
-        vector = self.schedule.inv_freq if length > self.schedule.original_context else short
-        undo = self.patch(replace(self.schedule, inv_freq=vector, short_inv_freq=None))
+        """Use the list for a sequence of `length` tokens, while it is entered."""
+        inv_freq = self.schedule.inv_freq
+        if length <= self.schedule.original_context:
+            assert self.schedule.short_inv_freq is not None
+            inv_freq = self.schedule.short_inv_freq
+        undo = self.patch(replace(self.schedule, inv_freq=inv_freq, short_inv_freq=None))
         try:
             yield
         finally:
@@ -70,8 +76,9 @@ class TwoListEngine(Engine):
 
 
 class CheckpointRunner(Runner):
-    """Rows with a recipe, on one load of the source in transformers; patching another row takes
-    milliseconds.
+    """Rows with a recipe, on one load of the source in transformers.
+
+    Patching another row takes milliseconds.
     """
 
     swaps = True
@@ -90,7 +97,8 @@ class CheckpointRunner(Runner):
         self.at = at
         self.trained = inspection.spec.unscaled().original_context
         self.tokenizer = CheckpointTokenizer(folder, at.pickles)
-        self.folder, self.chunk = folder, chunk
+        self.folder = folder
+        self.chunk = chunk
         self.runtime = f"transformers {stock_version()}"
         self.device = at.device_map or at.device
         self.dtype = at.dtype
@@ -101,6 +109,7 @@ class CheckpointRunner(Runner):
         return TransformersEngine.load(self.folder, self.at, chunk=self.chunk)
 
     def schedule(self, row: Row) -> Schedule:
+        """Return the schedule of a row, a recipe or the unchanged model."""
         row.refuse_other()
         if row.recipe is None:
             return self.inspection.spec.current()
@@ -123,18 +132,18 @@ class CheckpointRunner(Runner):
 
     def memory(self, tokens: int) -> str:
         weights = sum(weight.nbytes for weight in self.loaded.model.parameters())
-        return memory_sentence(
-            weights, self.inspection.kv_cache, tokens, 4 if self.at.dtype == "float32" else 2
-        )
+        width = 4 if self.at.dtype == "float32" else 2
+        return memory_sentence(weights, self.inspection.kv_cache, tokens, width)
 
     def engine(self, row: Row) -> AbstractContextManager[Engine]:
         schedule = self.schedule(row)
-        unpatched = row.recipe is None and schedule.short_inv_freq is None
-        return nullcontext(self.loaded) if unpatched else self.patched(schedule)
+        if row.recipe is None and schedule.short_inv_freq is None:
+            return nullcontext(self.loaded)
+        return self.patched(schedule)
 
     @contextmanager
     def patched(self, schedule: Schedule) -> Iterator[Engine]:
-        """The engine that computes a schedule, while it is entered."""
+        """Give the engine that computes a schedule, while it is entered."""
         if schedule.short_inv_freq is not None:
             yield TwoListEngine(self.loaded, schedule, self._patch)
             return

@@ -34,10 +34,14 @@ LONGEST = 127
 
 
 def engine_options(request: RunnerRequest, offloads: bool) -> dict[str, Any]:
-    """The options of `LlamaCppEngine` for a request. offloads: whether llama.cpp was built for a
-    GPU.
+    """Return the options of `LlamaCppEngine` for a request.
 
-    Raises UsageError for a device or a precision that it does not support.
+    Args:
+        request: The request.
+        offloads: Whether llama.cpp was built for a GPU.
+
+    Raises:
+        UsageError: llama.cpp does not support the device or the precision.
     """
     if request.dtype not in ("auto", "float16", "float32"):
         raise UsageError(
@@ -50,27 +54,29 @@ def engine_options(request: RunnerRequest, offloads: bool) -> dict[str, Any]:
             " llama-cpp-python again with CMAKE_ARGS=-DGGML_CUDA=on, or leave --device out"
         )
     exact = request.dtype == "float32"
-    gpu = request.device != "cpu" and offloads
     options = {
-        "gpu": gpu,
+        "gpu": offloads and request.device != "cpu",
         "plain": exact,
         "cache": "f32" if exact else "f16",
         "batch": min(request.chunk, BATCH),
     }
-    return options | ({"threads": request.threads} if request.threads else {})
+    if request.threads:
+        options["threads"] = request.threads
+    return options
 
 
 def device_and_types(file: GgufSource, options: Mapping[str, Any]) -> tuple[str, str]:
-    """The device, and the types of weights and cache, for the result."""
+    """Return the device, and the types of weights and cache, for the result."""
+    device = "gpu" if options["gpu"] else "cpu"
+    weights = TYPES[file.file.usual_type].name
     cache = "float32" if options["plain"] else "float16"
-    return (
-        "gpu" if options["gpu"] else "cpu"
-    ), f"{TYPES[file.file.usual_type].name} with {cache} keys and values"
+    return device, f"{weights} with {cache} keys and values"
 
 
 class LlamaCppRunner(Runner):
-    """Rows with a recipe, on one GGUF file: as metadata keys at loading where they express it,
-    otherwise as a copy.
+    """Rows with a recipe, on one GGUF file.
+
+    A row is loaded with other metadata keys where they express it, otherwise from a copy.
     """
 
     def __init__(
@@ -82,7 +88,8 @@ class LlamaCppRunner(Runner):
         self.source = source.identity
         self.inspection = inspect_gguf(source)
         self.trained = self.inspection.spec.unscaled().original_context
-        self.runtime, (self.device, self.dtype) = runtime(), device_and_types(source, options)
+        self.runtime = runtime()
+        self.device, self.dtype = device_and_types(source, options)
         self.plans = dict[str, GgufPlan]()
 
     def digest(self, row: Row) -> str:
@@ -94,34 +101,44 @@ class LlamaCppRunner(Runner):
 
     def memory(self, tokens: int) -> str:
         weights = sum(path.stat().st_size for path in self.file.file.paths)
-        return memory_sentence(
-            weights, self.inspection.kv_cache, tokens, 4 if self.options["plain"] else 2
-        )
+        width = 4 if self.options["plain"] else 2
+        return memory_sentence(weights, self.inspection.kv_cache, tokens, width)
 
     @contextmanager
     def engine(self, row: Row) -> Iterator[Engine]:
-        overrides = None if row.recipe is None else overrides_of(self.plan(row).edit, self.file)
         with ExitStack() as stack:
             path = self.file.path
-            if row.recipe is not None and overrides is None:
-                path = self._copy(row, stack.enter_context(scratch()))
+            overrides = None
+            if row.recipe is not None:
+                overrides = overrides_of(self.plan(row).edit, self.file)
+                if overrides is None:
+                    folder = stack.enter_context(scratch())
+                    path = self._write_copy(row, folder)
             yield stack.enter_context(LlamaCppEngine(path, overrides, **self.options).opened())
 
     def plan(self, row: Row) -> GgufPlan:
-        """The plan of `apply` for a row, made once. Raises what `make_plan` raises."""
+        """Return the plan of `apply` for a row, made once.
+
+        Raises:
+            RopeconvError: As `make_plan` does.
+        """
         if row.name not in self.plans:
-            self.plans[row.name] = self._plan(row)
+            self.plans[row.name] = self._make_plan(row)
         return self.plans[row.name]
 
-    def _plan(self, row: Row, out: Path | None = None) -> GgufPlan:
+    def _make_plan(self, row: Row, out: Path | None = None) -> GgufPlan:
+        """The plan of a row, under another architecture where only that expresses it."""
         assert row.recipe is not None
-        hosts = arch_of(self.file.file).carriers if row.recipe.log_n else ()
         keeps = row.recipe.on_top or isinstance(row.recipe.method, AsIs)
         target = Target(out=out, replace=self.inspection.extended and not keeps)
+        carriers: list[str | None] = [None]
+        if row.recipe.log_n:  # some architectures scale queries by position
+            carriers += arch_of(self.file.file).carriers
+
         problems = []
-        for host in (None, *hosts):  # some architectures scale queries by position
+        for carrier in carriers:
             try:
-                plan = make_plan(self.file, row.recipe, replace(target, carrier=host))
+                plan = make_plan(self.file, row.recipe, replace(target, carrier=carrier))
             except UnsupportedBake as problem:
                 problems.append(problem)
             else:
@@ -129,11 +146,9 @@ class LlamaCppRunner(Runner):
                 return plan
         raise problems[-1]
 
-    def _copy(self, row: Row, folder: Path) -> Path:
-        """A copy of the file with the row, which shares the blocks of the weights where the disk
-        supports it.
-        """
-        plan = self._plan(row, folder / "row.gguf")
+    def _write_copy(self, row: Row, folder: Path) -> Path:
+        """Copy the file with the row; the copy shares the weights where the disk supports it."""
+        plan = self._make_plan(row, folder / "row.gguf")
         needed = sum(file.size for file in plan.files)
         free = free_bytes(folder)
         if needed > free and not same_blocks(self.file.path, folder):
@@ -146,15 +161,22 @@ class LlamaCppRunner(Runner):
 
 
 def overrides_of(edit: Edit, source: GgufSource) -> dict[str, Override] | None:
-    """The metadata keys of the edit of a plan as overrides; None where it changes more of a file
-    than these.
+    """Return the metadata keys of the edit of a plan as overrides.
+
+    Returns:
+        Types and values by key; None where the edit changes more of a file than these.
     """
-    keys = source.file.header.values.keys()
-    if replace(edit, values={}, dropped=frozenset()) != Edit() or edit.dropped & keys:
+    present = source.file.header.values.keys()
+    if replace(edit, values={}, dropped=frozenset()) != Edit() or edit.dropped & present:
         return None
-    values = {key: value.decode() for key, value in edit.values.items() if key != RECEIPT}
-    if any(
-        type(value) not in KINDS or len(str(value).encode()) > LONGEST for value in values.values()
-    ):
-        return None
-    return {key: (KINDS[type(value)], value) for key, value in values.items()}  # type: ignore[misc]
+
+    overrides: dict[str, Override] = {}
+    for key, encoded in edit.values.items():
+        if key == RECEIPT:
+            continue
+        value = encoded.decode()
+        kind = KINDS.get(type(value))
+        if kind is None or len(str(value).encode()) > LONGEST:
+            return None
+        overrides[key] = (kind, value)  # type: ignore[assignment]
+    return overrides

@@ -1,4 +1,4 @@
-"""Opens the runner of the rows that a user named."""
+"""Open the runner of the rows that a user named."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -22,27 +22,29 @@ from .runner import Runner, RunnerRequest
 from .server import open_servers
 
 Opened = tuple[Runner, list[Row]]
-
-
 UNNEEDED = "--trust-remote-code has no effect, since this checkpoint has no code; leave it out"
 
 
 def open_runner(request: RunnerRequest) -> AbstractContextManager[Opened]:
-    """The runner of the rows, and the rows, while it is entered.
+    """Open the runner of the rows, which gives it and the rows while it is entered.
 
-    Raises UsageError for options that do not go together, BadSource where a model cannot be opened.
+    Raises:
+        UsageError: Options do not go together.
+        BadSource: A model cannot be opened.
     """
     _refuse_nonsense(request)
     if request.servers:
         return open_servers(request)
     if _is_output(request):
         return open_output(request)
-    return open_gguf(request) if names_gguf(request.model) else open_checkpoint(request)
+    if names_gguf(request.model):
+        return open_gguf(request)
+    return open_checkpoint(request)
 
 
 @contextmanager
 def open_checkpoint(request: RunnerRequest) -> Iterator[Opened]:
-    """Rows on one load of a checkpoint in transformers."""
+    """Open rows on one load of a checkpoint in transformers."""
     for package in ("torch", "transformers"):
         require(package, "running a checkpoint")
     source = open_source(request.model, request.family)
@@ -58,15 +60,13 @@ def open_checkpoint(request: RunnerRequest) -> Iterator[Opened]:
     with folder_of(source, at.dtype) as folder:
         if request.trust_remote_code and not needs_permission(folder):
             raise UsageError(UNNEEDED)
-        yield (
-            CheckpointRunner(source, folder, inspection, at, request.chunk),
-            request.rows or parse_rows(DEFAULT),
-        )
+        runner = CheckpointRunner(source, folder, inspection, at, request.chunk)
+        yield runner, request.rows or parse_rows(DEFAULT)
 
 
 @contextmanager
 def open_gguf(request: RunnerRequest) -> Iterator[Opened]:
-    """Rows on one GGUF file in llama.cpp."""
+    """Open rows on one GGUF file in llama.cpp."""
     source = open_source(request.model, request.family)
     assert isinstance(source, GgufSource)
     with gguf_tokenizer(source.file.path) as tokenizer:
@@ -75,64 +75,51 @@ def open_gguf(request: RunnerRequest) -> Iterator[Opened]:
 
 
 def _is_output(request: RunnerRequest) -> bool:
-    """Whether a model is evaluated as an output of ropeconv: without methods of its own, and with a
-    receipt.
-    """
-    if request.against or request.rows:
-        return bool(request.against)
-    return has_receipt(request.model)
+    """Whether a model is evaluated as an output of ropeconv: with a receipt, without methods."""
+    if request.against:
+        return True
+    return not request.rows and has_receipt(request.model)
 
 
 def _refuse_nonsense(request: RunnerRequest) -> None:
-    """Raises UsageError for options that do not go together."""
-    servers = bool(request.servers)
-    gguf = names_gguf(request.model)
-    placed = (request.device, request.dtype, request.device_map) != ("auto", "auto", "")
-    for together, sentence in (
-        (
-            servers and request.rows,
-            (
-                "a server runs one model, which is one row; leave --methods out, and start one"
-                " --server for each output"
-            ),
-        ),
-        (
-            servers and request.against,
-            (
-                "--against is loaded here, and a server is not; start a second --server with the"
-                " source instead"
-            ),
-        ),
-        (
-            servers and placed,
-            (
-                "--device, --dtype and --device-map are for models that are loaded here; give them"
-                " to the server"
-            ),
-        ),
-        (
-            not (servers or request.model),
-            "no model is named; give a checkpoint, a GGUF file, or --server URL",
-        ),
-        (
-            request.against and request.rows,
-            (
-                "--against names the source of an output, which is loaded unchanged; leave"
-                " --methods out, or evaluate the methods on the source"
-            ),
-        ),
-        (
-            request.device_map and gguf,
-            (
-                "--device-map is for checkpoints in transformers; for a GGUF file give --device cpu"
-                " or gpu"
-            ),
-        ),
-        (
-            request.family and not servers and _is_output(request),
-            "the receipt of an output says its family; leave --family out",
-        ),
-        (request.trust_remote_code and not servers and gguf, UNNEEDED),
-    ):
-        if together:
-            raise UsageError(sentence)
+    """Refuse options that do not go together."""
+    if request.servers:
+        _refuse_for_servers(request)
+    elif not request.model:
+        raise UsageError("no model is named; give a checkpoint, a GGUF file, or --server URL")
+
+    if request.against and request.rows:
+        raise UsageError(
+            "--against names the source of an output, which is loaded unchanged; leave --methods"
+            " out, or evaluate the methods on the source"
+        )
+    if request.device_map and names_gguf(request.model):
+        raise UsageError(
+            "--device-map is for checkpoints in transformers; for a GGUF file give --device cpu or"
+            " gpu"
+        )
+    if request.servers:
+        return
+    if request.family and _is_output(request):
+        raise UsageError("the receipt of an output says its family; leave --family out")
+    if request.trust_remote_code and names_gguf(request.model):
+        raise UsageError(UNNEEDED)
+
+
+def _refuse_for_servers(request: RunnerRequest) -> None:
+    """Refuse options that a running server does not have."""
+    if request.rows:
+        raise UsageError(
+            "a server runs one model, which is one row; leave --methods out, and start one --server"
+            " for each output"
+        )
+    if request.against:
+        raise UsageError(
+            "--against is loaded here, and a server is not; start a second --server with the source"
+            " instead"
+        )
+    if (request.device, request.dtype, request.device_map) != ("auto", "auto", ""):
+        raise UsageError(
+            "--device, --dtype and --device-map are for models that are loaded here; give them to"
+            " the server"
+        )

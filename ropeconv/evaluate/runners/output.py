@@ -42,7 +42,7 @@ Models = dict[Row, tuple[str, Opener]]
 
 
 class OutputRunner(Runner):
-    """Unpatched models, one at a time. trained: context in tokens, by the receipt."""
+    """Unpatched models, one at a time."""
 
     def __init__(
         self,
@@ -53,39 +53,59 @@ class OutputRunner(Runner):
         device: str,
         dtype: str,
     ) -> None:
+        """Name the models; none is loaded yet.
+
+        Args:
+            models: The models by row.
+            trained: The trained context in tokens by the receipt, 0 where it has none.
+            tokenizer: The tokenizer of all of them.
+            runtime: Name and version of what runs them.
+            device: The device, for the result.
+            dtype: The precision, for the result.
+
+        Raises:
+            BadSource: The receipt has no trained context.
+        """
         if not trained:
             raise BadSource("the receipt has no trained context; name the source with --against")
         self.models = models
         self.trained = trained
-        self.source = next(iter(models.values()))[0]
+        self.source, _ = next(iter(models.values()))
         self.tokenizer = tokenizer
         self.runtime = runtime
         self.device = device
         self.dtype = dtype
 
     def digest(self, row: Row) -> str:
-        return self.models[row][0]
+        identity, _ = self.models[row]
+        return identity
 
     def engine(self, row: Row) -> AbstractContextManager[Engine]:
-        return self.models[row][1]()
+        _, load = self.models[row]
+        return load()
 
 
 @contextmanager
 def open_output(request: RunnerRequest) -> Iterator[tuple[Runner, list[Row]]]:
-    """The runner of an output, and its rows: the source, where it is named or found, and the
-    output.
+    """Open the runner of an output.
 
-    Raises BadSource for another model than an output, and where `request.against` is not its
-    source.
+    Its rows are the source, where it is named or found, and the output.
+
+    Raises:
+        BadSource: The model is not an output, or `request.against` is not its source.
     """
     output = Path(request.model)
     receipt = read_receipt(output)
-    comparison = (
-        Comparison.open(output, request.against) if request.against else _comparison(output)
-    )
-    opener = _in_llamacpp if is_gguf(output) else _in_transformers
+    if request.against:
+        comparison: Comparison | None = Comparison.open(output, request.against)
+    else:
+        comparison = _find_comparison(output)
+
     with ExitStack() as stack:
-        runner = opener(output, receipt, comparison, request, stack)
+        if is_gguf(output):
+            runner = _open_gguf(output, receipt, comparison, request, stack)
+        else:
+            runner = _open_folder(output, receipt, comparison, request)
         if comparison is None:
             runner.note = (
                 f"Its source ({receipt.source.name}) was not found; name it with --against to"
@@ -94,96 +114,93 @@ def open_output(request: RunnerRequest) -> Iterator[tuple[Runner, list[Row]]]:
         yield runner, list(runner.models)
 
 
-def _in_transformers(
-    output: Path,
-    receipt: Receipt,
-    comparison: Comparison | None,
-    request: RunnerRequest,
-    stack: ExitStack,
+def _open_folder(
+    output: Path, receipt: Receipt, comparison: Comparison | None, request: RunnerRequest
 ) -> OutputRunner:
-    """The runner of a folder."""
+    """The runner of a folder and its source, in transformers."""
     trust = needs_trust(output, request.trust_remote_code)
     config = jsontext.parse(read_text(output / "config.json", "config.json"), "config.json")
     at = request.place(config, comparison.stands_for if comparison is not None else "")
+
     models: Models = {}
     if comparison is not None:
         source = comparison.checkpoint
-        two = comparison.spec.current().short_inv_freq is not None
-        models[Row(BASE)] = source.identity, partial(_loaded, source, two, at, False, request.chunk)
-    source = FolderSource(output)
-    two = receipt.schedule.short_inv_freq is not None
-    models[Row(output.name, path=output)] = (
-        source.identity,
-        partial(_loaded, source, two, at, trust, request.chunk),
-    )
-    tokenizer = CheckpointTokenizer(output, trust or at.pickles)
-    where = at.device_map or at.device
-    trained = receipt.schedule.original_context
+        chunk = _chunk(request, comparison.spec.current().short_inv_freq is not None)
+        load = partial(_load_checkpoint, source, at, False, chunk)
+        models[Row(BASE)] = (source.identity, load)
+    folder = FolderSource(output)
+    chunk = _chunk(request, receipt.schedule.short_inv_freq is not None)
+    load = partial(_load_checkpoint, folder, at, trust, chunk)
+    models[Row(output.name, path=output)] = (folder.identity, load)
+
     return OutputRunner(
-        models, trained, tokenizer, f"transformers {stock_version()}", where, at.dtype
+        models,
+        receipt.schedule.original_context,
+        CheckpointTokenizer(output, trust or at.pickles),
+        f"transformers {stock_version()}",
+        at.device_map or at.device,
+        at.dtype,
     )
+
+
+def _chunk(request: RunnerRequest, two_lists: bool) -> int:
+    """Tokens at a time: whole sequences with two lists, which transformers chooses by chunk."""
+    return MOST_TOKENS if two_lists else request.chunk
 
 
 @contextmanager
-def _loaded(
-    source: Source, two_lists: bool, at: DeviceSpec, trust: bool, chunk: int
-) -> Iterator[Engine]:
-    """A checkpoint in transformers; with two lists, which it chooses for every chunk, it reads
-    sequences at once.
-    """
+def _load_checkpoint(source: Source, at: DeviceSpec, trust: bool, chunk: int) -> Iterator[Engine]:
+    """Load a checkpoint in transformers, while it is entered."""
     with folder_of(source, at.dtype) as folder:
-        yield TransformersEngine.load(folder, at, trust, MOST_TOKENS if two_lists else chunk)
+        yield TransformersEngine.load(folder, at, trust, chunk)
 
 
-def _in_llamacpp(
+def _open_gguf(
     output: Path,
     receipt: Receipt,
     comparison: Comparison | None,
     request: RunnerRequest,
     stack: ExitStack,
 ) -> OutputRunner:
-    """The runner of a GGUF file."""
+    """The runner of a GGUF file and its source, in llama.cpp."""
     file = GgufSource(output)
     tokenizer = stack.enter_context(gguf_tokenizer(file.file.path))
     options = engine_options(request, tokenizer.loaded.offloads)
+
     models: Models = {}
     if comparison is not None and isinstance(comparison.source, GgufSource):
         source = comparison.source
-        models[Row(BASE)] = source.identity, LlamaCppEngine(source.file.path, **options).opened
+        engine = LlamaCppEngine(source.file.path, **options)
+        models[Row(BASE)] = (source.identity, engine.opened)
     elif comparison is not None:
         target = Target(to="gguf", outtype=receipt.target.outtype, pre=receipt.target.pre)
         identity = text_digest(comparison.source.identity, f"{target.outtype} {target.pre}")
-        models[Row(BASE)] = identity, partial(_exported, comparison.checkpoint, target, options)
-    models[Row(output.stem, path=output)] = (
-        file.identity,
-        LlamaCppEngine(file.file.path, **options).opened,
-    )
-    return OutputRunner(
-        models,
-        receipt.schedule.original_context,
-        tokenizer,
-        runtime(),
-        *device_and_types(file, options),
-    )
+        load = partial(_load_exported, comparison.checkpoint, target, options)
+        models[Row(BASE)] = (identity, load)
+    engine = LlamaCppEngine(file.file.path, **options)
+    models[Row(output.stem, path=output)] = (file.identity, engine.opened)
+
+    device, types = device_and_types(file, options)
+    trained = receipt.schedule.original_context
+    return OutputRunner(models, trained, tokenizer, runtime(), device, types)
 
 
 @contextmanager
-def _exported(source: Source, target: Target, options: Mapping[str, Any]) -> Iterator[Engine]:
-    """A checkpoint as a temporary GGUF file with weights of the same type as an output."""
+def _load_exported(source: Source, target: Target, options: Mapping[str, Any]) -> Iterator[Engine]:
+    """Load a checkpoint as a temporary GGUF file with weights of the same type as an output."""
     with scratch() as folder:
         plan = make_plan(source, Recipe(AsIs()), replace(target, out=folder / "source.gguf"))
-        with LlamaCppEngine(
-            apply(plan, fsync=False, check=False, remember=False).path, **options
-        ).opened() as engine:
+        exported = apply(plan, fsync=False, check=False, remember=False)
+        with LlamaCppEngine(exported.path, **options).opened() as engine:
             yield engine
 
 
-def _comparison(output: Path) -> Comparison | None:
-    """The comparison with the source, on the Hub, where it was, or beside the output; None where it
-    is not found.
-    """
+def _find_comparison(output: Path) -> Comparison | None:
+    """The comparison with the source, wherever that is found; None where it is not."""
     place = find_source(output)
+    if not place:
+        return None
     try:
-        return Comparison.open(output, place) if place else None
+        return Comparison.open(output, place)
     except RopeconvError:
         return None

@@ -15,86 +15,119 @@ from ..texts import Tokenizer
 
 
 def memory_sentence(weights: int, cache: KvCache | None, tokens: int, width: int) -> str:
-    """The memory of a run.
+    """Return a sentence on the memory of a run.
 
-    weights: bytes of the weights. cache: of the model, None where it is not known. tokens: of the
-    longest sequence. width: bytes of a number in the cache.
+    Args:
+        weights: Bytes of the weights.
+        cache: The key-value cache of the model, None where it is not known.
+        tokens: The tokens of the longest sequence.
+        width: Bytes of a number in the cache.
     """
     memory = f"The weights take {human(weights)} of memory"
     if cache is None:
         return f"{memory}."
-    size = next(iter(cache.bytes(tokens).values())) * width // cache.dtypes[0].size
+    in_first_dtype = next(iter(cache.bytes(tokens).values()))
+    size = in_first_dtype * width // cache.dtypes[0].size
     return f"{memory}, keys and values of {tokens:,} tokens {human(size)}."
 
 
 class Runner(ABC):
-    """Runs the rows of an evaluation, one at a time.
-
-    swaps: whether changing the row is cheap, so that all rows read a sequence before the next one.
-    runtime: name and version. device, dtype: for the result. source: identity of the model, for the
-    journal. trained: context of the unscaled model, in tokens. note: a sentence below the tables,
-    or empty.
-    """
+    """Runs the rows of an evaluation, one at a time."""
 
     swaps: ClassVar[bool] = False
+    """Whether changing the row is cheap, so that all rows read a sequence before the next one."""
+
     runtime: str
+    """Name and version of what runs the model."""
+
     device: str = "cpu"
+    """The device, for the result."""
+
     dtype: str = ""
+    """The precision, for the result."""
+
     note: str = ""
+    """A sentence for below the tables, or empty."""
+
     source: str
+    """The identity of the model, for the journal."""
+
     trained: int
+    """The context of the unscaled model in tokens."""
+
     tokenizer: Tokenizer
 
     @abstractmethod
     def digest(self, row: Row) -> str:
-        """The part of the journal's key that tells rows apart.
+        """Return the part of the journal's key that tells rows apart.
 
-        Raises RopeconvError where this model cannot have the row.
+        Raises:
+            RopeconvError: This model cannot have the row.
         """
 
     def lacks(self, row: Row, output: Output | None) -> str:
-        """Why the engine of a row does not give an output; empty where it does, or is not known
-        yet.
+        """Return why the engine of a row does not give an output.
+
+        It is empty where the engine gives it, or where that is not known yet.
         """
         return ""
 
     def memory(self, tokens: int) -> str:
-        """A sentence on the memory of a sequence; empty where it is not known."""
+        """Return a sentence on the memory of a sequence; empty where it is not known."""
         return ""
 
     @abstractmethod
     def engine(self, row: Row) -> AbstractContextManager[Engine]:
-        """The engine of a row, while it is entered. Raises RopeconvError where this model cannot
-        have it.
+        """Return the engine of a row, which runs while it is entered.
+
+        Raises:
+            RopeconvError: This model cannot have the row.
         """
 
 
 @dataclass(frozen=True)
 class RunnerRequest:
-    """The model and the rows that a user named.
-
-    model: a checkpoint, a GGUF file, or an output of `apply`. rows: of --methods, or empty.
-    against: the source of an output. servers: URLs, or NAME=URL. device, dtype, device_map: as in
-    `DeviceSpec`. chunk: tokens that a model reads at a time. family: in place of that of the
-    model_type. trust_remote_code: run code of a checkpoint that is not of ropeconv, and load
-    pickled weights. threads: of the CPU; None for OMP_NUM_THREADS or the cores.
-    """
+    """The model and the rows that a user named."""
 
     model: str
+    """A checkpoint, a GGUF file, or an output of `apply`."""
+
     rows: list[Row]
+    """The rows of --methods, or empty."""
+
     against: str = ""
+    """The source of an output."""
+
     servers: tuple[str, ...] = ()
+    """URLs, or NAME=URL."""
+
     device: str = "auto"
+    """As in `DeviceSpec`."""
+
     dtype: str = "auto"
+    """As in `DeviceSpec`."""
+
     device_map: str = ""
+    """As in `DeviceSpec`."""
+
     chunk: int = 4096
+    """Tokens that a model reads at a time."""
+
     family: str = ""
+    """The family in place of that of the model_type."""
+
     trust_remote_code: bool = False
+    """Whether to run code of a checkpoint that is not of ropeconv, and load pickled weights."""
+
     threads: int | None = None
+    """Threads of the CPU; None for OMP_NUM_THREADS or the cores."""
 
     def place(self, config: JsonObject, stands_for: str = "") -> DeviceSpec:
-        """Device and precision of a checkpoint. config: its config.json. stands_for: as in
-        DeviceSpec.
+        """Return device and precision of a checkpoint.
+
+        Args:
+            config: Its config.json.
+            stands_for: As in `DeviceSpec`.
         """
         if self.threads:
             import torch
@@ -103,4 +136,4 @@ class RunnerRequest:
         at = DeviceSpec(
             self.device, self.dtype, self.device_map, stands_for, self.trust_remote_code
         )
-        return at.available(stored_dtype(config))
+        return at.resolve(stored_dtype(config))

@@ -24,23 +24,31 @@ SAMPLE = "The 3 words naïve, façade and 北京 cost $12.50, and then `x += 1`.
 
 
 class ServerRunner(Runner):
-    """Models on running servers. servers: by the name of the row. source: identity of tokenizer and
-    trained context.
-    """
+    """Models on running servers."""
 
     def __init__(
         self, servers: Mapping[str, Server], tokenizer: Tokenizer, trained: int, source: str
     ) -> None:
+        """Name the servers.
+
+        Args:
+            servers: The servers by the name of the row.
+            tokenizer: The tokenizer of their models.
+            trained: The trained context in tokens.
+            source: The identity of tokenizer and trained context.
+        """
         self.servers = servers
         self.tokenizer = tokenizer
         self.trained = trained
         self.source = source
         self.runtime = ", ".join(sorted({server.runtime for server in servers.values()}))
-        self.device, self.dtype = "server", "as the servers run"
+        self.device = "server"
+        self.dtype = "as the servers run"
 
     def digest(self, row: Row) -> str:
-        """The server as it describes itself; one with other settings needs another name, or
-        --fresh.
+        """Return the server as it describes itself.
+
+        One with other settings needs another name, or --fresh.
         """
         server = self.servers[row.name]
         return f"{row.url} {server.model} {server.runtime} {server.path} {server.length}"
@@ -59,47 +67,66 @@ class ServerRunner(Runner):
 
 @contextmanager
 def open_servers(request: RunnerRequest) -> Iterator[tuple[Runner, list[Row]]]:
-    """The runner of servers, and a row for each.
+    """Open the runner of servers, with a row for each.
 
-    Raises RopeconvError where no server answers at a URL, and where one does not run
-    `request.model`, or the model of the first.
+    Raises:
+        RopeconvError: No server answers at a URL, or one does not run `request.model`, or not the
+            model of the first.
     """
     servers = dict[str, Server]()
     rows = list[Row]()
     for text in request.servers:
-        name, equals, url = text.partition("=")
-        name, url = (name, url) if equals and "://" not in name else ("", text)
+        name, url = _name_and_url(text)
         server = connect(url, prefer=name)
         name = name or server.model
         if name in servers:
             raise UsageError(
                 f"two servers have the name {name}; name each, as in --server long={url}"
             )
-        servers[name], output = server, Path(request.model)
-        runs = request.model and output.resolve().name in (
-            Path(server.path).name,
-            Path(server.model).name,
-        )
-        rows.append(Row(name, path=output if runs and has_receipt(output) else None, url=url))
+        servers[name] = server
+        output = Path(request.model) if _runs_output(server, request.model) else None
+        rows.append(Row(name, path=output, url=url))
+
     with ExitStack() as stack:
-        local, inspection = _local(request, stack)
+        local_tokenizer, inspection = _open_local(request, stack)
         first = next(iter(servers.values()))
-        tokenizer = local or first
+        tokenizer = local_tokenizer or first
         for server in servers.values():
             _refuse_other(server, tokenizer, request.model or first.model)
-        trained = inspection.spec.unscaled().original_context if inspection else first.length
+
+        trained = first.length
+        if inspection is not None:
+            trained = inspection.spec.unscaled().original_context
         if not trained:
             raise UsageError(
                 "the server does not say how many tokens it accepts; name the checkpoint that it"
                 " runs too"
             )
-        identity = hashlib.sha256(
-            repr((tokenizer.encode(SAMPLE), tokenizer.prefix, trained)).encode()
-        ).hexdigest()
-        yield ServerRunner(servers, tokenizer, trained, identity), rows
+        identity = repr((tokenizer.encode(SAMPLE), tokenizer.prefix, trained))
+        digest = hashlib.sha256(identity.encode()).hexdigest()
+        yield ServerRunner(servers, tokenizer, trained, digest), rows
 
 
-def _local(request: RunnerRequest, stack: ExitStack) -> tuple[Tokenizer | None, Inspection | None]:
+def _name_and_url(text: str) -> tuple[str, str]:
+    """The parts of NAME=URL; the name is empty where only a URL is given, which can have a =."""
+    name, equals, url = text.partition("=")
+    if equals and "://" not in name:
+        return name, url
+    return "", text
+
+
+def _runs_output(server: Server, model: str) -> bool:
+    """Whether a server runs a model that is an output of ropeconv."""
+    if not model:
+        return False
+    output = Path(model)
+    names = (Path(server.path).name, Path(server.model).name)
+    return output.resolve().name in names and has_receipt(output)
+
+
+def _open_local(
+    request: RunnerRequest, stack: ExitStack
+) -> tuple[Tokenizer | None, Inspection | None]:
     """Tokenizer and inspection of the checkpoint of a request; None without one."""
     if not request.model:
         return None, None
@@ -111,7 +138,7 @@ def _local(request: RunnerRequest, stack: ExitStack) -> tuple[Tokenizer | None, 
 
 
 def _refuse_other(server: Server, tokenizer: Tokenizer, name: str) -> None:
-    """Raises BadSource where a server runs a model with another vocabulary."""
+    """Refuse a server that runs a model with another vocabulary."""
     try:
         tokens = server.encode(SAMPLE)
     except RopeconvError:

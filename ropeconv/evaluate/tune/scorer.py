@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import compress, pairwise
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -35,12 +35,13 @@ if TYPE_CHECKING:
 
 
 class PassLine(Line, frozen=True):
-    """A pass, in the journal. key: of what was computed. numbers: that it gave. seconds: that it
-    took.
-    """
+    """A pass, in the journal."""
 
     numbers: list[float]
+    """The numbers that it gave."""
+
     seconds: float = 0.0
+    """How long it took."""
 
 
 TUNE = JournalKind("tune", 2, PassLine)
@@ -48,56 +49,63 @@ TUNE = JournalKind("tune", 2, PassLine)
 
 @dataclass(frozen=True)
 class Passes:
-    """The passes of a search. journal: of earlier ones, or None. by: what computes, such as runtime
-    and precision.
-    """
+    """The passes of a search."""
 
     journal: Journal[PassLine] | None = None
+    """The journal of earlier ones, or None."""
+
     by: str = ""
+    """What computes them, such as runtime and precision."""
 
     def line(self, parts: Iterable[str], compute: Callable[[], Iterable[float]]) -> PassLine:
-        """The pass of a key, computed unless the journal has it; then it is on the disk.
+        """Return the pass of a key, which is computed unless the journal has it.
 
-        parts: those of the key. compute: gives finite numbers.
+        Args:
+            parts: The parts of the key.
+            compute: Gives finite numbers.
         """
         key = text_digest(self.by, *parts)
-        line = self.journal.lines.get(key) if self.journal is not None else None
-        if line is None:
-            begin = time.perf_counter()
-            numbers = [float(value) for value in compute()]
-            line = PassLine(key, numbers, time.perf_counter() - begin)
-            if self.journal is not None:
-                self.journal.add(line)
+        if self.journal is not None and key in self.journal.lines:
+            return self.journal.lines[key]
+
+        begin = time.perf_counter()
+        numbers = [float(value) for value in compute()]
+        line = PassLine(key, numbers, time.perf_counter() - begin)
+        if self.journal is not None:
+            self.journal.add(line)
         return line
 
 
 @dataclass(frozen=True)
 class Price:
-    """The weights of `beyond + inside * inside_loss + needle * needle_loss`, in nats per token.
-
-    inside: of the loss inside the trained context. needle: of the loss of hidden numbers.
-    """
+    """The weights of `beyond + inside * inside_loss + needle * needle_loss`, in nats per token."""
 
     inside: float = 0.3
+    """The weight of the loss inside the trained context."""
+
     needle: float = 0.0
+    """The weight of the loss of hidden numbers."""
 
 
 @dataclass(frozen=True, eq=False)
 class Losses:
-    """The losses of a schedule on one window, in nats.
-
-    tokens: of each target, float64. beyond: index of the first one beyond the trained context.
-    needle: the mean over the digits of the hidden number; 0 without one.
-    """
+    """The losses of a schedule on one window, in nats."""
 
     tokens: NDArray[np.float64]
+    """The loss of each target, float64 [targets]."""
+
     beyond: int
+    """The index of the first target beyond the trained context."""
+
     needle: float = 0.0
+    """The mean over the digits of the hidden number; 0 without one."""
 
     @property
     def inside_loss(self) -> float:
         """The mean loss inside the trained context, in nats per token."""
-        return float(self.tokens[: self.beyond].mean()) if self.beyond else 0.0
+        if not self.beyond:
+            return 0.0
+        return float(self.tokens[: self.beyond].mean())
 
     @property
     def beyond_loss(self) -> float:
@@ -105,58 +113,76 @@ class Losses:
         return float(self.tokens[self.beyond :].mean())
 
     def value(self, price: Price) -> float:
-        """The loss to minimise."""
+        """Return the loss to minimise."""
         return self.beyond_loss + price.inside * self.inside_loss + price.needle * self.needle
 
 
 @dataclass
 class Scorer:
-    """Reads windows with schedules, each once.
-
-    runner: patches a schedule into the model. windows: at least one. by_window: losses by schedule
-    and number of the window. seconds: of each pass.
-    """
+    """Reads windows with schedules, each once."""
 
     runner: CheckpointRunner
+    """Patches a schedule into the model."""
+
     windows: Sequence[TextWindow]
+    """The windows, at least one."""
+
     price: Price
     passes: Passes = field(default_factory=Passes)
+
     by_window: dict[tuple[str, int], Losses] = field(default_factory=dict)
+    """Losses by the digest of the schedule and the number of the window."""
+
     seconds: list[float] = field(default_factory=list)
+    """How long each pass took."""
 
     def losses(self, schedule: Schedule, count: int | None = None) -> list[Losses]:
-        """The losses of a schedule on the first `count` windows, by default on all of them."""
-        numbers = range(len(self.windows) if count is None else min(count, len(self.windows)))
-        missing = [number for number in numbers if (schedule.digest, number) not in self.by_window]
+        """Return the losses of a schedule on windows.
+
+        Args:
+            schedule: The schedule.
+            count: How many windows, the first ones; by default all.
+        """
+        if count is None:
+            count = len(self.windows)
+        numbers = range(min(count, len(self.windows)))
+        digest = schedule.digest
+        missing = [number for number in numbers if (digest, number) not in self.by_window]
         if missing:
             with self.runner.patched(schedule) as engine:
                 for number in missing:
-                    window = self.windows[number]
-                    parts = ("loss", schedule.digest, window.digest)
-                    line = self.passes.line(parts, partial(_read, engine, window))
-                    *tokens, needle = line.numbers
-                    self.seconds.append(line.seconds)
-                    self.by_window[schedule.digest, number] = Losses(
-                        np.array(tokens), window.beyond, needle
-                    )
-        return [self.by_window[schedule.digest, number] for number in numbers]
+                    self.by_window[digest, number] = self._read(engine, digest, number)
+        return [self.by_window[digest, number] for number in numbers]
+
+    def _read(self, engine: Engine, digest: str, number: int) -> Losses:
+        """The losses on a window, by an engine that computes the schedule of a digest."""
+        window = self.windows[number]
+        line = self.passes.line(("loss", digest, window.digest), partial(_read, engine, window))
+        self.seconds.append(line.seconds)
+        *tokens, needle = line.numbers
+        return Losses(np.array(tokens), window.beyond, needle)
 
     def values(self, schedule: Schedule, count: int | None = None) -> NDArray[np.float64]:
-        """The loss to minimise on each of the first `count` windows, by default on all of them."""
+        """Return the loss to minimise on each window. Parameters as in `losses`."""
         return np.array([losses.value(self.price) for losses in self.losses(schedule, count)])
 
     def difference(self, schedule: Schedule, other: Schedule, count: int | None = None) -> Sample:
-        """Paired differences of the loss to minimise, one per window; below 0 is better. count: as
-        in `losses`.
+        """Return paired differences of the loss to minimise, one per window; below 0 is better.
+
+        Parameters are those of `losses`.
         """
         values = self.values(schedule, count) - self.values(other, count)
         return Sample(
-            values, np.ones(len(values)), np.zeros(len(values), np.int64), np.arange(len(values))
+            values,
+            weights=np.ones(len(values)),
+            documents=np.zeros(len(values), np.int64),
+            windows=np.arange(len(values)),
         )
 
     def race(self, schedule: Schedule, best: Schedule) -> Sample:
-        """The difference of a schedule to the best one so far. It ends early where it is
-        significantly worse.
+        """Return the difference of a schedule to the best one so far.
+
+        The race ends early where the schedule is significantly worse.
         """
         for count in range(min(FEWEST, len(self.windows)), len(self.windows) + 1):
             difference = self.difference(schedule, best, count)
@@ -172,8 +198,10 @@ def _read(engine: Engine, window: TextWindow) -> list[float]:
         return engine.token_losses(case.ids.tolist(), case.targets.tolist()).loss
 
     tokens = losses(window.text)
-    needle = 0.0 if window.needle is None else float(losses(window.needle).mean())
-    if not (np.isfinite(tokens).all() and math.isfinite(needle)):
+    needle = 0.0
+    if window.needle is not None:
+        needle = float(losses(window.needle).mean())
+    if not np.isfinite(tokens).all() or not math.isfinite(needle):
         raise NotFinite("the model gives NaN or infinite logits; give --dtype float32 or bfloat16")
     return [*np.asarray(tokens, np.float64).tolist(), needle]
 
@@ -186,10 +214,13 @@ Part = Callable[[Losses], float]
 def rows(
     scorer: Scorer, candidates: Sequence[Candidate], reference: str, seed: int
 ) -> list[TuningRow]:
-    """Rows of candidates with different names.
+    """Return the rows of candidates with different names.
 
-    scorer: of held-out windows. reference: name of the candidate that the others are compared with.
-    seed: of the bootstrap between documents.
+    Args:
+        scorer: The scorer of held-out windows.
+        candidates: The candidates.
+        reference: The name of the candidate that the others are compared with.
+        seed: The seed of the bootstrap between documents.
     """
     losses = {candidate.name: scorer.losses(candidate.schedule) for candidate in candidates}
     parts: dict[str, Part] = {
@@ -199,35 +230,43 @@ def rows(
     }
     if scorer.windows[0].needle is not None:
         parts["needle"] = lambda losses: losses.needle
-    edges = blocks(scorer.windows[0])
-    return [
-        TuningRow(
-            name=row.name,
-            recipe=row.recipe.to_dict() if row.recipe else None,
-            curve=[
-                float(np.mean([window.tokens[a:b].mean() for window in losses[row.name]]))
-                for a, b in edges
-            ],
-            **{
-                part: measurement(scorer.windows, losses[row.name], losses[reference], of, seed)
-                for part, of in parts.items()
-            },
+
+    table = []
+    for candidate in candidates:
+        its_losses = losses[candidate.name]
+        measurements = {
+            name: measurement(scorer.windows, its_losses, losses[reference], part, seed)
+            for name, part in parts.items()
+        }
+        row = TuningRow(
+            name=candidate.name,
+            recipe=candidate.recipe.to_dict() if candidate.recipe else None,
+            curve=_curve(scorer.windows[0], its_losses),
+            **measurements,
         )
-        for row in candidates
-    ]
+        table.append(row)
+    return table
+
+
+def _curve(window: TextWindow, losses: Sequence[Losses]) -> list[float]:
+    """The mean loss at each point of a curve by position; all windows have the same targets."""
+    curve = []
+    for first, end in blocks(window):
+        means = [of_window.tokens[first:end].mean() for of_window in losses]
+        curve.append(float(np.mean(means)))
+    return curve
 
 
 def blocks(window: TextWindow) -> list[tuple[int, int]]:
-    """First and last + 1 of the targets of each point of a curve; no point has targets on both
-    sides of the trained context.
+    """Return the first target of each point of a curve, and the one after its last.
+
+    No point has targets on both sides of the trained context.
     """
     count = len(window.text.targets)
-    split = window.beyond
-    edges = [
-        *np.linspace(0, split, BLOCKS // 2 + 1).astype(int),
-        *np.linspace(split, count, BLOCKS // 2 + 1).astype(int),
-    ]
-    return [(int(a), int(b)) for a, b in pairwise(edges) if b > a]
+    half = BLOCKS // 2
+    inside = np.linspace(0, window.beyond, half + 1).astype(int).tolist()
+    beyond = np.linspace(window.beyond, count, half + 1).astype(int).tolist()
+    return [(first, end) for first, end in pairwise(inside + beyond) if end > first]
 
 
 def measurement(
@@ -237,22 +276,22 @@ def measurement(
     part: Part,
     seed: int,
 ) -> WindowMeasurement:
-    """A part of the losses of a row, and its paired difference to the reference; none where that is
-    the same.
+    """Return a part of the losses of a row, and its paired difference to the reference.
 
-    seed: of the bootstrap.
+    Args:
+        windows: The windows.
+        losses: The losses of the row on them.
+        reference: Those of the reference, or the same object in its own row.
+        part: Takes the part of the losses on a window.
+        seed: The seed of the bootstrap.
     """
-    values, others = (np.array([part(window) for window in row]) for row in (losses, reference))
+    values = np.array([part(of_window) for of_window in losses])
     if losses is reference:
         return WindowMeasurement(value=float(values.mean()))
+    others = np.array([part(of_window) for of_window in reference])
+    documents = [window.text.document for window in windows]
     places = [(window.text.document, window.text.window) for window in windows]
-    sample = Sample(
-        values - others,
-        np.ones(len(values)),
-        codes(document for document, _ in places),
-        codes(places),
-        seed,
-    )
+    sample = Sample(values - others, np.ones(len(values)), codes(documents), codes(places), seed)
     return WindowMeasurement(
         value=float(values.mean()),
         difference=sample.mean,
@@ -269,81 +308,93 @@ DEPTHS = 5
 
 @dataclass(frozen=True, eq=False)
 class TextWindow:
-    """A window of text.
-
-    text: the sequence with its targets. beyond: index of the first target beyond the trained
-    context. needle: a sequence of the same length with a hidden number, whose digits are the
-    targets; None without.
-    """
+    """A window of text."""
 
     text: Case
+    """The sequence with its targets."""
+
     beyond: int
+    """The index of the first target beyond the trained context."""
+
     needle: Case | None = None
+    """A sequence of the same length with a hidden number, whose digits are the targets."""
 
     @property
     def digest(self) -> str:
         """The digest of both sequences."""
-        return f"{self.text.digest} {self.needle.digest if self.needle else ''}"
+        needle = self.needle.digest if self.needle else ""
+        return f"{self.text.digest} {needle}"
 
 
 def split(texts: Texts, context: int) -> tuple[Texts, Texts, str]:
-    """Texts to search with, held-out texts, and a note about these.
+    """Return texts to search with, held-out texts, and a note about these.
 
     With enough texts of `context` tokens every third one is held out, otherwise the last third of
-    each. Raises BadSource where there is not enough text for both.
+    each.
+
+    Raises:
+        BadSource: There is not enough text for both.
     """
-    room = context - len(texts.prefix)
-    long = [document for document in texts.documents if len(document.ids) >= room]
-
-    def of(documents: Iterable[TextDocument]) -> Texts:
-        return replace(texts, documents=tuple(documents))
-
+    length = context - len(texts.prefix)
+    long = [document for document in texts.documents if len(document.ids) >= length]
     if len(long) >= HELD_OUT:
         held = long[HELD_OUT - 1 :: HELD_OUT]
-        others = (document for document in long if document not in held)
-        return of(others), of(held), f"{len(held)} of {len(long)} texts are held out"
-    ends = [len(document.ids) * (HELD_OUT - 1) // HELD_OUT for document in texts.documents]
-    search = [
-        replace(document, ids=document.ids[:end])
-        for document, end in zip(texts.documents, ends, strict=True)
-    ]
-    held = [
-        replace(document, ids=document.ids[end:])
-        for document, end in zip(texts.documents, ends, strict=True)
-    ]
-    most = max(len(document.ids) for document in held)
-    if most < room:
+        others = [document for document in long if document not in held]
+        note = f"{len(held)} of {len(long)} texts are held out"
+        return _with_documents(texts, others), _with_documents(texts, held), note
+
+    searched = []
+    held = []
+    most = 0
+    for document in texts.documents:
+        end = len(document.ids) * (HELD_OUT - 1) // HELD_OUT
+        last_third = document.ids[end:]
+        most = max(most, len(last_third))
+        if len(last_third) >= length:
+            searched.append(replace(document, ids=document.ids[:end]))
+            held.append(replace(document, ids=last_third))
+    if not held:
         raise BadSource(
-            f"the held-out third of the text has {most:,} tokens, and a window {room:,}; give a"
+            f"the held-out third of the text has {most:,} tokens, and a window {length:,}; give a"
             f" longer --text, {HELD_OUT} texts of that length, or a --context up to"
             f" {format_tokens(most + len(texts.prefix))}"
         )
-    fits = [len(document.ids) >= room for document in held]
     note = (
         "the last third of the text is held out, so errors do not cover the difference between"
         " texts"
     )
-    return of(compress(search, fits)), of(compress(held, fits)), note
+    return _with_documents(texts, searched), _with_documents(texts, held), note
+
+
+def _with_documents(texts: Texts, documents: Iterable[TextDocument]) -> Texts:
+    return replace(texts, documents=tuple(documents))
 
 
 def windows(texts: Texts, sizes: EvaluationSizes, needles: bool = False) -> list[TextWindow]:
-    """The windows of texts, of which there may be fewer in short texts.
+    """Return the windows of texts, of which there may be fewer in short texts.
 
-    sizes: one length, and how many targets are inside the trained context and as many beyond it.
-    needles: whether each window also has a hidden number.
+    Args:
+        texts: The texts.
+        sizes: One length, and how many targets are inside the trained context and as many beyond.
+        needles: Whether each window also has a hidden number.
     """
     context = sizes.longest
+    trained = min(sizes.trained, context)
     first = max(len(texts.prefix), 1)
-    split = min(sizes.trained, context)
-    inside, beyond = (_spread(*ends, sizes.targets) for ends in ((first, split), (split, context)))
+    inside = _spread(first, trained, sizes.targets)
+    beyond = _spread(trained, context, sizes.targets)
     targets = np.concatenate([inside, beyond])
-    hidden = list(Passkey().cases(texts, replace(sizes, depths=DEPTHS))) if needles else []
+
+    hidden = []
+    if needles:
+        hidden = list(Passkey().cases(texts, replace(sizes, depths=DEPTHS)))
     result = []
     for number, (document, end) in enumerate(window_ends(texts, sizes, context)):
-        text = Case(
-            "tune", context, document, number, texts.window(document, end, context), targets
-        )
-        needle = hidden[number * DEPTHS + number % DEPTHS] if needles else None
+        ids = texts.window(document, end, context)
+        text = Case("tune", context, document, number, ids, targets)
+        needle = None
+        if needles:  # each window has one of its depths, in turn
+            needle = hidden[number * DEPTHS + number % DEPTHS]
         result.append(TextWindow(text, len(inside), needle))
     return result
 

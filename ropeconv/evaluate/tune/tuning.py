@@ -20,6 +20,8 @@ from ...options import TuneOptions
 from ...rope.errors import counted
 from ...rope.lengths import format_tokens, parse_tokens
 from ...rope.methods.method import positive
+from ...rope.recipe import Recipe
+from ...rope.schedule import Schedule
 from ..cases import EvaluationSizes
 from ..evaluation import duration
 from ..result import FEWEST
@@ -27,7 +29,7 @@ from ..row import BASE, Row
 from ..runners.checkpoint import CheckpointRunner
 from ..runners.opening import open_runner
 from ..runners.runner import RunnerRequest
-from ..texts import Texts, gather_texts, tokenized
+from ..texts import Texts, gather_texts, tokenize
 from .result import FORMULAS, Candidate, Start, TuningResult, TuningRow
 from .scorer import TUNE, Passes, Price, Scorer, blocks, rows, split, windows
 from .search import BATCH, CHECKED, Task, gradient, search
@@ -35,21 +37,24 @@ from .search import BATCH, CHECKED, Task, gradient, search
 
 @dataclass(frozen=True)
 class SearchSettings(TuneOptions):
-    """The settings of a search, as users write them; the fields are those of `TuneOptions` in
-    ropeconv/options.py.
-    """
+    """The settings of a search as users write them; the fields are those of `TuneOptions`."""
 
     def check(self) -> None:
-        """Raise UsageError and RecipeError for wrong values."""
+        """Check the values.
+
+        Raises:
+            UsageError: A value is wrong.
+            RecipeError: The context is out of bounds.
+        """
         parse_tokens(self.context)
         for name in ("windows", "targets", "steps"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"--{name} is {getattr(self, name)}; give a positive number")
+            value = getattr(self, name)
+            if value < 1:
+                raise UsageError(f"--{name} is {value}; give a positive number")
         for name in ("inside", "needles", "regularise", "held_windows"):
-            if not getattr(self, name) >= 0:
-                raise UsageError(
-                    f"--{name.replace('_', '-')} is {getattr(self, name)}; give 0 or more"
-                )
+            value = getattr(self, name)
+            if not value >= 0:  # nor NaN
+                raise UsageError(f"--{name.replace('_', '-')} is {value}; give 0 or more")
         if self.attention_factor is not None and positive(self.attention_factor):
             raise UsageError(
                 f"--attention-factor is {self.attention_factor}; give a positive number"
@@ -67,17 +72,22 @@ class SearchSettings(TuneOptions):
 
 @dataclass(frozen=True)
 class SearchCost:
-    """The time of a search, which may end before its last step.
-
-    reads: windows that are read. gradients: windows with a gradient. read, gradient: seconds of
-    one. per_step: seconds of one step.
-    """
+    """The time of a search, which may end before its last step."""
 
     reads: int
+    """Windows that are read."""
+
     gradients: int
+    """Windows with a gradient."""
+
     read: float
+    """Seconds to read a window."""
+
     gradient: float
+    """Seconds for a gradient."""
+
     per_step: float
+    """Seconds of a step."""
 
     @property
     def seconds(self) -> float:
@@ -85,7 +95,7 @@ class SearchCost:
         return self.reads * self.read + self.gradients * self.gradient
 
     def to_dict(self) -> JsonObject:
-        """JSON-ready data."""
+        """Return the cost as JSON-ready data."""
         return {
             "reads": self.reads,
             "gradients": self.gradients,
@@ -101,13 +111,21 @@ class SearchCost:
         )
 
     def check(self, budget: float, steps: int) -> None:
-        """Raises UsageError, with what fits, where it takes longer than a budget in seconds; 0 for
-        none.
+        """Refuse a search that takes longer than a budget.
+
+        Args:
+            budget: The budget in seconds, 0 for none.
+            steps: The steps of the search.
+
+        Raises:
+            UsageError: It takes longer; the message says what fits.
         """
         if not budget or self.seconds <= budget:
             return
+        fits = "fewer --windows, a shorter --context, or a GPU"
         fewer = int(steps - (self.seconds - budget) / self.per_step)
-        fits = f"--steps {fewer}" if fewer > 0 else "fewer --windows, a shorter --context, or a GPU"
+        if fewer > 0:
+            fits = f"--steps {fewer}"
         raise UsageError(
             f"this takes about {duration(self.seconds)}, and --budget is {duration(budget)}; what"
             f" fits: {fits}"
@@ -116,14 +134,19 @@ class SearchCost:
 
 @dataclass
 class Tuning:
-    """A search and all that it needs. model: as the user named it. runner: with the model. context:
-    tokens to reach.
-    """
+    """A search and all that it needs."""
 
     model: str
+    """The model as the user named it."""
+
     runner: CheckpointRunner
+    """The runner with the model."""
+
     texts: Texts
+
     context: int
+    """The tokens to reach."""
+
     settings: SearchSettings
     passes: Passes
     progress: Progress
@@ -135,6 +158,7 @@ class Tuning:
         self.judge = self._scorer(self.held, settings.held_windows or settings.windows)
 
     def _scorer(self, texts: Texts, count: int) -> Scorer:
+        """A scorer on so many windows of texts."""
         settings = self.settings
         sizes = EvaluationSizes(
             (self.context,), self.runner.trained, count, settings.targets, seed=settings.seed
@@ -145,9 +169,11 @@ class Tuning:
     @cached_property
     def start(self) -> Start:
         """The model to tune."""
-        return Start(
-            self.runner.unscaled, self.context, lambda recipe: self.runner.schedule(Row("", recipe))
-        )
+
+        def schedule(recipe: Recipe) -> Schedule:
+            return self.runner.schedule(Row("", recipe))
+
+        return Start(self.runner.unscaled, self.context, schedule)
 
     @cached_property
     def formulas(self) -> list[Candidate]:
@@ -156,43 +182,56 @@ class Tuning:
         return sorted(formulas, key=lambda candidate: candidate.method != self.settings.start)
 
     def estimate(self) -> SearchCost:
-        """The cost of the search, after the first two windows and a gradient, which are kept in the
-        journal.
+        """Return the cost of the search, after its first two windows and a gradient were run.
+
+        These are kept in the journal.
         """
-        steps = self.settings.steps
         task = Task(self.start, self.scorer, self.formulas, self.settings, self.progress)
         self.scorer.losses(task.first.schedule, 2)
         read = min(self.scorer.seconds)
         slope = gradient(task, task.initial, self.scorer.windows[0]).seconds
+
+        steps = self.settings.steps
         count = len(self.scorer.windows)
         ranked = 1 if self.settings.start else len(self.formulas)
-        reads = (ranked + math.ceil(steps / CHECKED)) * count + (len(self.formulas) + 2) * len(
-            self.judge.windows
+        searched = (ranked + math.ceil(steps / CHECKED)) * count
+        held = (len(self.formulas) + 2) * len(self.judge.windows)
+        return SearchCost(
+            reads=searched + held,
+            gradients=steps * BATCH,
+            read=read,
+            gradient=slope,
+            per_step=BATCH * slope + count * read / CHECKED,
         )
-        return SearchCost(reads, steps * BATCH, read, slope, BATCH * slope + count * read / CHECKED)
 
     def run(self) -> TuningResult:
-        """Searches, and measures the result on held-out windows."""
+        """Search, and measure the result on held-out windows."""
         settings = self.settings
         progress = self.progress
         scorer = self.scorer
         judge = self.judge
-        task = Task(self.start, scorer, self._ranked(), settings, progress)
+        task = Task(self.start, scorer, self._rank_formulas(), settings, progress)
         progress.total(settings.steps)
         best = search(task)
+
         progress.note(f"Reading {len(judge.windows)} held-out windows.")
         by_loss = sorted(
             self.formulas, key=lambda formula: float(judge.values(formula.schedule).mean())
         )
         reference = by_loss[0]
-        shown = [self.start.unscaled(), *by_loss, *([] if best in by_loss else [best])]
-        table = rows(judge, shown, reference.name, settings.seed)
+        candidates = [self.start.unscaled(), *by_loss]
+        if best not in by_loss:
+            candidates.append(best)
+        table = rows(judge, candidates, reference.name, settings.seed)
         chosen, better, sentence = self._verdict(best, reference, table)
-        gain = task.gain(best)
         assert chosen.recipe is not None
+
+        gain = task.gain(best)
         notes = [f"{self.held_note[0].upper()}{self.held_note[1:]}.", *self.texts.notes]
         if self.runner.inspection.spec.scaled:
             notes.append("The model is scaled already: apply the recipe with --replace.")
+        window = judge.windows[0]
+        positions = [int(window.text.targets[end - 1]) for _, end in blocks(window)]
         return TuningResult(
             recipe=chosen.recipe.to_dict(),
             better=better,
@@ -220,14 +259,12 @@ class Tuning:
             divisors=self.start.divisors(best.schedule).tolist(),
             formula_divisors=self.start.divisors(reference.schedule).tolist(),
             attention_factor=best.schedule.attention_factor,
-            positions=[
-                int(judge.windows[0].text.targets[last - 1]) for _, last in blocks(judge.windows[0])
-            ],
+            positions=positions,
             rows=table,
             notes=notes,
         )
 
-    def _ranked(self) -> list[Candidate]:
+    def _rank_formulas(self) -> list[Candidate]:
         """The formulas, the one to begin with first: that of --start, otherwise the best one."""
         settings = self.settings
         formulas = self.formulas
@@ -248,30 +285,35 @@ class Tuning:
         self, best: Candidate, reference: Candidate, table: Sequence[TuningRow]
     ) -> tuple[Candidate, bool, str]:
         """The candidate to bake, whether it is the result of the search, and a sentence."""
-        total = next(row for row in table if row.name == best.name).total
         if best in self.formulas:
-            also = (
-                ""
-                if best is reference
-                else f", and on held-out text {reference.name} is as good or better"
+            also = ""
+            if best is not reference:
+                also = f", and on held-out text {reference.name} is as good or better"
+            return (
+                reference,
+                False,
+                (
+                    f"The search found nothing better than {best.name}{also}; the recipe is"
+                    f" {reference.name}."
+                ),
             )
-            words = (
-                f"The search found nothing better than {best.name}{also}; the recipe is"
-                f" {reference.name}."
-            )
-            return reference, False, words
+
+        total = next(row.total for row in table if row.name == best.name)
         assert total.difference is not None
         errors = f" ± {total.error:.4f}" if total.error is not None else ""
-        words = (
+        difference = (
             f"{total.difference:+.4f}{errors} nat per token against {reference.name} on held-out"
             f" text (n = {total.clusters})"
         )
         if total.difference < 0 and total.decided:
-            return best, True, f"{best.name} is better: {words}."
+            return best, True, f"{best.name} is better: {difference}."
         return (
             reference,
             False,
-            f"{best.name} is not significantly better: {words}; the recipe is {reference.name}.",
+            (
+                f"{best.name} is not significantly better: {difference}; the recipe is"
+                f" {reference.name}."
+            ),
         )
 
 
@@ -316,11 +358,20 @@ def open_tuning(
     keep: bool = True,
     **options: Any,
 ) -> Iterator[Tuning]:
-    """A search that can be estimated and run while it is entered.
+    """Open a search, which can be estimated and run while it is entered.
 
-    files: names and contents of texts. fresh: start the journal anew. keep: passes in the journal;
-    otherwise nothing is written. model, settings, progress, journal, options: as in `tune_model`,
-    and it raises as that does.
+    Args:
+        model: As in `tune_model`.
+        files: Names and contents of texts.
+        settings: As in `tune_model`.
+        progress: As in `tune_model`.
+        journal: As in `tune_model`.
+        fresh: Whether to start the journal anew.
+        keep: Whether to keep passes in the journal; otherwise nothing is written.
+        **options: As in `tune_model`.
+
+    Raises:
+        RopeconvError: As `tune_model` does.
     """
     settings.check()
     progress = progress or Progress()
@@ -340,7 +391,7 @@ def open_tuning(
                 " extend it to"
             )
         check_gradient(runner.loaded.model, context)
-        texts = tokenized(files, runner.tokenizer)
+        texts = tokenize(files, runner.tokenizer)
         passes = Passes()
         if keep:
             path = journal or default_path(runner.source, "tune")
@@ -348,9 +399,7 @@ def open_tuning(
             for sentence in opened.notes:
                 progress.note(sentence)
             if opened.lines:
-                progress.note(
-                    f"{counted(len(opened.lines), 'pass is', 'passes are')} in the journal,"
-                    f" {opened.path}."
-                )
+                number = counted(len(opened.lines), "pass is", "passes are")
+                progress.note(f"{number} in the journal, {opened.path}.")
             passes = Passes(opened, f"{runner.runtime} {runner.device} {runner.dtype}")
         yield Tuning(model, runner, texts, context, settings, passes, progress)

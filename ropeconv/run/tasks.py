@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from ..bake.apply import apply
+from ..bake.findings import Options
 from ..bake.hidden import is_empty
 from ..bake.verify import earlier_output, verify_output
 from ..engines.probe import Probe
@@ -26,11 +26,10 @@ from ..hub.options import PublishOptions
 from ..hub.publish import publish, staged
 from ..hub.upload_set import UploadSet, from_folder, from_gguf
 from ..inspection.receipts.storage import check_files, read_receipt
-from ..validate.checkpoint import validate_checkpoint
-from ..validate.checks import check_frequencies
+from ..reporting import SilentReporter
 from ..validate.comparison import Comparison, Settings
-from ..validate.gguf import check_gguf, validate_gguf
-from ..validate.validation import Validation
+from ..verbs.output import Writing, write_output
+from ..verbs.validation import ValidationChoice, run_validation
 from .jobs import Unit, stamp
 from .plan_file import EvalTable
 
@@ -62,11 +61,13 @@ def apply_unit(unit: Unit, probe: Probe | None) -> JsonObject:
             f"{plan.out} exists and is not the output of this unit; move it away, or give the plan"
             " another `out`"
         )
-    done = apply(with_card(plan), probe=probe)
+    # a validation is a task of its own
+    not_now = ValidationChoice()
+    output = write_output(with_card(plan), Writing(), not_now, SilentReporter(), probe)
     return {
         **document,
-        "checked": done.check is not None,
-        "reason": done.reason,
+        "checked": output.check is not None,
+        "reason": output.reason,
         "stamp": stamp(plan.out),
     }
 
@@ -153,22 +154,10 @@ def push_unit(unit: Unit, probe: Probe | None) -> JsonObject:
 
 
 def validate_unit(unit: Unit, probe: Probe | None) -> JsonObject:
-    """Validates the output of a unit. Raises Disagreement where it does not compute the
-    schedule.
-    """
+    """Validate the output of a unit. Raises Disagreement where it does not compute the schedule."""
     comparison = Comparison.open(Path(unit.out), unit.source.reference)
     settings = Settings(**unit.settings)
-    gguf = is_gguf(comparison.baked)
-    if gguf:
-        check_gguf(comparison, settings)
-    else:
-        settings.place()
-    files = verify_output(comparison)
-    if not gguf:
-        check_frequencies(comparison)
-    run = validate_gguf if gguf else validate_checkpoint
-    result: Validation = out_of_memory(lambda: run(comparison, settings))
-    comparison.record(result.to_dict() | {"files": files.to_dict()})
+    result, _ = run_validation(comparison, settings, "", "", Options(), SilentReporter())
     if not result.agrees:
         raise Disagreement(result.sentence)
     return {"runtime": result.runtime, "sentence": result.sentence}

@@ -266,8 +266,9 @@ class Batch:
 
     def _wanted(self, plan: Plan) -> ValidateOn:
         """Return --validate for a plan; an output that is kept nowhere cannot be validated."""
-        automatic = self.request.validate == "auto"
-        if automatic and (self.publication_alone(plan) or plan.target.drafts_for):
+        if plan.target.drafts_for:  # which is nothing without its target
+            return "off"
+        if self.request.validate == "auto" and self.publication_alone(plan):
             return "off"
         return self.request.validate
 

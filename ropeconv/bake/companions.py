@@ -15,15 +15,18 @@ transformers 5.23.0, models/auto/auto_factory.py:317).
 """
 
 import dataclasses
+import filecmp
 import os
 from pathlib import Path
 
+import msgspec
+
 from ..errors import BadSource, UsageError
 from ..formats import jsontext
-from ..formats.disk import sample_digest
 from ..formats.kind import is_gguf
 from ..inspection.adapter import misplaced_tensor, read_adapter
 from ..inspection.inspection import Inspection, inspect_source
+from ..inspection.receipts.companion import CompanionReceipt, read_companion
 from ..models.gguf import GgufSource
 from ..models.open import open_source
 from ..models.source import ADAPTER, Origin, Source
@@ -33,11 +36,13 @@ from ..rope.methods.method import LengthMethod, ScaledMethod
 from ..rope.recipe import Recipe
 from ..runtimes.drafts import draft_sizes, header_sizes
 from ..runtimes.verdict import difference
+from ..version import __version__
 from .apply import make_plan
 from .checkpoint import CheckpointPlan
+from .companion_check import companion_faults
 from .execution import ApplyOptions, execute_plan, refuse_early
 from .hidden import discard, is_empty
-from .plan import FilePlan, Plan, PlannedFile
+from .plan import FilePlan, Plan, PlannedFile, source_record
 
 SUFFIX = "-draft"
 
@@ -191,7 +196,25 @@ def misfit(draft: Source | GgufSource, inspection: Inspection, target: Origin) -
     )
 
 
-def adapter_plan(reference: str, plan: Plan) -> FilePlan:
+@dataclasses.dataclass(frozen=True)
+class AdapterPlan(FilePlan):
+    """The files of an adapter. base: the plan of the output that it belongs to."""
+
+    base: CheckpointPlan
+
+    def companion(self) -> CompanionReceipt:
+        return CompanionReceipt(
+            ropeconv=__version__,
+            companion="adapter",
+            source=source_record(self.source),
+            output=self.base.out.name,
+            recipe=self.base.recipe.to_dict(),
+            schedule=self.base.schedule.digest,
+            context=self.base.schedule.context,
+        )
+
+
+def adapter_plan(reference: str, plan: Plan) -> AdapterPlan:
     """Plan a copy of an adapter beside an output, `OUT-adapter`, with the output as its base.
 
     Args:
@@ -228,38 +251,43 @@ def adapter_plan(reference: str, plan: Plan) -> FilePlan:
         if file.name != ADAPTER
     ]
     config = PlannedFile("write", ADAPTER, len(text.encode()), text=text)
-    adapter_plan = FilePlan(adapter.source, out, (config, *files), ())
-    if not is_written(adapter_plan):
-        if os.path.lexists(out) and not is_empty(out):
-            raise RopeconvError(f"{out} exists; remove it, or choose another place with -o")
+    adapter_plan = AdapterPlan(adapter.source, out, (config, *files), (), plan)
+    is_taken = os.path.lexists(out) and not is_empty(out)
+    if not is_taken:
         refuse_early(adapter_plan, force=False)
+    elif not is_written(adapter_plan):
+        raise RopeconvError(f"{out} exists; remove it, or choose another place with -o")
     return adapter_plan
 
 
-def is_written(plan: FilePlan) -> bool:
-    """Whether the place of an adapter has it already, by the content of its config and samples of
-    other files.
-    """
+def is_written(plan: AdapterPlan) -> bool:
+    """Whether the place of an adapter has it already, byte for byte, with its receipt."""
+    try:
+        receipt = read_companion(plan.out)
+    except BadSource:
+        return False
+    expected = plan.companion()
+    if receipt is None or msgspec.structs.replace(receipt, files=()) != expected:
+        return False
+    if {file.name for file in receipt.files} != {file.name for file in plan.files}:
+        return False
+    if companion_faults(plan.out, receipt):
+        return False
     for file in plan.files:
         place = plan.out / file.name
         origin = plan.origin(file)
-        if not place.is_file():
+        if origin is None and place.read_bytes() != (file.text or "").encode():
             return False
-        same = (
-            sample_digest(place) == sample_digest(origin)
-            if origin
-            else place.read_bytes() == (file.text or "").encode()
-        )
-        if not same:
+        if origin is not None and not filecmp.cmp(origin, place, shallow=False):
             return False
     return True
 
 
-def write_adapter(plan: FilePlan, fsync: bool = True) -> None:
+def write_adapter(plan: AdapterPlan, fsync: bool = True) -> None:
     """Write the files of `adapter_plan`, where they are not there already. Raises what
     `execute_plan` raises.
     """
     if is_written(plan):
         discard(plan.out)  # a kill may have come between the last name and the end
     else:
-        execute_plan(plan, ApplyOptions(fsync=fsync))
+        execute_plan(plan, ApplyOptions(checksum=True, fsync=fsync))

@@ -162,6 +162,7 @@ def _write(
     writer = Writer(plan, root, hidden.drafts, journal, options, advance, dict(whole.identities))
     refuse_changed(writer.identities)
     receipt = whole.receipt() if plan.is_folder else None
+    companion = whole.companion()
     pending = writer.resume()
     refuse_full(plan, pending, hidden.root, options.link)
     writer.write(pending)
@@ -171,6 +172,9 @@ def _write(
         write_receipt(
             root, msgspec.structs.replace(receipt, files=files, check=check), options.fsync
         )
+    if companion is not None:
+        files = tuple(writer.record(file) for file in whole.files)
+        write_receipt(root, msgspec.structs.replace(companion, files=files), options.fsync)
     refuse_changed(writer.identities)
     if options.fsync:
         sync_tree(root)

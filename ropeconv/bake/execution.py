@@ -99,7 +99,9 @@ def execute_plan(
     refuse_place(plan)
     with _sentences(plan), made_folder(plan.out.parent, options.fsync), locked(plan.out) as hidden:
         journal = settle(hidden, OutputJournal.read(hidden.journal))
-        again = not (options.force or options.staged) and may_be_finished(plan)
+        # what has no receipt, such as a restored source, is not replaced by --force either
+        keeps = not options.force or plan.receipt() is None
+        again = keeps and not options.staged and may_be_finished(plan)
         if not again:
             refuse_occupied(plan, options.force)
         clear_drafts(plan.out)

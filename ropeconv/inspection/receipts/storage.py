@@ -49,8 +49,8 @@ def no_receipt(reference: str) -> BadSource:
     """Return the error about a model without a receipt."""
     if is_graph(reference):
         return BadSource(
-            f"{reference} is a compiled graph, which gets no receipt; `ropeconv compare` shows its"
-            " RoPE"
+            f"{reference} is a compiled graph without a receipt; give the folder that `ropeconv"
+            " apply` wrote, or see its RoPE with `ropeconv compare`"
         )
     return BadSource(
         f"{reference} has no {RECEIPT}, so it is not an output of ropeconv; give the folder `apply`"

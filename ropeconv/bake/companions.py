@@ -15,29 +15,38 @@ transformers 5.23.0, models/auto/auto_factory.py:317).
 """
 
 import dataclasses
+import filecmp
 import os
+from contextlib import suppress
 from pathlib import Path
+
+import msgspec
 
 from ..errors import BadSource, UsageError
 from ..formats import jsontext
-from ..formats.disk import sample_digest
+from ..formats.disk import sha256
 from ..formats.kind import is_gguf
 from ..inspection.adapter import misplaced_tensor, read_adapter
 from ..inspection.inspection import Inspection, inspect_source
+from ..inspection.receipts.companion import CompanionReceipt, read_companion
+from ..inspection.receipts.receipt import FileRecord
+from ..inspection.receipts.storage import write_receipt
 from ..models.gguf import GgufSource
 from ..models.open import open_source
-from ..models.source import ADAPTER, Origin, Source
+from ..models.source import ADAPTER, RECEIPT, Origin, Source
 from ..rope.errors import RopeconvError
 from ..rope.lengths import SMALLEST_LENGTH, format_tokens
 from ..rope.methods.method import LengthMethod, ScaledMethod
 from ..rope.recipe import Recipe
 from ..runtimes.drafts import draft_sizes, header_sizes
 from ..runtimes.verdict import difference
+from ..version import __version__
 from .apply import make_plan
 from .checkpoint import CheckpointPlan
 from .execution import ApplyOptions, execute_plan, refuse_early
+from .file_checks import files_of, is_document
 from .hidden import discard, is_empty
-from .plan import FilePlan, Plan, PlannedFile
+from .plan import FilePlan, Plan, PlannedFile, source_record
 
 SUFFIX = "-draft"
 
@@ -191,7 +200,25 @@ def misfit(draft: Source | GgufSource, inspection: Inspection, target: Origin) -
     )
 
 
-def adapter_plan(reference: str, plan: Plan) -> FilePlan:
+@dataclasses.dataclass(frozen=True)
+class AdapterPlan(FilePlan):
+    """The files of an adapter. base: the plan of the output that it belongs to."""
+
+    base: CheckpointPlan
+
+    def companion(self) -> CompanionReceipt:
+        return CompanionReceipt(
+            ropeconv=__version__,
+            companion="adapter",
+            source=source_record(self.source),
+            output=self.base.out.name,
+            recipe=self.base.recipe.to_dict(),
+            schedule=self.base.schedule.digest,
+            context=self.base.schedule.context,
+        )
+
+
+def adapter_plan(reference: str, plan: Plan) -> AdapterPlan:
     """Plan a copy of an adapter beside an output, `OUT-adapter`, with the output as its base.
 
     Args:
@@ -228,38 +255,52 @@ def adapter_plan(reference: str, plan: Plan) -> FilePlan:
         if file.name != ADAPTER
     ]
     config = PlannedFile("write", ADAPTER, len(text.encode()), text=text)
-    adapter_plan = FilePlan(adapter.source, out, (config, *files), ())
-    if not is_written(adapter_plan):
-        if os.path.lexists(out) and not is_empty(out):
-            raise RopeconvError(f"{out} exists; remove it, or choose another place with -o")
+    adapter_plan = AdapterPlan(adapter.source, out, (config, *files), (), plan)
+    is_taken = os.path.lexists(out) and not is_empty(out)
+    if not is_taken:
         refuse_early(adapter_plan, force=False)
+    elif not has_files(adapter_plan):
+        raise RopeconvError(f"{out} exists; remove it, or choose another place with -o")
     return adapter_plan
 
 
-def is_written(plan: FilePlan) -> bool:
-    """Whether the place of an adapter has it already, by the content of its config and samples of
-    other files.
+def has_files(plan: AdapterPlan) -> bool:
+    """Return whether the place of an adapter has its files already, byte for byte, and no others
+    that a runtime may load.
     """
+    planned = {file.name for file in plan.files}
+    added = set(files_of(plan.out)) - planned - {RECEIPT}
+    if not all(is_document(name) for name in added):
+        return False
     for file in plan.files:
         place = plan.out / file.name
         origin = plan.origin(file)
         if not place.is_file():
             return False
-        same = (
-            sample_digest(place) == sample_digest(origin)
-            if origin
-            else place.read_bytes() == (file.text or "").encode()
-        )
-        if not same:
+        if origin is None and place.read_bytes() != (file.text or "").encode():
+            return False
+        if origin is not None and not filecmp.cmp(origin, place, shallow=False):
             return False
     return True
 
 
-def write_adapter(plan: FilePlan, fsync: bool = True) -> None:
-    """Write the files of `adapter_plan`, where they are not there already. Raises what
-    `execute_plan` raises.
+def write_adapter(plan: AdapterPlan, fsync: bool = True) -> None:
+    """Write the files of `adapter_plan`, or only its receipt where they are there already. Raises
+    what `execute_plan` raises.
     """
-    if is_written(plan):
-        discard(plan.out)  # a kill may have come between the last name and the end
-    else:
-        execute_plan(plan, ApplyOptions(fsync=fsync))
+    if not has_files(plan):
+        execute_plan(plan, ApplyOptions(checksum=True, fsync=fsync))
+        return
+    records = []
+    for file in plan.files:
+        place = plan.out / file.name
+        origin = file.origin or None
+        record = FileRecord(file.name, file.action, place.stat().st_size, sha256(place), origin)
+        records.append(record)
+    receipt = msgspec.structs.replace(plan.companion(), files=tuple(records))
+    earlier = None
+    with suppress(BadSource):
+        earlier = read_companion(plan.out)
+    if earlier != receipt:
+        write_receipt(plan.out, receipt, fsync)
+    discard(plan.out)  # a kill may have come between the last name and the end

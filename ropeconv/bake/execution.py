@@ -99,7 +99,9 @@ def execute_plan(
     refuse_place(plan)
     with _sentences(plan), made_folder(plan.out.parent, options.fsync), locked(plan.out) as hidden:
         journal = settle(hidden, OutputJournal.read(hidden.journal))
-        again = not (options.force or options.staged) and may_be_finished(plan)
+        # what has no receipt, such as a restored source, is not replaced by --force either
+        keeps = not options.force or plan.receipt() is None
+        again = keeps and not options.staged and may_be_finished(plan)
         if not again:
             refuse_occupied(plan, options.force)
         clear_drafts(plan.out)
@@ -162,6 +164,7 @@ def _write(
     writer = Writer(plan, root, hidden.drafts, journal, options, advance, dict(whole.identities))
     refuse_changed(writer.identities)
     receipt = whole.receipt() if plan.is_folder else None
+    companion = whole.companion()
     pending = writer.resume()
     refuse_full(plan, pending, hidden.root, options.link)
     writer.write(pending)
@@ -171,6 +174,9 @@ def _write(
         write_receipt(
             root, msgspec.structs.replace(receipt, files=files, check=check), options.fsync
         )
+    if companion is not None:
+        files = tuple(writer.record(file) for file in whole.files)
+        write_receipt(root, msgspec.structs.replace(companion, files=files), options.fsync)
     refuse_changed(writer.identities)
     if options.fsync:
         sync_tree(root)

@@ -27,13 +27,15 @@ from ..inspection.graph import (
     inspect_graph,
     with_repeat,
 )
+from ..inspection.receipts.companion import CompanionReceipt
 from ..models.graph import Constant, Graph, GraphSource
 from ..rope.methods.vectors import AsIs
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
 from ..runtimes.verdict import describe
+from ..version import __version__
 from .checkpoint import CheckpointPlan, checkpoint_plan
-from .plan import FilePlan, PlannedFile
+from .plan import FilePlan, PlannedFile, source_record
 
 ROWS = 1 << 14
 """Rows of a table that are computed at a time."""
@@ -97,6 +99,17 @@ class GraphPlan(FilePlan):
             "context": planned["context"],
             "warnings": "\n".join(self.warnings),
         }
+
+    def companion(self) -> CompanionReceipt:
+        schedule = self.checkpoint.schedule
+        return CompanionReceipt(
+            ropeconv=__version__,
+            companion="graph",
+            source=source_record(self.source),
+            recipe=self.recipe.to_dict(),
+            schedule=schedule.digest,
+            context=schedule.context,
+        )
 
     def check(self, folder: Path) -> None:
         """Read the graphs that were written. Raises Disagreement where one does not hold the

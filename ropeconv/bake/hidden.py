@@ -31,6 +31,7 @@ from ..formats.files import try_lock
 from ..formats.gguf.header import read_header
 from ..formats.journal import decode_line, encode_line
 from ..formats.kind import is_gguf
+from ..inspection.receipts.companion import read_companion
 from ..inspection.receipts.storage import DRAFT, has_own_card, read_receipt
 from ..models.source import CARD, RECEIPT
 from ..rope.errors import RopeconvError
@@ -105,6 +106,8 @@ def refuse_foreign(place: Path, out: Path, known_as: Path) -> None:
         )
     if not place.is_dir():
         return
+    if read_companion(place) is not None:
+        raise RopeconvError(f"{known_as} exists; remove it, or choose another place with -o")
     receipt = read_receipt(place)
     known = {file.name for file in receipt.files} | {RECEIPT}
     if has_own_card(place, receipt):

@@ -21,6 +21,7 @@ from ..formats.jsontext import JsonObject
 from ..inspection.document import Document, KvCacheDocument, SourceDocument
 from ..inspection.kv_cache import KvCache
 from ..inspection.receipts import receipt as records
+from ..inspection.receipts.companion import CompanionReceipt
 from ..inspection.receipts.receipt import Action, OriginalRecord, Receipt, SourceRecord
 from ..inspection.receipts.storage import embedded
 from ..inspection.support import support
@@ -155,6 +156,10 @@ class FilePlan(Summary):
         """Return the receipt of the output, without the files and the check; None where it gets
         none.
         """
+        return None
+
+    def companion(self) -> CompanionReceipt | None:
+        """Return the receipt of an adapter or a graph, without its files; None for others."""
         return None
 
 

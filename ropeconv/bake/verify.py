@@ -18,6 +18,7 @@ from ..validate.checks import needs_trust
 from ..validate.comparison import Comparison
 from .apply import make_plan
 from .checkpoint import CheckpointPlan, with_readme_of
+from .companion_check import member_faults
 from .file_checks import FolderCheck, GgufCheck
 from .findings import Findings, Options, Verification
 from .finished import made_from
@@ -146,6 +147,8 @@ def verify_output(
         check(file, plan, findings, elsewhere, advance).run()
     elif isinstance(plan, CheckpointPlan):
         FolderCheck(baked, plan, findings, advance).run()
+    for clause in member_faults(baked, comparison.receipt):
+        findings.differs(clause)
     return findings.result(baked)
 
 

@@ -97,6 +97,8 @@ def apply_graphs(
     """
     from ..bake.execution import ApplyOptions, execute_plan
     from ..bake.graph import graph_plan
+    from ..bake.hidden import is_empty
+    from ..inspection.receipts.companion import read_companion
 
     if len(sources) > 1:
         raise UsageError(
@@ -108,10 +110,11 @@ def apply_graphs(
     source.treat_as = options.family
     plan = graph_plan(source, recipe, build_target(target | {"to": None, "outtype": None}))
     if not options.dry_run:
-        if plan.out.exists():
+        if plan.out.exists() and read_companion(plan.out) is None and not is_empty(plan.out):
             raise RopeconvError(f"{plan.out} exists; choose another place with -o, or remove it")
         with screen.progress("Writing", plan.bytes) as advance:
-            execute_plan(plan, ApplyOptions(fsync=not options.no_fsync), plan.check, advance)
+            writing = ApplyOptions(checksum=True, fsync=not options.no_fsync)
+            execute_plan(plan, writing, plan.check, advance)
     if screen.as_json:
         screen.data(plan.to_dict())
         return

@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 from ..environment import require
 from ..errors import BadSource
 from ..formats.files import check_regular, expand_home, graph_names
+from ..formats.jsontext import parse
 from ..formats.kind import frozen_words, kind_of
 from ..rope.errors import shown
 from .folder import FolderSource
+from .source import RECEIPT
 
 CONFIG = "config.json"
 COMPANIONS = (".json", ".jsonl", ".txt", ".model", ".jinja", ".md")
@@ -502,6 +504,15 @@ class GraphSource(FolderSource):
     def data_of(self, graph: str) -> list[str]:
         """Names of the files with the weights of a graph, relative to `root`."""
         return [(Path(graph).parent / name).as_posix() for name in self.opened[graph].data_files]
+
+    def text(self, name: str) -> str | None:
+        """As `Source.text`, without the receipt of an extended graph: callers ask for that of the
+        checkpoint.
+        """
+        text = super().text(name)
+        if name == RECEIPT and text is not None and "companion" in parse(text, name):
+            return None
+        return text
 
     @property
     def has_config(self) -> bool:

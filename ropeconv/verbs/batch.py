@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from ..bake.apply import AppliedPlan
-from ..bake.companions import adapter_plan, draft_plan, paired, write_adapter
+from ..bake.companions import AdapterPlan, adapter_plan, draft_plan, paired, write_adapter
 from ..bake.execution import refuse_early
 from ..bake.findings import Options
 from ..bake.hidden import discard
 from ..bake.output import Output
-from ..bake.plan import FilePlan, Plan
+from ..bake.plan import Plan
 from ..bake.verify import earlier_output
 from ..bake.warnings import modelfile_of
 from ..convert.target import Target
@@ -84,7 +84,7 @@ class Batch:
         self.plans: list[tuple[OutputUnit, Plan]] = []
         self.failures: list[Failure] = []
         self.refused: list[Failure] = []
-        self.adapter: FilePlan | None = None
+        self.adapter: AdapterPlan | None = None
 
     @property
     def code(self) -> int:

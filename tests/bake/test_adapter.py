@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from ropeconv.bake import companions
+from ropeconv.inspection.receipts.companion import read_companion
 from ropeconv.inspection.receipts.storage import read_receipt
 
 from ..conftest import hashes
@@ -52,6 +53,9 @@ def test_the_adapter_brings_its_extended_base(llama: Path, tmp_path: Path) -> No
     command(
         tmp_path, "apply", llama, "--yarn", "8", "-o", out, "--adapter", adapter, "--force", code=0
     )
+    receipt = read_companion(place)
+    assert receipt is not None
+    assert receipt.schedule == read_receipt(out).schedule.digest
 
 
 def test_the_same_command_continues_after_it_was_stopped_between_the_two(

@@ -254,11 +254,15 @@ def test_a_card_in_the_place_of_that_of_the_source_is_named_as_missing(
 
 
 @pytest.mark.parametrize("force", [False, True])
-def test_a_folder_that_was_restored_before_stays_and_the_repair_works(
+def test_a_folder_that_was_restored_and_edited_stays_and_the_repair_works(
     out: Path, tmp_path: Path, force: bool
 ) -> None:
     """It has no receipt, so that it looks as any folder of the user."""
     back = brought_back(out, tmp_path / "back")
+    before = hashes(back)
+    brought_back(out, back, force=force)
+    assert hashes(back) == before
+    (back / "notes.txt").write_text("mine")
     before = hashes(back)
     with pytest.raises(
         RopeconvError,
@@ -273,6 +277,7 @@ def test_the_output_is_never_written_to(out: Path, tmp_path: Path) -> None:
     with pytest.raises(RopeconvError, match="lie within each other"):
         brought_back(out, out)
     brought_back(out, tmp_path / "back")
+    (tmp_path / "back" / "config.json").write_text("{}")
     with pytest.raises(RopeconvError, match="back exists"):
         brought_back(out, tmp_path / "back")
     assert hashes(out) == before

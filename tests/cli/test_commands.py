@@ -181,6 +181,9 @@ def test_a_folder(run: Run, llama: Path, output: Path, tmp_path: Path) -> None:
     assert done.stdout.rstrip().endswith("Wrote model-restored")
     assert "The source was the local folder 'model'." in done.stdout
     assert hashes(tmp_path / "model-restored") == hashes(llama)
+    assert run("restore", "model-ntk4").returncode == 0
+    assert hashes(tmp_path / "model-restored") == hashes(llama)
+    (tmp_path / "model-restored" / "config.json").write_text("{}")
     again = run("restore", "model-ntk4")
     assert (again.returncode, "exists" in again.stderr) == (1, True)
     assert run("restore", "model-ntk4", "--in-place").returncode == 2

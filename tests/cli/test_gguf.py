@@ -98,7 +98,8 @@ def test_apply_writes_a_new_file_with_a_receipt_and_leaves_the_source_alone(
     assert (recipe["method"], recipe["parameters"]["factor"]) == ("yarn", 4.0)
     assert file.get("llama.context_length") == 256
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model-yarn4.gguf", "model.gguf"]
-    again = run("apply", "model.gguf", "--yarn", "4")
+    assert run("apply", "model.gguf", "--yarn", "4").returncode == 0
+    again = run("apply", "model.gguf", "--yarn", "8", "-o", "model-yarn4.gguf")
     assert (again.returncode, "exists" in again.stderr) == (1, True)
     assert (
         run("apply", "model.gguf", "--yarn", "8", "-o", "model-yarn4.gguf", "--force").returncode

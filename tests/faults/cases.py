@@ -124,6 +124,9 @@ CASES: dict[str, Case] = {
         ("out", "out-adapter"),
         apart=True,
     ),
+    "apply, graph": Case(
+        scenes.compiled_graph, ropeconv("apply graph/model.onnx --linear 4 -o out"), ("out",)
+    ),
     "profiles": folder("profiles model base,yarn:4,linear:2 -o out"),
     "profiles --copy": folder("profiles model base,yarn:4 --copy -o out"),
     "profiles, GGUF": Case(

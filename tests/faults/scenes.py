@@ -66,6 +66,13 @@ def two_checkpoints(folder: Path) -> None:
     shutil.copytree(folder / "model", folder / "second")
 
 
+def compiled_graph(folder: Path) -> None:
+    """A graph in ONNX that only rotates, with its config.json, in the folder `graph`."""
+    from ..support import graphs
+
+    graphs.small_graph(folder / "graph")
+
+
 def checkpoint_with_adapter(folder: Path) -> None:
     """A Llama in `model`, and in `adapter` a LoRA of rank 2 on its first query projection."""
     from safetensors.numpy import save_file

@@ -24,7 +24,7 @@ from ..options import (
     TrustOption,
     check_places,
 )
-from ..screen import ProgressScreen
+from ..screen import ProgressScreen, Screen
 from ..typer_classes import Command
 
 if TYPE_CHECKING:
@@ -78,6 +78,7 @@ def validate_command(
     """
     from ...bake.findings import Options
     from ...engines.probe import Probe
+    from ...inspection.receipts.companion import read_companion
     from ...inspection.receipts.places import find_source, why_not_found
     from ...validate.comparison import Comparison, Settings
     from ...verbs.validation import run_validation
@@ -86,6 +87,9 @@ def validate_command(
     from ...views.results import show_validation
     from ...views.validation_plots import validation_pictures
 
+    if read_companion(baked) is not None:
+        _validate_companion(baked, typed_options(ctx), screen)
+        return
     refuse_ignored(typed_options(ctx), baked, options)
     if not Probe.available():
         raise RopeconvError("validating needs torch and transformers; pip install ropeconv")
@@ -125,6 +129,25 @@ def validate_command(
             "stopped before its end, and what was compared agrees; run the same command for the"
             " rest"
         )
+
+
+def _validate_companion(folder: Path, typed: Set[str], screen: Screen) -> None:
+    """Compare the files of an adapter or a compiled graph with its receipt.
+
+    Raises UsageError for options of models that run, and as `check_companion` does.
+    """
+    from ...bake.companion_check import check_companion
+
+    for flag in sorted(typed - {"baked", "--json", "--quiet", "-q"}):
+        raise UsageError(
+            f"{flag} has no effect here: the files of {folder} are compared with its receipt; leave"
+            " it out"
+        )
+    sentence = check_companion(folder)
+    if screen.as_json:
+        screen.data({"agrees": True, "sentence": sentence})
+    else:
+        screen.say(sentence)
 
 
 def _check_flags(settings: Settings, gguf: bool, server: str) -> None:

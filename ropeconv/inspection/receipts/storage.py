@@ -29,6 +29,7 @@ from ...rope.lengths import format_factor
 from ...rope.methods.method import REGISTRY
 from ...rope.recipe import Recipe, flags, resolved_factor
 from ...version import SCHEMA
+from .companion import CompanionReceipt, described_kind, is_companion
 from .receipt import EvaluationRecord, Receipt, StepRecord, TargetRecord
 
 RESULTS = ("validation", "servers", "evaluations")
@@ -48,8 +49,8 @@ def no_receipt(reference: str) -> BadSource:
     """Return the error about a model without a receipt."""
     if is_graph(reference):
         return BadSource(
-            f"{reference} is a compiled graph, which gets no receipt; `ropeconv compare` shows its"
-            " RoPE"
+            f"{reference} is a compiled graph without a receipt; give the folder that `ropeconv"
+            " apply` wrote, or see its RoPE with `ropeconv compare`"
         )
     return BadSource(
         f"{reference} has no {RECEIPT}, so it is not an output of ropeconv; give the folder `apply`"
@@ -104,6 +105,11 @@ def parse_receipt(text: str, name: str, validated: JsonObject | None = None) -> 
     name: of the file, for messages. validated: the fields of RESULTS if they are in another file.
     """
     data = jsontext.parse(text, name)
+    if is_companion(data):
+        raise BadSource(
+            f"{name} is the receipt of {described_kind(data)} and not of a model; `ropeconv"
+            " validate` compares its files"
+        )
     _check_numbers({key: value for key, value in data.items() if key not in RESULTS}, name)
     schema = data.get("schema")
     if isinstance(schema, int) and schema > SCHEMA:
@@ -273,7 +279,7 @@ MOST_EVALUATIONS = 8
 ELSEWHERE = (errno.EXDEV, errno.EACCES, errno.EPERM, errno.EROFS)
 
 
-def write_receipt(folder: Path, receipt: Receipt, fsync: bool = True) -> None:
+def write_receipt(folder: Path, receipt: Receipt | CompanionReceipt, fsync: bool = True) -> None:
     """Write ropeconv.json into a folder, replacing an earlier one atomically.
 
     The draft is beside the folder, so that a kill leaves nothing new in it, or inside if that

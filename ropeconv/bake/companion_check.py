@@ -1,0 +1,97 @@
+"""Compares an adapter or a compiled graph with its receipt, file by file."""
+
+from pathlib import Path
+
+from ..errors import BadSource, Disagreement
+from ..formats.disk import sha256
+from ..formats.safetensors import safe_name
+from ..inspection.receipts.companion import CompanionReceipt, read_companion
+from ..inspection.receipts.receipt import FileRecord, Receipt
+from ..inspection.receipts.storage import check_files, has_receipt, read_receipt
+from ..models.source import RECEIPT
+from ..rope.errors import counted
+from .file_checks import files_of, is_document
+
+
+def check_companion(folder: Path) -> str:
+    """Return in a sentence that an adapter or a graph is as ropeconv wrote it.
+
+    Raises:
+        BadSource: Where the folder has no such receipt, or one that cannot be read.
+        Disagreement: Where a file differs, is missing, or was added; it names the file.
+    """
+    receipt = read_companion(folder)
+    if receipt is None:
+        raise BadSource(f"{folder} has no receipt of an adapter or a graph; run apply again")
+    wrong = companion_faults(folder, receipt)
+    if wrong:
+        raise Disagreement(
+            f"{folder} is not what ropeconv wrote: {'; '.join(wrong[:3])}; remove it, and run apply"
+            " again"
+        )
+    files = counted(len(receipt.files), "file is", "files are")
+    return f"The {receipt.companion} is as it was written: {files} the same byte for byte."
+
+
+def companion_faults(folder: Path, receipt: CompanionReceipt) -> list[str]:
+    """Return in clauses what differs between an adapter or a graph and its receipt."""
+    faults = []
+    for file in receipt.files:
+        fault = _fault_of(folder, file)
+        if fault and not is_document(file.name):
+            faults.append(fault)
+    listed = {file.name for file in receipt.files}
+    for name in sorted(set(files_of(folder)) - listed - {RECEIPT}):
+        if not is_document(name):
+            faults.append(f"{name} was added (a runtime may load it: move it out of the folder)")
+    output = folder.with_name(receipt.output) if receipt.output else None
+    if output is not None and has_receipt(output):
+        schedule = read_receipt(output).schedule.digest
+        if schedule != receipt.schedule:
+            faults.append(f"it belongs to another output than {output.name}, of another schedule")
+    return faults
+
+
+def member_faults(output: Path, receipt: Receipt) -> list[str]:
+    """Return in clauses what differs in the adapter and the draft that lie beside their output.
+
+    One that is not there is passed over: it may have been moved or published by itself.
+    """
+    faults = []
+    adapter = _beside(output, receipt.target.adapter)
+    if adapter is not None:
+        companion = read_companion(adapter)
+        if companion is None:
+            faults.append(f"its adapter {adapter.name} has no receipt")
+        else:
+            faults += [f"{adapter.name}: {fault}" for fault in companion_faults(adapter, companion)]
+    draft = _beside(output, receipt.target.draft)
+    if draft is not None and draft.is_dir():
+        try:
+            check_files(draft, read_receipt(draft))
+        except BadSource as problem:
+            faults.append(f"its draft {draft.name}: {problem}")
+    return faults
+
+
+def _beside(output: Path, name: str) -> Path | None:
+    """Return a member of the set of an output; None where it is not there."""
+    if not name or Path(name).name != name:
+        return None
+    place = output.with_name(name)
+    return place if place.exists() else None
+
+
+def _fault_of(folder: Path, file: FileRecord) -> str:
+    """Return what is wrong with a file; empty where it is the recorded one."""
+    if not safe_name(file.name):
+        return f"its receipt lists {file.name!r}, outside it"
+    path = folder / file.name
+    if not path.is_file():
+        return f"it has no {file.name}"
+    size = path.stat().st_size
+    if size != file.size:
+        return f"{file.name} has {size:,} bytes, and {file.size:,} belong there"
+    if file.sha256 is None or sha256(path) != file.sha256:
+        return f"{file.name} has other contents"
+    return ""

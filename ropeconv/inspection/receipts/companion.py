@@ -1,0 +1,81 @@
+"""The receipt of what is not a checkpoint of its own: a PEFT adapter beside an output, and a
+compiled graph.
+
+It has the digest of every file, and the digest of the schedule, which the output has too.
+"""
+
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from ...errors import BadSource
+from ...formats import jsontext
+from ...formats.files import read_text
+from ...formats.jsontext import JsonObject
+from ...models.source import RECEIPT
+from ...version import SCHEMA
+from .receipt import FileRecord, SourceRecord
+
+KEY = "companion"
+"""The key that tells such a receipt from that of a checkpoint."""
+
+
+class CompanionReceipt(msgspec.Struct, frozen=True, kw_only=True):
+    """How an adapter or a graph was made."""
+
+    schema: int = SCHEMA
+    ropeconv: str
+    """The version that wrote it."""
+
+    companion: Literal["adapter", "graph"]
+    source: SourceRecord
+    """The adapter, or the graph, that it was made from."""
+
+    output: str = ""
+    """The name of the output that an adapter belongs to, beside it; empty for a graph."""
+
+    recipe: JsonObject
+    """As `Recipe.to_dict` has it."""
+
+    schedule: str
+    """The digest of the schedule: sha256 over everything that changes a logit."""
+
+    context: int
+    """In tokens."""
+
+    files: tuple[FileRecord, ...] = ()
+    """Every file but this one."""
+
+    def to_dict(self) -> JsonObject:
+        """Return the receipt as JSON-ready data, with every key."""
+        return dict(msgspec.to_builtins(self))
+
+
+def is_companion(data: object) -> bool:
+    """Return whether the JSON of a ropeconv.json is a receipt of this kind."""
+    return isinstance(data, dict) and KEY in data
+
+
+def described_kind(data: JsonObject) -> str:
+    """Return in words what a receipt of this kind is for."""
+    return "an adapter" if data[KEY] == "adapter" else "a compiled graph"
+
+
+def read_companion(folder: Path) -> CompanionReceipt | None:
+    """Return the receipt of an adapter or a graph; None for a folder with another one, or without.
+
+    Raises BadSource for one that cannot be read.
+    """
+    path = folder / RECEIPT
+    if not path.is_file():
+        return None
+    data = jsontext.parse(read_text(path, str(path)), str(path))
+    if not is_companion(data):
+        return None
+    try:
+        return msgspec.convert(data, CompanionReceipt)
+    except ValueError as problem:
+        raise BadSource(
+            f"{path} is not a receipt of ropeconv ({problem}); run apply again"
+        ) from None

@@ -1,3 +1,4 @@
-"""A schedule as edits of a checkpoint or GGUF file: encodings, folds, and conversion to and from
-GGUF.
+"""A schedule as edits of a checkpoint or GGUF file.
+
+Here are encodings, folds, and the conversion to and from GGUF.
 """

@@ -283,6 +283,7 @@ class _Layer:
             yield from self._further_norms(which, factor)
             return
 
+        # no norms: the projection is scaled
         if weights.fused:
             name = f"{self.prefix}{weights.fused}.weight"
             blocks = self._fused_blocks(which, tensors[name].shape[0])
@@ -292,6 +293,7 @@ class _Layer:
                 raise BadSource(f"the checkpoint has no {name}; download it again")
             blocks = self._blocks(which, prod(tensors[name].shape[:-1]))
         yield Scaling(name, _elements(blocks, tensors[name].shape[-1]), factor)
+
         bias = f"{name.removesuffix('.weight')}.bias"
         if bias in tensors:
             yield Scaling(bias, blocks, factor)

@@ -1,3 +1,4 @@
-"""File formats as bytes: safetensors, shard indices, GGUF, JSON, lists of numbers; and copies of
-files.
+"""File formats as bytes, and copies of files.
+
+The formats are safetensors, shard indices, GGUF, JSON, and lists of numbers.
 """

@@ -1,3 +1,4 @@
-"""Model families (`data/*.toml`), and read access to models: folders, the Hub, Meta's layout, GGUF
-files.
+"""Model families (`data/*.toml`), and read access to models.
+
+Models are folders, repositories on the Hub, Meta's layout and GGUF files.
 """

@@ -51,13 +51,16 @@ class Constant(NamedTuple):
 
 
 class StoredOutside(NamedTuple):
-    """Where a file beside a graph has the numbers of a tensor. length: in bytes; None where the
-    graph does not say it.
-    """
+    """Where a file beside a graph has the numbers of a tensor."""
 
     location: str
+    """The name of the file."""
+
     offset: int
+    """The first byte."""
+
     length: int | None
+    """The number of bytes; None where the graph does not say it."""
 
 
 class Operation(NamedTuple):
@@ -287,8 +290,10 @@ class OnnxGraph(Graph):
             self.constants[value] = Constant(name, dtype.name, tuple(tensor.dims), array, tensor)
 
     def _stored_outside(self, tensor: Any) -> StoredOutside:
-        """Where another file has the numbers of a tensor. Raises BadSource for entries that are not
-        numbers of bytes.
+        """Where another file has the numbers of a tensor.
+
+        Raises:
+            BadSource: For entries that are not numbers of bytes.
         """
         entries = {entry.key: entry.value for entry in tensor.external_data}
         numbers = dict[str, int]()

@@ -1,3 +1,1 @@
-"""The mathematics of rotary position embeddings in numpy and float64, without files and without
-torch.
-"""
+"""The mathematics of rotary position embeddings in numpy and float64, without files or torch."""

@@ -235,10 +235,6 @@ def _read_spec(config: Config, family: Family, reading: RuleSet) -> RopeSpec:
     query_scaling = None
     if rules.query_beta:
         query_scaling = _query_scaling(part, rope, family, reading, sizes)
-    section = rope.get("mrope_section")
-    if not isinstance(section, list) or not all(isinstance(pairs, int) for pairs in section):
-        section = []
-
     return replace(
         sizes,
         form=form,
@@ -250,9 +246,17 @@ def _read_spec(config: Config, family: Family, reading: RuleSet) -> RopeSpec:
         rotating_share=share,
         local_form=_local_form(part, family, reading, form, theta),
         query_scaling=query_scaling,
-        mrope_section=tuple(section),
+        mrope_section=_mrope_section(rope),
         notes=(*sizes.notes, *notes),
     )
+
+
+def _mrope_section(rope: JsonObject) -> tuple[int, ...]:
+    """The pairs that rotate by each section of positions; empty without such numbers."""
+    section = rope.get("mrope_section")
+    if not isinstance(section, list) or not all(isinstance(pairs, int) for pairs in section):
+        return ()
+    return tuple(section)
 
 
 def rope_dict(

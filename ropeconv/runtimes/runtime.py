@@ -441,7 +441,7 @@ def row_from(data: JsonObject) -> Runtime:
     """A row from the content of its file.
 
     Args:
-        data: With rule sets that may name, in `inherits`, the one that they start from.
+        data: The content, with rule sets that may name in `inherits` the one that they start from.
 
     Raises:
         ValueError: For data of another form.

@@ -317,7 +317,7 @@ def test_factor_lists_of_another_length(key: str) -> None:
         ([1.0] * 3, "has 3 numbers in .*, and 4 pairs rotate; write 4 numbers"),
         ([1.0] * 5, "has 5"),
         (None, "has 0 numbers"),
-        ("x", "write positive numbers there"),
+        ("x", "write positive numbers below .* there"),
     ):
         with pytest.raises(BadSource, match=words):
             read({**LISTS, key: wrong})

@@ -101,9 +101,12 @@ def factor_list(inv_freq: Vector, theta: float, rotary_dim: int) -> NDArray[np.f
     gap = np.abs(other.astype(np.float64) - power)
     doubtful = np.abs(exact - power) > (0.5 - DOUBT) * gap
 
+    # the neighbours of the exact ratio, which have consecutive bit patterns
     start = (1.0 / (exact * inv_freq)).astype(np.float32)
     steps = np.arange(-NEIGHBOURS, NEIGHBOURS + 1)[:, None]
     candidates = (start.view(np.int32) + steps).astype(np.int32).view(np.float32)
+
+    # the least error at worst, then the least usual one, then the nearest neighbour
     miss = _miss(candidates * power, inv_freq)
     other_miss = _miss(candidates * other, inv_freq)
     worst = np.where(doubtful, np.maximum(miss, other_miss), miss)

@@ -43,20 +43,7 @@ def ministral3(request: EncodeRequest) -> CheckpointResult:
             "only log-n is worth another class",
             "use --encoding auto",
         )
-    if family.ministral3 is None:
-        raise UnsupportedBake(
-            "log-n",
-            f"{family.display_name} as {NAME}",
-            "Llama and Mistral have its layout, no other",
-            OTHERWISE,
-        )
-
-    part = text_part(request.config, family)
-    for key in BIASES:
-        if part.get(key, False) is not False:
-            raise UnsupportedBake(
-                "log-n", f"a checkpoint with {key} as {NAME}", "that class has no biases", OTHERWISE
-            )
+    _check_layout(request.config, family)
 
     steps = approximate_log_n(schedule.log_n)
     in_config = QueryScaling(steps.beta, steps.length)
@@ -95,6 +82,23 @@ def ministral3(request: EncodeRequest) -> CheckpointResult:
         log_n_approximation=steps,
         deviation=off,
     )
+
+
+def _check_layout(config: Config, family: Family) -> None:
+    """Raise UnsupportedBake for a model whose weights the class does not have."""
+    if family.ministral3 is None:
+        raise UnsupportedBake(
+            "log-n",
+            f"{family.display_name} as {NAME}",
+            "Llama and Mistral have its layout, no other",
+            OTHERWISE,
+        )
+    part = text_part(config, family)
+    for key in BIASES:
+        if part.get(key, False) is not False:
+            raise UnsupportedBake(
+                "log-n", f"a checkpoint with {key} as {NAME}", "that class has no biases", OTHERWISE
+            )
 
 
 def _as_ministral3(config: Config, family: Family, spec: RopeSpec, steps: QueryScaling) -> Config:

@@ -262,6 +262,7 @@ def config_of(file: GgufFile, family: Family, spec: RopeSpec, dtype: str) -> Con
     config["vocab_size"] = file.tensors["token_embd.weight"].shape[-1]
     config["tie_word_embeddings"] = rules.tied or "output.weight" not in file.tensors
     for name in SPECIAL:
+        # "padding" is pad_token_id in a config
         key = f"{name.removesuffix('ding')}_token_id"
         config[key] = file.get(f"tokenizer.ggml.{name}_token_id")
     config |= _layers(family, rules, spec)

@@ -206,14 +206,7 @@ def tokenizer_keys(
     if pieces is not None:
         tokens, prefix_space = pieces
         tokens.add(_added_tokens(folder, data))
-        keys = {
-            "tokenizer.ggml.model": string("llama"),
-            "tokenizer.ggml.pre": string(pre or "default"),
-            "tokenizer.ggml.tokens": strings(tokens.texts),
-            "tokenizer.ggml.scores": array(FLOAT32, tokens.scores),
-            "tokenizer.ggml.token_type": array(INT32, tokens.kinds),
-            "tokenizer.ggml.add_space_prefix": boolean(prefix_space),
-        }
+        keys = _piece_keys(tokens, prefix_space, pre or "default")
         return keys | _special(folder, vocabulary, merges=False)
 
     if data is None:
@@ -221,6 +214,33 @@ def tokenizer_keys(
             "there is neither tokenizer.json nor a SentencePiece tokenizer.model here; fetch the"
             " tokenizer too"
         )
+    tokens, name = _byte_level_tokens(data, vocabulary, names, pre)
+    tokens.add(_added_tokens(folder, data))
+    keys = {
+        "tokenizer.ggml.model": string("gpt2"),
+        "tokenizer.ggml.pre": string(name),
+        "tokenizer.ggml.tokens": strings(tokens.texts),
+        "tokenizer.ggml.token_type": array(INT32, tokens.kinds),
+    }
+    return keys | _special(folder, vocabulary, merges=True)
+
+
+def _piece_keys(tokens: Vocabulary, prefix_space: bool, pre: str) -> dict[str, GgufValue]:
+    """The keys of a SentencePiece tokenizer."""
+    return {
+        "tokenizer.ggml.model": string("llama"),
+        "tokenizer.ggml.pre": string(pre),
+        "tokenizer.ggml.tokens": strings(tokens.texts),
+        "tokenizer.ggml.scores": array(FLOAT32, tokens.scores),
+        "tokenizer.ggml.token_type": array(INT32, tokens.kinds),
+        "tokenizer.ggml.add_space_prefix": boolean(prefix_space),
+    }
+
+
+def _byte_level_tokens(
+    data: TokenizerJson, vocabulary: int, names: dict[str, str], pre: str
+) -> tuple[Vocabulary, str]:
+    """The tokens of a byte-level BPE and the name of its pre-tokenizer, as in `tokenizer_keys`."""
     if data.kind.type != "BPE":
         raise BadSource(
             f"tokenizer.json has a {data.kind.type} model, and only BPE is converted to GGUF"
@@ -231,14 +251,7 @@ def tokenizer_keys(
     tokens = Vocabulary.of_size(vocabulary)
     for text, index in data.bpe.vocab.items():
         tokens.put(index, text, TokenKind.NORMAL)
-    tokens.add(_added_tokens(folder, data))
-    keys = {
-        "tokenizer.ggml.model": string("gpt2"),
-        "tokenizer.ggml.pre": string(name),
-        "tokenizer.ggml.tokens": strings(tokens.texts),
-        "tokenizer.ggml.token_type": array(INT32, tokens.kinds),
-    }
-    return keys | _special(folder, vocabulary, merges=True)
+    return tokens, name
 
 
 def values_of(fill: Callable[[GGUFWriter], None]) -> dict[str, GgufValue]:

@@ -81,6 +81,35 @@ def shard_names(name: str, count: int) -> list[str]:
     return [f"{stem}-{number:05}-of-{count:05}.gguf" for number in range(1, count + 1)]
 
 
+def _shard_count(name: str, header: GgufHeader) -> int:
+    """The number of shards of a model, from the name and the header of the first.
+
+    Raises:
+        BadSource: For another shard than the first, for more shards than any model has, and for a
+            first one without the name of one.
+    """
+    count = header.whole("split.count") or 1
+    match = SHARD.match(name)
+    named_number = int(match["number"]) - 1 if match else 0
+    number = header.whole("split.no", named_number)
+    if number != 0:
+        beginning = "the first one"
+        if match:
+            beginning = f"{match['stem']}-00001-of-{match['count']}.gguf"
+        raise BadSource(f"{name} is shard {number + 1} of a split model; give {beginning}")
+    if count == 1:
+        return 1
+
+    if count > MAX_SHARDS:
+        raise BadSource(f"{name} claims {count} shards, and no model has more than {MAX_SHARDS}")
+    if match is None or int(match["count"]) != count:
+        raise BadSource(
+            f"{name} is the first of {count} shards, so it must be named"
+            f" ...-00001-of-{count:05}.gguf; give it back its name"
+        )
+    return count
+
+
 @dataclass(frozen=True)
 class GgufFile:
     """A GGUF model whose headers were read; `Shard.path` fetches a remote shard."""
@@ -105,35 +134,14 @@ class GgufFile:
                 and for shards whose headers together are larger than those of any model.
         """
         header = first.header()
-        count = header.whole("split.count") or 1
-        match = SHARD.match(first.name)
-        named_number = int(match["number"]) - 1 if match else 0
-        number = header.whole("split.no", named_number)
-        if number != 0:
-            beginning = "the first one"
-            if match:
-                beginning = f"{match['stem']}-00001-of-{match['count']}.gguf"
-            raise BadSource(
-                f"{first.name} is shard {number + 1} of a split model; give {beginning}"
-            )
-
+        count = _shard_count(first.name, header)
         if count == 1:
             return cls((first,), (header,))
-        if count > MAX_SHARDS:
-            raise BadSource(
-                f"{first.name} claims {count} shards, and no model has more than {MAX_SHARDS}"
-            )
-        if match is None or int(match["count"]) != count:
-            raise BadSource(
-                f"{first.name} is the first of {count} shards, so it must be named"
-                f" ...-00001-of-{count:05}.gguf; give it back its name"
-            )
 
         others = [first.beside(name) for name in shard_names(first.name, count)[1:]]
         headers = [header]
         tensors = set(header.tensors)
         size = header.data_start
-
         for shard in others:
             header = shard.header()
             headers.append(header)

@@ -61,23 +61,11 @@ def phases(source: GgufFile, edit: Edit) -> Generator[str, None, None]:
     """
     path = source.path
     header = source.header
-
-    elsewhere = [name for name in edit.changes if name not in header.tensors]
-    if elsewhere:
-        raise RopeconvError(
-            f"{elsewhere[0]} is in another shard; in place only the first is changed; write new"
-            " files with -o"
-        )
-    rewritten = rewrite(header, edit)
-    if any(old != new for old, new, _ in rewritten.moves(header)):
-        raise RopeconvError(
-            f"a tensor that goes is before others in {path.name}, which would have to move; write a"
-            " new file with -o"
-        )
-
+    rewritten = _rewrite_in_place(header, edit, path)
     head = head_bytes(rewritten, header, edit, keep_data=True)
     shift = len(head) - header.data_start
     changes = {name: change for name, change in edit.changes.items() if name not in edit.removed}
+
     with lock_file(path) as file:
         refuse_interrupted(path)
         source.refuse_changed()
@@ -116,6 +104,27 @@ def phases(source: GgufFile, edit: Edit) -> Generator[str, None, None]:
             os.fsync(file)
             yield "durable"
         yield "done"
+
+
+def _rewrite_in_place(header: GgufHeader, edit: Edit, path: Path) -> RewrittenHeader:
+    """The header after an edit.
+
+    Raises:
+        RopeconvError: Where the edit changes another shard, or moves tensors.
+    """
+    elsewhere = [name for name in edit.changes if name not in header.tensors]
+    if elsewhere:
+        raise RopeconvError(
+            f"{elsewhere[0]} is in another shard; in place only the first is changed; write new"
+            " files with -o"
+        )
+    rewritten = rewrite(header, edit)
+    if any(old != new for old, new, _ in rewritten.moves(header)):
+        raise RopeconvError(
+            f"a tensor that goes is before others in {path.name}, which would have to move; write a"
+            " new file with -o"
+        )
+    return rewritten
 
 
 def _final_size(header: GgufHeader, edit: Edit, rewritten: RewrittenHeader, shift: int) -> int:

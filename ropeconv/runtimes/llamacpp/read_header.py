@@ -85,6 +85,7 @@ def read(keys: HeaderKeys, vectors: Mapping[str, Vector], arch: Arch) -> Reading
 
 
 def _read(file: ArchKeys, vectors: Mapping[str, Vector]) -> Reading:
+    """The RoPE as in `read`; its numbers may be impossible."""
     arch = file.arch
     head_dim, rotary_dim = _widths(file)
     scaling = read_scaling(file, head_dim)
@@ -106,20 +107,6 @@ def _read(file: ArchKeys, vectors: Mapping[str, Vector]) -> Reading:
     stored = stored_pairs(file, rotary_dim)
     pair = _lists_in_use(vectors, arch, scaling.kind, rotary_dim, stored)
     form = _divide_form(closed, pair, original, rotary_dim)
-
-    notes = []
-    if isinstance(form, LongRope) and form.short_factor != form.long_factor:
-        notes.append(
-            f"short factors hold in windows of up to {original} tokens, long ones in larger"
-        )
-    if len(sections) > 3:
-        notes.append(
-            f"{sections[3]} of {sum(sections)} pairs rotate by a fourth position, which is 0 for"
-            " text"
-        )
-    if arch.assumed:
-        notes += ASSUMED
-
     trained, known, reference = _trained(file, form, scaling.context)
     spec = RopeSpec(
         head_dim=head_dim,
@@ -141,11 +128,28 @@ def _read(file: ArchKeys, vectors: Mapping[str, Vector]) -> Reading:
         query_scaling=_query_scaling(file, original),
         nope_query_scaling=arch.nope_query_scaling if any(windows) else None,
         mrope_section=sections,
-        notes=tuple(notes),
+        notes=_notes(arch, form, original, sections),
     )
 
     factor = window_attention_factor * file.number(WINDOW_NORM, 1.0, prefix="")
     return Reading(arch, spec, factor, dead_keys(file, scaling))
+
+
+def _notes(arch: Arch, form: Form, original: int, sections: tuple[int, ...]) -> tuple[str, ...]:
+    """Notes on lists of factors, on sections of positions, and on an assumed architecture."""
+    notes = []
+    if isinstance(form, LongRope) and form.short_factor != form.long_factor:
+        notes.append(
+            f"short factors hold in windows of up to {original} tokens, long ones in larger"
+        )
+    if len(sections) > 3:
+        notes.append(
+            f"{sections[3]} of {sum(sections)} pairs rotate by a fourth position, which is 0 for"
+            " text"
+        )
+    if arch.assumed:
+        notes += ASSUMED
+    return tuple(notes)
 
 
 def _widths(file: ArchKeys) -> tuple[int, int]:

@@ -43,8 +43,8 @@ from .problems import (
     stale_tensors,
     wrapper_problems,
 )
-from .receipts.folder import first_spec, stated
-from .receipts.gguf import first_reading, gguf_stated
+from .receipts.folder import first_spec, valid_receipt
+from .receipts.gguf import first_reading, valid_gguf_receipt
 from .receipts.receipt import FineTuningRecord, Receipt
 from .support import support
 
@@ -353,7 +353,7 @@ def inspect_gguf(source: GgufSource) -> Inspection:
     arch = reading.arch
     spec = reading.spec
     first = None
-    receipt = gguf_stated(file, spec)
+    receipt = valid_gguf_receipt(file, spec)
     if receipt is not None:
         first = first_reading(file, receipt)
         spec = _with_trained_context(spec, receipt, first)
@@ -390,7 +390,7 @@ def inspect_config(source: Source) -> ConfigInspection:
         # Axolotl writes the config.json of the base beside an adapter
         raise no_config_error(source.reference, (), adapter)
 
-    receipt = stated(source)
+    receipt = valid_receipt(source)
     if receipt is not None and not source.treat_as:
         source.treat_as = receipt.source.family
     config = source.config()

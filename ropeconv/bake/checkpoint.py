@@ -15,7 +15,7 @@ from ..errors import BadSource, UsageError
 from ..formats import jsontext
 from ..formats.disk import Advance, write_blocks
 from ..formats.safetensors import INDEX, Tensor, header_bytes, index_text, with_shard
-from ..inspection.receipts.folder import folder_record, original_record, stated
+from ..inspection.receipts.folder import folder_record, original_record, valid_receipt
 from ..inspection.receipts.receipt import OriginalRecord, Receipt
 from ..models.config import modality_note
 from ..models.family import Family
@@ -304,7 +304,7 @@ def with_readme(
     if plan.source.kind == "config":
         return plan
     copied = {file.name: file for file in plan.files}
-    receipt = stated(plan.source)
+    receipt = valid_receipt(plan.source)
     sizes = {file.name: file.size for file in plan.source.files()}
     written = (CARD, "write", sizes.get(CARD))
     if receipt is not None and any(

@@ -34,10 +34,10 @@ from ..inspection.receipts.gguf import (
     ARCH,
     earlier,
     first_gguf,
-    gguf_stated,
     record_of_export,
     record_of_file,
     record_of_output,
+    valid_gguf_receipt,
 )
 from ..inspection.receipts.receipt import OriginalRecord
 from ..models.gguf import GgufSource
@@ -78,7 +78,7 @@ class GgufPlan(GgufOutput):
         file = self.source.file
         edit = self.result.edit
         replaced = self.target.replace
-        receipt = gguf_stated(file, self.source_spec)
+        receipt = valid_gguf_receipt(file, self.source_spec)
         if receipt is None or receipt.original is None or receipt.original.gguf is None:
             return OriginalRecord(source_record(self.source), gguf=record_of_file(file, edit))
         record = record_of_output(

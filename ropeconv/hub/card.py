@@ -33,7 +33,7 @@ from ..formats.files import scratch
 from ..formats.jsontext import JsonObject
 from ..formats.package_data import render
 from ..inspection.receipts.receipt import EvaluationRecord, MeasuredRecord, Receipt, StepRecord
-from ..inspection.receipts.storage import commands, described_settings
+from ..inspection.receipts.storage import commands, describe_settings
 from ..inspection.support import problems, support
 from ..models.source import CARD, SOURCE_CARD
 from ..rope.bound.reach import is_worse
@@ -273,7 +273,7 @@ def _settings(method: type[Method], step: StepRecord) -> str:
     for name in ("on_top", "original_context"):  # over which length a factor is
         if name in step.recipe:
             recipe[name] = step.recipe[name]
-    return described_settings(recipe, step.before.original_context, step.before.context)
+    return describe_settings(recipe, step.before.original_context, step.before.context)
 
 
 def card_pictures(receipt: Receipt) -> dict[str, bytes]:

@@ -14,7 +14,7 @@ from ..bake.plan import Plan
 from ..errors import BadSource, UsageError
 from ..formats.jsontext import JsonObject, parse
 from ..formats.package_data import package_data, package_files, render
-from ..inspection.receipts.folder import stated
+from ..inspection.receipts.folder import valid_receipt
 from ..inspection.receipts.receipt import FineTuningRecord
 from ..models.gguf import GgufSource
 from ..models.open import open_source
@@ -116,7 +116,7 @@ def baked_output(source: Source | GgufSource, path: str = "") -> TrainingFacts:
             "trainers do not load GGUF files; apply the method to the checkpoint and give that"
             " output"
         )
-    receipt = stated(source)
+    receipt = valid_receipt(source)
     if receipt is None:
         raise UsageError(
             f"{source.reference} is not an output of ropeconv, or was changed since; run `ropeconv"

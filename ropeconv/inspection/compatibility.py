@@ -44,7 +44,7 @@ from ..runtimes.read_config import rope_dict
 from ..runtimes.verdict import describe, difference
 from .adapter import Adapter, misplaced_tensor, read_adapter
 from .inspection import ConfigInspection, Inspection, inspect_source
-from .receipts.folder import stated
+from .receipts.folder import valid_receipt
 from .receipts.receipt import Receipt
 from .receipts.storage import receipt_of
 from .side_by_side import side_by_side
@@ -626,7 +626,7 @@ def token_ids(source: Source) -> dict[str, int]:
 
 def _receipt(model: Inspection) -> Receipt | None:
     """The receipt of an output of ropeconv; None for other models."""
-    return stated(model.source) if isinstance(model.source, Source) else None
+    return valid_receipt(model.source) if isinstance(model.source, Source) else None
 
 
 def _folded_tensors(model: Inspection | None) -> set[str]:

@@ -1,5 +1,6 @@
-"""Inspection: the family and RoPE of a checkpoint or GGUF file, and the problems in its
-settings.
+"""Inspection: the family and RoPE of a checkpoint or GGUF file, and problems in its settings.
+
+`inspect_source` makes one, by `inspect_config` or `inspect_gguf`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -42,8 +43,8 @@ from .problems import (
     stale_tensors,
     wrapper_problems,
 )
-from .receipts.folder import first_spec, stated
-from .receipts.gguf import first_reading, gguf_stated
+from .receipts.folder import first_spec, valid_receipt
+from .receipts.gguf import first_reading, valid_gguf_receipt
 from .receipts.receipt import FineTuningRecord, Receipt
 from .support import support
 
@@ -57,21 +58,18 @@ SAME = {
 
 
 def check_halves(config: Config, family: Family, spec: RopeSpec) -> None:
-    """Raise BadSource if another half of a model has another RoPE. spec: the RoPE of its first
-    half.
+    """Check that all halves of a model, such as encoder and decoder, have one RoPE.
+
+    Args:
+        config: The content of config.json.
+        family: The family of the model.
+        spec: The RoPE of its first half.
+
+    Raises:
+        BadSource: Another half has another RoPE.
     """
     for path, half_config in halves(config, family):
-        half = read_spec(half_config, family)
-        pairs = ((getattr(spec, name), getattr(half, name), words) for name, words in SAME.items())
-        why = next(
-            (
-                f"{words} is {other:,} there, not {first:,}"
-                for first, other, words in pairs
-                if first != other
-            ),
-            "",
-        )
-        why = why or difference(spec.current(), spec, half)
+        why = _difference_of_halves(spec, read_spec(half_config, family))
         if why:
             raise BadSource(
                 f"config.json has another RoPE in {path} than in {family.halves[0]} ({why}), and a"
@@ -79,40 +77,63 @@ def check_halves(config: Config, family: Family, spec: RopeSpec) -> None:
             )
 
 
+def _difference_of_halves(spec: RopeSpec, half: RopeSpec) -> str:
+    """How the RoPE of another half differs, in words; empty where it does not."""
+    for name, words in SAME.items():
+        first = getattr(spec, name)
+        other = getattr(half, name)
+        if first != other:
+            return f"{words} is {other:,} there, not {first:,}"
+    return difference(spec.current(), spec, half)
+
+
 CUSTOM_CODE = (
     "its auto_map names code in the checkpoint, which replaces the stock class with"
     " trust_remote_code"
 )
 PLANNED = ("context", "original", "schemas", "ignored-key")
-"""Codes of problems that do not count in settings that ropeconv wrote: its plan showed what every
-runtime reads.
+"""Codes of problems that do not count in settings that ropeconv wrote.
+
+Its plan showed what every runtime reads.
 """
 
 
 @dataclass(frozen=True)
 class Inspection(TableSummary):
-    """The RoPE of a checkpoint or GGUF file, and the problems in its settings.
-
-    name: of the model family or GGUF architecture. display_name: for people. refuse: why nothing
-    can be baked for it, or empty. verdicts: the support of each runtime. kv_cache: its key-value
-    cache, None if the number of heads is not given. custom_code: a sentence about code in the
-    checkpoint, or empty. first: the RoPE of the first source of an output of ropeconv, else None.
-    encoder: whether it reads in both directions and has no logits of the next token. draft: the
-    kind of draft model that it is, None for a whole model.
-    """
+    """The RoPE of a checkpoint or GGUF file, and the problems in its settings."""
 
     source: Origin
+
     name: str
+    """The name of the model family or GGUF architecture."""
+
     display_name: str
+    """The name for people."""
+
     spec: RopeSpec
     problems: tuple[Problem, ...]
+
     refuse: str = ""
+    """Why nothing can be baked for it, or empty."""
+
     verdicts: tuple[Verdict, ...] = ()
+    """The support of each runtime."""
+
     kv_cache: KvCache | None = None
+    """Its key-value cache; None if the number of heads is not given."""
+
     custom_code: str = ""
+    """A sentence about code in the checkpoint, or empty."""
+
     first: RopeSpec | None = None
+    """The RoPE of the first source of an output of ropeconv; None for other models."""
+
     encoder: bool = False
+    """Whether it reads in both directions and has no logits of the next token."""
+
     draft: DraftKind | None = None
+    """The kind of draft model that it is; None for a whole model."""
+
     fine_tuning: FineTuningRecord | None = None
     """The need that the receipt of an output of ropeconv states; None for other models."""
 
@@ -212,11 +233,11 @@ class Inspection(TableSummary):
 
     @property
     def family_name(self) -> str:
-        """The name of the model family, also of a GGUF file, whose `name` is that of its
-        architecture.
-        """
+        """The name of the model family, also of a GGUF file, whose `name` is its architecture."""
         arch = arch_table().arch.get(self.name)
-        return arch.family if arch is not None and arch.family else self.name
+        if arch is None or not arch.family:
+            return self.name
+        return arch.family
 
     @property
     def first_spec(self) -> RopeSpec:
@@ -224,10 +245,13 @@ class Inspection(TableSummary):
         return self.first or self.spec
 
     def basis(self, recipe: Recipe) -> RopeSpec:
-        """Return the RoPE that a recipe changes: its own with as-is and `on_top`, else that before
-        any bake.
+        """Return the RoPE that a recipe changes.
+
+        That is its own with as-is and `on_top`, else that before any bake.
         """
-        return self.spec if recipe.on_top or isinstance(recipe.method, AsIs) else self.first_spec
+        if recipe.on_top or isinstance(recipe.method, AsIs):
+            return self.spec
+        return self.first_spec
 
     @property
     def extended(self) -> bool:
@@ -236,41 +260,24 @@ class Inspection(TableSummary):
 
     @property
     def assumption(self) -> str:
-        """The assumption about a model that is treated as another family than that of its
-        model_type; else empty.
-        """
+        """What is assumed of a model that is treated as another family than its own, or empty."""
         return ""
 
     def to_dict(self, repairs: Sequence[Problem] | None = None) -> JsonObject:
         """Return the inspection as JSON-ready data; keys stay within a schema.
 
-        repairs: of the command, None if they were not computed.
+        Args:
+            repairs: The repairs that the command prints; None if they were not computed.
         """
-        spec, form = self.spec, self.spec.form
-        of_rope = (
-            "head_dim",
-            "rotary_dim",
-            "layout",
-            "mla",
-            "rope_theta",
-            "attention_factor",
-            "softmax_scale",
-            "original_context",
-            "original_context_source",
-            "context",
-            "scaled",
-            "mrope_section",
-            "nope_query_scaling",
-            "notes",
-        )
-        fields = {name: getattr(spec, name) for name in of_rope} | {
+        spec = self.spec
+        data = {name: getattr(spec, name) for name in SPEC_KEYS} | {
             "source": self.source.to_dict(),
             "family": self.name,
             "assumption": self.assumption or None,
             "encoder": self.encoder,
             "draft": self.draft.name if self.draft else None,
-            "rope_type": form.kind,
-            "rope": vars(form),
+            "rope_type": spec.form.kind,
+            "rope": vars(spec.form),
             "original_context_reference": spec.original_context_reference or None,
             "layers": {kind: spec.count(kind) for kind in get_args(LayerKind)},
             "layer_groups": layer_groups(spec),
@@ -284,9 +291,28 @@ class Inspection(TableSummary):
             "kv_cache": self.kv_cache.document(spec.context) if self.kv_cache else None,
             "schedule": spec.current().to_dict(),
         }
-        return msgspec.convert(
-            fields | ({} if repairs is None else {"repairs": repairs}), InspectionDocument
-        ).to_dict()
+        if repairs is not None:
+            data["repairs"] = repairs
+        return msgspec.convert(data, InspectionDocument).to_dict()
+
+
+SPEC_KEYS = (
+    "head_dim",
+    "rotary_dim",
+    "layout",
+    "mla",
+    "rope_theta",
+    "attention_factor",
+    "softmax_scale",
+    "original_context",
+    "original_context_source",
+    "context",
+    "scaled",
+    "mrope_section",
+    "nope_query_scaling",
+    "notes",
+)
+"""Keys of the JSON document that are properties of RopeSpec."""
 
 
 @dataclass(frozen=True)
@@ -306,102 +332,92 @@ class ConfigInspection(Inspection):
 
 
 def inspect_source(source: Source | GgufSource) -> Inspection:
-    """Inspect a checkpoint or GGUF file. Raises BadSource if it has no RoPE, is not known, or is
-    damaged.
+    """Inspect a checkpoint or GGUF file.
+
+    Raises:
+        BadSource: It has no RoPE, is not known, or is damaged.
     """
-    return inspect_gguf(source) if isinstance(source, GgufSource) else inspect_config(source)
+    if isinstance(source, GgufSource):
+        return inspect_gguf(source)
+    return inspect_config(source)
 
 
 def inspect_gguf(source: GgufSource) -> Inspection:
-    """Inspect a GGUF file: its RoPE is what llama.cpp computes. Raises BadSource if llama.cpp would
-    refuse it.
+    """Inspect a GGUF file: its RoPE is what llama.cpp computes.
+
+    Raises:
+        BadSource: llama.cpp would refuse the file.
     """
-    reading = read_file(source.file)
-    display_name = f"GGUF, {source.file.get('general.name', 'unnamed')}"
-    spec, first = reading.spec, None
-    receipt = gguf_stated(source.file, spec)
+    file = source.file
+    reading = read_file(file)
+    arch = reading.arch
+    spec = reading.spec
+    first = None
+    receipt = valid_gguf_receipt(file, spec)
     if receipt is not None:
-        first = first_reading(source.file, receipt)
-        spec = _trained(spec, receipt, first)
+        first = first_reading(file, receipt)
+        spec = _with_trained_context(spec, receipt, first)
+
     problems = [
-        *gguf_problems(reading, source.file, rope_tensors(source.file)),
-        *ramp_problems(reading, source.file, receipt),
+        *gguf_problems(reading, file, rope_tensors(file)),
+        *ramp_problems(reading, file, receipt),
         *limit_problems(modelfile_limits(source), spec, (), "--as-is --ollama"),
     ]
     return Inspection(
-        source,
-        reading.arch.name,
-        display_name,
-        spec,
-        _unplanned(problems, spec, receipt),
-        kv_cache=gguf_cache(source.file, reading.arch),
+        source=source,
+        name=arch.name,
+        display_name=f"GGUF, {file.get('general.name', 'unnamed')}",
+        spec=spec,
+        problems=_without_planned(problems, spec, receipt),
+        kv_cache=gguf_cache(file, arch),
         first=first,
         fine_tuning=receipt.fine_tuning if receipt else None,
-        draft=find_kind(reading.arch.draft) if reading.arch.draft else None,
-        encoder=gives_no_logits(source.file, reading.arch),
+        draft=find_kind(arch.draft) if arch.draft else None,
+        encoder=gives_no_logits(file, arch),
     )
 
 
 def inspect_config(source: Source) -> ConfigInspection:
-    """Inspect a checkpoint: its RoPE is what the newest transformers computes. Raises BadSource as
-    `detect` does.
+    """Inspect a checkpoint: its RoPE is what the newest transformers computes.
 
     An output of ropeconv has the family that its source was treated as.
+
+    Raises:
+        BadSource: As `detect` does.
     """
     adapter = source.text(ADAPTER)
-    if (
-        adapter is not None and not source.weights()
-    ):  # Axolotl writes the config.json of the base beside it
+    if adapter is not None and not source.weights():
+        # Axolotl writes the config.json of the base beside an adapter
         raise no_config_error(source.reference, (), adapter)
-    receipt = stated(source)
-    source.treat_as = source.treat_as or (receipt.source.family if receipt else "")
+
+    receipt = valid_receipt(source)
+    if receipt is not None and not source.treat_as:
+        source.treat_as = receipt.source.family
     config = source.config()
     draft = draft_of(source, config)
     family = source.family
-    try:
-        spec = read_spec(config, family)
-        check_halves(config, family, spec)
-    except UnknownRopeType as kind:
-        raise BadSource(
-            f"config.json has the rope_type {kind}, unknown to transformers; correct it"
-        ) from None
+    spec = _read_spec(config, family)
     if draft is None:
         check_weights(source, family, len(spec.layers))
     first = None
     if receipt is not None:
         first = first_spec(source, receipt)
-        spec = _trained(spec, receipt, first)
+        spec = _with_trained_context(spec, receipt, first)
+
     verdicts = judge_all(config, family, spec.current(), spec)
     if draft is not None:
         verdicts = draft_verdicts(draft, family, verdicts)
-    part = text_part(config, family)
-    declared = [key for key in family.keys.context if part.get(key) is not None][:1]
-    newest_verdicts = (verdict for verdict in verdicts if verdict.covers(newest("transformers")))
-    problems = [
-        *(
-            Problem("load", f"{verdict.display_name} does not load it: {verdict.reason}")
-            for verdict in newest_verdicts
-            if verdict.status == "refused"
-        ),
-        *wrapper_problems(config, family),
-        *config_problems(config, family, spec),
-        *limit_problems(length_limits(source), spec, declared, "--as-is"),
-        *stale_tensors(source),
-    ]
-    if family.refuse:  # then `apply` repairs nothing
-        problems = [msgspec.structs.replace(problem, repair=None) for problem in problems]
-    if source.kind == "folder" and not source.weights():
-        problems.append(Problem("weights", "there are no safetensors weights here"))
+    problems = _problems_of_checkpoint(source, spec, verdicts)
     return ConfigInspection(
-        source,
-        family.name,
-        family.display_name,
-        spec,
-        _unplanned(problems, spec, receipt),
-        family.refuse,
-        verdicts,
-        config_cache(config, family),
-        CUSTOM_CODE if config.get("auto_map") else "",
+        source=source,
+        name=family.name,
+        display_name=family.display_name,
+        spec=spec,
+        problems=_without_planned(problems, spec, receipt),
+        refuse=family.refuse,
+        verdicts=verdicts,
+        kv_cache=config_cache(config, family),
+        custom_code=CUSTOM_CODE if config.get("auto_map") else "",
         first=first,
         encoder=family.encoder,
         model_family=family,
@@ -410,24 +426,63 @@ def inspect_config(source: Source) -> ConfigInspection:
     )
 
 
-def _unplanned(
+def _read_spec(config: Config, family: Family) -> RopeSpec:
+    """The RoPE of a config, which all halves of the model have."""
+    try:
+        spec = read_spec(config, family)
+        check_halves(config, family, spec)
+    except UnknownRopeType as kind:
+        raise BadSource(
+            f"config.json has the rope_type {kind}, unknown to transformers; correct it"
+        ) from None
+    return spec
+
+
+def _problems_of_checkpoint(
+    source: Source, spec: RopeSpec, verdicts: Iterable[Verdict]
+) -> list[Problem]:
+    """The problems in all files of a checkpoint, the most important first."""
+    config = source.config()
+    family = source.family
+    problems = []
+    for verdict in verdicts:
+        if verdict.status == "refused" and verdict.covers(newest("transformers")):
+            message = f"{verdict.display_name} does not load it: {verdict.reason}"
+            problems.append(Problem("load", message))
+    problems += wrapper_problems(config, family)
+    problems += config_problems(config, family, spec)
+
+    part = text_part(config, family)
+    declared = [key for key in family.keys.context if part.get(key) is not None][:1]
+    problems += limit_problems(length_limits(source), spec, declared, "--as-is")
+    problems += stale_tensors(source)
+
+    if family.refuse:  # then `apply` repairs nothing
+        problems = [msgspec.structs.replace(problem, repair=None) for problem in problems]
+    if source.kind == "folder" and not source.weights():
+        problems.append(Problem("weights", "there are no safetensors weights here"))
+    return problems
+
+
+def _without_planned(
     problems: Iterable[Problem], spec: RopeSpec, receipt: Receipt | None
 ) -> tuple[Problem, ...]:
-    """Return the problems without those that the user asked for in the bake of a receipt."""
+    """The problems without those that the user asked for in the bake of a receipt."""
     if receipt is None:
         return tuple(problems)
     planned = PLANNED if spec.context == spec.original_context else (*PLANNED, "trained")
     return tuple(problem for problem in problems if problem.code not in planned)
 
 
-def _trained(spec: RopeSpec, receipt: Receipt, first: RopeSpec | None) -> RopeSpec:
-    """Return the RoPE of an output with the trained context of its receipt, unless it never had one
-    that long.
+def _with_trained_context(spec: RopeSpec, receipt: Receipt, first: RopeSpec | None) -> RopeSpec:
+    """The RoPE of an output with the trained context of its receipt.
+
+    A receipt does not count that claims more than the model ever had.
     """
     trained = receipt.schedule.original_context
-    longest = max(
-        tokens for rope in (spec, first) if rope for tokens in (rope.context, rope.original_context)
-    )
+    longest = max(spec.context, spec.original_context)
+    if first is not None:
+        longest = max(longest, first.context, first.original_context)
     if not 0 < trained <= longest:
         return spec
     return replace(

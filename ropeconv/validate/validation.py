@@ -1,4 +1,8 @@
-"""Validation, the result of a comparison of logits, and the rule by which it agrees."""
+"""Validation, the result of a comparison of logits, and the rule by which it agrees.
+
+`measure` compares logits, `bucket_result` judges a range of positions by them, and `conclusion` all
+ranges.
+"""
 
 from __future__ import annotations
 
@@ -15,32 +19,47 @@ from .sampling import Bucket
 if TYPE_CHECKING:
     from torch import Tensor
 
-BLOCK_BYTES = 64 << 20  # of one matrix [positions, vocabulary] in float32
+BLOCK_BYTES = 64 << 20
+"""Bytes of one matrix [positions, vocabulary] in float32."""
 SMALL = 0.1
+"""A difference of log-probabilities below which e^-d - 1 + d is computed by `expm1`."""
 
 
 @dataclass(frozen=True)
 class Measures:
-    """Measures between two sets of logits per position, as tensors of shape [positions].
-
-    kl: KL(reference || other) in nats. max_dlogit: largest difference of a logit. top1: 1 if the
-    likeliest token is the same, else 0. top5: share of the five likeliest tokens that both have.
-    loss_reference, loss_other: of the next token in nats, NaN if it is not known. cosine: of hidden
-    states, which lack the last four measures and have no KL (see `measure_states`); None for
-    logits.
-    """
+    """Measures between two sets of logits per position, as tensors of shape [positions]."""
 
     kl: Tensor
+    """KL(reference || other) in nats; for hidden states see `measure_states`."""
+
     max_dlogit: Tensor
+    """The largest difference of a logit, or of a number of hidden states."""
+
     top1: Tensor
+    """1 if the likeliest token is the same, else 0; NaN for hidden states."""
+
     top5: Tensor
+    """The share of the five likeliest tokens that both have; NaN for hidden states."""
+
     loss_reference: Tensor
+    """The loss of the next token by the reference in nats; NaN if the token is not known."""
+
     loss_other: Tensor
+    """The loss of the next token by the other side in nats; NaN if the token is not known."""
+
     cosine: Tensor | None = None
+    """The cosine of hidden states; None for logits."""
 
     def __getitem__(self, rows: slice) -> Measures:
+        """Return the measures of some positions."""
         return Measures(
-            *(None if values is None else values[rows] for values in vars(self).values())
+            kl=self.kl[rows],
+            max_dlogit=self.max_dlogit[rows],
+            top1=self.top1[rows],
+            top5=self.top5[rows],
+            loss_reference=self.loss_reference[rows],
+            loss_other=self.loss_other[rows],
+            cosine=None if self.cosine is None else self.cosine[rows],
         )
 
 
@@ -62,79 +81,115 @@ def measure(
 
     reference = reference.float()
     other = other.float()
-    p, q = (torch.log_softmax(logits / temperature, dim=-1) for logits in (reference, other))
+    p = torch.log_softmax(reference / temperature, dim=-1)
+    q = torch.log_softmax(other / temperature, dim=-1)
     d = p - q
     share = p.exp()
-    terms = torch.where(d.abs() < SMALL, share * (torch.expm1(-d) + d), share * d - share + q.exp())
-    likely, likely_other = (
-        logits.topk(min(5, logits.shape[-1]), dim=-1).indices for logits in (reference, other)
-    )
-    same = (likely[:, :, None] == likely_other[:, None, :]).any(dim=-1).float().mean(dim=-1)
-    losses = []
-    in_nats = (
-        (p, q)
-        if temperature == 1
-        else (torch.log_softmax(logits, dim=-1) for logits in (reference, other))
-    )
-    for logs in in_nats:
-        if targets is None:
-            losses.append(torch.full(logs.shape[:1], torch.nan))
-            continue
-        ahead = targets.to(logs.device)
-        loss = -logs.gather(1, ahead.clamp(min=0)[:, None])[:, 0]
-        losses.append(torch.where(ahead < 0, torch.nan, loss).cpu())
+    near = share * (torch.expm1(-d) + d)
+    far = share * d - share + q.exp()
+    terms = torch.where(d.abs() < SMALL, near, far)
+
+    width = min(5, reference.shape[-1])
+    likely = reference.topk(width, dim=-1).indices
+    likely_other = other.topk(width, dim=-1).indices
+    in_both = (likely[:, :, None] == likely_other[:, None, :]).any(dim=-1)
+
+    if temperature != 1:
+        p = torch.log_softmax(reference, dim=-1)
+        q = torch.log_softmax(other, dim=-1)
     return Measures(
-        terms.sum(dim=-1).clamp(min=0).cpu().double(),
-        (reference - other).abs().amax(dim=-1).cpu(),
-        (likely[:, 0] == likely_other[:, 0]).float().cpu(),
-        same.cpu(),
-        *losses,
+        kl=terms.sum(dim=-1).clamp(min=0).cpu().double(),
+        max_dlogit=(reference - other).abs().amax(dim=-1).cpu(),
+        top1=(likely[:, 0] == likely_other[:, 0]).float().cpu(),
+        top5=in_both.float().mean(dim=-1).cpu(),
+        loss_reference=_losses(p, targets),
+        loss_other=_losses(q, targets),
     )
+
+
+def _losses(log_probs: Tensor, targets: Tensor | None) -> Tensor:
+    """The losses of the next tokens, [positions]; NaN for unknown ones."""
+    import torch
+
+    if targets is None:
+        return torch.full(log_probs.shape[:1], torch.nan)
+    ahead = targets.to(log_probs.device)
+    losses = -log_probs.gather(1, ahead.clamp(min=0)[:, None])[:, 0]
+    return torch.where(ahead < 0, torch.nan, losses).cpu()
 
 
 def in_blocks(measured: Callable[[slice], Measures], count: int, vocabulary: int) -> Measures:
-    """Return the measures of `count` positions, computed in blocks with at most 64 MiB of logits.
+    """Return the measures of many positions, computed in blocks with at most 64 MiB of logits.
 
-    measured: from a slice of positions to their measures. vocabulary: number of logits per
-    position.
+    Args:
+        measured: From a slice of positions to their measures.
+        count: The number of positions.
+        vocabulary: The number of logits per position.
     """
-    import torch
-
     rows = max(1, BLOCK_BYTES // (4 * vocabulary))
     parts = [measured(slice(first, min(first + rows, count))) for first in range(0, count, rows)]
-    columns = ([vars(part)[name] for part in parts] for name in Measures.__dataclass_fields__)
-    return Measures(*(None if values[0] is None else torch.cat(values) for values in columns))
+    return _concatenate(parts)
+
+
+def _concatenate(parts: Sequence[Measures]) -> Measures:
+    """The measures of all positions of several parts."""
+    import torch
+
+    cosines = [part.cosine for part in parts if part.cosine is not None]
+    return Measures(
+        kl=torch.cat([part.kl for part in parts]),
+        max_dlogit=torch.cat([part.max_dlogit for part in parts]),
+        top1=torch.cat([part.top1 for part in parts]),
+        top5=torch.cat([part.top5 for part in parts]),
+        loss_reference=torch.cat([part.loss_reference for part in parts]),
+        loss_other=torch.cat([part.loss_other for part in parts]),
+        cosine=torch.cat(cosines) if cosines else None,
+    )
 
 
 def spread_of(logits: Tensor) -> float:
-    """Return the standard deviation of logits [positions, vocabulary] over the vocabulary, as the
-    root mean square.
+    """Return the standard deviation of logits over the vocabulary, as the root mean square.
 
     At this temperature a softmax is neither one-hot nor uniform, so its KL grows with the square of
     the relative error of the logits, whatever their scale. 1 if all logits of a position are equal.
+
+    Args:
+        logits: [positions, vocabulary]
     """
     spread = float(logits.double().var(dim=-1, correction=0).mean().sqrt())
     return spread or 1.0
 
 
-KL_FLOOR = 1e-5  # float32 noise between different kernels; wrong frequencies give 1e-2 and more
-SAME_KERNELS = (
-    1e-5  # sharp models with frequencies rounded differently have 7e-6, and 3e-7 is measured
-)
-ANGLE_ERROR = 2.0**-22  # rounding of position * inv_freq and of inv_freq itself, in float32
-RESOLUTION = 1e-12  # of a KL in float32
+KL_FLOOR = 1e-5
+"""Noise of float32 between different kernels; wrong frequencies give 1e-2 and more."""
+SAME_KERNELS = 1e-5
+"""Noise between the same kernels; 3e-7 is measured.
+
+Sharp models with frequencies rounded differently have 7e-6.
+"""
+ANGLE_ERROR = 2.0**-22
+"""Rounding of position * inv_freq and of inv_freq itself, in float32."""
+RESOLUTION = 1e-12
+"""The resolution of a KL in float32."""
 SEPARATION = 10.0
+"""How many times as far as allowed the unscaled source must be from the reference."""
 DEVIATIONS = 4.0
 """Standard errors of a mean that are allowed beside it."""
 PART = 0.1
-"""The part of a measured noise that is allowed beside it: two ways of rounding are not equally far
-from a third.
+"""The part of a measured noise that is allowed beside it.
+
+Two ways of rounding are not equally far from a third.
 """
-# of a control over the tolerance: errors of 3 % of the change by the method are noticed then
 POWER = 1000.0
-DETAIL = 100.0  # of a faint fault over the tolerance
+"""The control over the tolerance, if errors of 3 % of the change by the method are noticed."""
+DETAIL = 100.0
+"""A faint fault over the tolerance."""
 NOISE = 5.0
-TWICE = 2.0  # means over a hundred positions differ by a quarter from run to run
+"""How many times the noise floor is allowed."""
+TWICE = 2.0
+"""How many times a mean is allowed: those of a hundred positions differ by a quarter from run to
+run.
+"""
 
 
 STATES = "hidden states are compared, and half of their squared relative error is called KL: "
@@ -143,8 +198,9 @@ STATES = "hidden states are compared, and half of their squared relative error i
 def rule(floor: float, states: bool = False) -> str:
     """Return the rule of a comparison in a sentence.
 
-    floor: the KL in nats that is always allowed. states: whether hidden states are compared in
-    place of logits.
+    Args:
+        floor: The KL in nats that is always allowed.
+        states: Whether hidden states are compared in place of logits.
     """
     return (
         (STATES if states else "")
@@ -164,51 +220,74 @@ RULE = rule(KL_FLOOR)
 
 @dataclass(frozen=True)
 class BucketResult:
-    """Figures of one bucket of positions.
-
-    name: its positions. last: its last position. run: "spread" (a few tokens over the whole range)
-    or "whole" (every token before it). kl_*, max_dlogit: of the output from the reference, KL in
-    nats. top1, top5: share of equal likeliest tokens. loss_*: of the next token in nats, None if it
-    is not known. control_kl: mean KL of the unscaled source. noise_kl: the noise floor, a 95th
-    percentile, or a mean with `rounded_weights`. tolerance: the allowed KL. agrees: by the rule.
-    rounded_weights: whether weights are not in float32, so that the mean KL is compared. cosine:
-    the 5th percentile if hidden states are compared; their KL is half of the squared relative
-    error, max_dlogit is of their numbers, and they have no top1 and top5.
+    """Figures of one bucket of positions: how far the output is from the reference.
 
     A bucket agrees if 95 % of its positions are within the tolerance: a wrong rotation shows
-    everywhere, while rounding may change the choice of a router of experts at single tokens.
+    everywhere, while rounding may change the choice of a router of experts at single tokens. Where
+    hidden states are compared, the KL is half of their squared relative error.
     """
 
     name: str
+    """Its positions, such as `0-1,023`."""
+
     last: int
+    """Its last position."""
+
     kl_mean: float
+    """The mean KL in nats."""
+
     kl_95: float
+    """The 95th percentile of the KL in nats."""
+
     kl_max: float
+    """The largest KL in nats."""
+
     max_dlogit: float
+    """The largest difference of a logit, or of a number of hidden states."""
+
     top1: float | None
+    """The share of positions with the same likeliest token; None for hidden states."""
+
     control_kl: float
+    """The mean KL of the unscaled source in nats."""
+
     tolerance: float
+    """The allowed KL in nats."""
+
     agrees: bool
+    """Whether it agrees by the rule."""
+
     top5: float | None = 1.0
+    """The share of equal tokens among the five likeliest; None for hidden states."""
+
     loss_reference: float | None = None
+    """The mean loss of the next token by the reference in nats; None if it is not known."""
+
     loss_baked: float | None = None
+    """The mean loss of the next token by the output in nats; None if it is not known."""
+
     noise_kl: float = 0.0
+    """The noise floor in nats: a 95th percentile, or a mean with `rounded_weights`."""
+
     run: Literal["spread", "whole"] = "spread"
+    """Either "spread", a few tokens over the whole range, or "whole", every token before it."""
+
     rounded_weights: bool = False
+    """Whether weights are not in float32, so that the mean KL is compared."""
+
     cosine: float | None = None
+    """The 5th percentile of the cosine of hidden states; None for logits."""
 
     @property
     def compared_kl(self) -> float:
-        """The KL that is compared with the tolerance: the 95th percentile, or for quantised weights
-        the mean.
-        """
+        """The KL that is compared: the 95th percentile, or for quantised weights the mean."""
         return self.kl_mean if self.rounded_weights else self.kl_95
 
     def figure(self, kl: float) -> str:
-        """Return a KL of this bucket in words; for hidden states the relative error that it stands
-        for.
-        """
-        return f"KL {kl:.2e}" if self.cosine is None else f"relative error {math.sqrt(2 * kl):.2e}"
+        """Return a KL of this bucket in words, for hidden states the relative error behind it."""
+        if self.cosine is None:
+            return f"KL {kl:.2e}"
+        return f"relative error {math.sqrt(2 * kl):.2e}"
 
     @property
     def is_distinguished(self) -> bool:
@@ -277,39 +356,66 @@ def hidden_columns(buckets: Sequence[BucketResult]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Validation(TableSummary):
-    """The result of a comparison over all buckets. All KL in nats.
-
-    transformers: version, or empty. digest: of the schedule. tokens: of a spread run. sentence: the
-    result for people. runtime: name and version. length: of the run over every position, 0 without
-    one. chunk: tokens read at a time. curve: (position, KL) of that run. reached: up to how many
-    tokens positions were compared. speed: tokens per second of whole runs. partial: whether it was
-    stopped early. frequencies: before and after, radians per token. lengths: trained and new, in
-    tokens. unchecked: properties that this run cannot check. score_factor: the factor of the
-    attention scores of both sides. temperature: the divisor of logits for the KL.
-    """
+    """The result of a comparison over all buckets. All KL in nats."""
 
     transformers: str
+    """The version of transformers, or empty."""
+
     device: str
+
     digest: str
+    """The digest of the schedule."""
+
     tokens: int
+    """Tokens of a spread run."""
+
     seed: int
     buckets: tuple[BucketResult, ...]
     agrees: bool
+
     sentence: str
+    """The result for people."""
+
     runtime: str = "transformers"
+    """Name and version of the runtime."""
+
     dtype: str = "float32"
+
     length: int = 0
+    """Tokens of the run over every position; 0 without one."""
+
     chunk: int = 0
+    """Tokens read at a time."""
+
     partial: bool = False
+    """Whether it was stopped early."""
+
     curve: tuple[tuple[int, float], ...] = ()
+    """Position and KL along the run over every position."""
+
     speed: dict[str, float] = field(default_factory=dict)
+    """Tokens per second of whole runs."""
+
     frequencies: dict[str, list[float]] = field(default_factory=dict)
+    """Frequencies "before" and "after", in radians per token."""
+
     lengths: dict[str, int] = field(default_factory=dict)
+    """The "trained" and the "new" context, in tokens."""
+
     reached: int = 0
+    """Up to how many tokens positions were compared."""
+
     unchecked: tuple[str, ...] = ()
+    """Properties that this run cannot check, as phrases."""
+
     score_factor: float = 1.0
+    """The factor of the attention scores of both sides."""
+
     temperature: float = 1.0
+    """The divisor of logits for the KL."""
+
     rule: str = RULE
+    """The rule by which a bucket agrees, in a sentence."""
 
     record_keys: ClassVar[tuple[str, ...]] = tuple(item.name for item in fields(BucketResult))
 
@@ -350,20 +456,23 @@ class Validation(TableSummary):
     def from_dict(cls, data: JsonObject) -> Validation:
         """Return the result of `to_dict` data, which may have further keys."""
         names = {item.name for item in fields(cls)}
-        buckets = tuple(BucketResult(**bucket) for bucket in data["buckets"])
-        return cls(
-            **{key: value for key, value in data.items() if key in names} | {"buckets": buckets}
-        )
+        known = {key: value for key, value in data.items() if key in names}
+        known["buckets"] = tuple(BucketResult(**bucket) for bucket in data["buckets"])
+        return cls(**known)
 
 
 def tolerance(last: int, noise: float, floor: float = KL_FLOOR, faint: float = math.inf) -> float:
     """Return the allowed KL of a bucket in nats.
 
-    last: its last position. noise: the noise floor, in nats. floor: what is allowed at position 0
-    without noise. faint: the KL of a faint fault, of which at most a hundredth is allowed besides
-    noise.
+    Args:
+        last: Its last position.
+        noise: The noise floor in nats.
+        floor: What is allowed at position 0 without noise.
+        faint: The KL of a faint fault, of which at most a hundredth is allowed besides noise.
     """
-    return min(floor + (last * ANGLE_ERROR) ** 2, max(faint / DETAIL, RESOLUTION)) + NOISE * noise
+    without_noise = floor + (last * ANGLE_ERROR) ** 2
+    of_faint = max(faint / DETAIL, RESOLUTION)
+    return min(without_noise, of_faint) + NOISE * noise
 
 
 def bucket_result(
@@ -376,47 +485,57 @@ def bucket_result(
 ) -> BucketResult:
     """Return the result of a bucket.
 
-    measures: of its positions, between the reference and the output. control_kl: mean KL of the
-    unscaled source, in nats. noise: the noise floor, in nats. kind: of its run. allowed: the
-    tolerance, by default that at its end.
+    Args:
+        run: The bucket.
+        measures: The measures of its positions, between the reference and the output.
+        control_kl: The mean KL of the unscaled source, in nats.
+        noise: The noise floor, in nats.
+        kind: The kind of its run.
+        allowed: The tolerance, by default that at its end.
     """
     last = run.positions[-1]
-    kl = measures.kl
-    cosine = measures.cosine
-    kl_95 = kl.quantile(0.95).item()
-    allowed = tolerance(last, noise) if allowed is None else allowed
-    means = (measures.top1, measures.top5, measures.loss_reference, measures.loss_other)
-    top1, top5, reference, other = (
-        None if math.isnan(mean) else mean for mean in (m.nanmean().item() for m in means)
-    )
+    if allowed is None:
+        allowed = tolerance(last, noise)
+    kl_95 = measures.kl.quantile(0.95).item()
+    cosine = None
+    if measures.cosine is not None:
+        cosine = measures.cosine.quantile(0.05).item()
     return BucketResult(
-        run.name,
-        last,
-        kl.mean().item(),
-        kl_95,
-        kl.max().item(),
-        measures.max_dlogit.max().item(),
-        top1,
-        control_kl,
-        allowed,
-        kl_95 <= allowed,
-        top5,
-        reference,
-        other,
-        noise,
-        kind,
-        cosine=None if cosine is None else cosine.quantile(0.05).item(),
+        name=run.name,
+        last=last,
+        kl_mean=measures.kl.mean().item(),
+        kl_95=kl_95,
+        kl_max=measures.kl.max().item(),
+        max_dlogit=measures.max_dlogit.max().item(),
+        top1=_mean(measures.top1),
+        control_kl=control_kl,
+        tolerance=allowed,
+        agrees=kl_95 <= allowed,
+        top5=_mean(measures.top5),
+        loss_reference=_mean(measures.loss_reference),
+        loss_baked=_mean(measures.loss_other),
+        noise_kl=noise,
+        run=kind,
+        cosine=cosine,
     )
+
+
+def _mean(values: Tensor) -> float | None:
+    """The mean of the known values; None where none is known."""
+    mean = float(values.nanmean())
+    return None if math.isnan(mean) else mean
 
 
 def with_rounded_weights(
     result: BucketResult, noise: float = 0.0, separation: float = SEPARATION
 ) -> BucketResult:
-    """Return the result for weights that are not in float32, which the two sides round differently,
-    by the mean KL.
+    """Return the result for weights that the two sides round differently, by the mean KL.
 
-    noise: the mean KL of the unscaled source between the two sides, in nats; twice that is allowed
-    besides the tolerance. separation: the KL of the control, divided by it, is allowed too.
+    Args:
+        result: The result by the 95th percentile.
+        noise: The mean KL of the unscaled source between the two sides, in nats; twice that is
+            allowed besides the tolerance.
+        separation: The KL of the control, divided by it, is allowed too.
     """
     allowed = max(result.tolerance + TWICE * noise, result.control_kl / separation)
     return replace(
@@ -431,8 +550,7 @@ def with_rounded_weights(
 def with_noise(
     result: BucketResult, measures: Measures, second: Measures, noise: Measures
 ) -> BucketResult:
-    """Return the result for weights that are not in float32, by two references that round
-    otherwise.
+    """Return the result for rounded weights, by two references that round otherwise.
 
     A right output is one more way of rounding, so it is as far from the references as these are
     from each other. The same positions are compared, and its mean may be some standard errors and a
@@ -449,9 +567,8 @@ def with_noise(
     mean = noise.kl.mean().item()
     error = noise.kl.std(correction=0).item() / math.sqrt(count)
     # few roundings differ in a small model, so two ways may agree by chance
-    allowed = max(
-        result.tolerance + mean * (1 + PART) + DEVIATIONS * error, result.control_kl / POWER
-    )
+    by_noise = result.tolerance + mean * (1 + PART) + DEVIATIONS * error
+    allowed = max(by_noise, result.control_kl / POWER)
     distance = ((measures.kl + second.kl) / 2).mean().item()
     return replace(
         result,
@@ -466,7 +583,9 @@ def with_noise(
 def beyond(results: list[BucketResult], trained: int) -> list[BucketResult]:
     """Return the buckets beyond the trained context, which show the extension; all where none is.
 
-    trained: that context in tokens.
+    Args:
+        results: The results of all buckets.
+        trained: The trained context in tokens.
     """
     return [result for result in results if result.last >= trained] or results
 
@@ -479,7 +598,11 @@ def reached(results: Sequence[BucketResult]) -> int:
 def on_reach(results: Sequence[BucketResult], trained: int, context: int, flag: str) -> str:
     """Return a sentence where no position beyond the trained context was compared; else empty.
 
-    trained, context: the lengths before and after, in tokens. flag: the option of a longer run.
+    Args:
+        results: The results of all buckets.
+        trained: The trained context in tokens.
+        context: The new one.
+        flag: The option of a longer run.
     """
     tokens = reached(results)
     if tokens > trained or context <= trained:
@@ -499,85 +622,106 @@ def conclusion(
 ) -> tuple[bool, str]:
     """Return whether all buckets agree and the control does not, and a sentence on that.
 
-    unchanged: whether the recipe changes no frequency, so that there is no control. trained: the
-    context in tokens, beyond which the control has to disagree. decisive: the buckets in which it
-    has to, by default all.
+    Args:
+        results: The results of all buckets.
+        unchanged: Whether the recipe changes no frequency, so that there is no control.
+        trained: The context in tokens beyond which the control has to disagree.
+        decisive: The buckets in which it has to, by default all.
     """
     if not all(result.agrees for result in results):
         worst = max(results, key=lambda result: result.compared_kl / result.tolerance)
-        figure, allowed = (worst.figure(kl) for kl in (worst.compared_kl, worst.tolerance))
-        return (
-            False,
-            f"FAIL: {figure} at {worst.name}, where {allowed.rpartition(' ')[2]} is allowed.",
-        )
+        figure = worst.figure(worst.compared_kl)
+        _, _, allowed = worst.figure(worst.tolerance).rpartition(" ")
+        return False, f"FAIL: {figure} at {worst.name}, where {allowed} is allowed."
+
+    passed = "PASS: matches the reference at every position"
     if unchanged:
-        sentence = "PASS: matches the reference at every position. The recipe changes no frequency"
-        return True, f"{sentence}, so there is no control."
-    unclear = [
-        result for result in beyond(decisive or results, trained) if not result.is_distinguished
-    ]
+        return True, f"{passed}. The recipe changes no frequency, so there is no control."
+
     compared = "logits" if results[0].cosine is None else "hidden states"
-    if unclear:
-        words = (
-            f"at {unclear[0].name} the source without scaling matches too, so these {compared}"
-            " prove nothing"
-        )
-        return False, f"INCONCLUSIVE: {words}."
-    return (
-        True,
-        "PASS: matches the reference at every position; without scaling, the source does not.",
-    )
+    for result in beyond(decisive or results, trained):
+        if not result.is_distinguished:
+            return False, (
+                f"INCONCLUSIVE: at {result.name} the source without scaling matches too, so these"
+                f" {compared} prove nothing."
+            )
+    return True, f"{passed}; without scaling, the source does not."
 
 
 def otherwise(changes: Sequence[str]) -> str:
     """Return a sentence on changed settings; empty without `changes`, which are phrases."""
-    return (
-        f" Settings changed to make the test more sensitive: {', '.join(changes)}."
-        if changes
-        else ""
-    )
+    if not changes:
+        return ""
+    return f" Settings changed to make the test more sensitive: {', '.join(changes)}."
 
 
-LEAST = 1e-7  # probability of all other tokens: below, it is rounding
+LEAST = 1e-7
+"""The probability of all other tokens below which it is rounding."""
 
 
 def coarse(logits: Tensor, answers: Sequence[LogProbs], targets: Sequence[int]) -> Measures:
-    """Compare logits [positions, vocabulary] of the reference with log-probabilities of some tokens
-    from a server.
+    """Compare logits of the reference with log-probabilities of some tokens from a server.
 
     All other tokens count as one, so the KL is at most that of the whole distributions (data
     processing inequality). max_dlogit is of log-probabilities. Losses are NaN if the server does
     not name the next token.
 
-    answers: one dict per position. targets: the next token per position.
+    Args:
+        logits: Logits of the reference, [positions, vocabulary].
+        answers: The log-probabilities of the server, one dict per position.
+        targets: The next token per position.
     """
     import torch
 
     logs = torch.log_softmax(logits.float(), dim=-1).cpu().double()
-    rows = []
+    parts = []
     for row, answer, target in zip(logs, answers, targets, strict=True):
-        p = row[torch.tensor(list(answer))]
-        q = torch.tensor(list(answer.values()), dtype=torch.float64)
-        d = p - q
-        kl = (p.exp() * (torch.expm1(-d) + d)).sum().item()
-        others, others_served = (max(0.0, 1 - log_probs.exp().sum().item()) for log_probs in (p, q))
-        if min(others, others_served) >= LEAST:
-            kl += max(0.0, others * math.log(others / others_served) - others + others_served)
-        likely = row.topk(min(5, len(answer))).indices.tolist()
-        likely_served = sorted(answer, key=lambda t: -answer[t])
-        same = len({*likely} & {*likely_served[: len(likely)]}) / len(likely)
-        losses = (
-            (-row[target].item(), -answer[target]) if target in answer else (math.nan, math.nan)
-        )
-        rows.append((kl, d.abs().max().item(), float(likely[0] == likely_served[0]), same, *losses))
+        parts.append(_coarse_at(row, answer, target))
+    return _concatenate(parts)
+
+
+def _coarse_at(row: Tensor, answer: LogProbs, target: int) -> Measures:
+    """The measures of one position, from the log-probabilities of both sides."""
+    import torch
+
+    p = row[torch.tensor(list(answer))]
+    q = torch.tensor(list(answer.values()), dtype=torch.float64)
+    d = p - q
+    kl = (p.exp() * (torch.expm1(-d) + d)).sum().item()
+    others = max(0.0, 1 - p.exp().sum().item())
+    others_served = max(0.0, 1 - q.exp().sum().item())
+    if min(others, others_served) >= LEAST:
+        kl += max(0.0, others * math.log(others / others_served) - others + others_served)
+
+    likely = row.topk(min(5, len(answer))).indices.tolist()
+    likely_served = sorted(answer, key=lambda token: -answer[token])[: len(likely)]
+    in_both = set(likely) & set(likely_served)
+
+    loss = math.nan
+    loss_served = math.nan
+    if target in answer:
+        loss = -row[target].item()
+        loss_served = -answer[target]
+
+    def one(value: float) -> Tensor:
+        return torch.tensor([value], dtype=torch.float64)
+
     return Measures(
-        *(torch.tensor(values, dtype=torch.float64) for values in zip(*rows, strict=True))
+        kl=one(kl),
+        max_dlogit=one(d.abs().max().item()),
+        top1=one(float(likely[0] == likely_served[0])),
+        top5=one(len(in_both) / len(likely)),
+        loss_reference=one(loss),
+        loss_other=one(loss_served),
     )
 
 
 def log_probs_of(logits: Tensor, answers: Sequence[LogProbs]) -> list[LogProbs]:
-    """Return the log-probabilities of logits [positions, vocabulary] for the tokens that answers of
-    a server name.
+    """Return the log-probabilities of logits for the tokens that a server names.
+
+    Args:
+        logits: [positions, vocabulary]
+        answers: The answers of the server, one dict per position.
     """
     import torch
 
@@ -598,12 +742,16 @@ def measure_states(reference: Tensor, other: Tensor) -> Measures:
 
     reference = reference.double()
     other = other.double()
-    error = (other - reference).norm(dim=-1) / reference.norm(dim=-1).clamp(
-        min=torch.finfo(torch.float64).tiny
-    )
+    difference = other - reference
+    least = torch.finfo(torch.float64).tiny
+    error = difference.norm(dim=-1) / reference.norm(dim=-1).clamp(min=least)
     unknown = torch.full_like(error, torch.nan).cpu()
-    largest = (other - reference).abs().amax(dim=-1)
-    cosine = torch.cosine_similarity(reference, other, dim=-1)
     return Measures(
-        (error.square() / 2).cpu(), largest.cpu(), unknown, unknown, unknown, unknown, cosine.cpu()
+        kl=(error.square() / 2).cpu(),
+        max_dlogit=difference.abs().amax(dim=-1).cpu(),
+        top1=unknown,
+        top5=unknown,
+        loss_reference=unknown,
+        loss_other=unknown,
+        cosine=torch.cosine_similarity(reference, other, dim=-1).cpu(),
     )

@@ -18,7 +18,7 @@ from ..inspection.kv_cache import described_size, now
 from ..inspection.receipts.folder import OriginalSource
 from ..inspection.receipts.gguf import earlier
 from ..inspection.receipts.receipt import Receipt
-from ..inspection.receipts.storage import described, facts_of, read_receipt
+from ..inspection.receipts.storage import describe_recipe, facts_of, read_receipt
 from ..inspection.support import grouped
 from ..models.gguf import GgufSource
 from ..models.open import open_source
@@ -60,7 +60,9 @@ def write_evaluation_report(result: Result, path: Path) -> None:
         "Duration": f"{result.seconds:,.0f} s",
     } | origin()
     summaries = {name: REGISTRY[name].summary for name in result.measures if name in REGISTRY}
-    recipes = {row.name: described(row.recipe, result.trained) for row in result.rows if row.recipe}
+    recipes = {
+        row.name: describe_recipe(row.recipe, result.trained) for row in result.rows if row.recipe
+    }
     page = render(
         "evaluation.html.jinja",
         result=result,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ropeconv.inspection.receipts.storage import described_settings
+from ropeconv.inspection.receipts.storage import describe_settings
 from ropeconv.rope.lengths import format_factor
 from ropeconv.rope.recipe import parse_recipe
 
@@ -47,7 +47,7 @@ def test_a_factor_as_people_write_it(factor: float, text: str) -> None:
 )
 def test_the_settings_of_a_receipt(recipe: str, trained: int, declared: int, text: str) -> None:
     """By hand: 131072 / 32768 = 4; 262144 / 131072 = 2 on top; 131072 / 40960 = 3.2."""
-    settings = described_settings(parse_recipe(recipe).to_dict(), trained, declared)
+    settings = describe_settings(parse_recipe(recipe).to_dict(), trained, declared)
     assert f"{settings},".startswith(text) or settings.startswith(text)
 
 

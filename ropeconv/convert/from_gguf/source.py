@@ -13,7 +13,7 @@ from ...formats.disk import FileIdentity, text_digest
 from ...formats.gguf.header import F32, TYPES
 from ...formats.jsontext import JsonObject
 from ...inspection.inspection import Inspection, inspect_gguf
-from ...inspection.receipts.gguf import gguf_stated
+from ...inspection.receipts.gguf import valid_gguf_receipt
 from ...models.family import Family
 from ...models.folder import ConvertedShard, ConvertedSource, in_shards
 from ...models.gguf import GgufSource
@@ -72,7 +72,7 @@ class GgufCheckpoint(ConvertedSource[RestoredTensor]):
         """
         inspection = inspect_gguf(self.inner)
         file = self.inner.file
-        receipt = gguf_stated(file, inspection.spec)
+        receipt = valid_gguf_receipt(file, inspection.spec)
         is_carried = receipt is not None and receipt.encoding == "carrier"
         if file.get(WINDOW_NORM) is not None or is_carried:
             why = "only unchanged conversions become checkpoints"

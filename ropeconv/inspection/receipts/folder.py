@@ -24,73 +24,91 @@ LONGEST = 240  # bytes of a name; filesystems have 255, and drafts of files have
 
 
 def check_folder(record: FolderRecord, files: Iterable[str], reference: str) -> None:
-    """Raise BadSource if a record names files outside the folder, files that no bake writes, or a
-    name twice.
+    """Check that a record from a receipt is one that ropeconv writes.
 
-    record: from the receipt. files: names of those in the output. reference: of the output, for the
-    message.
+    Args:
+        record: The record.
+        files: The names of the files in the output.
+        reference: The output, for the message.
+
+    Raises:
+        BadSource: The record names files outside the folder, files that no bake writes, or a name
+            twice.
     """
     for name in (*record.added, *record.skipped):
         if not safe_name(name):
-            raise _untrue(reference, f"names a file {name!r}, outside it")
-    for name in (*record.renamed, *record.renamed.values(), *(text.name for text in record.texts)):
-        if not _plain(name):
-            raise _untrue(reference, f"names a file {name[:LONGEST]!r}, outside it or hidden")
+            raise _distrust(reference, f"names a file {name!r}, outside it")
+    texts = [text.name for text in record.texts]
+    for name in (*record.renamed, *record.renamed.values(), *texts):
+        if not _is_plain_name(name):
+            raise _distrust(reference, f"names a file {name[:LONGEST]!r}, outside it or hidden")
     for now, original in record.renamed.items():
         weights = now.endswith(WEIGHTS) and original.endswith(WEIGHTS)
         if not weights and (now, original) != (SOURCE_CARD, CARD):
-            raise _untrue(
+            raise _distrust(
                 reference, f"says that {original!r} is now {now!r}, and only weights are renamed"
             )
-    for text in record.texts:
-        if text.name == RECEIPT or text.name.endswith(WEIGHTS):
-            raise _untrue(reference, f"has another text of {text.name!r}")
+    for name in texts:
+        if name == RECEIPT or name.endswith(WEIGHTS):
+            raise _distrust(reference, f"has another text of {name!r}")
     _check_tree(record, files, reference)
 
 
 def _check_tree(record: FolderRecord, files: Iterable[str], reference: str) -> None:
-    """Raise BadSource if the first source would have two files of a name, or a file named as a
-    folder.
-    """
-    texts = [text.name for text in record.texts]
-    gone = {RECEIPT, *record.added, *texts}
-    names = [*texts, *(record.renamed.get(name, name) for name in files if name not in gone)]
+    """Check that the first source has each name once, and no file that is also a folder."""
+    names = [text.name for text in record.texts]
+    gone = {RECEIPT, *record.added, *names}
+    for name in files:
+        if name not in gone:
+            names.append(record.renamed.get(name, name))
     for listed in (names, list(record.renamed.values())):
-        twice = [name for name, count in Counter(listed).items() if count > 1]
-        if twice:
-            raise _untrue(reference, f"gives {twice[0]!r} twice")
-    folders = {str(folder) for name in names for folder in PurePosixPath(name).parents}
-    if folders & set(names):
-        raise _untrue(reference, f"has {min(folders & set(names))!r} as a file and as a folder")
+        for name, count in Counter(listed).items():
+            if count > 1:
+                raise _distrust(reference, f"gives {name!r} twice")
+
+    folders = set()
+    for name in names:
+        folders |= {str(folder) for folder in PurePosixPath(name).parents}
+    both = folders & set(names)
+    if both:
+        raise _distrust(reference, f"has {min(both)!r} as a file and as a folder")
 
 
-def _plain(name: str) -> bool:
+def _is_plain_name(name: str) -> bool:
     """Whether a name is inside its folder, not hidden, and in its usual spelling."""
     path = PurePosixPath(name)
-    usual = str(path) == name and not any(part.startswith(".") for part in path.parts)
-    return safe_name(name) and usual and max(len(part.encode()) for part in path.parts) <= LONGEST
+    if not safe_name(name) or str(path) != name:
+        return False
+    return not any(part.startswith(".") or len(part.encode()) > LONGEST for part in path.parts)
 
 
-def _untrue(reference: str, clause: str) -> BadSource:
+def _distrust(reference: str, clause: str) -> BadSource:
+    """The error for a receipt that ropeconv did not write."""
     return BadSource(f"the receipt of {reference} {clause}; do not trust it, take the source again")
 
 
-def stated(source: Source) -> Receipt | None:
-    """Return the receipt of a checkpoint; None if it has no readable one, or its config.json was
-    changed.
+def valid_receipt(source: Source) -> Receipt | None:
+    """Return the receipt of a checkpoint that still holds for its config.json.
+
+    It is None if the checkpoint has no readable one, or its config.json was changed.
     """
     try:
         text = source.text(RECEIPT)
-        receipt = None if text is None else parse_receipt(text, RECEIPT)
+        if text is None:
+            return None
+        receipt = parse_receipt(text, RECEIPT)
     except BadSource:
         return None
-    return None if receipt is None or _edited(source, receipt, ("config.json",)) else receipt
+    if _first_edited(source, receipt, ("config.json",)):
+        return None
+    return receipt
 
 
 def original_source(source: Source) -> OriginalSource:
     """Return a checkpoint that ropeconv wrote, as its first source.
 
-    Raises BadSource if it has no receipt, files were changed later, or weights were rounded.
+    Raises:
+        BadSource: It has no receipt, files were changed later, or weights were rounded.
     """
     text = source.text(RECEIPT)
     if text is None:
@@ -103,8 +121,8 @@ def original_source(source: Source) -> OriginalSource:
         )
     record = receipt.original.folder
     first = receipt.original.source.described
-    texts = (file.name for file in receipt.files if file.action == "write" and file.name != CARD)
-    edited = _edited(source, receipt, tuple(texts))
+    texts = [file.name for file in receipt.files if file.action == "write" and file.name != CARD]
+    edited = _first_edited(source, receipt, texts)
     if edited:
         raise BadSource(
             f"{edited} of {source.reference} was changed after ropeconv wrote it, and the change"
@@ -120,10 +138,12 @@ def original_source(source: Source) -> OriginalSource:
 
 
 def first_source(source: Source) -> Source:
-    """Return the source for `--replace`: the first source of an output of ropeconv, or the given
-    source.
+    """Return the source for `--replace`: the first source of an output of ropeconv, or itself.
 
-    Receipts without an original count as none. Raises BadSource as `original_source` does.
+    Receipts without an original count as none.
+
+    Raises:
+        BadSource: As `original_source` does.
     """
     text = source.text(RECEIPT)
     if text is None or parse_receipt(text, RECEIPT).original is None:
@@ -132,9 +152,7 @@ def first_source(source: Source) -> Source:
 
 
 def first_spec(source: Source, receipt: Receipt) -> RopeSpec | None:
-    """Return the RoPE of the first source of an output; None if the receipt has no config.json with
-    it.
-    """
+    """Return the RoPE of the first source of an output; None if the receipt does not have it."""
     record = receipt.original.folder if receipt.original else None
     if record is None:
         return None
@@ -146,14 +164,20 @@ def first_spec(source: Source, receipt: Receipt) -> RopeSpec | None:
 
 
 class OriginalSource(Source):
-    """A checkpoint that ropeconv wrote, with the texts, names of files and tensors of its first
-    source.
-
-    inner: the checkpoint. record: the changed parts of the first source. Raises BadSource for a
-    record with names of files that no bake writes, and if texts cannot be recovered.
-    """
+    """A checkpoint that ropeconv wrote, with texts, file names and tensors of its first source."""
 
     def __init__(self, inner: Source, receipt: Receipt, record: FolderRecord) -> None:
+        """Restore the texts of the first source.
+
+        Args:
+            inner: The checkpoint.
+            receipt: Its receipt.
+            record: The changed parts of the first source.
+
+        Raises:
+            BadSource: The record has names of files that no bake writes, or texts cannot be
+                recovered.
+        """
         self.inner = inner
         self.receipt = receipt
         self.record = record
@@ -165,22 +189,25 @@ class OriginalSource(Source):
         # the Hub copies files under the names it has
         self.kind = "folder" if any(name in sizes for name in record.renamed) else inner.kind
         check_folder(record, sizes, inner.reference)
-        self._texts = {text.name: self._restored(text) for text in record.texts}
+        self._texts = {text.name: self._restore(text) for text in record.texts}
         self._inner_names = {original: now for now, original in record.renamed.items()}
 
     def files(self) -> tuple[SourceFile, ...]:
         omitted = {RECEIPT, *self.record.added, *self._texts}
-        files = [
-            SourceFile(self.record.renamed.get(file.name, file.name), file.size, file.sha256)
-            for file in self.inner.files()
-            if file.name not in omitted
-        ]
-        files += [SourceFile(name, len(text.encode())) for name, text in self._texts.items()]
+        files = []
+        for file in self.inner.files():
+            if file.name not in omitted:
+                name = self.record.renamed.get(file.name, file.name)
+                files.append(SourceFile(name, file.size, file.sha256))
+        for name, text in self._texts.items():
+            files.append(SourceFile(name, len(text.encode())))
         return tuple(sorted(files, key=lambda file: file.name))
 
     def path(self, name: str) -> Path:
-        """Return the local path of a file. Raises BadSource for a missing one, and one that must be
-        written first.
+        """Return the local path of a file.
+
+        Raises:
+            BadSource: There is no such file, or it must be written first.
         """
         inner_name = self._inner_names.get(name, name)
         if name in self._texts:
@@ -230,10 +257,15 @@ class OriginalSource(Source):
             return tensors(index)
         if self.inner.tensor_names() is None:
             return None
-        return tuple(name for header in self.headers.values() for name in header.tensors)
+        names: list[str] = []
+        for header in self.headers.values():
+            names += header.tensors
+        return tuple(names)
 
-    def _restored(self, record: TextRecord) -> str:
-        content = record.restored((self.inner.text(record.name) or "").encode())
+    def _restore(self, record: TextRecord) -> str:
+        """The text of a file in the first source."""
+        text = self.inner.text(record.name) or ""
+        content = record.restore(text.encode())
         if hashlib.sha256(content).hexdigest() != record.sha256:
             raise BadSource(
                 f"the receipt of {self.inner.reference} no longer restores {record.name}; take the"
@@ -248,24 +280,23 @@ class OriginalSource(Source):
         return original.source.described if original else self.receipt.source.described
 
 
-def _edited(source: Source, receipt: Receipt, names: tuple[str, ...]) -> str:
-    """Return the first of some files that differs from the receipt; empty if none does."""
+def _first_edited(source: Source, receipt: Receipt, names: Iterable[str]) -> str:
+    """The first of some files that differs from the receipt; empty if none does."""
     records = {file.name: file for file in receipt.files}
     present = {file.name for file in source.files()}
     for name in names:
-        file = records.get(name)
-        if (
-            file is None
-            or name not in present
-            or (file.sha256 and sha256(source.path(name)) != file.sha256)
-        ):
+        if name not in records or name not in present:
+            return name
+        recorded = records[name].sha256
+        if recorded and sha256(source.path(name)) != recorded:
             return name
     return ""
 
 
 WHOLE = ("config.json",)
-"""Files whose text is recorded as a whole, so that people can read it; of others the part that
-differs.
+"""Files whose text is recorded as a whole, so that people can read it.
+
+Of others only the part that differs is recorded.
 """
 
 
@@ -279,42 +310,54 @@ def folder_record(
 ) -> FolderRecord:
     """Return the record of an output folder, which includes that in the receipt of its source.
 
-    source: of the output. written: its new texts, by name. generated: names of its other files that
-    are not copies. renamed: names in the source, by those in the output. skipped: names of files of
-    the source that are left out. multiplied: names of tensors multiplied by a factor.
+    Args:
+        source: The source of the output.
+        written: The new texts of the output, by name.
+        generated: Names of its other files that are not copies.
+        renamed: Names in the source, by those in the output.
+        skipped: Names of files of the source that are left out.
+        multiplied: Names of tensors multiplied by a factor.
     """
-    if isinstance(source, OriginalSource):
-        record = FolderRecord(skipped=source.record.skipped)
-    else:
-        receipt = stated(source)
-        record = (
-            receipt.original.folder if receipt and receipt.original else None
-        ) or FolderRecord()
-    files = {file.name: file for file in source.files()}
+    record = _known_record(source)
+    present = {file.name for file in source.files()}
     moved = set(renamed.values())
-    new = {name for name in (*written, *generated) if name not in files or name in moved}
-    added = {name for name in record.added if name in files} | new
+    new = {name for name in (*written, *generated) if name not in present or name in moved}
+    added = {name for name in record.added if name in present} | new
+
     texts = {text.name: text for text in record.texts}
     for name, text in written.items():
         if name in new or name in record.added:
             continue
         original = (source.text(name) or "").encode()
         if name in texts:
-            original = texts[name].restored(original)
-        if original != text.encode():
-            texts[name] = _difference(name, original, text.encode())
-        else:
+            original = texts[name].restore(original)
+        content = text.encode()
+        if content == original:
             texts.pop(name, None)
+        else:
+            texts[name] = _difference(name, original, content)
+
     names = dict(record.renamed)
     for now, origin in renamed.items():
         names[now] = names.pop(origin, origin)
+    left_out = [name for name in skipped if safe_name(name)]
     return FolderRecord(
         texts=tuple(texts.values()),
         added=tuple(sorted(added)),
         renamed=names,
-        skipped=tuple(sorted({*record.skipped, *filter(safe_name, skipped)})),
+        skipped=tuple(sorted({*record.skipped, *left_out})),
         multiplied=tuple(sorted({*record.multiplied, *multiplied})),
     )
+
+
+def _known_record(source: Source) -> FolderRecord:
+    """The parts of the first source that the source of an output has changed already."""
+    if isinstance(source, OriginalSource):
+        return FolderRecord(skipped=source.record.skipped)
+    receipt = valid_receipt(source)
+    if receipt is None or receipt.original is None or receipt.original.folder is None:
+        return FolderRecord()
+    return receipt.original.folder
 
 
 def original_record(
@@ -323,18 +366,26 @@ def original_record(
     folder: FolderRecord | None = None,
     gguf: GgufRecord | None = None,
 ) -> OriginalRecord:
-    """Return the record of the first source of an output of `source`: that in its receipt, or
-    `source` itself.
+    """Return the record of the first source of an output.
 
-    record: that of `source`. folder, gguf: the parts that the output changes.
+    Args:
+        source: The source of the output; its receipt names the first source where it has one.
+        record: The record of `source`.
+        folder: The parts of a folder that the output changes.
+        gguf: The parts of a GGUF file that the output changes.
     """
-    receipt = source.receipt if isinstance(source, OriginalSource) else stated(source)
-    first = record if receipt is None or receipt.original is None else receipt.original.source
-    steps = receipt.steps if receipt is not None and not isinstance(source, OriginalSource) else ()
-    return OriginalRecord(first, folder, gguf, steps)
+    if isinstance(source, OriginalSource):  # the output is made from the first source again
+        original = source.receipt.original
+        return OriginalRecord(original.source if original else record, folder, gguf)
+    receipt = valid_receipt(source)
+    if receipt is None:
+        return OriginalRecord(record, folder, gguf)
+    first = receipt.original.source if receipt.original else record
+    return OriginalRecord(first, folder, gguf, receipt.steps)
 
 
 def _difference(name: str, old: bytes, new: bytes) -> TextRecord:
+    """The record of a file whose contents in the source were `old`."""
     digest = hashlib.sha256(old).hexdigest()
     if name in WHOLE:
         return TextRecord(name, digest, old.decode())

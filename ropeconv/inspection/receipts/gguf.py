@@ -1,5 +1,6 @@
-"""A GGUF file that ropeconv wrote, as its first source: the edit that restores it, and the record
-for that.
+"""A GGUF file that ropeconv wrote, as its first source.
+
+`earlier` gives the edit that restores it, and the `record_of_...` functions the record for that.
 """
 
 import base64
@@ -45,17 +46,21 @@ from .storage import parse_receipt
 
 ARCH = "general.architecture"
 SMALL = 1 << 16
-"""The most bytes of changed tensors in a receipt, before base64, and of zeros after the last
-tensor.
-"""
+"""The most bytes of changed tensors in a receipt, before base64, and of zeros after the last."""
 SPACES = 1 << 24
 """The most spaces of a receipt: reserves of earlier headers."""
 HEAD_DIM = 1 << 13
-KEY = 0xFFFF  # bytes, as llama.cpp reads them
+"""The most rows of a head."""
+KEY = 0xFFFF
+"""The most bytes of a key, as llama.cpp reads them."""
 
 
 def value_of(record: ValueRecord) -> GgufValue:
-    """Return a value from a receipt. Raises ValueError if its bytes are not of its kind."""
+    """Return a value from a receipt.
+
+    Raises:
+        ValueError: Its bytes are not of its kind.
+    """
     if not record.raw:
         if record.kind != STRING:
             raise ValueError(f"no bytes for a value of kind {record.kind}")
@@ -68,24 +73,25 @@ def value_of(record: ValueRecord) -> GgufValue:
 
 
 def check_gguf(record: GgufRecord, file: GgufFile) -> None:
-    """Raise BadSource for a record that ropeconv does not write. record: from the receipt of the
-    file.
+    """Check that a record from the receipt of a file is one that ropeconv writes.
+
+    Raises:
+        BadSource: It is not.
     """
-    for fault in _untrue(record, file):
+    for fault in _faults(record, file):
         raise BadSource(
             f"the receipt of {file.name} {fault}; do not trust it, take the source again"
         )
 
 
-def _untrue(record: GgufRecord, file: GgufFile) -> Iterator[str]:
+def _faults(record: GgufRecord, file: GgufFile) -> Iterator[str]:
     """Yield what is wrong with a record; nothing is asked of it after the first fault."""
     if record.version not in (2, 3):
         yield f"says GGUF version {record.version}"
     if record.data_start < 0 or not 0 <= record.tail <= SMALL:
         yield f"says that data began at byte {record.data_start} with {record.tail} bytes after it"
-    if len(set(record.keys)) != len(record.keys) or any(
-        len(key.encode()) > KEY for key in record.keys
-    ):
+    repeated = len(set(record.keys)) != len(record.keys)
+    if repeated or any(len(key.encode()) > KEY for key in record.keys):
         yield "names keys twice, or too long"
     if ARCH not in record.keys:
         yield f"has no {ARCH}"
@@ -95,79 +101,97 @@ def _untrue(record: GgufRecord, file: GgufFile) -> Iterator[str]:
     spaces = [value.spaces for value in record.values.values()]
     if min(spaces, default=0) < 0 or sum(spaces) > SPACES:
         yield f"asks for {sum(spaces)} spaces"
-    yield from _untrue_values(record)
-    yield from _untrue_tensors(record, file)
+    yield from _faults_of_values(record)
+    yield from _faults_of_tensors(record, file)
 
 
-def _untrue_values(record: GgufRecord) -> Iterator[str]:
+def _faults_of_values(record: GgufRecord) -> Iterator[str]:
     """Yield values that do not have the bytes of their kind."""
     for key, value in record.values.items():
         try:
             kind = value_of(value).kind
         except ValueError as problem:
             yield f"has no readable value under {key!r} ({problem})"
-        else:
-            if key == ARCH and kind != STRING:
-                yield f"has no text under {ARCH}"
+            continue
+        if key == ARCH and kind != STRING:
+            yield f"has no text under {ARCH}"
 
 
-def _untrue_tensors(record: GgufRecord, file: GgufFile) -> Iterator[str]:
+def _faults_of_tensors(record: GgufRecord, file: GgufFile) -> Iterator[str]:
     """Yield contents and reordered rows that the tensors of the file cannot have."""
     for name, text in record.contents.items():
         try:
             data = base64.b64decode(text, validate=True)
         except ValueError as problem:
             yield f"has no readable contents of {name} ({problem})"
-        else:
-            if name in ROPE_TENSORS and (
-                len(data) % 4 or not (np.frombuffer(data, "<f4") > 0).all()
-            ):
-                yield f"has divisors in {name} that are not positive"
+            continue
+        if name in ROPE_TENSORS and not _are_divisors(data):
+            yield f"has divisors in {name} that are not positive"
     for name in record.interleaved:
         info = file.tensors.get(name)
         if name in ROPE_TENSORS or (info is not None and not _has_heads(info, record.head_dim)):
             yield f"says that the rows of {name} were reordered by {record.head_dim}"
 
 
+def _are_divisors(data: bytes) -> bool:
+    """Whether bytes are positive numbers in float32."""
+    return len(data) % 4 == 0 and bool((np.frombuffer(data, "<f4") > 0).all())
+
+
 def _has_heads(info: TensorInfo, head_dim: int) -> bool:
     """Whether the rows of a weight, or the numbers of a bias, form whole heads."""
+    if not 0 < head_dim <= HEAD_DIM or head_dim % 2:
+        return False
     rows = prod(info.shape[1:]) if len(info.shape) > 1 else info.shape[0]
-    whole = 0 < head_dim <= HEAD_DIM and head_dim % 2 == 0 and rows > 0 and rows % head_dim == 0
-    return whole and info.size > 0 and info.size % rows == 0
+    if rows <= 0 or rows % head_dim:
+        return False
+    return info.size > 0 and info.size % rows == 0
 
 
 CLOSE = 1e-5
+"""By what frequencies of a file may differ from its receipt, relatively."""
 
 
 @dataclass(frozen=True)
 class Earlier:
-    """The first source of a GGUF file.
-
-    edit: restores the keys and tensors. header: with these keys. vectors: its rope tensors, by
-    name.
-    """
+    """The first source of a GGUF file."""
 
     edit: Edit
+    """The edit that restores its keys and tensors."""
+
     header: GgufHeader
+    """A header with these keys."""
+
     vectors: Mapping[str, Vector]
+    """Its rope tensors, by name."""
 
 
-def gguf_stated(file: GgufFile, spec: RopeSpec) -> Receipt | None:
-    """Return the receipt of a file; None if it has no readable one, or now computes another RoPE.
+def valid_gguf_receipt(file: GgufFile, spec: RopeSpec) -> Receipt | None:
+    """Return the receipt of a file that still holds for its RoPE.
 
-    spec: the RoPE of the file.
+    Args:
+        file: The file.
+        spec: The RoPE of the file.
+
+    Returns:
+        The receipt; None if the file has no readable one, or now computes another RoPE.
     """
     text = file.get(RECEIPT)
+    if not isinstance(text, str):
+        return None
     try:
-        receipt = parse_receipt(text, RECEIPT) if isinstance(text, str) else None
+        receipt = parse_receipt(text, RECEIPT)
     except BadSource:
         return None
-    if receipt is None or receipt.schedule.context != spec.context:
+    if receipt.schedule.context != spec.context:
         return None
     recorded = np.array(receipt.computed_inv_freq)
     computed = spec.form.inv_freq(spec.rotary_dim)
-    same = recorded.shape == computed.shape and np.allclose(recorded, computed, rtol=CLOSE, atol=0)
-    return receipt if same else None
+    if recorded.shape != computed.shape:
+        return None
+    if not np.allclose(recorded, computed, rtol=CLOSE, atol=0):
+        return None
+    return receipt
 
 
 def first_reading(file: GgufFile, receipt: Receipt) -> RopeSpec | None:
@@ -180,23 +204,37 @@ def first_reading(file: GgufFile, receipt: Receipt) -> RopeSpec | None:
 
 
 def first_gguf(file: GgufFile, spec: RopeSpec) -> Edit | None:
-    """Return the edit for `--replace`: to the first source of a file that ropeconv wrote; None for
-    other files.
+    """Return the edit for `--replace`: to the first source of a file that ropeconv wrote.
 
-    spec: the RoPE of the file. Receipts without an original count as none. Raises BadSource if the
-    file cannot be restored.
+    Receipts without an original count as none.
+
+    Args:
+        file: The file.
+        spec: The RoPE of the file.
+
+    Returns:
+        The edit; None for files that ropeconv did not write.
+
+    Raises:
+        BadSource: The file cannot be restored.
     """
-    receipt = gguf_stated(file, spec)
+    receipt = valid_gguf_receipt(file, spec)
     if receipt is None or receipt.original is None or receipt.original.gguf is None:
         return None
     return earlier(file, receipt, whole=True).edit
 
 
 def earlier(file: GgufFile, receipt: Receipt, whole: bool = False) -> Earlier:
-    """Return the first source of a file. whole: refuse a file with tensors that cannot be restored.
+    """Return the first source of a file.
 
-    Raises BadSource for that, for a receipt without an original, for one that ropeconv does not
-    write, and if keys or tensors are missing.
+    Args:
+        file: The file.
+        receipt: Its receipt.
+        whole: Whether to refuse a file with tensors that cannot be restored.
+
+    Raises:
+        BadSource: The receipt has no original, or is not one that ropeconv writes, or keys or
+            tensors are missing or cannot be restored.
     """
     record = receipt.original.gguf if receipt.original else None
     if record is None:
@@ -211,18 +249,19 @@ def earlier(file: GgufFile, receipt: Receipt, whole: bool = False) -> Earlier:
             f"{record.changed[0]} of {file.name} was multiplied and rounded, which cannot be"
             f" undone; take the source again, {first}"
         )
+
     added = frozenset(record.added)
-    if moved := sorted((added & file.tensors.keys()) - file.header.tensors.keys()):
+    moved = sorted((added & file.tensors.keys()) - file.header.tensors.keys())
+    if moved:
         raise BadSource(
             f"{moved[0]} of {file.name} is not in its first shard any more; take the source again,"
             f" {first}"
         )
-    edit = Edit(
-        base=_values(file, record, first), changes=_changes(file, record, first), removed=added
-    )
-    layout = Layout(
-        record.version, record.data_start, record.tail
-    )  # so that an earlier reserve stays among the keys
+
+    values = _values(file, record, first)
+    edit = Edit(base=values, changes=_changes(file, record, first), removed=added)
+    # with its layout an earlier reserve stays among the keys
+    layout = Layout(record.version, record.data_start, record.tail)
     rewritten = rewrite(file.header, replace(edit, layout=layout))
     header = GgufHeader(
         record.version, rewritten.values, rewritten.tensors, rewritten.alignment, 0, 0
@@ -234,20 +273,26 @@ def earlier(file: GgufFile, receipt: Receipt, whole: bool = False) -> Earlier:
 
 
 def was_written(record: GgufRecord, header: GgufHeader) -> bool:
-    """Whether the first source was a file with these shards; not for a conversion, or where it was
-    split since.
+    """Return whether the first source was a file with these shards.
+
+    It was not for a conversion, or where the file was split since.
     """
-    return record.data_start > 0 and split_keys(header).keys() == {
-        key for key in record.keys if key.startswith(SPLIT)
-    }
+    recorded = {key for key in record.keys if key.startswith(SPLIT)}
+    return record.data_start > 0 and split_keys(header).keys() == recorded
 
 
 def layout_of(record: GgufRecord, header: GgufHeader, edit: Edit) -> Layout:
-    """The places that a file had, or those of a file without a reserve where no such file was
-    written.
+    """Return the places that a file had.
 
-    record: from the receipt. header: of the present file. edit: brings the first source back.
-    Raises BadSource for places that its header cannot have had.
+    Where no such file was written, they are those of a file without a reserve.
+
+    Args:
+        record: The record from the receipt.
+        header: The header of the present file.
+        edit: The edit that brings the first source back.
+
+    Raises:
+        BadSource: The header of the first source cannot have had these places.
     """
     if not was_written(record, header):
         rewritten = rewrite(header, edit)
@@ -262,15 +307,25 @@ def layout_of(record: GgufRecord, header: GgufHeader, edit: Edit) -> Layout:
     return layout
 
 
+def _in_arch(key: str, old: str, new: str) -> str:
+    """The name of a key of the architecture `old` for another one."""
+    if key.startswith(f"{old}."):
+        return new + key.removeprefix(old)
+    return key
+
+
 def _values(file: GgufFile, record: GgufRecord, first: str) -> dict[str, GgufValue]:
+    """The keys of the first source of a file, with their values."""
     now = str(file.get(ARCH))
-    old = str(value_of(record.values[ARCH]).decode()) if ARCH in record.values else now
+    old = now
+    if ARCH in record.values:  # the output has another architecture
+        old = str(value_of(record.values[ARCH]).decode())
     values: dict[str, GgufValue] = {}
     for key in record.keys:
         if key in record.values:
             values[key] = value_of(record.values[key])
             continue
-        new_key = now + key.removeprefix(old) if key.startswith(f"{old}.") else key
+        new_key = _in_arch(key, old, now)
         value = file.header.values.get(new_key)
         if value is not None:
             values[key] = value
@@ -283,7 +338,10 @@ def _values(file: GgufFile, record: GgufRecord, first: str) -> dict[str, GgufVal
 
 def split_keys(header: GgufHeader, removed: frozenset[str] = frozenset()) -> dict[str, GgufValue]:
     """Return the keys about shards, which follow the present file and not its first source.
-    removed: tensors.
+
+    Args:
+        header: The header of the present file.
+        removed: Names of tensors that its first source does not have.
     """
     keys = {key: value for key, value in header.values.items() if key.startswith(SPLIT)}
     if COUNT in keys and removed:
@@ -292,6 +350,7 @@ def split_keys(header: GgufHeader, removed: frozenset[str] = frozenset()) -> dic
 
 
 def _changes(file: GgufFile, record: GgufRecord, first: str) -> dict[str, Change]:
+    """The changes that bring the tensors of the first source back."""
     changes: dict[str, Change] = {}
     for name, text in record.contents.items():
         data = base64.b64decode(text)
@@ -311,23 +370,28 @@ QUANTISED = "general.quantization_version"
 
 
 def record_of_file(file: GgufFile, edit: Edit) -> GgufRecord:
-    """Return the record of an output of a file that is its own first source. edit: from the file to
-    the output.
+    """Return the record of an output of a file that is its own first source.
+
+    Args:
+        file: The file.
+        edit: The edit from the file to the output.
     """
     header = file.header
-    rewritten = rewrite(
-        header, Edit(base=header.values, layout=Layout(header.version, header.data_start, 0))
-    )
     first = file.shards[0]
-    end = header.data_start + header.data_size
     head = first.read(0, header.data_start)
+    end = header.data_start + header.data_size
     tail = first.read(end, min(header.size, end + SMALL + 1))
-    same = rewritten.exact(Layout(header.version, header.data_start, 0)) == head
+    is_padding = len(tail) <= SMALL and not any(tail)
+
+    # the header can be restored byte for byte where it is laid out as ropeconv does it
+    layout = Layout(header.version, header.data_start, 0)
+    rewritten = rewrite(header, Edit(base=header.values, layout=layout))
+    same = rewritten.exact(layout) == head
     unchanged = GgufRecord(
         keys=tuple(header.values),
         version=header.version,
         data_start=header.data_start,
-        tail=len(tail) if len(tail) <= SMALL and not any(tail) else 0,
+        tail=len(tail) if is_padding else 0,
         sha256=hashlib.sha256(head).hexdigest() if same else "",
     )
     return _record(unchanged, header, rewrite(header, edit), file.tensors, file.read, edit.changes)
@@ -338,8 +402,12 @@ def record_of_output(
 ) -> GgufRecord:
     """Return the record of an output of a file that ropeconv wrote.
 
-    known: the record of that file. before: its first source. edit: from the file, or if `replaced`
-    from its first source, to the output.
+    Args:
+        file: The file.
+        known: The record of the file.
+        before: Its first source.
+        edit: The edit to the output, from the file, or if `replaced` from its first source.
+        replaced: Whether the output is made from the first source.
     """
     output = rewrite(before.header if replaced else file.header, edit)
     return _record(known, before.header, output, file.tensors, file.read, edit.changes, replaced)
@@ -348,17 +416,22 @@ def record_of_output(
 def record_of_export(
     plain: GgufHeader, header: GgufHeader, read: Callable[[str], bytes], edit: Edit, quantised: bool
 ) -> GgufRecord:
-    """Return the record of a conversion, whose first source is the conversion without scaling,
-    which is not written.
+    """Return the record of a conversion.
 
-    plain: the header of the conversion without scaling. header: the same under the name of the
-    method. read: returns the bytes of a converted tensor. edit: from that to the output. quantised:
-    whether llama.cpp quantises the output afterwards, which adds a key.
+    Its first source is the conversion without scaling, which is not written.
+
+    Args:
+        plain: The header of the conversion without scaling.
+        header: The same under the name of the method.
+        read: Returns the bytes of a converted tensor.
+        edit: The edit from that to the output.
+        quantised: Whether llama.cpp quantises the output afterwards, which adds a key.
     """
-    keys = (*plain.values, *((QUANTISED,) if quantised and QUANTISED not in plain.values else ()))
-    return _record(
-        GgufRecord(keys), plain, rewrite(header, edit), header.tensors, read, edit.changes
-    )
+    keys = list(plain.values)
+    if quantised and QUANTISED not in keys:
+        keys.append(QUANTISED)
+    known = GgufRecord(tuple(keys))
+    return _record(known, plain, rewrite(header, edit), header.tensors, read, edit.changes)
 
 
 def _record(
@@ -370,11 +443,16 @@ def _record(
     changes: Mapping[str, Change],
     replaced: bool = False,
 ) -> GgufRecord:
-    """Return a record with the parts of the first source that an output changes.
+    """A record with the parts of the first source that an output changes.
 
-    known: the record of the file that is changed. first: the header of the first source. tensors,
-    read: of the file. changes: its new tensors. replaced: whether they are made from the first
-    source, so that earlier changes end.
+    Args:
+        known: The record of the file that is changed.
+        first: The header of the first source.
+        output: The header of the output.
+        tensors: The tensors of the file.
+        read: Returns the bytes of a tensor of the file.
+        changes: The new tensors of the output.
+        replaced: Whether they are made from the first source, so that earlier changes end.
     """
     changes = {name: change for name, change in changes.items() if name not in known.added}
     small: dict[str, str] = {}
@@ -392,40 +470,38 @@ def _record(
             remaining -= size
         else:
             other.append(name)
+
     if not replaced:
         small |= known.contents
-        interleaved = [
-            name for name in dict.fromkeys((*known.interleaved, *interleaved)) if name not in small
-        ]
-        other = [
-            *dict.fromkeys((*known.changed, *other, *(changes.keys() & set(known.interleaved))))
-        ]
+        all_interleaved = dict.fromkeys((*known.interleaved, *interleaved))
+        interleaved = [name for name in all_interleaved if name not in small]
+        # rows that were reordered before cannot be brought back after a further change
+        changed_again = changes.keys() & set(known.interleaved)
+        other = list(dict.fromkeys((*known.changed, *other, *changed_again)))
+    head_dim = max((change.interleaved for change in changes.values()), default=0)
     return msgspec.structs.replace(
         known,
-        values=_unlike(first, output.values),
+        values=_changed_values(first, output.values),
         added=tuple(sorted(output.tensors.keys() - first.tensors.keys())),
         contents=small,
         interleaved=tuple(interleaved),
-        head_dim=max((change.interleaved for change in changes.values()), default=0)
-        or known.head_dim,
+        head_dim=head_dim or known.head_dim,
         changed=tuple(other),
     )
 
 
-def _unlike(header: GgufHeader, values: Mapping[str, GgufValue]) -> dict[str, ValueRecord]:
-    """Return the values of a header that differ from others, whose keys may be those of another
-    architecture.
-    """
+def _changed_values(header: GgufHeader, values: Mapping[str, GgufValue]) -> dict[str, ValueRecord]:
+    """The values of a header that differ from others, which may be of another architecture."""
     old = header.values[ARCH].decode()
     new = values[ARCH].decode()
     records = {}
     for key, value in header.values.items():
-        new_key = new + key.removeprefix(old) if key.startswith(f"{old}.") else key
-        if values.get(new_key) != value:
-            text = value.raw[8:]
+        if values.get(_in_arch(key, old, new)) == value:
+            continue
+        text = value.raw[8:]  # behind its length
+        is_reserve = value.kind == STRING and text and not text.strip(b" ")
+        if is_reserve:  # of an earlier header
+            records[key] = ValueRecord(STRING, spaces=len(text))
+        else:
             records[key] = ValueRecord(value.kind, base64.b64encode(value.raw).decode())
-            if (
-                value.kind == STRING and text and not text.strip(b" ")
-            ):  # the reserve of an earlier header
-                records[key] = ValueRecord(STRING, spaces=len(text))
     return records

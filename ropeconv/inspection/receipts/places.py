@@ -56,7 +56,7 @@ class Place(msgspec.Struct, frozen=True):
     def is_there(self) -> bool:
         """Whether the source is there, and every file of it as it was."""
         try:
-            same = all(_described(Path(name)) == seen for name, seen in self.files.items())
+            same = all(_size_and_digest(Path(name)) == seen for name, seen in self.files.items())
         except OSError:
             return False
         return same and bool(self.files) and Path(self.source).exists()
@@ -71,8 +71,9 @@ class Places(msgspec.Struct, frozen=True):
 def remember_source(output: Path, source: Origin) -> None:
     """Note where the local source of an output is. A state that cannot be written is passed over.
 
-    output: as `apply` wrote it. source: what it was made from. One on the Hub is not noted: the
-    receipt names it.
+    Args:
+        output: The output, as `apply` wrote it.
+        source: What it was made from. One on the Hub is not noted: the receipt names it.
     """
     if source.commit or source.kind == "config":
         return
@@ -84,20 +85,29 @@ def remember_source(output: Path, source: Origin) -> None:
 
 
 def find_source(output: Path, use_state: bool = True) -> str:
-    """Return the source of an output: on the Hub, where it was on this machine, or a model of its
-    name near the output.
+    """Return the source of an output.
 
-    output: with a receipt. use_state: also look into what `remember_source` noted. Returns an empty
-    text where it is not found. A wrong one is noticed by its schedule and its weights, which
-    `validate` compares. Raises BadSource without a receipt.
+    It is on the Hub, where it was on this machine, or a model of its name near the output. A wrong
+    one is noticed by its schedule and its weights, which `validate` compares.
+
+    Args:
+        output: An output with a receipt.
+        use_state: Whether to look into what `remember_source` noted too.
+
+    Returns:
+        The source; an empty text where it is not found.
+
+    Raises:
+        BadSource: The output has no receipt.
     """
     receipt = read_receipt(output)
     source = receipt.source
     if source.repository:
+        revision = f"{source.repository}@{source.commit}"
         file = re.fullmatch(HUB_FILE, source.reference or "")
-        return f"{source.repository}@{source.commit}" + (f"/{file[3]}" if file else "")
+        return f"{revision}/{file[3]}" if file else revision
 
-    noted = _noted(receipt) if use_state else []
+    noted = _read_noted(receipt) if use_state else []
     own = next((place for place in noted if place.output == os.path.abspath(output)), None)
     if own is not None and own.is_there:
         return own.source
@@ -106,9 +116,8 @@ def find_source(output: Path, use_state: bool = True) -> str:
     if near is not None:
         return str(near)
 
-    for place in (
-        noted
-    ):  # of outputs with an equal receipt: of other fine-tunes too, but for copies of this source
+    # outputs with an equal receipt may be of other fine-tunes, so only copies of this source count
+    for place in noted:
         is_copy = own is None or place.contents == own.contents
         if is_copy and place.is_there and place.source != os.path.abspath(output):
             return place.source
@@ -116,9 +125,9 @@ def find_source(output: Path, use_state: bool = True) -> str:
 
 
 def _near(output: Path, receipt: Receipt) -> Path | None:
-    """Return the source of an output by its name, in one of the folders where it was when the
-    output was written: that of the output, `base` of the same profiles, or one above; None where it
-    is in none of them.
+    """The source of an output by its name, in a folder near it; None where it is in none.
+
+    These are the folder of the output, `base` of the same profiles, and the ones above.
     """
     folder = Path(os.path.abspath(output)).parent
     folders = [folder, folder.parent / PROFILES_BASE, folder.parent]
@@ -132,30 +141,31 @@ def _near(output: Path, receipt: Receipt) -> Path | None:
 
 
 def why_not_found(output: Path) -> str:
-    """Return why `find_source` finds nothing, as a sentence without its end, with the fix. Raises
-    as that.
+    """Return why `find_source` finds nothing, as a sentence without its end, with the fix.
+
+    Raises:
+        BadSource: The output has no receipt.
     """
     receipt = read_receipt(output)
-    itself = any(path.exists() and output.samefile(path) for path in _named(output.parent, receipt))
-    if output.is_file() and itself:
+    paths = _named(output.parent, receipt)
+    is_source = any(path.exists() and output.samefile(path) for path in paths)
+    if output.is_file() and is_source:
         again = command_line("restore", output, "-o", f"{output.stem}-source.gguf")
         return (
             f"{output} was changed in place, and is its own source; `{again}` writes that for"
             " --against"
         )
-    noted = _noted(receipt)
-    changed = (
-        f", and {noted[0].source}, from which it was made, was changed or removed since"
-        if noted
-        else ""
-    )
+    changed = ""
+    noted = _read_noted(receipt)
+    if noted:
+        changed = f", and {noted[0].source}, from which it was made, was changed or removed since"
     return (
         f"the source of {output} is not beside it{changed}; add --against SOURCE, its path or its"
         " name on the Hub"
     )
 
 
-def _noted(receipt: Receipt) -> list[Place]:
+def _read_noted(receipt: Receipt) -> list[Place]:
     """The places of the source of a receipt, the newest first."""
     with suppress(OSError, RuntimeError):
         return list(reversed(_read(_file_of(receipt))))
@@ -163,8 +173,9 @@ def _noted(receipt: Receipt) -> list[Place]:
 
 
 def _named(folder: Path, receipt: Receipt) -> list[Path]:
-    """The paths that the source of an output may have in a folder: a file of several shards is
-    named by its first one.
+    """The paths that the source of an output may have in a folder.
+
+    A file of several shards is named by its first one.
     """
     source = receipt.source
     if source.kind != "gguf":
@@ -174,12 +185,14 @@ def _named(folder: Path, receipt: Receipt) -> list[Path]:
 
 
 def state_folder() -> Path:
-    """Return the folder of the state: `$XDG_STATE_HOME/ropeconv/sources`, by default in
-    `~/.local/state`.
+    """Return the folder of the state.
 
-    https://specifications.freedesktop.org/basedir-spec/latest/ says that a relative path is to be
-    ignored. Raises RuntimeError where there is no home.
+    It is `$XDG_STATE_HOME/ropeconv/sources`, by default in `~/.local/state`.
+
+    Raises:
+        RuntimeError: There is no home.
     """
+    # https://specifications.freedesktop.org/basedir-spec/latest/: a relative path is to be ignored
     given = os.environ.get("XDG_STATE_HOME", "")
     base = Path(given) if os.path.isabs(given) else Path.home() / ".local" / "state"
     return base / "ropeconv" / "sources"
@@ -192,10 +205,10 @@ def _place_of(source: Origin) -> str:
 
 
 def _files_of(source: Origin) -> dict[str, tuple[int, str]]:
-    """The files of a source that say what it computes: weights and settings, without those of
-    folders in it.
+    """The files of a source that say what it computes: weights and settings.
 
-    Its own receipt is left out, which gets results when the source itself is validated.
+    Those of folders in it are left out, and its own receipt, which gets results when the source
+    itself is validated.
     """
     place = _place_of(source)
     files: dict[str, tuple[int, str]] = {}
@@ -204,19 +217,17 @@ def _files_of(source: Origin) -> dict[str, tuple[int, str]]:
         of_folder = os.path.dirname(name) == place and path.suffix in COMPUTED
         # a GGUF file may have any name, such as that of a blob of Ollama
         if isinstance(source, GgufSource) or (of_folder and path.name != RECEIPT):
-            files[name] = _described(path)
+            files[name] = _size_and_digest(path)
     return files
 
 
-def _described(path: Path) -> tuple[int, str]:
-    """Size and digest of a file, in constant time: of parts of a large one. Raises OSError."""
+def _size_and_digest(path: Path) -> tuple[int, str]:
+    """Size and digest of a file, in constant time: of parts of a large one."""
     return path.stat().st_size, sample_digest(path)
 
 
 def _file_of(receipt: Receipt) -> Path:
-    """The file with the places of a receipt. Results that are added to a receipt later do not
-    change its name.
-    """
+    """The file with the places of a receipt, whose name stays when results are added to that."""
     document = {key: value for key, value in receipt.to_dict().items() if key not in RESULTS}
     digest = hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
     return state_folder() / f"{digest}.json"
@@ -235,7 +246,7 @@ def _read(note: Path) -> tuple[Place, ...]:
 
 
 def _write(note: Path, places: Iterable[Place]) -> None:
-    """Replaces a file of places, readable by its user only. Raises OSError."""
+    """Replace a file of places, readable by its user only."""
     note.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with draft_of(note) as draft:
         draft.write_bytes(msgspec.json.encode(Places(tuple(places))))
@@ -244,7 +255,7 @@ def _write(note: Path, places: Iterable[Place]) -> None:
 
 
 def _remove_oldest(folder: Path) -> None:
-    """Removes the oldest files of a folder beyond `MOST_RECEIPTS`."""
+    """Remove the oldest files of a folder beyond `MOST_RECEIPTS`."""
     files = list(folder.glob("*.json"))
     if len(files) <= MOST_RECEIPTS:
         return

@@ -21,48 +21,66 @@ from ...version import SCHEMA
 
 
 class BeforeRecord(msgspec.Struct, frozen=True):
-    """The RoPE of the source.
-
-    rope: its form. after: the form of the output. context: declared tokens. original_context:
-    trained tokens. effective_length: of the source. reach: the same, up to the context of the
-    output.
-    """
+    """The RoPE of the source."""
 
     rope: str
+    """Its form."""
+
     after: str
+    """The form of the output."""
+
     attention_factor: float
+    """Its attention factor."""
+
     context: int
+    """Its declared context in tokens."""
+
     original_context: int
+    """Its trained context in tokens."""
+
     effective_length: int | None
+    """Its effective length in tokens; None if it is the whole context."""
+
     reach: int | None
+    """The same, up to the context of the output."""
 
 
 @dataclass(frozen=True)
 class TargetRecord(TargetOptions):
     """The target of an output, which makes its plan again, together with the recipe and the source.
 
-    The options are those of the user: an encoding may be "auto". to: the format of the output.
-    draft, adapter, drafts_for: as in `Target`.
+    The options are those of the user: an encoding may be "auto".
     """
 
     to: Format = field()
+    """The format of the output."""
+
     draft: str = ""
+    """The draft model, as in `Target`."""
+
     adapter: str = ""
+    """The adapter, as in `Target`."""
+
     drafts_for: str = ""
+    """The model that it drafts for, as in `Target`."""
 
     def __post_init__(self) -> None:
-        """Set options that an earlier version did not record: msgspec leaves defaults to the class,
-        and out of JSON.
-        """
+        """Set options that an earlier version did not record."""
+        # msgspec leaves defaults to the class, and out of JSON
         vars(self).update({option.name: getattr(self, option.name) for option in fields(self)})
 
 
 class StepRecord(msgspec.Struct, frozen=True):
-    """A bake. recipe, target, before: as in its receipt."""
+    """A bake."""
 
     recipe: JsonObject
+    """The recipe, as in its receipt."""
+
     target: TargetRecord
+    """The target, as in its receipt."""
+
     before: BeforeRecord
+    """The RoPE of its source, as in its receipt."""
 
     @property
     def method(self) -> str:
@@ -71,27 +89,40 @@ class StepRecord(msgspec.Struct, frozen=True):
 
 
 class MeasuredRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A number of an evaluation, with its standard error.
-
-    column: the length in tokens, or another number that heads a column. value: the mean over
-    windows. error: its standard error; None for a single window. low, high: Wilson's interval of 95
-    %, for shares only. difference: minus the row that others are compared with, paired by window;
-    None in that row. difference_error: its standard error. margin: how far from 0 the difference
-    must be to be significant; None where that cannot be tested. clusters: how many windows or texts
-    are taken as independent.
-    """
+    """A number of an evaluation, with its standard error."""
 
     measure: str
+    """The name of the measure."""
+
     metric: str
+    """The name of the number, of which a measure may have several."""
+
     column: int
+    """The length in tokens, or another number that heads a column."""
+
     value: float
+    """The mean over windows."""
+
     error: float | None = None
+    """Its standard error; None for a single window."""
+
     low: float | None = None
+    """The lower end of Wilson's interval of 95 %, for shares only."""
+
     high: float | None = None
+    """The upper end of that interval."""
+
     difference: float | None = None
+    """The value minus the row that others are compared with, paired by window; None in that row."""
+
     difference_error: float | None = None
+    """The standard error of the difference."""
+
     margin: float | None = None
+    """How far from 0 the difference must be to be significant; None where that is not testable."""
+
     clusters: int = 0
+    """How many windows or texts are taken as independent."""
 
     @property
     def decided(self) -> bool | None:
@@ -102,58 +133,80 @@ class MeasuredRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EvaluationRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """An evaluation of an output.
-
-    against: name of the row that differences are to; empty for none. runtime, device, dtype: which
-    computed it. trained: the trained context in tokens. texts: names of files, without their
-    folders. tokens_sha256: over the tokens of all of them. price, price_error, holds_to: as in the
-    result. measured: numbers over all depths. ropeconv: the version that measured it.
-    """
+    """An evaluation of an output."""
 
     against: str = ""
+    """The name of the row that differences are to; empty for none."""
+
     runtime: str
+    """The runtime that computed it."""
+
     device: str
+    """The device on which it was computed."""
+
     dtype: str
+    """The precision in which it was computed."""
+
     trained: int
+    """The trained context in tokens."""
+
     texts: tuple[str, ...]
+    """The names of the files with text, without their folders."""
+
     tokens_sha256: str
+    """The sha256 over the tokens of all texts."""
+
     price: float | None = None
+    """The loss at the trained length minus the first row's, in nats per token."""
+
     price_error: float | None = None
+    """The standard error of the price."""
+
     holds_to: int | None = None
+    """The longest length in tokens at which the loss is not significantly above the best one."""
+
     measured: tuple[MeasuredRecord, ...]
+    """The numbers over all depths."""
+
     ropeconv: str = ""
+    """The version of ropeconv that measured it."""
 
     def replaces(self, older: EvaluationRecord) -> bool:
-        """Whether an older evaluation has a measure of this one, of the same text, runtime and
-        precision.
+        """Return whether an older evaluation has a measure of this one, of the same computation.
+
+        That is the same text, runtime, precision and compared row.
         """
-        same = all(
-            getattr(self, name) == getattr(older, name)
-            for name in ("runtime", "dtype", "tokens_sha256", "against")
-        )
-        return same and not {cell.measure for cell in self.measured}.isdisjoint(
-            cell.measure for cell in older.measured
-        )
+        for name in ("runtime", "dtype", "tokens_sha256", "against"):
+            if getattr(self, name) != getattr(older, name):
+                return False
+        measures = {cell.measure for cell in self.measured}
+        return any(cell.measure in measures for cell in older.measured)
 
     @property
     def described_texts(self) -> str:
         """The texts in a few words."""
-        return ", ".join(self.texts) if len(self.texts) <= 3 else f"{len(self.texts)} texts"
+        if len(self.texts) > 3:
+            return f"{len(self.texts)} texts"
+        return ", ".join(self.texts)
 
 
 class SourceRecord(msgspec.Struct, frozen=True):
-    """The source of an output.
-
-    name: the first part of the default name of outputs. kind: "folder", "hub", "meta", "config" or
-    "gguf". reference: as the user named it, None for local ones. commit: on the Hub, None for local
-    ones. family: that the user gave; empty for that of its model_type.
-    """
+    """The source of an output."""
 
     name: str
+    """The first part of the default name of outputs."""
+
     kind: str
+    """Its kind: "folder", "hub", "meta", "config" or "gguf"."""
+
     reference: str | None = None
+    """Its name as the user gave it; None for local ones."""
+
     commit: str | None = None
+    """Its commit on the Hub; None for local ones."""
+
     family: str = ""
+    """The family that the user gave; empty for that of its model_type."""
 
     @property
     def repository(self) -> str:
@@ -167,161 +220,223 @@ class SourceRecord(msgspec.Struct, frozen=True):
         """The source for a sentence: `owner/name at commit 0123456`, or the name of a local one."""
         if self.reference and self.commit:
             return f"{self.reference} at commit {self.commit}"
-        return (
-            self.reference
-            or f"the local {'file' if self.kind == 'gguf' else 'folder'} {self.name!r}"
-        )
+        if self.reference:
+            return self.reference
+        noun = "file" if self.kind == "gguf" else "folder"
+        return f"the local {noun} {self.name!r}"
 
 
 class TextRecord(msgspec.Struct, frozen=True):
-    """A text file of the source that an output has with other contents.
-
-    sha256: of its contents in the source. text: those contents, between the first `prefix` and the
-    last `suffix` bytes of the file in the output, which are the same in both.
-    """
+    """A text file of the source that an output has with other contents."""
 
     name: str
-    sha256: str
-    text: str
-    prefix: int = 0
-    suffix: int = 0
+    """The name of the file."""
 
-    def restored(self, content: bytes) -> bytes:
+    sha256: str
+    """The sha256 of its contents in the source."""
+
+    text: str
+    """Its contents in the source, without the bytes at both ends that the output has too."""
+
+    prefix: int = 0
+    """The number of bytes at the beginning that are the same."""
+
+    suffix: int = 0
+    """The number of bytes at the end that are the same."""
+
+    def restore(self, content: bytes) -> bytes:
         """Return the contents in the source, from those in the output."""
         stop = max(self.prefix, len(content) - self.suffix)
         return content[: self.prefix] + self.text.encode() + content[stop:]
 
 
 class FolderRecord(msgspec.Struct, frozen=True):
-    """The parts of a checkpoint folder that an output changes.
-
-    texts: files with other contents. added: names of files of the output only. renamed: its names
-    of files, by those in the output. skipped: names of files that the output lacks. multiplied:
-    names of tensors that were multiplied by a factor, which cannot be undone.
-    """
+    """The parts of a checkpoint folder that an output changes."""
 
     texts: tuple[TextRecord, ...] = ()
+    """Its files with other contents."""
+
     added: tuple[str, ...] = ()
+    """The names of files of the output only."""
+
     renamed: dict[str, str] = {}
+    """The names of its files, by those in the output."""
+
     skipped: tuple[str, ...] = ()
+    """The names of its files that the output lacks."""
+
     multiplied: tuple[str, ...] = ()
+    """The names of tensors that were multiplied by a factor, which cannot be undone."""
 
 
 class ValueRecord(msgspec.Struct, frozen=True):
-    """A value of a GGUF header. kind: the number of its type. raw: its bytes in base64; of `spaces`
-    spaces if empty.
-    """
+    """A value of a GGUF header."""
 
     kind: int
+    """The number of its type."""
+
     raw: str = ""
+    """Its bytes in base64; empty for a text of spaces."""
+
     spaces: int = 0
+    """The number of these spaces."""
 
 
 class GgufRecord(msgspec.Struct, frozen=True):
-    """The parts of a GGUF file that an output changes.
-
-    keys: names of its keys, in their order. values: those that the output lacks, or has with other
-    values. added: names of tensors of the output only. contents: of small tensors that changed, in
-    base64. interleaved: names of tensors whose rows were reordered, head_dim rows at a time.
-    changed: names of other tensors that changed. sha256: of its header up to data_start, empty if
-    no such file was written, or its header cannot be laid out again byte for byte. version,
-    data_start, tail: as in `Layout`; data_start is 0 where no such file was written.
-    """
+    """The parts of a GGUF file that an output changes."""
 
     keys: tuple[str, ...]
+    """The names of its keys, in their order."""
+
     values: dict[str, ValueRecord] = {}
+    """Its values that the output lacks, or has otherwise."""
+
     added: tuple[str, ...] = ()
+    """The names of tensors of the output only."""
+
     contents: dict[str, str] = {}
+    """The contents of small tensors that changed, in base64."""
+
     interleaved: tuple[str, ...] = ()
+    """The names of tensors whose rows were reordered, head_dim rows at a time."""
+
     head_dim: int = 0
+    """The rows of a head of these tensors."""
+
     changed: tuple[str, ...] = ()
+    """The names of other tensors that changed."""
+
     version: int = 3
+    """The version of GGUF, as in `Layout`."""
+
     data_start: int = 0
+    """The byte where data begins, as in `Layout`; 0 where no such file was written."""
+
     tail: int = 0
+    """The bytes after the last tensor, as in `Layout`."""
+
     sha256: str = ""
+    """The sha256 of its header up to data_start.
+
+    It is empty if no such file was written, or its header cannot be laid out again byte for byte.
+    """
 
 
 class OriginalRecord(msgspec.Struct, frozen=True):
-    """The first source of an output. folder, gguf: its changed parts; None for the other format.
-
-    steps: the bakes from it to the source of the output; empty if that is the first source.
-    """
+    """The first source of an output."""
 
     source: SourceRecord
+    """The first source."""
+
     folder: FolderRecord | None = None
+    """The changed parts of a folder; None for a GGUF file."""
+
     gguf: GgufRecord | None = None
+    """The changed parts of a GGUF file; None for a folder."""
+
     steps: tuple[StepRecord, ...] = ()
+    """The bakes from it to the source of the output; empty if that is the first source."""
 
 
 Action = Literal["write", "copy", "convert", "patch"]
 
 
 class FoldRecord(msgspec.Struct, frozen=True):
-    """A fold of factors into weights.
-
-    fold_into: rows of queries, of keys, or both. tensors: names of those that changed. expected_kl:
-    KL in nats of rounding them.
-    """
+    """A fold of factors into weights."""
 
     fold_into: Literal["q", "k", "qk"]
+    """The rows that are multiplied: of queries, of keys, or both."""
+
     tensors: tuple[str, ...]
+    """The names of the tensors that changed."""
+
     expected_kl: float
+    """The KL in nats of rounding them."""
 
 
 class ConfigRecord(msgspec.Struct, frozen=True):
-    """The factors in config.json, without those folded into weights. written_as: the encoding of
-    the config.
-    """
+    """The factors in config.json, without those folded into weights."""
 
     written_as: str
+    """The encoding of the config."""
+
     attention_factor: float
+    """Its attention factor."""
+
     softmax_scale: float = 1.0
+    """Its factor of the softmax."""
 
 
 class LogNRecord(msgspec.Struct, frozen=True):
-    """The log-n approximation `gain (1 + beta ln(1 + floor(p / length)))`, and its largest
-    deviation from log-n.
-    """
+    """The log-n approximation `gain (1 + beta ln(1 + floor(p / length)))`."""
 
     beta: float
+    """Its slope."""
+
     length: int
+    """The tokens of one step of it."""
+
     gain: float
+    """Its factor."""
+
     deviation: float
+    """Its largest deviation from log-n."""
 
 
 class ScheduleRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A schedule, as `Schedule.to_dict` has it; keys that it does not need are absent.
-
-    inv_freq: radians per token, one per pair of dimensions. short_inv_freq: those of short
-    sequences, if they differ. context, original_context: in tokens. digest: sha256 over everything
-    that changes a logit.
-    """
+    """A schedule, as `Schedule.to_dict` has it; keys that it does not need are absent."""
 
     digest: str
+    """The sha256 over everything that changes a logit."""
+
     inv_freq: tuple[float, ...]
+    """The frequencies in radians per token, one per pair of dimensions."""
+
     attention_factor: float
+    """The attention factor."""
+
     context: int
+    """The declared context in tokens."""
+
     original_context: int
+    """The trained context in tokens."""
+
     short_inv_freq: tuple[float, ...] | None = None
+    """The frequencies of short sequences, if they differ."""
+
     softmax_scale: float = 1.0
+    """The factor of the softmax."""
+
     log_n: JsonObject | None = None
+    """The log-n scaling, if there is one."""
+
     query_scaling: JsonObject | None = None
+    """The scaling of queries by their position, if there is one."""
 
 
 class RuntimeRecord(msgspec.Struct, frozen=True):
-    """The support of a range of versions of a runtime, as `Verdict.to_dict` has it.
-
-    runtime: `name@version`, of its first version. evidence: "run" or "read", evidence_detail:
-    version and date of a run; both null if it was not tested. source: where the rule is stated.
-    """
+    """The support of a range of versions of a runtime, as `Verdict.to_dict` has it."""
 
     runtime: str
+    """The first of these versions as `name@version`."""
+
     status: str
+    """The behaviour, as in `Verdict`."""
+
     reason: str = ""
+    """The reason, or a remark; may be empty where the status is "exact"."""
+
     source: str = ""
+    """The place where the rule is stated."""
+
     display_name: str = ""
+    """The runtime and its versions for display."""
+
     evidence: str | None = None
+    """The kind of evidence, "run" or "read"; None if it was not tested."""
+
     evidence_detail: str | None = None
+    """The version and date of a run."""
 
     @property
     def grade(self) -> str:
@@ -330,31 +445,41 @@ class RuntimeRecord(msgspec.Struct, frozen=True):
 
 
 class FileRecord(msgspec.Struct, frozen=True):
-    """A file of the output.
-
-    action: how it was made. size: in bytes. sha256: None if unknown. origin: another name in the
-    source, or None.
-    """
+    """A file of the output."""
 
     name: str
+    """Its name in the output."""
+
     action: Action
+    """How it was made."""
+
     size: int
+    """Its size in bytes."""
+
     sha256: str | None = None
+    """Its sha256; None if unknown."""
+
     origin: str | None = None
+    """Its name in the source where that is another one."""
 
 
 class CheckRecord(msgspec.Struct, frozen=True):
-    """The check of an output by the installed transformers, when it was written.
-
-    transformers: its version. max_ulp: largest distance of a frequency from the schedule, in ulp of
-    float32. attention_factor: that it computed. read_as: the model type that replaced one that it
-    does not have, and without which it does not load the output; empty for others.
-    """
+    """The check of an output by the installed transformers, when it was written."""
 
     transformers: str
+    """The version of transformers."""
+
     max_ulp: int
+    """The largest distance of a frequency from the schedule, in ulp of float32."""
+
     attention_factor: float
+    """The attention factor that transformers computed."""
+
     read_as: str = ""
+    """The model type that replaced one that transformers does not have; empty for others.
+
+    Without that it does not load the output.
+    """
 
     @property
     def result(self) -> str:
@@ -369,20 +494,28 @@ class CheckRecord(msgspec.Struct, frozen=True):
 
 
 class GgufCheckRecord(msgspec.Struct, frozen=True):
-    """The check of a GGUF output, which was read back before it got its name.
-
-    max_ulp: largest distance from the schedule of a frequency that llama.cpp's rules give for the
-    written header, in ulp of float32. attention_factor: by the same rules. tensors: their number.
-    compared: how many of them were compared with the source, at both ends. llama_cpp: the version
-    that decoded `decoded` tokens; empty where none did.
-    """
+    """The check of a GGUF output, which was read back before it got its name."""
 
     max_ulp: int
+    """The largest distance of a frequency from the schedule, in ulp of float32.
+
+    It is the frequency that llama.cpp's rules give for the written header.
+    """
+
     attention_factor: float
+    """The attention factor by the same rules."""
+
     tensors: int
+    """The number of tensors."""
+
     compared: int = 0
+    """How many of them were compared with the source, at both ends."""
+
     decoded: int = 0
+    """The number of tokens that llama.cpp decoded."""
+
     llama_cpp: str = ""
+    """The version that decoded them; empty where none did."""
 
     @property
     def result(self) -> str:
@@ -394,28 +527,28 @@ class GgufCheckRecord(msgspec.Struct, frozen=True):
         """The result with its distance, and what else was compared."""
         header = f"{self.result} within {self.max_ulp} ulp of float32"
         if self.compared:
-            tensors = (
-                f"{counted(self.compared, 'tensor begins', 'tensors begin')} and end as in the"
-                " source"
-            )
+            begin = counted(self.compared, "tensor begins", "tensors begin")
+            tensors = f"{begin} and end as in the source"
         else:
             tensors = f"{counted(self.tensors, 'tensor is', 'tensors are')} there as planned"
-        decoded = f"; {self.llama_cpp} decoded {self.decoded} tokens" if self.decoded else ""
-        return f"{header}; {tensors}{decoded}."
+        if not self.decoded:
+            return f"{header}; {tensors}."
+        return f"{header}; {tensors}; {self.llama_cpp} decoded {self.decoded} tokens."
 
 
 FineTuningLevel = Literal["none", "recommended", "needed"]
-"""The need of a method: no training; training, because quality is known to suffer; training, or it
-does not work.
+"""The need of a method.
+
+It is no training; training, because quality is known to suffer; training, or it does not work.
 """
 
 
 class FineTuningRecord(msgspec.Struct, frozen=True):
-    """The training that a method needs at the length of an output, as `bake.fine_tuning` computes
-    it.
-    """
+    """The training that a method needs at the length of an output, by `bake.fine_tuning`."""
 
     level: FineTuningLevel
+    """The need of the method."""
+
     factor: float
     """The context of the output over `trained`."""
 
@@ -437,9 +570,7 @@ class FineTuningRecord(msgspec.Struct, frozen=True):
 
     @property
     def need(self) -> str:
-        """The need as a verb, after the name of a method: `needs fine-tuning`; empty without
-        one.
-        """
+        """The need as a verb, after the name of a method: `needs fine-tuning`; empty without it."""
         words = {"none": "", "recommended": "should be fine-tuned", "needed": "needs fine-tuning"}
         return words[self.level]
 
@@ -454,40 +585,73 @@ class FineTuningRecord(msgspec.Struct, frozen=True):
 
 
 class Receipt(Summary, msgspec.Struct, frozen=True, kw_only=True):
-    """How an output was made.
-
-    ropeconv: its version. family: of the model, or its GGUF architecture. recipe: as
-    `Recipe.to_dict` has it. encoding: how the schedule is written. fold, in_config,
-    log_n_approximation, ramp_approximation: None if the encoding has none. effective_length: in
-    tokens, None if it is the whole context. runtimes: the verdicts. files: of a folder; empty for a
-    GGUF file. check: None if it was not run. validation, servers: results of `ropeconv validate`,
-    as `Validation.to_dict` has them, the latter by runtime. evaluations: headlines of
-    `ropeconv eval`. fine_tuning: what the method needs at this length. original: for `restore`, or
-    None.
-    """
+    """How an output was made."""
 
     schema: int = SCHEMA
+    """The version of these fields."""
+
     ropeconv: str
+    """The version of ropeconv."""
+
     source: SourceRecord
+    """The source of the output."""
+
     family: str = ""
+    """The family of the model, or its GGUF architecture."""
+
     recipe: JsonObject
+    """The recipe, as `Recipe.to_dict` has it."""
+
     before: BeforeRecord
+    """The RoPE of the source."""
+
     encoding: str
+    """How the schedule is written."""
+
     fold: FoldRecord | None = None
+    """The fold of factors into weights; None if the encoding has none."""
+
     in_config: ConfigRecord | None = None
+    """The factors in config.json; None if the encoding has none."""
+
     log_n_approximation: LogNRecord | None = None
+    """The approximation of log-n scaling; None if the encoding has none."""
+
     ramp_approximation: RampApproximation | None = None
+    """The ramp that approximates the frequencies; None if the encoding has none."""
+
     schedule: ScheduleRecord
+    """The schedule of the output."""
+
     effective_length: int | None = None
+    """The effective length in tokens; None if it is the whole context."""
+
     runtimes: tuple[RuntimeRecord, ...] = ()
+    """The verdicts on runtimes."""
+
     files: tuple[FileRecord, ...] = ()
+    """The files of a folder; empty for a GGUF file."""
+
     check: CheckRecord | None = None
+    """The check of the output; None if it was not run."""
+
     validation: JsonObject | None = None
+    """The result of `ropeconv validate`, as `Validation.to_dict` has it."""
+
     servers: dict[str, JsonObject] = {}
+    """The results of `ropeconv validate` on servers, by runtime."""
+
     evaluations: tuple[EvaluationRecord, ...] = ()
+    """The headlines of `ropeconv eval`."""
+
     fine_tuning: FineTuningRecord | None = None
+    """The training that the method needs at this length."""
+
     original: OriginalRecord | None = None
+    """The first source, for `restore`."""
+
     target: TargetRecord
+    """The target of the output, which makes its plan again."""
 
     @property
     def method(self) -> str:
@@ -524,11 +688,10 @@ class Receipt(Summary, msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def computed_inv_freq(self) -> tuple[float, ...]:
-        """The frequencies that a runtime computes from the output: those of the schedule, or of
-        another ramp.
-        """
-        ramp = self.ramp_approximation
-        return tuple(self.schedule.inv_freq) if ramp is None else ramp.inv_freq
+        """The frequencies that a runtime computes: of the schedule, or of the ramp written."""
+        if self.ramp_approximation is None:
+            return tuple(self.schedule.inv_freq)
+        return self.ramp_approximation.inv_freq
 
     @property
     def first(self) -> SourceRecord:
@@ -544,9 +707,10 @@ class Receipt(Summary, msgspec.Struct, frozen=True, kw_only=True):
     @property
     def extension(self) -> StepRecord:
         """The last step that changed the RoPE, or the last step if none did."""
-        return next(
-            (step for step in reversed(self.steps) if step.method != "as-is"), self.steps[-1]
-        )
+        for step in reversed(self.steps):
+            if step.method != "as-is":
+                return step
+        return self.steps[-1]
 
     def to_dict(self) -> JsonObject:
         """Return the receipt as JSON-ready data, with every key."""

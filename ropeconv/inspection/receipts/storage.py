@@ -1,5 +1,6 @@
-"""Receipts on the disk: read and written, in folders and GGUF keys, with the validation results
-beside GGUF files.
+"""Receipts on the disk: in folders, in keys of GGUF files, and results beside these.
+
+`read_receipt` and `write_receipt` are the functions to read first.
 """
 
 import errno
@@ -7,6 +8,7 @@ import json
 import math
 import os
 import shlex
+from collections import deque
 from contextlib import suppress
 from pathlib import Path
 
@@ -59,10 +61,12 @@ def no_receipt(reference: str) -> BadSource:
 
 
 def read_receipt(baked: str | os.PathLike[str]) -> Receipt:
-    """Return the receipt of an output: from ropeconv.json in a folder, or from the keys and results
-    of a GGUF file.
+    """Return the receipt of an output.
 
-    Raises BadSource if there is no receipt, or it cannot be parsed.
+    It is in ropeconv.json of a folder, or in the keys of a GGUF file and the results beside it.
+
+    Raises:
+        BadSource: There is no receipt, or it cannot be parsed.
     """
     baked = Path(baked)
     if is_gguf(baked):
@@ -74,9 +78,15 @@ def read_receipt(baked: str | os.PathLike[str]) -> Receipt:
 
 
 def receipt_of(source: Source | GgufSource) -> Receipt:
-    """Return the receipt of an opened model, also on the Hub. Raises as `read_receipt` does."""
+    """Return the receipt of an opened model, also on the Hub.
+
+    Raises:
+        BadSource: As `read_receipt` does.
+    """
+    if isinstance(source, HubGguf):
+        return _in_keys(source, {})
     if isinstance(source, GgufSource):
-        return _in_keys(source, {} if isinstance(source, HubGguf) else validations(source.path))
+        return _in_keys(source, validations(source.path))
     text = source.text(RECEIPT)
     if text is None:
         raise no_receipt(source.reference)
@@ -84,6 +94,7 @@ def receipt_of(source: Source | GgufSource) -> Receipt:
 
 
 def _in_keys(source: GgufSource, results: JsonObject) -> Receipt:
+    """The receipt in the keys of a GGUF file, with its results."""
     text = source.file.get(RECEIPT)
     if not isinstance(text, str):
         raise BadSource(
@@ -93,16 +104,22 @@ def _in_keys(source: GgufSource, results: JsonObject) -> Receipt:
 
 
 def has_receipt(baked: str | os.PathLike[str]) -> bool:
-    """Whether `read_receipt` finds a receipt that it can read."""
+    """Return whether `read_receipt` finds a receipt that it can read."""
     with suppress(BadSource):
         return bool(read_receipt(baked))
     return False
 
 
 def parse_receipt(text: str, name: str, validated: JsonObject | None = None) -> Receipt:
-    """Return a receipt from its JSON. Raises BadSource for other text, and for another schema.
+    """Return a receipt from its JSON.
 
-    name: of the file, for messages. validated: the fields of RESULTS if they are in another file.
+    Args:
+        text: The JSON.
+        name: The name of the file, for messages.
+        validated: The fields of RESULTS if they are in another file.
+
+    Raises:
+        BadSource: The text is not a receipt, or has another schema.
     """
     data = jsontext.parse(text, name)
     if is_companion(data):
@@ -131,46 +148,49 @@ def validations_path(gguf: Path) -> Path:
 
 
 def validations(gguf: Path) -> JsonObject:
-    """Return the fields of RESULTS of a GGUF file, as JSON-ready data; empty if its size has
-    changed.
+    """Return the fields of RESULTS of a GGUF file, as JSON-ready data.
+
+    They are empty if the size of the file has changed.
     """
     path = validations_path(gguf)
-    data = jsontext.parse(read_text(path, path.name), path.name) if path.is_file() else {}
+    if not path.is_file():
+        return {}
+    data = jsontext.parse(read_text(path, path.name), path.name)
     results = as_type(data, Results, path.name)
     if results.size != gguf.stat().st_size:
         return {}
-    return {key: msgspec.to_builtins(value) for key in RESULTS if (value := getattr(results, key))}
+    fields = {key: getattr(results, key) for key in RESULTS}
+    return {key: msgspec.to_builtins(value) for key, value in fields.items() if value}
 
 
 def _check_numbers(data: object, name: str) -> None:
-    """Raise BadSource for numbers that no receipt has, such as NaN, for which every comparison is
-    False.
-    """
-    level = [data]
-    while level:
-        for item in level:
-            if isinstance(item, float) and not math.isfinite(item):
-                raise BadSource(
-                    f"{name} is not a receipt of ropeconv (it has {item} as a number); run apply"
-                    " again"
-                )
-            if isinstance(item, int) and abs(item) > MOST:
-                raise BadSource(
-                    f"{name} is not a receipt of ropeconv (it has {shown(item)}); run apply again"
-                )
-        level = [
-            inner
-            for item in level
-            if isinstance(item, (dict, list))
-            for inner in (item.values() if isinstance(item, dict) else item)
-        ]
+    """Refuse numbers that no receipt has, such as NaN, for which every comparison is False."""
+    unchecked = deque([data])
+    while unchecked:
+        item = unchecked.popleft()
+        if isinstance(item, dict):
+            unchecked += item.values()
+        elif isinstance(item, list):
+            unchecked += item
+        elif isinstance(item, float) and not math.isfinite(item):
+            raise BadSource(
+                f"{name} is not a receipt of ropeconv (it has {item} as a number); run apply again"
+            )
+        elif isinstance(item, int) and abs(item) > MOST:
+            raise BadSource(
+                f"{name} is not a receipt of ropeconv (it has {shown(item)}); run apply again"
+            )
 
 
 def read_recipe(path: Path) -> Recipe:
-    """Return the recipe in a file: a saved or tuned one, or that of a receipt. path: the file, or a
-    folder with one.
+    """Return the recipe in a file: a saved or tuned one, or that of a receipt.
 
-    Raises UsageError for a file that cannot be read, RecipeError for one that is not a recipe.
+    Args:
+        path: The file, or a folder with one.
+
+    Raises:
+        UsageError: The file cannot be read.
+        RecipeError: It is not a recipe.
     """
     if path.is_dir():
         path = path / "ropeconv.json"
@@ -190,35 +210,45 @@ def read_recipe(path: Path) -> Recipe:
     return Recipe.from_dict(data)
 
 
-def described(recipe: JsonObject, trained: int) -> str:
+def describe_recipe(recipe: JsonObject, trained: int) -> str:
     """Return a recipe for display, lists by their length.
 
-    recipe: as `Recipe.to_dict` has it, for an unscaled model. trained: its context in tokens.
+    Args:
+        recipe: The recipe as `Recipe.to_dict` has it, for an unscaled model.
+        trained: The context of the model in tokens.
     """
-    return ": ".join(
-        filter(None, (str(recipe.get("method", "")), described_settings(recipe, trained)))
-    )
+    parts = [str(recipe.get("method", "")), describe_settings(recipe, trained)]
+    return ": ".join(part for part in parts if part)
 
 
-def described_settings(recipe: JsonObject, trained: int = 0, declared: int = 0) -> str:
-    """Return the settings of a recipe for display: lists by their length, a length as the factor
-    that reaches it.
+def describe_settings(recipe: JsonObject, trained: int = 0, declared: int = 0) -> str:
+    """Return the settings of a recipe for display.
 
-    recipe: as `Recipe.to_dict` has it. trained, declared: context in tokens of the model, before
-    and with its scaling; 0 where it is not known, and a length stays one then.
+    Lists are shown by their length, and a length as the factor that reaches it.
+
+    Args:
+        recipe: The recipe as `Recipe.to_dict` has it.
+        trained: The context of the model before its scaling in tokens; 0 where it is not known,
+            and a length stays one then.
+        declared: Its context with its scaling in tokens.
     """
-    modifiers = {
-        name: value for name, value in recipe.items() if name not in ("method", "parameters")
-    }
-    settings = {**recipe.get("parameters", {}), **modifiers}
+    settings = dict(recipe.get("parameters", {}))
+    for name, value in recipe.items():
+        if name not in ("method", "parameters"):
+            settings[name] = value
+
     factor = _factor_of(recipe, trained, declared or trained) if trained else None
-    if factor is not None and "factor" in settings:
-        settings["factor"] = factor
-    if factor is not None and isinstance(settings.get("spec"), str):
-        settings["spec"] = f"{format_factor(factor)}@{settings['spec'].partition('@')[2]}"
-    return ", ".join(
-        f"{name.replace('_', '-')} {_short(name, value)}" for name, value in settings.items()
-    )
+    if factor is not None:
+        if "factor" in settings:
+            settings["factor"] = factor
+        if isinstance(settings.get("spec"), str):
+            _, _, layers = settings["spec"].partition("@")
+            settings["spec"] = f"{format_factor(factor)}@{layers}"
+
+    parts = []
+    for name, value in settings.items():
+        parts.append(f"{name.replace('_', '-')} {_short(name, value)}")
+    return ", ".join(parts)
 
 
 def _factor_of(recipe: JsonObject, trained: int, declared: int) -> float | None:
@@ -230,6 +260,7 @@ def _factor_of(recipe: JsonObject, trained: int, declared: int) -> float | None:
 
 
 def _short(name: str, value: object) -> str:
+    """A setting for display."""
     if isinstance(value, list):
         return f"of {counted(len(value), 'value')}"
     if isinstance(value, bool):
@@ -240,13 +271,19 @@ def _short(name: str, value: object) -> str:
 
 
 CHECKED = (".json", ".py", ".safetensors")
+"""Suffixes of the files that are compared with a receipt."""
 
 
 def check_files(baked: Path, receipt: Receipt, weights: bool = True) -> None:
-    """Raise BadSource if a file is missing, or differs from the receipt in size or (if known)
-    sha256.
+    """Compare the files of an output with its receipt, by size and, where it is known, sha256.
 
-    weights: whether the sha256 of weights is compared too, which is slow.
+    Args:
+        baked: The output.
+        receipt: Its receipt.
+        weights: Whether the sha256 of weights is compared too, which is slow.
+
+    Raises:
+        BadSource: A file is missing, or differs.
     """
     for file in receipt.files:
         if not safe_name(file.name):
@@ -283,7 +320,15 @@ def write_receipt(folder: Path, receipt: Receipt | CompanionReceipt, fsync: bool
     """Write ropeconv.json into a folder, replacing an earlier one atomically.
 
     The draft is beside the folder, so that a kill leaves nothing new in it, or inside if that
-    fails, as for a mounted folder. fsync: wait until it is on the disk. Raises OSError.
+    fails, as for a mounted folder.
+
+    Args:
+        folder: The folder.
+        receipt: The receipt.
+        fsync: Whether to wait until it is on the disk.
+
+    Raises:
+        OSError: It cannot be written.
     """
     folder = folder.resolve()
     data = receipt.to_dict()
@@ -305,8 +350,11 @@ def embedded(receipt: Receipt) -> str:
 def add_validation(baked: Path, receipt: Receipt, result: JsonObject, server: str = "") -> None:
     """Write a validation result into the receipt of a folder, or into a file beside a GGUF file.
 
-    receipt: as read from the output. result: as `Validation.to_dict` has it. server: the runtime of
-    a server, for the field `servers`; empty for the field `validation`.
+    Args:
+        baked: The output.
+        receipt: Its receipt as it was read.
+        result: The result as `Validation.to_dict` has it.
+        server: The runtime of a server, for the field `servers`; empty for `validation`.
     """
     if server:
         _add(baked, receipt, "servers", {**receipt.servers, server: result})
@@ -315,97 +363,120 @@ def add_validation(baked: Path, receipt: Receipt, result: JsonObject, server: st
 
 
 def add_evaluation(baked: Path, receipt: Receipt, record: EvaluationRecord) -> None:
-    """Write the headlines of an evaluation into the receipt of a folder, or into a file beside a
-    GGUF file.
+    """Write the headlines of an evaluation into the receipt of an output, or beside a GGUF file.
 
-    receipt: as read from the output. record: of one check, in place of those that it `replaces`.
+    Args:
+        baked: The output.
+        receipt: Its receipt as it was read.
+        record: The evaluation, in place of those that it `replaces`.
     """
     others = [older for older in receipt.evaluations if not record.replaces(older)]
     _add(baked, receipt, "evaluations", (*others[1 - MOST_EVALUATIONS :], record))
 
 
 def _add(baked: Path, receipt: Receipt, field: str, value: object) -> None:
+    """Write a field of RESULTS."""
     if not is_gguf(baked):
         write_receipt(baked, msgspec.structs.replace(receipt, **{field: value}))
         return
     results = {"schema": receipt.schema, "size": baked.stat().st_size, **validations(baked)}
-    _replace(
-        validations_path(baked),
-        _results_draft(baked),
-        {**results, field: msgspec.to_builtins(value)},
-    )
+    results[field] = msgspec.to_builtins(value)
+    _replace(validations_path(baked), _results_draft(baked), results)
 
 
 def clear_drafts(baked: Path) -> None:
-    """Remove the drafts that killed processes left of a receipt, or of the results beside a GGUF
-    file.
+    """Remove the drafts that killed processes left of a receipt, or of results of a GGUF file.
 
-    baked: the folder or GGUF file, which need not exist. Drafts that another process is writing
-    stay, and those that cannot be removed.
+    Drafts that another process is writing stay, and those that cannot be removed.
+
+    Args:
+        baked: The folder or GGUF file, which need not exist.
     """
-    for draft in (_results_draft(baked),) if is_gguf(baked) else _drafts(baked.resolve()):
+    drafts = [_results_draft(baked)] if is_gguf(baked) else _drafts(baked.resolve())
+    for draft in drafts:
         with suppress(OSError):
-            if draft.is_file() and not draft.is_symlink():
-                with draft.open(
-                    "r+b"
-                ) as file:  # which may have been renamed, and the draft be another by now
-                    if try_lock(file) == "taken" and os.path.samestat(
-                        os.fstat(file.fileno()), draft.stat()
-                    ):
-                        draft.unlink()
+            _remove_unless_locked(draft)
 
 
-def _drafts(folder: Path) -> tuple[Path, Path]:
-    """Return the paths of drafts of a receipt: beside its folder, and inside if that fails."""
-    return folder.with_name(f".{folder.name}.{RECEIPT}.new"), folder / DRAFT
+def _remove_unless_locked(draft: Path) -> None:
+    """Remove a draft that no process is writing."""
+    if not draft.is_file() or draft.is_symlink():
+        return
+    with draft.open("r+b") as file:
+        if try_lock(file) != "taken":
+            return
+        # it may have been renamed, and the draft be another one by now
+        if os.path.samestat(os.fstat(file.fileno()), draft.stat()):
+            draft.unlink()
+
+
+def _drafts(folder: Path) -> list[Path]:
+    """The paths of drafts of a receipt: beside its folder, and inside if that fails."""
+    return [folder.with_name(f".{folder.name}.{RECEIPT}.new"), folder / DRAFT]
 
 
 def _results_draft(gguf: Path) -> Path:
+    """The path of a draft of the results of a GGUF file."""
     path = validations_path(gguf)
     return path.with_name(f".{path.name}.new")
 
 
 def _replace(path: Path, draft: Path, data: JsonObject, fsync: bool = True) -> None:
+    """Replace a file by JSON, through a draft."""
     with draft_of(path, draft, fsync) as place:
         place.write_bytes(jsontext.dump(data).encode())
 
 
 def commands(receipt: Receipt) -> list[str]:
-    """Return the `ropeconv apply` of each bake from the first source to the output of a receipt, in
-    order.
+    """Return the `ropeconv apply` of each bake from the first source to the output, in order.
 
     Local sources have their names in the receipts, without folders. A recipe with lists of numbers
     is read from the receipt, `--recipe ropeconv.json`.
     """
     first = receipt.first
-    lines = list[str]()
     is_gguf = first.kind == "gguf"
-    name = first.reference or f"{first.name}{'.gguf' * is_gguf}"
+    name = first.reference or _file_name(first.name, is_gguf)
+    lines = list[str]()
     for number, step in enumerate(receipt.steps, 1):
         words = apply_words(name, step, is_gguf, receipt.source.family or "")
         if number < len(receipt.steps):
             is_gguf = step.target.to == "gguf"
-            name = f"step{number}{'.gguf' * is_gguf}"
+            name = _file_name(f"step{number}", is_gguf)
             words += ["-o", name]
         lines.append(shlex.join(words))
     return lines
 
 
+def _file_name(name: str, is_gguf: bool) -> str:
+    return f"{name}.gguf" if is_gguf else name
+
+
 def apply_words(name: str, step: StepRecord, is_gguf: bool, family: str = "") -> list[str]:
     """Return the words of the `ropeconv apply` of a bake, without its output.
 
-    name: of the source. is_gguf: whether the source is a GGUF file. family: that the user gave.
+    Args:
+        name: The source.
+        step: The bake.
+        is_gguf: Whether the source is a GGUF file.
+        family: The family that the user gave.
     """
-    recipe, target = None, step.target
+    words = ["ropeconv", "apply", name]
+    if family:
+        words += ["--family", family]
+
+    recipe = None
     with suppress(RopeconvError):  # of another version
         recipe = flags(Recipe.from_dict(step.recipe))
-    words = ["ropeconv", "apply", name, *(["--family", family] if family else [])]
     words += ["--recipe", RECEIPT] if recipe is None else recipe
-    words += ["--to", target.to] if is_gguf != (target.to == "gguf") else []
+
+    target = step.target
+    if is_gguf != (target.to == "gguf"):
+        words += ["--to", target.to]
     for option in options(TargetRecord):
         value = getattr(target, option.name)
         if option.many:
-            words += [word for item in value for word in (option.flag, item)]
+            for item in value:
+                words += [option.flag, item]
         elif value != option.default:
             words += [option.flag] if value is True else [option.flag, value]
     return words
@@ -416,11 +487,12 @@ def facts_of(receipt: Receipt) -> dict[str, str]:
     method = REGISTRY.get(receipt.method)
     before = receipt.before
     schedule = receipt.schedule
+    described_method = receipt.method
+    if method:
+        described_method = f"{receipt.method}: {method.summary} ({method.paper})"
     facts = {
-        "Method": (
-            f"{receipt.method}: {method.summary} ({method.paper})" if method else receipt.method
-        ),
-        "Settings": described_settings(receipt.recipe, before.original_context, before.context),
+        "Method": described_method,
+        "Settings": describe_settings(receipt.recipe, before.original_context, before.context),
         "Frequencies": f"{before.rope}, then {before.after}",
         "Context": f"{before.context:,} tokens, then {schedule.context:,}",
         "Attention factor": f"{before.attention_factor:.6g}, then {schedule.attention_factor:.6g}",

@@ -15,7 +15,7 @@ from ropeconv.inspection.receipts.folder import (
     folder_record,
     original_record,
     original_source,
-    stated,
+    valid_receipt,
 )
 from ropeconv.inspection.receipts.receipt import (
     BeforeRecord,
@@ -199,7 +199,7 @@ def test_texts_names_and_sizes_of_the_first_source(tmp_path: Path) -> None:
 
 def test_what_is_no_output(tmp_path: Path) -> None:
     source = folder(tmp_path / "a")
-    assert stated(source) is None
+    assert valid_receipt(source) is None
     assert first_source(source) is source
     with pytest.raises(BadSource, match="has no ropeconv.json, so it is not an output"):
         original_source(source)
@@ -213,6 +213,6 @@ def test_what_is_no_output(tmp_path: Path) -> None:
         with pytest.raises(BadSource, match="does not say what its source had"):
             original_source(FolderSource(tmp_path / "a"))
     (tmp_path / "a" / "ropeconv.json").write_text("[]")
-    assert stated(FolderSource(tmp_path / "a")) is None
+    assert valid_receipt(FolderSource(tmp_path / "a")) is None
     with pytest.raises(BadSource, match="a: |ropeconv.json"):
         first_source(FolderSource(tmp_path / "a"))

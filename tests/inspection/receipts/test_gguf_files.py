@@ -13,7 +13,7 @@ from ropeconv.errors import BadSource
 from ropeconv.formats.gguf.edit import Change, Edit, write_new
 from ropeconv.formats.gguf.file import GgufFile
 from ropeconv.formats.gguf.header import f32, string, u32
-from ropeconv.inspection.receipts.gguf import earlier, gguf_stated, layout_of, record_of_file
+from ropeconv.inspection.receipts.gguf import earlier, layout_of, record_of_file, valid_gguf_receipt
 from ropeconv.inspection.receipts.receipt import (
     GgufRecord,
     OriginalRecord,
@@ -131,7 +131,7 @@ def linear(factor: float = 4.0, context: int = 256) -> RopeSpec:
 
 def stated(file: GgufFile, spec: RopeSpec, content: Receipt | str) -> Receipt | None:
     text = content if isinstance(content, str) else embedded(content)
-    return gguf_stated(bake(file, Edit({"ropeconv.json": string(text)})), spec)
+    return valid_gguf_receipt(bake(file, Edit({"ropeconv.json": string(text)})), spec)
 
 
 SCHEDULE = ScheduleRecord(
@@ -158,4 +158,4 @@ def test_a_receipt_counts_while_the_rope_is_what_it_says(
 ) -> None:
     expected = receipt(None, schedule=SCHEDULE)
     assert stated(file, spec, expected) == (expected if counts else None)
-    assert stated(file, spec, "{}") is gguf_stated(file, spec) is None
+    assert stated(file, spec, "{}") is valid_gguf_receipt(file, spec) is None

@@ -17,8 +17,8 @@ from ropeconv.inspection.receipts.receipt import (
 )
 from ropeconv.inspection.receipts.storage import (
     commands,
-    described,
-    described_settings,
+    describe_recipe,
+    describe_settings,
     parse_receipt,
     read_receipt,
     read_recipe,
@@ -251,9 +251,12 @@ def test_a_recipe_is_described_by_its_method_and_what_was_set() -> None:
     """Numbers without needless digits, switches as on and off, lists by their length, names as on
     the command line.
     """
-    assert described({"method": "linear", "parameters": {"factor": 4.0}}, 64) == "linear: factor 4"
+    assert (
+        describe_recipe({"method": "linear", "parameters": {"factor": 4.0}}, 64)
+        == "linear: factor 4"
+    )
     settings = {"factor": "128k", "beta_fast": 32.0, "truncate": False, "share": 1 / 3}
-    text = described_settings(
+    text = describe_settings(
         {"method": "yarn", "parameters": settings, "keep_short": True, "context": 131072}
     )
     assert (
@@ -262,5 +265,5 @@ def test_a_recipe_is_described_by_its_method_and_what_was_set() -> None:
         " 131072"
     )
     assert (
-        described_settings({"parameters": {"inv_freq": [1.0, 0.1, 0.01]}}) == "inv-freq of 3 values"
+        describe_settings({"parameters": {"inv_freq": [1.0, 0.1, 0.01]}}) == "inv-freq of 3 values"
     )

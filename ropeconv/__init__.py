@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from .rope.errors import ImpossibleSize as ImpossibleSize
     from .rope.errors import RecipeError as RecipeError
     from .rope.errors import RopeconvError as RopeconvError
+    from .rope.features import Feature as Feature
     from .rope.methods.method import Method
     from .rope.recipe import Recipe as Recipe
     from .rope.schedule import Schedule as Schedule
@@ -116,6 +117,7 @@ _MODULES = {
     "reporting": "Reporter",
     "rope.bound.reach": "reach",
     "rope.errors": "ImpossibleSize RecipeError RopeconvError",
+    "rope.features": "Feature",
     "rope.methods.method": "METHODS",
     "rope.recipe": "Recipe",
     "rope.schedule": "Schedule",

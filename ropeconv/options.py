@@ -7,10 +7,14 @@ follow from the fields.
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+from .rope.errors import RopeconvError
+from .rope.features import load_features
 
 T = TypeVar("T")
 Written = TypeVar("Written", bound="TargetOptions")
@@ -134,11 +138,16 @@ def copied(kind: type[T], source: Any, **changes: Any) -> T:
 
 
 def encoding_names() -> tuple[str, ...]:
-    """The values of `--encoding`, from the file names of the encodings, since importing these would
-    import numpy.
+    """Return the values of `--encoding`: the file names of the encodings, and those of features.
+
+    Importing the encodings would import numpy.
     """
     folder = Path(__file__).parent / "convert" / "encodings"
-    return ("auto", *sorted(path.stem for path in folder.glob("[a-z]*.py")), "carrier")
+    names = {path.stem for path in folder.glob("[a-z]*.py")}
+    with suppress(RopeconvError):  # this runs at import; what uses the feature says what is wrong
+        for feature in load_features().values():
+            names.update(feature.encodings)
+    return ("auto", *sorted(names), "carrier")
 
 
 @dataclass(frozen=True)

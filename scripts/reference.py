@@ -124,6 +124,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "Receipt",
         "restore_plan",
     ),
+    "Features of other packages": ("Feature",),
     "Validating": (
         "Comparison",
         "Settings",

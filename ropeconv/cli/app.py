@@ -7,6 +7,8 @@ from typing import Annotated, Any
 import typer
 from typer.main import get_command
 
+from ..rope.errors import RopeconvError
+from ..rope.features import load_features
 from ..version import __version__
 from .typer_classes import Command, LazyGroup, Stub
 
@@ -135,6 +137,28 @@ def _stub(name: str) -> Callable[[], Command]:
 for _name, (_, _summary) in COMMANDS.items():
     _group = lists if _name.startswith("list ") else app
     _group.command(_name.removeprefix("list "), cls=Stub, short_help=_summary)(_stub(_name))
+
+
+def add_feature_commands() -> None:
+    """Add the commands of features that are installed beside ropeconv.
+
+    Raises:
+        RopeconvError: For a feature that cannot be loaded, and for a command whose name is taken.
+    """
+    for feature in load_features().values():
+        for name, (module, summary) in feature.commands.items():
+            if name in COMMANDS:
+                raise RopeconvError(f"{module} has a command {name}, as ropeconv has; rename it")
+            app.command(name, cls=Stub, short_help=summary)(_feature_stub(module))
+
+
+def _feature_stub(module: str) -> Callable[[], Any]:
+    """Return the function of a stub, which imports the command of a feature from its module."""
+
+    def load() -> Any:
+        return get_command(import_module(module).app)
+
+    return load
 
 
 def _print_version(value: bool) -> None:

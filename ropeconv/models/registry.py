@@ -18,6 +18,7 @@ import tomli
 from ..errors import BadSource, UsageError
 from ..formats.files import expand_home, open_regular
 from ..formats.package_data import package_data, package_files
+from ..rope.features import load_features
 from .family import Family, WeightNames
 from .layers import layer_prefix
 from .schema import Config, first_present, text_config
@@ -57,6 +58,37 @@ def user_families(packaged: Iterable[Family]) -> tuple[Family, ...]:
             )
         return ()
 
+    return _read_folder(directory, packaged, "the package")
+
+
+def feature_families(packaged: Iterable[Family]) -> tuple[Family, ...]:
+    """The families of features, by the names of their files.
+
+    Args:
+        packaged: The families of the package, whose names and model types no file may have.
+
+    Raises:
+        BadSource: As `user_families` does.
+    """
+    loaded: list[Family] = list(packaged)
+    count = len(loaded)
+    for feature in load_features().values():
+        if feature.families is not None:
+            loaded += _read_folder(feature.families, loaded, "another one")
+    return tuple(loaded[count:])
+
+
+def _read_folder(directory: Path, known: Iterable[Family], owner: str) -> tuple[Family, ...]:
+    """The families that the files of a folder describe.
+
+    Args:
+        directory: The folder.
+        known: Families whose names and model types no file may have.
+        owner: Whose those are, for messages.
+
+    Raises:
+        BadSource: As `user_families` does.
+    """
     paths = sorted(path for path in directory.iterdir() if path.suffix == ".toml")
     if len(paths) > MOST_FILES:
         raise BadSource(
@@ -64,9 +96,9 @@ def user_families(packaged: Iterable[Family]) -> tuple[Family, ...]:
         )
 
     owners = {}
-    for family in packaged:
+    for family in known:
         for name in _names(family):
-            owners[name] = "the package"
+            owners[name] = owner
 
     loaded = []
     for file in paths:
@@ -178,13 +210,14 @@ def package_families() -> tuple[Family, ...]:
 
 @cache
 def families() -> tuple[Family, ...]:
-    """All families, of the package and of the user, sorted by name.
+    """All families, of the package, of features and of the user, sorted by name.
 
     Raises:
-        BadSource: For a wrong file of the user.
+        BadSource: For a wrong file of the user or of a feature.
     """
-    own = user_families(package_families())
-    return tuple(sorted((*package_families(), *own), key=lambda family: family.name))
+    installed = (*package_families(), *feature_families(package_families()))
+    loaded = (*installed, *user_families(installed))
+    return tuple(sorted(loaded, key=lambda family: family.name))
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Registry: things of one kind by name, each declared in a module of one package."""
+"""Registry: things of one kind by name, declared in the modules of one package or of features."""
 
 from collections.abc import Iterator, Mapping
 from importlib import import_module
@@ -6,6 +6,7 @@ from pkgutil import iter_modules
 from typing import TypeVar
 
 from .errors import RecipeError
+from .features import import_features
 
 T = TypeVar("T")
 
@@ -13,7 +14,7 @@ T = TypeVar("T")
 class Registry(Mapping[str, T]):
     """The declarations of the modules of a package, by name.
 
-    The first look-up imports the modules, so that no list of them is needed.
+    The first look-up imports the modules, and those of features, so that no list is needed.
 
     Args:
         kind: The kind of things, for the error.
@@ -56,6 +57,7 @@ class Registry(Mapping[str, T]):
             self._complete = True
             for module in iter_modules(import_module(self.package).__path__):
                 import_module(f"{self.package}.{module.name}")
+            import_features()
         return self.declared
 
     def __getitem__(self, name: str) -> T:

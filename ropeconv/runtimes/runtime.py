@@ -12,6 +12,7 @@ from ..formats.jsontext import JsonObject
 from ..formats.package_data import PACKAGE, package_data, package_errors, package_files
 from ..models.family import Need
 from ..rope.errors import RecipeError
+from ..rope.features import load_features
 from .programs import letters, program_of
 
 Status = Literal[
@@ -407,8 +408,12 @@ class Runtime(VersionRange, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 @cache
 def runtimes() -> tuple[Runtime, ...]:
-    """All runtimes of the package, by name and version."""
-    return in_order(read_rows(PACKAGE / "runtimes/data").values())
+    """All runtimes of the package and of features, by name and version."""
+    rows = read_rows(PACKAGE / "runtimes/data")
+    for feature in load_features().values():
+        if feature.runtimes is not None:
+            rows |= read_rows(feature.runtimes)
+    return in_order(rows.values())
 
 
 def read_rows(folder: Path) -> dict[str, Runtime]:

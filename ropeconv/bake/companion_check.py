@@ -17,7 +17,7 @@ def check_companion(folder: Path) -> str:
     """Return in a sentence that an adapter or a graph is as ropeconv wrote it.
 
     Raises:
-        BadSource: Where the folder has no such receipt, or one that cannot be read.
+        BadSource: Where the receipt of the folder is another one, or cannot be read.
         Disagreement: Where a file differs, is missing, or was added; it names the file.
     """
     receipt = read_companion(folder)
@@ -55,7 +55,7 @@ def companion_faults(folder: Path, receipt: CompanionReceipt) -> list[str]:
 def member_faults(output: Path, receipt: Receipt) -> list[str]:
     """Return in clauses what differs in the adapter and the draft that lie beside their output.
 
-    One that is not there is passed over: it may have been moved or published by itself.
+    One that is not there is passed over: it may have been moved.
     """
     faults = []
     adapter = _beside(output, receipt.target.adapter)

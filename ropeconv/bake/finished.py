@@ -21,7 +21,7 @@ from ..models.source import RECEIPT
 from .plan import FilePlan, Plan
 
 NOT_WRITTEN = (".cache", DRAFT)
-"""What the Hub's client and a killed `validate` leave in the folder of an output."""
+"""Files that the Hub's client and a killed `validate` leave in the folder of an output."""
 
 
 def may_be_finished(plan: FilePlan) -> bool:

@@ -61,7 +61,7 @@ def without_shards(receipt: Receipt) -> Receipt:
 
 
 def _is_layout(key: str) -> bool:
-    """Return whether a key is about shards, or keeps room in a header."""
+    """Return whether a key is about shards, or keeps space in a header."""
     return key == RESERVED or key.startswith(SPLIT)
 
 

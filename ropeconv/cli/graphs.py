@@ -97,7 +97,6 @@ def apply_graphs(
     """
     from ..bake.execution import ApplyOptions, execute_plan
     from ..bake.graph import graph_plan
-    from ..bake.hidden import is_empty
     from ..inspection.receipts.companion import read_companion
 
     if len(sources) > 1:
@@ -110,7 +109,7 @@ def apply_graphs(
     source.treat_as = options.family
     plan = graph_plan(source, recipe, build_target(target | {"to": None, "outtype": None}))
     if not options.dry_run:
-        if plan.out.exists() and read_companion(plan.out) is None and not is_empty(plan.out):
+        if plan.out.exists() and read_companion(plan.out) is None:
             raise RopeconvError(f"{plan.out} exists; choose another place with -o, or remove it")
         with screen.progress("Writing", plan.bytes) as advance:
             writing = ApplyOptions(checksum=True, fsync=not options.no_fsync)

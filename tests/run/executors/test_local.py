@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from ropeconv.run.executors import local
 from ropeconv.run.executors.executor import Failure
 from ropeconv.run.executors.local import HANGS, Local, gpus
 
@@ -74,7 +75,7 @@ def test_a_worker_that_is_killed_while_it_waits_is_replaced(tmp_path: Path) -> N
 def test_a_worker_that_ends_as_it_starts_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ropeconv.run.executors.local.prepare", end_first)
+    monkeypatch.setattr(local, "prepare", end_first)
     with Local(1).pool(partial(Squares, str(tmp_path))) as pool:
         assert dict(pool([2, 3])) == {0: 4, 1: 9}
 
@@ -82,7 +83,7 @@ def test_a_worker_that_ends_as_it_starts_is_replaced(
 def test_workers_that_never_start_are_a_failure_of_each_item(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ropeconv.run.executors.local.prepare", end_at_once)
+    monkeypatch.setattr(local, "prepare", end_at_once)
     with Local(2).pool(partial(Squares, str(tmp_path)), retries=1) as pool:
         results = dict(pool([2, 3]))
         again = dict(pool([4]))

@@ -35,9 +35,9 @@ from .result import (
     Cell,
     Result,
     RowResult,
-    derived,
     headline,
     margin,
+    price_and_reach,
     read_result,
 )
 
@@ -61,7 +61,8 @@ class Ranking:
         row, cell = self.measured.get(advice.method.name, (None, None))
         if row is None or cell is None:
             return "-", "-", "-"
-        return f"{cell.value:.3f}", *(entry.text for entry in derived(row, self.result))
+        price, reach = price_and_reach(row, self.result)
+        return f"{cell.value:.3f}", price.text, reach.text
 
     def to_dict(self, advice: Advice) -> JsonObject | None:
         """The measurement of a method, as JSON-ready data; None without one."""
@@ -81,14 +82,19 @@ class Ranking:
         }
 
 
-def ranked(
+def rank(
     methods: Sequence[Advice], result: Result, inspection: Inspection, context: int
 ) -> Ranking:
-    """Advice sorted by what was measured.
+    """Sort advice by what was measured.
 
-    methods: advice in its own order. result: of an evaluation of the same model. inspection: the
-    model. context: in tokens; the longest measured length within it counts. Raises UsageError for a
-    result of a model with another trained context, and for one without growth.
+    Args:
+        methods: Advice in its own order.
+        result: The result of an evaluation of the same model.
+        inspection: The model.
+        context: The wanted context in tokens; the longest measured length within it counts.
+
+    Raises:
+        UsageError: The result is of a model with another trained context, or has no growth.
     """
     spec = inspection.first_spec
     trained = (spec.unscaled() if spec.scaled else spec).original_context
@@ -101,16 +107,16 @@ def ranked(
     if not columns:
         raise UsageError("the evaluation has no growth; run `ropeconv eval` with --measure growth")
     column = max((length for length in columns if length <= context), default=columns[0])
+
     measured: dict[str, tuple[RowResult, Cell]] = {}
     for row in result.rows:
         schedule = _schedule(row, inspection)
         cell = result.cell(row.name, GROWTH, "loss", column)
-        if schedule is not None and cell is not None:
-            measured |= {
-                advice.method.name: (row, cell)
-                for advice in methods
-                if _alike(schedule, advice.schedule)
-            }
+        if schedule is None or cell is None:
+            continue
+        for advice in methods:
+            if _compute_the_same(schedule, advice.schedule):
+                measured[advice.method.name] = (row, cell)
 
     def place(advice: Advice) -> tuple[bool, float]:
         _, cell = measured.get(advice.method.name, (None, None))
@@ -120,9 +126,7 @@ def ranked(
 
 
 def _schedule(row: RowResult, inspection: Inspection) -> Schedule | None:
-    """Return the recipe of a row; None for the unchanged model, and for a recipe that this model
-    cannot have.
-    """
+    """The schedule of a row; None for the unchanged model, and where this one cannot have it."""
     if row.recipe is None:
         return None
     try:
@@ -133,15 +137,17 @@ def _schedule(row: RowResult, inspection: Inspection) -> Schedule | None:
         return None
 
 
-def _alike(schedule: Schedule, other: Schedule) -> bool:
+def _compute_the_same(schedule: Schedule, other: Schedule) -> bool:
     """Whether two schedules compute the same, whatever context they declare."""
-    return (
-        len(schedule.inv_freq) == len(other.inv_freq)
-        and np.allclose(schedule.inv_freq, other.inv_freq, rtol=1e-9, atol=0)
-        and bool(np.isclose(schedule.attention_factor, other.attention_factor, rtol=1e-9))
-        and schedule.log_n == other.log_n
-        and (schedule.short_inv_freq is None) == (other.short_inv_freq is None)
-    )
+    if len(schedule.inv_freq) != len(other.inv_freq):
+        return False
+    if not np.allclose(schedule.inv_freq, other.inv_freq, rtol=1e-9, atol=0):
+        return False
+    if not np.isclose(schedule.attention_factor, other.attention_factor, rtol=1e-9):
+        return False
+    if schedule.log_n != other.log_n:
+        return False
+    return (schedule.short_inv_freq is None) == (other.short_inv_freq is None)
 
 
 @dataclass(frozen=True)
@@ -351,7 +357,7 @@ def advised(
 
     source: the model. context: in tokens. measured: a result of `ropeconv eval` to sort by, None
     without one. outputs: formats that are planned, as for `advise`. Raises as that, `read_result`
-    and `ranked` do.
+    and `rank` do.
     """
     inspection = inspect_source(source)
     methods, passed_over = advise(source, context, outputs, inspection)
@@ -359,7 +365,7 @@ def advised(
         return RankedMethods(inspection, context, methods, passed_over)
     result = read_result(measured)
     reference = source.reference
-    ranking = ranked(methods, result, inspection, context)
+    ranking = rank(methods, result, inspection, context)
     criterion = (
         f"the loss at {ranking.column:,} tokens in {measured}, then methods without one:"
         f" {CRITERION}"
@@ -449,25 +455,21 @@ class Condition:
         if error is None or limit is None:
             raise self._unknown(f"a test needs at least {FEWEST} windows; increase --windows")
         met = (apart > 0) == self.above and abs(apart) > limit
+
         metric = metric_of(left.metric)
-        unit = f" {metric.unit}" if metric.unit else ""
+        shown = "true" if met else "not shown"
         place = f"{self.measure} at {in_trained(left.column, result.trained)}"
-        return (
-            met,
-            (
-                f"{self.text} is {'true' if met else 'not shown'}: {place}, the difference is "
-                f"{metric.difference(apart)} ± {metric.error(error)}{unit}."
-            ),
-        )
+        difference = f"{metric.difference(apart)} ± {metric.error(error)}"
+        if metric.unit:
+            difference += f" {metric.unit}"
+        return met, f"{self.text} is {shown}: {place}, the difference is {difference}."
 
     def _cell(self, row: str, result: Result) -> Cell:
+        """The headline of a row at the length of the condition."""
         column = self.column(result.trained)
-        measured = any(cell.measure == self.measure for cell in result.cells)
-        cell = (
-            result.cell(row, self.measure, headline(result, self.measure), column)
-            if measured
-            else None
-        )
+        cell = None
+        if any(cell.measure == self.measure for cell in result.cells):
+            cell = result.cell(row, self.measure, headline(result, self.measure), column)
         if cell is None:
             raise self._unknown(f"{row} has no {self.measure} at {column:,} tokens")
         return cell

@@ -311,9 +311,12 @@ def measures_of(result: Result) -> list[str]:
 
 def headline(result: Result, measure: str) -> str:
     """The metric of a measure that tables and pictures show."""
-    measured = list(dict.fromkeys(cell.metric for cell in result.cells if cell.measure == measure))
+    measured = [cell.metric for cell in result.cells if cell.measure == measure]
     known = REGISTRY[measure].metrics if measure in REGISTRY else ()
-    return next((name for name in known if name in measured), measured[0])
+    for name in known:
+        if name in measured:
+            return name
+    return measured[0]
 
 
 def headlines(result: Result, measure: str) -> list[str]:
@@ -329,34 +332,40 @@ def columns_of(result: Result, measure: str) -> list[int]:
 
 
 def _table(result: Result, measure: str, name: str, most: int) -> Table:
+    """The table of a metric of a measure."""
     columns = columns_of(result, measure)
     if measure == POSITION:
-        columns = _thinned(columns, most, result.trained)
+        columns = _choose_columns(columns, most, result.trained)
+        headings = [f"{column:,}" for column in columns]
+    else:
+        headings = [in_trained(column, result.trained) for column in columns]
+    if measure == GROWTH:
+        headings += ["price", "holds to"]
+
     metric = metric_of(name)
-    growth = measure == GROWTH
-    key = (measure, name, None)
-    cells = {
-        (cell.row, cell.column): cell
-        for cell in result.cells
-        if (cell.measure, cell.metric, cell.depth) == key
-    }
-    rows = [row for row in result.rows if any((row.name, column) in cells for column in columns)]
+    cells: dict[tuple[str, int], Cell] = {}
+    for cell in result.cells:
+        if cell.measure == measure and cell.metric == name and cell.depth is None:
+            cells[cell.row, cell.column] = cell
+
     lines = []
-    for row in rows:
-        entries = [
-            _entry(cells[row.name, column], metric) if (row.name, column) in cells else NOTHING
-            for column in columns
-        ]
-        lines.append((row.name, (*entries, *(derived(row, result) if growth else ()))))
-    headings = [
-        f"{column:,}" if measure == POSITION else in_trained(column, result.trained)
-        for column in columns
-    ]
-    minus = f", then minus {rows[0].name}" if len(rows) > 1 else ""
-    minus = ", 95 % interval" if metric.share else minus
-    more = ("price", "holds to") if growth else ()
-    title = f"{measure}: {metric.title}{minus}; {sample_size(cells.values())}"
-    return Table(title, (*headings, *more), tuple(lines))
+    for row in result.rows:
+        of_row = [cells.get((row.name, column)) for column in columns]
+        if not any(of_row):
+            continue
+        entries = [NOTHING if cell is None else _entry(cell, metric) for cell in of_row]
+        if measure == GROWTH:
+            entries += price_and_reach(row, result)
+        lines.append((row.name, tuple(entries)))
+
+    then = ""
+    if metric.share:
+        then = ", 95 % interval"
+    elif len(lines) > 1:
+        first, _ = lines[0]
+        then = f", then minus {first}"
+    title = f"{measure}: {metric.title}{then}; {sample_size(cells.values())}"
+    return Table(title, tuple(headings), tuple(lines))
 
 
 def sample_size(cells: Iterable[MeasuredRecord]) -> str:
@@ -367,7 +376,7 @@ def sample_size(cells: Iterable[MeasuredRecord]) -> str:
     return f"n = {counts[0]}" if len(counts) == 1 else f"n = {counts[0]} to {counts[-1]}"
 
 
-def _thinned(columns: Sequence[int], most: int, trained: int) -> list[int]:
+def _choose_columns(columns: Sequence[int], most: int, trained: int) -> list[int]:
     """At most that many columns at even distances, with the last, and the last within the trained
     context.
     """
@@ -382,33 +391,35 @@ def _thinned(columns: Sequence[int], most: int, trained: int) -> list[int]:
 
 
 def _entry(cell: Cell, metric: Metric) -> Entry:
+    """A cell for display: a share with its interval, or a number with its error."""
     if cell.low is not None and cell.high is not None:
-        return Entry(
-            metric.value(cell.value),
-            f"{metric.value(cell.low)}-{metric.value(cell.high)}",
-            cell.decided,
-        )
-    number, error = (
-        (cell.value, cell.error)
-        if cell.difference is None
-        else (cell.difference, cell.difference_error)
-    )
-    text = metric.value(number) if cell.difference is None else metric.difference(number)
+        interval = f"{metric.value(cell.low)}-{metric.value(cell.high)}"
+        return Entry(metric.value(cell.value), interval, cell.decided)
+    if cell.difference is None:
+        text = metric.value(cell.value)
+        error = cell.error
+    else:
+        text = metric.difference(cell.difference)
+        error = cell.difference_error
     return Entry(text, "" if error is None else f"±{metric.error(error)}", cell.decided)
 
 
-def derived(row: RowResult, result: Result) -> tuple[Entry, Entry]:
-    """The price at the trained length, and the length to which the row holds, with a plus for the
-    longest.
+def price_and_reach(row: RowResult, result: Result) -> tuple[Entry, Entry]:
+    """Return the price at the trained length, and the length to which the row holds.
+
+    The longest measured length has a plus.
     """
-    held = NOTHING
+    price = NOTHING
     cell = result.cell(row.name, GROWTH, "loss", result.trained)
+    if cell is not None and cell.difference is not None:
+        price = _entry(cell, metric_of("loss"))
+
+    reach = NOTHING
     if row.holds_to is not None:
-        longest = row.holds_to == columns_of(result, GROWTH)[-1]
-        held = Entry(in_trained(row.holds_to, result.trained) + ("+" if longest else ""))
-    return (
-        NOTHING if cell is None or cell.difference is None else _entry(cell, metric_of("loss"))
-    ), held
+        text = in_trained(row.holds_to, result.trained)
+        longest = columns_of(result, GROWTH)[-1]
+        reach = Entry(f"{text}+" if row.holds_to == longest else text)
+    return price, reach
 
 
 def record(result: Result, rows: Sequence[Row]) -> list[Path]:
@@ -434,11 +445,10 @@ def recorded(result: Result, name: str) -> EvaluationRecord:
     """The headline numbers of the row with a name."""
     cells = [cell for cell in result.cells if cell.row == name and cell.measure != POSITION]
     row = next(row for row in result.rows if row.name == name)
-    measured = tuple(
-        msgspec.convert(cell, MeasuredRecord, from_attributes=True)
-        for cell in cells
-        if cell.depth is None and cell.metric in headlines(result, cell.measure)
-    )
+    measured = []
+    for cell in cells:
+        if cell.depth is None and cell.metric in headlines(result, cell.measure):
+            measured.append(msgspec.convert(cell, MeasuredRecord, from_attributes=True))
     compared = any(cell.difference is not None for cell in cells)
     first = next((cell.row for cell in result.cells if cell.difference is None), "")
     return EvaluationRecord(
@@ -452,6 +462,6 @@ def recorded(result: Result, name: str) -> EvaluationRecord:
         price=row.price,
         price_error=row.price_error,
         holds_to=row.holds_to,
-        measured=measured,
+        measured=tuple(measured),
         ropeconv=__version__,
     )

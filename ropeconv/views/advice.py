@@ -19,30 +19,29 @@ def show_advice(advice: RankedMethods, sheet: Sheet) -> None:
     ranking = advice.ranking
     inspection = advice.inspection
     for note in (advice.note, advice.training, advice.useless):
-        sheet.note(note and f"Note: {note}")
+        if note:
+            sheet.note(f"Note: {note}")
     sheet.note(inspection.assumption)
     if not rows:
         sheet.say(f"No method reaches {advice.context:,} tokens; give a shorter --context.")
         return
+
     (table,) = advice.shown_tables()
-    extra = ("loss", "price", "holds to") if ranking else ()
-    titles = ("runtimes",) if len(advice.formats) == 1 else advice.formats
-    sheet.table(
-        f"{advice.source}: {inspection.spec.context:,} -> {advice.context:,} tokens",
-        table.columns,
-        table.rows,
-        optional=(
-            "outside",
-            "effective",
-            *titles[:0:-1],
-            *((*titles[:1], "without training") if ranking else ()),
-        ),
-        right=("effective", "outside", *extra),
-    )
+    runtimes = ["runtimes"] if len(advice.formats) == 1 else list(advice.formats)
+    right = ["effective", "outside"]
+    # the columns that a narrow terminal leaves out first: those of the first format stay longest
+    optional = ["outside", "effective", *reversed(runtimes[1:])]
+    if ranking:
+        right += ["loss", "price", "holds to"]
+        optional += [runtimes[0], "without training"]
+    title = f"{advice.source}: {inspection.spec.context:,} -> {advice.context:,} tokens"
+    sheet.table(title, table.columns, table.rows, optional=optional, right=right)
+
     for reason, flags in _refusals(rows, short=True).items():
-        sheet.say(
-            f"No {reason}." if len(flags) == len(rows) else f"No {reason}: {', '.join(flags)}."
-        )
+        if len(flags) == len(rows):
+            sheet.say(f"No {reason}.")
+        else:
+            sheet.say(f"No {reason}: {', '.join(flags)}.")
     if inspection.kv_cache:
         sheet.say(inspection.kv_cache.short(advice.context, inspection.spec.context))
     if rows[0].writable:
@@ -50,95 +49,104 @@ def show_advice(advice: RankedMethods, sheet: Sheet) -> None:
 
 
 def _show_commands(advice: RankedMethods, first: Advice, sheet: Sheet) -> None:
-    """Shows the commands that bake the first method, train with it where it needs that, and measure
-    it.
-    """
-    # trainers load neither GGUF files nor encoders
-    can_train = not (advice.inspection.encoder or isinstance(advice.inspection.source, GgufSource))
+    """Show the commands that bake the first method, train with it if needed, and measure it."""
+    inspection = advice.inspection
     need = first.fine_tuning
     if not need.works_untuned:
         alike = {row.fine_tuning.need for row in advice.methods} == {need.need}
         subject = "every method" if alike else first.flags
         sheet.say(f"At {advice.context:,} tokens ({need.times}) {subject} {need.need}.")
+
     sheet.copyable(f"Bake:    {first.command}")
     if not first.works_untuned:
-        if can_train:
-            sheet.copyable(
-                f"Train:   {command_line('train-config', first.out, '--for', 'axolotl')}"
-            )
+        # trainers load neither GGUF files nor encoders
+        if not inspection.encoder and not isinstance(inspection.source, GgufSource):
+            train = command_line("train-config", first.out, "--for", "axolotl")
+            sheet.copyable(f"Train:   {train}")
         if advice.untuned:
             sheet.copyable(f"Untuned: {advice.untuned.command}")
-    if (
-        advice.ranking is None and not advice.inspection.encoder
-    ):  # `eval` measures the loss of the next token
+    # `eval` measures the loss of the next token, which encoders do not predict
+    if advice.ranking is None and not inspection.encoder:
         rows = f"base,{recipe_text(first.recipe)}"
-        sheet.copyable(
-            f"Measure: {command_line('eval', advice.source, '--methods', rows, '--text', 'FILE')}"
-        )
+        measure = command_line("eval", advice.source, "--methods", rows, "--text", "FILE")
+        sheet.copyable(f"Measure: {measure}")
 
 
 def show_methods(advice: RankedMethods, sheet: Sheet) -> None:
-    """Shows a paragraph per method, and the reasons of methods that do not fit."""
+    """Show a paragraph per method, and the reasons of methods that do not fit."""
     for line in explain_columns(advice):
         sheet.say(line)
     sheet.say("")
     for row in advice.methods:
-        sheet.say(f"{row.method.name}: {row.method.finetuning_note}.")
-        sheet.copyable(f"    {row.command}")
-        for line in _evidence(row):
-            sheet.say(f"    {line}")
-        for name, writing in row.writings.items():
-            wrong = [
-                f"{status}: {names}"
-                for status, names in grouped(writing.verdicts)
-                if status in WRONG
-            ]
-            if wrong:
-                sheet.say(f"    {name} as {writing.encoding}: {'; '.join(wrong)}")
+        _show_method(row, sheet)
     sheet.say("")
     for reason, flags in _refusals(advice.methods).items():
-        sheet.say(
-            f"No {reason}"
-            f" ({'all of them' if len(flags) == len(advice.methods) else ', '.join(flags)})."
-        )
+        if len(flags) == len(advice.methods):
+            sheet.say(f"No {reason} (all of them).")
+        else:
+            sheet.say(f"No {reason} ({', '.join(flags)}).")
     for name, reason in advice.passed_over.items():
         sheet.say(f"Left out, {name}: {reason}")
 
 
+def _show_method(row: Advice, sheet: Sheet) -> None:
+    """Show a method: its command, what is known of it, and the runtimes that compute it wrongly."""
+    sheet.say(f"{row.method.name}: {row.method.finetuning_note}.")
+    sheet.copyable(f"    {row.command}")
+    for line in _evidence(row):
+        sheet.say(f"    {line}")
+    for name, writing in row.writings.items():
+        wrong = []
+        for status, runtimes in grouped(writing.verdicts):
+            if status in WRONG:
+                wrong.append(f"{status}: {runtimes}")
+        if wrong:
+            sheet.say(f"    {name} as {writing.encoding}: {'; '.join(wrong)}")
+
+
 def _evidence(row: Advice) -> Iterator[str]:
-    """Yields a line per source of what is known of a method."""
+    """Yield a line per source of what is known of a method."""
     if row.recommended:
         yield f"{row.recommended}."
+    method = row.method.name
     for study in row.standing.studies:
-        tables = (
-            ("beyond", study.beyond),
-            ("inside", study.inside),
-            ("repeated text", study.retrieval),
-        )
-        values = "; ".join(
-            f"{place} {table[row.method.name]:g}"
-            + (f" (without {table['base']:g})" if "base" in table else "")
-            for place, table in tables
-            if row.method.name in table
-        )
+        tables = {
+            "beyond": study.beyond,
+            "inside": study.inside,
+            "repeated text": study.retrieval,
+        }
+        values = []
+        for place, table in tables.items():
+            if method not in table:
+                continue
+            value = f"{place} {table[method]:g}"
+            if "base" in table:
+                value += f" (without {table['base']:g})"
+            values.append(value)
         tuned = ", fine-tuned" if study.fine_tuned else ""
         yield (
-            f"{study.factor:g} times{tuned}, {study.unit}: {values}. {study.model}, {study.n}:"
-            f" {study.source}."
+            f"{study.factor:g} times{tuned}, {study.unit}: {'; '.join(values)}. {study.model},"
+            f" {study.n}: {study.source}."
         )
 
 
 def _refusals(rows: list[Advice], short: bool = False) -> dict[str, list[str]]:
-    """The reasons why a format cannot hold methods, with the flags of these methods. short: without
-    each encoding.
+    """The reasons why a format cannot hold methods, with the flags of these methods.
+
+    Args:
+        rows: The methods.
+        short: Whether a reason is shown without each encoding.
     """
-    reasons: dict[str, list[str]] = {}
+    flags: dict[str, list[str]] = {}
     for row in rows:
         for name, writing in row.writings.items():
-            if writing.reason:
-                reason = writing.reason.partition(": with ")[0] if short else writing.reason
-                reasons.setdefault(f"{name}: {reason}", []).append(row.flags)
-    return reasons
+            if not writing.reason:
+                continue
+            reason = writing.reason
+            if short:
+                reason, _, _ = reason.partition(": with ")
+            flags.setdefault(f"{name}: {reason}", []).append(row.flags)
+    return flags
 
 
 def explain_columns(advice: RankedMethods) -> Iterator[str]:
@@ -174,14 +182,20 @@ LEGEND = (
 
 
 def show_runtimes(rows: Iterable[JsonObject], sheet: Sheet) -> None:
-    """Shows a row per runtime, and what the columns mean. rows: as `summaries` gives them."""
+    """Show a row per runtime, and what the columns mean.
+
+    Args:
+        rows: The runtimes, as `summaries` gives them.
+        sheet: What they are shown on.
+    """
     columns = ("--runtime", "what", "exact", "run", "read", "unknown", "source")
     optional = ("source", "what", "read", "unknown", "run")
-    shown = sheet.table(
-        "Runtimes", columns, [tuple(map(str, row.values())) for row in rows], optional=optional
-    )
-    counted = {"run", "read", "unknown"} <= set(shown)
-    sheet.say(legend(RUNTIMES, ("exact", *(["run, read, unknown"] if counted else []))))
+    cells = [[str(value) for value in row.values()] for row in rows]
+    shown = sheet.table("Runtimes", columns, cells, optional=optional)
+    explained = ["exact"]
+    if {"run", "read", "unknown"} <= set(shown):
+        explained.append("run, read, unknown")
+    sheet.say(legend(RUNTIMES, explained))
 
 
 def summaries(rows: Iterable[Runtime], cells: Iterable[MatrixCell]) -> list[JsonObject]:
@@ -210,16 +224,24 @@ def newest_of(rows: Iterable[Runtime]) -> list[Runtime]:
 
 
 def show_matrix(cells: Iterable[MatrixCell], rows: list[Runtime], sheet: Sheet) -> None:
-    """Shows a row per family and a column per runtime. cells: of the families. rows: the
-    runtimes.
+    """Show a row per family and a column per runtime.
+
+    Args:
+        cells: The cells of the families.
+        rows: The runtimes.
+        sheet: What they are shown on.
     """
     by_family: dict[str, list[MatrixCell]] = {}
     for cell in cells:
         by_family.setdefault(cell.family, []).append(cell)
-    table = [
-        (family, *(letters(cell for cell in of_family if cell.verdict.covers(row)) for row in rows))
-        for family, of_family in by_family.items()
-    ]
+    table = []
+    for family, of_family in by_family.items():
+        line = [family]
+        for row in rows:
+            line.append(letters(cell for cell in of_family if cell.verdict.covers(row)))
+        table.append(line)
+
+    # versions are named where a runtime has several columns
     several = len({row.name for row in rows}) < len(rows)
     columns = [row.key if several else row.name for row in rows]
     sheet.table("Runtime support", ("family", *columns), table)

@@ -33,11 +33,15 @@ if TYPE_CHECKING:
 def show_inspection(
     inspection: Inspection, sheet: Sheet, repairs: Iterable[Problem] = (), explain: bool = False
 ) -> None:
-    """Shows an inspection: the RoPE, the runtimes that support it, and a sentence per problem with
-    its repair.
+    """Show an inspection.
 
-    repairs: what would help runtimes that do not support it. explain: with every number and every
-    runtime.
+    It has the RoPE, the runtimes that support it, and a sentence per problem with its repair.
+
+    Args:
+        inspection: The inspection.
+        sheet: What it is shown on.
+        repairs: What would help runtimes that do not support it.
+        explain: Whether every number and every runtime is shown.
     """
     if isinstance(inspection.source, GgufSource):
         inspection = replace(inspection, verdicts=judge_file(inspection.source.file))
@@ -54,43 +58,51 @@ def show_inspection(
             sheet.copyable(f"Fix: {command_line('apply', reference)} {problem.repair}")
     if not inspection.problems:
         sheet.say("No problems found.")
+    _show_next(inspection, sheet, explain)
+
+
+def _show_next(inspection: Inspection, sheet: Sheet, explain: bool) -> None:
+    """Show the next command."""
+    reference = inspection.source.reference
     if inspection.draft:
         covers = factor_text(4 * inspection.spec.context)
-        sheet.copyable(
-            f"Next: {command_line('apply', 'TARGET', '--yarn', covers, '--draft', reference)}"
-        )
-    elif not (inspection.refuse or explain):
-        trained = inspection.first_spec.original_context
-        declared = inspection.spec.context
-        longer = 4 * trained if 4 * trained > declared else 2 * declared
-        unseen = nothing_to_extend(inspection, longer)
-        if unseen:
-            sheet.say(f"It cannot be extended: {unseen}.")
-        else:
-            sheet.copyable(
-                f"Next: {command_line('advise', reference, '--context', format_tokens(longer))}"
-            )
+        command = command_line("apply", "TARGET", "--yarn", covers, "--draft", reference)
+        sheet.copyable(f"Next: {command}")
+        return
+    if inspection.refuse or explain:
+        return
+    declared = inspection.spec.context
+    longer = 4 * inspection.first_spec.original_context
+    if longer <= declared:
+        longer = 2 * declared
+    unseen = nothing_to_extend(inspection, longer)
+    if unseen:
+        sheet.say(f"It cannot be extended: {unseen}.")
+    else:
+        command = command_line("advise", reference, "--context", format_tokens(longer))
+        sheet.copyable(f"Next: {command}")
 
 
 def _show_summary(inspection: Inspection, sheet: Sheet) -> None:
+    """Show the RoPE, and the popular runtimes that support it."""
     spec = inspection.spec
-    rotating_dims = 2 * spec.rotating_pairs
-    factor = "" if spec.attention_factor == 1 else f", attention factor {spec.attention_factor:.6g}"
-    assumed = " (assumed)" if spec.original_context_source == "declared" else ""
-    cache = (
-        f"; KV cache {inspection.kv_cache.sizes(spec.context).partition(', ')[0]}"
-        if inspection.kv_cache
-        else ""
-    )
+    rope = describe(spec.form)
+    if spec.attention_factor != 1:
+        rope += f", attention factor {spec.attention_factor:.6g}"
+    rotates = f"{2 * spec.rotating_pairs} of {spec.head_dim} dimensions"
+    context = f"{spec.context:,} tokens, trained: {spec.original_context:,}"
+    if spec.original_context_source == "declared":
+        context += " (assumed)"
+    if inspection.kv_cache:
+        size, _, _ = inspection.kv_cache.sizes(spec.context).partition(", ")
+        context += f"; KV cache {size}"
+
     rows = [
         *_draft(inspection),
         ("family", inspection.name),
-        ("RoPE", f"{describe(spec.form)}{factor}"),
-        (
-            "rotates",
-            f"{rotating_dims} of {spec.head_dim} dimensions; layers: {describe_layers(spec)}",
-        ),
-        ("context", f"{spec.context:,} tokens, trained: {spec.original_context:,}{assumed}{cache}"),
+        ("RoPE", rope),
+        ("rotates", f"{rotates}; layers: {describe_layers(spec)}"),
+        ("context", context),
         *_parts(inspection),
     ]
     if inspection.encoder:
@@ -136,18 +148,22 @@ def _parts(inspection: Inspection) -> list[tuple[str, str]]:
 
 
 def _show_details(inspection: Inspection, sheet: Sheet, repairs: tuple[Problem, ...]) -> None:
+    """Show every number of the RoPE, every runtime, and what would repair their support."""
     family = ("family", f"{inspection.name} ({inspection.display_name})")
     rows = [*_draft(inspection), family, *_rows(inspection.spec), *_parts(inspection)]
     if inspection.encoder:
         rows.append(("encoder", _encoder(inspection)))
     if inspection.kv_cache:
         rows.append(("KV cache", inspection.kv_cache.sizes(inspection.spec.context)))
-    rows += [("note", note) for note in (*inspection.spec.notes, inspection.custom_code) if note]
+    for note in (*inspection.spec.notes, inspection.custom_code):
+        if note:
+            rows.append(("note", note))
     sheet.table(inspection.source.reference, ("", ""), rows)
     if inspection.verdicts:
         lines = grouped(inspection.verdicts, inspection.name if inspection.assumption else "")
         sheet.table("Runtime support", ("status", "runtimes"), lines)
         sheet.say(f"{statuses(lines)}\n")
+
     fixes = [(problem.message, problem.repair or "") for problem in repairs]
     if fixes:
         sheet.table("Fixable runtimes", ("runtime", "ropeconv apply SOURCE"), fixes)
@@ -158,12 +174,11 @@ def _show_details(inspection: Inspection, sheet: Sheet, repairs: tuple[Problem, 
 
 
 def _rows(spec: RopeSpec) -> Iterator[tuple[str, str]]:
-    pairs = "rotate_half" if spec.layout == "half" else "interleaved"
+    """Yield the rows of a RoPE."""
     yield "frequencies", describe(spec.form)
-    yield (
-        "rotary_dim",
-        f"{spec.rotary_dim} of head_dim {spec.head_dim}, {pairs}{', MLA' if spec.mla else ''}",
-    )
+    dims = f"{spec.rotary_dim} of head_dim {spec.head_dim}"
+    pairs = "rotate_half" if spec.layout == "half" else "interleaved"
+    yield "rotary_dim", f"{dims}, {pairs}, MLA" if spec.mla else f"{dims}, {pairs}"
     if spec.rotating_share < 1:
         still = spec.rotary_dim // 2 - spec.rotating_pairs
         yield "pairs that do not rotate", f"{still} of {spec.rotary_dim // 2}, by architecture"
@@ -176,10 +191,8 @@ def _rows(spec: RopeSpec) -> Iterator[tuple[str, str]]:
     if spec.query_scaling:
         yield "query scaling", _scaling(spec.query_scaling, "p")
     if spec.nope_query_scaling:
-        yield (
-            "query scaling",
-            f"{_scaling(spec.nope_query_scaling, '(p + 1)')} on the layers that do not rotate",
-        )
+        scaling = _scaling(spec.nope_query_scaling, "(p + 1)")
+        yield "query scaling", f"{scaling} on the layers that do not rotate"
     if spec.mrope_section:
         yield "mrope_section", ", ".join(str(count) for count in spec.mrope_section)
 
@@ -197,6 +210,7 @@ def original_context_source(spec: RopeSpec) -> str:
 
 
 def _scaling(scaling: QueryScaling, position: str) -> str:
+    """A scaling of queries as a formula."""
     return f"1 + {scaling.beta:g} ln(1 + floor({position} / {scaling.length:,}))"
 
 
@@ -239,11 +253,10 @@ def show_adapter(adapter: Adapter, sheet: Sheet) -> None:
     """Shows a PEFT adapter, and the RoPE that it was trained with."""
     trained = adapter.trained_on
     name = adapter.source.reference
-    rope = (
-        f"{describe(trained.spec.form)}; {trained.spec.context:,} tokens"
-        if trained
-        else "unknown: no base here"
-    )
+    if trained:
+        rope = f"{describe(trained.spec.form)}; {trained.spec.context:,} tokens"
+    else:
+        rope = "unknown: no base here"
     rows = [
         ("adapter", f"{adapter.kind}, not a whole model"),
         ("base", adapter.base or "not named"),
@@ -255,27 +268,23 @@ def show_adapter(adapter: Adapter, sheet: Sheet) -> None:
 
 
 def show_compatibility(compatibility: Compatibility, sheet: Sheet) -> None:
-    """Shows models beside the base of their merge, adapters, and a sentence per difference with its
-    repair.
+    """Show models beside the base of their merge, and adapters.
+
+    Below is a sentence per difference with its repair.
     """
-    names = [("base", compatibility.base), *(("", model) for model in compatibility.models)]
-    rows = [
-        (mark, model.source.reference, describe(model.spec.form), f"{model.spec.context:,}")
-        for mark, model in names
-    ]
+    rows = [_model_row("base", compatibility.base)]
+    for model in compatibility.models:
+        rows.append(_model_row("", model))
     for adapter, over in compatibility.adapters:
-        trained = adapter.trained_on
-        rope, context = (
-            (describe(trained.spec.form), f"{trained.spec.context:,}")
-            if trained
-            else ("unknown", "")
-        )
-        rows.append(
-            ("adapter", f"{adapter.source.reference} over {over.source.reference}", rope, context)
-        )
-    sheet.table(
-        "", ("", "model", "RoPE", "context"), rows, optional=("context",), right=("context",)
-    )
+        rope, context = "unknown", ""
+        if adapter.trained_on:
+            spec = adapter.trained_on.spec
+            rope, context = describe(spec.form), f"{spec.context:,}"
+        name = f"{adapter.source.reference} over {over.source.reference}"
+        rows.append(("adapter", name, rope, context))
+    columns = ("", "model", "RoPE", "context")
+    sheet.table("", columns, rows, optional=("context",), right=("context",))
+
     for misfit in compatibility.misfits:
         if misfit.repair.startswith("ropeconv "):
             sheet.say(f"! {misfit.name} {misfit.message}")
@@ -287,10 +296,19 @@ def show_compatibility(compatibility: Compatibility, sheet: Sheet) -> None:
     sheet.say(compatibility.sentence)
 
 
-def show_comparison(difference: RopeDifference, sheet: Sheet, explain: bool = False) -> None:
-    """Shows how two models differ: the properties, the frequencies, and the runtimes.
+def _model_row(mark: str, model: Inspection) -> tuple[str, str, str, str]:
+    """The row of a model: what it is, its name, its RoPE and its context."""
+    spec = model.spec
+    return mark, model.source.reference, describe(spec.form), f"{spec.context:,}"
 
-    explain: with properties that are equal, and every runtime.
+
+def show_comparison(difference: RopeDifference, sheet: Sheet, explain: bool = False) -> None:
+    """Show how two models differ: the properties, the frequencies, and the runtimes.
+
+    Args:
+        difference: The difference.
+        sheet: What it is shown on.
+        explain: Whether properties that are equal, and every runtime are shown.
     """
     sides = (difference.first, difference.second)
     for name, side in zip("AB", sides, strict=True):
@@ -316,95 +334,112 @@ def show_comparison(difference: RopeDifference, sheet: Sheet, explain: bool = Fa
 
 
 def _show_properties(difference: RopeDifference, sheet: Sheet, explain: bool) -> None:
-    """Shows a row per property of two models, without `explain` those that differ."""
-    rows = [
-        (title, a, b, *(["differs" if key in difference.differs else ""] if explain else []))
-        for (key, title, a), (_, _, b) in zip(
-            _cells(difference.first), _cells(difference.second), strict=True
-        )
-        if (a or b) and (explain or key in difference.differs)
-    ]
+    """Show a row per property of two models, without `explain` those that differ."""
+    first = _values(difference.first)
+    second = _values(difference.second)
+    rows = []
+    for key, title in PROPERTIES.items():
+        differs = key in difference.differs
+        if not explain and not differs:
+            continue
+        if not first[key] and not second[key]:
+            continue
+        row = [title, first[key], second[key]]
+        if explain:
+            row.append("differs" if differs else "")
+        rows.append(row)
     if rows:
-        sheet.table("", ("", "A", "B", *([""] if explain else [])), rows)
+        columns = ("", "A", "B", "") if explain else ("", "A", "B")
+        sheet.table("", columns, rows)
 
 
 def _show_runtimes(difference: RopeDifference, sheet: Sheet, explain: bool) -> None:
-    """Shows the support of two models by each runtime, without `explain` by popular ones for which
-    it differs.
-    """
-    if explain:
-        table = [
-            (pair.display_name, *(status or "-" for status in pair.statuses))
-            for pair in difference.runtimes
-        ]
-        sheet.table("Runtime support", ("newest version", "A", "B"), table)
-        stated = [
-            (status, "") for pair in difference.runtimes for status in pair.statuses if status
-        ]
-        sheet.say(f"{statuses(stated)}\n")
-    else:
-        changed = [
-            (pair.display_name, *(WORDS.get(status or "", "-") for status in pair.statuses))
-            for pair in difference.runtimes
-            if pair.statuses[0] != pair.statuses[1] and pair.runtime.partition("@")[0] in POPULAR
-        ]
-        if changed:
-            sheet.table("", ("runtime", "A", "B"), changed)
+    """Show the support of two models by runtimes, without `explain` by popular ones that differ."""
+    if not explain:
+        _show_changed_runtimes(difference, sheet)
+        return
+    rows = []
+    known = []
+    for pair in difference.runtimes:
+        a, b = pair.statuses
+        rows.append((pair.display_name, a or "-", b or "-"))
+        known += [(status, "") for status in (a, b) if status]
+    sheet.table("Runtime support", ("newest version", "A", "B"), rows)
+    sheet.say(f"{statuses(known)}\n")
 
 
-def _cells(side: Side) -> list[tuple[str, str, str]]:
-    """The properties of a model: the name of each, its title, and its value in words, empty for
-    nothing to say.
-    """
-    spec, scaling = side.spec, side.spec.query_scaling
-    kinds = {
+def _show_changed_runtimes(difference: RopeDifference, sheet: Sheet) -> None:
+    """Show the popular runtimes that support two models differently."""
+    rows = []
+    for pair in difference.runtimes:
+        a, b = pair.statuses
+        name, _, _ = pair.runtime.partition("@")
+        if a != b and name in POPULAR:
+            rows.append((pair.display_name, WORDS.get(a or "", "-"), WORDS.get(b or "", "-")))
+    if rows:
+        sheet.table("", ("runtime", "A", "B"), rows)
+
+
+PROPERTIES = {
+    "family": "family",
+    "frequencies": "frequencies",
+    "attention_factor": "attention factor",
+    "softmax_scale": "softmax scale",
+    "query_scaling": "query scaling",
+    "context": "context",
+    "original_context": "trained for",
+    "layers": "layers",
+    "window_frequencies": "window layers",
+    "window_attention_factor": "their attention factor",
+    "rotary_dim": "rotary_dim",
+    "mla": "attention",
+    "layout": "pairs",
+}
+"""The titles of the properties of a model, by their names."""
+
+
+def _values(side: Side) -> dict[str, str]:
+    """The properties of a model in words, by name; empty for nothing to say."""
+    spec = side.spec
+    values = dict.fromkeys(PROPERTIES, "")
+    values["family"] = side.inspection.name
+    values["frequencies"] = describe(spec.form)
+    values["attention_factor"] = f"{spec.attention_factor:.6g}"
+    if side.folded:
+        values["attention_factor"] += " (partly in the weights)"
+    if spec.softmax_scale != 1:
+        values["softmax_scale"] = f"{spec.softmax_scale:.6g}"
+    if spec.query_scaling:
+        gain = f"{spec.query_scaling.gain:.6g}"
+        beta = f"{spec.query_scaling.beta:.6g}"
+        length = f"{spec.query_scaling.length:,}"
+        values["query_scaling"] = f"{gain} (1 + {beta} ln(1 + floor(p / {length})))"
+    values["context"] = f"{spec.context:,}"
+    values["original_context"] = f"{spec.original_context:,}"
+    values["layers"] = _layers(spec)
+    if spec.local_form:
+        values["window_frequencies"] = describe(spec.local_form)
+    if side.window_attention_factor != 1:
+        values["window_attention_factor"] = f"{side.window_attention_factor:.6g}"
+    values["rotary_dim"] = f"{spec.rotary_dim} of head_dim {spec.head_dim}"
+    if spec.mla:
+        values["mla"] = "multi-head latent"
+    values["layout"] = "rotate_half" if spec.layout == "half" else "interleaved"
+    return values
+
+
+def _layers(spec: RopeSpec) -> str:
+    """How many layers rotate, in words."""
+    verbs = {
         "global": ("rotates", "rotate"),
         "local": ("rotates in a window", "rotate in a window"),
         "none": ("does not rotate", "do not rotate"),
     }
-    layers = [
-        counted(spec.layers.count(kind), *words)
-        for kind, words in kinds.items()
-        if kind in spec.layers
-    ]
-    query_scaling = ""
-    if scaling:
-        query_scaling = (
-            f"{scaling.gain:.6g} (1 + {scaling.beta:.6g} ln(1 + floor(p / {scaling.length:,})))"
-        )
-    factor = spec.attention_factor
-    window_factor = side.window_attention_factor
-    return [
-        ("family", "family", side.inspection.name),
-        ("frequencies", "frequencies", describe(spec.form)),
-        (
-            "attention_factor",
-            "attention factor",
-            f"{factor:.6g}{' (partly in the weights)' if side.folded else ''}",
-        ),
-        (
-            "softmax_scale",
-            "softmax scale",
-            f"{spec.softmax_scale:.6g}" if spec.softmax_scale != 1 else "",
-        ),
-        ("query_scaling", "query scaling", query_scaling),
-        ("context", "context", f"{spec.context:,}"),
-        ("original_context", "trained for", f"{spec.original_context:,}"),
-        ("layers", "layers", "; ".join(layers)),
-        (
-            "window_frequencies",
-            "window layers",
-            describe(spec.local_form) if spec.local_form else "",
-        ),
-        (
-            "window_attention_factor",
-            "their attention factor",
-            f"{window_factor:.6g}" if window_factor != 1 else "",
-        ),
-        ("rotary_dim", "rotary_dim", f"{spec.rotary_dim} of head_dim {spec.head_dim}"),
-        ("mla", "attention", "multi-head latent" if spec.mla else ""),
-        ("layout", "pairs", "rotate_half" if spec.layout == "half" else "interleaved"),
-    ]
+    parts = []
+    for kind, (one, many) in verbs.items():
+        if kind in spec.layers:
+            parts.append(counted(spec.layers.count(kind), one, many))
+    return "; ".join(parts)
 
 
 def _vector(difference: FrequencyDifference) -> str:

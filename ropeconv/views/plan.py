@@ -41,35 +41,40 @@ def show_plan(plan: Plan, sheet: Sheet, explain: bool = False) -> None:
 def show_profiles(
     plan: ProfilesPlan, sheet: Sheet, explain: bool = False, written: bool = True
 ) -> None:
-    """Shows each profile in a line, and where their weights are.
+    """Show each profile in a line, and where their weights are.
 
-    explain: with the whole plan of each. written: on this disk, and not only on the Hub.
+    Args:
+        plan: The profiles.
+        sheet: What they are shown on.
+        explain: Whether the whole plan of each is shown.
+        written: Whether they are on this disk, and not only on the Hub.
     """
     (table,) = plan.shown_tables()
     rows = table.rows
     weights = human(plan.shared_bytes)
-    links = any(file.action == "copy" for file in plan.shared)
     share = "shares" if len(rows) == 1 else "share"
     heading = (
         f"{plan.source.reference}: {counted(len(rows), 'profile')}, which {share} {weights} of"
         " weights"
     )
     sheet.table(heading, table.columns, rows, right=("context", "own files"))
+
     if written:
-        whose = (
-            f"The profiles and {plan.source.reference}"
-            if links and not plan.copied
-            else "The profiles"
-        )
+        whose = "The profiles"
+        links = any(file.action == "copy" for file in plan.shared)
+        if links and not plan.copied:
+            whose = f"The profiles and {plan.source.reference}"
         sheet.say(
             f"{whose} share their weight files (hard links). A program that edits one file in place"
             " edits all of them."
         )
-    for profile in plan.plans.values() if explain else ():
-        show_plan(profile, sheet, explain)
-    for warning in dict.fromkeys(
-        warning for profile in plan.plans.values() for warning in profile.warnings
-    ):
+
+    warnings: list[str] = []
+    for profile in plan.plans.values():
+        if explain:
+            show_plan(profile, sheet, explain)
+        warnings += profile.warnings
+    for warning in dict.fromkeys(warnings):
         sheet.note(f"Note: {sentence(warning)}")
 
 
@@ -133,93 +138,107 @@ def method_title(method: type[Method]) -> str:
 
 def _named(plan: Plan) -> dict[str, Verdict]:
     """The verdicts on the runtimes that the user named, by `name` or `name@version`."""
-    rows = {
-        canonical(name): find_any(name)[-1]
-        for name in plan.target.runtimes
-        if canonical(name) != ALL
-    }
-    return {
-        name: verdict
-        for name, row in rows.items()
-        for verdict in plan.result.verdicts
-        if verdict.covers(row)
-    }
+    verdicts = {}
+    for name in plan.target.runtimes:
+        if canonical(name) == ALL:
+            continue
+        newest = find_any(name)[-1]
+        for verdict in plan.result.verdicts:
+            if verdict.covers(newest):
+                verdicts[canonical(name)] = verdict
+    return verdicts
 
 
 def _show_details(plan: Plan, sheet: Sheet) -> None:
-    before, schedule = plan.source_spec, plan.schedule
-    vectors = (before.form.inv_freq(before.rotary_dim), schedule.inv_freq)
-    reached = [effective_length(each, before) for each in (before.current(), schedule)]
-    rows = [
-        ("frequencies", describe(before.form), frequencies(schedule)),
-        ("slowest wavelength", *map(_slowest, vectors)),
-        ("attention factor", f"{before.attention_factor:.6g}", f"{schedule.attention_factor:.6g}"),
-        ("context", f"{before.context:,}", f"{schedule.context:,}"),
-        (
-            "effective length",
-            *("all of it" if length is None else f"{length:,}" for length in reached),
-        ),
-    ]
-    still = [count_zero(vector) for vector in vectors]
-    if any(still):
-        rows.insert(
-            2, ("pairs that do not rotate", *(f"{n} of {before.rotary_dim // 2}" for n in still))
-        )
+    """Show every number, encoding, runtime and file of a plan."""
+    before = plan.source_spec
+    rows = _property_rows(plan)
     sheet.table(f"{plan.source.reference} -> {plan.out}", ("", "before", "after"), rows)
-    sheet.say(legend(PLAN, (name for name, *_ in rows)))
+    sheet.say(legend(PLAN, [name for name, *_ in rows]))
     for note in plan.notes:
         sheet.say(sentence(note))
     rotates = f"{2 * before.rotating_pairs} of {before.head_dim} dimensions rotate"
     sheet.say(f"Encoding: {plan.result.encoding}. {rotates}. Layers: {describe_layers(before)}.")
     if isinstance(plan.result, CheckpointResult) and plan.result.fold:
-        sheet.say(
-            _folded(
-                plan.result.fold,
-                plan.result.in_config.attention_factor == schedule.attention_factor,
-            )
-        )
+        in_config = plan.result.in_config.attention_factor == plan.schedule.attention_factor
+        sheet.say(_fold_sentence(plan.result.fold, in_config))
     if plan.kv_cache:
-        sheet.say(plan.kv_cache.sentence(schedule.context, before.context))
-    reasons = [
-        (each.encoding, "selected" if each.selected else "", each.reason)
-        for each in plan.result.considered
-    ]
-    sheet.table("Encodings", ("encoding", "", "reason"), reasons)
-    verdicts = plan.result.verdicts
-    lines = [
-        (v.display_name, v.status, " ".join((v.grade, v.evidence.detail)), v.reason)
-        for v in verdicts
-    ]
-    sheet.table(
-        "Runtime support",
-        ("runtime", "status", "evidence", "reason"),
-        lines,
-        optional=("evidence",),
-    )
-    sheet.say(f"{statuses((v.status, '') for v in verdicts)}\n")
-    sheet.table(
-        "Files",
-        ("file", "", "bytes"),
-        [(f.name, f.action, f"{f.size:,}") for f in plan.files],
-        right=("bytes",),
-    )
+        sheet.say(plan.kv_cache.sentence(plan.schedule.context, before.context))
+
+    _show_encodings(plan, sheet)
+    _show_runtimes(plan, sheet)
+
+    files = [(file.name, file.action, f"{file.size:,}") for file in plan.files]
+    sheet.table("Files", ("file", "", "bytes"), files, right=("bytes",))
     if plan.skipped:
         sheet.note(f"Skipped (--all-files copies them): {', '.join(plan.skipped)}")
+
+
+def _property_rows(plan: Plan) -> list[tuple[str, str, str]]:
+    """The properties of the RoPE that a plan changes: name, before and after."""
+    before = plan.source_spec
+    after = plan.schedule
+    old_inv_freq = before.form.inv_freq(before.rotary_dim)
+    rows = [
+        ("frequencies", describe(before.form), frequencies(after)),
+        ("slowest wavelength", _slowest(old_inv_freq), _slowest(after.inv_freq)),
+    ]
+    old_still = count_zero(old_inv_freq)
+    new_still = count_zero(after.inv_freq)
+    if old_still or new_still:
+        pairs = before.rotary_dim // 2
+        name = "pairs that do not rotate"
+        rows.append((name, f"{old_still} of {pairs}", f"{new_still} of {pairs}"))
+    old_reach = _length_text(effective_length(before.current(), before))
+    new_reach = _length_text(effective_length(after, before))
+    rows += [
+        ("attention factor", f"{before.attention_factor:.6g}", f"{after.attention_factor:.6g}"),
+        ("context", f"{before.context:,}", f"{after.context:,}"),
+        ("effective length", old_reach, new_reach),
+    ]
+    return rows
+
+
+def _length_text(length: int | None) -> str:
+    """An effective length for display."""
+    return "all of it" if length is None else f"{length:,}"
+
+
+def _show_encodings(plan: Plan, sheet: Sheet) -> None:
+    """Show the encodings that were considered, and why."""
+    rows = []
+    for each in plan.result.considered:
+        rows.append((each.encoding, "selected" if each.selected else "", each.reason))
+    sheet.table("Encodings", ("encoding", "", "reason"), rows)
+
+
+def _show_runtimes(plan: Plan, sheet: Sheet) -> None:
+    """Show the verdict on every runtime."""
+    rows = []
+    for verdict in plan.result.verdicts:
+        evidence = f"{verdict.grade} {verdict.evidence.detail}"
+        rows.append((verdict.display_name, verdict.status, evidence, verdict.reason))
+    columns = ("runtime", "status", "evidence", "reason")
+    sheet.table("Runtime support", columns, rows, optional=("evidence",))
+    meanings = statuses([(verdict.status, "") for verdict in plan.result.verdicts])
+    sheet.say(f"{meanings}\n")
 
 
 def _slowest(inv_freq: Vector) -> str:
     """The longest wavelength of the pairs that rotate; "-" where none does."""
     rotating = inv_freq[inv_freq > 0]
-    return f"{math.tau / rotating.min():,.0f} tokens" if len(rotating) else "-"
+    if not len(rotating):
+        return "-"
+    return f"{math.tau / rotating.min():,.0f} tokens"
 
 
-def _folded(fold: Fold, attention_factor_in_config: bool) -> str:
+def _fold_sentence(fold: Fold, attention_factor_in_config: bool) -> str:
+    """Where the factors of a schedule are."""
+    count = len(fold.tensors)
     if attention_factor_in_config:
-        return (
-            f"{counted(len(fold.tensors), 'tensor is', 'tensors are')} scaled, by a power of two."
-        )
+        return f"{counted(count, 'tensor is', 'tensors are')} scaled, by a power of two."
     cost = f"; rounding costs a KL of about {fold.expected_kl:.0e}" if fold.expected_kl else ""
-    where = counted(len(fold.tensors), "tensor")
+    where = counted(count, "tensor")
     return f"The attention factor is in {where} ({fold.fold_into}), the config has none{cost}."
 
 

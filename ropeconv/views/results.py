@@ -21,20 +21,23 @@ LEVEL = f"p < {ALPHA:.4f} (Student's t)"
 def show_result(result: Result, sheet: Sheet) -> None:
     """Show a result: its tables, rows that did not run, and notes."""
     for table in tables(result, MOST_COLUMNS):
-        _show(table, sheet)
+        _show_table(table, sheet)
     if any(cell.measure == GROWTH for cell in result.cells):
         sheet.say(legend(COLUMNS, COLUMNS))
     for row in result.rows:
         if row.refused:
             sheet.say(f"{row.name} was refused: {row.refused}")
-    compared = any(cell.difference is not None for cell in result.cells)
-    mark = f"; {'bold' if sheet.colours else SIGNIFICANT}: differs from the first row, {LEVEL}"
-    sheet.say(f"T: the trained context, {result.trained:,} tokens{mark if compared else ''}.")
-    texts = (
-        f"{len(result.texts)} texts"
-        if len(result.texts) > 1
-        else "".join(result.texts) or "no text"
-    )
+
+    meaning = ""
+    if any(cell.difference is not None for cell in result.cells):
+        mark = "bold" if sheet.colours else SIGNIFICANT
+        meaning = f"; {mark}: differs from the first row, {LEVEL}"
+    sheet.say(f"T: the trained context, {result.trained:,} tokens{meaning}.")
+
+    if len(result.texts) > 1:
+        texts = f"{len(result.texts)} texts"
+    else:
+        texts = "".join(result.texts) or "no text"
     sheet.say(
         f"{result.source} in {result.runtime} on {result.device}, {result.dtype}; {texts} "
         f"(tokens sha256 {result.tokens_sha256[:12]})."
@@ -43,63 +46,91 @@ def show_result(result: Result, sheet: Sheet) -> None:
         sheet.say(f"{note[0].upper()}{note[1:]}")
 
 
-def _show(table: Table, sheet: Sheet) -> None:
-    """Show a table with errors after their numbers, or below them; split it where its columns do
-    not fit.
+def _show_table(table: Table, sheet: Sheet) -> None:
+    """Show a table with errors after their numbers, or below them.
+
+    It is split in two where its columns do not fit.
     """
     columns = ("", *table.columns)
-    wide = [
-        (name, *(_text(entry, sheet.colours, entry.error) for entry in entries))
-        for name, entries in table.lines
-    ]
-    styles = {
-        (row, column): STYLES[entry.decided]
-        for row, (_, entries) in enumerate(table.lines)
-        for column, entry in enumerate(entries, 1)
-    }
+    wide = _wide_rows(table, sheet.colours)
     if sheet.fits(columns, wide):
+        styles = _styles_of(table, lines_per_row=1)
         sheet.table(table.title, columns, wide, right=table.columns, styles=styles)
         return
-    narrow: list[tuple[str, ...]] = []
-    for name, entries in table.lines:
-        narrow.append((name, *(_text(entry, sheet.colours) for entry in entries)))
-        narrow.append(("", *(f"{entry.error}{_space(entry, sheet.colours)}" for entry in entries)))
-    if len(table.columns) > 1 and not sheet.fits(columns, narrow):
-        half = (len(table.columns) + 1) // 2
-        for part in (slice(0, half), slice(half, None)):
-            lines = tuple((name, entries[part]) for name, entries in table.lines)
-            _show(replace(table, columns=table.columns[part], lines=lines), sheet)
+    narrow = _narrow_rows(table, sheet.colours)
+    if len(table.columns) < 2 or sheet.fits(columns, narrow):
+        styles = _styles_of(table, lines_per_row=2)
+        sheet.table(table.title, columns, narrow, right=table.columns, styles=styles)
         return
-    doubled = {
-        (2 * row + below, column): style
-        for (row, column), style in styles.items()
-        for below in (0, 1)
-    }
-    sheet.table(table.title, columns, narrow, right=table.columns, styles=doubled)
+    half = (len(table.columns) + 1) // 2
+    for part in (slice(0, half), slice(half, None)):
+        lines = tuple((name, entries[part]) for name, entries in table.lines)
+        _show_table(replace(table, columns=table.columns[part], lines=lines), sheet)
 
 
-def _text(entry: Entry, colours: bool, error: str = "") -> str:
-    mark = SIGNIFICANT if entry.decided and not colours else ""
-    return f"{entry.text}{mark or _space(entry, colours)}{' ' if error else ''}{error}"
+def _wide_rows(table: Table, colours: bool) -> list[tuple[str, ...]]:
+    """The rows of a table with errors after their numbers."""
+    rows = []
+    for name, entries in table.lines:
+        cells = []
+        for entry in entries:
+            number = _number(entry, colours)
+            cells.append(f"{number} {entry.error}" if entry.error else number)
+        rows.append((name, *cells))
+    return rows
 
 
-def _space(entry: Entry, colours: bool) -> str:
+def _narrow_rows(table: Table, colours: bool) -> list[tuple[str, ...]]:
+    """The rows of a table with errors below their numbers."""
+    rows: list[tuple[str, ...]] = []
+    for name, entries in table.lines:
+        numbers = [_number(entry, colours) for entry in entries]
+        errors = [entry.error + _blank_mark(entry, colours) for entry in entries]
+        rows += [(name, *numbers), ("", *errors)]
+    return rows
+
+
+def _styles_of(table: Table, lines_per_row: int) -> dict[tuple[int, int], str]:
+    """The styles of the cells of a table, by line and column."""
+    styles = {}
+    for row, (_, entries) in enumerate(table.lines):
+        for column, entry in enumerate(entries, 1):
+            for below in range(lines_per_row):
+                styles[lines_per_row * row + below, column] = STYLES[entry.decided]
+    return styles
+
+
+def _number(entry: Entry, colours: bool) -> str:
+    """The number of an entry, with its mark where colours do not show that it is significant."""
+    if entry.decided and not colours:
+        return entry.text + SIGNIFICANT
+    return entry.text + _blank_mark(entry, colours)
+
+
+def _blank_mark(entry: Entry, colours: bool) -> str:
     """A blank in the place of a mark."""
-    return "" if colours or entry.text == "-" else " "
+    if colours or entry.text == "-":
+        return ""
+    return " "
 
 
 def show_tuned(result: TuningResult, out: Path | None, sheet: Sheet) -> None:
-    """Show the held-out losses of all rows, the verdict, and the next command. out: the written
-    recipe.
+    """Show the held-out losses of all rows, the verdict, and the next command.
+
+    Args:
+        result: The result of the search.
+        out: The written recipe, if there is one.
+        sheet: What they are shown on.
     """
     (table,) = result.shown_tables()
     columns = table.columns
     n = max(row.total.clusters for row in result.rows)
     title = f"{result.source}, held-out losses at {result.context:,} tokens; n = {n}"
     sheet.table(title, columns, table.rows, right=columns[1:])
-    parts = f"beyond + {result.price:g} inside" + f" + {result.needles:g} needle" * (
-        "needle" in columns
-    )
+
+    parts = f"beyond + {result.price:g} inside"
+    if "needle" in columns:
+        parts += f" + {result.needles:g} needle"
     sheet.say(
         f"Losses in nats per token, beyond and inside the trained context of {result.trained:,}"
         f" tokens; total: {parts}; {SIGNIFICANT}: {LEVEL}."
@@ -116,23 +147,33 @@ def show_tuned(result: TuningResult, out: Path | None, sheet: Sheet) -> None:
 
 
 def show_validation(result: Validation, title: str, sheet: Sheet, explain: bool = False) -> None:
-    """Show a validation, a row per bucket of positions. title: of the first table. explain: every
-    column.
+    """Show a validation, a row per bucket of positions.
+
+    Args:
+        result: The validation.
+        title: The title of the first table.
+        sheet: What it is shown on.
+        explain: Whether every column is shown.
     """
-    in_chunks = f", {result.chunk} at a time" if result.chunk else ""
-    whole = title if result.unchecked else f"Every position up to {result.length:,}{in_chunks}"
+    if result.unchecked:
+        whole = title
+    else:
+        in_chunks = f", {result.chunk} at a time" if result.chunk else ""
+        whole = f"Every position up to {result.length:,}{in_chunks}"
+
     for run, words in (("spread", title), ("whole", whole)):
-        shown = [bucket for bucket in result.buckets if bucket.run == run]
-        states = any(bucket.cosine is not None for bucket in shown)
-        rows = [describe_bucket(bucket) for bucket in shown]
-        if rows:
-            hidden = hidden_columns(shown)
-            kept = [name for name in rows[0] if explain or name not in hidden]
-            optional = [name for name in OPTIONAL if name in kept]
-            columns = sheet.table(
-                words, kept, [[row[name] for name in kept] for row in rows], optional=optional
-            )
-            meanings = HIDDEN_STATES if states else VALIDATION
+        buckets = [bucket for bucket in result.buckets if bucket.run == run]
+        if not buckets:
+            continue
+        rows = [describe_bucket(bucket) for bucket in buckets]
+        hidden = hidden_columns(buckets)
+        kept = [name for name in rows[0] if explain or name not in hidden]
+        cells = [[row[name] for name in kept] for row in rows]
+        optional = [name for name in OPTIONAL if name in kept]
+        columns = sheet.table(words, kept, cells, optional=optional)
+        states = any(bucket.cosine is not None for bucket in buckets)
+        meanings = HIDDEN_STATES if states else VALIDATION
+
     if result.buckets:
         sheet.say(legend(meanings, columns))
     sheet.say(result.sentence)
@@ -151,34 +192,38 @@ class EvaluationTable:
 
 
 def evaluation_table(record: EvaluationRecord) -> EvaluationTable:
-    """The table of an evaluation: each metric over the length, and its difference to the row
-    `against`.
+    """Return the table of an evaluation.
+
+    It has each metric over the length, and its difference to the row `against`.
     """
     lengths = tuple(sorted({number.column for number in record.measured}))
+    by_metric: dict[tuple[str, str], list[MeasuredRecord]] = {}
+    for number in record.measured:
+        by_metric.setdefault((number.measure, number.metric), []).append(number)
+
     lines: list[tuple[str, tuple[str, ...]]] = []
-    for key in dict.fromkeys((number.measure, number.metric) for number in record.measured):
-        numbers = [number for number in record.measured if (number.measure, number.metric) == key]
-        title = f"{key[0]}, {metric_of(key[1]).title} ({sample_size(numbers)})"
+    for (measure, metric), numbers in by_metric.items():
+        title = f"{measure}, {metric_of(metric).title} ({sample_size(numbers)})"
         values = {number.column: _record_value(number) for number in numbers}
         lines.append((title, tuple(values.get(length, "") for length in lengths)))
         if any(number.difference is not None for number in numbers):
             apart = {number.column: _record_difference(number) for number in numbers}
-            lines.append(
-                (f"minus {record.against}", tuple(apart.get(length, "") for length in lengths))
-            )
+            cells = tuple(apart.get(length, "") for length in lengths)
+            lines.append((f"minus {record.against}", cells))
+
     retrieves = any(metric_of(number.metric).share for number in record.measured)
     return EvaluationTable(record, lengths, tuple(lines), retrieves)
 
 
 def _record_value(number: MeasuredRecord) -> str:
+    """A number with its interval or its error."""
     metric = metric_of(number.metric)
+    text = metric.value(number.value)
     if number.low is not None and number.high is not None:
-        return (
-            f"{metric.value(number.value)} ({metric.value(number.low)}-{metric.value(number.high)})"
-        )
-    return metric.value(number.value) + (
-        "" if number.error is None else f" ± {metric.error(number.error)}"
-    )
+        return f"{text} ({metric.value(number.low)}-{metric.value(number.high)})"
+    if number.error is not None:
+        return f"{text} ± {metric.error(number.error)}"
+    return text
 
 
 def _record_difference(number: MeasuredRecord) -> str:
@@ -186,8 +231,7 @@ def _record_difference(number: MeasuredRecord) -> str:
     if number.difference is None:
         return ""
     metric = metric_of(number.metric)
-    error = number.difference_error
-    text = metric.difference(number.difference) + (
-        "" if error is None else f" ± {metric.error(error)}"
-    )
+    text = metric.difference(number.difference)
+    if number.difference_error is not None:
+        text += f" ± {metric.error(number.difference_error)}"
     return f"**{text}**" if number.decided else text

@@ -13,7 +13,7 @@ import pytest
 
 from ropeconv import UsageError, inspect_source, open_source
 from ropeconv.bake.advice import Advice, advise
-from ropeconv.evaluate.ranking import Ranking, ranked
+from ropeconv.evaluate.ranking import Ranking, rank
 from ropeconv.evaluate.result import Result, headline, read_result, record, tables, write_result
 from ropeconv.evaluate.row import Row
 from ropeconv.inspection.receipts.storage import read_receipt, write_receipt
@@ -205,7 +205,7 @@ def growth() -> Result:
 
 
 def ranking(advice: list[Advice], result: Result) -> Ranking:
-    return ranked(advice, result, inspect_source(open_source(LLAMA_3)), 32768)
+    return rank(advice, result, inspect_source(open_source(LLAMA_3)), 32768)
 
 
 def test_measured_methods_come_first_by_their_loss(advice: list[Advice], growth: Result) -> None:

@@ -19,7 +19,7 @@ from ..models.projector import projector_beside
 from ..models.purpose import Purpose, checkpoint_purpose
 from ..models.source import Source
 from ..rope.errors import command_line
-from ..runtimes.llamacpp.archs import arch_of_header
+from ..runtimes.llamacpp.archs import Arch, arch_of_header, assumed_keys
 from ..runtimes.llamacpp.purpose import diffusion_schedule, gives_no_logits, purpose_of
 from ..runtimes.runtime import LLAMA_CPP, RUNS, UNTESTED, canonical
 from .plan import GgufOutput, Plan
@@ -91,6 +91,12 @@ def run_commands(
     return text.splitlines()
 
 
+def _arch_of(plan: GgufOutput) -> Arch:
+    """Return the architecture of an output; an unknown one where the plan accepts that."""
+    with assumed_keys(plan.target.assume_arch_keys):
+        return arch_of_header(plan.unedited)
+
+
 def why_not_compared(plan: Plan) -> str:
     """Return why nothing compares the logits of an output; empty where `validate` does."""
     if plan.source.kind == "config":
@@ -99,9 +105,7 @@ def why_not_compared(plan: Plan) -> str:
         return "the file is changed in place, and its source is gone then"
     if plan.draft:
         return "nothing runs a draft model of this kind without its target"
-    if isinstance(plan, GgufOutput) and gives_no_logits(
-        plan.unedited, arch_of_header(plan.unedited)
-    ):
+    if isinstance(plan, GgufOutput) and gives_no_logits(plan.unedited, _arch_of(plan)):
         return "llama.cpp gives no logits of this model"
     return ""
 
@@ -133,7 +137,7 @@ def check_command(plan: Plan, path: Path, computed_here: bool = True, against: s
 def plan_purpose(plan: Plan) -> Purpose:
     """Return what the output of a plan is run for."""
     if isinstance(plan, GgufOutput):
-        return purpose_of(plan.unedited, arch_of_header(plan.unedited))
+        return purpose_of(plan.unedited, _arch_of(plan))
     assert isinstance(plan.source, Source)
     return checkpoint_purpose(plan.source)
 
@@ -189,7 +193,7 @@ def _schedule(plan: Plan, purpose: Purpose) -> str:
     """The options of llama-diffusion-cli for the schedule of an output; empty for other models."""
     if purpose != "diffusion" or not isinstance(plan, GgufOutput):
         return ""
-    return diffusion_schedule(arch_of_header(plan.unedited).name, plan.schedule.context)
+    return diffusion_schedule(_arch_of(plan).name, plan.schedule.context)
 
 
 def _ollama_name(path: Path) -> str:

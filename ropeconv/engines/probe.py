@@ -101,7 +101,7 @@ class Module(msgspec.Struct, frozen=True):
 
 
 class ProbeAnswer(msgspec.Struct, frozen=True):
-    """What transformers computes from a config."""
+    """The RoPE that transformers computes from a config."""
 
     modules: dict[str, Module] = {}
     """The frequencies of "global" and "local" layers."""
@@ -142,7 +142,7 @@ class ProbeCache:
 
         Args:
             config_text: The whole config.json.
-            model_type: The model type of the code that reads it.
+            model_type: The model type of the code that opens it.
             context: The length in tokens.
             stands_for: As for `Probe.ask`.
         """

@@ -71,7 +71,7 @@ class Observation:
     """The name of the measure."""
 
     metric: str
-    """What was measured, a key of METRICS."""
+    """The measured quantity, a key of METRICS."""
 
     column: int
     """As in Case; a case may give several columns."""
@@ -127,7 +127,7 @@ class Metric:
     """How many decimals are shown."""
 
     factor: float = 1.0
-    """What multiplies a number for display."""
+    """The factor on a number for display."""
 
     unit: str = ""
     """The unit after a number in sentences."""

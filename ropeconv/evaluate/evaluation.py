@@ -218,10 +218,10 @@ class Evaluation:
     runner: Runner
 
     outcome: RunOutcome = field(default_factory=lambda: RunOutcome({}))
-    """What was measured so far, and what was refused."""
+    """The measurements so far, and the refusals."""
 
     workers: Measurer | None = None
-    """What runs the units; None for this process."""
+    """The workers that run the units; None for this process."""
 
     at_once: int = 1
     """How many units run at a time."""
@@ -301,7 +301,7 @@ class Evaluation:
 
     @property
     def measurer(self) -> Measurer:
-        """What runs the units."""
+        """The workers that run the units."""
         return self.workers or partial(run_here, runner=self.runner)
 
     def estimate(self, journal: Journal[EvalLine] | None = None) -> Estimate:
@@ -556,7 +556,7 @@ def open_evaluation(
 
     Args:
         opening: The model and its rows.
-        sizes: What is measured.
+        sizes: The sizes of the measures.
         files: Names and contents of texts.
 
     Raises:

@@ -260,7 +260,9 @@ class Inspection(TableSummary):
 
     @property
     def assumption(self) -> str:
-        """What is assumed of a model that is treated as another family than its own, or empty."""
+        """The assumptions about a model that is treated as another family than its own, or
+        empty.
+        """
         return ""
 
     def to_dict(self, repairs: Sequence[Problem] | None = None) -> JsonObject:

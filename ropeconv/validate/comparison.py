@@ -44,7 +44,7 @@ class Comparison:
     source: Source | GgufSource
 
     schedule: Schedule
-    """What the output has to compute, from the recipe and the source."""
+    """The schedule of the output, from the recipe and the source."""
 
     spec: RopeSpec
     """The RoPE of the source."""
@@ -136,7 +136,7 @@ class Comparison:
         """Return the source as a checkpoint, with the weights of a GGUF file dequantised.
 
         Args:
-            cannot: What the message says about a GGUF file that cannot be converted.
+            cannot: The words of the message about a GGUF file that cannot be converted.
             with_tokenizer: Whether its tokenizer is made too.
 
         Raises:

@@ -135,7 +135,7 @@ class GgufReference:
     """A sentence for the report."""
 
     rule: str = ""
-    """What else is allowed, for the report."""
+    """Other allowances, for the report."""
 
 
 DIVISORS = " The reference has the frequencies as divisors over another base."
@@ -416,7 +416,7 @@ def _choose_references(
 
 
 def _allowance(reference: GgufReference) -> str:
-    """What rounded weights may add to the KL, for a sentence."""
+    """The KL that rounded weights may add, for a sentence."""
     if reference.separation is None:
         return "the noise of that is measured and allowed"
     return "a tenth of the control is allowed"

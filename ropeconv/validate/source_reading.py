@@ -82,7 +82,7 @@ class SourceReading:
     """The source, read once in all variants that a comparison needs."""
 
     spec: ComparisonSpec
-    """What is compared, and how."""
+    """The comparison, and its settings."""
 
     at: DeviceSpec
     """Device and precision."""
@@ -94,7 +94,7 @@ class SourceReading:
     """The source, of which only the head is left."""
 
     temperature: float = 1.0
-    """What logits are divided by for the KL."""
+    """The number that logits are divided by for the KL."""
 
     changes: tuple[str, ...] = ()
     """Phrases on settings that were changed."""
@@ -117,7 +117,7 @@ class SourceReading:
         """Load the source and read it.
 
         Args:
-            spec: What is compared, and how.
+            spec: The comparison, and its settings.
             folder: The folder of the source.
             at: Device and precision.
             changes: Phrases on settings that were changed.
@@ -287,7 +287,7 @@ def read_with_power(spec: ComparisonSpec, folder: Path, at: DeviceSpec) -> Sourc
     rounding in it, or rounding exchanges tokens.
 
     Args:
-        spec: What is compared.
+        spec: The comparison.
         folder: The folder of the source.
         at: Device and precision.
     """
@@ -550,7 +550,7 @@ def read_source(
 
     Args:
         engine: The source, in which the weights that a fold rounds are rounded at the end.
-        spec: What is compared, and how.
+        spec: The comparison, and its settings.
         runs: The tokens.
         dtype: The precision of the computation.
     """

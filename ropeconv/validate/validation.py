@@ -467,7 +467,7 @@ def tolerance(last: int, noise: float, floor: float = KL_FLOOR, faint: float = m
     Args:
         last: Its last position.
         noise: The noise floor in nats.
-        floor: What is allowed at position 0 without noise.
+        floor: The KL that is allowed at position 0 without noise.
         faint: The KL of a faint fault, of which at most a hundredth is allowed besides noise.
     """
     without_noise = floor + (last * ANGLE_ERROR) ** 2

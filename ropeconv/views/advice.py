@@ -186,7 +186,7 @@ def show_runtimes(rows: Iterable[JsonObject], sheet: Sheet) -> None:
 
     Args:
         rows: The runtimes, as `summaries` gives them.
-        sheet: What they are shown on.
+        sheet: The sheet that shows them.
     """
     columns = ("--runtime", "what", "exact", "run", "read", "unknown", "source")
     optional = ("source", "what", "read", "unknown", "run")
@@ -229,7 +229,7 @@ def show_matrix(cells: Iterable[MatrixCell], rows: list[Runtime], sheet: Sheet) 
     Args:
         cells: The cells of the families.
         rows: The runtimes.
-        sheet: What they are shown on.
+        sheet: The sheet that shows them.
     """
     by_family: dict[str, list[MatrixCell]] = {}
     for cell in cells:

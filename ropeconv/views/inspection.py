@@ -39,8 +39,8 @@ def show_inspection(
 
     Args:
         inspection: The inspection.
-        sheet: What it is shown on.
-        repairs: What would help runtimes that do not support it.
+        sheet: The sheet that shows it.
+        repairs: Problems with repairs that would help runtimes that do not support it.
         explain: Whether every number and every runtime is shown.
     """
     if isinstance(inspection.source, GgufSource):
@@ -307,7 +307,7 @@ def show_comparison(difference: RopeDifference, sheet: Sheet, explain: bool = Fa
 
     Args:
         difference: The difference.
-        sheet: What it is shown on.
+        sheet: The sheet that shows it.
         explain: Whether properties that are equal, and every runtime are shown.
     """
     sides = (difference.first, difference.second)

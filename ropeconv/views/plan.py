@@ -45,7 +45,7 @@ def show_profiles(
 
     Args:
         plan: The profiles.
-        sheet: What they are shown on.
+        sheet: The sheet that shows them.
         explain: Whether the whole plan of each is shown.
         written: Whether they are on this disk, and not only on the Hub.
     """

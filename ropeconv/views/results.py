@@ -120,7 +120,7 @@ def show_tuned(result: TuningResult, out: Path | None, sheet: Sheet) -> None:
     Args:
         result: The result of the search.
         out: The written recipe, if there is one.
-        sheet: What they are shown on.
+        sheet: The sheet that shows them.
     """
     (table,) = result.shown_tables()
     columns = table.columns
@@ -152,7 +152,7 @@ def show_validation(result: Validation, title: str, sheet: Sheet, explain: bool 
     Args:
         result: The validation.
         title: The title of the first table.
-        sheet: What it is shown on.
+        sheet: The sheet that shows it.
         explain: Whether every column is shown.
     """
     if result.unchecked:

@@ -14,7 +14,7 @@ from ..engine import LogProbs, Output, Progress
 from .protocol import TOP, Count, ModelEntry, ModelMeta, Name, Server, TokenList, for_prompt
 
 BIAS = 1e6
-"""What is added to the logit of a token, so that the server chooses it."""
+"""The number that is added to the logit of a token, so that the server chooses it."""
 
 
 class Slot(msgspec.Struct, frozen=True):

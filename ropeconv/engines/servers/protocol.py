@@ -129,7 +129,7 @@ class ModelEntry(msgspec.Struct, frozen=True):
     """The path of its files."""
 
     meta: ModelMeta | None = None
-    """What only llama-server reports."""
+    """The part that only llama-server reports."""
 
 
 class ModelList(msgspec.Struct, frozen=True):
@@ -328,7 +328,7 @@ def ask(
         client: The client, with the URL of the server.
         path: The path of the request.
         kind: The type of the answer.
-        body: What is posted as JSON; None for a GET request.
+        body: The data that is posted as JSON; None for a GET request.
         limits: The limits of the answer.
 
     Raises:

@@ -142,7 +142,7 @@ class _LayerReader:
         return weights
 
     def _check(self, device: str) -> None:
-        """Refuse a model whose layers cannot be read alone, or do not fit into the memory."""
+        """Refuse a model whose layers cannot be read one by one, or do not fit into the memory."""
         why = self._why_not()
         if why:
             raise RopeconvError(

@@ -47,7 +47,7 @@ def patch(
 
     Args:
         model: The model of transformers, loaded from the source.
-        schedule: What its extended layers compute then; of LongRoPE's two lists, the one for the
+        schedule: The schedule of its extended layers; of LongRoPE's two lists, the one for the
             last position of each forward pass.
         before: The RoPE of the source.
         scale: The query scaling, None for none.

@@ -29,7 +29,7 @@ class Prompt:
     """A question about a text."""
 
     task: str
-    """What stands before the text."""
+    """The words before the text."""
 
     question: str
     """The question after the text."""

@@ -55,7 +55,7 @@ class Passes:
     """The journal of earlier ones, or None."""
 
     by: str = ""
-    """What computes them, such as runtime and precision."""
+    """The engine that computes them, such as runtime and precision."""
 
     def line(self, parts: Iterable[str], compute: Callable[[], Iterable[float]]) -> PassLine:
         """Return the pass of a key, which is computed unless the journal has it.

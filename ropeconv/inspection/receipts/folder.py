@@ -296,7 +296,7 @@ def _first_edited(source: Source, receipt: Receipt, names: Iterable[str]) -> str
 WHOLE = ("config.json",)
 """Files whose text is recorded as a whole, so that people can read it.
 
-Of others only the part that differs is recorded.
+Others are recorded by the part that differs.
 """
 
 

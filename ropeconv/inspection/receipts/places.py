@@ -73,7 +73,7 @@ def remember_source(output: Path, source: Origin) -> None:
 
     Args:
         output: The output, as `apply` wrote it.
-        source: What it was made from. One on the Hub is not noted: the receipt names it.
+        source: The source that it was made from. One on the Hub is not noted: the receipt names it.
     """
     if source.commit or source.kind == "config":
         return

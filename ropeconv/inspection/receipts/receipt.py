@@ -539,7 +539,7 @@ class GgufCheckRecord(msgspec.Struct, frozen=True):
 FineTuningLevel = Literal["none", "recommended", "needed"]
 """The need of a method.
 
-It is no training; training, because quality is known to suffer; training, or it does not work.
+Without training it works as well, works with a loss that is known, or does not work.
 """
 
 

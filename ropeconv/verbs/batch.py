@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 from ..bake.apply import AppliedPlan
 from ..bake.companions import AdapterPlan, adapter_plan, draft_plan, paired, write_adapter
@@ -85,6 +86,8 @@ class Batch:
         self.failures: list[Failure] = []
         self.refused: list[Failure] = []
         self.adapter: AdapterPlan | None = None
+        self._choices: dict[Path, ValidationChoice] = {}
+        self._finished: list[Output] = []
 
     @property
     def code(self) -> int:
@@ -140,13 +143,14 @@ class Batch:
             self.adapter = adapter_plan(self.request.adapter, plan)
             target = replace(plan.target, out=plan.out, adapter=self.adapter.out.name)
             plans[0] = unit, replace(plan, target=target)
-        self.choices = {plan.out: choose_validation(plan, self._wanted(plan)) for _, plan in plans}
+        for _, plan in plans:
+            self._choices[plan.out] = choose_validation(plan, self._wanted(plan))
         self.plans = [(unit, plan) for unit, plan in plans if self._has_place(unit, plan)]
         self.refused = list(self.failures)
 
     def validation_of(self, plan: Plan) -> ValidationChoice:
         """Return whether the output of a plan is validated after it was written."""
-        return self.choices[plan.out]
+        return self._choices[plan.out]
 
     def publication_alone(self, plan: Plan) -> PublishOptions | None:
         """Return how an output is published that is kept nowhere else; None for the others."""
@@ -162,7 +166,7 @@ class Batch:
         """
         if self.plans:
             check_folder(self.units)
-        self._finished: list[Output] = []
+        self._finished = []
         for number, (unit, plan) in enumerate(self.plans, 1):
             output = None
             with self._failing(unit, len(self._finished)):

@@ -17,7 +17,7 @@ from ..rope.spec import RopeSpec
 from ..rope.summary import SummaryTable, TableSummary
 from ..runtimes.llamacpp.archs import arch_table, find_arch
 from ..runtimes.llamacpp.read_header import read_file
-from ..runtimes.runtime import newest, runtimes
+from ..runtimes.runtime import Runtime, newest, runtimes
 from ..runtimes.verdict import TOLERANCE, describe
 from .inspection import Inspection
 from .receipts.storage import parse_receipt
@@ -358,15 +358,11 @@ def _short(schedule: Schedule) -> Vector:
 
 
 def _switch(spec: RopeSpec) -> int | None:
-    """Return the length in tokens at which a model changes to its long list of factors; None
-    without two lists.
-    """
+    """The length in tokens from which a long list of factors counts; None without two lists."""
     form = spec.form
-    return (
-        form.original_context
-        if isinstance(form, LongRope) and form.short_factor != form.long_factor
-        else None
-    )
+    if isinstance(form, LongRope) and form.short_factor != form.long_factor:
+        return form.original_context
+    return None
 
 
 def _side(inspection: Inspection) -> Side:
@@ -394,31 +390,38 @@ def _side(inspection: Inspection) -> Side:
 
 
 def _runtimes(first: Inspection, second: Inspection) -> tuple[RuntimePair, ...]:
+    """Both models in the newest version of each runtime, and GGUF files in llama.cpp."""
     pairs = []
-    for row in (newest(name) for name in dict.fromkeys(row.name for row in runtimes())):
-        verdicts = [
-            next(
-                (verdict for verdict in reversed(inspection.verdicts) if verdict.covers(row)), None
-            )
-            for inspection in (first, second)
-        ]
-        if any(verdicts):
-            a, b = (
-                (verdict.status, verdict.reason) if verdict else (None, "") for verdict in verdicts
-            )
-            pairs.append(RuntimePair(row.key, row.display_name, (a[0], b[0]), (a[1], b[1])))
-    refused = (
-        any(problem.code == "refused-tensor" for problem in inspection.problems)
-        for inspection in (first, second)
-    )
-    of_gguf = (
-        isinstance(inspection.source, GgufSource) for inspection in (first, second)
-    )  # whose inspection is llama.cpp's
-    left, right = (
-        "refused" if no else "exact" if gguf else None
-        for no, gguf in zip(refused, of_gguf, strict=True)
-    )
+    for name in dict.fromkeys(row.name for row in runtimes()):
+        row = newest(name)
+        left_status, left_reason = _verdict_on(row, first)
+        right_status, right_reason = _verdict_on(row, second)
+        if left_status is None and right_status is None:
+            continue
+        statuses = (left_status, right_status)
+        reasons = (left_reason, right_reason)
+        pairs.append(RuntimePair(row.key, row.display_name, statuses, reasons))
+
+    left = _status_in_llamacpp(first)
+    right = _status_in_llamacpp(second)
     if left or right:
         table = arch_table()
         pairs.append(RuntimePair(table.key, f"{table.display_name}, GGUF", (left, right), ("", "")))
     return tuple(pairs)
+
+
+def _verdict_on(row: Runtime, inspection: Inspection) -> tuple[str | None, str]:
+    """The status and the reason of a model in a version of a runtime; None where it has none."""
+    for verdict in reversed(inspection.verdicts):
+        if verdict.covers(row):
+            return verdict.status, verdict.reason
+    return None, ""
+
+
+def _status_in_llamacpp(inspection: Inspection) -> str | None:
+    """The status of a GGUF file, whose inspection is by llama.cpp's rules; None for others."""
+    if any(problem.code == "refused-tensor" for problem in inspection.problems):
+        return "refused"
+    if isinstance(inspection.source, GgufSource):
+        return "exact"
+    return None

@@ -325,12 +325,15 @@ def _is_computed_here(plan: Plan) -> bool:
     return plan.predicted(version("transformers")) in RUNS
 
 
+def _has_gpu() -> bool:
+    """Whether this machine has a GPU of NVIDIA or AMD, without importing torch."""
+    devices = Path("/dev")
+    return any(devices.glob("nvidia[0-9]*")) or (devices / "kfd").exists()
+
+
 def _fits_on_gpu(plan: Plan) -> bool:
-    """Whether a GPU of this machine has memory for the model. torch is imported only where one
-    is.
-    """
-    devices = [*Path("/dev").glob("nvidia[0-9]*"), *Path("/dev").glob("kfd")]
-    if not devices or not isinstance(plan.source, Source):
+    """Whether a GPU of this machine has memory for the model."""
+    if not isinstance(plan.source, Source) or not _has_gpu():
         return False
     from ..engines.transformers.load import choose_place, stored_dtype
     from ..engines.transformers.memory import gpu_bytes

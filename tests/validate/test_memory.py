@@ -21,8 +21,10 @@ from ropeconv.engines.transformers.load import (
 from ropeconv.engines.transformers.memory import host_bytes
 from ropeconv.models.folder import FolderSource
 from ropeconv.rope.errors import RopeconvError
+from ropeconv.verbs import validation
+from ropeconv.verbs.validation import choose_validation
 
-from ..support.in_process import command
+from ..support.baking import YARN, make_plan
 
 CUDA = DeviceSpec("cuda", "bfloat16")
 
@@ -64,12 +66,15 @@ def test_memory_is_that_of_one_device(
 def test_apply_validates_on_a_gpu_that_is_large_enough(
     llama: Path, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gpus(monkeypatch, size / 3, size / 3)
+    plan = make_plan(llama, YARN, tmp_path / "out")
+    monkeypatch.setattr(validation, "_has_gpu", lambda: True)
     monkeypatch.setattr(load, "installed", lambda package: False)
-    done = command(
-        tmp_path, "apply", "model", "--yarn", 4, "-o", "out", "--validate", "auto", code=0
-    )
-    assert "Not validated: the GPU is too small" in done.stderr
+    gpus(monkeypatch, size / 3, size / 3)
+    assert choose_validation(plan, "auto").device == "cpu"
+    gpus(monkeypatch, size / 3, 2 * size)
+    assert choose_validation(plan, "auto").device == "cuda"
+    monkeypatch.setattr(validation, "_has_gpu", lambda: False)
+    assert choose_validation(plan, "auto").device == "cpu"
 
 
 def test_a_model_larger_than_the_memory_is_refused_before_it_is_loaded(

@@ -31,7 +31,6 @@ from ..rope.methods.vectors import AsIs
 from ..rope.recipe import Recipe
 from .arguments import source_of
 from .output import steps_after
-from .publishing import publish_staged
 from .recipes import build_recipe, variable
 
 
@@ -185,6 +184,8 @@ def publish_profiles(
     Returns:
         The branch and the URL of each profile, by name.
     """
+    from .publishing import publish_staged
+
     first, *others = plans
     branches = tuple((name, plans[name].schedule.context) for name in others)
     published = {}

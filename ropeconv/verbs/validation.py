@@ -309,10 +309,10 @@ def parameters(plan: Plan) -> int:
 
 def _missing_package(plan: Plan) -> str:
     """Return the package without which the output of a plan cannot be run; empty where all are."""
+    if not Probe.available():  # which needs torch too
+        return "transformers"
     if isinstance(plan, GgufOutput) and not llamacpp.available():
         return "llama.cpp (ropeconv[llamacpp])"
-    if not isinstance(plan, GgufOutput) and not Probe.available():
-        return "transformers"
     return ""
 
 

@@ -1,6 +1,8 @@
 """`apply` validates what it has written: where that is quick, on what was asked for, or not at all."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -137,3 +139,25 @@ def test_an_output_of_python_has_its_validation(llama: Path) -> None:
     assert output.validation is not None
     assert output.validation.agrees
     assert ropeconv.apply(llama, yarn=4, out="other", validate="off").validation is None
+
+
+WITHOUT_TORCH = (
+    "import sys\n"
+    "for name in ('torch', 'transformers', 'accelerate'): sys.modules[name] = None\n"
+    "from ropeconv.cli import main\n"
+    "main()\n"
+)
+
+
+@pytest.mark.parametrize("source", ["model", "m.gguf"])
+def test_without_torch_it_is_written_and_not_validated(
+    llama: Path, tmp_path: Path, source: str
+) -> None:
+    write(tmp_path / "m.gguf")
+    out = "out.gguf" if source == "m.gguf" else "out"
+    words = ["apply", str(llama) if source == "model" else source, "--yarn", "4", "-o", out]
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH, *words], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert (done.returncode, (tmp_path / out).exists()) == (0, True), done.stderr
+    assert "Validated" not in done.stdout

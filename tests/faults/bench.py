@@ -110,7 +110,8 @@ class Bench:
         again = aftermath.again
         after = aftermath.after
         before, (expected, _), output = tree(self.ready), self.expected, self.case.output
-        if outcome.code != KILLED and not outcome.said():
+        outputs = len(output) if self.case.apart else 1
+        if outcome.code != KILLED and not outcome.said(outputs):
             return f"ended in {outcome.code}: {outcome.output[-600:]}"
         if outcome.code == 0 and after != expected:
             return f"ended in 0, and left {_difference(after, expected)}"

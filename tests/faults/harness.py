@@ -59,13 +59,16 @@ class Outcome(NamedTuple):
             for kind, flags, path in lines
         ]
 
-    def said(self) -> bool:
-        """Whether it ended as a command should: done, or with one sentence and an exit code of its
-        own.
+    def said(self, most: int = 1) -> bool:
+        """Whether it ended as a command should: done, or with a sentence and an exit code of its own.
+
+        most: how many sentences there may be, one for each output that can fail without the others.
         """
         sentences = [line for line in self.output.splitlines() if line.startswith("ropeconv: ")]
         clean = "Traceback" not in self.output and "unexpected" not in self.output
-        return clean and (self.code == 0 or (self.code in (1, 2, 3) and len(sentences) == 1))
+        return clean and (
+            self.code == 0 or (self.code in (1, 2, 3) and 1 <= len(sentences) <= most)
+        )
 
 
 class Server:

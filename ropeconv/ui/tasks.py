@@ -34,6 +34,7 @@ from ..rope.lengths import factor_over, parse_factor, parse_tokens
 from ..runtimes.runtime import runtimes
 from ..runtimes.verdict import Verdict
 from ..validate.validation import Validation
+from ..verbs.opened import inspect_opened
 from ..verbs.output import Writing, write_output
 from ..verbs.publishing import publish_staged
 from ..verbs.validation import ValidationChoice
@@ -144,7 +145,7 @@ def _publication(form: BakeForm) -> PublishOptions:
 def inspect(form: ModelForm, task: TaskContext, sheet: HtmlSheet) -> None:
     """Shows a model as `ropeconv inspect` does, with the rest folded, and draws its frequencies."""
     source = opened(form)
-    inspection = inspect_source(source)
+    inspection = inspect_opened(source)
     sheet.note(inspection.assumption)
     show_inspection(inspection, sheet)
     if form.source:

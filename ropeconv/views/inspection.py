@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..bake.start import nothing_to_extend
-from ..convert.gguf_encoding import judge_file
 from ..inspection.document import Problem, describe_layers
 from ..inspection.inspection import Inspection
 from ..inspection.receipts.receipt import Receipt
@@ -43,8 +41,6 @@ def show_inspection(
         repairs: Problems with repairs that would help runtimes that do not support it.
         explain: Whether every number and every runtime is shown.
     """
-    if isinstance(inspection.source, GgufSource):
-        inspection = replace(inspection, verdicts=judge_file(inspection.source.file))
     if explain:
         _show_details(inspection, sheet, tuple(repairs))
     else:

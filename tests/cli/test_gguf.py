@@ -161,3 +161,12 @@ def test_validate_a_patched_file_to_the_last_bit_and_catch_a_broken_one(
     run("apply", "plain.gguf", "--yarn", "2", "-o", "half.gguf")
     other = run("validate", "plain-yarn4.gguf", "--against", "half.gguf")
     assert (other.returncode, "name the source it was made from" in other.stderr) == (1, True)
+
+
+def test_the_document_of_an_inspection_has_the_runtimes_of_the_screen(
+    run: Run, tmp_path: Path
+) -> None:
+    path = write(tmp_path / "m.gguf")
+    document = json.loads(run("inspect", path, "--json").stdout)
+    names = {row["runtime"].partition("@")[0] for row in document["runtimes"]}
+    assert {"llama-cpp-gguf", "ollama"} <= names

@@ -44,8 +44,8 @@ def inspect_command(
         return
     from ...bake.warnings import repairs
     from ...inspection.adapter import read_adapter
-    from ...inspection.inspection import inspect_source
     from ...models.open import open_source
+    from ...verbs.opened import inspect_opened
     from ...views.inspection import show_adapter, show_inspection
 
     opened = open_source(source, family)
@@ -53,8 +53,7 @@ def inspect_command(
     if adapter is not None:
         screen.data(adapter.to_dict()) if screen.as_json else show_adapter(adapter, screen)
         return
-    opened.as_draft = True
-    inspection = inspect_source(opened)
+    inspection = inspect_opened(opened)
     problems = list(repairs(opened, inspection))
     if screen.as_json:
         screen.data(inspection.to_dict(problems))

@@ -1,0 +1,20 @@
+"""Inspects a source that is open, for every front. It imports nothing that runs a model."""
+
+from dataclasses import replace
+
+from ..convert.gguf_encoding import judge_file
+from ..inspection.inspection import Inspection, inspect_source
+from ..models.gguf import GgufSource
+from ..models.source import Source
+
+
+def inspect_opened(source: Source | GgufSource) -> Inspection:
+    """Inspect a source, with the verdict of each runtime; a draft model is inspected as one.
+
+    Raises BadSource for a damaged source, and for one whose RoPE is not known.
+    """
+    source.as_draft = True
+    inspection = inspect_source(source)
+    if isinstance(source, GgufSource):
+        return replace(inspection, verdicts=judge_file(source.file))
+    return inspection

@@ -53,36 +53,43 @@ Query = Callable[[Path], JsonObject]
 
 @dataclass
 class OutputCheck:
-    """The check of the output of a plan, called with the folder of the finished files.
-
-    query: None where transformers is not installed. record: the result, None before the check and
-    without one. reason: why there is none, or empty. uncomputed: whether it is that the installed
-    transformers computes another RoPE.
-    """
+    """The check of the output of a plan, called with the folder of the finished files."""
 
     plan: CheckpointPlan
+
     query: Query | None
+    """None where transformers is not installed."""
+
     record: CheckRecord | None = None
+    """The result; None before the check, and where there is none."""
+
     reason: str = ""
+    """Why there is no result, or empty."""
+
     uncomputed: bool = False
+    """Whether `reason` is that the installed transformers computes another RoPE."""
 
     def __call__(self, folder: Path) -> CheckRecord | None:
-        """Return the result; None where no verdict predicts that the installed transformers
-        computes the schedule.
+        """Ask the installed transformers what it computes from the output.
 
-        Raises Disagreement where one does and it computes something else, and where one predicts
-        that it computes another RoPE without an error, unless the plan is only for other runtimes.
+        Returns:
+            The result; None where no verdict predicts that it computes the schedule.
+
+        Raises:
+            Disagreement: Where a verdict predicts that and it computes something else, and where
+                one predicts that it computes another RoPE without an error, unless the plan is only
+                for other runtimes.
         """
         if self.query is None:
             self.reason = NOT_INSTALLED
             return None
+
         answer = self.query(folder)
         result = self.plan.result
         version = answer.get("transformers", "")
         predicted = self.plan.predicted(version)
-        if predicted in SILENT and {ALL, "transformers"} & set(
-            self.plan.target.runtimes or ("transformers",)
-        ):
+        wanted = self.plan.target.runtimes or ("transformers",)
+        if predicted in SILENT and (ALL in wanted or "transformers" in wanted):
             verdict = result.verdict_of(find(f"transformers@{version}")[0])
             raise Disagreement(
                 f"transformers {version}, which is installed here, computes another RoPE from this"
@@ -97,15 +104,15 @@ class OutputCheck:
             )
             self.uncomputed = True
             return None
-        if result.family.origin and answer.get("error", "").startswith(
-            "LookupError: it has no model type"
-        ):
-            origin = result.family.origin
+
+        origin = result.family.origin
+        if origin and answer.get("error", "").startswith("LookupError: it has no model type"):
             self.reason = (
                 f"transformers {version} does not have this model type, so nothing was compared"
                 f" with {origin}"
             )
             return None
+
         try:
             self.record = compare(answer, result.in_config, self.plan.before, result.written_as)
         except Disagreement as problem:
@@ -114,38 +121,49 @@ class OutputCheck:
 
 
 def probe_query(plan: CheckpointPlan, probe: Probe) -> Query:
-    """Return the function that asks transformers about the config in a folder: from the cache, else
-    by the probe.
+    """Return the function that asks transformers about the config in a folder.
 
-    The probe is stopped where the cache has the answer to the config of the plan.
+    It has the answer from the cache, else from the probe. The probe is stopped where the cache has
+    the answer to the config of the plan.
     """
     has_code = bool(plan.result.texts)
     family = plan.result.family
     context = plan.schedule.context
     stands_for = family.text_type if family.assumed else ""
     model_type = stands_for or str(plan.result.config.get("model_type", ""))
+
     cache = ProbeCache()
     if not has_code:
         planned = next(file.text for file in plan.files if file.name == "config.json") or ""
-        if cache.get(cache.key(planned, model_type, context, stands_for)) is None:
+        key = cache.key(planned, model_type, context, stands_for)
+        if cache.get(key) is None:
             probe.prefetch(model_type)
         else:
             probe.stop()
-    return lambda folder: cache.answer(folder, model_type, context, has_code, stands_for, probe)
+
+    def query(folder: Path) -> JsonObject:
+        return cache.answer(folder, model_type, context, has_code, stands_for, probe)
+
+    return query
 
 
 def change_in_place(
     source: GgufSource, edit: Edit, verify: Callable[[Path], None] = lambda path: None
 ) -> Path:
-    """Change the first shard of a GGUF file in place. After a kill at any moment, running again
-    undoes it first.
+    """Change the first shard of a GGUF file in place.
 
-    verify: called with the changed file before the change is final; where it raises, the change is
-    undone.
+    After a kill at any moment, running again undoes it first.
 
-    Raises RopeconvError for links into a cache, for a file with other names, for one that another
-    process changes, or has changed since it was planned, where the filesystem cannot make space and
-    where the disk fails; the file does not change then.
+    Args:
+        source: The model.
+        edit: The change.
+        verify: Called with the changed file before the change is final; where it raises, the change
+            is undone.
+
+    Raises:
+        RopeconvError: For links into a cache, for a file with other names, for one that another
+            process changes, or has changed since it was planned, where the filesystem cannot make
+            space and where the disk fails; the file does not change then.
     """
     try:
         changing = phases(source.file, edit)
@@ -234,15 +252,15 @@ def apply(
 def _apply_checkpoint(
     plan: Plan, options: ApplyOptions, check: bool, advance: Advance, probe: Probe | None
 ) -> AppliedPlan:
-    """Write a checkpoint, and ask transformers about it. Parameters and errors are those of
-    `apply`.
-    """
+    """Write a checkpoint, and ask transformers about it. Parameters are those of `apply`."""
     if not isinstance(plan, CheckpointPlan) or not check:
         return AppliedPlan(execute_plan(plan, options, advance=advance))
+
     started = Probe() if probe is None and Probe.available() else None
     with started or nullcontext():
         running = probe or started
-        checking = OutputCheck(plan, probe_query(plan, running) if running else None)
+        query = probe_query(plan, running) if running is not None else None
+        checking = OutputCheck(plan, query)
         path = execute_plan(plan, options, checking, advance)
     return AppliedPlan(path, checking.record, checking.reason, checking.uncomputed)
 
@@ -250,14 +268,13 @@ def _apply_checkpoint(
 def _apply_gguf(
     plan: GgufOutput, options: ApplyOptions, check: bool, advance: Advance
 ) -> AppliedPlan:
-    """Write a GGUF file, or change one in place, and read it back. Parameters and errors are those
-    of `apply`.
-    """
+    """Write a GGUF file, or change one in place, and read it back, as `apply` says."""
     checking = GgufOutputCheck(plan)
     if isinstance(plan, GgufPlan) and plan.target.in_place:
-        path = change_in_place(
-            plan.source, plan.edit, checking.read_back if check else lambda path: None
-        )
+        if check:
+            path = change_in_place(plan.source, plan.edit, checking.read_back)
+        else:
+            path = change_in_place(plan.source, plan.edit)
     elif check:
         path = execute_plan(plan, options, checking, advance)
     else:
@@ -267,20 +284,18 @@ def _apply_gguf(
 
 @dataclass
 class GgufOutputCheck:
-    """The check of a GGUF output, called with the folder of the finished files.
-
-    record: the result, None before the check. reason: why llama.cpp was not run on a conversion, or
-    empty.
-    """
+    """The check of a GGUF output, called with the folder of the finished files."""
 
     plan: GgufOutput
+
     record: GgufCheckRecord | None = None
+    """The result; None before the check."""
+
     reason: str = ""
+    """Why llama.cpp was not run on a conversion, or empty."""
 
     def __call__(self, folder: Path) -> None:
-        """Read the files back, and let the installed llama.cpp decode a few tokens with a
-        conversion.
-        """
+        """Read the files back, and decode a few tokens with a conversion."""
         path = folder / self.plan.files[0].name
         self.read_back(path)
         if isinstance(self.plan, ExportPlan):
@@ -323,26 +338,29 @@ def make_plan(source: Source | GgufSource, recipe: Recipe, target: Target | None
     """
     target = target or Target()
     target.check(recipe, from_gguf=source.kind == "gguf")
-    if isinstance(source, GgufSource) and target.to == "safetensors":
-        checkpoint = GgufCheckpoint(source, target.outtype or "auto")
-        inspection = checkpoint.inspection
-        if (
-            inspection.first is not None
-            and inspection.extended
-            and not isinstance(recipe.method, AsIs)
-        ):
-            raise RopeconvError(
-                f"{source.reference} was extended by ropeconv already, and a checkpoint would not"
-                " record its source; run `ropeconv restore` on it first, or pass --as-is to keep"
-                " the RoPE it has"
-            )
-        source = checkpoint
+
     if isinstance(source, GgufSource):
-        with assumed_keys(target.assume_arch_keys):
-            return gguf_plan(source, recipe, target)
+        if target.to != "safetensors":
+            with assumed_keys(target.assume_arch_keys):
+                return gguf_plan(source, recipe, target)
+        source = _open_as_checkpoint(source, recipe, target)
     if target.to == "gguf":
         return export_plan(source, recipe, target)
     return checkpoint_plan(source, recipe, target)
+
+
+def _open_as_checkpoint(source: GgufSource, recipe: Recipe, target: Target) -> GgufCheckpoint:
+    """A GGUF file as a checkpoint. Raises RopeconvError for one that was extended already."""
+    checkpoint = GgufCheckpoint(source, target.outtype or "auto")
+    inspection = checkpoint.inspection
+    by_ropeconv = inspection.first is not None and inspection.extended
+    if by_ropeconv and not isinstance(recipe.method, AsIs):
+        raise RopeconvError(
+            f"{source.reference} was extended by ropeconv already, and a checkpoint would not"
+            " record its source; run `ropeconv restore` on it first, or pass --as-is to keep"
+            " the RoPE it has"
+        )
+    return checkpoint
 
 
 def patch(model: PreTrainedModel, recipe_or_plan: Recipe | Plan) -> Undo:
@@ -364,24 +382,26 @@ def patch(model: PreTrainedModel, recipe_or_plan: Recipe | Plan) -> Undo:
     config = model.config.to_dict()
     family = detect(config)
     spec = read_spec(config, family)
+
     if isinstance(recipe_or_plan, Recipe):
-        if spec.scaled and recipe_or_plan.start(spec) is not spec:
+        recipe = recipe_or_plan
+        if spec.scaled and recipe.start(spec) is not spec:
             raise RopeconvError(
                 f"the model is scaled already ({describe(spec.form)}); make a plan with"
                 " Target(replace=True) and patch with that, or set on_top in the recipe"
             )
-        schedule = recipe_or_plan.schedule(spec)
+        schedule = recipe.schedule(spec)
         scale: LogN | QueryScaling | None = schedule.log_n
     else:
-        schedule = recipe_or_plan.schedule
-        result = recipe_or_plan.result
-        before = recipe_or_plan.before
-        if before.rotary_dim != spec.rotary_dim or not math.isclose(
-            before.rope_theta, spec.rope_theta, rel_tol=1e-6
-        ):
+        plan = recipe_or_plan
+        before = plan.before
+        same_base = math.isclose(before.rope_theta, spec.rope_theta, rel_tol=1e-6)
+        if before.rotary_dim != spec.rotary_dim or not same_base:
             raise RopeconvError(
-                f"the plan is for {recipe_or_plan.source.reference}; the model has another RoPE, so"
+                f"the plan is for {plan.source.reference}; the model has another RoPE, so"
                 " load the source of the plan"
             )
+        schedule = plan.schedule
+        result = plan.result
         scale = effective_scaling(schedule.log_n, result.log_n_approximation, result.deviation)
     return patch_modules(model, schedule, spec, scale, family.weights.q_norm or family.weights.q)

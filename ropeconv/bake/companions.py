@@ -82,13 +82,15 @@ def draft_plan(reference: str, plan: Plan, trained: int | None = None) -> Plan:
             " --to gguf out, and convert it with llama.cpp's convert_hf_to_gguf.py"
             " --target-model-dir TARGET"
         )
-    note = misfit(source, inspection, plan.source)
-    target = dataclasses.replace(
-        plan.target, out=draft_out(plan.out), draft="", drafts_for=plan.out.name
-    )
-    notes = [note, "" if trained else declared_length(inspection, plan)]
+    notes = [misfit(source, inspection, plan.source)]
+    if not trained:
+        notes.append(declared_length(inspection, plan))
+    notes = [note for note in notes if note]
+
+    out = draft_out(plan.out)
+    target = dataclasses.replace(plan.target, out=out, draft="", drafts_for=plan.out.name)
     draft_plan = make_plan(source, draft_recipe(inspection, plan, trained), target)
-    return dataclasses.replace(draft_plan, warnings=(*filter(None, notes), *draft_plan.warnings))
+    return dataclasses.replace(draft_plan, warnings=(*notes, *draft_plan.warnings))
 
 
 def declared_length(inspection: Inspection, plan: Plan) -> str:
@@ -98,8 +100,10 @@ def declared_length(inspection: Inspection, plan: Plan) -> str:
     of their training.
     """
     spec = inspection.first_spec
-    declares = spec.original_context_source in ("declared", "header") and not spec.scaled
-    if not (inspection.draft and declares and spec.context == plan.source_spec.context):
+    if not inspection.draft or spec.scaled:
+        return ""
+    is_declared = spec.original_context_source in ("declared", "header")
+    if not is_declared or spec.context != plan.source_spec.context:
         return ""
     return (
         f"{inspection.source.reference} declares the {spec.context:,} tokens of its target, and"
@@ -109,53 +113,82 @@ def declared_length(inspection: Inspection, plan: Plan) -> str:
 
 
 def draft_recipe(inspection: Inspection, plan: Plan, trained: int | None = None) -> Recipe:
-    """Return the recipe of a target for its draft, with the factor that reaches the context of the
-    target.
+    """Return the recipe of a target for its draft, with a factor that reaches the same context.
 
-    trained: tokens that the draft was trained on; None for what it declares. Raises UsageError
-    where the draft covers that context, and where the method has no factor and the RoPE differs.
+    Args:
+        inspection: The inspection of the draft.
+        plan: The plan of the target.
+        trained: Tokens that the draft was trained on; None for what it declares.
+
+    Raises:
+        UsageError: Where the draft covers that context, and where the method has no factor and the
+            RoPE differs.
     """
     recipe = plan.recipe
     context = plan.schedule.context
     spec = inspection.spec
-    name, given = inspection.source.reference, trained
+    _refuse_length(inspection, context, trained)
+
+    on_top = recipe.on_top and spec.scaled
+    if trained is not None:
+        length = trained
+    elif on_top:
+        length = spec.context
+    else:
+        length = inspection.first_spec.original_context
+
+    method = recipe.method
+    if isinstance(method, ScaledMethod):
+        factor = context / length
+        if round(factor, 2) == factor or context < SMALLEST_LENGTH:
+            method = dataclasses.replace(method, factor=factor)
+        else:  # --yarn 128k reads better than --yarn 5.333333
+            method = dataclasses.replace(method, factor=format_tokens(context))
+    elif not isinstance(method, LengthMethod):
+        _refuse_other_rope(inspection, plan, length)
+
+    explicit = None
+    if recipe.context is not None or trained is not None:
+        explicit = context
+    return dataclasses.replace(
+        recipe, method=method, context=explicit, original_context=trained, on_top=on_top
+    )
+
+
+def _refuse_length(inspection: Inspection, context: int, trained: int | None) -> None:
+    """Raise UsageError for a draft that is as long as its target. trained: as given."""
+    declared = inspection.spec.context
     if trained is not None and not 0 < trained < context:
         raise UsageError(
             f"--draft-original-context {trained}: the draft is extended to the {context:,} tokens"
             " of its target; give the fewer tokens that it was trained on"
         )
-    if trained is None and spec.context >= context:
+    if trained is None and declared >= context:
         raise UsageError(
-            f"--draft {name} declares {spec.context:,} tokens already, which covers the {context:,}"
-            " of its target; leave --draft out and use it unchanged, or give the length that it"
-            " was trained on with --draft-original-context"
+            f"--draft {inspection.source.reference} declares {declared:,} tokens already, which"
+            f" covers the {context:,} of its target; leave --draft out and use it unchanged, or"
+            " give the length that it was trained on with --draft-original-context"
         )
-    on_top = recipe.on_top and spec.scaled
-    method = recipe.method
-    if trained is None:
-        trained = spec.context if on_top else inspection.first_spec.original_context
-    if isinstance(method, ScaledMethod):
-        factor = context / trained
-        exact = round(factor, 2) == factor or context < SMALLEST_LENGTH
-        method = dataclasses.replace(method, factor=factor if exact else format_tokens(context))
-    elif not isinstance(method, LengthMethod):
-        why = difference(plan.before.current(), plan.before, recipe.start(spec))
-        if trained != plan.schedule.original_context:
-            why = f"it was trained on {trained:,} tokens, not {plan.schedule.original_context:,}"
-        if why:
-            raise UsageError(
-                f"{method.flag()} cannot be repeated for --draft {name} ({why}); choose a method"
-                " with a factor, such as --yarn"
-            )
-    explicit = None if recipe.context is None and given is None else context
-    return dataclasses.replace(
-        recipe, method=method, context=explicit, original_context=given, on_top=on_top
-    )
+
+
+def _refuse_other_rope(inspection: Inspection, plan: Plan, length: int) -> None:
+    """Raise UsageError where a method without a factor was made for another RoPE or length."""
+    recipe = plan.recipe
+    original = plan.schedule.original_context
+    why = difference(plan.before.current(), plan.before, recipe.start(inspection.spec))
+    if length != original:
+        why = f"it was trained on {length:,} tokens, not {original:,}"
+    if why:
+        raise UsageError(
+            f"{recipe.method.flag()} cannot be repeated for --draft {inspection.source.reference}"
+            f" ({why}); choose a method with a factor, such as --yarn"
+        )
 
 
 def paired(plan: Plan) -> Plan:
-    """Return the plan of a target with a receipt that names its draft. Raises UsageError for a
-    change in place.
+    """Return the plan of a target with a receipt that names its draft.
+
+    Raises UsageError for a change in place.
     """
     if plan.target.in_place:
         raise UsageError(
@@ -183,28 +216,29 @@ def misfit(draft: Source | GgufSource, inspection: Inspection, target: Origin) -
         other = header_sizes(target.file)
     else:
         return ""
-    words = [word for word in sizes if sizes[word] and other[word] and sizes[word] != other[word]]
-    if not inspection.draft:
-        words = [word for word in words if word == "vocab_size"]
-    if not words:
-        return ""
-    difference = f"has {words[0]} {other[words[0]]}"
-    if inspection.draft:
-        raise BadSource(
-            f"--draft {draft.reference} is for a model with {words[0]} {sizes[words[0]]}, and"
-            f" {target.reference} {difference}; give the draft of this target"
-        )
-    return (
-        f"{draft.reference} has {words[0]} {sizes[words[0]]}, and its target {difference}; vLLM"
-        " refuses such a pair"
-    )
+
+    for word, size in sizes.items():
+        if not size or not other[word] or size == other[word]:
+            continue
+        if inspection.draft:
+            raise BadSource(
+                f"--draft {draft.reference} is for a model with {word} {size}, and"
+                f" {target.reference} has {word} {other[word]}; give the draft of this target"
+            )
+        if word == "vocab_size":
+            return (
+                f"{draft.reference} has {word} {size}, and its target has {word} {other[word]};"
+                " vLLM refuses such a pair"
+            )
+    return ""
 
 
 @dataclasses.dataclass(frozen=True)
 class AdapterPlan(FilePlan):
-    """The files of an adapter. base: the plan of the output that it belongs to."""
+    """The files of an adapter."""
 
     base: CheckpointPlan
+    """The plan of the output that it belongs to."""
 
     def companion(self) -> CompanionReceipt:
         return CompanionReceipt(
@@ -238,24 +272,25 @@ def adapter_plan(reference: str, plan: Plan) -> AdapterPlan:
         raise UsageError(
             f"--adapter {reference} has no {ADAPTER}, so it is not a PEFT adapter; give its folder"
         )
-    if misplaced := misplaced_tensor(adapter, inspect_source(plan.source)):
+    misplaced = misplaced_tensor(adapter, inspect_source(plan.source))
+    if misplaced:
         raise BadSource(f"--adapter {reference} {misplaced}; give the adapter of this model")
     if plan.result.fold is not None:
         raise UsageError(
             "--adapter adds to weights that --encoding weights scales; choose another encoding"
         )
-    base = {"base_model_name_or_path": str(plan.out)} | (
-        {"revision": None} if "revision" in adapter.config else {}
-    )
-    text = jsontext.dump(adapter.config | base, adapter.source.text(ADAPTER) or "")
+
+    config = adapter.config | {"base_model_name_or_path": str(plan.out)}
+    if "revision" in config:
+        config["revision"] = None  # it is that of the source
+    text = jsontext.dump(config, adapter.source.text(ADAPTER) or "")
+    files = [PlannedFile("write", ADAPTER, len(text.encode()), text=text)]
     copies, _ = adapter.source.files_to_copy()
-    files = [
-        PlannedFile("copy", file.name, file.size, file.sha256)
-        for file in copies
-        if file.name != ADAPTER
-    ]
-    config = PlannedFile("write", ADAPTER, len(text.encode()), text=text)
-    adapter_plan = AdapterPlan(adapter.source, out, (config, *files), (), plan)
+    for file in copies:
+        if file.name != ADAPTER:
+            files.append(PlannedFile("copy", file.name, file.size, file.sha256))
+    adapter_plan = AdapterPlan(adapter.source, out, tuple(files), (), plan)
+
     is_taken = os.path.lexists(out) and not is_empty(out)
     if not is_taken:
         refuse_early(adapter_plan, force=False)
@@ -265,8 +300,9 @@ def adapter_plan(reference: str, plan: Plan) -> AdapterPlan:
 
 
 def has_files(plan: AdapterPlan) -> bool:
-    """Return whether the place of an adapter has its files already, byte for byte, and no others
-    that a runtime may load.
+    """Return whether the place of an adapter has its files already, byte for byte.
+
+    Other files may be there only where no runtime loads them.
     """
     planned = {file.name for file in plan.files}
     added = set(files_of(plan.out)) - planned - {RECEIPT}
@@ -285,18 +321,21 @@ def has_files(plan: AdapterPlan) -> bool:
 
 
 def write_adapter(plan: AdapterPlan, fsync: bool = True) -> None:
-    """Write the files of `adapter_plan`, or only its receipt where they are there already. Raises
-    what `execute_plan` raises.
+    """Write the files of `adapter_plan`, or only its receipt where they are there already.
+
+    Raises what `execute_plan` raises.
     """
     if not has_files(plan):
         execute_plan(plan, ApplyOptions(checksum=True, fsync=fsync))
         return
+
     records = []
     for file in plan.files:
         place = plan.out / file.name
         origin = file.origin or None
         record = FileRecord(file.name, file.action, place.stat().st_size, sha256(place), origin)
         records.append(record)
+
     receipt = msgspec.structs.replace(plan.companion(), files=tuple(records))
     earlier = None
     with suppress(BadSource):

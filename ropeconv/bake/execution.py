@@ -65,18 +65,22 @@ Verify = Callable[[Path], CheckRecord | None]
 
 @dataclass(frozen=True)
 class ApplyOptions:
-    """How a plan is executed.
-
-    link: hard-link unchanged files. force: replace an earlier output. checksum: hash copied weights
-    too, for the receipt. staged: leave out files that are copied unchanged, for a caller that takes
-    them from the source. fsync: wait until everything is on the disk before it gets its final name.
-    """
+    """How a plan is executed."""
 
     link: bool = False
+    """Hard-link unchanged files."""
+
     force: bool = False
+    """Replace an earlier output."""
+
     checksum: bool = False
+    """Hash copied weights too, for the receipt."""
+
     staged: bool = False
+    """Leave out files that are copied unchanged, for a caller that takes them from the source."""
+
     fsync: bool = True
+    """Wait until everything is on the disk before it gets its final name."""
 
 
 def execute_plan(
@@ -87,55 +91,75 @@ def execute_plan(
 ) -> Path:
     """Write the output and return its path: a folder, or a GGUF file (of several shards the first).
 
-    verify: called with the folder of the finished files before they are moved to their final names;
-    it returns the check for the receipt, or raises to stop.
+    An interrupted run leaves its finished files in a hidden folder, from which the same command
+    continues; a killed replacement of an earlier output is undone at the next start. Where the
+    place has exactly this output already, it is written again beside that, compared, and removed:
+    nothing changes.
 
-    Raises RopeconvError for an occupied or missing place, one that another process writes to, a
-    full or failing disk, and a source that changes meanwhile. An interrupted run leaves its
-    finished files in a hidden folder, from which the same command continues; a killed replacement
-    of an earlier output is undone at the next start. Where the place has exactly this output
-    already, it is written again beside that, compared, and removed: nothing changes.
+    Args:
+        plan: The output.
+        options: How it is written.
+        verify: Called with the folder of the finished files before they are moved to their final
+            names. It returns the check for the receipt, or raises to stop.
+        advance: Called with the bytes done since the last call.
+
+    Raises:
+        RopeconvError: For an occupied or missing place, one that another process writes to, a full
+            or failing disk, and a source that changes meanwhile.
     """
     refuse_place(plan)
-    with _sentences(plan), made_folder(plan.out.parent, options.fsync), locked(plan.out) as hidden:
+    with (
+        _explain_disk_errors(plan),
+        made_folder(plan.out.parent, options.fsync),
+        locked(plan.out) as hidden,
+    ):
         journal = settle(hidden, OutputJournal.read(hidden.journal))
-        # what has no receipt, such as a restored source, is not replaced by --force either
+        # an output without a receipt, such as a restored source, is not replaced by --force either
         keeps = not options.force or plan.receipt() is None
         again = keeps and not options.staged and may_be_finished(plan)
         if not again:
             refuse_occupied(plan, options.force)
         clear_drafts(plan.out)
+
         try:
             _write(plan, hidden, journal, options, verify, advance)
         except Exception:
             hidden.clear()
-            refuse_changed(plan.identities)  # which may be the cause, and has a better message
+            # a changed source may be the cause, and has a better message
+            refuse_changed(plan.identities)
             raise
-        # the first shard of several last, since the others cannot be loaded without it
-        names = [plan.out.name] if plan.is_folder else [file.name for file in reversed(plan.files)]
-        if again and is_finished(plan, hidden.new):
-            names = []
-        elif again:
-            hidden.clear()
-            refuse_occupied(plan, options.force)
-        try:
-            if names:
+
+        if not (again and is_finished(plan, hidden.new)):
+            if again:
+                hidden.clear()
                 refuse_occupied(plan, options.force)
-                take_names(hidden, journal, names, options.force, options.fsync)
-        except RopeconvError as problem:
-            raise RopeconvError(f"{problem}{_kept(plan)}") from None
+            _publish(plan, hidden, journal, options)
         hidden.clear()
+
     if options.fsync:
-        with suppress(
-            OSError
-        ):  # only of the removal of the hidden folder: the output is on the disk
+        # the output is on the disk; this is for the removal of the hidden folder
+        with suppress(OSError):
             sync_folder(plan.out.parent)
     return plan.out
 
 
+def _publish(
+    plan: FilePlan, hidden: HiddenFolder, journal: OutputJournal, options: ApplyOptions
+) -> None:
+    """Move the finished files to their final names. Raises RopeconvError for taken ones."""
+    names = [plan.out.name]
+    if not plan.is_folder:
+        # the first shard last, since the others cannot be loaded without it
+        names = [file.name for file in reversed(plan.files)]
+    try:
+        refuse_occupied(plan, options.force)
+        take_names(hidden, journal, names, options.force, options.fsync)
+    except RopeconvError as problem:
+        raise RopeconvError(f"{problem}{_say_kept(plan)}") from None
+
+
 def refuse_early(plan: FilePlan, force: bool) -> None:
-    """Raise RopeconvError where `execute_plan` would refuse the place of an output, as far as this
-    is known before it.
+    """Raise RopeconvError where `execute_plan` would refuse the place of an output.
 
     Files of an interrupted run are not judged.
     """
@@ -165,34 +189,36 @@ def _write(
     refuse_changed(writer.identities)
     receipt = whole.receipt() if plan.is_folder else None
     companion = whole.companion()
+
     pending = writer.resume()
     refuse_full(plan, pending, hidden.root, options.link)
     writer.write(pending)
     check = verify(root)
+
     if receipt is not None:
         files = tuple(writer.record(file) for file in whole.files)
-        write_receipt(
-            root, msgspec.structs.replace(receipt, files=files, check=check), options.fsync
-        )
+        receipt = msgspec.structs.replace(receipt, files=files, check=check)
+        write_receipt(root, receipt, options.fsync)
     if companion is not None:
         files = tuple(writer.record(file) for file in whole.files)
-        write_receipt(root, msgspec.structs.replace(companion, files=files), options.fsync)
+        companion = msgspec.structs.replace(companion, files=files)
+        write_receipt(root, companion, options.fsync)
     refuse_changed(writer.identities)
     if options.fsync:
         sync_tree(root)
 
 
 def _stamp(plan: FilePlan, options: ApplyOptions) -> str:
-    """A digest that an interrupted run and this one share where this one can continue from its
-    files.
-    """
+    """A digest that two runs share where the second can continue from the files of the first."""
     files = [(file.action, file.name, file.size, file.sha256, file.text) for file in plan.files]
-    identities = [
-        (str(path), msgspec.to_builtins(before)) for path, before in plan.identities.items()
-    ]
-    boot = (
-        "" if options.fsync or not BOOT.exists() else BOOT.read_text()
-    )  # a loss of power undoes unsynced files
+    identities = []
+    for path, before in plan.identities.items():
+        identities.append((str(path), msgspec.to_builtins(before)))
+
+    boot = ""
+    if not options.fsync and BOOT.exists():
+        # a loss of power undoes files that were not synced, so only this boot may use them
+        boot = BOOT.read_text()
     settings = [options.link, options.checksum, options.fsync, boot, __version__]
     common = [
         plan.source.reference,
@@ -206,13 +232,12 @@ def _stamp(plan: FilePlan, options: ApplyOptions) -> str:
 
 
 @contextmanager
-def _sentences(plan: FilePlan) -> Iterator[None]:
-    """Turn errors of the disk into RopeconvError, but not those of the network, which have no
-    number.
-    """
+def _explain_disk_errors(plan: FilePlan) -> Iterator[None]:
+    """Turn errors of the disk into RopeconvError, but not those of the network."""
     try:
         yield
     except OSError as problem:
+        # the errors of requests are an OSError without a number
         if problem.errno is None or isinstance(problem, ConnectionError | TimeoutError):
             raise
         if problem.errno in FULL:
@@ -226,77 +251,76 @@ def _sentences(plan: FilePlan) -> Iterator[None]:
                 f" {problem.filename or plan.out.parent}); check the disk and its permissions, or"
                 " choose another place with -o"
             )
-        raise RopeconvError(message + _kept(plan)) from None
+        raise RopeconvError(message + _say_kept(plan)) from None
 
 
-def _kept(plan: FilePlan) -> str:
-    """A sentence on the finished files that an error leaves beside the output; empty without
-    any.
-    """
+def _say_kept(plan: FilePlan) -> str:
+    """A sentence on the finished files that an error leaves behind; empty without any."""
     root = HiddenFolder(plan.out).root
-    return (
-        f". {root} has the finished files: the same command continues; else remove it"
-        if root.is_dir()
-        else ""
-    )
+    if not root.is_dir():
+        return ""
+    return f". {root} has the finished files: the same command continues; else remove it"
 
 
 @dataclass
 class Writer:
-    """Writes the files of a plan.
-
-    root: the folder of complete files. drafts: the folder of incomplete files, since a source may
-    have any name. identities: files of the source that are read, as they were before.
-    """
+    """Writes the files of a plan."""
 
     plan: FilePlan
+
     root: Path
+    """The folder of complete files."""
+
     drafts: Path
+    """The folder of incomplete files, with names of their own, since a source may have any name."""
+
     journal: OutputJournal
     options: ApplyOptions
     advance: Advance
+
     identities: dict[Path, FileIdentity | None] = field(default_factory=dict)
+    """The files of the source that are read, as they were before."""
+
     _lock: Lock = field(default_factory=Lock)
     _stopping: Event = field(default_factory=Event)
 
     def resume(self) -> list[PlannedFile]:
-        """Remove everything but unchanged finished files, and return the other files of the
-        plan.
-        """
+        """Remove all but unchanged finished files, and return the files that are left to write."""
         self.root.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(self.drafts, ignore_errors=True)
         self.drafts.mkdir(exist_ok=True)
+
         pending = list[PlannedFile]()
         finished = dict[str, int]()
         for file in self.plan.files:
-            path = self.root / file.name
-            line = self.journal.finished.get(file.name)
-            same = (
-                line is not None
-                and identity(path) == line.identity
-                and _right_size(file, line.identity.size)
-            )
-            origin = (
-                self.plan.origin(file)
-                if file.action == "copy" and self.plan.source.kind != "hub"
-                else None
-            )
-            if (
-                same
-                and line
-                and {sample_digest(path), *([sample_digest(origin)] if origin else [])}
-                == {line.sample}
-            ):
+            if self._is_finished(file):
                 finished[file.name] = file.size
             else:
                 pending.append(file)
+
         for folder, _, names in os.walk(self.root):
-            for path in (Path(folder, name) for name in names):
+            for name in names:
+                path = Path(folder, name)
                 if path.relative_to(self.root).as_posix() not in finished:
                     path.unlink()
         if finished:
             self.advance(sum(finished.values()))
         return pending
+
+    def _is_finished(self, file: PlannedFile) -> bool:
+        """Whether an earlier run has written a file, and neither it nor its source has changed."""
+        path = self.root / file.name
+        line = self.journal.finished.get(file.name)
+        if line is None or identity(path) != line.identity:
+            return False
+        if not _has_planned_size(file, line.identity.size):
+            return False
+
+        if file.action == "copy" and self.plan.source.kind != "hub":
+            origin = self.plan.origin(file)
+            if origin is not None and sample_digest(origin) != line.sample:
+                return False
+        return sample_digest(path) == line.sample
 
     def write(self, pending: Iterable[PlannedFile]) -> None:
         """Write files, copies two at a time, since one does not use the whole bandwidth of a disk.
@@ -325,9 +349,12 @@ class Writer:
         Copies have a sha256 with `checksum` or where the source lists it: hashing 100 GB would take
         longer than copying them by the kernel. Files that are not staged are recorded as planned.
         """
+        size = file.size
+        digest = file.sha256
         finished = self.journal.finished.get(file.name)
-        size = file.size if finished is None else finished.identity.size
-        digest = file.sha256 if finished is None else finished.sha256 or file.sha256
+        if finished is not None:
+            size = finished.identity.size
+            digest = finished.sha256 or file.sha256
         return FileRecord(file.name, file.action, size, digest, file.origin or None)
 
     def _write(self, file: PlannedFile) -> None:
@@ -336,7 +363,7 @@ class Writer:
         draft = self.drafts / f"{self.plan.files.index(file)}{target.suffix}"
         with writing_back(draft) if self.options.fsync else nullcontext():
             self._fill(file, draft)
-            sample, digest = self._checked(file, draft)
+            sample, digest = self._check(file, draft)
             if self.options.fsync:
                 sync_file(draft)
         draft.replace(target)
@@ -346,6 +373,7 @@ class Writer:
             self.journal.add(FinishedFile(file.name, after, sample, digest))
 
     def _fill(self, file: PlannedFile, draft: Path) -> None:
+        """Write the content of a file: made, from its text, as a link or a copy."""
         origin = self.plan.origin(file)
         if origin is not None:
             self.identities.setdefault(origin, identity(origin))
@@ -363,33 +391,37 @@ class Writer:
             copy_file(origin, draft, self._done)
 
     def _done(self, done: int) -> None:
-        """Count bytes. Raises Interruption where the run is stopped, so that its threads end
-        too.
-        """
+        """Count bytes. Raises Interruption in a run that is stopped, so that its threads end."""
         if self._stopping.is_set():
             raise Interruption("stopped with the run")
         if done:
             self.advance(done)
 
-    def _checked(self, file: PlannedFile, draft: Path) -> tuple[str, str | None]:
-        """The sample and the sha256 of a file that is as planned; None for one that is not read
-        completely.
+    def _check(self, file: PlannedFile, draft: Path) -> tuple[str, str | None]:
+        """Return the sample and the sha256 of a file, None where it is not read completely.
+
+        Raises BadSource where it is not as planned.
         """
-        size = draft.stat().st_size
         sample = sample_digest(draft)
+        same = _has_planned_size(file, draft.stat().st_size)
         origin = self.plan.origin(file) if file.action == "copy" else None
-        if not _right_size(file, size) or (origin is not None and sample != sample_digest(origin)):
+        if same and origin is not None:
+            same = sample == sample_digest(origin)
+        if not same:
             raise BadSource(
                 f"{file.name} changed while it was copied; leave the source unchanged and run again"
             )
-        known = file.sha256 if file.text is None else hashlib.sha256(file.text.encode()).hexdigest()
-        is_hashed = (
-            self.options.checksum
-            if file.action in COPIED
-            else self.plan.is_folder or known is not None
-        )
-        if not is_hashed:  # the receipt of a GGUF file is in the file
+
+        known = file.sha256
+        if file.text is not None:
+            known = hashlib.sha256(file.text.encode()).hexdigest()
+        if file.action in COPIED:
+            is_hashed = self.options.checksum
+        else:  # the receipt of a GGUF file is in the file, so it has no digest of it
+            is_hashed = self.plan.is_folder or known is not None
+        if not is_hashed:
             return sample, None
+
         digest = sha256(draft)
         if known is not None and digest != known:
             raise BadSource(
@@ -398,8 +430,9 @@ class Writer:
         return sample, digest
 
 
-def _right_size(file: PlannedFile, size: int) -> bool:
-    """Whether a file has its planned size. A size of 0 stands for one that the Hub does not
-    tell.
-    """
-    return file.estimated or size == file.size or (file.size == 0 and file.text is None)
+def _has_planned_size(file: PlannedFile, size: int) -> bool:
+    """Whether a file has its planned size, as far as that is known."""
+    if file.estimated or size == file.size:
+        return True
+    # the Hub does not tell the size of some files, which are planned with 0
+    return file.size == 0 and file.text is None

@@ -47,25 +47,25 @@ OF_CODE = ("auto_map", "architectures", "model_type")
 
 
 def json_differences(text: str, planned: str) -> list[tuple[str, str]] | None:
-    """Return the keys in which two JSON objects differ, as (key, clause); None where one of them is
-    not a JSON object.
+    """Return the keys in which two JSON objects differ, as (key, clause).
 
-    Nested keys are joined by points.
+    Nested keys are joined by points. Returns None where one of the texts is not a JSON object.
     """
     try:
-        ours, theirs = (json.loads(data, object_pairs_hook=_unique) for data in (text, planned))
+        ours = json.loads(text, object_pairs_hook=_unique)
+        theirs = json.loads(planned, object_pairs_hook=_unique)
     except (ValueError, RecursionError):
         return None
+
     if not isinstance(ours, dict) or not isinstance(theirs, dict):
         return None
     return list(_differences(ours, theirs, ""))
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> JsonObject:
-    """A JSON object. Raises ValueError for a repeated key, of which readers use the first or the
-    last value.
-    """
+    """A JSON object. Raises ValueError for a repeated key."""
     data = dict(pairs)
+    # some readers use the first value of a repeated key, others the last
     if len(data) != len(pairs):
         raise ValueError("repeated key")
     return data
@@ -123,22 +123,21 @@ def is_code(name: str) -> bool:
 
 
 def files_of(folder: Path) -> Iterator[str]:
-    """Yield the names of all files of a folder that are not hidden, also those behind links to
-    folders.
-    """
+    """Yield the names of all visible files of a folder, also those behind links to folders."""
     visited: set[str] = set()
     for place, subfolders, names in os.walk(folder, followlinks=True):
         real = os.path.realpath(place)
         if real in visited:
+            # a link to a folder above it, which would be walked forever
             subfolders.clear()
             continue
         visited.add(real)
+
+        # os.walk enters only the folders that are left in its list
         subfolders[:] = [name for name in subfolders if not name.startswith(".")]
-        yield from (
-            Path(place, name).relative_to(folder).as_posix()
-            for name in names
-            if not name.startswith(".")
-        )
+        for name in names:
+            if not name.startswith("."):
+                yield Path(place, name).relative_to(folder).as_posix()
 
 
 WEIGHTS = ".safetensors"
@@ -146,148 +145,166 @@ WEIGHTS = ".safetensors"
 
 @dataclass(frozen=True)
 class FolderCheck:
-    """The comparison of a folder with its plan, which was made again.
-
-    advance: called with the bytes of weights that were compared since the last call.
-    """
+    """The comparison of a folder with its plan, which was made again."""
 
     folder: Path
     plan: CheckpointPlan
     findings: Findings
+
     advance: Advance
+    """Called with the bytes of weights that were compared since the last call."""
 
     def run(self) -> None:
         """Compare every file of the plan, and search for others."""
         for file in self.plan.files:
-            path = self.folder / file.name
             self.findings.files += 1
-            if not path.is_file():
-                self.findings.differs(f"it has no {file.name}", harmless=is_document(file.name))
-            elif file.text is not None:
-                self._text(file.name, path, file.text.encode())
-            elif file.name.endswith(WEIGHTS) or any(
-                fnmatch(file.name, pattern) for pattern in OTHER_WEIGHTS
-            ):
-                self._weights(file, path)
-            elif (
-                file.sha256 is None
-                or path.stat().st_size != file.size
-                or sha256(path) != file.sha256
-            ):
-                self._other(file, path)
-        for name in sorted(
-            set(files_of(self.folder)) - {RECEIPT, *(file.name for file in self.plan.files)}
-        ):
-            harmless = is_document(name) or (is_code(name) and self.findings.options.code)
+            self._compare(file, self.folder / file.name)
+
+        planned = {file.name for file in self.plan.files}
+        for name in sorted(set(files_of(self.folder)) - planned - {RECEIPT}):
+            harmless = self._is_harmless(name)
             words = f"{name} is not among the files that ropeconv wrote"
             if not harmless:
                 words += " (a runtime may load it: move it out of the folder)"
             self.findings.differs(words, harmless=harmless)
 
-    def _text(self, name: str, path: Path, planned: bytes | None) -> None:
-        """Compare a file with its text, None for one that is too long to be read: by keys where
-        both are JSON.
+    def _compare(self, file: PlannedFile, path: Path) -> None:
+        """Compare one file of the plan, each kind in its way."""
+        if not path.is_file():
+            self.findings.differs(f"it has no {file.name}", harmless=is_document(file.name))
+        elif file.text is not None:
+            self._compare_text(file.name, path, file.text.encode())
+        elif _has_weights(file.name):
+            self._compare_weights(file, path)
+        elif not _has_digest(file, path):
+            self._compare_other(file, path)
+
+    def _is_harmless(self, name: str) -> bool:
+        """Whether another content of a file changes nothing that the user has not accepted."""
+        return is_document(name) or (is_code(name) and self.findings.options.code)
+
+    def _compare_text(self, name: str, path: Path, planned: bytes | None) -> None:
+        """Compare a file with its text, by keys where both are JSON.
+
+        Args:
+            name: The name in the output.
+            path: The file.
+            planned: The text of the plan; None for one that is too long to be read.
         """
-        options, differences = self.findings.options, None
+        differences = None
         if planned is not None and path.stat().st_size <= LONGEST:
             content = read_bytes(path, name)
             if content == planned:
                 return
-            with suppress(UnicodeDecodeError):
-                differences = (
-                    json_differences(content.decode(), planned.decode())
-                    if name.endswith(".json")
-                    else None
-                )
+            if name.endswith(".json"):
+                with suppress(UnicodeDecodeError):
+                    differences = json_differences(content.decode(), planned.decode())
+
         if differences is None:
-            harmless = is_document(name) or (is_code(name) and options.code)
+            harmless = self._is_harmless(name)
             self.findings.differs(f"{name} has other contents", harmless=harmless)
-        elif not differences:
-            self.findings.differs(
-                f"{name} has the same values in another layout", harmless=options.edited
-            )
-        for key, clause in differences or ():
+            return
+
+        options = self.findings.options
+        if not differences:
+            words = f"{name} has the same values in another layout"
+            self.findings.differs(words, harmless=options.edited)
+        for key, clause in differences:
             of_code = options.code and name == "config.json" and key.split(".")[0] in OF_CODE
             harmless = of_code or (options.edited and key in WITHOUT_EFFECT)
             self.findings.differs(f"{name} {clause}", harmless=harmless)
 
-    def _other(self, file: PlannedFile, path: Path) -> None:
-        """Compare a file that is neither a text of the plan nor weights: a copied one, a tokenizer,
-        the README.md.
-        """
+    def _compare_other(self, file: PlannedFile, path: Path) -> None:
+        """Compare a file that is neither a text of the plan nor weights, such as a tokenizer."""
         with scratch() as folder:
-            planned = self._planned(file, folder)
+            planned = self._find_planned(file, folder)
             size = planned.stat().st_size
-            if (
-                path.stat().st_size != size
-                or first_difference(path, [CopiedRange(0, size, planned, 0)]) is not None
-            ):
-                self._text(
-                    file.name, path, read_bytes(planned, file.name) if size <= LONGEST else None
-                )
+            if path.stat().st_size == size:
+                expected = CopiedRange(0, size, planned, 0)
+                if first_difference(path, [expected]) is None:
+                    return
 
-    def _weights(self, file: PlannedFile, path: Path) -> None:
+            text = None
+            if size <= LONGEST:
+                text = read_bytes(planned, file.name)
+            self._compare_text(file.name, path, text)
+
+    def _compare_weights(self, file: PlannedFile, path: Path) -> None:
+        """Compare a file of weights, byte by byte; with `quick` only its header."""
         size = path.stat().st_size
-        options = self.findings.options
         if size != file.size:
-            return self.findings.differs(
-                f"{file.name} has {size:,} bytes, and {file.size:,} belong there"
-            )
-        if options.quick and file.name != SHARD:  # that of stored frequencies is small
-            return self._quick(file, path)
-        self.findings.bytes += 0 if options.quick else size
-        if file.action == "copy" and file.sha256 is not None:
-            same = sha256(path) == file.sha256
-            self.advance(size)
-            return None if same else self.findings.differs(f"{file.name} has other contents")
-        streams = {item.name: item.stream for item in self.plan.source.generated_files()}
-        with scratch() as folder:
-            if folded := self._folded(file):
-                ranges = folded
-            elif (
-                file.action != "copy"
-                and (stream := streams.get(file.origin or file.name)) is not None
-            ):
-                ranges = [StreamedRange(0, file.size, stream)]
-            else:
-                ranges = [CopiedRange(0, file.size, self._planned(file, folder), 0)]
-            return self._differs_from(file.name, path, first_difference(path, ranges, self.advance))
+            words = f"{file.name} has {size:,} bytes, and {file.size:,} belong there"
+            self.findings.differs(words)
+            return
 
-    def _quick(self, file: PlannedFile, path: Path) -> None:
+        quick = self.findings.options.quick
+        if quick and file.name != SHARD:  # the shard of stored frequencies is small
+            self._compare_quickly(file, path)
+            return
+
+        if not quick:
+            self.findings.bytes += size
+        if file.action == "copy" and file.sha256 is not None:
+            digest = sha256(path)
+            self.advance(size)
+            if digest != file.sha256:
+                self.findings.differs(f"{file.name} has other contents")
+            return
+
+        with scratch() as folder:
+            ranges = self._expect_ranges(file, folder)
+            place = first_difference(path, ranges, self.advance)
+            self._record_place(file.name, path, place)
+
+    def _expect_ranges(self, file: PlannedFile, folder: Path) -> list[Range]:
+        """The bytes that a file of weights should have. folder: where one may be made again."""
+        folded = self._fold_ranges(file)
+        if folded:
+            return folded
+
+        if file.action != "copy":
+            streams = {item.name: item.stream for item in self.plan.source.generated_files()}
+            stream = streams.get(file.origin or file.name)
+            if stream is not None:
+                return [StreamedRange(0, file.size, stream)]
+
+        return [CopiedRange(0, file.size, self._find_planned(file, folder), 0)]
+
+    def _compare_quickly(self, file: PlannedFile, path: Path) -> None:
         """Compare the header of a copied shard, and the tensors that a fold changes."""
-        if folded := self._folded(file):
-            changed = [
-                part for part in folded if isinstance(part, GeneratedRange) and part.multiplied
-            ]
-            self._differs_from(file.name, path, first_difference(path, changed, whole=False))
+        folded = self._fold_ranges(file)
+        if folded:
+            changed = []
+            for part in folded:
+                if isinstance(part, GeneratedRange) and part.multiplied:
+                    changed.append(part)
+            self._record_place(file.name, path, first_difference(path, changed, whole=False))
         elif file.action == "copy" and file.name.endswith(WEIGHTS):
             planned = self.plan.source.headers.get(file.origin or file.name)
             header = read_header(path)
-            if planned is not None and (
-                header != planned or list(header.tensors) != list(planned.tensors)
-            ):
+            if planned is None:
+                return
+            # equal dictionaries may have their tensors in another order
+            same_order = list(header.tensors) == list(planned.tensors)
+            if header != planned or not same_order:
                 self.findings.differs(f"{file.name} has another header")
 
-    def _folded(self, file: PlannedFile) -> list[Range]:
+    def _fold_ranges(self, file: PlannedFile) -> list[Range]:
         """The ranges of a shard with factors in its weights; none for other files."""
         fold = self.plan.result.fold
-        return (
-            folded_ranges(self.plan.source, file.name, fold)
-            if fold and file.action == "patch"
-            else []
-        )
+        if fold is None or file.action != "patch":
+            return []
+        return folded_ranges(self.plan.source, file.name, fold)
 
-    def _planned(self, file: PlannedFile, folder: Path) -> Path:
+    def _find_planned(self, file: PlannedFile, folder: Path) -> Path:
         """The file that a planned one is copied from, or one that is made again in a folder."""
         planned = self.plan.origin(file) or folder / "made"
         if file.make is not None:
             file.make(folder / "made", lambda done: None)
         return planned
 
-    def _differs_from(self, name: str, path: Path, place: int | None) -> None:
-        """Record the first byte of a file of weights that differs, and the tensor there; None for
-        no difference.
-        """
+    def _record_place(self, name: str, path: Path, place: int | None) -> None:
+        """Record the tensor at the first byte that differs; None for equal files."""
         if place is None:
             return
         try:
@@ -297,12 +314,25 @@ class FolderCheck:
         self.findings.differs(f"{where} of {name} differs from byte {place:,} on")
 
 
-LONGEST_VALUE = 1000  # bytes of a value that a message shows
-SMALL = 1 << 16  # bytes of a tensor that is compared in any case
-QUANTISER = (
-    "general.file_type",
-    "general.quantization_version",
-)  # keys that llama.cpp's quantiser writes
+def _has_digest(file: PlannedFile, path: Path) -> bool:
+    """Whether a file has the planned size and sha256; False where the latter is not known."""
+    if file.sha256 is None or path.stat().st_size != file.size:
+        return False
+    return sha256(path) == file.sha256
+
+
+def _has_weights(name: str) -> bool:
+    if name.endswith(WEIGHTS):
+        return True
+    return any(fnmatch(name, pattern) for pattern in OTHER_WEIGHTS)
+
+
+LONGEST_VALUE = 1000
+"""Bytes of a value that a message shows."""
+SMALL = 1 << 16
+"""Bytes of a tensor that is compared in any case."""
+QUANTISER = ("general.file_type", "general.quantization_version")
+"""Keys that llama.cpp's quantiser writes."""
 DESCRIPTIVE = "general."
 EFFECTIVE = (
     "general.architecture",
@@ -321,45 +351,52 @@ https://github.com/ggml-org/llama.cpp/pull/17120
 
 @dataclass(frozen=True)
 class GgufCheck:
-    """The comparison of a GGUF model with a plan, which was made again.
-
-    elsewhere: whether the source is given from another place than when the output was made, so that
-    descriptions may differ. advance: called with the bytes of tensors that were compared since the
-    last call.
-    """
+    """The comparison of a GGUF model with a plan, which was made again."""
 
     file: GgufFile
     plan: GgufOutput
     findings: Findings
+
     elsewhere: bool
+    """Whether the source is given from another place than when the output was made, so that
+    descriptions may differ.
+    """
+
     advance: Advance
+    """Called with the bytes of tensors that were compared since the last call."""
 
     def run(self) -> None:
-        """Compare every shard; a conversion that llama.cpp has quantised is made again, or with
-        `quick` in part.
-        """
-        plan = self.plan
-        if isinstance(plan, ExportPlan):
-            planned = rewrite(plan.exported.model.header, plan.edit)
-            if not plan.exported.quantised:
-                return self._first(planned, 0)
-            return (
-                self._quantised(plan, planned)
-                if self.findings.options.quick
-                else self._remade(plan)
-            )
-        assert isinstance(plan, GgufPlan)
+        """Compare every shard, or the result of a conversion."""
+        if isinstance(self.plan, ExportPlan):
+            self._compare_conversion(self.plan)
+            return
+        assert isinstance(self.plan, GgufPlan)
+        self._compare_edit(self.plan)
+
+    def _compare_conversion(self, plan: ExportPlan) -> None:
+        """Compare a conversion. One that llama.cpp has quantised is made again, unless `quick`."""
+        planned = rewrite(plan.exported.model.header, plan.edit)
+        if not plan.exported.quantised:
+            self._compare_first(planned, 0)
+        elif self.findings.options.quick:
+            self._compare_quantised(plan, planned)
+        else:
+            self._compare_remade(plan)
+
+    def _compare_edit(self, plan: GgufPlan) -> None:
+        """Compare all shards of an edited model."""
         source = plan.source.file
-        self._first(rewrite(source.header, plan.edit), _tail(source.header))
+        self._compare_first(rewrite(source.header, plan.edit), _tail(source.header))
         if len(source.shards) != len(self.file.shards):
             shards = counted(len(self.file.shards), "shard")
             belong = counted(len(source.shards), "belongs", "belong")
-            return self.findings.differs(f"it has {shards}, and {belong} there")
+            self.findings.differs(f"it has {shards}, and {belong} there")
+            return
         for number in range(1, len(source.shards)):
-            self._other(source, number)
-        return None
+            self._compare_shard(source, number)
 
-    def _remade(self, plan: ExportPlan) -> None:
+    def _compare_remade(self, plan: ExportPlan) -> None:
+        """Make a conversion again in a temporary folder, and compare with that."""
         with scratch() as folder:
             remade = folder / plan.out.name
             write = plan.files[0].make
@@ -371,127 +408,147 @@ class GgufCheck:
             )
             start = self.file.header.data_start
             data = CopiedRange(start, start + header.data_size, remade, header.data_start)
-            self._first(planned, _tail(header), data)
+            self._compare_first(planned, _tail(header), data)
 
-    def _first(
+    def _compare_first(
         self, planned: RewrittenHeader, tail: int, remade: CopiedRange | None = None
     ) -> None:
-        """Compare a first shard. tail: bytes after the last tensor. remade: the data of one that
-        was made again.
+        """Compare a first shard.
+
+        Args:
+            planned: The header that it should have.
+            tail: Bytes that may follow its last tensor.
+            remade: The data of a conversion that was made again; None for that of the plan.
         """
         ours = self.file.header
         path = self.file.path
         options = self.findings.options
         self.findings.files += 1
-        clauses = list(unlike_keys(ours, planned))
-        self._keys(clauses)
-        if ours.tensors != planned.tensors or list(ours.tensors) != list(planned.tensors):
-            return self.findings.differs(_unlike_tensors(ours.tensors, planned.tensors))
-        if not clauses and remade is None and not _laid_out(path, ours, planned):
-            self.findings.differs("its header has another layout", harmless=options.edited)
-        end = ours.data_start + planned.data_size
-        if ours.size - end not in (0, tail):
-            return self.findings.differs(f"it has {ours.size - end:,} bytes after its last tensor")
-        if options.quick:
-            return self._small(path, ours.tensors, ours.data_start, 0)
-        head = CopiedRange(0, ours.data_start, path, 0)  # compared above
-        data = [remade] if remade is not None else self._data(planned.tensors, ours.data_start, 0)
-        return self._compare(path, ours, [head, *data])
 
-    def _quantised(self, plan: ExportPlan, planned: RewrittenHeader) -> None:
-        """Compare the fixed parts of a file that llama.cpp has quantised: keys, shapes, and tensors
-        in F32.
-        """
+        clauses = list(unlike_keys(ours, planned))
+        self._record_keys(clauses)
+        same_order = list(ours.tensors) == list(planned.tensors)
+        if ours.tensors != planned.tensors or not same_order:
+            self.findings.differs(_unlike_tensors(ours.tensors, planned.tensors))
+            return
+        if not clauses and remade is None and not _has_layout(path, ours, planned):
+            self.findings.differs("its header has another layout", harmless=options.edited)
+
+        after = ours.size - ours.data_start - planned.data_size
+        if after not in (0, tail):
+            self.findings.differs(f"it has {after:,} bytes after its last tensor")
+            return
+
+        if options.quick:
+            self._compare_small(path, ours.tensors, ours.data_start, 0)
+            return
+        ranges: list[Range] = [CopiedRange(0, ours.data_start, path, 0)]  # compared above
+        if remade is not None:
+            ranges.append(remade)
+        else:
+            ranges += self._expect_data(planned.tensors, ours.data_start, 0)
+        self._compare_ranges(path, ours, ranges)
+
+    def _compare_quantised(self, plan: ExportPlan, planned: RewrittenHeader) -> None:
+        """Compare the fixed parts of a quantised file: keys, shapes, and tensors in F32."""
         ours = self.file.header
         self.findings.files += 1
-        self._keys(
-            [
-                (key, clause)
-                for key, clause in unlike_keys(ours, planned)
-                if key and key not in QUANTISER
-            ]
-        )
-        shapes, planned_shapes = (
-            {name: info.shape for name, info in of.tensors.items()} for of in (ours, planned)
-        )
-        if shapes != planned_shapes:
-            name = next(
-                name
-                for name in (*planned_shapes, *shapes)
-                if planned_shapes.get(name) != shapes.get(name)
-            )
-            return self.findings.differs(f"its tensor {name} is not there or has another shape")
-        same = {
-            name: info
-            for name, info in ours.tensors.items()
-            if info.type == planned.tensors[name].type
-        }
-        self._small(self.file.path, same, ours.data_start, 0)
+        clauses = []
+        for key, clause in unlike_keys(ours, planned):
+            if key and key not in QUANTISER:
+                clauses.append((key, clause))
+        self._record_keys(clauses)
+
+        for name in (*planned.tensors, *ours.tensors):
+            mine = ours.tensors.get(name)
+            theirs = planned.tensors.get(name)
+            if mine is None or theirs is None or mine.shape != theirs.shape:
+                self.findings.differs(f"its tensor {name} is not there or has another shape")
+                return
+
+        same_type = {}
+        for name, info in ours.tensors.items():
+            if info.type == planned.tensors[name].type:
+                same_type[name] = info
+        self._compare_small(self.file.path, same_type, ours.data_start, 0)
         outtype = plan.exported.outtype
-        return self.findings.unverified.append(
+        self.findings.unverified.append(
             f"to compare the types of tensors, {outtype} must be made again"
         )
 
-    def _keys(self, clauses: Iterable[tuple[str, str]]) -> None:
+    def _record_keys(self, clauses: Iterable[tuple[str, str]]) -> None:
+        """Record keys that differ; descriptions may be others where the user or the place says."""
+        may_describe = self.findings.options.edited or self.elsewhere
         for key, clause in clauses:
-            described = key.startswith(DESCRIPTIVE) and not key.startswith(EFFECTIVE)
-            self.findings.differs(
-                clause, harmless=described and (self.findings.options.edited or self.elsewhere)
-            )
+            describes = key.startswith(DESCRIPTIVE) and not key.startswith(EFFECTIVE)
+            self.findings.differs(clause, harmless=describes and may_describe)
 
-    def _small(self, path: Path, tensors: Mapping[str, TensorInfo], start: int, shard: int) -> None:
-        """Compare the tensors of a shard that hold the schedule, some hundred bytes each, for
-        `quick` too.
-        """
+    def _compare_small(
+        self, path: Path, tensors: Mapping[str, TensorInfo], start: int, shard: int
+    ) -> None:
+        """Compare the tensors that hold the schedule, some hundred bytes each, for `quick` too."""
         changed = {*self.plan.edit.changes, *self.plan.edit.added}
         for name, info in tensors.items():
             if name in ROPE_TENSORS or (name in changed and info.size <= SMALL):
-                place = first_difference(path, self._data({name: info}, start, shard), whole=False)
+                expected = self._expect_data({name: info}, start, shard)
+                place = first_difference(path, expected, whole=False)
                 if place is not None:
                     self.findings.differs(f"{name} of {path.name} differs from byte {place:,} on")
 
-    def _other(self, source: GgufFile, number: int) -> None:
+    def _compare_shard(self, source: GgufFile, number: int) -> None:
+        """Compare a later shard, which is copied with its header. number: from 1."""
         path = self.file.paths[number]
         before = source.headers[number]
         header = self.file.headers[number]
         self.findings.files += 1
-        if (header.values, header.tensors, header.size) != (
-            before.values,
-            before.tensors,
-            before.size,
-        ):
-            return self.findings.differs(f"{path.name} has another header")
-        if self.findings.options.quick:
-            return self._small(path, header.tensors, header.data_start, number)
-        head = CopiedRange(0, before.data_start, source.shards[number].path(), 0)
-        return self._compare(
-            path, header, [head, *self._data(before.tensors, before.data_start, number)]
-        )
 
-    def _compare(self, path: Path, header: GgufHeader, ranges: list[Range]) -> None:
+        same = (
+            header.values == before.values
+            and header.tensors == before.tensors
+            and header.size == before.size
+        )
+        if not same:
+            self.findings.differs(f"{path.name} has another header")
+            return
+
+        if self.findings.options.quick:
+            self._compare_small(path, header.tensors, header.data_start, number)
+            return
+        head = CopiedRange(0, before.data_start, source.shards[number].path(), 0)
+        data = self._expect_data(before.tensors, before.data_start, number)
+        self._compare_ranges(path, header, [head, *data])
+
+    def _compare_ranges(self, path: Path, header: GgufHeader, ranges: list[Range]) -> None:
+        """Compare all bytes of a shard, and record the tensor of the first that differs."""
         self.findings.bytes += header.size - header.data_start
         place = first_difference(path, ranges, self.advance)
-        if place is not None:
-            at = place - header.data_start
-            name = next(
-                (i.name for i in header.tensors.values() if i.offset <= at < i.offset + i.size),
-                "padding",
-            )
-            self.findings.differs(f"{name} of {path.name} differs from byte {place:,} on")
+        if place is None:
+            return
+        where = "padding"
+        at = place - header.data_start
+        for info in header.tensors.values():
+            if info.offset <= at < info.offset + info.size:
+                where = info.name
+                break
+        self.findings.differs(f"{where} of {path.name} differs from byte {place:,} on")
 
-    def _data(self, tensors: Mapping[str, TensorInfo], start: int, shard: int) -> list[Range]:
+    def _expect_data(
+        self, tensors: Mapping[str, TensorInfo], start: int, shard: int
+    ) -> list[Range]:
         """The ranges of tensors of a shard, whose data begins at `start`, in their order."""
         plan = self.plan
         ranges = list[Range]()
         added = plan.edit.added if shard == 0 else {}
         for name in added.keys() & tensors.keys():
             at = start + tensors[name].offset
-            ranges.append(StreamedRange(at, at + tensors[name].size, partial(iter, (added[name],))))
+            stream = partial(iter, (added[name],))
+            ranges.append(StreamedRange(at, at + tensors[name].size, stream))
+
         others = {name: info for name, info in tensors.items() if name not in added}
         if isinstance(plan, ExportPlan):
-            ranges += _converted(plan, others, start)
+            ranges += _convert_ranges(plan, others, start)
         elif isinstance(plan, GgufPlan):
-            ranges += _edited(plan, others, start, shard)
+            ranges += _edit_ranges(plan, others, start, shard)
         return sorted(ranges, key=lambda part: part.start)
 
 
@@ -500,15 +557,15 @@ def _tail(header: GgufHeader) -> int:
     return header.size - header.data_start - header.data_size
 
 
-def _edited(
+def _edit_ranges(
     plan: GgufPlan, tensors: Mapping[str, TensorInfo], start: int, shard: int
 ) -> Iterator[Range]:
     """The ranges of tensors of a shard of an edited file, without added ones."""
-    edit, file = plan.edit, plan.source.file
-    header = file.headers[shard]
-    path = file.shards[shard].path()
+    edit = plan.edit
+    header = plan.source.file.headers[shard]
+    path = plan.source.file.shards[shard].path()
 
-    def changed(change: Change, place: int, at: int, size: int) -> bytes:
+    def change_bytes(change: Change, place: int, at: int, size: int) -> bytes:
         with path.open("rb") as reader:
             reader.seek(place + at)
             return change.whole(reader.read(size))
@@ -523,17 +580,20 @@ def _edited(
         if change is None or (info.name in edit.removed and shard == 0):
             yield CopiedRange(at, stop, path, place)
         else:
-            yield GeneratedRange(at, stop, partial(changed, change, place), change.unit)
-        if following is not None:
-            gap = following.offset - info.offset - info.size
-            here = header.tensors[following.name]
-            if (
-                gap and here.offset - old.offset == following.offset - info.offset
-            ):  # copied with its padding
-                yield CopiedRange(stop, stop + gap, path, place + info.size)
+            yield GeneratedRange(at, stop, partial(change_bytes, change, place), change.unit)
+
+        if following is None:
+            continue
+        distance = following.offset - info.offset
+        gap = distance - info.size
+        # neighbours that were neighbours in the source are copied with the padding between them
+        if gap and header.tensors[following.name].offset - old.offset == distance:
+            yield CopiedRange(stop, stop + gap, path, place + info.size)
 
 
-def _converted(plan: ExportPlan, tensors: Mapping[str, TensorInfo], start: int) -> Iterator[Range]:
+def _convert_ranges(
+    plan: ExportPlan, tensors: Mapping[str, TensorInfo], start: int
+) -> Iterator[Range]:
     """The ranges of tensors of a conversion, without added ones."""
     sources = {tensor.name: tensor for tensor in plan.exported.tensors}
 
@@ -550,13 +610,12 @@ def _converted(plan: ExportPlan, tensors: Mapping[str, TensorInfo], start: int) 
 
 
 def unlike_keys(ours: GgufHeader, planned: RewrittenHeader) -> Iterator[tuple[str, str]]:
-    """Yield (key, clause) for keys that are not those of the plan, except for the receipt and the
-    reserve.
+    """Yield (key, clause) for keys that differ from the plan, but for the receipt and the reserve.
+
+    The key is empty for a difference of all keys.
     """
-    mine, theirs = (
-        {key: value for key, value in of.values.items() if key not in (RECEIPT, RESERVED)}
-        for of in (ours, planned)
-    )
+    mine = _computed_values(ours.values)
+    theirs = _computed_values(planned.values)
     for key in dict.fromkeys((*theirs, *mine)):
         if key not in mine:
             yield key, f"it has no {key}"
@@ -570,6 +629,11 @@ def unlike_keys(ours: GgufHeader, planned: RewrittenHeader) -> Iterator[tuple[st
         yield "", f"its alignment is {ours.alignment}, where {planned.alignment} belongs"
 
 
+def _computed_values(values: Mapping[str, GgufValue]) -> dict[str, GgufValue]:
+    """The keys of a header that a plan gives, in their order."""
+    return {key: value for key, value in values.items() if key not in (RECEIPT, RESERVED)}
+
+
 def _unlike_tensors(ours: Mapping[str, TensorInfo], planned: Mapping[str, TensorInfo]) -> str:
     for name in dict.fromkeys((*planned, *ours)):
         if name not in ours:
@@ -581,18 +645,20 @@ def _unlike_tensors(ours: Mapping[str, TensorInfo], planned: Mapping[str, Tensor
     return "its tensors are in another order"
 
 
-def _laid_out(path: Path, ours: GgufHeader, planned: RewrittenHeader) -> bool:
+def _has_layout(path: Path, ours: GgufHeader, planned: RewrittenHeader) -> bool:
     """Whether the bytes of a header are those that ropeconv writes for its keys."""
-    values = {
-        key: ours.values[key] if key == RECEIPT else value for key, value in planned.values.items()
-    }
+    values = dict(planned.values)
     values.pop(RESERVED, None)
-    expected = RewrittenHeader(values, planned.tensors, planned.alignment, planned.kept).layout(
-        ours.data_start
-    )
+    if RECEIPT in values:
+        values[RECEIPT] = ours.values[RECEIPT]
+    header = RewrittenHeader(values, planned.tensors, planned.alignment, planned.kept)
+    expected = header.layout(ours.data_start)
+
     with path.open("rb") as file:
         return file.read(ours.data_start) == expected
 
 
 def _shown(value: GgufValue) -> str:
-    return shown(value.decode()) if len(value.raw) < LONGEST_VALUE else f"{len(value.raw):,} bytes"
+    if len(value.raw) >= LONGEST_VALUE:
+        return f"{len(value.raw):,} bytes"
+    return shown(value.decode())

@@ -32,32 +32,36 @@ THREADS = min(4, max(2, cores()))
 
 @dataclass(frozen=True)
 class Options:
-    """How an output is compared.
-
-    quick: leave out the bytes of the weights. edited: accept other files where these do not change
-    the computation, as --ignore-receipt does. code: accept other modelling code, as
-    --trust-remote-code does.
-    """
+    """How an output is compared."""
 
     quick: bool = False
+    """Leave out the bytes of the weights."""
+
     edited: bool = False
+    """Accept other files where these do not change the computation, as --ignore-receipt does."""
+
     code: bool = False
+    """Accept other modelling code, as --trust-remote-code does."""
 
 
 @dataclass(frozen=True)
 class Verification(Summary):
-    """The result of a comparison without differences.
-
-    files: their number. bytes: of the weights that were compared. quick: whether the weights were
-    left out. notes: sentences on harmless differences. unverified: sentences on parts that could
-    not be compared; empty without `quick`.
-    """
+    """The result of a comparison without differences."""
 
     files: int
+    """The number of files."""
+
     bytes: int
+    """The bytes of the weights that were compared."""
+
     quick: bool = False
+    """Whether the weights were left out."""
+
     notes: tuple[str, ...] = ()
+    """Sentences on harmless differences."""
+
     unverified: tuple[str, ...] = ()
+    """Sentences on parts that could not be compared; empty without `quick`."""
 
     def to_dict(self) -> JsonObject:
         """Return the fields as JSON-ready data."""
@@ -77,25 +81,22 @@ class Verification(Summary):
     @property
     def sentence(self) -> str:
         """The result for people."""
-        weights = (
-            "; --quick left out the weights."
-            if self.quick
-            else f" ({self.bytes:,} bytes of weights)."
-        )
-        return (
-            f"{counted(self.files, 'file matches', 'files match')} the source and the"
-            f" recipe{weights}"
-        )
+        weights = f" ({self.bytes:,} bytes of weights)."
+        if self.quick:
+            weights = "; --quick left out the weights."
+        match = counted(self.files, "file matches", "files match")
+        return f"{match} the source and the recipe{weights}"
 
 
 @dataclass
 class Findings:
-    """The differences of a comparison. wrong: clauses on what differs. The others: as in
-    `Verification`.
-    """
+    """The differences of a comparison. Fields without a comment are those of `Verification`."""
 
     options: Options
+
     wrong: list[str] = field(default_factory=list)
+    """Clauses on the differences that matter."""
+
     notes: list[str] = field(default_factory=list)
     unverified: list[str] = field(default_factory=list)
     files: int = 0
@@ -103,13 +104,18 @@ class Findings:
 
     def differs(self, clause: str, *, harmless: bool = False) -> None:
         """Record a difference as a clause. harmless: only add a note."""
-        (self.notes if harmless else self.wrong).append(clause)
+        if harmless:
+            self.notes.append(clause)
+        else:
+            self.wrong.append(clause)
 
     def result(self, baked: Path) -> Verification:
         """Return the result for an output. Raises Disagreement where something differs."""
         if self.wrong:
+            clauses = "; ".join(self.wrong[:LONGEST])
             more = len(self.wrong) - LONGEST
-            clauses = "; ".join(self.wrong[:LONGEST]) + (f"; and {more} more" if more > 0 else "")
+            if more > 0:
+                clauses += f"; and {more} more"
             raise Disagreement(
                 f"{baked} is not what its recipe and source give: {clauses}; name the source it was"
                 " made from, or run apply again"
@@ -121,15 +127,19 @@ class Findings:
 
 @dataclass(frozen=True)
 class CopiedRange:
-    """A range of a file that is equal to one of another file, which begins there at `place`.
-
-    start, stop: in bytes from the beginning of the file.
-    """
+    """A range of a file that is equal to one of another file."""
 
     start: int
+    """The first byte, counted from the beginning of the file."""
+
     stop: int
+    """The byte after the last."""
+
     origin: Path
+    """The other file."""
+
     place: int
+    """The first byte of the range in the other file."""
 
     def tasks(self) -> Iterator[Task]:
         """Yield comparisons of pieces of the range, which can run at the same time."""
@@ -143,17 +153,19 @@ class CopiedRange:
 
 @dataclass(frozen=True)
 class GeneratedRange:
-    """A range whose bytes are made in pieces.
-
-    make(at, size): the bytes from `at` on, counted from the beginning of the range. unit: pieces
-    are multiples of it. multiplied: it is a tensor that a fold changes.
-    """
+    """A range whose bytes are made in pieces."""
 
     start: int
     stop: int
+
     make: Callable[[int, int], bytes]
+    """make(at, size) returns bytes from `at` on, counted from the beginning of the range."""
+
     unit: int = 1
+    """Pieces have a multiple of this many bytes."""
+
     multiplied: bool = False
+    """Whether it is a tensor that a fold changes."""
 
     def tasks(self) -> Iterator[Task]:
         """Yield comparisons of pieces of the range, which can run at the same time."""
@@ -215,28 +227,32 @@ class RangeReader:
         finally:
             os.close(other)
         difference = self._unlike(at, expected)
-        return at + len(expected) if difference is None and len(expected) < size else difference
+        if difference is None and len(expected) < size:
+            return at + len(expected)
+        return difference
 
     def unlike(self, at: int, expected: bytes | memoryview) -> int | None:
         """Return the first place from `at` on that differs from the expected bytes; None where all
         are equal.
         """
         view = memoryview(expected).cast("B")
-        blocks = (
-            self._unlike(at + done, view[done : done + BLOCK])
-            for done in range(0, len(view), BLOCK)
-        )
-        return next((place for place in blocks if place is not None), None)
+        for done in range(0, len(view), BLOCK):
+            place = self._unlike(at + done, view[done : done + BLOCK])
+            if place is not None:
+                return place
+        return None
 
     def _unlike(self, at: int, expected: bytearray | memoryview) -> int | None:
         ours = _read(self._file, self._buffers[0], at, len(expected))
         self._advance(len(expected))
         if ours == expected:  # of a bytearray and any buffer: memcmp
             return None
+
         count = min(len(ours), len(expected))
-        left = np.frombuffer(ours, np.uint8, count)
-        right = np.frombuffer(expected, np.uint8, count)
-        return at + int(np.argmax(left != right)) if (left != right).any() else at + count
+        differs = np.frombuffer(ours, np.uint8, count) != np.frombuffer(expected, np.uint8, count)
+        if not differs.any():
+            return at + count
+        return at + int(np.argmax(differs))
 
 
 Task = Callable[[RangeReader], "int | None"]
@@ -246,25 +262,30 @@ Task = Callable[[RangeReader], "int | None"]
 def first_difference(
     path: Path, ranges: Sequence[Range], advance: Advance = lambda done: None, whole: bool = True
 ) -> int | None:
-    """Return a place where a file differs from its ranges, given in order; None for an equal file.
-    Raises OSError.
+    """Return a place where a file differs from its ranges; None for an equal file.
 
-    whole: also check that all bytes outside of the ranges are zero.
+    Several threads compare it, so the place need not be the first.
+
+    Args:
+        path: The file.
+        ranges: The ranges in order.
+        advance: Called with the bytes that were compared since the last call.
+        whole: Also check that all bytes outside of the ranges are zero.
+
+    Raises:
+        OSError: Where a file cannot be read.
     """
-    lock = Lock()
-    places = list[int]()
     expected: list[Range] = list(ranges)
     if whole:
-        starts = [*(part.start for part in ranges), path.stat().st_size]
-        stops = [
-            0,
-            *(part.stop for part in ranges),
-        ]
-        gaps = zip(stops, starts, strict=True)
-        expected.extend(
-            GeneratedRange(stop, start, lambda at, size: bytes(size)) for stop, start in gaps
-        )
+        stop = 0
+        for part in ranges:
+            expected.append(GeneratedRange(stop, part.start, _zeros))
+            stop = part.stop
+        expected.append(GeneratedRange(stop, path.stat().st_size, _zeros))
+
     tasks = chain.from_iterable(part.tasks() for part in expected)
+    places = list[int]()
+    lock = Lock()
 
     def count(done: int) -> None:
         with lock:
@@ -286,14 +307,19 @@ def first_difference(
     return min(places, default=None)
 
 
+def _zeros(at: int, size: int) -> bytes:
+    return bytes(size)
+
+
 def _read(file: int, buffer: bytearray, at: int, size: int) -> bytearray:
-    """Bytes of an open file, fewer where it ends: in the buffer, or for other sizes in a new
-    one.
-    """
+    """Bytes of an open file, fewer where it ends. buffer: used where it has the wanted size."""
     place = buffer if size == len(buffer) else bytearray(size)
+    done = 0
     with memoryview(place) as view:
-        done = 0
-        while done < size and (count := os.preadv(file, [view[done:]], at + done)):
+        while done < size:
+            count = os.preadv(file, [view[done:]], at + done)
+            if count == 0:  # the end of the file
+                break
             done += count
     return place if done == size else place[:done]
 
@@ -308,26 +334,27 @@ def folded_ranges(source: Source, name: str, fold: Fold) -> list[Range]:
     def unchanged(start: int, stop: int) -> Range:
         if not source.is_generated(name):
             return CopiedRange(start, stop, source.path(name), start)
-        return GeneratedRange(
-            start, stop, lambda at, size: source.read(name, start + at, start + at + size)
-        )
 
+        def make(at: int, size: int) -> bytes:
+            return source.read(name, start + at, start + at + size)
+
+        return GeneratedRange(start, stop, make)
+
+    read = partial(source.read, name)
     ranges = [unchanged(0, header.data_start)]
     for tensor in sorted(header.tensors.values(), key=lambda tensor: (tensor.start, tensor.stop)):
         start = header.data_start + tensor.start
         stop = header.data_start + tensor.stop
-        if tensor.name in scalings:
-            make = partial(
-                _multiplied, partial(source.read, name), start, tensor.dtype, scalings[tensor.name]
-            )
-            unit = np.dtype(STORED[tensor.dtype]).itemsize
-            ranges.append(GeneratedRange(start, stop, make, unit, multiplied=True))
-        else:
+        if tensor.name not in scalings:
             ranges.append(unchanged(start, stop))
+            continue
+        make = partial(_multiply_piece, read, start, tensor.dtype, scalings[tensor.name])
+        unit = np.dtype(STORED[tensor.dtype]).itemsize
+        ranges.append(GeneratedRange(start, stop, make, unit, multiplied=True))
     return ranges
 
 
-def _multiplied(
+def _multiply_piece(
     read: Callable[[int, int], bytes],
     place: int,
     dtype: str,
@@ -335,22 +362,29 @@ def _multiplied(
     start: int,
     size: int,
 ) -> bytes:
-    """Some bytes of a tensor that a fold changes. place: its first byte in the shard. start, size:
-    within it.
+    """Some bytes of a tensor that a fold changes.
+
+    Args:
+        read: Returns the bytes of the shard between two places.
+        place: The first byte of the tensor in the shard.
+        dtype: The dtype of the tensor.
+        scalings: The factors of the tensor.
+        start: The first byte of the piece, counted from the beginning of the tensor.
+        size: The bytes of the piece.
     """
     stored = np.dtype(STORED[dtype])
     first = start // stored.itemsize
     count = size // stored.itemsize
-    numbers: NDArray[np.generic] = np.frombuffer(
-        read(place + start, place + start + size), stored
-    ).copy()
+    data = read(place + start, place + start + size)
+    numbers: NDArray[np.generic] = np.frombuffer(data, stored).copy()
+
     for scaling in scalings:
         for begin, end in scaling.spans:
+            # the span may begin before the piece and end after it
             part = slice(max(begin - first, 0), min(end - first, count))
             if part.start < part.stop:
-                numbers[part] = scale_numbers(
-                    numbers[part], dtype, scaling.factor, scaling.plus_one
-                )
+                factor = scaling.factor
+                numbers[part] = scale_numbers(numbers[part], dtype, factor, scaling.plus_one)
     return numbers.tobytes()
 
 

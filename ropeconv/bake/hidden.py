@@ -46,21 +46,20 @@ NOT_EMPTY = {errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY}
 
 
 def refuse_place(plan: FilePlan) -> None:
-    """Raise RopeconvError for a place that cannot have an output: a link, the source, a folder that
-    does not exist.
-    """
+    """Raise RopeconvError for a place that cannot have an output, such as a link or the source."""
     out = plan.out
     if out.name in ("", ".."):
         raise RopeconvError(f"{out} is a folder without a name of its own; name a new one with -o")
+
     source = Path(plan.source.reference).resolve()
     if source.exists() and plan.source.kind != "hub":
         place = out.resolve()
-        if place == source or (
-            plan.is_folder and (source in place.parents or place in source.parents)
-        ):
+        is_nested = source in place.parents or place in source.parents
+        if place == source or (plan.is_folder and is_nested):
             raise RopeconvError(
                 f"{out} and the source lie within each other; choose another place with -o"
             )
+
     for path in _places(plan):
         if path.is_symlink():
             raise RopeconvError(
@@ -87,19 +86,16 @@ def refuse_occupied(plan: FilePlan, force: bool) -> None:
 
 
 def refuse_foreign(place: Path, out: Path, known_as: Path) -> None:
-    """Raise RopeconvError where `--force` does not replace a file or folder: it is foreign, or has
-    added files.
+    """Raise RopeconvError where `--force` does not replace a file or folder.
 
-    place: of an earlier output, or one of its shards. out: the place of its first shard. known_as:
-    for the message.
+    That is one without a receipt of ropeconv, and a folder to which files were added.
+
+    Args:
+        place: An earlier output, or one of its shards.
+        out: The place of its first shard.
+        known_as: The path for the message.
     """
-    if place.is_dir() or not is_gguf(out if out.exists() else place):
-        is_output = (place / RECEIPT).is_file()
-    else:
-        is_output = False
-        with suppress(BadSource):
-            is_output = RECEIPT in read_header(out if out.exists() else place).values
-    if not is_output:
+    if not _has_receipt(place, out):
         raise RopeconvError(
             f"{known_as} exists and has no receipt of ropeconv, so --force will not replace it;"
             " choose another place with -o, or remove it"
@@ -108,13 +104,8 @@ def refuse_foreign(place: Path, out: Path, known_as: Path) -> None:
         return
     if read_companion(place) is not None:
         raise RopeconvError(f"{known_as} exists; remove it, or choose another place with -o")
-    receipt = read_receipt(place)
-    known = {file.name for file in receipt.files} | {RECEIPT}
-    if has_own_card(place, receipt):
-        known.discard(CARD)
-    added = sorted(
-        name for name in _names(place) if name not in known and name.split("/")[0] not in NOT_ADDED
-    )
+
+    added = _added_files(place)
     if added:
         more = f" and {len(added) - 1} more" if len(added) > 1 else ""
         raise RopeconvError(
@@ -123,17 +114,53 @@ def refuse_foreign(place: Path, out: Path, known_as: Path) -> None:
         )
 
 
+def _has_receipt(place: Path, out: Path) -> bool:
+    """Whether ropeconv wrote a file or folder. out: the first shard, which has the receipt."""
+    first = out if out.exists() else place
+    if place.is_dir() or not is_gguf(first):
+        return (place / RECEIPT).is_file()
+    try:
+        return RECEIPT in read_header(first).values
+    except BadSource:
+        return False
+
+
+def _added_files(place: Path) -> list[str]:
+    """The files of an earlier output that are not in its receipt, sorted."""
+    receipt = read_receipt(place)
+    known = {file.name for file in receipt.files} | {RECEIPT}
+    if has_own_card(place, receipt):
+        known.discard(CARD)
+
+    added = []
+    for name in _names(place):
+        top = name.split("/")[0]
+        if name not in known and top not in NOT_ADDED:
+            added.append(name)
+    return sorted(added)
+
+
 def refuse_full(plan: FilePlan, pending: Sequence[PlannedFile], folder: Path, link: bool) -> None:
-    """Raise RopeconvError where the disk of `folder` has less space than the pending files of an
-    output need.
+    """Raise RopeconvError where a disk has less space than the pending files of an output need.
+
+    Args:
+        plan: The output.
+        pending: Its files that are not written yet.
+        folder: A folder on the disk.
+        link: Whether unchanged files become hard links.
     """
-    local = (
-        None
-        if plan.source.kind == "hub"
-        else next(filter(None, map(plan.origin, plan.files)), None)
-    )
+    local = None
+    if plan.source.kind != "hub":
+        origins = (plan.origin(file) for file in plan.files)
+        local = next((origin for origin in origins if origin is not None), None)
+
+    # copies share the blocks of the source on filesystems such as btrfs and XFS
     shared = link or same_blocks(local, folder)
-    needed = sum(file.size for file in pending if not (shared and file.action == "copy")) + MARGIN
+    needed = MARGIN
+    for file in pending:
+        if not (shared and file.action == "copy"):
+            needed += file.size
+
     free = free_bytes(folder)
     if needed > free:
         raise RopeconvError(
@@ -148,13 +175,17 @@ def is_empty(place: Path) -> bool:
 
 
 def _places(plan: FilePlan) -> list[Path]:
-    return [plan.out] if plan.is_folder else [plan.out.with_name(file.name) for file in plan.files]
+    """The paths that an output takes: a folder, or the shards of a GGUF model."""
+    if plan.is_folder:
+        return [plan.out]
+    return [plan.out.with_name(file.name) for file in plan.files]
 
 
 def _names(root: Path) -> Iterator[str]:
     """Names of all files in a folder and of links to folders, relative to it."""
     for folder, subfolders, files in os.walk(root):
-        for name in (*files, *(name for name in subfolders if Path(folder, name).is_symlink())):
+        links = [name for name in subfolders if Path(folder, name).is_symlink()]
+        for name in (*files, *links):
             yield Path(folder, name).relative_to(root).as_posix()
 
 
@@ -169,9 +200,10 @@ class HiddenFolder:
     def __init__(self, out: Path) -> None:
         self.out = out
         self.root = out.parent / f".{out.name}.ropeconv-partial"
-        self.journal, self.drafts, self.new, self.old = (
-            self.root / name for name in ("journal", "drafts", "new", "old")
-        )
+        self.journal = self.root / "journal"
+        self.drafts = self.root / "drafts"
+        self.new = self.root / "new"
+        self.old = self.root / "old"
 
     def clear(self) -> None:
         """Remove everything but the lock, as far as possible."""
@@ -179,12 +211,12 @@ class HiddenFolder:
             shutil.rmtree(folder, ignore_errors=True)
         with suppress(OSError):
             for path in self.root.iterdir():
-                if path.name != LOCK:
-                    (
-                        shutil.rmtree(path)
-                        if path.is_dir() and not path.is_symlink()
-                        else path.unlink()
-                    )
+                if path.name == LOCK:
+                    continue
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink()
 
 
 def discard(out: Path) -> None:
@@ -199,11 +231,10 @@ def discard(out: Path) -> None:
 
 @contextmanager
 def locked(out: Path) -> Iterator[HiddenFolder]:
-    """Make and lock the hidden folder of an output. It is removed at the end, after an error only
-    if it is empty.
+    """Make and lock the hidden folder of an output.
 
-    Raises RopeconvError where another process has it and where it cannot be removed, OSError where
-    it cannot be made.
+    It is removed at the end, after an error only if it is empty. Raises RopeconvError where another
+    process has it and where it cannot be removed, OSError where it cannot be made.
     """
     hidden = HiddenFolder(out)
     if hidden.root.is_symlink():
@@ -230,12 +261,12 @@ def locked(out: Path) -> Iterator[HiddenFolder]:
 
 
 def _remove(hidden: HiddenFolder) -> None:
-    is_cleared = all(
-        path.name == LOCK or path.name.startswith(".nfs") for path in hidden.root.iterdir()
-    )
-    (
-        hidden.root / LOCK
-    ).unlink()  # the lock holds until it is closed; a waiting process sees that the file is gone
+    names = {path.name for path in hidden.root.iterdir()}
+    # NFS keeps a removed file that is open, under a name such as .nfs0001
+    is_cleared = all(name == LOCK or name.startswith(".nfs") for name in names)
+
+    # the lock holds until it is closed; a waiting process sees that the file is gone
+    hidden.root.joinpath(LOCK).unlink()
     try:
         hidden.root.rmdir()
     except OSError as problem:
@@ -244,6 +275,7 @@ def _remove(hidden: HiddenFolder) -> None:
 
 
 def _lock(hidden: HiddenFolder) -> BinaryIO:
+    """Make the hidden folder, and open and lock its lock. Raises RopeconvError for a busy one."""
     path = hidden.root / LOCK
     while True:
         with suppress(FileExistsError):
@@ -262,6 +294,7 @@ def _lock(hidden: HiddenFolder) -> BinaryIO:
                 f"another ropeconv is writing {hidden.out}; wait for it, or choose another place"
                 " with -o"
             )
+        # another process may have removed this lock and made a new one before it was locked here
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(file.fileno()), path.stat()):
                 return file
@@ -269,32 +302,37 @@ def _lock(hidden: HiddenFolder) -> BinaryIO:
 
 
 class Begun(msgspec.Struct, frozen=True, tag="plan"):
-    """The first line. stamp: of the plan."""
+    """The first line."""
 
     stamp: str
+    """A digest of the plan, which another run compares with its own."""
 
 
 class FinishedFile(msgspec.Struct, frozen=True, tag="file"):
-    """A file that is complete, and on the disk.
-
-    name: in the output. sample: as `sampled` returns it. sha256: None where the file was not read
-    completely.
-    """
+    """A file that is complete, and on the disk."""
 
     name: str
+    """Its name in the output."""
+
     identity: FileIdentity
+
     sample: str
+    """The digest of some of its bytes, from `sample_digest`."""
+
     sha256: str | None = None
+    """None where the file was not read completely."""
 
 
 class Move(msgspec.Struct, frozen=True):
-    """A move to a final name. new: the inode that gets the name. old: the inode that has it; None
-    where it is free.
-    """
+    """A move to a final name."""
 
     name: str
+
     new: int
+    """The inode that gets the name."""
+
     old: int | None
+    """The inode that has the name before the move; None where it is free."""
 
 
 class Moves(msgspec.Struct, frozen=True, tag="moves"):
@@ -308,20 +346,28 @@ Line = Begun | FinishedFile | Moves
 
 @dataclass
 class OutputJournal:
-    """The state in a journal. stamp: empty without a first line. finished: by name."""
+    """The state in a journal."""
 
     path: Path
+
     stamp: str = ""
+    """The stamp of the first line; empty without one."""
+
     finished: dict[str, FinishedFile] = field(default_factory=dict)
+    """The finished files by name."""
+
     moves: tuple[Move, ...] = ()
 
     @classmethod
     def read(cls, path: Path) -> OutputJournal:
-        """Read a journal without its damaged lines, which a kill or a loss of power leaves; empty
-        without one.
+        """Read a journal; one that does not exist is empty.
+
+        Damaged lines, which a kill or a loss of power leaves, are left out.
         """
         journal = cls(path)
-        for text in path.read_bytes().split(b"\n") if path.is_file() else ():
+        if not path.is_file():
+            return journal
+        for text in path.read_bytes().split(b"\n"):
             line: Line | None = decode_line(text, Line)
             if line is not None:
                 journal._apply(line)
@@ -355,10 +401,17 @@ def take_names(
     While several names are replaced, the last of them is free: shards of two outputs are never
     complete together.
 
-    names: in the order of the moves, the first shard last. force: replace an earlier output. fsync:
-    wait until the names are on the disk. Raises RopeconvError where a name was taken meanwhile, and
-    where files were added to the replaced output; OSError where a move fails. All moves are undone
-    then.
+    Args:
+        hidden: The hidden folder, with the files in `new`.
+        journal: Its journal, in which the moves are written before the first.
+        names: The final names in the order of the moves, the first shard last.
+        force: Replace an earlier output.
+        fsync: Wait until the names are on the disk.
+
+    Raises:
+        RopeconvError: Where a name was taken meanwhile, and where files were added to the replaced
+            output. All moves are undone then.
+        OSError: Where a move fails. All moves are undone then.
     """
     hidden.old.mkdir(exist_ok=True)
     moves = []
@@ -371,13 +424,16 @@ def take_names(
     if fsync:
         for folder in (hidden.new, hidden.root, parent):
             sync_folder(folder)
+
     try:
         if len(moves) > 1 and moves[-1].old is not None:
-            parent.joinpath(moves[-1].name).rename(hidden.old / moves[-1].name)
+            last = moves[-1].name
+            parent.joinpath(last).rename(hidden.old / last)
         for move in moves:
             _move(hidden, move)
-        olds = [hidden.old / move.name for move in moves]
-        places = [hidden.new / old.name if _inode(old) is None else old for old in olds]
+
+        # files may have been added to the earlier output until it was moved away
+        places = [_replaced_place(hidden, move) for move in moves]
         for move, place in zip(moves, places, strict=True):
             if move.old is not None:
                 refuse_foreign(place, places[-1], parent / move.name)
@@ -388,11 +444,16 @@ def take_names(
         raise
 
 
-def settle(hidden: HiddenFolder, journal: OutputJournal) -> OutputJournal:
-    """End the moves of an interrupted run, and return the journal after it: complete moves are
-    kept, others undone.
+def _replaced_place(hidden: HiddenFolder, move: Move) -> Path:
+    """The place of a replaced file after its move; `new` where the system exchanges names."""
+    old = hidden.old / move.name
+    return hidden.new / move.name if _inode(old) is None else old
 
-    Raises OSError.
+
+def settle(hidden: HiddenFolder, journal: OutputJournal) -> OutputJournal:
+    """End the moves of an interrupted run, and return the journal after it.
+
+    Complete moves are kept, others undone. Raises OSError.
     """
     if not journal.moves:
         return journal
@@ -427,15 +488,16 @@ def _undo(hidden: HiddenFolder, moves: Sequence[Move]) -> None:
         new = hidden.new / move.name
         final = hidden.out.with_name(move.name)
         old = hidden.old / move.name
-        if _inode(final) == move.new:
-            if (
-                _inode(new) == move.new
-            ):  # between link and unlink, where the system has no rename without replacing
-                final.unlink()
-            elif _inode(new) is not None:
-                exchange(new, final, old)
-            else:
-                rename_new(final, new)
+        if _inode(final) != move.new:
+            continue
+        if _inode(new) == move.new:
+            # it stopped between link and unlink, where no rename refuses a taken name
+            final.unlink()
+        elif _inode(new) is not None:
+            exchange(new, final, old)
+        else:
+            rename_new(final, new)
+
     for move in moves:
         final = hidden.out.with_name(move.name)
         for place in (hidden.new / move.name, hidden.old / move.name):

@@ -53,14 +53,18 @@ BASE = "base"
 class ProfilesPlan(FilePlan):
     """A folder with one output per profile, written as a whole or not at all.
 
-    plans: of the profiles, by name; their outputs are `out/NAME`, and for GGUF the first shards in
-    it. copied: whether the weights are a copy that the profiles share, and not links to the source
-    as well. For GGUF, `files` are those of `out/base`, the source in shards, which the profiles are
-    made from.
+    For GGUF, `files` are those of `out/base`, the source in shards, which the profiles are made
+    from.
     """
 
     plans: Mapping[str, Plan]
+    """The plans of the profiles, by name; their outputs are `out/NAME`, and for GGUF the first
+    shards in it.
+    """
+
     copied: bool
+    """Whether the weights are a copy that the profiles share, and not links to the source as well.
+    """
 
     @property
     def resume_key(self) -> str:
@@ -70,11 +74,9 @@ class ProfilesPlan(FilePlan):
     @property
     def shared(self) -> list[PlannedFile]:
         """The files of weights, which all profiles have."""
-        return (
-            list(self.files[1:])
-            if isinstance(self.source, GgufSource)
-            else list(filter(is_shared, self.files))
-        )
+        if isinstance(self.source, GgufSource):
+            return list(self.files[1:])
+        return [file for file in self.files if is_shared(file)]
 
     @property
     def sentence(self) -> str:
@@ -118,21 +120,18 @@ class ProfilesPlan(FilePlan):
     def own_bytes(self, name: str) -> int:
         """The size in bytes of what a profile has for itself."""
         plan = self.plans[name]
-        if isinstance(plan, GgufPlan):
-            file = plan.source.file
-            return (
-                self.files[0].size
-                if name == BASE
-                else new_size(file.header, first_shard(file, plan.edit))
-            )
-        return sum(file.size for file in plan.files if not is_shared(file))
+        if not isinstance(plan, GgufPlan):
+            return sum(file.size for file in plan.files if not is_shared(file))
+        if name == BASE:
+            return self.files[0].size
+        model = plan.source.file
+        return new_size(model.header, first_shard(model, plan.edit))
 
     def origin(self, file: PlannedFile) -> Path | None:
-        if file.action == "copy" and isinstance(self.source, GgufSource):
-            return next(
-                shard.path() for shard in self.source.file.shards if shard.name == file.origin
-            )
-        return super().origin(file)
+        if file.action != "copy" or not isinstance(self.source, GgufSource):
+            return super().origin(file)
+        shards = {shard.name: shard for shard in self.source.file.shards}
+        return shards[file.origin].path()
 
 
 def is_shared(file: PlannedFile) -> bool:
@@ -166,12 +165,11 @@ def profile_plans(
             f"{source.reference} has no weights in the format of its profiles; make a checkpoint of"
             " it first, with `ropeconv apply SOURCE --as-is -o FOLDER`"
         )
-    plans: dict[str, Plan] = {}
+
     if gguf:
-        recipes = [
-            Recipe(AsIs()),
-            *(recipe for recipe in recipes if not isinstance(recipe.method, AsIs)),
-        ]
+        others = [recipe for recipe in recipes if not isinstance(recipe.method, AsIs)]
+        recipes = [Recipe(AsIs()), *others]
+    plans: dict[str, Plan] = {}
     for recipe in recipes:
         name = BASE if isinstance(recipe.method, AsIs) else recipe.method.label
         if name in plans:
@@ -180,6 +178,7 @@ def profile_plans(
                 " apply`"
             )
         plans[name] = _profile_plan(source, recipe, replace(target, out=out / name), name)
+
     if gguf and len(plans) == 1:
         raise UsageError(
             "base of a GGUF file is always written; name a profile beside it, such as yarn:4"
@@ -193,6 +192,7 @@ def profile_plans(
 
 def are_there(plans: Mapping[str, Plan], out: Path) -> bool:
     """Return whether a folder has outputs of these recipes, as after the same command.
+
     `write_profiles` compares their files.
     """
     if {path.name for path in out.iterdir()} != set(plans):
@@ -210,22 +210,30 @@ def are_there(plans: Mapping[str, Plan], out: Path) -> bool:
 
 
 def _profile_plan(source: Source | GgufSource, recipe: Recipe, target: Target, name: str) -> Plan:
-    """The plan of one profile, where `target` has its folder. Raises RopeconvError where it changes
-    weights.
+    """The plan of one profile. Raises RopeconvError where it changes weights.
+
+    Args:
+        source: The model.
+        recipe: The method and its modifiers.
+        target: The target, with the folder of the profile as `out`.
+        name: The name of the profile.
     """
     if target.out and isinstance(source, GgufSource):
-        stem = source.name if name == BASE else f"{source.name}-{name}"
-        target = replace(
-            target,
-            out=target.out / f"{stem}.gguf",
-            encoding="auto" if name == BASE else target.encoding,
-        )
-    keeps = name == BASE or recipe.on_top
+        folder = target.out
+        if name == BASE:
+            target = replace(target, out=folder / f"{source.name}.gguf", encoding="auto")
+        else:
+            target = replace(target, out=folder / f"{source.name}-{name}.gguf")
+    if name == BASE or recipe.on_top:
+        target = replace(target, replace=False)
+
     try:
-        plan = make_plan(source, recipe, replace(target, replace=target.replace and not keeps))
+        plan = make_plan(source, recipe, target)
     except AlreadyExtended as problem:
         raise RopeconvError(f"{problem.short}, which leaves base unchanged") from None
-    if change := changed_weights(plan):
+
+    change = changed_weights(plan)
+    if change:
         raise RopeconvError(
             f"the profile {name} cannot share weights, since {change}; choose another method or"
             " --runtime, or write it with `ropeconv apply`"
@@ -235,12 +243,13 @@ def _profile_plan(source: Source | GgufSource, recipe: Recipe, target: Target, n
 
 def changed_weights(plan: Plan) -> str:
     """Return in words how a plan changes weights; empty where it leaves them unchanged."""
-    if isinstance(plan, GgufPlan) and (plan.edit.changes.keys() | plan.edit.removed) - {
-        *ROPE_TENSORS
-    }:
-        return f"its encoding in GGUF, {plan.result.encoding}, changes tensors"
-    folded = isinstance(plan, CheckpointPlan) and plan.result.fold is not None
-    return "its factor is multiplied into weights" if folded else ""
+    if isinstance(plan, GgufPlan):
+        changed = plan.edit.changes.keys() | plan.edit.removed
+        if changed - set(ROPE_TENSORS):
+            return f"its encoding in GGUF, {plan.result.encoding}, changes tensors"
+    if isinstance(plan, CheckpointPlan) and plan.result.fold is not None:
+        return "its factor is multiplied into weights"
+    return ""
 
 
 def profiles_plan(
@@ -256,40 +265,55 @@ def profiles_plan(
     """
     if isinstance(source, GgufSource):
         return ProfilesPlan(source, out, tuple(split_files(source)), (), plans, copied)
+
     files = []
+    skipped: set[str] = set()
     for number, (name, plan) in enumerate(plans.items()):
+        skipped.update(plan.skipped)
         for file in plan.files:
+            if number > 0 and is_shared(file):
+                continue  # a link to the file of the first profile, made at the end
             origin = file.origin or file.name
             make = file.make
             if file.action == "copy" and not is_shared(file):
                 make = partial(source.copy, origin)
-            if not (number and is_shared(file)):
-                files.append(replace(file, name=f"{name}/{file.name}", origin=origin, make=make))
-    skipped = {name for plan in plans.values() for name in plan.skipped}
+            files.append(replace(file, name=f"{name}/{file.name}", origin=origin, make=make))
     return ProfilesPlan(source, out, tuple(files), tuple(sorted(skipped)), plans, copied)
 
 
 def first_shard(file: GgufFile, edit: Edit | None = None) -> Edit:
-    """Return the edit to a first shard that has the keys, those of another edit too, and only the
-    rope tensors.
+    """Return the edit that leaves only the keys and the rope tensors in a first shard.
+
+    Args:
+        file: The model.
+        edit: Another edit, whose changes it has too.
     """
     edit = edit or Edit()
-    elsewhere = [
-        name for name in file.tensors if name in ROPE_TENSORS and name not in file.header.tensors
-    ]
+    first = file.header.tensors
+    elsewhere = [name for name in file.tensors if name in ROPE_TENSORS and name not in first]
+    others = {name for name in first if name not in ROPE_TENSORS}
+
+    keys = split_keys(file, 0, len(file.tensors) - len(elsewhere))
+    added = {name: file.read(name) for name in elsewhere}
     return replace(
         edit,
-        values={**edit.values, **split_keys(file, 0, len(file.tensors) - len(elsewhere))},
-        removed=edit.removed | {name for name in file.header.tensors if name not in ROPE_TENSORS},
-        added={**{name: file.read(name) for name in elsewhere}, **edit.added},
+        values={**edit.values, **keys},
+        removed=edit.removed | others,
+        added={**added, **edit.added},
     )
 
 
 def split_keys(file: GgufFile, number: int, tensors: int) -> dict[str, GgufValue]:
-    """Return the keys of one shard, from 0, of a model in shards. tensors: of all shards, before
-    any are added.
+    """Return the keys of one shard of a model in shards.
+
+    Args:
+        file: The model.
+        number: The number of the shard, from 0.
+        tensors: The number of tensors in all shards, before any are added.
     """
-    count = len(file.shards) + (not is_split(file))
+    count = len(file.shards)
+    if not is_split(file):
+        count += 1  # a first shard for the keys and the rope tensors
     return {
         "split.no": _number(UINT16, number),
         "split.count": _number(UINT16, count),
@@ -303,37 +327,36 @@ def _number(kind: int, value: int) -> GgufValue:
 
 def is_split(file: GgufFile) -> bool:
     """Return whether the first shard of a source has all rope tensors, and no others."""
-    return len(file.shards) > 1 and all(
-        (name in ROPE_TENSORS) == (number == 0)
-        for number, header in enumerate(file.headers)
-        for name in header.tensors
-    )
+    if len(file.shards) < 2:
+        return False
+    for number, header in enumerate(file.headers):
+        for name in header.tensors:
+            if (name in ROPE_TENSORS) != (number == 0):
+                return False
+    return True
 
 
 def split_files(source: GgufSource) -> list[PlannedFile]:
-    """Return the files of `base`: the source in shards, of which the first has the keys and the
-    rope tensors.
+    """Return the files of `base`, the source in shards.
+
+    The first shard has the keys and the rope tensors, the others the rest.
     """
     file = source.file
-    edit = first_shard(source.file)
-    names = [
-        f"{BASE}/{name}"
-        for name in shard_names(f"{source.name}.gguf", edit.values["split.count"].decode())
-    ]
-    files = [
-        PlannedFile(
-            "patch", names[0], new_size(file.header, edit), make=partial(write_new, file, 0, edit)
-        )
-    ]
-    if is_split(file):
-        parts = [*zip(names, file.headers, file.shards, strict=True)][1:]
-        return files + [
-            PlannedFile("copy", name, header.size, origin=shard.name)
-            for name, header, shard in parts
-        ]
+    edit = first_shard(file)
+    count = edit.values["split.count"].decode()
+    names = [f"{BASE}/{name}" for name in shard_names(f"{source.name}.gguf", count)]
+    make = partial(write_new, file, 0, edit)
+    files = [PlannedFile("patch", names[0], new_size(file.header, edit), make=make)]
+
+    if is_split(file):  # its other shards need no change
+        parts = list(zip(names, file.headers, file.shards, strict=True))
+        for name, header, shard in parts[1:]:
+            files.append(PlannedFile("copy", name, header.size, origin=shard.name))
+        return files
+
     for number, (shard, header) in enumerate(zip(file.shards, file.headers, strict=True), 1):
         kept = {key: value for key, value in header.values.items() if key == ALIGNMENT}
-        removed = frozenset(header.tensors.keys() & {*ROPE_TENSORS})
+        removed = frozenset(header.tensors.keys() & set(ROPE_TENSORS))
         rest = Edit(split_keys(file, number, len(file.tensors)), base=kept, removed=removed)
         make = partial(write_new, GgufFile((shard,), (header,)), 0, rest)
         files.append(PlannedFile("patch", names[number], new_size(header, rest), make=make))
@@ -349,28 +372,28 @@ def write_profiles(
     schedule, RopeconvError where links are impossible, and what `execute_plan` raises.
     """
     outputs: dict[str, AppliedPlan] = {}
-    finish = _finish_gguf if isinstance(plan.source, GgufSource) else _finish_checkpoints
-    execute_plan(
-        plan,
-        ApplyOptions(link=not plan.copied),
-        lambda folder: outputs.update(finish(plan, folder)),
-        advance,
-    )
-    source = (
-        GgufSource(plan.out / plan.files[0].name)
-        if isinstance(plan.source, GgufSource)
-        else plan.source
-    )
+    of_gguf = isinstance(plan.source, GgufSource)
+
+    def finish(folder: Path) -> None:
+        if of_gguf:
+            outputs.update(_finish_gguf(plan, folder))
+        else:
+            outputs.update(_finish_checkpoints(plan, folder))
+
+    execute_plan(plan, ApplyOptions(link=not plan.copied), finish, advance)
+
+    source = plan.source
+    if of_gguf:
+        source = GgufSource(plan.out / plan.files[0].name)
     for name, done in outputs.items():
-        if name != BASE or not isinstance(source, GgufSource):  # that is the source of the others
-            remember_source(done.path, source)
+        if of_gguf and name == BASE:
+            continue  # it is the source of the others
+        remember_source(done.path, source)
     return outputs
 
 
 def _finish_checkpoints(plan: ProfilesPlan, folder: Path) -> Iterator[tuple[str, AppliedPlan]]:
-    """Yield the outputs by name, after the links, the check and the receipt of each. folder: the
-    hidden one.
-    """
+    """Link, check and record each output in the hidden folder, and yield it with its name."""
     probe = SharedProbe() if Probe.available() else None
     places = {file.origin: folder / file.name for file in plan.shared}
     try:
@@ -378,12 +401,14 @@ def _finish_checkpoints(plan: ProfilesPlan, folder: Path) -> Iterator[tuple[str,
             assert isinstance(profile, CheckpointPlan)
             for file in filter(is_shared, profile.files):
                 _link(places[file.origin or file.name], folder / name / file.name, plan.out)
-            check = OutputCheck(profile, probe_query(profile, probe) if probe else None)
+
+            query = probe_query(profile, probe) if probe is not None else None
+            check = OutputCheck(profile, query)
             record = check(folder / name)
+
             files = tuple(_record(file, folder / name) for file in profile.files)
-            write_receipt(
-                folder / name, msgspec.structs.replace(profile.receipt(), files=files, check=record)
-            )
+            receipt = msgspec.structs.replace(profile.receipt(), files=files, check=record)
+            write_receipt(folder / name, receipt)
             yield name, AppliedPlan(profile.out, record, check.reason)
     finally:
         if probe is not None:
@@ -391,19 +416,13 @@ def _finish_checkpoints(plan: ProfilesPlan, folder: Path) -> Iterator[tuple[str,
 
 
 def _finish_gguf(plan: ProfilesPlan, folder: Path) -> Iterator[tuple[str, AppliedPlan]]:
-    """Yield the outputs by name, after their first shards and links to the others. folder: the
-    hidden one.
-    """
+    """Write the first shard of each output and links to the others, and yield it with its name."""
     assert isinstance(plan.source, GgufSource)
     base = GgufSource(folder / plan.files[0].name)
     for name, profile in plan.plans.items():
         if name == BASE:
-            yield (
-                name,
-                AppliedPlan(
-                    plan.out / plan.files[0].name, check_split(plan.source.file, base.file.path)
-                ),
-            )
+            record = check_split(plan.source.file, base.file.path)
+            yield name, AppliedPlan(plan.out / plan.files[0].name, record)
             continue
         place = folder / name / profile.out.name
         place.parent.mkdir(exist_ok=True)  # from an interrupted run
@@ -413,6 +432,7 @@ def _finish_gguf(plan: ProfilesPlan, folder: Path) -> Iterator[tuple[str, Applie
         first_place = place.with_name(first.name)
         first.make(first_place, lambda done: None)
         sync_file(first_place)
+
         for file, shard in zip(others, base.file.shards[1:], strict=True):
             _link(shard.path(), place.with_name(file.name), plan.out)
         record = check_gguf(written, first_place)

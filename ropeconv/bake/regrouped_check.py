@@ -121,11 +121,10 @@ class RegroupedCheck(GgufCheck):
         if self.findings.options.quick:
             edit = self.plan.edit
             changed = {*edit.changes, *edit.added}
-            names = {
-                name
-                for name, info in self.file.tensors.items()
-                if name in ROPE_TENSORS or (name in changed and info.size <= SMALL)
-            }
+            names = set()
+            for name, info in self.file.tensors.items():
+                if name in ROPE_TENSORS or (name in changed and info.size <= SMALL):
+                    names.add(name)
         self._compare_data(source, names)
 
     def _compare_keys(self, planned: RewrittenHeader, except_keys: tuple[str, ...]) -> None:
@@ -133,10 +132,12 @@ class RegroupedCheck(GgufCheck):
         first = self.file.header
         ours = replace(first, values=_without_layout(first.values))
         theirs = replace(planned, values=_without_layout(planned.values))
-        clauses = [
-            (key, clause) for key, clause in unlike_keys(ours, theirs) if key not in except_keys
-        ]
-        self._keys(clauses)
+        clauses = []
+        for key, clause in unlike_keys(ours, theirs):
+            if key not in except_keys:
+                clauses.append((key, clause))
+        self._record_keys(clauses)
+
         for path, header in zip(self.file.paths[1:], self.file.headers[1:], strict=True):
             if _without_layout(_unaligned(header)):
                 self.findings.differs(f"{path.name} has keys, which belong in the first shard")
@@ -165,10 +166,9 @@ class RegroupedCheck(GgufCheck):
             extra = header.size - header.data_start - header.data_size
             if extra >= max(header.alignment, *self._tails(source)):
                 self.findings.differs(f"{path.name} has {extra:,} bytes after its last tensor")
-            infos = sorted(
-                (info for name, info in header.tensors.items() if name in names),
-                key=lambda info: info.offset,
-            )
+
+            infos = [info for name, info in header.tensors.items() if name in names]
+            infos.sort(key=lambda info: info.offset)
             ranges = [self._range(info, header.data_start, source) for info in infos]
             if not self.findings.options.quick:
                 self.findings.bytes += sum(info.size for info in infos)

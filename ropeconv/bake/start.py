@@ -30,11 +30,10 @@ from .fine_tuning import fine_tuning_for
 def first_inspection(
     source: Source, target: Target
 ) -> tuple[ConfigInspection, ConfigInspection, Source]:
-    """Return the inspection of a checkpoint, that of the start of a plan, and the checkpoint of the
-    latter.
+    """Return the inspection of a checkpoint, that of the start of a plan, and its checkpoint.
 
-    That is the first source of an output of ropeconv with `target.replace`, and the checkpoint
-    otherwise. Raises BadSource where an output cannot be undone.
+    A plan starts from the first source of an output of ropeconv with `target.replace`, and from the
+    checkpoint itself otherwise. Raises BadSource where an output cannot be undone.
     """
     first = first_source(source) if target.replace else source
     start = inspect_config(first)
@@ -42,15 +41,16 @@ def first_inspection(
         return start, start, source
     try:
         return inspect_config(source), start, first
-    except (
-        BadSource
-    ):  # an output whose frequencies are in its tensors, which only its own code reads
+    except BadSource:
+        # an output may have its frequencies in its tensors, which only its own code reads
         return start, start, first
 
 
 class AlreadyExtended(RopeconvError):
-    """A model that was extended before. short: the message without the options that only `apply`
-    has.
+    """A model that was extended before.
+
+    Attributes:
+        short: The message without the options that only `apply` has.
     """
 
     def __init__(self, message: str, short: str = "") -> None:
@@ -59,14 +59,27 @@ class AlreadyExtended(RopeconvError):
 
 
 def start_spec(inspection: Inspection, recipe: Recipe, target: Target) -> RopeSpec:
-    """Return the RoPE that a recipe starts from: the only place of a plan where a scaled model
-    becomes an unscaled one.
+    """Return the RoPE that a recipe starts from.
 
-    Raises RopeconvError for a scaled model without `target.replace` or `recipe.on_top`, UsageError
-    for `recipe.on_top` without a scaling, UnsupportedBake for families for which nothing can be
-    baked, BadSource for a text model inside a model that no runtime was seen to load.
+    It is the only place of a plan where a scaled model becomes an unscaled one.
+
+    Raises:
+        RopeconvError: For a scaled model without `target.replace` or `recipe.on_top`.
+        UsageError: For `recipe.on_top` without a scaling.
+        UnsupportedBake: For families for which nothing can be baked.
+        BadSource: For a text model inside a model that no runtime was seen to load.
     """
-    reference = inspection.source.reference
+    _refuse_family(inspection)
+    if recipe.on_top:
+        _refuse_on_top(inspection)
+    keeps = recipe.on_top or isinstance(recipe.method, AsIs)
+    if inspection.extended and not target.replace and not keeps:
+        raise _already_extended(inspection)
+    return recipe.start(inspection.spec)
+
+
+def _refuse_family(inspection: Inspection) -> None:
+    """Raise for a model for which nothing can be baked, or which no runtime was seen to load."""
     if inspection.refuse:
         raise UnsupportedBake(
             "a context extension",
@@ -81,92 +94,95 @@ def start_spec(inspection: Inspection, recipe: Recipe, target: Target) -> RopeSp
                 f"{unseen}; pass --family {inspection.name} to treat its text model as that, which"
                 " is untested, or give the text model as a checkpoint of its own"
             )
-    if recipe.on_top and not inspection.spec.scaled:
+
+
+def _refuse_on_top(inspection: Inspection) -> None:
+    """Raise for a model without a scaling, and one that declares less than its scaling covers."""
+    reference = inspection.source.reference
+    spec = inspection.spec
+    if not spec.scaled:
         raise UsageError(f"{reference} has no scaling that --on-top could keep; leave it out")
-    form = inspection.spec.form
-    declared = inspection.spec.context
-    if (
-        recipe.on_top
-        and isinstance(form, Yarn)
-        and round(form.factor * form.original_context) > declared
-    ):
-        covered = round(form.factor * form.original_context)
-        raise RopeconvError(
-            f"{reference} declares {declared:,} tokens and its scaling already covers {covered:,};"
-            f" declare that first with --as-is --context {covered}, or pass --replace instead of"
-            " --on-top"
+    if isinstance(spec.form, Yarn):
+        covered = round(spec.form.factor * spec.form.original_context)
+        if covered > spec.context:
+            raise RopeconvError(
+                f"{reference} declares {spec.context:,} tokens and its scaling already covers"
+                f" {covered:,}; declare that first with --as-is --context {covered}, or pass"
+                " --replace instead of --on-top"
+            )
+
+
+def _already_extended(inspection: Inspection) -> AlreadyExtended:
+    """The error for a model that was extended before."""
+    reference = inspection.source.reference
+    has = f"({describe(inspection.spec.form)})"
+    if inspection.spec.scaled:
+        short = (
+            f"{reference} is scaled already {has}; pass --replace to start from its unscaled RoPE"
         )
-    if inspection.extended and not (
-        target.replace or recipe.on_top or isinstance(recipe.method, AsIs)
-    ):
-        has = f"({describe(inspection.spec.form)})"
-        if inspection.spec.scaled:
-            short = (
-                f"{reference} is scaled already {has}; pass --replace to start from its unscaled"
-                " RoPE"
-            )
-            raise AlreadyExtended(
-                f"{short}, --on-top to extend its scaling, or --as-is to keep the scaling it has",
-                short,
-            )
+        others = "--on-top to extend its scaling, or --as-is to keep the scaling it has"
+    else:
         short = (
             f"{reference} was extended by ropeconv already {has}; pass --replace to start from its"
             " first source"
         )
-        raise AlreadyExtended(f"{short}, or --as-is to keep the RoPE it has", short)
-    return recipe.start(inspection.spec)
+        others = "or --as-is to keep the RoPE it has"
+    return AlreadyExtended(f"{short}, {others}", short)
 
 
 @dataclass(frozen=True)
 class PlanStart:
-    """A source and the schedule of a recipe for it, with which every plan begins.
-
-    recipe: with the mscale pair that it inherits from the source. spec: the RoPE that it starts
-    from. notes: how its numbers are derived. fine_tuning: what the recipe needs at its length.
-    """
+    """A source and the schedule of a recipe for it, with which every plan begins."""
 
     recipe: Recipe
+    """The recipe with the mscale pair that it inherits from the source."""
+
     spec: RopeSpec
+    """The RoPE that it starts from."""
+
     schedule: Schedule
+
     notes: tuple[str, ...]
+    """Sentences on how its numbers are derived."""
+
     fine_tuning: FineTuningRecord
+    """The training that the recipe needs at its length."""
 
 
 def begin(inspection: Inspection, first: Inspection, recipe: Recipe, target: Target) -> PlanStart:
     """Return the start of a plan.
 
-    first: the inspection of what the plan starts from. Raises what `start_spec` raises, UsageError
-    where the output would declare fewer tokens than the source and no `--context` asks for it,
-    RecipeError as `Recipe.schedule`.
+    Args:
+        inspection: The inspection of the source.
+        first: The inspection of the model that the plan starts from.
+        recipe: The method and its modifiers.
+        target: The target of the plan.
+
+    Raises:
+        UsageError: Where the output would declare fewer tokens than the source and no `--context`
+            asks for it; else what `start_spec` raises.
+        RecipeError: As `Recipe.schedule`.
     """
     spec = start_spec(first, recipe, target)
     with_mscale = inherit_mscale(recipe, first)
     inherited = keep_attention_factor(with_mscale, first)
     schedule = inherited.schedule(spec, first.spec)
-    today = inspection.spec.context
-    if recipe.context is None and schedule.context < today:
-        shorter = format_tokens(schedule.context)
-        factor = None if recipe.method.length else recipe.method.factor_over(spec.original_context)
-        longer = round(today * factor) if factor and factor > 1 else 2 * today
-        repair = (
-            inherited.method.longer(longer, spec.original_context)
-            or f"--context {format_tokens(today)} to keep that"
-        )
-        raise UsageError(
-            f"the result declares {schedule.context:,}, less than today's {today:,}; pass {repair},"
-            f" or --context {shorter} if you mean it"
-        )
-    if not isinstance(recipe.method, AsIs) and (
-        unseen := nothing_to_extend(first, schedule.context)
-    ):
-        raise RopeconvError(f"{first.source.reference} cannot be extended: {unseen}")
-    notes = [*filter(None, (first.assumption,)), *_derivation(inspection, inherited, spec)]
-    method = inherited.method
+    if recipe.context is None and schedule.context < inspection.spec.context:
+        raise _too_short(inherited, spec, schedule.context, inspection.spec.context)
+    if not isinstance(recipe.method, AsIs):
+        unseen = nothing_to_extend(first, schedule.context)
+        if unseen:
+            raise RopeconvError(f"{first.source.reference} cannot be extended: {unseen}")
+
+    notes = _derivation(inspection, inherited, spec)
+    if first.assumption:
+        notes.insert(0, first.assumption)
     if inherited != with_mscale:
         notes.append(
             f"{first.name} has no attention factor of the method: it keeps"
             f" {spec.attention_factor:.5g}"
         )
+    method = inherited.method
     if with_mscale != recipe and isinstance(method, YarnMethod):
         factors = f"attention_factor {schedule.attention_factor:.5g}"
         if schedule.softmax_scale != 1:
@@ -177,29 +193,47 @@ def begin(inspection: Inspection, first: Inspection, recipe: Recipe, target: Tar
     return PlanStart(inherited, spec, schedule, tuple(notes), need)
 
 
+def _too_short(recipe: Recipe, spec: RopeSpec, context: int, today: int) -> UsageError:
+    """The error for an output of `context` tokens, from a source that declares `today`."""
+    method = recipe.method
+    longer = 2 * today
+    if not method.length:
+        factor = method.factor_over(spec.original_context)
+        if factor and factor > 1:
+            longer = round(today * factor)
+    repair = method.longer(longer, spec.original_context)
+    if not repair:
+        repair = f"--context {format_tokens(today)} to keep that"
+    return UsageError(
+        f"the result declares {context:,}, less than today's {today:,}; pass {repair},"
+        f" or --context {format_tokens(context)} if you mean it"
+    )
+
+
 def nothing_to_extend(inspection: Inspection, context: int) -> str:
     """Return why no method can change what a model sees, and what can be done; empty where one can.
 
     A window that a whole family has is only a note: it is a setting, which some runtimes ignore
-    (`cannot_gain`). context: the tokens that the output would declare.
+    (`cannot_gain`).
+
+    Args:
+        inspection: The inspection of the model.
+        context: The tokens that the output would declare.
     """
     spec = inspection.spec
     layers = f"none of the {counted(len(spec.layers), 'layer')}"
     declare = f"--as-is --context {context} declares the length without it"
     if spec.layers and not spec.count("global"):
-        why = (
-            f"each sees a {spec.window_kind} with its own"
-            if spec.count("local")
-            else "none rotates"
-        )
+        why = "none rotates"
+        if spec.count("local"):
+            why = f"each sees a {spec.window_kind} with its own"
         return f"{layers} has the RoPE that a method changes ({why}); {declare}"
 
     windows = [window for window in spec.windows if window is not None and window < context]
-    by_layer = (
-        not isinstance(inspection, ConfigInspection)
-        or inspection.model_family.window.layers != "all"
-    )
-    if not spec.layers or len(windows) < len(spec.layers) or not by_layer:
+    if not spec.layers or len(windows) < len(spec.layers):
+        return ""
+    family = inspection.model_family if isinstance(inspection, ConfigInspection) else None
+    if family is not None and family.window.layers == "all":
         return ""
     return (
         f"{layers} sees the whole context, only {max(windows):,} tokens ({spec.window_kind}), so a"
@@ -209,24 +243,13 @@ def nothing_to_extend(inspection: Inspection, context: int) -> str:
 
 def _derivation(inspection: Inspection, recipe: Recipe, spec: RopeSpec) -> list[str]:
     """Sentences on the factor: its two lengths, and which scaling is kept or removed."""
-    method, source = recipe.method, inspection.spec
-    trained = recipe.original_context or spec.original_context
     if recipe.on_top:
-        kept = f"the {source.form.kind} scaling is kept"
-        over = source.context
-        factor = method.relative(over, source.original_context).factor_over(source.original_context)
-        if factor is None:
-            return [kept]
-        words = f"{factor:.6g} = {over * factor:,.0f} / {over:,} declared tokens"
-        product = total_factor(method, source)
-        if product is None:
-            return [f"{kept}, and {method.name} is applied on top of it with factor {words}"]
-        return [
-            f"{kept} with factor {product[0] * factor:.6g} = {product[0]:.6g} x {factor:.6g}"
-            f" ({words})"
-        ]
-    factor = method.factor_over(trained)
-    length = method.length
+        return [_derive_on_top(recipe, inspection.spec)]
+
+    source = inspection.spec
+    trained = recipe.original_context or spec.original_context
+    factor = recipe.method.factor_over(trained)
+    length = recipe.method.length
     if factor is None or (length is None and not source.scaled):
         return []
     reached = length or round(trained * factor)
@@ -239,37 +262,54 @@ def _derivation(inspection: Inspection, recipe: Recipe, spec: RopeSpec) -> list[
     return [sentence]
 
 
+def _derive_on_top(recipe: Recipe, source: RopeSpec) -> str:
+    """A sentence on the factor of a method over the scaling that the source has."""
+    method = recipe.method
+    kept = f"the {source.form.kind} scaling is kept"
+    declared = source.context
+    trained = source.original_context
+    factor = method.relative(declared, trained).factor_over(trained)
+    if factor is None:
+        return kept
+
+    words = f"{factor:.6g} = {declared * factor:,.0f} / {declared:,} declared tokens"
+    product = total_factor(method, source)
+    if product is None:
+        return f"{kept}, and {method.name} is applied on top of it with factor {words}"
+    before = product[0]
+    return f"{kept} with factor {before * factor:.6g} = {before:.6g} x {factor:.6g} ({words})"
+
+
 def uncovered(recipe: Recipe, inspection: Inspection, spec: RopeSpec) -> list[str]:
-    """Return the warning of a factor with which the method does not reach `--context`; empty where
-    it does.
-    """
-    meant = getattr(recipe.method, "target", None) or getattr(recipe.method, "at", None)
-    if meant is not None and recipe.context is not None and meant < recipe.context:
-        flag = recipe.method.flag()
+    """Return a warning where the method does not reach `--context`; empty where it does."""
+    method = recipe.method
+    wanted = recipe.context
+    if wanted is None:
+        return []
+
+    flag = method.flag()
+    meant = getattr(method, "target", None) or getattr(method, "at", None)
+    if meant is not None and meant < wanted:
         return [
-            f"{flag}: it is made for {meant:,} tokens, which does not cover --context"
-            f" {recipe.context:,}"
+            f"{flag}: it is made for {meant:,} tokens, which does not cover --context {wanted:,}"
         ]
-    over = (
-        inspection.spec.context
-        if recipe.on_top
-        else recipe.original_context or spec.original_context
-    )
-    kind = "declared" if recipe.on_top else "trained"
-    factor = recipe.method.factor_over(over, kind)
-    if factor is None or recipe.context is None or round(over * factor) >= recipe.context:
+
+    if recipe.on_top:
+        kind = "declared"
+        over = inspection.spec.context
+    else:
+        kind = "trained"
+        over = recipe.original_context or spec.original_context
+    factor = method.factor_over(over, kind)
+    if factor is None or round(over * factor) >= wanted:
         return []
     reached = f"{factor:.6g} x {over:,} {kind} tokens is {over * factor:,.0f}"
-    repair = recipe.method.longer(recipe.context, spec.original_context)
-    return [
-        f"{recipe.method.flag()}: {reached}, which does not cover --context {recipe.context:,};"
-        f" pass {repair}"
-    ]
+    repair = method.longer(wanted, spec.original_context)
+    return [f"{flag}: {reached}, which does not cover --context {wanted:,}; pass {repair}"]
 
 
 def keep_attention_factor(recipe: Recipe, inspection: Inspection) -> Recipe:
-    """Return the recipe with the attention factor of a scaled source, where its model can have no
-    other.
+    """Return the recipe with the attention factor of its source, where the model can have no other.
 
     Norms after the rotation cancel any, and DeepSeek V4 is computed without one. The scaling that
     `--on-top` keeps has then none of a method either; without `--on-top` the user has to say so.
@@ -285,43 +325,50 @@ def keep_attention_factor(recipe: Recipe, inspection: Inspection) -> Recipe:
         assert isinstance(source, Source)
         assert isinstance(inspection, ConfigInspection)
         fixed = bool(why_no_attention_factor(source.config(), inspection.model_family))
-    return replace(recipe, attention_factor=inspection.spec.attention_factor) if fixed else recipe
+    if not fixed:
+        return recipe
+    return replace(recipe, attention_factor=inspection.spec.attention_factor)
 
 
 def inherit_mscale(recipe: Recipe, inspection: Inspection) -> Recipe:
-    """Return the recipe with the mscale pair of its source, for YaRN without a pair of its own;
-    others do not change.
+    """Return the recipe with the mscale pair of its source, for YaRN without a pair of its own.
 
-    The source was trained with the attention factor and the softmax scale that follow from it. A
-    GGUF file has it as rope.scaling.yarn_log_multiplier: deepseek2 uses mscale = mscale_all_dim,
-    the others 1 (src/llama-context.cpp:187-196). Raises BadSource for a non-number.
+    The source was trained with the attention factor and the softmax scale that follow from it.
+    Other recipes do not change. Raises BadSource for a non-number.
     """
-    method, source = recipe.method, inspection.source
+    method = recipe.method
+    source = inspection.source
     if not isinstance(method, YarnMethod) or method.mscale is not None:
         return recipe
+
     if isinstance(source, GgufSource):
-        arch = arch_of(source.file)
-        of_all = (
-            source.file.get(f"{arch.name}.rope.scaling.yarn_log_multiplier")
-            if arch.log_multiplier
-            else None
-        )
-        if of_all and arch.softmax:
-            of_all /= 0.1
-        of_all = (
-            float(f"{of_all:.7g}") if of_all else None
-        )  # a number of 32 bits, as people write it
-        mscale = of_all if arch.same_mscale else 1.0
+        mscale, mscale_all_dim = _read_gguf_mscale(source)
     else:
         assert isinstance(source, Source)
         assert isinstance(inspection, ConfigInspection)
-        rope, _ = rope_dict(
-            text_part(source.config(), inspection.model_family), inspection.model_family
-        )
+        family = inspection.model_family
+        rope, _ = rope_dict(text_part(source.config(), family), family)
         mscale = number(rope, "mscale", 1.0)
-        of_all = number(rope, "mscale_all_dim", 0.0)
-    return (
-        replace(recipe, method=replace(method, mscale=mscale, mscale_all_dim=of_all))
-        if of_all
-        else recipe
-    )
+        mscale_all_dim = number(rope, "mscale_all_dim", 0.0)
+
+    if not mscale_all_dim:
+        return recipe
+    return replace(recipe, method=replace(method, mscale=mscale, mscale_all_dim=mscale_all_dim))
+
+
+def _read_gguf_mscale(source: GgufSource) -> tuple[float | None, float | None]:
+    """The mscale and mscale_all_dim of a GGUF file; the latter is None without them."""
+    arch = arch_of(source.file)
+    if not arch.log_multiplier:
+        return 1.0, None
+    multiplier = source.file.get(f"{arch.name}.rope.scaling.yarn_log_multiplier")
+    if not multiplier:
+        return 1.0, None
+
+    if arch.softmax:
+        multiplier /= 0.1
+    # the file has a number of 32 bits, 0.70700001716 for 0.707
+    mscale_all_dim = float(f"{multiplier:.7g}")
+    # deepseek2 uses mscale = mscale_all_dim, the others 1 (src/llama-context.cpp:187-196)
+    mscale = mscale_all_dim if arch.same_mscale else 1.0
+    return mscale, mscale_all_dim

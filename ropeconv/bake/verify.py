@@ -11,7 +11,7 @@ from ..formats.kind import is_gguf
 from ..inspection.receipts.receipt import FileRecord, Receipt
 from ..inspection.receipts.storage import check_files, embedded, parse_receipt, read_receipt
 from ..models.gguf import GgufSource
-from ..options import copied
+from ..options import Format, copied
 from ..rope.errors import RopeconvError
 from ..rope.recipe import Recipe
 from ..validate.checks import needs_trust
@@ -48,26 +48,25 @@ def plan_again(comparison: Comparison) -> Plan:
     Raises BadSource where recipe and source give no plan with the schedule and the encoding of the
     receipt.
     """
-    receipt, source = comparison.receipt, comparison.source
+    receipt = comparison.receipt
+    source = comparison.source
     recipe = Recipe.from_dict(receipt.recipe)
-    recorded = receipt.target
-    target = copied(
-        Target,
-        recorded,
-        to=None if isinstance(source, GgufSource) else recorded.to,
-        out=comparison.baked,
-    )
-    # names of models are made of it
+    to: Format | None = receipt.target.to
+    if isinstance(source, GgufSource):
+        to = None
+    target = copied(Target, receipt.target, to=to, out=comparison.baked)
+
+    # names inside of models are made of the name of the source, which may be elsewhere today
     name = source.name
     source.name = receipt.source.name
     problem = "it has another encoding"
     try:
         plan = make_plan(source, recipe, target)
-        if (
-            plan.result.encoding == receipt.encoding
-            and plan.schedule.digest == receipt.schedule.digest
-        ):
-            return with_readme_of(plan, receipt) if isinstance(plan, CheckpointPlan) else plan
+        same_schedule = plan.schedule.digest == receipt.schedule.digest
+        if plan.result.encoding == receipt.encoding and same_schedule:
+            if isinstance(plan, CheckpointPlan):
+                plan = with_readme_of(plan, receipt)
+            return plan
     except RopeconvError as refused:
         problem = str(refused)
     finally:
@@ -90,7 +89,7 @@ def unlike_plan(plan: Plan, receipt: Receipt, in_shards: bool = False) -> list[s
     planned = _plain(again)
     recorded = _plain(receipt)
     unlike = [key for key in planned if key not in NOT_COMPARED and planned[key] != recorded[key]]
-    # of another kind, it copies what was converted, or converts what was copied
+    # a source of another kind copies files that were converted, or converts those that were copied
     same = (receipt.source.kind in CONVERTED) == (plan.source.kind in CONVERTED)
     if plan.is_folder and _files(receipt.files, same) != _files(plan.files, same):
         unlike.append("list of files")
@@ -99,9 +98,11 @@ def unlike_plan(plan: Plan, receipt: Receipt, in_shards: bool = False) -> list[s
 
 def _files(files: Iterable[PlannedFile | FileRecord], actions: bool) -> list[tuple[str, str, str]]:
     """Names and origins of files, and with `actions` how they were made."""
-    return sorted(
-        (file.name, file.origin or file.name, file.action if actions else "") for file in files
-    )
+    rows = []
+    for file in files:
+        action = file.action if actions else ""
+        rows.append((file.name, file.origin or file.name, action))
+    return sorted(rows)
 
 
 def _plain(receipt: Receipt) -> JsonObject:
@@ -114,42 +115,62 @@ def _plain(receipt: Receipt) -> JsonObject:
 def verify_output(
     comparison: Comparison, options: Options | None = None, advance: Advance = lambda done: None
 ) -> Verification:
-    """Compare every file of an output with the one that its recipe and its source give. Nothing in
-    the output is run.
+    """Compare every file of an output with the one that its recipe and its source give.
 
-    advance: called with the bytes of weights that were compared since the last call.
+    Nothing in the output is run.
 
-    Raises BadSource where files are not those of the receipt, where the output brings foreign code,
-    and where recipe and source do not give this output; Disagreement where a file differs, or
-    cannot be compared.
+    Args:
+        comparison: The output, its receipt and its source.
+        options: How it is compared.
+        advance: Called with the bytes of weights that were compared since the last call.
+
+    Raises:
+        BadSource: Where files are not those of the receipt, where the output brings foreign code,
+            and where recipe and source do not give this output.
+        Disagreement: Where a file differs, or cannot be compared.
     """
     options = options or Options()
     baked = comparison.baked
-    findings = Findings(options)
     if not is_gguf(baked):
         if not options.edited:
             check_files(baked, comparison.receipt, weights=False)
         needs_trust(baked, options.code)
+
     plan = plan_again(comparison)
-    file = GgufSource(baked).file if isinstance(plan, GgufOutput) else None
-    regrouped = isinstance(plan, GgufOutput) and file is not None and is_regrouped(file, plan)
-    in_shards = file is not None and len(file.shards) > 1
-    for key in unlike_plan(plan, comparison.receipt, regrouped or in_shards):
-        findings.differs(f"its receipt has another {key}")
-    if isinstance(plan, GgufOutput) and file is not None:
-        written = comparison.receipt.source
-        actual = comparison.source
-        elsewhere = (written.kind, written.reference) != (
-            actual.kind,
-            actual.reference if written.reference else None,
-        )
-        check = RegroupedCheck if regrouped else GgufCheck
-        check(file, plan, findings, elsewhere, advance).run()
-    elif isinstance(plan, CheckpointPlan):
-        FolderCheck(baked, plan, findings, advance).run()
+    findings = Findings(options)
+    if isinstance(plan, GgufOutput):
+        _verify_gguf(comparison, plan, findings, advance)
+    else:
+        _verify_receipt(comparison, plan, findings)
+        if isinstance(plan, CheckpointPlan):
+            FolderCheck(baked, plan, findings, advance).run()
     for clause in member_faults(baked, comparison.receipt):
         findings.differs(clause)
     return findings.result(baked)
+
+
+def _verify_receipt(
+    comparison: Comparison, plan: Plan, findings: Findings, in_shards: bool = False
+) -> None:
+    """Compare the receipt with the plan. in_shards: as in `unlike_plan`."""
+    for key in unlike_plan(plan, comparison.receipt, in_shards):
+        findings.differs(f"its receipt has another {key}")
+
+
+def _verify_gguf(
+    comparison: Comparison, plan: GgufOutput, findings: Findings, advance: Advance
+) -> None:
+    """Compare a GGUF model with its plan, by names where its tensors are in other shards."""
+    file = GgufSource(comparison.baked).file
+    regrouped = is_regrouped(file, plan)
+    _verify_receipt(comparison, plan, findings, regrouped or len(file.shards) > 1)
+
+    written = comparison.receipt.source
+    actual = comparison.source
+    reference = actual.reference if written.reference else None
+    elsewhere = (written.kind, written.reference) != (actual.kind, reference)
+    check = RegroupedCheck if regrouped else GgufCheck
+    check(file, plan, findings, elsewhere, advance).run()
 
 
 def earlier_output(plan: Plan) -> Comparison | None:

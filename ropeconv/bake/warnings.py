@@ -43,27 +43,29 @@ CARRIED_OVER = ("load", "trained", "stale-inv-freq", "ignored-tensor")
 
 def warnings(inspection: Inspection, start: PlanStart) -> Iterator[str]:
     """Yield the warnings of a plan, the most important first."""
-    recipe, schedule = start.recipe, start.schedule
+    recipe = start.recipe
+    schedule = start.schedule
+    spec = inspection.spec
     yield from uncovered(recipe, inspection, start.spec)
     if not start.fine_tuning.works_untuned:
         yield start.fine_tuning.sentence
-    spec = inspection.spec
-    changes = not isinstance(recipe.method, AsIs)
-    if changes and (useless := cannot_gain(spec, schedule.context)):
-        yield useless
-    if worse := worse_than_source(schedule, spec):
+
+    if not isinstance(recipe.method, AsIs):
+        useless = cannot_gain(spec, schedule.context)
+        if useless:
+            yield useless
+    worse = worse_than_source(schedule, spec)
+    if worse:
         yield worse
     if not schedule.inv_freq.any():
         yield (
             "no pair rotates: only the causal mask gives the order of tokens, which needs training"
             f" {DROPE}"
         )
-    if (
-        schedule.context == spec.context
-        and recipe.method.name == "theta"
-        and recipe.context is None
-    ):
+    is_base = recipe.method.name == "theta" and recipe.context is None
+    if is_base and schedule.context == spec.context:
         yield f"the context stays {schedule.context:,}; pass --context to declare a longer one"
+
     carried = [problem for problem in inspection.problems if problem.code in CARRIED_OVER]
     for problem in sorted(carried, key=lambda problem: CARRIED_OVER.index(problem.code)):
         yield problem.message
@@ -103,13 +105,12 @@ def list_notes(schedule: Schedule) -> tuple[str, ...]:
     if schedule.short_inv_freq is None:
         return ()
     length = schedule.original_context
-    return (
-        (
-            f"llama.cpp uses the short list when it is started with a window of up to {length:,}"
-            " tokens and the long one with a larger one, for every prompt, so that no cache ever"
-            " holds both"
-        ),
+    note = (
+        f"llama.cpp uses the short list when it is started with a window of up to {length:,}"
+        " tokens and the long one with a larger one, for every prompt, so that no cache ever"
+        " holds both"
     )
+    return (note,)
 
 
 IN_DOUBT = {"schemas", "flat", "ignored-key", "attn-factor", "original"}
@@ -119,48 +120,50 @@ trained with.
 
 
 def repairs(source: Source | GgufSource, inspection: Inspection) -> Iterator[Problem]:
-    """Yield a problem for the newest row of each runtime that is wrong, if another config would
-    help; none for GGUF.
+    """Yield a problem for the newest row of each runtime that is wrong, if another config helps.
 
-    Weights are not read.
+    There are none for GGUF. Weights are not read.
     """
-    if inspection.refuse or not (
-        isinstance(source, Source) and isinstance(inspection, ConfigInspection)
-    ):
+    if inspection.refuse:
         return
+    if not isinstance(source, Source) or not isinstance(inspection, ConfigInspection):
+        return
+
     config = source.config()
-    spec = inspection.spec
-    # recipes for the same context, with their flags: the same RoPE in both schemas, else only a new
-    # base
-    candidates: list[tuple[str, Recipe, DualChunk | None]] = []
-    doubtful = {
-        problem.code for problem in inspection.problems if problem.repair is None
-    } & IN_DOUBT
-    if not doubtful:
-        candidates.append(("--as-is", Recipe(AsIs()), None))
-        if any(problem.code == "dual-chunk" for problem in inspection.problems):
-            candidates.append(("--as-is --dual-chunk drop", Recipe(AsIs()), "drop"))
-    # a scaling is replaced by another one only where a receipt says that the weights were trained
-    # without it
-    untrained = inspection.first is not None and not inspection.first.scaled
-    if untrained and spec.scaled and spec.context > spec.original_context:
-        factor = spec.context / spec.original_context
-        exact = f"{factor:g}" if round(factor, 2) == factor else factor_text(spec.context)
-        candidates.append((f"--ntk {exact} --replace", Recipe(Ntk(factor)), None))
+    candidates = _candidates(inspection)
     for name in dict.fromkeys(row.name for row in runtimes()):
         row = newest(name)
         verdict = next(verdict for verdict in reversed(inspection.verdicts) if verdict.covers(row))
         if verdict.status not in WRONG:
             continue
-        helping = (
-            flags
-            for flags, recipe, chunks in candidates
-            if _helps(config, inspection, row, recipe, chunks)
-        )
-        flags = next(helping, "")
-        if flags:
-            message = f"{verdict.display_name}: {verdict.status}, {verdict.reason}"
-            yield Problem("runtime", message, f"{flags} --runtime {name}")
+        for flags, recipe, chunks in candidates:
+            if _helps(config, inspection, row, recipe, chunks):
+                message = f"{verdict.display_name}: {verdict.status}, {verdict.reason}"
+                yield Problem("runtime", message, f"{flags} --runtime {name}")
+                break
+
+
+def _candidates(inspection: ConfigInspection) -> list[tuple[str, Recipe, DualChunk | None]]:
+    """Recipes for the same context, each with its flags and the use of dual chunks.
+
+    They are the same RoPE in both schemas, else only a new base.
+    """
+    candidates: list[tuple[str, Recipe, DualChunk | None]] = []
+    open_problems = {problem.code for problem in inspection.problems if problem.repair is None}
+    if not open_problems & IN_DOUBT:
+        candidates.append(("--as-is", Recipe(AsIs()), None))
+        if any(problem.code == "dual-chunk" for problem in inspection.problems):
+            candidates.append(("--as-is --dual-chunk drop", Recipe(AsIs()), "drop"))
+
+    # a scaling is replaced by another one only where a receipt says that the weights were trained
+    # without it
+    spec = inspection.spec
+    untrained = inspection.first is not None and not inspection.first.scaled
+    if untrained and spec.scaled and spec.context > spec.original_context:
+        factor = spec.context / spec.original_context
+        exact = f"{factor:g}" if round(factor, 2) == factor else factor_text(spec.context)
+        candidates.append((f"--ntk {exact} --replace", Recipe(Ntk(factor)), None))
+    return candidates
 
 
 def _helps(
@@ -182,19 +185,22 @@ def _helps(
 
 
 def modelfile_of(plan: Plan) -> Path:
-    """Return the path of the Modelfile of an output. Raises UsageError for folders, RopeconvError
-    if another exists.
+    """Return the path of the Modelfile of an output.
+
+    Raises UsageError for folders, RopeconvError where another one exists.
     """
     if plan.is_folder:
         raise UsageError("Ollama runs GGUF files, and the output is a folder; add --to gguf")
+
     path = plan.out.with_name(f"{plan.out.stem}.Modelfile")
-    context = re.compile(r"num_ctx \d+")  # in which the one of an earlier output differs
-    if path.exists() and context.sub("", path.read_text(errors="replace")) != context.sub(
-        "", _text(plan)
-    ):
-        raise RopeconvError(
-            f"{path} exists and has other contents; move it away, or leave --ollama out"
-        )
+    if path.exists():
+        # the Modelfile of an earlier output may have another context
+        context = re.compile(r"num_ctx \d+")
+        existing = context.sub("", path.read_text(errors="replace"))
+        if existing != context.sub("", _text(plan)):
+            raise RopeconvError(
+                f"{path} exists and has other contents; move it away, or leave --ollama out"
+            )
     return path
 
 
@@ -206,9 +212,7 @@ def write_modelfile(plan: Plan) -> Path:
 
 
 def modelfile_notes(source: GgufSource, context: int) -> tuple[str, ...]:
-    """Return sentences on values in the Modelfile of a source that are below the context of an
-    output.
-    """
+    """Return sentences on values in a source's Modelfile that are below the output's context."""
     if source.modelfile is None:
         return ()
     low = [limit for limit in modelfile_limits(source) if limit.tokens < context]
@@ -226,6 +230,7 @@ projector.
 
 
 def _text(plan: Plan) -> str:
+    """The text of a Modelfile: that of the source with the new context, else one of its own."""
     path = f"./{plan.out.name}"
     context = plan.schedule.context
     projector = projector_beside(plan.source)
@@ -238,22 +243,27 @@ def _text(plan: Plan) -> str:
     low = [limit for limit in limits if limit.tokens < context]
     if low:
         content = raise_limits(low, context, content)
-    text = _moved(content.decode(), Path(plan.source.modelfile.name).parent, plan.out.parent, path)
+    before = Path(plan.source.modelfile.name).parent
+    text = _move_text(content.decode(), before, plan.out.parent, path)
     if beside and len(FROM.findall(text)) == 1:
         text = FROM.sub(lambda line: f"{line[0].rstrip()}\nFROM {beside}\n", text, count=1)
-    return text if limits else f"{text.rstrip()}\nPARAMETER num_ctx {context}\n"
+    if not limits:
+        text = f"{text.rstrip()}\nPARAMETER num_ctx {context}\n"
+    return text
 
 
-def _moved(text: str, before: Path, after: Path, model: str) -> str:
-    """The text of a Modelfile in another folder: with another model, and its other files where they
-    are.
+def _move_text(text: str, before: Path, after: Path, model: str) -> str:
+    """The text of a Modelfile in another folder, with another model.
 
-    before, after: the folders. model: for the first FROM.
+    Args:
+        text: The text.
+        before: The folder that it is in, to which its paths are relative.
+        after: The folder that it moves to.
+        model: The path for the first FROM.
     """
-    lines = iter(FROM.finditer(text))
-    first = next(lines, None)
+    first = next(FROM.finditer(text), None)
 
-    def moved(line: re.Match[str]) -> str:
+    def move_line(line: re.Match[str]) -> str:
         if first is not None and line.start() == first.start():
             return line[0].replace(line["path"], model)
         there = before / line["path"].strip("\"'")
@@ -261,7 +271,7 @@ def _moved(text: str, before: Path, after: Path, model: str) -> str:
             return line[0]
         return line[0].replace(line["path"], _from(after, there))
 
-    return OTHER_FILE.sub(moved, text)
+    return OTHER_FILE.sub(move_line, text)
 
 
 def _from(folder: Path, path: Path) -> str:

@@ -9,9 +9,10 @@ from ..evaluate.ranking import RankedMethods, advised
 from ..inspection.inspection import Inspection, inspect_source
 from ..inspection.side_by_side import RopeDifference, side_by_side
 from ..rope.lengths import parse_tokens
-from .arguments import check_value, source_of
+from .arguments import check_arguments, source_of
 
 
+@check_arguments
 def inspect(model: object, family: str = "") -> Inspection:
     """Inspect the RoPE of a checkpoint, its runtime support and its problems.
 
@@ -30,11 +31,13 @@ def inspect(model: object, family: str = "") -> Inspection:
     return inspect_source(source)
 
 
+@check_arguments
 def compare(first: object, second: object, family: str = "") -> RopeDifference:
     """Compare the RoPE of two models. Parameters and errors are those of `inspect`."""
     return side_by_side(inspect(first, family), inspect(second, family))
 
 
+@check_arguments
 def advise(
     model: object,
     context: int | str,
@@ -57,6 +60,5 @@ def advise(
         UsageError: For a context that the model has already.
         BadSource: As `inspect` does.
     """
-    check_value("context", context, int | str)
     path = None if measured is None else Path(measured)
     return advised(source_of("advise", model, family), parse_tokens(str(context)), path)

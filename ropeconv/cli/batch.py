@@ -51,7 +51,10 @@ class BatchView:
     def show_plans(self) -> None:
         """Print plans, and what publishing them would do."""
         screen = self.screen
-        entries = [BatchEntry(unit.label, plan) for unit, plan in self.batch.plans]
+        entries = []
+        for unit, plan in self.batch.plans:
+            choice = self.batch.validation_of(plan)
+            entries.append(BatchEntry(unit.label, plan, validating=choice.sentence))
         if not screen.as_json:
             for unit, plan in self.batch.plans:
                 self._show_planned(unit, plan)
@@ -82,7 +85,7 @@ class BatchView:
         self._data(documents, {"published": published} if published else {})
         if published and not screen.as_json:
             screen.copyable(published)
-        if not self.batch.several:  # a single output that is kept, and does not compute the method
+        if self.batch.as_a_whole:  # an output that is kept, and does not compute the method
             for _, problem in self.batch.failures:
                 complain(str(problem))
 

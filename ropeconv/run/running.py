@@ -12,6 +12,7 @@ from ..keywords import StrPath
 from ..models import hub as hub_client
 from ..reporting import Reporter, SilentReporter
 from ..rope.errors import RopeconvError, counted
+from ..verbs.arguments import check_arguments
 from .executors import executor_of
 from .executors.executor import Executor
 from .jobs import Job, RunJournal, RunLine, jobs_of, named_sources
@@ -58,10 +59,11 @@ def open_run(path: Path, on: str = "") -> OpenRun:
     return OpenRun(path, plan, jobs, out / "journal.jsonl", executor)
 
 
+@check_arguments
 def run(
     plan: StrPath,
     *,
-    on: str = "",
+    on: str | int = "",
     fresh: bool = False,
     verify: bool = False,
     reporter: Reporter | None = None,
@@ -83,7 +85,7 @@ def run(
         Interruption: Where it was stopped; the same call continues.
     """
     table, complete = execute_run(
-        open_run(Path(plan), on), fresh, verify, reporter or SilentReporter()
+        open_run(Path(plan), str(on)), fresh, verify, reporter or SilentReporter()
     )
     if not complete:
         raise Interruption("stopped before its end; the same command continues")

@@ -10,6 +10,7 @@ from ..bake import apply as baking
 from ..bake.output import Output
 from ..bake.plan import Plan
 from ..convert.target import Target
+from ..engines.probe import Probe
 from ..errors import UsageError
 from ..hub.options import PublishOptions, repository
 from ..keywords import ApplyKeywords, RecipeKeywords, RunKeywords, StrPath, TargetKeywords
@@ -23,6 +24,7 @@ from .arguments import (
     check_value,
     described,
     is_loaded,
+    length_text,
     list_keywords,
     reference_of,
 )
@@ -77,6 +79,8 @@ def apply(
     probe = given.pop("probe", None)
     wanted = given.setdefault("validate", os.environ.get(VALIDATE) or "auto")
     check_value(VALIDATE, wanted, ValidateOn)
+    check_value("dry_run", dry_run, bool)
+    check_value("probe", probe, Probe | None)
 
     if isinstance(model, Plan):
         batch = _batch_of_plan(model, recipe, given, dry_run, reporter)
@@ -228,7 +232,7 @@ def _request(given: dict[str, Any]) -> ApplyRequest:
     if given.get("draft") is not None:
         values["draft"] = reference_of("apply", given["draft"])
     if "draft_original_context" in given:
-        values["draft_original_context"] = str(given["draft_original_context"])
+        values["draft_original_context"] = length_text(given["draft_original_context"])
     request = ApplyRequest(**values)
     if not request.push:
         return request

@@ -5,11 +5,12 @@ A keyword is known by its TypedDict in `ropeconv/keywords.py`, which type checke
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
-from functools import cache
-from typing import Any, TypeVar, get_type_hints
+from functools import cache, wraps
+from typing import Any, TypeVar, cast, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
@@ -35,6 +36,9 @@ KINDS = {
     "string_type": "a text",
     "bool_type": "True or False",
     "callable_type": "a function",
+    "list_type": "a list",
+    "iterable_type": "a list",
+    "dict_type": "a dictionary",
 }
 """Errors of pydantic in our words; the others say what they expect themselves."""
 CLASSES = {
@@ -64,6 +68,36 @@ def list_keywords(*groups: type) -> Callable[[Verb], Verb]:
     return add
 
 
+def check_arguments(verb: Verb) -> Verb:
+    """Decorator: refuse arguments whose type is not that of their parameter, with UsageError.
+
+    None stands for the default of a parameter that has one. Parameters of the type object, which
+    accept models in any form, are left to the function.
+    """
+    signature = inspect.signature(verb)
+
+    @wraps(verb)
+    def checked(*arguments: Any, **keywords: Any) -> Any:
+        given = signature.bind(*arguments, **keywords)
+        hints = _hints(verb)
+        for name, value in given.arguments.items():
+            default = signature.parameters[name].default
+            if value is None and default is not inspect.Parameter.empty:
+                given.arguments[name] = default
+            elif hints[name] is not object:
+                given.arguments[name] = check_value(name, value, hints[name])
+        return verb(*given.args, **given.kwargs)
+
+    return cast(Verb, checked)
+
+
+def length_text(value: float | str) -> str:
+    """Return a length or factor as a command line has it: 131072.0 as `131072`."""
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value)
+
+
 def check_keywords(verb: str, keywords: Mapping[str, Any], kind: type) -> dict[str, Any]:
     """Return keywords without those that are None.
 
@@ -88,6 +122,8 @@ def check_keywords(verb: str, keywords: Mapping[str, Any], kind: type) -> dict[s
 def check_value(name: str, value: Any, hint: Any) -> Any:
     """Return the value of a keyword, as Python has it. Raises UsageError for another type."""
     if type(value).__module__ == "numpy" and getattr(value, "ndim", 1) == 0:
+        value = value.item()
+    if type(value).__module__ == "torch" and getattr(value, "ndim", 1) == 0:
         value = value.item()
     if type(value).__module__ == "torch" and type(value).__name__ in ("dtype", "device"):
         value = str(value).removeprefix("torch.")
@@ -154,8 +190,8 @@ def described(argument: object) -> str:
 
 
 @cache
-def _hints(kind: type) -> dict[str, Any]:
-    """Return the types of the keywords of a TypedDict."""
+def _hints(kind: Any) -> dict[str, Any]:
+    """Return the types of the keywords of a TypedDict, or of the parameters of a function."""
     return get_type_hints(kind)
 
 

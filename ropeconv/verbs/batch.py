@@ -90,6 +90,11 @@ class Batch:
         self._finished: list[Output] = []
 
     @property
+    def as_a_whole(self) -> bool:
+        """Whether this is one output, or a target with its draft, for which a failure is final."""
+        return not self.several or self.pair
+
+    @property
     def code(self) -> int:
         """The exit code of the command: 3 where a validation failed, else that of the failures."""
         codes = [getattr(problem, "exit_code", 1) for _, problem in self.failures]
@@ -177,8 +182,10 @@ class Batch:
                     probe = None
                 validation = output.validation
                 if validation is not None and not validation.agrees:
-                    words = f"{validation.sentence} {output.path} is kept."
-                    self.failures.append((unit, Disagreement(words)))
+                    problem = Disagreement(f"{validation.sentence} {output.path} is kept.")
+                    self.failures.append((unit, problem))
+                    if not self.as_a_whole:
+                        self.on_failure(unit, problem)
                 if not self.several:
                     output = replace(output, published=output.published or self._publish([output]))
                 self._finished.append(output)
@@ -366,7 +373,7 @@ class Batch:
             )
             raise Interruption(f"{message} ({finished} of {len(self.units)} are written)") from None
         except Exception as problem:
-            if not self.several or self.pair:
+            if self.as_a_whole:
                 raise
             self.on_failure(unit, problem)
             self.failures.append((unit, problem))

@@ -9,10 +9,11 @@ from ..evaluate.ranking import RankedMethods, advised
 from ..inspection.inspection import Inspection, inspect_source
 from ..inspection.side_by_side import RopeDifference, side_by_side
 from ..rope.lengths import parse_tokens
-from .arguments import check_value, source_of
+from .arguments import check_arguments, source_of
 from .opened import inspect_opened
 
 
+@check_arguments
 def inspect(model: object, family: str = "") -> Inspection:
     """Inspect the RoPE of a checkpoint, its runtime support and its problems.
 
@@ -29,6 +30,7 @@ def inspect(model: object, family: str = "") -> Inspection:
     return inspect_opened(source_of("inspect", model, family))
 
 
+@check_arguments
 def compare(first: object, second: object, family: str = "") -> RopeDifference:
     """Compare the RoPE of two models. Parameters and errors are those of `inspect`."""
     return side_by_side(_inspect_rope(first, family), _inspect_rope(second, family))
@@ -43,6 +45,7 @@ def _inspect_rope(model: object, family: str) -> Inspection:
     return inspect_source(source)
 
 
+@check_arguments
 def advise(
     model: object,
     context: int | str,
@@ -65,6 +68,5 @@ def advise(
         UsageError: For a context that the model has already.
         BadSource: As `inspect` does.
     """
-    check_value("context", context, int | str)
     path = None if measured is None else Path(measured)
     return advised(source_of("advise", model, family), parse_tokens(str(context)), path)

@@ -20,7 +20,7 @@ from ..evaluate.tune.tuning import SearchSettings, open_tuning
 from ..formats.journal import Journal, default_path
 from ..keywords import EvaluateKeywords, Length, StrPath, TuneKeywords
 from ..reporting import Reporter, SilentReporter
-from .arguments import check_keywords, check_value, list_keywords, reference_of
+from .arguments import check_keywords, check_value, length_text, list_keywords, reference_of
 
 Texts = StrPath | Sequence[StrPath]
 """A file, a pattern, the text itself, or several of these."""
@@ -132,4 +132,4 @@ def _listed(name: str, value: Any, kind: Any = str) -> tuple[str, ...]:
     values = (value,) if isinstance(value, str | int | float) else tuple(value)
     for one in values:
         check_value(name, one, kind)
-    return tuple(map(str, values))
+    return tuple(map(length_text, values))

@@ -24,7 +24,7 @@ from ..rope.schedule import Schedule
 from ..rope.summary import SummaryTable, TableSummary
 from ..views.plot_style import checked, figure, write
 from ..views.schedule_plots import FARTHEST, lengths_of, numbers, pictures_of
-from .arguments import check_keywords, check_value, list_keywords
+from .arguments import check_arguments, check_keywords, check_value, list_keywords
 from .given_model import GivenModel, head_size, of_inspection
 from .inspecting import inspect
 from .recipes import as_texts
@@ -197,6 +197,7 @@ def plot(
         BadSource: As `inspect` does.
     """
     given = check_keywords("plot", keywords, RecipeKeywords)
+    check_value("dark", dark, bool)
     drawn = SchedulePlot(of_inspection(inspect(model), as_texts(given)))
     if out is not None:
         check_value("out", out, StrPath)
@@ -204,6 +205,7 @@ def plot(
     return drawn
 
 
+@check_arguments
 def bound(
     length: int | str,
     rotary_dim: int | None = None,
@@ -231,6 +233,5 @@ def bound(
         RecipeError: For lengths beyond 2^27.
         UsageError: For dimensions that do not fit together.
     """
-    check_value("length", length, int | str)
     width, rotary = head_size(head_dim or rotary_dim, rotary_dim)
     return compute_bound(parse_tokens(str(length)), rotary, width, windows, proof, tell)

@@ -29,7 +29,7 @@ from ..reporting import Reporter, SilentReporter
 from ..rope.methods.method import REGISTRY, Value
 from ..rope.methods.vectors import AsIs
 from ..rope.recipe import Recipe
-from .arguments import source_of
+from .arguments import check_arguments, source_of
 from .output import steps_after
 from .recipes import build_recipe, variable
 
@@ -56,6 +56,7 @@ class ProfilesRequest:
         return self.publication is None or self.target.out is not None
 
 
+@check_arguments
 def profiles(
     model: object,
     methods: str | Sequence[str],

@@ -17,11 +17,18 @@ from ..hub.training import Snippet, baked_output, make_snippet, trainers
 from ..hub.upload_set import UploadSet, from_folder, from_gguf, merge
 from ..inspection.receipts.receipt import CheckRecord, GgufCheckRecord
 from ..inspection.receipts.storage import check_files, read_receipt
-from ..keywords import PushKeywords
+from ..keywords import PushKeywords, StrPath
 from ..reporting import Reporter, SilentReporter
 from ..rope.errors import RopeconvError
 from ..rope.lengths import parse_tokens
-from .arguments import check_keywords, check_value, list_keywords, reference_of, source_of
+from .arguments import (
+    check_arguments,
+    check_keywords,
+    check_value,
+    list_keywords,
+    reference_of,
+    source_of,
+)
 
 
 @list_keywords(PushKeywords)
@@ -45,6 +52,8 @@ def push(outputs: object, repo_id: str, **keywords: Unpack[PushKeywords]) -> str
     ignore_receipt = given.pop("ignore_receipt", False)
     given["message"] = given.pop("commit_message", "")
     listed = outputs if isinstance(outputs, list | tuple) else [outputs]
+    if not listed:
+        raise UsageError("push() got an empty list; pass the result of apply() or its path")
     paths = [Path(reference_of("push", output)) for output in listed]
     check_value("repo_id", repo_id, str)
     options = PublishOptions(repo_id=repository(repo_id), **given)
@@ -53,11 +62,12 @@ def push(outputs: object, repo_id: str, **keywords: Unpack[PushKeywords]) -> str
     return send(upload_set(paths, ignore_receipt), options, reporter)
 
 
+@check_arguments
 def train_config(
     output: object,
     trainer: str,
     *,
-    model: str = "",
+    model: StrPath = "",
     context: int | str | None = None,
     family: str = "",
 ) -> Snippet:
@@ -65,7 +75,7 @@ def train_config(
 
     Args:
         output: The result of `apply`, the path of a folder, or its name on the Hub.
-        trainer: axolotl, llama-factory, megatron-lm, nemo, trl or unsloth.
+        trainer: axolotl, llama-factory, megatron, nemo, trl or unsloth.
         model: The path or Hub id that the trainer loads, if that is not `output`.
         context: Train on sequences of this length; None for the whole context.
         family: The family to treat it as.
@@ -80,7 +90,7 @@ def train_config(
     known = trainers()
     if trainer not in known:
         raise UsageError(f"trainer={trainer!r} is not known; choose {', '.join(sorted(known))}")
-    facts = baked_output(source_of("train_config", output, family), model)
+    facts = baked_output(source_of("train_config", output, family), os.fspath(model))
     if context is not None:
         facts = facts.with_context(parse_tokens(str(context)))
     return make_snippet(known[trainer], facts)

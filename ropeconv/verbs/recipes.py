@@ -18,6 +18,7 @@ from ..rope.lengths import SMALLEST_LENGTH, format_tokens, parse_tokens
 from ..rope.methods.method import REGISTRY, Method, Value, tokens
 from ..rope.recipe import MODIFIERS, Recipe
 from ..views.sheet import sentence
+from .arguments import length_text
 
 Values = Mapping[str, Any]
 """Values of options, by their names as Python identifiers; None for those that were not given."""
@@ -225,7 +226,7 @@ def as_texts(values: Values) -> dict[str, Any]:
     texts = dict(values)
     for name in (*parsed, *LENGTHS):
         if name in texts:
-            texts[name] = str(texts[name])
+            texts[name] = length_text(texts[name])
     return texts
 
 

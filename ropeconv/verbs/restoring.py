@@ -13,10 +13,11 @@ from ..formats.files import expand_home
 from ..keywords import StrPath
 from ..models.open import open_source
 from ..reporting import Reporter, SilentReporter
-from .arguments import check_value, reference_of, source_of
+from .arguments import check_arguments, reference_of, source_of
 from .output import recover_file
 
 
+@check_arguments
 def restore(
     output: object,
     out: StrPath | None = None,
@@ -81,7 +82,6 @@ def _plan(output: object, out: StrPath | None, in_place: bool, reporter: Reporte
     """Plan what brings the source of an output back, from the arguments of Python."""
     place = None
     if out is not None:
-        check_value("out", out, StrPath)
         place = expand_home(os.fspath(out))
     if in_place:
         recover_file(reference_of("restore", output), reporter)

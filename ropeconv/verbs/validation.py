@@ -43,7 +43,7 @@ from ..validate.checks import check_frequencies
 from ..validate.comparison import Comparison, Settings
 from ..validate.sampling import spread_tokens, usual_length
 from ..validate.validation import Validation
-from .arguments import check_keywords, list_keywords, reference_of
+from .arguments import check_keywords, length_text, list_keywords, reference_of
 
 PATIENCE = 30.0
 """Seconds that a validation may take on a CPU without being asked for."""
@@ -176,8 +176,8 @@ def validate(
     model = given.pop("model", "")
     quick = given.pop("quick", False)
     edited = given.pop("ignore_receipt", False)
-    if given.get("length"):
-        given["length"] = parse_tokens(str(given["length"]))
+    if "length" in given:
+        given["length"] = parse_tokens(length_text(given["length"]))
     if given.get("text") is not None:
         given["text"] = text_or_path(given["text"])
     settings = Settings(**given)

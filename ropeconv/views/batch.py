@@ -25,9 +25,12 @@ class BatchEntry:
     done: Output | None = None
     """The output that was written; None where nothing was."""
 
+    validating: str = ""
+    """Whether and how a planned output is validated, in words."""
+
 
 def show_entry(entry: BatchEntry, sheet: Sheet) -> None:
-    """Shows an output in two lines: what it becomes, and where it is or would be."""
+    """Shows an output: what it becomes, where it is or would be, and how it is checked."""
     plan, done = entry.plan, entry.done
     sheet.say(title(plan))
     in_place = plan.target.in_place
@@ -37,6 +40,8 @@ def show_entry(entry: BatchEntry, sheet: Sheet) -> None:
         sheet.copyable(done.published)
     else:
         sheet.copyable(f"Changed {done.path} in place." if in_place else f"Wrote {done.path}")
+        if done.steps.check:  # which is left to the user
+            sheet.copyable(f"Check: {done.steps.check}")
 
 
 def show_common(entries: Sequence[BatchEntry], sheet: Sheet) -> None:
@@ -58,6 +63,7 @@ def show_common(entries: Sequence[BatchEntry], sheet: Sheet) -> None:
     for words, held in checks.items():
         if words:
             sheet.say(f"{words} ({_holders(held, labels)}).")
+    _show_validations(entries, labels, sheet)
 
     warnings: dict[str, list[str]] = {}
     for entry in entries:
@@ -66,6 +72,23 @@ def show_common(entries: Sequence[BatchEntry], sheet: Sheet) -> None:
             warnings.setdefault(sentence(warning), []).append(entry.label)
     for words, held in warnings.items():
         sheet.note(f"Note ({_holders(held, labels)}): {words}")
+
+
+def _show_validations(entries: Sequence[BatchEntry], labels: Sequence[str], sheet: Sheet) -> None:
+    """Shows what validations found, or which ones will follow."""
+    found: dict[str, list[str]] = {}
+    planned: dict[str, list[str]] = {}
+    for entry in entries:
+        if entry.done is not None and entry.done.validation is not None:
+            validation = entry.done.validation
+            words = f"Validated on {validation.device}: {validation.sentence}"
+            found.setdefault(words, []).append(entry.label)
+        elif entry.validating:
+            planned.setdefault(entry.validating, []).append(entry.label)
+    for words, held in found.items():
+        sheet.say(f"{words.removesuffix('.')} ({_holders(held, labels)}).")
+    for words, held in planned.items():
+        sheet.note(f"{words.removesuffix('.')} ({_holders(held, labels)}).")
 
 
 def _check(done: Output) -> str:

@@ -1,6 +1,8 @@
 """`apply` validates what it has written: where that is quick, on what was asked for, or not at all."""
 
+import dataclasses
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -90,18 +92,47 @@ def test_each_of_several_outputs_is_validated(run: Run, llama: Path) -> None:
     assert [output["validation"]["agrees"] for output in outputs] == [True, True]
 
 
-def test_a_failed_validation_ends_with_3_and_keeps_the_output(
-    run: Run, llama: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Validations whose results do not agree."""
     found = validation.run_validation
 
-    def failing(*arguments: object) -> object:
-        import dataclasses
-
+    def fail(*arguments: object) -> object:
         result, files = found(*arguments)  # type: ignore[arg-type]
         return dataclasses.replace(result, agrees=False, sentence="FAIL: KL 1."), files
 
-    monkeypatch.setattr(validation, "run_validation", failing)
+    monkeypatch.setattr(validation, "run_validation", fail)
+
+
+def test_the_screen_has_the_result_for_each_of_several_outputs(run: Run, llama: Path) -> None:
+    shutil.copytree(llama, "second")
+    plan = run("apply", llama, "second", "--yarn", 4, "-o", "out", "--dry-run")
+    assert "will be validated on cpu" in plan.stderr
+    done = run("apply", llama, "second", "--yarn", 4, "-o", "out")
+    assert "Validated on cpu: PASS" in done.stdout
+    assert "(all 2)" in done.stdout.splitlines()[-1]
+    off = run("apply", llama, "second", "--yarn", 4, "-o", "other", "--validate", "off")
+    assert off.stdout.count("Check: ropeconv validate other/") == 2
+
+
+@pytest.mark.usefixtures("failing")
+@pytest.mark.parametrize("quiet", [(), ("-q",)])
+def test_each_of_several_outputs_that_fails_is_said_to_be_kept(
+    run: Run, llama: Path, quiet: tuple[str, ...]
+) -> None:
+    shutil.copytree(llama, "second")
+    done = run("apply", llama, "second", "--yarn", 4, "-o", "out", *quiet)
+    assert (done.returncode, done.stderr.count("is kept")) == (3, 2), done.stderr
+
+
+@pytest.mark.usefixtures("failing")
+def test_a_target_that_fails_is_said_to_be_kept_beside_its_draft(run: Run, llama: Path) -> None:
+    done = run("apply", llama, "--yarn", 4, "-o", "out", "--draft", llama)
+    assert (done.returncode, done.stderr.count("is kept")) == (3, 1), done.stderr
+
+
+@pytest.mark.usefixtures("failing")
+def test_a_failed_validation_ends_with_3_and_keeps_the_output(run: Run, llama: Path) -> None:
     done = run("apply", llama, "--yarn", 4, "-o", "out")
     assert done.returncode == 3
     assert "is kept" in done.stderr

@@ -7,9 +7,9 @@ from typing import Any
 
 from ..errors import UsageError
 from ..formats.kind import is_graph
-from ..inspection.graph import compare_graph, inspect_graph
-from ..inspection.inspection import inspect_source
-from ..models.graph import GraphSource, open_graph
+from ..inspection.graph import GraphInspection, compare_graph, inspect_graph
+from ..inspection.inspection import Inspection, inspect_source
+from ..models.graph import open_graph
 from ..models.open import open_source
 from ..rope.errors import RopeconvError, command_line
 from ..rope.recipe import Recipe
@@ -24,8 +24,13 @@ ALLOWED = ("dry_run", "no_fsync", "by_length", "family", "out", "replace")
 
 
 def inspect_graphs(reference: str, family: str, explain: bool, screen: Screen) -> None:
-    """Prints the RoPE in compiled graphs. family: of their config.json, empty to go by that.
-    explain: every number.
+    """Print the RoPE in compiled graphs.
+
+    Args:
+        reference: The folder of the graphs.
+        family: The family of their config.json; empty to go by that.
+        explain: Print every frequency.
+        screen: Where it is printed.
     """
     source = open_graph(reference)
     source.treat_as = family
@@ -35,26 +40,35 @@ def inspect_graphs(reference: str, family: str, explain: bool, screen: Screen) -
         return
     for rope, formula in zip(inspection.ropes, inspection.formulas, strict=True):
         part = inspection.part(rope)
-        factor = rope.attention_factor
+        positions = "any"
+        if rope.positions:
+            positions = f"{rope.positions:,}, as the tables have rows"
         rows = [
             ("constants", f"{rope.name}: {rope.layout}"),
-            ("RoPE", formula if factor == 1 else f"{formula}; attention factor {factor:.6g}"),
+            ("RoPE", _with_factor(formula, rope.attention_factor)),
             ("rotates", f"{2 * len(rope.inv_freq)} dimensions"),
-            (
-                "positions",
-                f"{rope.positions:,}, as the tables have rows" if rope.positions else "any",
-            ),
+            ("positions", positions),
         ]
         if inspection.spec:
             rows.append(("config.json", part.words if part else "another RoPE"))
         if explain:
-            rows.append(("inv_freq", ", ".join(f"{frequency:.6g}" for frequency in rope.inv_freq)))
+            numbers = [f"{frequency:.6g}" for frequency in rope.inv_freq]
+            rows.append(("inv_freq", ", ".join(numbers)))
         screen.table(f"{rope.file} ({rope.graph.described})", ("", ""), rows)
     if inspection.spec is None:
         screen.say(f"Not compared with config.json: {inspection.note}.")
-        screen.copyable(f"Next: {command_line('compare', reference, 'CHECKPOINT')}")
+        command = command_line("compare", reference, "CHECKPOINT")
+        screen.copyable(f"Next: {command}")
     elif not inspection.spec.scaled and all(map(inspection.part, inspection.ropes)):
-        screen.copyable(f"Next: {command_line('apply', reference, '--yarn', 4)}")
+        command = command_line("apply", reference, "--yarn", 4)
+        screen.copyable(f"Next: {command}")
+
+
+def _with_factor(formula: str, attention_factor: float) -> str:
+    """A formula with the attention factor, where that is not 1."""
+    if attention_factor == 1:
+        return formula
+    return f"{formula}; attention factor {attention_factor:.6g}"
 
 
 def compare_graphs(
@@ -67,21 +81,23 @@ def compare_graphs(
         raise UsageError(f"{given} does not go with a compiled graph; leave it out")
     if len(models) != 2:
         raise UsageError("a compiled graph is compared with one other model; give two")
+
     graph, other = models if is_graph(models[0]) else reversed(models)
-    source = open_graph(other) if is_graph(other) else open_source(other, family)
-    inspection = (
-        inspect_graph(source) if isinstance(source, GraphSource) else inspect_source(source)
-    )
+    inspection: GraphInspection | Inspection
+    if is_graph(other):
+        inspection = inspect_graph(open_graph(other))
+    else:
+        inspection = inspect_source(open_source(other, family))
     comparison = compare_graph(inspect_graph(open_graph(graph)), inspection)
+
     if screen.as_json:
         screen.data(comparison.to_dict())
         return comparison.same
     screen.table("", (graph, other), comparison.rows)
-    screen.say(
-        f"They differ: {'; '.join(comparison.problems)}."
-        if comparison.problems
-        else "They have the same RoPE."
-    )
+    if comparison.problems:
+        screen.say(f"They differ: {'; '.join(comparison.problems)}.")
+    else:
+        screen.say("They have the same RoPE.")
     return comparison.same
 
 
@@ -92,8 +108,9 @@ def apply_graphs(
     options: ApplyRequest,
     screen: Screen,
 ) -> None:
-    """Writes a folder with extended graphs. Raises UsageError for several sources and options
-    without an effect.
+    """Write a folder with extended graphs.
+
+    Raises UsageError for several sources and options without an effect.
     """
     from ..bake.execution import ApplyOptions, execute_plan
     from ..bake.graph import graph_plan
@@ -103,8 +120,10 @@ def apply_graphs(
         raise UsageError(
             "a compiled graph is one SOURCE, and there are several; run apply once for each"
         )
-    if given := other_option(options, target, ALLOWED):
+    given = other_option(options, target, ALLOWED)
+    if given:
         raise UsageError(f"{given} does not go with a compiled graph; leave it out")
+
     source = open_graph(sources[0])
     source.treat_as = options.family
     plan = graph_plan(source, recipe, build_target(target | {"to": None, "outtype": None}))
@@ -114,21 +133,24 @@ def apply_graphs(
         with screen.progress("Writing", plan.bytes) as advance:
             writing = ApplyOptions(checksum=True, fsync=not options.no_fsync)
             execute_plan(plan, writing, plan.check, advance)
+
     if screen.as_json:
         screen.data(plan.to_dict())
         return
-    checkpoint = plan.checkpoint
+    if screen.quiet:
+        screen.copyable(str(plan.out))
+        return
+
     schedule = plan.checkpoint.schedule
-    if not screen.quiet:
-        factor = schedule.attention_factor
-        words = frequencies(schedule) + ("" if factor == 1 else f"; attention factor {factor:.6g}")
-        ropes = [rope for edit in plan.edits.values() for rope in edit.ropes]
-        screen.table(
-            title(checkpoint), ("", ""), [(f"{rope.file}, {rope.name}", words) for rope in ropes]
-        )
-        for warning in plan.warnings:
-            screen.note(f"Note: {sentence(warning)}")
-        if not options.dry_run:
-            screen.say("Checked: the constants that were written hold these frequencies.")
-    written = f"{'Would write' if options.dry_run else 'Wrote'} {plan.out}"
-    screen.copyable(str(plan.out) if screen.quiet else written)
+    words = _with_factor(frequencies(schedule), schedule.attention_factor)
+    rows = []
+    for edit in plan.edits.values():
+        for rope in edit.ropes:
+            rows.append((f"{rope.file}, {rope.name}", words))
+    screen.table(title(plan.checkpoint), ("", ""), rows)
+    for warning in plan.warnings:
+        screen.note(f"Note: {sentence(warning)}")
+    if not options.dry_run:
+        screen.say("Checked: the constants that were written hold these frequencies.")
+    did = "Would write" if options.dry_run else "Wrote"
+    screen.copyable(f"{did} {plan.out}")

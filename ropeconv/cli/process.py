@@ -110,23 +110,29 @@ def run(app: Callable[..., object]) -> int:
 
 
 def _report(problem: BaseException) -> int:
+    """Print the failure of a command, and return its exit code."""
     if isinstance(problem, BrokenPipeError) and reader_gone():
         raise problem
     if isinstance(problem, (SystemExit, typer.Exit)):
         code = problem.exit_code if isinstance(problem, typer.Exit) else problem.code
         sys.stdout.flush()
+        # sys.exit() takes any object; Python exits with 0 for None and with 1 for a text
         return code if isinstance(code, int) else int(code is not None)
+
     if traced(problem):
         return getattr(problem, "exit_code", 1)
     if isinstance(problem, KeyboardInterrupt):
-        message, code = INTERRUPTED, CTRL_C
+        message = INTERRUPTED
+        code = CTRL_C
     elif isinstance(problem, typer.TyperException):
         message = _with_help(problem)
         code = 2
     else:
         message, code = explained(problem)
     complain(message)
-    return interrupted(code) if code == CTRL_C else code
+    if code == CTRL_C:
+        return interrupted(code)
+    return code
 
 
 def traced(problem: BaseException) -> bool:
@@ -148,24 +154,24 @@ def explained(problem: BaseException) -> tuple[str, int]:
 
 
 def _with_help(problem: typer.TyperException) -> str:
-    """A usage error with the help of the option or argument that is missing; choices are in the
-    message already.
-    """
+    """A usage error with the help of the option or argument that is missing."""
     message = problem.format_message()
     errors = getattr(problem.__cause__, "errors", None)
     if errors is not None:
-        # of pydantic: "Input should be greater than or equal to 1", or "Value error, 'onnx' is not
+        # pydantic says "Input should be greater than or equal to 1", or "Value error, 'onnx' is not
         # one of ..."
         typed = errors()[0]["input"]
-        message = message.replace("Input should", f"{typed!r} should").replace("Value error, ", "")
-    if message.startswith("Got unexpected") and (context := getattr(problem, "ctx", None)):
+        message = message.replace("Input should", f"{typed!r} should")
+        message = message.replace("Value error, ", "")
+
+    context = getattr(problem, "ctx", None)
+    if context is not None and message.startswith("Got unexpected"):
         return f"{message}; `{context.command_path} --help` shows what it accepts"
+
     help = getattr(getattr(problem, "param", None), "help", None)
-    return (
-        f"{message[:-1]}: {help}"
-        if help and re.fullmatch(r"Missing \w+ '[^']+'\.", message)
-        else message
-    )
+    if help and re.fullmatch(r"Missing \w+ '[^']+'\.", message):
+        return f"{message[:-1]}: {help}"
+    return message
 
 
 def complain(message: str) -> None:

@@ -23,7 +23,7 @@ from ..version import SCHEMA
 from ..views.sheet import MARKS
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, JustifyMethod
 
     from ..reporting import Advance, Counter
 
@@ -92,9 +92,7 @@ class Screen:
         right: Sequence[str] = (),
         styles: Mapping[tuple[int, int], str] = {},
     ) -> tuple[str, ...]:
-        """As in `Sheet`. Where the terminal is too narrow for all columns, `optional` ones are left
-        out.
-        """
+        """As in `Sheet`. A terminal that is too narrow shows no `optional` columns."""
         from rich.table import Table
         from rich.text import Text
 
@@ -103,18 +101,19 @@ class Screen:
         indices = _fitting(columns, body, optional, console.width)
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=any(columns))
         for index in indices:
-            table.add_column(
-                columns[index],
-                overflow="fold",
-                justify="right" if columns[index] in right else "left",
-            )
+            side: JustifyMethod = "right" if columns[index] in right else "left"
+            table.add_column(columns[index], overflow="fold", justify=side)
         for number, row in enumerate(body):
-            defaults = {index: STYLES.get(MARKS.get(row[index], ""), "") for index in indices}
-            table.add_row(
-                *(Text(row[i], styles.get((number, i), style)) for i, style in defaults.items())
-            )
-        # the title is not that of the table, which is no wider than its columns
-        _print(console, *([Text(printable(title), "bold")] if title else []), table)
+            cells = []
+            for index in indices:
+                by_word = STYLES.get(MARKS.get(row[index], ""), "")
+                cells.append(Text(row[index], styles.get((number, index), by_word)))
+            table.add_row(*cells)
+
+        # rich breaks the title of a table at the width of its columns, so it is printed before
+        if title:
+            _print(console, Text(printable(title), "bold"))
+        _print(console, table)
         sys.stdout.write("\n")
         return tuple(columns[index] for index in indices)
 
@@ -257,8 +256,11 @@ def _fitting(
 
 def _width(columns: Sequence[str], rows: Sequence[Sequence[str]], indices: Sequence[int]) -> int:
     """The width in characters of a table with some of its columns."""
-    needed = [max(len(cell) for cell in (columns[i], *(row[i] for row in rows))) for i in indices]
-    return sum(needed) + 2 * (len(indices) - 1)
+    width = 2 * (len(indices) - 1)
+    for index in indices:
+        lengths = [len(row[index]) for row in rows]
+        width += max([len(columns[index]), *lengths])
+    return width
 
 
 Clock = Callable[[], float]
@@ -273,26 +275,35 @@ PATIENCE = 60.0
 
 
 def pace(unit: str, done: float, total: float | None, seconds: float) -> tuple[str, str]:
-    """The rate since the start, `12.3 MB/s` or `1,234 tokens/s`, and the time left, `0:01:30 left`;
-    empty at first.
+    """Return the rate since the start, `12.3 MB/s`, and the time left, `0:01:30 left`.
 
-    Not the rate of the last steps, as rich has it: that needs two of them, which are minutes apart
-    where a step is a chunk of a large model.
+    Both are empty at first. It is not the rate of the last steps, as rich has it: that needs two of
+    them, which are minutes apart where a step is a chunk of a large model.
     """
     if seconds < SETTLED or not done:
         return "", ""
     if total is not None and done < SHARE * total and seconds < PATIENCE:
         return "", ""
+
     speed = done / seconds
-    if unit == "bytes":
-        words = f"{speed / 1e9:.2f} GB/s" if speed >= 1e9 else f"{speed / 1e6:.1f} MB/s"
-    else:
-        words = f"{speed:,.0f} {unit}/s" if speed >= 10 else f"{speed:.1f} {unit}/s"
+    words = _rate(unit, speed)
     if total is None:
         return words, ""
-    if done >= total:  # what was written is waited for, and checked
+    if done >= total:  # the disk is waited for, and the output is checked
         return words, "finishing"
-    return words, f"{timedelta(seconds=ceil((total - done) / speed))} left"
+    left = timedelta(seconds=ceil((total - done) / speed))
+    return words, f"{left} left"
+
+
+def _rate(unit: str, speed: float) -> str:
+    """A rate in words. speed: units per second."""
+    if unit == "bytes":
+        if speed >= 1e9:
+            return f"{speed / 1e9:.2f} GB/s"
+        return f"{speed / 1e6:.1f} MB/s"
+    if speed >= 10:
+        return f"{speed:,.0f} {unit}/s"
+    return f"{speed:.1f} {unit}/s"
 
 
 @contextmanager

@@ -58,35 +58,34 @@ def _document(
 
 
 def _show_reach(spec: RopeSpec, schedules: Schedules, screen: Screen) -> None:
-    table = [
-        (
-            label,
-            _effective(at),
-            f"{at.count:,} in {counted(at.runs, 'run')} below {at.length:,}",
-            _places(at),
-        )
-        for label, (_, at) in schedules.items()
-    ]
+    table = []
+    for label, (_, at) in schedules.items():
+        negative = f"{at.count:,} in {counted(at.runs, 'run')} below {at.length:,}"
+        table.append((label, _effective(at), negative, _places(at)))
     columns = ("", "effective length", "distances with a negative sum", "where")
     screen.table(f"{2 * spec.rotating_pairs} of {spec.head_dim} dimensions rotate", columns, table)
 
 
 def _effective(at: Reach) -> str:
-    """The effective length of a schedule in words: a number of tokens, the length above which it
-    is, or "any".
-    """
+    """The effective length of a schedule in words: 131,072, "above 131,071", or "any"."""
     return "any" if at.automatic else _length(at.effective_length, at.searched)
 
 
 def _length(length: int | None, below: int) -> str:
-    return f"above {below - 1:,}" if length is None else f"{length:,}"
+    """A length in words. below: the distances that were searched, where none ends it."""
+    if length is None:
+        return f"above {below - 1:,}"
+    return f"{length:,}"
 
 
 def _places(at: Reach) -> str:
-    shown = [
-        f"{first:,}" if first == last else f"{first:,}-{last:,}" for first, last in at.places[:6]
-    ]
-    return ", ".join(shown) + (", ..." if at.runs > 6 else "")
+    """The first runs of distances with a negative sum: "2,049, 3,100-3,120, ..."."""
+    shown = []
+    for first, last in at.places[:6]:
+        shown.append(f"{first:,}" if first == last else f"{first:,}-{last:,}")
+    if at.runs > 6:
+        shown.append("...")
+    return ", ".join(shown)
 
 
 def _head_weights(model: GivenModel, screen: Screen) -> HeadWeights:
@@ -129,12 +128,12 @@ def _show_weighted(label: str, at: Reach, reached: HeadLengths, screen: Screen) 
     screen.table(
         f"{label}: sum_i w_i cos(m theta_i), with weights per head", columns, rows, right=columns
     )
+
     longest = max(layer.below for layer in reached.layers)
-    worst, half = (_length(length, longest) for length in (reached.worst, reached.median))
-    violating = (
-        f"{reached.violating} of {counted(reached.heads, 'head')}"
-        f" {'has' if reached.violating == 1 else 'have'}"
-    )
+    worst = _length(reached.worst, longest)
+    half = _length(reached.median, longest)
+    has = "has" if reached.violating == 1 else "have"
+    violating = f"{reached.violating} of {counted(reached.heads, 'head')} {has}"
     screen.say(
         f"{label}: with equal variances the effective length is {_effective(at)}. With this"
         f" model's, {violating} a negative sum; the effective length of the worst is {worst}, the"
@@ -240,8 +239,13 @@ def bound_command(
 
 
 def _reaches(model: GivenModel, up_to: str, weights: bool, screen: Screen) -> None:
-    """Shows the effective length of every schedule of a model. up_to: as given, empty for the
-    context of each.
+    """Show the effective length of every schedule of a model.
+
+    Args:
+        model: The model with its methods.
+        up_to: The distances to search, as given; empty for the context of each schedule.
+        weights: Also weigh the pairs by the projections of each head.
+        screen: Where it is shown.
     """
     heads = _head_weights(model, screen) if weights else None
     schedules: Schedules = {}
@@ -249,20 +253,22 @@ def _reaches(model: GivenModel, up_to: str, weights: bool, screen: Screen) -> No
         length = parse_tokens(up_to) if up_to else model.spec.visible(schedule.context)
         schedules[label] = (schedule, reach(schedule.inv_freq, model.spec.unrotated, length))
     weighted = _weighted(heads, schedules, screen) if heads else {}
+
     if screen.as_json:
         screen.data(_document(model.spec, schedules, weighted))
-    elif weighted:
-        for label, lengths in weighted.items():
-            _show_weighted(label, schedules[label][1], lengths, screen)
-        left = [
-            f"{count} {words}"
-            for kind, words in LEFT_OUT.items()
-            if (count := model.spec.count(kind))
-        ]
-        if left:
-            screen.say(f"Layers left out: {' and '.join(left)}.")
-    else:
+        return
+    if not weighted:
         _show_reach(model.spec, schedules, screen)
+        return
+    for label, lengths in weighted.items():
+        _show_weighted(label, schedules[label][1], lengths, screen)
+    left = []
+    for kind, words in LEFT_OUT.items():
+        count = model.spec.count(kind)
+        if count:
+            left.append(f"{count} {words}")
+    if left:
+        screen.say(f"Layers left out: {' and '.join(left)}.")
 
 
 def _smallest(
@@ -277,10 +283,9 @@ def _smallest(
     with screen.watching() as tell:
         bases = bound(length, rotary_dim, head_dim, windows, proof, tell)
     if certificate is not None and proof is not None:
-        lines = [f"{begin!r}\t{end!r}\t{distance}\n" for begin, end, distance in proof]
-        write_file(
-            certificate, "# ln b from\tto\tdistance whose sum is negative there\n" + "".join(lines)
-        )
+        lines = ["# ln b from\tto\tdistance whose sum is negative there\n"]
+        lines += [f"{begin!r}\t{end!r}\t{distance}\n" for begin, end, distance in proof]
+        write_file(certificate, "".join(lines))
     if screen.as_json:
         screen.data(bases.to_dict())
     else:
@@ -292,39 +297,34 @@ def _show_bound(bases: Bound, screen: Screen) -> None:
     if bases.binding_distance is None:
         screen.say(f"{title}: every base above 1 keeps the sum from being negative.")
         return
+
+    sum_is_zero = f"the sum is 0 at distance {bases.binding_distance:,}"
+    width = "" if bases.width is None else f"{bases.width:.2g} wide"
     rows = [
-        ("smallest base", repr(bases.base), f"the sum is 0 at distance {bases.binding_distance:,}"),
-        (
-            "the interval it opens",
-            _interval(bases.window),
-            "" if bases.width is None else f"{bases.width:.2g} wide",
-        ),
+        ("smallest base", repr(bases.base), sum_is_zero),
+        ("the interval it opens", _interval(bases.window), width),
     ]
     if bases.first_wide_window:
-        rows.append(
-            ("first interval 1 % wide", _interval(bases.first_wide_window), "used by --theta-bound")
-        )
+        interval = _interval(bases.first_wide_window)
+        rows.append(("first interval 1 % wide", interval, "used by --theta-bound"))
     if bases.last_violating_base:
-        rows.append(
-            (
-                "last base that violates",
-                f"{bases.last_violating_base:,.0f}",
-                "all larger ones will do",
-            )
-        )
-    rows += [("published", f"{base:.2g}", source) for source, base in bases.published.items()]
-    rows.append(
-        ("estimate L / x0", f"{asymptotic_base(bases.length):,.0f}", "for ever wider heads")
-    )
+        base = f"{bases.last_violating_base:,.0f}"
+        rows.append(("last base that violates", base, "all larger ones will do"))
+    for source, published in bases.published.items():
+        rows.append(("published", f"{published:.2g}", source))
+    estimate = asymptotic_base(bases.length)
+    rows.append(("estimate L / x0", f"{estimate:,.0f}", "for ever wider heads"))
     screen.table(title, ("", "base", ""), rows)
+
     if not bases.known_windows:
-        title = (
-            "the last violation"
-            if bases.first_wide_window
-            else "the first wide interval and the last violation"
-        )
-        screen.say(f"--windows looks for {title}, which takes 15 minutes at 1M tokens.")
+        unknown = "the first wide interval and the last violation"
+        if bases.first_wide_window:
+            unknown = "the last violation"
+        screen.say(f"--windows looks for {unknown}, which takes 15 minutes at 1M tokens.")
 
 
 def _interval(ends: tuple[float, float | None]) -> str:
-    return f"{ends[0]:,.1f} and above" if ends[1] is None else f"{ends[0]:,.1f} to {ends[1]:,.1f}"
+    begin, end = ends
+    if end is None:
+        return f"{begin:,.1f} and above"
+    return f"{begin:,.1f} to {end:,.1f}"

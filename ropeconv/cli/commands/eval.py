@@ -58,8 +58,9 @@ def sort_words(words: Sequence[str], options: TextOptions) -> tuple[list[str], l
 
 
 def texts_of(names: list[str], options: TextOptions) -> list[tuple[str, str]]:
-    """Names and contents of texts. names: of files. Raises UsageError for both sources of text, and
-    for none.
+    """Return the names and contents of texts, from files or a dataset.
+
+    Raises UsageError for both sources of text, and for none.
     """
     from ...evaluate.texts import read_dataset, read_files
 
@@ -227,42 +228,45 @@ def _opened(
 
 
 def _show_plan(evaluation: Evaluation, model: str, budget: float, screen: Screen) -> None:
-    """Prints what would be run, and what it takes. Raises UsageError where that is more than the
-    budget in seconds.
+    """Print what would be run, and what it takes.
+
+    Raises UsageError where that is more than the budget in seconds.
     """
     estimate = evaluation.estimate()
     estimate.check(budget, evaluation.sizes)
-    memory = "" if evaluation.workers else evaluation.runner.memory(evaluation.sizes.longest)
+    memory = ""
+    if not evaluation.workers:
+        memory = evaluation.runner.memory(evaluation.sizes.longest)
+
     if screen.as_json:
-        rows = [
-            row.to_dict() | {"refused": evaluation.outcome.refused(row.name) or None}
-            for row in evaluation.rows
-        ]
-        lengths = list(evaluation.sizes.lengths)
-        screen.data(
-            {
-                "source": model,
-                "rows": rows,
-                "lengths": lengths,
-                "estimate": estimate.to_dict(),
-                "memory": memory,
-            }
-        )
+        rows = []
+        for row in evaluation.rows:
+            refused = evaluation.outcome.refused(row.name) or None
+            rows.append(row.to_dict() | {"refused": refused})
+        document = {
+            "source": model,
+            "rows": rows,
+            "lengths": list(evaluation.sizes.lengths),
+            "estimate": estimate.to_dict(),
+            "memory": memory,
+        }
+        screen.data(document)
         return
+
     counts = Counter[tuple[str, int]]()
     tokens = Counter[tuple[str, int]]()
     for units in evaluation.passes.values():
-        column = ", ".join(unit.measure.name for unit in units), units[0].case.column
-        counts[column] += 1
-        tokens[column] += len(units[0].case.ids)
-    body = [
-        (measure, f"{column:,}", f"{counts[measure, column]:,}", f"{tokens[measure, column]:,}")
-        for measure, column in counts
-    ]
+        measures = ", ".join(unit.measure.name for unit in units)
+        case = units[0].case  # all units of a pass share one sequence
+        counts[measures, case.column] += 1
+        tokens[measures, case.column] += len(case.ids)
+
+    body = []
+    for (measures, length), count in counts.items():
+        body.append((measures, f"{length:,}", f"{count:,}", f"{tokens[measures, length]:,}"))
     columns = ("measure", "length", "sequences", "tokens")
-    screen.table(
-        f"{model}, {counted(len(evaluation.rows), 'row')}", columns, body, right=columns[1:]
-    )
+    title = f"{model}, {counted(len(evaluation.rows), 'row')}"
+    screen.table(title, columns, body, right=columns[1:])
     for sentence in evaluation.outcome.sentences(evaluation.sizes.trained):
         screen.say(f"Left out: {sentence}")
     screen.say(estimate.sentence)

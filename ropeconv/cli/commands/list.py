@@ -84,14 +84,14 @@ def _show_method(method: type[Method], screen: Screen) -> None:
         screen.say("\nDifferences from the paper:")
         for sentence in method.departures:
             screen.say(f"- {sentence}")
-    rows = [
-        (
-            f"--{item.name.replace('_', '-')}",
-            "" if item.default in (None, dataclasses.MISSING) else plain(item.default),
-            item.metadata["help"],
-        )
-        for item in dataclasses.fields(method)[1:]
-    ]
+
+    rows = []
+    for item in dataclasses.fields(method)[1:]:
+        flag = item.name.replace("_", "-")
+        default = ""
+        if item.default not in (None, dataclasses.MISSING):
+            default = plain(item.default)
+        rows.append((f"--{flag}", default, item.metadata["help"]))
     screen.say("")
     if rows:
         screen.table("Settings", ("flag", "default", "what"), rows)
@@ -122,24 +122,20 @@ def families_command(screen: Screen) -> None:
         ]
         screen.data({"families": rows})
         return
-    table = [
-        (
-            f.name,
-            f.display_name,
-            ", ".join(f.model_types),
-            ", ".join(f.writing.types),
-            f.gguf.arch if f.gguf else "",
-        )
-        for f in supported
-    ]
+
+    table = []
+    for family in supported:
+        types = ", ".join(family.model_types)
+        rope_types = ", ".join(family.writing.types)
+        arch = family.gguf.arch if family.gguf else ""
+        table.append((family.name, family.display_name, types, rope_types, arch))
     columns = ("name", "models", "model_type", "rope types", "--to gguf as")
     screen.table("Families", columns, table, optional=("rope types", "model_type", "--to gguf as"))
     for family in families():
         if family.origin:
             screen.say(f"{family.name} is described in {family.origin}.")
-    screen.table(
-        "Refused", ("name", "models", "why"), [(f.name, f.display_name, f.refuse) for f in refused]
-    )
+    reasons = [(family.name, family.display_name, family.refuse) for family in refused]
+    screen.table("Refused", ("name", "models", "why"), reasons)
 
 
 @app.command("archs", cls=Command, epilog=ARCHS_EXAMPLES)

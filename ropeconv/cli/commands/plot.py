@@ -99,16 +99,18 @@ def _show(
 
     if recipe is not None:
         screen.note(recipe.method.slow_note)
-    log_n = ""
-    if schedule.log_n:
-        log_n = f", log-n ({schedule.log_n.kind}) over {schedule.log_n.length:,} tokens"
-    factor = f"attention_factor {schedule.attention_factor:.6g}"
     screen.say(f"{name}: {frequencies(schedule)}")
-    screen.say(f"context {schedule.context:,}, {factor}{log_n}\n")
+    words = f"context {schedule.context:,}, attention_factor {schedule.attention_factor:.6g}"
+    log_n = schedule.log_n
+    if log_n:
+        words += f", log-n ({log_n.kind}) over {log_n.length:,} tokens"
+    screen.say(f"{words}\n")
+
     rows = []
     for row in plot.rows(schedule):
-        words = ("-", "-")
+        wavelength = divided_by = "-"
         if row.inv_freq:
-            words = (f"{row.wavelength:,.1f}", f"{row.divided_by:.4f}")
-        rows.append((str(row.pair), f"{row.inv_freq:.6e}", *words))
+            wavelength = f"{row.wavelength:,.1f}"
+            divided_by = f"{row.divided_by:.4f}"
+        rows.append((str(row.pair), f"{row.inv_freq:.6e}", wavelength, divided_by))
     screen.table("", ("pair", "inv_freq", "wavelength (tokens)", "divided by"), rows)

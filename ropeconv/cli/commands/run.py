@@ -97,11 +97,14 @@ def _show_plan(opened: OpenRun, flags: RunFlags, screen: Screen) -> bool:
     executor = opened.executor
     lines = []
     remaining = jobs
+
     if opened.journal.exists():
         with RunJournal(opened.journal) as journal:
             verify_done(jobs, journal, flags.verify and not flags.fresh, screen)
             lines = list(journal.lines.values())
-            remaining = jobs if flags.fresh else missing(jobs, journal)
+            if not flags.fresh:
+                remaining = missing(jobs, journal)
+
     previews = [planned(job) for job in remaining]
     failing = any(preview.problem for preview in previews)
     costs = Costs.of(lines)
@@ -116,27 +119,27 @@ def _show_plan(opened: OpenRun, flags: RunFlags, screen: Screen) -> bool:
             "done": done,
             "bytes": kept_bytes(previews),
             "time": sentences,
+            "jobs": [preview.to_dict() for preview in previews],
         }
-        screen.data(document | {"jobs": [preview.to_dict() for preview in previews]})
+        screen.data(document)
         return failing
+
     columns = ("source", "recipe", "target", "tasks", "bytes", "repository")
-    screen.table(
-        "",
-        columns,
-        [_planned_row(preview) for preview in previews],
-        optional=("target",),
-        right=("bytes",),
-    )
+    rows = [_planned_row(preview) for preview in previews]
+    screen.table("", columns, rows, optional=("target",), right=("bytes",))
     for preview in previews:
         if preview.problem:
             words = (preview.job[0].task, *_planned_row(preview)[:3])
-            screen.say(f"{' '.join(filter(None, words))} would fail: {preview.problem}")
-    repositories = sum(bool(preview.publishes) for preview in previews)
-    sources = len({job[0].source.name for job in jobs})
+            name = " ".join(word for word in words if word)
+            screen.say(f"{name} would fail: {preview.problem}")
+
+    to_run = counted(len(units), "unit")
+    sources = counted(len({job[0].source.name for job in jobs}), "source")
+    published = sum(bool(preview.publishes) for preview in previews)
+    repositories = counted(published, "repository is", "repositories are")
     screen.say(
-        f"{counted(len(units), 'unit')} of {counted(sources, 'source')} to run, {done:,} in the"
-        f" journal; outputs have {human(kept_bytes(previews))},"
-        f" {counted(repositories, 'repository is', 'repositories are')} published."
+        f"{to_run} of {sources} to run, {done:,} in the journal; outputs have"
+        f" {human(kept_bytes(previews))}, {repositories} published."
     )
     for sentence in sentences:
         screen.say(sentence)
@@ -163,19 +166,15 @@ def _show(table: RunTable, report: Path, screen: Screen) -> None:
     if screen.as_json:
         screen.data({**table.to_dict(), "report": str(report)})
         return
+
     columns = ("source", "recipe", "target", *table.columns)
-    screen.table(
-        "",
-        columns,
-        [table.cells(row) for row in table.rows],
-        optional=("target",),
-        right=table.columns,
-    )
+    rows = [table.cells(row) for row in table.rows]
+    screen.table("", columns, rows, optional=("target",), right=table.columns)
     for reason, names in table.reasons.items():
-        screen.say(
-            f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}:"
-            f" {reason}"
-        )
+        listed = ", ".join(names[:3])
+        if len(names) > 3:
+            listed += f" and {len(names) - 3} more"
+        screen.say(f"{listed}: {reason}")
     for row in table.rows:
         for name, words in row.results.get("eval", {}).get("rows", {}).items():
             screen.say(f"{row.source} {name}: {words}")

@@ -59,18 +59,22 @@ class GraphPlan(FilePlan):
     @property
     def warnings(self) -> tuple[str, ...]:
         """Sentences for the user."""
-        ropes = [
-            rope for edit in self.edits.values() for rope in edit.ropes if rope.positions is None
-        ]
-        types = sorted({rope.constants[0].dtype for rope in ropes} & {"float16", "bfloat16"})
+        types = set()
+        for edit in self.edits.values():
+            for rope in edit.ropes:
+                if rope.positions is None:
+                    types.add(rope.constants[0].dtype)
+
         context = self.checkpoint.schedule.context
-        rounding = tuple(
-            f"the graph stores its frequencies in {dtype}, which rounds angles at position"
-            f" {context:,} by up to {context * PRECISION[dtype]:,.3g} radians; export the"
-            " checkpoint with these constants in float32"
-            for dtype in types
-        )
-        return self.checkpoint.warnings + rounding
+        warnings = list(self.checkpoint.warnings)
+        for dtype in sorted(types & {"float16", "bfloat16"}):
+            error = context * PRECISION[dtype]
+            warnings.append(
+                f"the graph stores its frequencies in {dtype}, which rounds angles at position"
+                f" {context:,} by up to {error:,.3g} radians; export the checkpoint with these"
+                " constants in float32"
+            )
+        return tuple(warnings)
 
     def to_dict(self) -> JsonObject:
         """Return the plan as JSON-ready data, as `--json` prints it; keys stay within a schema."""
@@ -225,30 +229,37 @@ def graph_plan(source: GraphSource, recipe: Recipe, target: Target) -> GraphPlan
 
 
 def _obstacles(plan: CheckpointPlan, source: GraphSource) -> Iterator[tuple[str, str]]:
-    """Yield the parts of a plan that constants of cos and sin cannot express, each with the
-    reason.
-    """
+    """Yield the parts of a plan that constants of cos and sin cannot express, with the reason."""
     schedule = plan.schedule
     if schedule.short_inv_freq is not None:
         yield "a pair of lists", "its operations do not choose between them"
     if schedule.softmax_scale != plan.source_spec.softmax_scale:
         yield "another softmax scale", "it is in other operations"
-    if not ENCODINGS[plan.result.encoding].config_only:
-        yield (
-            "this schedule",
-            f"its config.json needs the encoding {plan.result.encoding}, which changes weights",
-        )
-    knob = f"a context of {schedule.context:,} tokens"
+    encoding = plan.result.encoding
+    if not ENCODINGS[encoding].config_only:
+        why = f"its config.json needs the encoding {encoding}, which changes weights"
+        yield "this schedule", why
+
+    part = f"a context of {schedule.context:,} tokens"
     for graph in source.opened.values():
         for name, length in graph.fixed_lengths.items():
             if length < schedule.context:
-                yield knob, f"its input {name} has {length:,} tokens, without dynamic axes"
+                yield part, f"its input {name} has {length:,} tokens, without dynamic axes"
         for constant in graph.constants.values():
-            *around, rows, columns = (1, 1, *constant.shape)
-            square = rows == columns > 1 and all(size == 1 for size in around)
-            is_mask = square and (constant.dtype == "bool" or len(constant.shape) == 4)
-            if is_mask and rows < schedule.context:
-                yield knob, f"its constant {constant.name} is an attention mask of {rows:,} tokens"
+            length = _mask_length(constant)
+            if 0 < length < schedule.context:
+                name = constant.name
+                yield part, f"its constant {name} is an attention mask of {length:,} tokens"
+
+
+def _mask_length(constant: Constant) -> int:
+    """The tokens of a causal mask, which exporters keep as a square constant; 0 for others."""
+    *around, rows, columns = (1, 1, *constant.shape)
+    if rows != columns or rows <= 1 or any(size != 1 for size in around):
+        return 0
+    if constant.dtype == "bool" or len(constant.shape) == 4:
+        return rows
+    return 0
 
 
 def _replaced(inspection: GraphInspection, plan: CheckpointPlan) -> tuple[GraphRope, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -125,37 +125,43 @@ def named_sources(listed: Sequence[str], folder: Path) -> list[NamedSource]:
     A source that cannot be opened has a `problem`. Raises UsageError for a pattern, a collection or
     a query that gives none.
     """
-    references = dict.fromkeys(
-        reference for text in listed for reference in _expanded(text, folder)
-    )
+    references: dict[str, None] = {}
+    for text in listed:
+        references.update(dict.fromkeys(_expand(text, folder)))
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        return _told_apart(list(pool.map(_named, references)))
+        return _make_distinct(list(pool.map(_name_source, references)))
 
 
-def _expanded(text: str, folder: Path) -> Iterator[str]:
-    references: list[str] = []
+def _expand(text: str, folder: Path) -> list[str]:
+    """The models of an entry: a collection, a query, a pattern or one model."""
     if text.startswith("collection:"):
         references = _collection(text.removeprefix("collection:"))
     elif QUERY.fullmatch(text):
         references = _query(text)
     elif any(mark in text for mark in "*?["):
-        base = expand_home(text)
-        start, pattern = (
-            (Path(base.anchor), str(base)[len(base.anchor) :])
-            if base.is_absolute()
-            else (folder, text)
-        )
-        references = [
-            str(path)
-            for path in sorted(start.glob(pattern))
-            if is_gguf(path) or any((path / name).exists() for name in MODELS)
-        ]
+        references = _matches(text, folder)
     else:
         local = (folder / expand_home(text)).resolve()
         references = [str(local) if local.exists() else resolve_reference(text)]
     if not references:
         raise UsageError(f"the source {text!r} matches no model; correct it, or leave it out")
-    yield from references
+    return references
+
+
+def _matches(text: str, folder: Path) -> list[str]:
+    """The models that a pattern matches, sorted."""
+    start = folder
+    pattern = text
+    base = expand_home(text)
+    if base.is_absolute():  # Path.glob refuses an absolute pattern
+        start = Path(base.anchor)
+        pattern = str(base)[len(base.anchor) :]
+
+    models = []
+    for path in sorted(start.glob(pattern)):
+        if is_gguf(path) or any((path / name).exists() for name in MODELS):
+            models.append(str(path))
+    return models
 
 
 def _collection(slug: str) -> list[str]:
@@ -183,7 +189,8 @@ def _query(text: str) -> list[str]:
         return sorted(model.id for model in models)
 
 
-def _named(reference: str) -> NamedSource:
+def _name_source(reference: str) -> NamedSource:
+    """A source with its name and identity, or with the problem of opening it."""
     path = Path(reference)
     name = (path.stem if named_gguf(reference) else path.name) or reference
     try:
@@ -203,30 +210,25 @@ def _named(reference: str) -> NamedSource:
         return NamedSource(reference, name, problem=reason(problem))
 
 
-def _told_apart(sources: list[NamedSource]) -> list[NamedSource]:
+def _make_distinct(sources: list[NamedSource]) -> list[NamedSource]:
     """Sources with distinct names: those that share one get the owner or the folder before it."""
     counts = Counter(source.name for source in sources)
-    parents = {
-        source.reference: Path(source.reference.split("@")[0]).parent.name for source in sources
-    }
-    longer = [
-        (
-            replace(source, name=f"{parents[source.reference]}-{source.name}")
-            if counts[source.name] > 1
-            else source
-        )
-        for source in sources
-    ]
-    again = Counter(source.name for source in longer)
+    longer = []
+    for source in sources:
+        if counts[source.name] > 1:
+            parent = Path(source.reference.split("@")[0]).parent.name
+            source = replace(source, name=f"{parent}-{source.name}")
+        longer.append(source)
+
+    # owners and folders may share a name too, and then numbers tell them apart
+    counts = Counter(source.name for source in longer)
     used = Counter[str]()
     distinct = []
     for source in longer:
         used[source.name] += 1
-        distinct.append(
-            replace(source, name=f"{source.name}-{used[source.name]}")
-            if again[source.name] > 1
-            else source
-        )
+        if counts[source.name] > 1:
+            source = replace(source, name=f"{source.name}-{used[source.name]}")
+        distinct.append(source)
     return distinct
 
 
@@ -235,22 +237,33 @@ CHAIN = ("apply", "validate", "push")
 
 
 def jobs_of(plan: RunPlan, sources: Sequence[NamedSource], folder: Path, out: Path) -> list[Job]:
-    """The jobs of a plan: for each source one for every output, and one for its evaluation.
+    """Return the jobs of a plan: for each source one for every output, and one for its evaluation.
 
-    folder: that paths of the plan are relative to. out: of outputs. Raises UsageError where two
-    outputs or repositories would have one name, and for texts that cannot be read.
+    Args:
+        plan: The plan.
+        sources: Its sources.
+        folder: The folder that paths of the plan are relative to.
+        out: The folder of the outputs.
+
+    Raises:
+        UsageError: Where two outputs or repositories would have one name, and for texts that cannot
+            be read.
     """
     rows = plan.rows
     labels = _labels([row for row in rows if row.recipe is not None])
     evaluated = _eval_settings(plan, folder) if "eval" in plan.tasks else None
+
     jobs = []
     for source in sources:
         for row in rows:
             for target in plan.targets:
                 chain = _chain(plan, source, row, labels.get(row.name, ""), target, out)
-                jobs += [chain] if chain else []
+                if chain:
+                    jobs.append(chain)
         if evaluated is not None:
-            listed = rows if any(row.recipe is None for row in rows) else [Row(BASE), *rows]
+            listed = list(rows)
+            if all(row.recipe is not None for row in rows):
+                listed.insert(0, Row(BASE))  # the source itself, which others are compared with
             unit = Unit(
                 task="eval",
                 source=source,
@@ -260,7 +273,11 @@ def jobs_of(plan: RunPlan, sources: Sequence[NamedSource], folder: Path, out: Pa
                 out=str(out / "eval" / f"{source.name}.json"),
             )
             jobs.append((unit,))
-    _refuse_twice([unit for job in jobs for unit in job], bool(plan.push and plan.push.exist_ok))
+
+    units: list[Unit] = []
+    for job in jobs:
+        units += job
+    _refuse_twice(units, bool(plan.push and plan.push.exist_ok))
     return jobs
 
 
@@ -367,19 +384,19 @@ class RunLine(Line, frozen=True, kw_only=True):
         cls, unit: Unit, seconds: float, failed: str = "", result: JsonObject | None = None
     ) -> RunLine:
         """The line of a unit. seconds, failed, result: as above."""
-        about = (
-            {}
-            if unit.target is None
-            else {"recipe": unit.recipes[0].name, "target": unit.target.name}
-        )
+        recipe = target = ""
+        if unit.target is not None:
+            recipe = unit.recipes[0].name
+            target = unit.target.name
         return cls(
             key=unit.key,
             task=unit.task,
             source=unit.source.reference,
+            recipe=recipe,
+            target=target,
             seconds=round(seconds, 3),
             failed=failed,
             result=result or {},
-            **about,
         )
 
 
@@ -426,21 +443,24 @@ class RunJournal(Journal[RunLine]):
 
 
 def stamp(path: Path) -> str:
-    """Digest of what an output was made of, and of the sizes of its files; documents in it may
-    change.
+    """Return a digest of what an output was made of, and of the sizes of its files.
 
-    Raises BadSource for something that is neither a folder, a GGUF file nor a result of an
-    evaluation, OSError.
+    Documents in it may change. Raises OSError, and BadSource for something that is neither a
+    folder, a GGUF file nor a result of an evaluation.
     """
     if path.suffix == ".json":
         return sha256(path)
+
     receipt = read_receipt(path)
-    files = (
-        GgufSource(path).file.paths
-        if is_gguf(path)
-        else [path / file.name for file in receipt.files]
-    )
-    sizes = sorted((file.name, file.stat().st_size) for file in files if not is_document(file.name))
+    if is_gguf(path):
+        files = list(GgufSource(path).file.paths)
+    else:
+        files = [path / file.name for file in receipt.files]
+    sizes = []
+    for file in files:
+        if not is_document(file.name):
+            sizes.append((file.name, file.stat().st_size))
+    sizes.sort()
     return text_digest(made_from(receipt).decode(), repr(sizes))
 
 

@@ -152,8 +152,15 @@ def table_of(plan: RunPlan, jobs: Sequence[Job], journal: RunJournal) -> RunTabl
 
 
 def write_run_report(table: RunTable, plan: Path, path: Path) -> None:
-    """Writes the report of a run. table: of it. plan: its file. path: of the page. Raises
-    OSError.
+    """Write the report of a run as a page.
+
+    Args:
+        table: The result of the run.
+        plan: The file of its plan.
+        path: The page.
+
+    Raises:
+        OSError: Where the page cannot be written.
     """
     counts = table.counts
     facts = {
@@ -161,14 +168,22 @@ def write_run_report(table: RunTable, plan: Path, path: Path) -> None:
         "Done": f"{counts['done']:,}",
         "Failed": f"{counts['failed']:,}",
         "Not run": f"{counts['not run']:,}",
-    } | origin()
+    }
+    facts |= origin()
+
+    lines = []
+    published = []
+    for row in table.rows:
+        lines.append((table.cells(row), row.reason))
+        if "push" in row.results:
+            published.append(row.results["push"]["url"])
     page = render(
         "run.html.jinja",
         plan=plan.stem,
         columns=("source", "recipe", "target", *table.columns),
-        lines=[(table.cells(row), row.reason) for row in table.rows],
+        lines=lines,
         reasons=table.reasons,
-        published=[row.results["push"]["url"] for row in table.rows if "push" in row.results],
+        published=published,
         evaluated=_evaluated(table),
         facts=facts,
     )
@@ -176,9 +191,7 @@ def write_run_report(table: RunTable, plan: Path, path: Path) -> None:
 
 
 def _evaluated(table: RunTable) -> list[dict[str, object]]:
-    """The evaluations for the template: name, result and tables of each, and pictures where
-    matplotlib is installed.
-    """
+    """The evaluations for the template, with pictures where matplotlib is installed."""
     sections: list[dict[str, object]] = []
     for number, row in enumerate(table.rows):
         if "eval" not in row.results or row.outcomes["eval"][0] != "done":
@@ -187,9 +200,9 @@ def _evaluated(table: RunTable) -> list[dict[str, object]]:
             result = read_result(Path(row.results["eval"]["path"]))
         except RopeconvError:
             continue
-        pictures = (
-            drawn(evaluation_pictures(result), f"eval-{number}") if installed("matplotlib") else []
-        )
+        pictures = []
+        if installed("matplotlib"):
+            pictures = drawn(evaluation_pictures(result), f"eval-{number}")
         sections.append(
             {"name": row.source, "result": result, "tables": tables(result), "pictures": pictures}
         )
@@ -293,27 +306,32 @@ class Costs:
         return self
 
     def sentences(self, units: Sequence[Unit], at_once: int) -> list[str]:
-        """Return sentences on the time that units take. at_once: how many run at a time, 0 where
-        unknown.
+        """Return sentences on the time that units take.
+
+        Args:
+            units: The units.
+            at_once: How many run at a time; 0 where that is not known.
         """
         counts = Counter(unit.task for unit in units)
         known = {task: count for task, count in counts.items() if task in self.seconds}
         total = sum(self.seconds[task] * count for task, count in known.items())
+
         sentences = []
         if known:
-            each = ", ".join(
-                f"{count:,} {task} of {self.seconds[task]:,.1f} s" for task, count in known.items()
-            )
-            spread = (
-                f", {duration(total / at_once)} with {at_once} at a time" if at_once > 1 else ""
-            )
+            parts = []
+            for task, count in known.items():
+                parts.append(f"{count:,} {task} of {self.seconds[task]:,.1f} s")
+            each = ", ".join(parts)
+            spread = ""
+            if at_once > 1:
+                spread = f", {duration(total / at_once)} with {at_once} at a time"
             basis = f" (eval by short sequences of {self.timed})" if self.timed else ""
             sentences.append(
                 f"By the median of finished units{basis}: {each}; {duration(total)} in all{spread}."
             )
+
         unknown = [f"{count:,} {task}" for task, count in counts.items() if task not in known]
         if unknown:
-            sentences.append(
-                f"No time estimate yet for {' and '.join(unknown)}: the first one has not run."
-            )
+            tasks = " and ".join(unknown)
+            sentences.append(f"No time estimate yet for {tasks}: the first one has not run.")
         return sentences

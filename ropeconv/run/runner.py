@@ -100,22 +100,24 @@ class TaskWorker:
 
 def missing(jobs: Sequence[Job], journal: RunJournal) -> list[Job]:
     """Return jobs without the units that have succeeded, and without jobs that are complete."""
-    return [left for job in jobs if (left := _left(job, journal))]
+    remaining = []
+    for job in jobs:
+        left = _missing_units(job, journal)
+        if left:
+            remaining.append(left)
+    return remaining
 
 
-def _left(job: Job, journal: RunJournal) -> Job:
-    """The units of a job from the first that has not succeeded, with those that do what it does
-    again.
-    """
+def _missing_units(job: Job, journal: RunJournal) -> Job:
+    """The units of a job that have not succeeded, and those that follow a missing `apply`."""
     for index, unit in enumerate(job):
-        if journal.done(unit) is None:
-            later = job[index:]
-            # an output that was written anew is validated and published anew
-            return (
-                later
-                if unit.task == "apply"
-                else tuple(unit for unit in later if journal.done(unit) is None)
-            )
+        if journal.done(unit) is not None:
+            continue
+        later = job[index:]
+        if unit.task == "apply":
+            # an output that is written anew is validated and published anew
+            return later
+        return tuple(other for other in later if journal.done(other) is None)
     return ()
 
 
@@ -146,22 +148,25 @@ def run_jobs(
 
 
 def states(job: Job, journal: RunJournal) -> dict[str, tuple[str, str]]:
-    """The state of each task of a whole job: "done", "failed" or "not run", with the seconds or the
-    reason.
+    """Return the state of each task of a whole job, with the seconds or the reason.
+
+    States are "done", "failed" and "not run". The tasks after one that is not done are not run.
     """
-    problem = before = job[0].source.problem
+    problem = job[0].source.problem
+    before = problem
     outcomes = dict[str, tuple[str, str]]()
     for unit in job:
         line = journal.lines.get(unit.key)
         if before:
-            outcomes[unit.task] = (
-                "failed" if before is problem and not outcomes else "not run",
-                before,
-            )
+            # the source cannot be opened, which is the failure of the first task
+            is_first = bool(problem) and not outcomes
+            outcomes[unit.task] = ("failed" if is_first else "not run", before)
         elif line is not None and line.failed:
-            outcomes[unit.task], before = ("failed", line.failed), f"{unit.task} failed"
+            outcomes[unit.task] = ("failed", line.failed)
+            before = f"{unit.task} failed"
         elif journal.done(unit) is None:
-            outcomes[unit.task] = ("not run", before := "the run was stopped before it")
+            before = "the run was stopped before it"
+            outcomes[unit.task] = ("not run", before)
         else:
             assert line is not None
             outcomes[unit.task] = ("done", f"{line.seconds:,.1f} s")

@@ -255,74 +255,72 @@ def target_of(form: BakeForm) -> Target:
 
 
 def command_of(plan: Plan, form: BakeForm, publishing: bool) -> str:
-    """Return the command line that does the same, in the place of the plan where the form names
-    one.
-    """
+    """Return the command line that does the same, in the place that the form names."""
     words = apply_words(plan.source.reference, plan.receipt().steps[-1], plan.source.kind == "gguf")
-    if form.recipe and "--recipe" in words:  # one with lists, which no option can be
+    if form.recipe and "--recipe" in words:  # a recipe with lists, which no option can be
         words[words.index("--recipe") + 1] = Path(form.recipe).name
+
     if not publishing:
-        return shlex.join(
-            [*words, *(["-o", str(plan.target.out)] if plan.target.out is not None else [])]
-        )
+        if plan.target.out is not None:
+            words = [*words, "-o", str(plan.target.out)]
+        return shlex.join(words)
+
     flags: list[str] = []
     for option in options(PushOptions):
         value = getattr(form, option.name)
-        flags += (
-            []
-            if value == option.default
-            else [option.flag]
-            if value is True
-            else [option.flag, value]
-        )
-    if {*flags} <= {"--private", "--create-pr"}:
+        if value == option.default:
+            continue
+        flags.append(option.flag)
+        if value is not True:
+            flags.append(value)
+    if set(flags) <= {"--private", "--create-pr"}:  # the options that `apply --push` has too
         return shlex.join([*words, "--push", form.repo_id, *flags])
-    write = [*words, "-o", plan.out.name]
-    push = [
-        "ropeconv",
-        "push",
-        plan.out.name,
-        form.repo_id,
-        *flags,
-    ]
-    return f"{shlex.join(write)}\n{shlex.join(push)}"
+    write = shlex.join([*words, "-o", plan.out.name])
+    push = shlex.join(["ropeconv", "push", plan.out.name, form.repo_id, *flags])
+    return f"{write}\n{push}"
 
 
 def to_page(page: str, form: PageForm) -> str:
-    """Return the address of a page with a form, relative to the other pages. page: its name, empty
-    for the first.
+    """Return the address of a page with a form, relative to the other pages.
+
+    Args:
+        page: The name of the page; empty for the first.
+        form: The form, of which changed values become parameters.
     """
     texts = {}
     for item in fields(form):
         value = getattr(form, item.name)
-        if item.name not in UPLOADS and value != item.default:
-            texts[item.name] = (
-                ",".join(value) if isinstance(value, tuple) else "1" if value is True else value
-            )
+        if item.name in UPLOADS or value == item.default:
+            continue
+        if isinstance(value, tuple):
+            value = ",".join(value)
+        elif value is True:
+            value = "1"
+        texts[item.name] = value
     return f"./{page}?{urlencode(texts)}"
 
 
 def to_bake(source: str, recipe: Recipe, replace: bool = False) -> str:
-    """Return the address of the plan of a recipe. source: the model. replace: as `Advice` has
-    it.
+    """Return the address of the plan of a recipe.
+
+    Args:
+        source: The model.
+        recipe: The method and its modifiers.
+        replace: Whether it needs `--replace`, as `Advice` has it.
     """
     method = recipe.method
-    value = "" if method.value is Value.SWITCH else method.command.partition(" ")[2]
-    settings = {item: getattr(method, item.name) for item in fields(method)[1:]}
-    changed = [
-        f"{item.name}={json.dumps(setting)}"
-        for item, setting in settings.items()
-        if setting != item.default
-    ]
-    modifiers = {name: getattr(recipe, name) for name in MODIFIERS}
-    changed += [
-        f"{name}={json.dumps(setting)}"
-        for name, setting in modifiers.items()
-        if setting not in (None, False)
-    ]
+    changed = []
+    for item in fields(method)[1:]:
+        setting = getattr(method, item.name)
+        if setting != item.default:
+            changed.append(f"{item.name}={json.dumps(setting)}")
+    for name in MODIFIERS:
+        setting = getattr(recipe, name)
+        if setting not in (None, False):
+            changed.append(f"{name}={json.dumps(setting)}")
     form = BakeForm(source=source, method=method.name, settings=", ".join(changed), replace=replace)
-    length_or_value = {"context": value} if method.value in LENGTHS else {"value": value}
-    form = filled(
-        BakeForm, {name: getattr(form, name) for name in names(BakeForm)} | length_or_value
-    )
-    return to_page("", form)
+
+    values = {name: getattr(form, name) for name in names(BakeForm)}
+    value = "" if method.value is Value.SWITCH else method.command.partition(" ")[2]
+    values["context" if method.value in LENGTHS else "value"] = value
+    return to_page("", filled(BakeForm, values))

@@ -74,9 +74,10 @@ class TaskContext:
 
 @dataclass
 class HtmlSheet:
-    """A sheet that becomes a part of a page. blocks: what it has so far, for the template."""
+    """A sheet that becomes a part of a page."""
 
     blocks: list[dict[str, object]] = field(default_factory=list)
+    """The parts that it has so far, for the template."""
     colours: bool = True
 
     def table(
@@ -91,13 +92,13 @@ class HtmlSheet:
         """As in `Sheet`. All columns are shown, since tables of a page can be scrolled."""
         body = list(rows)
         sides = ["right" if name in right else "" for name in columns]
-        cells = [
-            [
-                (text, MARKS.get(text, styles.get((number, place), "")), sides[place])
-                for place, text in enumerate(row)
-            ]
-            for number, row in enumerate(body[:MOST_ROWS])
-        ]
+        cells = []
+        for number, row in enumerate(body[:MOST_ROWS]):
+            line = []
+            for place, text in enumerate(row):
+                style = MARKS.get(text, styles.get((number, place), ""))
+                line.append((text, style, sides[place]))
+            cells.append(line)
         self._add("table", text=title, columns=list(zip(columns, sides, strict=True)), rows=cells)
         if len(body) > MOST_ROWS:
             self.note(f"{len(body) - MOST_ROWS:,} more rows are left out.")

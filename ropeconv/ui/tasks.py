@@ -1,12 +1,12 @@
 """The tasks of the pages, each with its form and the sheet that it fills."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..bake.advice import matrix
+from ..bake.advice import MatrixCell, matrix
 from ..bake.apply import make_plan
 from ..bake.hidden import HiddenFolder, discard
 from ..bake.output import Output
@@ -201,24 +201,24 @@ def compare(form: CompareForm, task: TaskContext, sheet: HtmlSheet) -> None:
     large = isinstance(source, Source) and len(source.weights()) > MOST_SHARDS
     outputs: tuple[Format, ...] | None = ("safetensors",) if large else None
     advice = advised(source, _length(form.context, source), measured, outputs)
+
     show_advice(advice, sheet)
-    sheet.note(
-        " ".join(
-            line
-            for line in explain_columns(advice)
-            if line.startswith(("Evidence", "Effective", "Outside"))
-        )
-    )
+    explained = []
+    for line in explain_columns(advice):
+        if line.startswith(("Evidence", "Effective", "Outside")):
+            explained.append(line)
+    sheet.note(" ".join(explained))
     if large:
         sheet.note(
             f"GGUF is left out for more than {MOST_SHARDS} files of weights; use `ropeconv advise`."
         )
+
+    if advice.methods and form.source:
+        ways = []
+        for row in advice.methods:
+            ways.append((row.flags, to_bake(form.source, row.recipe, row.replace)))
+        sheet.ways("Plan a method", ways)
     if advice.methods:
-        if form.source:
-            ways = [
-                (row.flags, to_bake(form.source, row.recipe, row.replace)) for row in advice.methods
-            ]
-            sheet.ways("Plan a method", ways)
         curves = {row.method.name: row.schedule.inv_freq for row in advice.methods[:DRAWN]}
         first = f"The first {DRAWN} methods" if len(advice.methods) > DRAWN else "The methods"
         sheet.title(f"{first} in pictures")
@@ -353,45 +353,52 @@ def family_names() -> list[str]:
 
 
 def shown(form: RuntimesForm) -> str:
-    """Return the answer of the page: a word per family and runtime, for one family every version
-    with its evidence.
+    """Return the answer of the page: a word per family and runtime.
+
+    For one family it has every version with its evidence.
     """
-    sheet = HtmlSheet()
     cells = [cell for cell in matrix() if form.family in ("", cell.family)]
     writing = form.writing if form.writing in WRITINGS else next(iter(WRITINGS))
     names = [name for name in runtime_names() if form.runtime in ("", name)]
-    newest = {
-        (cell.family, cell.writing, cell.verdict.runtime.partition("@")[0]): cell.verdict
-        for cell in cells
-    }
-    titles = {name: title_of(verdict) for (_, _, name), verdict in newest.items()}
-    rows = [
-        (family, *(_word(newest.get((family, writing, name))) for name in names))
-        for family in family_names()
-        if any(cell.family == family for cell in cells)
-    ]
+
+    # versions are in order, so that the newest one is the last
+    newest = {}
+    titles = {}
+    for cell in cells:
+        name = cell.verdict.runtime.partition("@")[0]
+        newest[cell.family, cell.writing, name] = cell.verdict
+    for (_, _, name), verdict in newest.items():
+        titles[name] = title_of(verdict)
+    columns = ["", *(titles.get(name, name) for name in names)]
+    listed = {cell.family for cell in cells}
+    rows = []
+    for family in family_names():
+        if family in listed:
+            words = [_word(newest.get((family, writing, name))) for name in names]
+            rows.append((family, *words))
+
+    sheet = HtmlSheet()
     sheet.say(LEGEND)
-    sheet.table(
-        f"{WRITINGS[writing]}, in the newest version",
-        ("", *(titles.get(name, name) for name in names)),
-        rows,
-    )
+    sheet.table(f"{WRITINGS[writing]}, in the newest version", columns, rows)
     if form.family:
-        details = [
-            (
-                cell.verdict.display_name,
-                WORDS[cell.verdict.status],
-                cell.verdict.reason,
-                _evidence(cell.verdict),
-            )
-            for name in names
-            for cell in cells
-            if cell.writing == writing and cell.verdict.runtime.partition("@")[0] == name
-        ]
+        details = _version_rows([cell for cell in cells if cell.writing == writing], names)
         sheet.table("Every version", ("runtime", "support", "reason", "evidence"), details)
     else:
         sheet.note("Choose a family to see every version, with reasons and evidence.")
     return sheet.html()
+
+
+def _version_rows(cells: Sequence[MatrixCell], names: Sequence[str]) -> list[tuple[str, ...]]:
+    """A row for each version of the named runtimes, in the order of the names."""
+    rows: list[tuple[str, ...]] = []
+    for name in names:
+        for cell in cells:
+            verdict = cell.verdict
+            if verdict.runtime.partition("@")[0] == name:
+                support = WORDS[verdict.status]
+                evidence = _evidence(verdict)
+                rows.append((verdict.display_name, support, verdict.reason, evidence))
+    return rows
 
 
 def _word(verdict: Verdict | None) -> str:

@@ -114,9 +114,7 @@ def execute_plan(
         locked(plan.out) as hidden,
     ):
         journal = settle(hidden, OutputJournal.read(hidden.journal))
-        # an output without a receipt, such as a restored source, is not replaced by --force either
-        keeps = not options.force or plan.receipt() is None
-        again = keeps and not options.staged and may_be_finished(plan)
+        again = not options.staged and _keeps_finished(plan, options.force)
         if not again:
             refuse_occupied(plan, options.force)
         clear_drafts(plan.out)
@@ -161,11 +159,20 @@ def _publish(
 def refuse_early(plan: FilePlan, force: bool) -> None:
     """Raise RopeconvError where `execute_plan` would refuse the place of an output.
 
-    Files of an interrupted run are not judged.
+    Files of an interrupted run, and an output that may be that of the same command, are not judged.
     """
-    if not HiddenFolder(plan.out).root.exists():
-        refuse_place(plan)
+    if HiddenFolder(plan.out).root.exists():
+        return
+    refuse_place(plan)
+    if not _keeps_finished(plan, force):
         refuse_occupied(plan, force)
+
+
+def _keeps_finished(plan: FilePlan, force: bool) -> bool:
+    """Whether the place may have the output of the same command, which is kept then."""
+    # an output without a receipt, such as a restored source, is not replaced by --force either
+    keeps = not force or plan.receipt() is None
+    return keeps and may_be_finished(plan)
 
 
 def _write(

@@ -54,6 +54,14 @@ def test_the_same_command_again_finds_its_work_done(line: str, place: Path) -> N
         assert inodes(place) == files
 
 
+@pytest.mark.parametrize(
+    "line", [line for line in COMMANDS.values() if not line.startswith(("plot", "train-config"))]
+)
+def test_a_dry_run_of_finished_work_ends_as_the_command_does(line: str, place: Path) -> None:
+    command(place, *line.split(), code=0)
+    command(place, *line.split(), "--dry-run", code=0)
+
+
 APPLY = ("apply", "model", "--yarn", "4", "-o", "out")
 OTHERS: dict[str, tuple[str, ...]] = {
     "another recipe": ("apply", "model", "--yarn", "8", "-o", "out"),

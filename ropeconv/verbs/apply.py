@@ -24,12 +24,11 @@ from .arguments import (
     check_value,
     described,
     is_loaded,
-    length_text,
     list_keywords,
     reference_of,
 )
 from .batch import Batch
-from .recipes import as_texts, build_recipe, chosen_methods
+from .recipes import as_texts, build_recipe, chosen_methods, length_text
 from .request import VALIDATE, ApplyRequest, OutputUnit, check_request
 
 if TYPE_CHECKING:

@@ -91,13 +91,6 @@ def check_arguments(verb: Verb) -> Verb:
     return cast(Verb, checked)
 
 
-def length_text(value: float | str) -> str:
-    """Return a length or factor as a command line has it: 131072.0 as `131072`."""
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
-    return str(value)
-
-
 def check_keywords(verb: str, keywords: Mapping[str, Any], kind: type) -> dict[str, Any]:
     """Return keywords without those that are None.
 

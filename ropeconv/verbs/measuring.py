@@ -20,7 +20,8 @@ from ..evaluate.tune.tuning import SearchSettings, open_tuning
 from ..formats.journal import Journal, default_path
 from ..keywords import EvaluateKeywords, Length, StrPath, TuneKeywords
 from ..reporting import Reporter, SilentReporter
-from .arguments import check_keywords, check_value, length_text, list_keywords, reference_of
+from .arguments import check_keywords, check_value, list_keywords, reference_of
+from .recipes import length_text
 
 Texts = StrPath | Sequence[StrPath]
 """A file, a pattern, the text itself, or several of these."""

@@ -18,7 +18,6 @@ from ..rope.lengths import SMALLEST_LENGTH, format_tokens, parse_tokens
 from ..rope.methods.method import REGISTRY, Method, Value, tokens
 from ..rope.recipe import MODIFIERS, Recipe
 from ..views.sheet import sentence
-from .arguments import length_text
 
 Values = Mapping[str, Any]
 """Values of options, by their names as Python identifiers; None for those that were not given."""
@@ -214,6 +213,13 @@ def build_recipes(values: Values) -> list[Recipe]:
         kept = {key: value for key, value in values.items() if key not in others}
         recipes.append(build_recipe(kept))
     return recipes
+
+
+def length_text(value: float | str) -> str:
+    """Return a length or factor as a command line has it: 131072.0 as `131072`."""
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value)
 
 
 def as_texts(values: Values) -> dict[str, Any]:

@@ -43,7 +43,8 @@ from ..validate.checks import check_frequencies
 from ..validate.comparison import Comparison, Settings
 from ..validate.sampling import spread_tokens, usual_length
 from ..validate.validation import Validation
-from .arguments import check_keywords, length_text, list_keywords, reference_of
+from .arguments import check_keywords, list_keywords, reference_of
+from .recipes import length_text
 
 PATIENCE = 30.0
 """Seconds that a validation may take on a CPU without being asked for."""

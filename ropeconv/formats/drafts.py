@@ -107,8 +107,9 @@ def _open_locked(draft: Path) -> BinaryIO:
     while True:
         file = draft.open("ab")
         try:
-            is_draft = os.path.samestat(os.fstat(file.fileno()), draft.stat())
-            if try_lock(file) != "busy" and is_draft:
+            # the lock first: until then, another process may give the file its final name
+            is_mine = try_lock(file) != "busy"
+            if is_mine and os.path.samestat(os.fstat(file.fileno()), draft.stat()):
                 return file
         except FileNotFoundError:
             pass  # another process has renamed it since it was opened

@@ -52,19 +52,17 @@ class BatchView:
         """Print plans, and what publishing them would do."""
         screen = self.screen
         entries = []
+        documents = []
         for unit, plan in self.batch.plans:
             choice = self.batch.validation_of(plan)
             entries.append(BatchEntry(unit.label, plan, validating=choice.sentence))
+            documents.append(plan.to_dict() | {"validating": choice.to_dict()})
         if not screen.as_json:
             for unit, plan in self.batch.plans:
                 self._show_planned(unit, plan)
         if self.short:
             self._show_end(entries, planned=True)
 
-        documents = []
-        for _, plan in self.batch.plans:
-            choice = self.batch.validation_of(plan)
-            documents.append(plan.to_dict() | {"validating": choice.to_dict()})
         self._data(documents, self._preview())
 
     def write(self, probe: Probe | None) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..engines.engine import Output, Progress
+from ..engines.transformers.load import out_of_memory
 from ..errors import UsageError
 from ..formats.disk import text_digest
 from ..formats.journal import Journal, default_path
@@ -577,6 +578,7 @@ def evaluate_model(
     sizes: Sizes | None = None,
     journal: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
+    fresh: bool = False,
     **options: Any,
 ) -> Result:
     """Measure what methods do to a model.
@@ -588,6 +590,7 @@ def evaluate_model(
         sizes: The measures and lengths, by default the loss of the same tokens at four lengths.
         journal: The file of finished sequences, by default in the cache.
         progress: Callbacks.
+        fresh: Begin a new journal; the one there gets another name.
         options: Other fields of `RunnerRequest`.
 
     Raises:
@@ -597,6 +600,6 @@ def evaluate_model(
     with open_evaluation(opening, sizes or Sizes(), gather_texts(texts)) as evaluation:
         source = evaluation.runner.source
         path = default_path(source) if journal is None else Path(journal)
-        with Journal(path, EVAL, source) as opened:
-            evaluation.run(opened, progress)
+        with Journal(path, EVAL, source, fresh) as opened:
+            out_of_memory(lambda: evaluation.run(opened, progress))
     return evaluation.result(str(model))

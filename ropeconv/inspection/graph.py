@@ -413,7 +413,9 @@ class GraphInspection(Summary):
             factor = f"{rope.attention_factor:.6g}"
             positions = f"{rope.positions:,}" if rope.positions else "any"
             part = self.part(rope)
-            words = (part.words if part else "another RoPE") if self.spec else "-"
+            words = part.words if part else "another RoPE"
+            if not self.spec:
+                words = "-"
             dimensions = f"{2 * len(rope.inv_freq)}"
             rows.append((rope.file, rope.name, formula, factor, dimensions, positions, words))
         columns = (

@@ -179,9 +179,12 @@ def from_address(kind: type[F], query: Mapping[str, str]) -> F:
             text = query[item.name]
             default = item.default
             many = isinstance(default, tuple)
-            values[item.name] = (
-                text == "1" if default is False else text.split(",") if many else text
-            )
+            if default is False:
+                values[item.name] = text == "1"
+            elif many:
+                values[item.name] = text.split(",")
+            else:
+                values[item.name] = text
     return filled(kind, values)
 
 

@@ -114,9 +114,7 @@ def check_keywords(verb: str, keywords: Mapping[str, Any], kind: type) -> dict[s
 
 def check_value(name: str, value: Any, hint: Any) -> Any:
     """Return the value of a keyword, as Python has it. Raises UsageError for another type."""
-    if type(value).__module__ == "numpy" and getattr(value, "ndim", 1) == 0:
-        value = value.item()
-    if type(value).__module__ == "torch" and getattr(value, "ndim", 1) == 0:
+    if type(value).__module__ in ("numpy", "torch") and getattr(value, "ndim", 1) == 0:
         value = value.item()
     if type(value).__module__ == "torch" and type(value).__name__ in ("dtype", "device"):
         value = str(value).removeprefix("torch.")
@@ -188,6 +186,7 @@ def _hints(kind: Any) -> dict[str, Any]:
     return get_type_hints(kind)
 
 
+@cache
 def _adapter(hint: Any) -> TypeAdapter[Any]:
     """Return what checks a type without converting values."""
     return TypeAdapter(hint, config=ConfigDict(strict=True, arbitrary_types_allowed=True))

@@ -30,7 +30,7 @@ from ..inspection.receipts.places import remember_source
 from ..models.gguf import GgufSource
 from ..models.open import open_source
 from ..models.source import Source
-from ..options import ValidateOn
+from ..options import ValidateOn, copied
 from ..reporting import Reporter
 from ..rope.lengths import parse_tokens
 from ..rope.recipe import Recipe
@@ -243,11 +243,10 @@ class Batch:
             target,
             by_length=request.by_length,
             with_draft=self.pair,
+            # a publication without -o makes a card for its repository
             card=not (request.publication and target.out is None),
             place=unit.placed,
         )
-        if not self.publication_alone(plan):  # which makes a card for its repository
-            plan = with_card(plan)
         if request.ollama and not plan.is_folder:
             modelfile_of(plan)
         return plan
@@ -306,16 +305,7 @@ class Batch:
             done = AppliedPlan(plan.out)
             output = finish_output(plan, done, request.ollama, choice, self.reporter, draft)
         else:
-            writing = Writing(
-                link=request.link,
-                force=request.force,
-                checksum=request.checksum,
-                fsync=not request.no_fsync,
-                staged=request.staged,
-                check=request.check,
-                remember=request.remember,
-                modelfile=request.ollama,
-            )
+            writing = copied(Writing, request, fsync=not request.no_fsync, modelfile=request.ollama)
             output = write_output(plan, writing, choice, self.reporter, probe, title, draft)
         if self.adapter is not None and not unit.is_draft:
             write_adapter(self.adapter, not request.no_fsync)

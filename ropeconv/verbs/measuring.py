@@ -4,20 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
-from pathlib import Path
 from typing import Any, TypeVar, Unpack
 
 from ..engines.engine import Progress
-from ..engines.transformers.load import out_of_memory
-from ..evaluate.cases import EVAL
-from ..evaluate.evaluation import Sizes, open_evaluation
+from ..evaluate.evaluation import Sizes, evaluate_model
 from ..evaluate.result import Result
-from ..evaluate.row import parse_rows
 from ..evaluate.runners.runner import RunnerRequest
-from ..evaluate.texts import gather_texts
 from ..evaluate.tune.result import TuningResult
-from ..evaluate.tune.tuning import SearchSettings, open_tuning
-from ..formats.journal import Journal, default_path
+from ..evaluate.tune.tuning import SearchSettings, tune_model
 from ..keywords import EvaluateKeywords, Length, StrPath, TuneKeywords
 from ..reporting import Reporter, SilentReporter
 from .arguments import check_keywords, check_value, list_keywords, reference_of
@@ -61,23 +55,17 @@ def evaluate(
         given["servers"] = _listed("server", given.pop("server"))
     if "against" in given:
         given["against"] = reference_of("evaluate", given["against"])
-    request = RunnerRequest(
-        reference_of("evaluate", model),
-        parse_rows(rows) if rows else [],
-        **_fields_of(RunnerRequest, given, "model", "rows"),
-    )
-
-    with open_evaluation(request, sizes, gather_texts(text)) as evaluation:
-        source = evaluation.runner.source
-        place = given.get("journal")
-        path = default_path(source) if place is None else Path(place)
-        with (
-            Journal(path, EVAL, source, given.get("fresh", False)) as journal,
-            reporter.counting("Measuring") as (total, advance),
-        ):
-            progress = Progress(reporter.note, total, advance)
-            out_of_memory(lambda: evaluation.run(journal, progress))
-    return evaluation.result(request.model)
+    with reporter.counting("Measuring") as (total, advance):
+        return evaluate_model(
+            reference_of("evaluate", model),
+            rows,
+            text,
+            sizes,
+            given.get("journal"),
+            Progress(reporter.note, total, advance),
+            given.get("fresh", False),
+            **_fields_of(RunnerRequest, given, "model", "rows"),
+        )
 
 
 @list_keywords(TuneKeywords)
@@ -104,21 +92,16 @@ def tune(
     reporter: Reporter = given.pop("reporter", None) or SilentReporter()
     check_value("context", context, int | str)
     settings = SearchSettings(context=str(context), **_fields_of(SearchSettings, given, "context"))
-    loading = _fields_of(RunnerRequest, given, "model", "rows")
-    journal = given.get("journal")
-    with (
-        reporter.counting("Searching", "steps") as (total, advance),
-        open_tuning(
+    with reporter.counting("Searching", "steps") as (total, advance):
+        return tune_model(
             reference_of("tune", model),
-            gather_texts(text),
+            text,
             settings,
             Progress(reporter.note, total, advance),
-            None if journal is None else Path(journal),
-            given.get("fresh", False),
-            **loading,
-        ) as tuning,
-    ):
-        return out_of_memory(tuning.run)
+            given.get("journal"),
+            fresh=given.get("fresh", False),
+            **_fields_of(RunnerRequest, given, "model", "rows"),
+        )
 
 
 def _fields_of(kind: type[Kind], given: dict[str, Any], *without: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ..bake.apply import AppliedPlan, apply, make_plan
 from ..bake.companions import paired
+from ..bake.execution import ApplyOptions
 from ..bake.next_steps import NextSteps, check_command, run_commands
 from ..bake.output import Output
 from ..bake.plan import Plan
@@ -32,14 +33,8 @@ from .validation import ValidationChoice, validate_written
 
 
 @dataclass(frozen=True)
-class Writing:
-    """How an output is written. The first five are those of `bake.execution.ApplyOptions`."""
-
-    link: bool = False
-    force: bool = False
-    checksum: bool = False
-    staged: bool = False
-    fsync: bool = True
+class Writing(ApplyOptions):
+    """How an output is written, checked and noted."""
 
     check: bool = True
     """Ask the installed transformers, or llama.cpp, about the output before it gets its name."""

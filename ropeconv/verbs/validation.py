@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Unpack
@@ -364,6 +365,7 @@ def _seconds(plan: Plan, size: int, on_gpu: bool = False) -> float:
     return IMPORTING + reading + 2.0 * size * tokens / (SHARE * _speed())
 
 
+@cache
 def _speed() -> float:
     """Measure the operations a second of this machine, on a product of matrices in float32."""
     side = 1024

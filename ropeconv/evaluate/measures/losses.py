@@ -23,6 +23,12 @@ from .measure import Measure, register
 BLOCKS = 32
 
 
+def _mean_loss(case: Case, losses: TokenLosses) -> Observation:
+    """The mean loss of the tokens of a case."""
+    loss = float(losses.loss.mean())
+    return Observation(case.measure, "loss", case.column, case.document, case.window, loss)
+
+
 @register
 class Position(Measure):
     """The mean loss of each block of positions. Compare rows only, since a text has easy places."""
@@ -79,16 +85,7 @@ class Growth(Measure):
                 yield Case(self.name, length, document, window, ids, targets)
 
     def observe(self, case: Case, losses: TokenLosses) -> list[Observation]:
-        observation = Observation(
-            self.name,
-            "loss",
-            case.column,
-            case.document,
-            case.window,
-            float(losses.loss.mean()),
-            values=tuple(losses.loss.tolist()),
-        )
-        return [observation]
+        return [replace(_mean_loss(case, losses), values=tuple(losses.loss.tolist()))]
 
 
 @register
@@ -136,16 +133,7 @@ class Sliding(Measure):
                 done = end
 
     def observe(self, case: Case, losses: TokenLosses) -> list[Observation]:
-        observation = Observation(
-            self.name,
-            "loss",
-            case.column,
-            case.document,
-            case.window,
-            float(losses.loss.mean()),
-            weight=len(case.targets),
-        )
-        return [observation]
+        return [replace(_mean_loss(case, losses), weight=len(case.targets))]
 
 
 ALPHA = 2.0

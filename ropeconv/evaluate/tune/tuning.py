@@ -11,6 +11,7 @@ from typing import Any
 
 from ...engines.engine import Progress
 from ...engines.transformers.differentiable import check_gradient
+from ...engines.transformers.load import out_of_memory
 from ...errors import UsageError
 from ...formats.journal import Journal, default_path
 from ...formats.jsontext import JsonObject
@@ -334,7 +335,7 @@ def tune_model(
         settings: The settings of the search.
         progress: Callbacks; total and advance count steps.
         journal: The file of finished passes, by default in the cache.
-        options: Other fields of `RunnerRequest`, such as device.
+        options: Other fields of `RunnerRequest`, such as device, and `fresh` of `open_tuning`.
 
     Raises:
         UsageError: For wrong settings.
@@ -344,7 +345,7 @@ def tune_model(
     with open_tuning(
         str(model), gather_texts(texts), settings, progress, path, **options
     ) as tuning:
-        return tuning.run()
+        return out_of_memory(tuning.run)
 
 
 @contextmanager

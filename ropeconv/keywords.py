@@ -169,7 +169,7 @@ class RunKeywords(TypedDict, total=False):
         check: Check what was written before it gets its name (default: True).
         remember: Note on this machine where the source is (default: True).
         probe: A running `Probe`, which imports transformers once for several outputs.
-        reporter: Is told of progress, and of sentences for the user.
+        reporter: Receives progress, and sentences for the user.
     """
 
     force: bool
@@ -216,7 +216,7 @@ class ValidateKeywords(TypedDict, total=False):
         ignore_receipt: Accept edited files whose edits do not change what is computed.
         device_map: auto spreads the model over several devices.
         trust_remote_code: Run code of the model that ropeconv has not written.
-        reporter: Is told of progress, and of sentences for the user.
+        reporter: Receives progress, and sentences for the user.
     """
 
     device: str
@@ -259,7 +259,7 @@ class EvaluateKeywords(TypedDict, total=False):
         device_map: auto spreads the model over several devices.
         trust_remote_code: Run code of the model that ropeconv has not written.
         family: Treat the model as one of this family, whatever its model_type.
-        reporter: Is told of progress, and of sentences for the user.
+        reporter: Receives progress, and sentences for the user.
     """
 
     measure: str | Sequence[str]
@@ -304,7 +304,7 @@ class TuneKeywords(TypedDict, total=False):
         device_map: auto spreads the model over several devices.
         trust_remote_code: Run code of the model that ropeconv has not written.
         family: Treat the model as one of this family, whatever its model_type.
-        reporter: Is told of progress, and of sentences for the user.
+        reporter: Receives progress, and sentences for the user.
     """
 
     start: str
@@ -341,7 +341,7 @@ class PushKeywords(TypedDict, total=False):
         base_model: The base model for the card, if the source is not on the Hub.
         token: Use this token instead of HF_TOKEN and the stored login.
         ignore_receipt: Do not compare the files with the hashes in the receipt.
-        reporter: Is told of progress, and of sentences for the user.
+        reporter: Receives progress, and sentences for the user.
     """
 
     private: bool

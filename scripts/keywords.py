@@ -55,7 +55,7 @@ FORMATS = ("safetensors", "gguf")
 """Values of `to`. The command line has more: `ollama` and `overrides` print or write beside an
 output.
 """
-REPORTER = {"reporter": ("Reporter", "Is told of progress, and of sentences for the user.")}
+REPORTER = {"reporter": ("Reporter", "Receives progress, and sentences for the user.")}
 FAMILY = {"family": ("str", "Treat the model as one of this family, whatever its model_type.")}
 LOADING = {
     "device_map": ("str", "auto spreads the model over several devices."),

@@ -88,7 +88,7 @@ def refuse_occupied(plan: FilePlan, force: bool) -> None:
 def refuse_foreign(place: Path, out: Path, known_as: Path) -> None:
     """Raise RopeconvError where `--force` does not replace a file or folder.
 
-    That is one without a receipt of ropeconv, and a folder to which files were added.
+    It replaces none without a receipt of ropeconv, and no folder to which files were added.
 
     Args:
         place: An earlier output, or one of its shards.

@@ -110,7 +110,7 @@ def with_log_n(schedule: Schedule, model: GgufModel, carrier: str) -> GgufResult
 def _gain(gain: float, model: GgufModel, edit: Edit) -> Edit:
     """The edit that multiplies all queries by `gain`.
 
-    That is a scale tensor for each projection, and other biases.
+    It adds a scale tensor for each projection, and changes biases.
     """
     if gain == 1:
         return Edit()

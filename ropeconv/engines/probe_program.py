@@ -288,7 +288,7 @@ def run(module: Module, kind: str | None, context: int) -> dict[str, object]:
 def forward(module: Module, kind: str | None, positions: list[int]) -> float:
     """Run a rotary module at positions from 0 on, and return its attention factor.
 
-    That is its cosine at position 0.
+    The factor is its cosine at position 0.
     """
     import torch
 

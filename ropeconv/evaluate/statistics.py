@@ -174,7 +174,7 @@ def effective_count(sample: Sample) -> float:
 def mcnemar_error(sample: Sample) -> float:
     """Return the standard error of a paired difference of shares if there is no difference.
 
-    That is the error of McNemar's test. Ten answers that are all lost are three errors, as in an
+    McNemar's test has this error. Ten answers that are all lost are three errors, as in an
     exact test; the spread of their differences is 0. At least one answer is taken to differ.
     """
     share = sample.weights / sample.weights.sum()

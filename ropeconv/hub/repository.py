@@ -118,7 +118,7 @@ class Repository:
     def holds(self) -> bool:
         """Return whether the repository holds what is published.
 
-        That is the receipt of the same plan, or the same GGUF files.
+        It holds the receipt of the same plan then, or the same GGUF files.
         """
         adds = self.upload.adds
         revision = self.options.revision

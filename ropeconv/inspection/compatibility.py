@@ -691,7 +691,7 @@ def _same_weights(adapter: Adapter, base: Inspection) -> bool:
     """Whether an adapter is known to have been trained over the weights of a base, with another
     RoPE.
 
-    That is so if its own base was made from them by ropeconv, or if the adapter names the base:
+    It is known if its own base was made from them by ropeconv, or if the adapter names the base:
     then the config.json beside the adapter has the settings of its training.
     """
     trained = adapter.trained_on

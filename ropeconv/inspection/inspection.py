@@ -247,7 +247,7 @@ class Inspection(TableSummary):
     def basis(self, recipe: Recipe) -> RopeSpec:
         """Return the RoPE that a recipe changes.
 
-        That is its own with as-is and `on_top`, else that before any bake.
+        With as-is and `on_top` it is the model's own, else that before any bake.
         """
         if recipe.on_top or isinstance(recipe.method, AsIs):
             return self.spec

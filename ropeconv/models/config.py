@@ -114,7 +114,7 @@ def _check_rotates(part: Config, family: Family) -> None:
 def text_part(config: Config, family: Family) -> Config:
     """The dictionary with the keys of the language model.
 
-    That is the config itself, its `text_config`, or the dictionary of its decoder.
+    It is the config itself, its `text_config`, or the dictionary of its decoder.
     """
     return text_parts(config, family)[0]
 

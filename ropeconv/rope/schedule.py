@@ -89,7 +89,7 @@ def effective_scaling(
 ) -> LogN | QueryScaling | None:
     """The scaling of queries that an output has.
 
-    That is log-n, or its approximation where they differ by more than noise.
+    It is log-n, or its approximation where they differ by more than noise.
 
     Args:
         log_n: The log-n of the schedule, None without one.

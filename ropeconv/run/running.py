@@ -75,7 +75,7 @@ def run(
         on: Where: local, a number of processes, ray, auto, ray://HOST:PORT or slurm.
         fresh: Begin a new journal; the one there gets another name.
         verify: Compare outputs that are done, byte by byte, with what their sources give.
-        reporter: Is told of progress, and of sentences for the user.
+        reporter: Receives progress, and sentences for the user.
 
     Returns:
         A row for each job, with its results or the reason why it failed.

@@ -172,7 +172,7 @@ class Comparison:
     def scale(self) -> LogN | QueryScaling | None:
         """The scaling of queries in the output.
 
-        That is log-n, or its approximation where they differ by more than noise.
+        It is log-n, or its approximation where they differ by more than noise.
         """
         steps = self.receipt.log_n_approximation
         if steps is None:
@@ -193,9 +193,10 @@ class Comparison:
     def remark(self) -> str:
         """A sentence on what no comparison computes; empty where there is nothing.
 
-        That is the model's own ramp of YaRN, or attention of the output. Dual chunk attention has
-        no reference: of the runtimes that `validate` compares, transformers ignores its key, and
-        vLLM and SGLang fail with it. Up to `chunk_size - local_size` tokens it is plain attention.
+        Nothing computes the model's own ramp of YaRN, or attention of the output. Dual chunk
+        attention has no reference: of the runtimes that `validate` compares, transformers ignores
+        its key, and vLLM and SGLang fail with it. Up to `chunk_size - local_size` tokens it is
+        plain attention.
         """
         ramp = self.receipt.ramp_approximation
         if ramp is not None:

@@ -40,7 +40,7 @@ class Bucket:
 def usual_length(original: int, context: int) -> int:
     """Return the default length of a run over every position.
 
-    That is four times the trained context, from 512 to 8192 tokens.
+    The length is four times the trained context, from 512 to 8192 tokens.
     """
     return min(context, max(512, 4 * original), LONGEST)
 
@@ -61,8 +61,8 @@ def affordable_length(
 ) -> int:
     """Return the default length of a run over every position.
 
-    That is `usual_length`, or where this ends inside the trained context `length_beyond`, if the
-    estimates of its time and of the memory of its cache allow it.
+    The length is `usual_length`, or where this ends inside the trained context `length_beyond`, if
+    the estimates of its time and of the memory of its cache allow it.
 
     Args:
         original: The trained context in tokens.

@@ -96,7 +96,7 @@ def write_output(
         plan: From `plan_output`.
         writing: How it is written.
         validation: From `choose_validation`.
-        reporter: Is told what happens.
+        reporter: Receives what happens.
         probe: A running one; None starts one where it is needed.
         title: The title of the progress.
         draft: The plan of its draft model, for the commands that run both.

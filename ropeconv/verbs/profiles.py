@@ -80,7 +80,7 @@ def profiles(
         replace: Replace the scaling that the model has.
         copy: Copy the weights once, instead of making hard links to those of the model.
         family: The family to treat it as.
-        reporter: Is told of progress, and of sentences for the user.
+        reporter: Receives progress, and sentences for the user.
 
     Returns:
         The outputs by name; all are written, or none.

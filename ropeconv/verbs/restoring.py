@@ -35,7 +35,7 @@ def restore(
         in_place: Change the GGUF file itself.
         force: Replace an earlier output of ropeconv.
         fsync: Wait until everything is on the disk.
-        reporter: Is told of progress, and of sentences for the user.
+        reporter: Receives progress, and sentences for the user.
 
     Raises:
         UsageError: For something that is not an output.
@@ -56,7 +56,7 @@ def plan_restore(
         out: Where the source is written; None for `./NAME-restored`.
         in_place: Change the GGUF file itself.
         dry_run: Whether nothing is written, so that an interrupted change stays.
-        reporter: Is told where such a change was undone.
+        reporter: Receives a note where such a change was undone.
     """
     if in_place and not dry_run:
         recover_file(reference, reporter)

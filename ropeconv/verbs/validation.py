@@ -80,7 +80,7 @@ def run_validation(
         server: The URL of a running server, or empty.
         model: Which of its models, empty for the only one.
         checks: How its files are compared.
-        reporter: Is told what happens; its `stopping` can end a long run early.
+        reporter: Receives what happens; its `stopping` can end a long run early.
 
     Raises:
         Disagreement: Where files differ, or the frequencies that transformers computes.

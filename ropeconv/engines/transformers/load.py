@@ -126,8 +126,8 @@ def fits(source: Source, at: DeviceSpec) -> bool:
 def choose_place(source: Source, at: DeviceSpec) -> DeviceSpec:
     """Return a place where the weights of a checkpoint fit.
 
-    That is the device, another GPU, several GPUs, or layer by layer. Other GPUs are used for the
-    device "cuda" only, which names none of them.
+    The place is the device, another GPU, several GPUs, or layer by layer. Other GPUs are used for
+    the device "cuda" only, which names none of them.
 
     Args:
         source: The checkpoint.

@@ -125,7 +125,7 @@ def _scale_latent_attention(stack: ExitStack, model: PreTrainedModel, softmax_sc
 def nudge(schedule: Schedule) -> Schedule:
     """Return a schedule with every frequency moved by 2 ulp of float32, up or down at random.
 
-    That is the difference that validation allows.
+    Validation allows this difference.
     """
     steps = np.random.default_rng(0).choice([-2, 2], len(schedule.inv_freq))
     steps *= schedule.inv_freq > 0  # 2 ulp below 0 is negative

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 RATE = 0.04
 """Largest change of a log divisor in one step.
 
-That is for pairs with at most one period within the trained context.
+The limit is for pairs with at most one period within the trained context.
 """
 BATCH = 4
 """Windows whose gradients are averaged in a step."""

@@ -174,7 +174,7 @@ class EvaluationRecord(msgspec.Struct, frozen=True, kw_only=True):
     def replaces(self, older: EvaluationRecord) -> bool:
         """Return whether an older evaluation has a measure of this one, of the same computation.
 
-        That is the same text, runtime, precision and compared row.
+        Both have the same text, runtime, precision and compared row then.
         """
         for name in ("runtime", "dtype", "tokens_sha256", "against"):
             if getattr(self, name) != getattr(older, name):

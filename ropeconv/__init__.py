@@ -36,6 +36,22 @@ from .version import __version__ as __version__
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from ropeconv.features.bound.bound import bound as bound
+    from ropeconv.features.compare.comparing import compare as compare
+    from ropeconv.features.compare.side_by_side import side_by_side as side_by_side
+    from ropeconv.features.evaluation.evaluation import Sizes as Sizes
+    from ropeconv.features.evaluation.evaluation import evaluate_model as evaluate_model
+    from ropeconv.features.evaluation.measuring import evaluate as evaluate
+    from ropeconv.features.evaluation.measuring import tune as tune
+    from ropeconv.features.evaluation.result import Result as Result
+    from ropeconv.features.evaluation.tune.result import TuningResult as TuningResult
+    from ropeconv.features.evaluation.tune.tuning import SearchSettings as SearchSettings
+    from ropeconv.features.evaluation.tune.tuning import tune_model as tune_model
+    from ropeconv.features.profiles.writing import profiles as profiles
+    from ropeconv.features.run.running import run as run
+    from ropeconv.features.servers.validation import validate_server as validate_server
+    from ropeconv.features.training.configs import train_config as train_config
+
     from .bake.apply import make_plan as make_plan
     from .bake.output import Output as Output
     from .bake.plan import Plan as Plan
@@ -49,17 +65,10 @@ if TYPE_CHECKING:
     from .errors import UnknownModelType as UnknownModelType
     from .errors import UnsupportedBake as UnsupportedBake
     from .errors import UsageError as UsageError
-    from .evaluate.evaluation import Sizes as Sizes
-    from .evaluate.evaluation import evaluate_model as evaluate_model
-    from .evaluate.result import Result as Result
-    from .evaluate.tune.result import TuningResult as TuningResult
-    from .evaluate.tune.tuning import SearchSettings as SearchSettings
-    from .evaluate.tune.tuning import tune_model as tune_model
     from .inspection.inspection import Inspection as Inspection
     from .inspection.inspection import inspect_source as inspect_source
     from .inspection.receipts.receipt import Receipt as Receipt
     from .inspection.receipts.storage import read_receipt as read_receipt
-    from .inspection.side_by_side import side_by_side as side_by_side
     from .models.open import open_source as open_source
     from .reporting import Reporter as Reporter
     from .rope.bound.reach import reach as reach
@@ -71,25 +80,17 @@ if TYPE_CHECKING:
     from .rope.recipe import Recipe as Recipe
     from .rope.schedule import Schedule as Schedule
     from .rope.spec import RopeSpec as RopeSpec
-    from .run.running import run as run
     from .validate.checkpoint import validate_checkpoint as validate_checkpoint
     from .validate.comparison import Comparison as Comparison
     from .validate.comparison import Settings as Settings
     from .validate.gguf import validate_gguf as validate_gguf
-    from .validate.server import validate_server as validate_server
     from .verbs.apply import apply as apply
     from .verbs.apply import patch as patch
     from .verbs.apply import plan as plan
     from .verbs.inspecting import advise as advise
-    from .verbs.inspecting import compare as compare
     from .verbs.inspecting import inspect as inspect
-    from .verbs.measuring import evaluate as evaluate
-    from .verbs.measuring import tune as tune
-    from .verbs.plotting import bound as bound
     from .verbs.plotting import plot as plot
-    from .verbs.profiles import profiles as profiles
     from .verbs.publishing import push as push
-    from .verbs.publishing import train_config as train_config
     from .verbs.restoring import restore as restore
     from .verbs.validation import validate as validate
 
@@ -105,14 +106,9 @@ _MODULES = {
         "BadSource DamagedPackage Disagreement Interruption NotFinite UnknownModelType"
         " UnsupportedBake UsageError"
     ),
-    "evaluate.evaluation": "Sizes evaluate_model",
-    "evaluate.result": "Result",
-    "evaluate.tune.result": "TuningResult",
-    "evaluate.tune.tuning": "SearchSettings tune_model",
     "inspection.inspection": "Inspection inspect_source",
     "inspection.receipts.storage": "read_receipt",
     "inspection.receipts.receipt": "Receipt",
-    "inspection.side_by_side": "side_by_side",
     "models.open": "open_source",
     "reporting": "Reporter",
     "rope.bound.reach": "reach",
@@ -125,35 +121,42 @@ _MODULES = {
     "validate.checkpoint": "validate_checkpoint",
     "validate.comparison": "Comparison Settings",
     "validate.gguf": "validate_gguf",
-    "validate.server": "validate_server",
-    "run.running": "run",
     "verbs.apply": "apply patch plan",
-    "verbs.inspecting": "advise compare inspect",
-    "verbs.measuring": "evaluate tune",
-    "verbs.plotting": "bound plot",
-    "verbs.profiles": "profiles",
-    "verbs.publishing": "push train_config",
+    "verbs.inspecting": "advise inspect",
+    "verbs.plotting": "plot",
+    "verbs.publishing": "push",
     "verbs.restoring": "restore",
     "verbs.validation": "validate",
 }
-"""The names of the API by their modules, which are imported on first use."""
+"""The names of the API by their modules, which are imported on first use; features add theirs."""
 _LAZY = {name: module for module, names in _MODULES.items() for name in names.split()}
-
-if not TYPE_CHECKING:  # type checkers read the imports above
-    __all__ = [*_LAZY, "__version__"]
 
 
 def __getattr__(name: str) -> Any:
     """Import a name on first use, so that the command line starts without numpy."""
-    if name not in _LAZY:
+    if name == "__all__":
+        return __dir__()
+    if name in _LAZY:
+        module = f"{__name__}.{_LAZY[name]}"
+    else:
+        module = "" if name.startswith("_") else _functions_of_features().get(name, "")
+    if not module:
         raise AttributeError(f"module 'ropeconv' has no attribute {name!r}")
-    return getattr(
-        import_module(f".{_LAZY[name]}", __name__), "REGISTRY" if name == "METHODS" else name
-    )
+    return getattr(import_module(module), "REGISTRY" if name == "METHODS" else name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*_LAZY, "__version__"])
+    return sorted([*_LAZY, *_functions_of_features(), "__version__"])
+
+
+def _functions_of_features() -> dict[str, str]:
+    """Return the names that features add to the API, with their modules."""
+    from .rope.features import load_features
+
+    functions: dict[str, str] = {}
+    for feature in load_features().values():
+        functions |= feature.functions
+    return functions
 
 
 class _Package(ModuleType):

@@ -19,7 +19,7 @@ import ropeconv
 from ropeconv.engines.transformers.engine import TransformersEngine
 from ropeconv.engines.transformers.load import DeviceSpec, load_stock, out_of_memory
 from ropeconv.engines.transformers.memory import release
-from ropeconv.evaluate.tune.tuning import open_tuning
+from ropeconv.features.evaluation.tune.tuning import open_tuning
 from ropeconv.rope.errors import RopeconvError
 from ropeconv.rope.lengths import parse_tokens
 from ropeconv.validate.sampling import synthetic

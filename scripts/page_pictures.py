@@ -11,8 +11,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
+from tests.features.ui.visitor import Visitor, served  # noqa: E402
 from tests.support.browser import browser  # noqa: E402
-from tests.ui.visitor import Visitor, served  # noqa: E402
 
 CONFIG = ROOT / "tests" / "data" / "configs" / "Qwen--Qwen3-8B.json"
 SHOTS = {

@@ -26,16 +26,16 @@ from typer.core import TyperArgument, TyperOption
 import ropeconv
 from ropeconv.bake.hidden import Begun, FinishedFile, Moves
 from ropeconv.bake.plan import PlanDocument
-from ropeconv.cli.app import COMMANDS, find
-from ropeconv.evaluate.cases import EvalLine
-from ropeconv.evaluate.result import Result
-from ropeconv.evaluate.tune.result import TuningResult
-from ropeconv.evaluate.tune.scorer import PassLine
+from ropeconv.cli.app import all_commands, find
+from ropeconv.features.evaluation.cases import EvalLine
+from ropeconv.features.evaluation.result import Result
+from ropeconv.features.evaluation.tune.result import TuningResult
+from ropeconv.features.evaluation.tune.scorer import PassLine
+from ropeconv.features.run.jobs import RunLine
 from ropeconv.formats.journal import Head
 from ropeconv.inspection.document import InspectionDocument
 from ropeconv.inspection.receipts.receipt import Receipt
 from ropeconv.inspection.receipts.storage import Results
-from ropeconv.run.jobs import RunLine
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -180,7 +180,7 @@ def method_options() -> dict[str, str]:
 
 def common_options() -> dict[str, str]:
     """Return the rows of other options that several commands have, where they are the same."""
-    rows = [(flag, row) for name in COMMANDS for flag, row in option_rows(name).items()]
+    rows = [(flag, row) for name in all_commands() for flag, row in option_rows(name).items()]
     shared = Counter(row for _, row in rows)
     left_out = {*EVERYWHERE, *method_options()}
     return {flag: row for flag, row in rows if shared[row] > 2 and flag not in left_out}
@@ -324,12 +324,10 @@ def python_page() -> str:
 
 def place(name: str) -> str:
     """Where an exported name is defined, with dots."""
-    if name not in ropeconv._LAZY:
-        return f"ropeconv.errors.{name}"
+    if name == "METHODS":
+        return "ropeconv.rope.methods.method.REGISTRY"
     value = getattr(ropeconv, name)
-    if callable(value):
-        return f"{value.__module__}.{value.__name__}"
-    return f"ropeconv.{ropeconv._LAZY[name]}.{'REGISTRY' if name == 'METHODS' else name}"
+    return f"{value.__module__}.{value.__name__}"
 
 
 PAGES: dict[str, Callable[[], str]] = {

@@ -8,14 +8,14 @@ from typing import get_args
 
 import pytest
 
-from ropeconv.cli.app import COMMANDS
+from ropeconv.cli.app import all_commands
 from ropeconv.convert.encoding import ENCODINGS
 from ropeconv.convert.gguf_encoding import GGUF_ENCODINGS
-from ropeconv.evaluate.measures.measure import REGISTRY as MEASURES
+from ropeconv.features.evaluation.measures.measure import REGISTRY as MEASURES
+from ropeconv.features.run.jobs import CHAIN
+from ropeconv.features.run.plan_file import TaskName
+from ropeconv.features.run.tasks import TASKS
 from ropeconv.rope.methods.method import REGISTRY as METHODS
-from ropeconv.run.jobs import CHAIN
-from ropeconv.run.plan_file import TaskName
-from ropeconv.run.tasks import TASKS
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "ropeconv"
@@ -65,7 +65,7 @@ def defined(pattern: str, folder: str) -> dict[str, str]:
     """
     return {
         name: path.stem
-        for path in (PACKAGE / folder).glob("*.py")
+        for path in PACKAGE.glob(f"{folder}/*.py")
         for name in re.findall(pattern, path.read_text(), flags=re.MULTILINE)
     }
 
@@ -73,12 +73,16 @@ def defined(pattern: str, folder: str) -> dict[str, str]:
 NAME = r'^    name = "([^"]+)"$'
 REGISTERED = {
     "methods": (set(defined(NAME, "rope/methods")), METHODS),
-    "measures": (set(defined(NAME, "evaluate/measures")), MEASURES),
+    "measures": (set(defined(NAME, "features/evaluation/measures")), MEASURES),
     "commands": (
-        {name.replace("_", "-") for name in defined(r"^def (\w+)_command\(", "cli/commands")},
-        {name.split()[-1] for name in COMMANDS},
+        {
+            name.replace("_", "-")
+            for folder in ("cli/commands", "features/**")
+            for name in defined(r"^def (\w+)_command\(", folder)
+        },
+        {name.split()[-1] for name in all_commands()},
     ),
-    "tasks": (set(defined(r"^def (\w+)_unit\(", "run")), TASKS),
+    "tasks": (set(defined(r"^def (\w+)_unit\(", "features/run")), TASKS),
     "tasks of a plan": (set(TASKS), get_args(TaskName)),
     "tasks in their order": ({*CHAIN, "eval"}, TASKS),
 }

@@ -16,7 +16,7 @@ import pytest
 import ropeconv
 from ropeconv import BadSource, loader
 from ropeconv.engines.transformers.load import DeviceSpec, load_stock
-from ropeconv.evaluate.texts import CheckpointTokenizer
+from ropeconv.features.evaluation.texts import CheckpointTokenizer
 
 from .support.corruptions import edit
 

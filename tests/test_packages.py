@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from ropeconv.rope.features import load_features
+
 ROOT = Path(__file__).parent.parent / "ropeconv"
 LAYERS = (
+    "features",
     "cli",
-    "ui",
-    "run",
     "verbs",
     "hub",
     "views",
-    "evaluate",
     "bake",
     "validate",
     "engines",
@@ -102,14 +102,32 @@ def test_a_root_module_has_a_place_above_what_it_imports(module: str) -> None:
     assert {name for name in importers if package_of(name) in below} == set()
 
 
-def test_only_the_entry_point_imports_the_command_line() -> None:
+def test_only_the_entry_point_and_features_import_the_command_line() -> None:
     importers = {
         name
         for name in MODULES
-        if package_of(name) != "cli"
+        if package_of(name) not in ("cli", "features")
         and any(package_of(target) == "cli" for target in imported(name))
     }
     assert importers == {"ropeconv.__main__"}
+
+
+def feature_of(name: str) -> str:
+    return name.split(".")[2] if name.startswith("ropeconv.features.") else ""
+
+
+def test_the_core_imports_no_feature_and_features_only_those_that_they_require() -> None:
+    features = load_features()
+    assert {feature_of(name) for name in MODULES} == {"", *features}
+    assert "evaluation" in features["run"].requires
+    wrong = []
+    for name in MODULES:
+        own = feature_of(name)
+        allowed = {"", own, *(features[own].requires if own else ())}
+        for target in imported(name, types=False):
+            if feature_of(target) not in allowed:
+                wrong.append((name, target))
+    assert wrong == []
 
 
 def test_no_circle() -> None:
@@ -118,11 +136,12 @@ def test_no_circle() -> None:
         name: {t for t in imported(name, types=False) if not name.startswith(f"{t}.")}
         for name in MODULES
     }
-    inside_a_function = "ropeconv.ui.pages"
-    assert inside_a_function in graph["ropeconv.ui.server"]
-    for_types = "ropeconv.bake.profiles"
-    assert for_types not in graph["ropeconv.views.plan"]
-    assert for_types in imported("ropeconv.views.plan")
+    inside_a_function = "ropeconv.features.ui.pages"
+    assert inside_a_function in graph["ropeconv.features.ui.server"]
+    for_types = "ropeconv.features.servers.protocol"
+    server = "ropeconv.features.evaluation.runners.server"
+    assert for_types not in graph[server]
+    assert for_types in imported(server)
     TopologicalSorter(graph).prepare()  # raises CycleError
 
 

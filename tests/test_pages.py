@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ropeconv.evaluate.result import write_result
-from ropeconv.run.report import RunRow, RunTable, write_run_report
-from ropeconv.views.reports import write_evaluation_report as write_evaluation
+from ropeconv.features.evaluation.report import write_evaluation_report as write_evaluation
+from ropeconv.features.evaluation.result import write_result
+from ropeconv.features.run.report import RunRow, RunTable, write_run_report
 
-from .evaluate.results import made
+from .features.evaluation.results import made
 from .support.browser import Browser, browser
 from .support.in_process import command
 

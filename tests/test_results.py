@@ -17,13 +17,14 @@ import ropeconv
 from ropeconv.bake.findings import Verification
 from ropeconv.bake.output import Output
 from ropeconv.bake.plan import FilePlan
-from ropeconv.bake.profiles import profile_plans, profiles_plan
+from ropeconv.bake.ranked import advised
 from ropeconv.environment import missing
-from ropeconv.evaluate.ranking import advised
-from ropeconv.evaluate.tune.result import TuningResult, TuningRow, WindowMeasurement
-from ropeconv.hub.training import TrainingFacts, make_snippet, trainers
+from ropeconv.features.compare.compatibility import compatibility
+from ropeconv.features.evaluation.tune.result import TuningResult, TuningRow, WindowMeasurement
+from ropeconv.features.profiles.plan import profile_plans, profiles_plan
+from ropeconv.features.run.report import RunRow, RunTable
+from ropeconv.features.training.training import TrainingFacts, make_snippet, trainers
 from ropeconv.inspection.adapter import Adapter, read_adapter
-from ropeconv.inspection.compatibility import compatibility
 from ropeconv.inspection.head_bound import HeadLengths, LayerReach
 from ropeconv.inspection.receipts.receipt import CheckRecord
 from ropeconv.rope.errors import RopeconvError
@@ -32,11 +33,10 @@ from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
 from ropeconv.rope.spec import RopeSpec
 from ropeconv.rope.summary import MOST_ROWS, Summary, SummaryTable, TableSummary
-from ropeconv.run.report import RunRow, RunTable
 from ropeconv.runtimes.runtime import runtimes
 from ropeconv.validate.validation import BucketResult, Validation
 
-from .evaluate.results import made
+from .features.evaluation.results import made
 from .support import graphs
 from .support.baking import AS_IS, YARN, apply, inspected, make_plan
 from .support.gguf_files import write
@@ -198,9 +198,9 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Summary]:
 @pytest.fixture(scope="module")
 def of_graphs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Summary]:
     pytest.importorskip("onnx", reason="onnx is not installed; pip install 'ropeconv[graphs]'")
-    from ropeconv.bake.graph import graph_plan
-    from ropeconv.inspection.graph import compare_graph, inspect_graph
-    from ropeconv.models.graph import open_graph
+    from ropeconv.features.graphs.inspection import compare_graph, inspect_graph
+    from ropeconv.features.graphs.model import open_graph
+    from ropeconv.features.graphs.plan import graph_plan
 
     folder = tmp_path_factory.mktemp("graphs") / HOSTILE
     folder.mkdir()

@@ -199,7 +199,10 @@ WRONG: dict[str, tuple[Callable[[Path, Any], Any], str]] = {
         lambda m, _: ropeconv.apply(m, yarn=4, push="x"),
         "write owner/name",
     ),
-    "evaluate, no such text": (lambda m, _: ropeconv.evaluate(m, "base", "none.txt"), "none.txt"),
+    "evaluate, no such text": (
+        lambda m, _: ropeconv.evaluate(m, "base", "none.txt"),
+        "none.txt",
+    ),
 }
 
 

@@ -30,10 +30,9 @@ def main() -> None:
 
 def _start() -> None:
     """Run the app with its commands and those of features."""
-    from .app import add_feature_commands, app
+    from .app import complete_app
 
-    add_feature_commands()
-    app()
+    complete_app()()
 
 
 def _silence_libraries() -> None:

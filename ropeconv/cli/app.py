@@ -1,6 +1,7 @@
 """`ropeconv` with all its commands, which are imported when they are called."""
 
 from collections.abc import Callable
+from functools import cache
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -22,65 +23,21 @@ COMMANDS = {
         "Compare the methods that reach a context length, with the command for each.",
     ),
     "apply": ("apply", "Write a checkpoint or GGUF file with a longer context."),
-    "profiles": ("profiles", "Write one model for several contexts, with its weights stored once."),
     "validate": (
         "validate",
-        (
-            "Check that a runtime computes the method: compare logits with the source, scaled at"
-            " run time."
-        ),
-    ),
-    "compare": (
-        "inspect",
-        ("Show how the RoPE of two models differs, or whether models and adapters fit together."),
+        "Check that a runtime computes the method: compare logits with the source, scaled at run"
+        " time.",
     ),
     "restore": ("restore", "Undo: recreate the original model from an output."),
     "push": (
         "push",
-        (
-            "Publish an output on the Hub; files that the source repository has are copied there,"
-            " not uploaded."
-        ),
-    ),
-    "train-config": (
-        "push",
-        "Print a training config for Axolotl, LLaMA-Factory, Megatron-LM, NeMo, TRL or Unsloth.",
-    ),
-    "eval": (
-        "eval",
-        "Measure loss and retrieval of a model with several methods, before anything is written.",
-    ),
-    "tune": (
-        "tune",
-        (
-            "Search for frequencies that beat the built-in methods on your text, and write them as"
-            " a recipe."
-        ),
-    ),
-    "run": (
-        "run",
-        (
-            "Run apply, validate, eval and push for many models, as a plan file says"
-            " (docs/running.md)."
-        ),
-    ),
-    "ui": (
-        "ui",
-        "Open the browser page, to inspect, extend and publish models without a command line.",
+        "Publish an output on the Hub; files that the source repository has are copied there, not"
+        " uploaded.",
     ),
     "plot": (
         "plot",
-        (
-            "Show the frequencies of one or several methods: a table, or a picture or a CSV file"
-            " with -o."
-        ),
-    ),
-    "bound": (
-        "bound",
-        (
-            "Find the smallest rope_theta for a context length, or the longest distance that a"
-            " model supports."
-        ),
+        "Show the frequencies of one or several methods: a table, or a picture or a CSV file with"
+        " -o.",
     ),
     "list methods": ("list", "List the methods, or show one with its formula, settings and paper."),
     "list families": (
@@ -89,10 +46,8 @@ COMMANDS = {
     ),
     "list archs": (
         "list",
-        (
-            "List the GGUF architectures, with the rope tensors and keys that llama.cpp supports"
-            " for each."
-        ),
+        "List the GGUF architectures, with the rope tensors and keys that llama.cpp supports for"
+        " each.",
     ),
     "list runtimes": (
         "list",
@@ -116,13 +71,36 @@ app.add_typer(lists, name="list", help=LISTS, short_help=LISTS)
 
 
 def find(name: str) -> Command:
-    """Import and return the command of a name, such as `list methods`."""
-    module, _ = COMMANDS[name]
-    command: Any = get_command(import_module(f".commands.{module}", __package__).app)
+    """Import and return the command of a name, such as `list methods`, also one of a feature."""
+    if name in COMMANDS:
+        module = f"{__package__}.commands.{COMMANDS[name][0]}"
+    else:
+        module = feature_commands()[name][0]
+    command: Any = get_command(import_module(module).app)
     if hasattr(command, "commands"):  # a module with several commands is a group
         command = command.commands[name.removeprefix("list ")]
     assert isinstance(command, Command), name
     return command
+
+
+def feature_commands() -> dict[str, tuple[str, str]]:
+    """Return the commands of features: the module, and the line for the help.
+
+    Raises:
+        RopeconvError: For a feature that cannot be loaded, and for a command whose name is taken.
+    """
+    found: dict[str, tuple[str, str]] = {}
+    for feature in load_features().values():
+        for name, (module, summary) in feature.commands.items():
+            if name in COMMANDS or name in found:
+                raise RopeconvError(f"{module} has a command {name}, as ropeconv has; rename it")
+            found[name] = (module, summary)
+    return found
+
+
+def all_commands() -> dict[str, tuple[str, str]]:
+    """Return all commands, those of the core first: the module, and the line for the help."""
+    return COMMANDS | feature_commands()
 
 
 def _stub(name: str) -> Callable[[], Command]:
@@ -139,17 +117,12 @@ for _name, (_, _summary) in COMMANDS.items():
     _group.command(_name.removeprefix("list "), cls=Stub, short_help=_summary)(_stub(_name))
 
 
-def add_feature_commands() -> None:
-    """Add the commands of features that are installed beside ropeconv.
-
-    Raises:
-        RopeconvError: For a feature that cannot be loaded, and for a command whose name is taken.
-    """
-    for feature in load_features().values():
-        for name, (module, summary) in feature.commands.items():
-            if name in COMMANDS:
-                raise RopeconvError(f"{module} has a command {name}, as ropeconv has; rename it")
-            app.command(name, cls=Stub, short_help=summary)(_feature_stub(module))
+@cache
+def complete_app() -> typer.Typer:
+    """Return the app with the commands of features. Raises as `feature_commands` does."""
+    for name, (module, summary) in feature_commands().items():
+        app.command(name, cls=Stub, short_help=summary)(_feature_stub(module))
+    return app
 
 
 def _feature_stub(module: str) -> Callable[[], Any]:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import MISSING, dataclass, is_dataclass
 from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -184,17 +184,3 @@ def typed_options(ctx: typer.Context) -> set[str]:
         if source is not None and source.name == "COMMANDLINE":
             flags.add(param.opts[0])
     return flags
-
-
-TRAINING = Path(__file__).parent.parent / "hub" / "trainers"
-
-
-def trainer_names() -> tuple[str, ...]:
-    """The values of `--for`, from the file names of the trainers."""
-    return tuple(sorted(path.stem for path in TRAINING.glob("*.toml")))
-
-
-if TYPE_CHECKING:
-    TrainerName = str
-else:
-    TrainerName = Literal.__getitem__(trainer_names())

@@ -82,3 +82,16 @@ class Engine(ABC):
         It is empty where that is not known.
         """
         return ""
+
+
+def prefix_of(with_special: Sequence[int], plain: Sequence[int]) -> tuple[int, ...]:
+    """Return the tokens before a text.
+
+    Args:
+        with_special: The tokens of the text as a model reads it.
+        plain: Its tokens without special ones.
+    """
+    for before in range(len(with_special) - len(plain) + 1):
+        if list(with_special[before : before + len(plain)]) == list(plain):
+            return tuple(with_special[:before])
+    return ()

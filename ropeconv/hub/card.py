@@ -26,12 +26,11 @@ from ..bake.companions import SUFFIX
 from ..bake.plan import Plan
 from ..convert.from_gguf.source import GgufCheckpoint
 from ..errors import BadSource
-from ..evaluate.cases import metric_of
-from ..evaluate.result import GROWTH
 from ..formats.disk import Advance
 from ..formats.files import scratch
 from ..formats.jsontext import JsonObject
 from ..formats.package_data import render
+from ..inspection.receipts.metrics import GROWTH, metric_of
 from ..inspection.receipts.receipt import EvaluationRecord, MeasuredRecord, Receipt, StepRecord
 from ..inspection.receipts.storage import commands, describe_settings
 from ..inspection.support import problems, support
@@ -41,7 +40,7 @@ from ..rope.errors import shown
 from ..rope.methods.method import REGISTRY, Method
 from ..runtimes.runtime import RUNS, UNTESTED, canonical
 from ..version import __version__
-from ..views.evaluation_plots import Curve, curve, differences, losses
+from ..views.curves import Curve, curve, differences, losses
 from ..views.plan import method_title
 from ..views.plot_style import Panel, figure, write
 from ..views.results import evaluation_table

@@ -1,23 +1,43 @@
-"""Features: what other packages add to ropeconv, found by their entry points.
+"""Features: what stands beside the core of ropeconv, found by its entry points.
 
-A package names a Feature in its pyproject.toml, and is found once it is installed:
+Those in `ropeconv.features` and those of other packages register in the same way: a package names
+a Feature in its pyproject.toml, and is found once it is installed.
 
     [project.entry-points."ropeconv.features"]
     nimble = "ropeconv_nimble:feature"
 
-Its modules register methods, encodings and measures with the decorators that those of ropeconv use.
+A feature imports the core, and the core imports no feature. Where the core needs one, it calls a
+hook by its name, such as `hook("validate_server")`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from .errors import RopeconvError
 
 GROUP = "ropeconv.features"
+
+HOOKS = {
+    "rank_methods": "--measured",
+    "training_command": "a training config",
+    "validate_server": "--server",
+    "connect_server": "--server",
+    "open_spread": "--workers",
+    "show_evaluation": "the result of an evaluation",
+    "inspect_graphs": "a compiled graph",
+    "compare_graphs": "a compiled graph",
+    "apply_graphs": "a compiled graph",
+}
+"""The places where the core, or another feature, calls a feature, and what needs it there.
+
+Each caller says what it passes and expects.
+"""
 
 
 @dataclass(frozen=True)
@@ -33,6 +53,15 @@ class Feature:
     commands: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """By the name of a command: the module with its Typer `app`, and a line for `--help`."""
 
+    functions: Mapping[str, str] = field(default_factory=dict)
+    """By a name that `ropeconv` gets, such as `tune`: the module that has it."""
+
+    hooks: Mapping[str, str] = field(default_factory=dict)
+    """By a name of HOOKS: a function as `module:function`."""
+
+    requires: tuple[str, ...] = ()
+    """Features without which this one is not loaded."""
+
     runtimes: Path | None = None
     """A folder with the TOML rows of runtimes, as ropeconv/runtimes/data has them."""
 
@@ -47,7 +76,13 @@ def load_features() -> dict[str, Feature]:
     Raises:
         RopeconvError: For one that cannot be imported, or is not a Feature.
     """
-    return {entry.name: _load(entry) for entry in entry_points(group=GROUP)}
+    loaded = {}
+    for entry in sorted(entry_points(group=GROUP), key=lambda entry: not _is_own(entry)):
+        if not _is_removed(entry):
+            loaded[entry.name] = _load(entry)
+    return {
+        name: feature for name, feature in loaded.items() if loaded.keys() >= {*feature.requires}
+    }
 
 
 @cache
@@ -58,11 +93,48 @@ def import_features() -> None:
         RopeconvError: As `load_features` does.
     """
     for entry in entry_points(group=GROUP):
-        for module in load_features()[entry.name].modules:
+        feature = load_features().get(entry.name)
+        for module in feature.modules if feature else ():
             try:
                 import_module(module)
             except Exception as problem:
                 raise _broken(entry, problem) from problem
+
+
+def find_hook(name: str) -> Callable[..., Any] | None:
+    """Return the function of a feature for a place in HOOKS; None where no feature has one."""
+    assert name in HOOKS, name
+    for feature in load_features().values():
+        if name in feature.hooks:
+            module, _, function = feature.hooks[name].partition(":")
+            found: Callable[..., Any] = getattr(import_module(module), function)
+            return found
+    return None
+
+
+def hook(name: str) -> Callable[..., Any]:
+    """Return the function of a feature for a place in HOOKS.
+
+    Raises:
+        RopeconvError: Where no feature has one.
+    """
+    found = find_hook(name)
+    if found is None:
+        raise RopeconvError(
+            f"{HOOKS[name]} needs a feature that this installation does not have; pip install"
+            " ropeconv again"
+        )
+    return found
+
+
+def _is_own(entry: EntryPoint) -> bool:
+    """Whether a feature is one of ropeconv's own."""
+    return entry.module.startswith(f"{GROUP}.")
+
+
+def _is_removed(entry: EntryPoint) -> bool:
+    """Whether the folder of a feature of ropeconv was removed after the installation."""
+    return _is_own(entry) and find_spec(entry.module) is None
 
 
 def _load(entry: EntryPoint) -> Feature:

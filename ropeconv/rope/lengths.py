@@ -186,3 +186,14 @@ def factor_reaching(length: int, context: int) -> float:
     if factor * context >= length:
         return factor
     return math.nextafter(factor, math.inf)
+
+
+def format_duration(seconds: float) -> str:
+    """Return seconds for display: `"45 s"`, `"12 min"`, `"3.5 h"`."""
+    if seconds < 1:
+        return "1 s"
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from ..evaluate.ranking import RankedMethods, advised
-from ..inspection.inspection import Inspection, inspect_source
-from ..inspection.side_by_side import RopeDifference, side_by_side
+from ..bake.ranked import RankedMethods, advised
+from ..inspection.inspection import Inspection
 from ..rope.lengths import parse_tokens
 from .arguments import check_arguments, source_of
 from .opened import inspect_opened
@@ -28,21 +27,6 @@ def inspect(model: object, family: str = "") -> Inspection:
     if isinstance(model, Inspection):
         return model
     return inspect_opened(source_of("inspect", model, family))
-
-
-@check_arguments
-def compare(first: object, second: object, family: str = "") -> RopeDifference:
-    """Compare the RoPE of two models. Parameters and errors are those of `inspect`."""
-    return side_by_side(_inspect_rope(first, family), _inspect_rope(second, family))
-
-
-def _inspect_rope(model: object, family: str) -> Inspection:
-    """Inspect a model for a comparison, which is about what it computes."""
-    if isinstance(model, Inspection):
-        return model
-    source = source_of("inspect", model, family)
-    source.as_draft = True
-    return inspect_source(source)
 
 
 @check_arguments

@@ -22,11 +22,11 @@ from ..engines.probe import Probe
 from ..errors import Interruption, UsageError
 from ..formats.gguf.inplace import recover
 from ..hub.card import with_card
-from ..hub.training import train_command
 from ..models.gguf import GgufSource
 from ..models.source import Source
 from ..reporting import Reporter
 from ..rope.errors import command_line
+from ..rope.features import find_hook
 from ..rope.lengths import format_tokens
 from ..rope.recipe import Recipe
 from .validation import ValidationChoice, validate_written
@@ -160,7 +160,10 @@ def steps_after(output: Output, draft: Plan | None = None, against: str = "") ->
     assert isinstance(plan, Plan)
     if path is None:
         return NextSteps()
-    train = "" if plan.fine_tuning.works_untuned else train_command(plan, path)
+    train = ""
+    training_command = find_hook("training_command")
+    if training_command and not plan.fine_tuning.works_untuned:
+        train = training_command(plan, path)
     run = tuple(run_commands(plan, path, output.modelfile, draft))
     check = "" if output.validation else check_command(plan, path, not output.uncomputed, against)
     return NextSteps(train, run, check)

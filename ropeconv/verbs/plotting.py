@@ -6,7 +6,7 @@ import csv
 import io
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,16 +16,13 @@ from ..formats.drafts import write_file
 from ..formats.files import expand_home
 from ..formats.jsontext import JsonObject
 from ..keywords import RecipeKeywords, StrPath
-from ..rope.bound.answer import Bound
-from ..rope.bound.answer import bound as compute_bound
 from ..rope.forms import Vector, base_inv_freq
-from ..rope.lengths import parse_tokens
 from ..rope.schedule import Schedule
 from ..rope.summary import SummaryTable, TableSummary
 from ..views.plot_style import checked, figure, write
 from ..views.schedule_plots import FARTHEST, lengths_of, numbers, pictures_of
-from .arguments import check_arguments, check_keywords, check_value, list_keywords
-from .given_model import GivenModel, head_size, of_inspection
+from .arguments import check_keywords, check_value, list_keywords
+from .given_model import GivenModel, of_inspection
 from .inspecting import inspect
 from .recipes import as_texts
 
@@ -203,35 +200,3 @@ def plot(
         check_value("out", out, StrPath)
         drawn.write(expand_home(os.fspath(out)), dark)
     return drawn
-
-
-@check_arguments
-def bound(
-    length: int | str,
-    rotary_dim: int | None = None,
-    head_dim: int | None = None,
-    windows: bool | None = None,
-    proof: list[tuple[float, float, int]] | None = None,
-    tell: Callable[[str], None] = lambda message: None,
-) -> Bound:
-    """Return the smallest base that keeps near tokens preferred up to a length.
-
-    The bound of Men et al. 2024, https://arxiv.org/abs/2405.14591: sum_i cos(m theta_i) + (d - r)/2
-    must not be negative for any distance m.
-
-    Args:
-        length: Tokens, or a text such as "128k".
-        rotary_dim: Dimensions r of a head that rotate; None for all.
-        head_dim: Dimensions d of a head; None for 128.
-        windows: Look for the first interval of bases that is 1 % wide, and the last base that
-            violates the bound; None where that is quick.
-        proof: A list to which (from ln b, to ln b, distance) is appended for each interval of bases
-            that the distance rules out.
-        tell: Is called with sentences about the progress of long searches.
-
-    Raises:
-        RecipeError: For lengths beyond 2^27.
-        UsageError: For dimensions that do not fit together.
-    """
-    width, rotary = head_size(head_dim or rotary_dim, rotary_dim)
-    return compute_bound(parse_tokens(str(length)), rotary, width, windows, proof, tell)

@@ -13,21 +13,17 @@ from ..errors import UsageError
 from ..formats.kind import is_gguf
 from ..hub.options import PublishOptions, repository
 from ..hub.publish import publish, staged
-from ..hub.training import Snippet, baked_output, make_snippet, trainers
 from ..hub.upload_set import UploadSet, from_folder, from_gguf, merge
 from ..inspection.receipts.receipt import CheckRecord, GgufCheckRecord
 from ..inspection.receipts.storage import check_files, read_receipt
-from ..keywords import PushKeywords, StrPath
+from ..keywords import PushKeywords
 from ..reporting import Reporter, SilentReporter
 from ..rope.errors import RopeconvError
-from ..rope.lengths import parse_tokens
 from .arguments import (
-    check_arguments,
     check_keywords,
     check_value,
     list_keywords,
     reference_of,
-    source_of,
 )
 
 
@@ -60,40 +56,6 @@ def push(outputs: object, repo_id: str, **keywords: Unpack[PushKeywords]) -> str
     if options.token:
         os.environ["HF_TOKEN"] = options.token  # for the source as well
     return send(upload_set(paths, ignore_receipt), options, reporter)
-
-
-@check_arguments
-def train_config(
-    output: object,
-    trainer: str,
-    *,
-    model: StrPath = "",
-    context: int | str | None = None,
-    family: str = "",
-) -> Snippet:
-    """Return a training config that trains an output at its whole context.
-
-    Args:
-        output: The result of `apply`, the path of a folder, or its name on the Hub.
-        trainer: axolotl, llama-factory, megatron, nemo, trl or unsloth.
-        model: The path or Hub id that the trainer loads, if that is not `output`.
-        context: Train on sequences of this length; None for the whole context.
-        family: The family to treat it as.
-
-    Returns:
-        The config as `text`, with `notes` and the `command` that runs it.
-
-    Raises:
-        UsageError: For an unknown trainer.
-        RopeconvError: For an output that the trainer cannot train.
-    """
-    known = trainers()
-    if trainer not in known:
-        raise UsageError(f"trainer={trainer!r} is not known; choose {', '.join(sorted(known))}")
-    facts = baked_output(source_of("train_config", output, family), os.fspath(model))
-    if context is not None:
-        facts = facts.with_context(parse_tokens(str(context)))
-    return make_snippet(known[trainer], facts)
 
 
 def upload_set(outputs: Sequence[Path], ignore_receipt: bool = False) -> UploadSet:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
@@ -27,7 +28,6 @@ from ..engines.engine import Progress
 from ..engines.probe import Probe
 from ..environment import require
 from ..errors import Interruption, UsageError
-from ..evaluate.evaluation import duration
 from ..formats.jsontext import JsonObject
 from ..formats.kind import is_gguf
 from ..formats.texts import text_or_path
@@ -38,7 +38,8 @@ from ..models.source import Source
 from ..options import ValidateOn
 from ..reporting import Reporter, SilentReporter
 from ..rope.errors import RopeconvError
-from ..rope.lengths import parse_tokens
+from ..rope.features import hook
+from ..rope.lengths import format_duration, parse_tokens
 from ..runtimes.runtime import RUNS
 from ..validate.checks import check_frequencies
 from ..validate.comparison import Comparison, Settings
@@ -47,6 +48,10 @@ from ..validate.validation import Validation
 from .arguments import check_keywords, list_keywords, reference_of
 from .recipes import length_text
 
+ServerComparison = Callable[[Comparison, str, str, Settings, Progress], Validation]
+"""The hook `validate_server`: an output, the URL of a server, one of its models, how, and whom to
+tell.
+"""
 PATIENCE = 30.0
 """Seconds that a validation may take on a CPU without being asked for."""
 IMPORTING = 6.0
@@ -88,10 +93,10 @@ def run_validation(
         RopeconvError: As `verify_output`, `validate_checkpoint`, `validate_gguf` and
             `validate_server` do.
     """
+
     from ..engines.transformers.load import out_of_memory
     from ..validate.checkpoint import validate_checkpoint
     from ..validate.gguf import check_gguf, validate_gguf
-    from ..validate.server import validate_server
 
     gguf = not server and is_gguf(comparison.baked)
     if gguf:
@@ -109,7 +114,8 @@ def run_validation(
 
     def run(progress: Progress) -> Validation:
         if server:
-            return validate_server(comparison, server, model, settings, progress)
+            compare: ServerComparison = hook("validate_server")
+            return compare(comparison, server, model, settings, progress)
         if gguf:
             return validate_gguf(comparison, settings, progress)
         return validate_checkpoint(comparison, settings, progress)
@@ -230,7 +236,7 @@ class ValidationChoice:
     @property
     def time(self) -> str:
         """The time in words."""
-        return duration(max(1.0, self.seconds))
+        return format_duration(max(1.0, self.seconds))
 
     def to_dict(self) -> JsonObject:
         """Return the choice as JSON-ready data."""
@@ -270,7 +276,7 @@ def choose_validation(plan: Plan, wanted: ValidateOn) -> ValidationChoice:
     if isinstance(plan, GgufOutput):
         seconds = _seconds(plan, size)
         if automatic and seconds > PATIENCE:
-            return ValidationChoice(reason=f"llama.cpp would need about {duration(seconds)}")
+            return ValidationChoice(reason=f"llama.cpp would need about {format_duration(seconds)}")
         return ValidationChoice("llama.cpp", seconds, automatic=automatic)
     if not automatic:
         Settings(device=wanted).place()
@@ -279,7 +285,7 @@ def choose_validation(plan: Plan, wanted: ValidateOn) -> ValidationChoice:
         return ValidationChoice("cuda", _seconds(plan, size, on_gpu=True), automatic=True)
     seconds = _seconds(plan, size)
     if seconds > PATIENCE:
-        return ValidationChoice(reason=f"the CPU would need about {duration(seconds)}")
+        return ValidationChoice(reason=f"the CPU would need about {format_duration(seconds)}")
     return ValidationChoice("cpu", seconds, automatic=True)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from ..bake.advice import Advice, MatrixCell, counts, letters
-from ..evaluate.ranking import RankedMethods
+from ..bake.ranked import RankedMethods
 from ..formats.jsontext import JsonObject
 from ..inspection.support import grouped
 from ..models.gguf import GgufSource

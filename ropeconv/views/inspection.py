@@ -10,11 +10,11 @@ from ..inspection.document import Problem, describe_layers
 from ..inspection.inspection import Inspection
 from ..inspection.receipts.receipt import Receipt
 from ..inspection.receipts.storage import commands, facts_of
-from ..inspection.support import POPULAR, WORDS, grouped, others, support
+from ..inspection.support import grouped, others, support
 from ..models.config import modality_note
 from ..models.gguf import GgufSource
 from ..models.source import Source
-from ..rope.errors import command_line, counted
+from ..rope.errors import command_line
 from ..rope.lengths import factor_text, format_tokens
 from ..rope.schedule import QueryScaling
 from ..rope.spec import RopeSpec
@@ -24,8 +24,6 @@ from .sheet import Sheet, statuses
 
 if TYPE_CHECKING:
     from ..inspection.adapter import Adapter
-    from ..inspection.compatibility import Compatibility
-    from ..inspection.side_by_side import FrequencyDifference, RopeDifference, Side
 
 
 def show_inspection(
@@ -261,190 +259,3 @@ def show_adapter(adapter: Adapter, sheet: Sheet) -> None:
     ]
     sheet.table(name, ("", ""), rows)
     sheet.copyable(f"Next: {command_line('compare', 'MODEL', name)}")
-
-
-def show_compatibility(compatibility: Compatibility, sheet: Sheet) -> None:
-    """Show models beside the base of their merge, and adapters.
-
-    Below is a sentence per difference with its repair.
-    """
-    rows = [_model_row("base", compatibility.base)]
-    for model in compatibility.models:
-        rows.append(_model_row("", model))
-    for adapter, over in compatibility.adapters:
-        rope, context = "unknown", ""
-        if adapter.trained_on:
-            spec = adapter.trained_on.spec
-            rope, context = describe(spec.form), f"{spec.context:,}"
-        name = f"{adapter.source.reference} over {over.source.reference}"
-        rows.append(("adapter", name, rope, context))
-    columns = ("", "model", "RoPE", "context")
-    sheet.table("", columns, rows, optional=("context",), right=("context",))
-
-    for misfit in compatibility.misfits:
-        if misfit.repair.startswith("ropeconv "):
-            sheet.say(f"! {misfit.name} {misfit.message}")
-            sheet.copyable(f"Fix: {misfit.repair}")
-        else:
-            sheet.say(f"! {misfit.name} {misfit.message}; {misfit.repair}")
-    for note in compatibility.notes:
-        sheet.say(note)
-    sheet.say(compatibility.sentence)
-
-
-def _model_row(mark: str, model: Inspection) -> tuple[str, str, str, str]:
-    """The row of a model: what it is, its name, its RoPE and its context."""
-    spec = model.spec
-    return mark, model.source.reference, describe(spec.form), f"{spec.context:,}"
-
-
-def show_comparison(difference: RopeDifference, sheet: Sheet, explain: bool = False) -> None:
-    """Show how two models differ: the properties, the frequencies, and the runtimes.
-
-    Args:
-        difference: The difference.
-        sheet: The sheet that shows it.
-        explain: Whether properties that are equal, and every runtime are shown.
-    """
-    sides = (difference.first, difference.second)
-    for name, side in zip("AB", sides, strict=True):
-        sheet.copyable(f"{name}: {side.inspection.source.reference}")
-    _show_properties(difference, sheet, explain)
-    named = {
-        "Frequencies": difference.frequencies,
-        "Frequencies within the trained context": difference.short_frequencies,
-        "Frequencies of window layers": difference.window_frequencies,
-    }
-    for title, vector in named.items():
-        if vector is not None and explain:
-            sheet.say(f"{title}: {_vector(vector)}")
-    if difference.frequencies is None:
-        pairs = [side.spec.rotary_dim // 2 for side in sides]
-        sheet.say(
-            f"Frequencies: not compared, A rotates {counted(pairs[0], 'pair')} and B {pairs[1]}."
-        )
-    _show_runtimes(difference, sheet, explain)
-    for remark in difference.remarks:
-        sheet.say(remark)
-    sheet.say(difference.sentence)
-
-
-def _show_properties(difference: RopeDifference, sheet: Sheet, explain: bool) -> None:
-    """Show a row per property of two models, without `explain` those that differ."""
-    first = _values(difference.first)
-    second = _values(difference.second)
-    rows = []
-    for key, title in PROPERTIES.items():
-        differs = key in difference.differs
-        if not explain and not differs:
-            continue
-        if not first[key] and not second[key]:
-            continue
-        row = [title, first[key], second[key]]
-        if explain:
-            row.append("differs" if differs else "")
-        rows.append(row)
-    if rows:
-        columns = ("", "A", "B", "") if explain else ("", "A", "B")
-        sheet.table("", columns, rows)
-
-
-def _show_runtimes(difference: RopeDifference, sheet: Sheet, explain: bool) -> None:
-    """Show the support of two models by runtimes, without `explain` by popular ones that differ."""
-    if not explain:
-        _show_changed_runtimes(difference, sheet)
-        return
-    rows = []
-    known = []
-    for pair in difference.runtimes:
-        a, b = pair.statuses
-        rows.append((pair.display_name, a or "-", b or "-"))
-        known += [(status, "") for status in (a, b) if status]
-    sheet.table("Runtime support", ("newest version", "A", "B"), rows)
-    sheet.say(f"{statuses(known)}\n")
-
-
-def _show_changed_runtimes(difference: RopeDifference, sheet: Sheet) -> None:
-    """Show the popular runtimes that support two models differently."""
-    rows = []
-    for pair in difference.runtimes:
-        a, b = pair.statuses
-        name, _, _ = pair.runtime.partition("@")
-        if a != b and name in POPULAR:
-            rows.append((pair.display_name, WORDS.get(a or "", "-"), WORDS.get(b or "", "-")))
-    if rows:
-        sheet.table("", ("runtime", "A", "B"), rows)
-
-
-PROPERTIES = {
-    "family": "family",
-    "frequencies": "frequencies",
-    "attention_factor": "attention factor",
-    "softmax_scale": "softmax scale",
-    "query_scaling": "query scaling",
-    "context": "context",
-    "original_context": "trained for",
-    "layers": "layers",
-    "window_frequencies": "window layers",
-    "window_attention_factor": "their attention factor",
-    "rotary_dim": "rotary_dim",
-    "mla": "attention",
-    "layout": "pairs",
-}
-"""The titles of the properties of a model, by their names."""
-
-
-def _values(side: Side) -> dict[str, str]:
-    """The properties of a model in words, by name; empty for nothing to say."""
-    spec = side.spec
-    values = dict.fromkeys(PROPERTIES, "")
-    values["family"] = side.inspection.name
-    values["frequencies"] = describe(spec.form)
-    values["attention_factor"] = f"{spec.attention_factor:.6g}"
-    if side.folded:
-        values["attention_factor"] += " (partly in the weights)"
-    if spec.softmax_scale != 1:
-        values["softmax_scale"] = f"{spec.softmax_scale:.6g}"
-    if spec.query_scaling:
-        gain = f"{spec.query_scaling.gain:.6g}"
-        beta = f"{spec.query_scaling.beta:.6g}"
-        length = f"{spec.query_scaling.length:,}"
-        values["query_scaling"] = f"{gain} (1 + {beta} ln(1 + floor(p / {length})))"
-    values["context"] = f"{spec.context:,}"
-    values["original_context"] = f"{spec.original_context:,}"
-    values["layers"] = _layers(spec)
-    if spec.local_form:
-        values["window_frequencies"] = describe(spec.local_form)
-    if side.window_attention_factor != 1:
-        values["window_attention_factor"] = f"{side.window_attention_factor:.6g}"
-    values["rotary_dim"] = f"{spec.rotary_dim} of head_dim {spec.head_dim}"
-    if spec.mla:
-        values["mla"] = "multi-head latent"
-    values["layout"] = "rotate_half" if spec.layout == "half" else "interleaved"
-    return values
-
-
-def _layers(spec: RopeSpec) -> str:
-    """How many layers rotate, in words."""
-    verbs = {
-        "global": ("rotates", "rotate"),
-        "local": ("rotates in a window", "rotate in a window"),
-        "none": ("does not rotate", "do not rotate"),
-    }
-    parts = []
-    for kind, (one, many) in verbs.items():
-        if kind in spec.layers:
-            parts.append(counted(spec.layers.count(kind), one, many))
-    return "; ".join(parts)
-
-
-def _vector(difference: FrequencyDifference) -> str:
-    """A sentence on two vectors of frequencies."""
-    if difference.same:
-        return f"all {difference.pairs} pairs agree (within {difference.max_ulp} ulp of float32)."
-    largest = difference.largest_ratio
-    count = difference.differing
-    ratio = "one of them 0" if largest is None else f"the largest ratio is {largest:.6g}"
-    values = f"A {difference.first:.6e}, B {difference.second:.6e}"
-    differ = f"{count} of {difference.pairs} pairs {'differs' if count == 1 else 'differ'}"
-    return f"{differ}; {ratio}, at pair {difference.largest_ratio_at} ({values})."

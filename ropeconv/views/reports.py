@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import BadSource
-from ..evaluate.measures.measure import REGISTRY
-from ..evaluate.result import Result, tables
 from ..formats.drafts import write_file
 from ..formats.gguf.header import GgufHeader
 from ..formats.kind import is_gguf
@@ -18,16 +16,14 @@ from ..inspection.kv_cache import described_size, now
 from ..inspection.receipts.folder import OriginalSource
 from ..inspection.receipts.gguf import earlier
 from ..inspection.receipts.receipt import Receipt
-from ..inspection.receipts.storage import describe_recipe, facts_of, read_receipt
+from ..inspection.receipts.storage import facts_of, read_receipt
 from ..inspection.support import grouped
 from ..models.gguf import GgufSource
 from ..models.open import open_source
 from ..models.source import RECEIPT
 from ..rope.errors import RopeconvError, counted
-from ..rope.lengths import format_tokens
 from ..validate.validation import Validation
 from ..version import __version__
-from .evaluation_plots import evaluation_pictures
 from .plot_style import drawn
 from .validation_plots import validation_pictures
 
@@ -41,38 +37,6 @@ def origin() -> dict[str, str]:
         "Written": now(),
         "Command": "ropeconv " + " ".join(sys.argv[1:]),
     }
-
-
-def write_evaluation_report(result: Result, path: Path) -> None:
-    """Writes the report of an evaluation: tables, pictures, how it was measured, all numbers, in
-    one HTML file.
-
-    Raises RopeconvError without matplotlib.
-    """
-    facts = {
-        "Model": ", ".join(filter(None, [result.source, described_size(Path(result.source))])),
-        "Ran in": f"{result.runtime} on {result.device}, {result.dtype}",
-        "Trained context": f"{result.trained:,} tokens",
-        "Lengths": ", ".join(map(format_tokens, result.lengths)),
-        "Texts": ", ".join(result.texts),
-        "sha256 of their tokens": result.tokens_sha256,
-        "Seed": str(result.seed),
-        "Duration": f"{result.seconds:,.0f} s",
-    } | origin()
-    summaries = {name: REGISTRY[name].summary for name in result.measures if name in REGISTRY}
-    recipes = {
-        row.name: describe_recipe(row.recipe, result.trained) for row in result.rows if row.recipe
-    }
-    page = render(
-        "evaluation.html.jinja",
-        result=result,
-        tables=tables(result),
-        pictures=drawn(evaluation_pictures(result)),
-        recipes=recipes,
-        summaries=summaries,
-        facts=facts,
-    )
-    write_file(path, page)
 
 
 def write_validation_report(result: Validation, baked: Path, against: str, path: Path) -> None:

@@ -18,11 +18,11 @@ import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from ropeconv.engines.llamacpp import threads
-from ropeconv.evaluate.cases import EVAL
-from ropeconv.evaluate.evaluation import Evaluation, Sizes, open_evaluation
-from ropeconv.evaluate.row import parse_rows
-from ropeconv.evaluate.runners.runner import RunnerRequest
+from ropeconv.features.evaluation.cases import EVAL
+from ropeconv.features.evaluation.evaluation import Evaluation, Sizes, open_evaluation
+from ropeconv.features.evaluation.runners.runner import RunnerRequest
 from ropeconv.formats.journal import Journal
+from ropeconv.verbs.rows import parse_rows
 
 from .measure import seconds
 
@@ -101,9 +101,9 @@ def memory(model: Path, folder: Path) -> dict[str, Any]:
     """Peak memory at 32k tokens with a vocabulary of 150,000, above weights, keys and values."""
     wide = checkpoint(folder / "wide", hidden=128, layers=2, vocabulary=150_000)
     code = (
-        "import sys\nfrom ropeconv.evaluate.runners.runner import RunnerRequest\nfrom"
-        " ropeconv.evaluate.runners.opening import open_runner\nfrom ropeconv.evaluate.row import"
-        " parse_rows\nrequest = RunnerRequest(sys.argv[1], parse_rows('base'), device='cpu',"
+        "import sys\nfrom ropeconv.features.evaluation.runners.runner import RunnerRequest\nfrom"
+        " ropeconv.features.evaluation.runners.opening import open_runner\nfrom ropeconv.verbs.rows"
+        " import parse_rows\nrequest = RunnerRequest(sys.argv[1], parse_rows('base'), device='cpu',"
         " dtype='float32')\nwith open_runner(request) as (runner, rows):\n    with"
         " runner.engine(rows[0]) as engine:\n        ids = [number % 8000 for number in"
         " range(int(sys.argv[2]))]\n        engine.token_losses(ids[:64], [63])\n        status ="

@@ -11,9 +11,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from ropeconv.evaluate.tune.result import TuningResult
-from ropeconv.evaluate.tune.tuning import SearchSettings, tune_model
-from ropeconv.views.validation_plots import write_plot
+from ropeconv.features.evaluation.tune.plots import write_plot
+from ropeconv.features.evaluation.tune.result import TuningResult
+from ropeconv.features.evaluation.tune.tuning import SearchSettings, tune_model
 from scripts.real_model import RealModel, real_model
 from scripts.trained_model import make
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ropeconv.evaluate.result import FEWEST, critical
-from ropeconv.evaluate.statistics import Sample
+from ropeconv.features.evaluation.result import FEWEST, critical
+from ropeconv.features.evaluation.statistics import Sample
 
 from .measuring import Numbers
 

@@ -15,7 +15,6 @@ from ropeconv.bake import advice
 from ropeconv.bake.advice import CRITERION, Advice, FormatAdvice, Standing, advise, standing
 from ropeconv.bake.evidence import Study, evidence
 from ropeconv.errors import UsageError
-from ropeconv.evaluate.row import parse_rows
 from ropeconv.inspection.inspection import inspect_source
 from ropeconv.inspection.receipts.receipt import FineTuningRecord
 from ropeconv.inspection.support import grouped
@@ -28,6 +27,7 @@ from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import recipe_text
 from ropeconv.rope.spec import RopeSpec
 from ropeconv.runtimes.read_config import read_spec
+from ropeconv.verbs.rows import parse_rows
 
 from ..conftest import CONFIGS
 from ..support.baking import recipe_of

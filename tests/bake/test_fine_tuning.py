@@ -9,9 +9,9 @@ import pytest
 
 import ropeconv
 from ropeconv.bake.fine_tuning import fine_tuning_for
+from ropeconv.features.training.training import baked_output, make_snippet, trainers
 from ropeconv.hub.base_model import BaseModel
 from ropeconv.hub.card import card
-from ropeconv.hub.training import baked_output, make_snippet, trainers
 from ropeconv.hub.upload_set import planned_upload
 from ropeconv.inspection.inspection import inspect_source
 from ropeconv.inspection.receipts.storage import read_receipt

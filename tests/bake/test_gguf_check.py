@@ -13,9 +13,9 @@ import pytest
 
 import ropeconv
 from ropeconv.bake import gguf as planning
-from ropeconv.bake.profiles import profile_plans, profiles_plan, write_profiles
 from ropeconv.convert.target import Target
 from ropeconv.errors import Disagreement
+from ropeconv.features.profiles.plan import profile_plans, profiles_plan, write_profiles
 from ropeconv.formats.gguf import inplace
 from ropeconv.rope.errors import RopeconvError
 

@@ -14,7 +14,7 @@ import pytest
 
 from ..bake.test_companions import head_of
 from ..conftest import CONFIGS
-from ..inspection.test_compatibility import lora
+from ..features.compare.test_compatibility import lora
 from ..models.test_meta import release
 from ..support import in_process
 from ..support.extent import sample

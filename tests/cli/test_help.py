@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from ropeconv.cli.app import COMMANDS, find
+from ropeconv.cli.app import all_commands, find
 from ropeconv.cli.other_words import OTHER_COMMANDS, OTHER_OPTIONS
 from ropeconv.options import EXPERT, METHOD, PANELS
 
@@ -26,7 +26,9 @@ ROPECONV = [sys.executable, "-m", "ropeconv"]
 def helps(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The help of every command, with its expert options."""
     folder = tmp_path_factory.mktemp("help")
-    return {name: command(folder, *name.split(), "--help-all", code=0).stdout for name in COMMANDS}
+    return {
+        name: command(folder, *name.split(), "--help-all", code=0).stdout for name in all_commands()
+    }
 
 
 def panels(text: str) -> list[str]:
@@ -71,7 +73,7 @@ def test_a_shell_completes_commands_and_options() -> None:
 def test_the_lists_of_commands_have_the_first_sentence_of_each(run: Run) -> None:
     lists = f"{run('--help').stdout}{run('list', '--help').stdout}"
     text = "".join(lists.split())
-    for name, (_, summary) in COMMANDS.items():
+    for name, (_, summary) in all_commands().items():
         first, _, _ = (find(name).help or "").partition("\n\n")
         assert summary == " ".join(first.split())
         assert f"{name.split()[-1]}{summary}".replace(" ", "") in text
@@ -111,7 +113,7 @@ def words_of(text: str) -> set[str]:
     return {word.rstrip(":.,;") for word in re.findall(r"[\w./@-]{3,}", unbroken)}
 
 
-@pytest.mark.parametrize("name", list(COMMANDS))
+@pytest.mark.parametrize("name", list(all_commands()))
 def test_every_command(helps: dict[str, str], name: str) -> None:
     text = helps[name]
     assert "Examples:" in text
@@ -147,9 +149,11 @@ def test_what_is_wrong_is_said_before_anything_runs(
 
 
 def test_the_words_of_other_tools_lead_to_what_is_there() -> None:
-    options = {flag for name in COMMANDS for option in find(name).options for flag in option.opts}
+    options = {
+        flag for name in all_commands() for option in find(name).options for flag in option.opts
+    }
     assert {
         meant for meant in OTHER_COMMANDS.values() if not meant.startswith("--")
-    } <= COMMANDS.keys()
+    } <= all_commands().keys()
     assert {meant.partition(" ")[0] for meant in OTHER_OPTIONS.values()} <= options
-    assert not {*OTHER_COMMANDS} & COMMANDS.keys()
+    assert not {*OTHER_COMMANDS} & all_commands().keys()

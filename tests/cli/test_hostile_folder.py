@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ..run.plans import models, plan_text
+from ..features.run.plans import models, plan_text
 
 ROOT = Path(__file__).parents[2]
 PLANTED = """\

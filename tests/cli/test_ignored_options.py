@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ropeconv.cli import process as errors
-from ropeconv.cli.app import app, find
+from ropeconv.cli.app import complete_app, find
 
 from ..support.extent import sample
 from ..support.gguf_files import write
@@ -144,7 +144,7 @@ def observe(command: list[str], folder: Path) -> tuple[int, str, dict[str, str]]
     out = io.StringIO()
     before = set(folder.rglob("*"))
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
-        code = errors.run(lambda **kwargs: app(command, **kwargs))
+        code = errors.run(lambda **kwargs: complete_app()(command, **kwargs))
     files = {}
     for path in sorted(set(folder.rglob("*")) - before, reverse=True):
         if path.is_file():

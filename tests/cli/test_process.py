@@ -117,16 +117,16 @@ def test_errors_of_python_are_sentences_and_tracebacks_where_they_are_asked_for(
 
 
 HEAVY = {"torch", "transformers", "huggingface_hub", "safetensors", "sentencepiece", "tokenizers"}
-RUNNING = {"ropeconv.engines", "ropeconv.validate", "ropeconv.evaluate"}
+RUNNING = {"ropeconv.engines", "ropeconv.validate", "ropeconv.features.evaluation"}
 """Packages that run models."""
 COMPUTING = {"numpy", "ropeconv.models"}
 """Packages that the list of commands needs none of."""
 WATCH = """
 import sys
-from ropeconv.cli.app import app
+from ropeconv.cli.app import complete_app
 from ropeconv.cli.process import run
 sys.argv = ["ropeconv", *sys.argv[1:]]
-code = run(app)
+code = run(complete_app())
 names = {part for name in sys.modules for part in (name.split(".")[0], ".".join(name.split(".")[:2]))}
 print("LOADED", *sorted(names), file=sys.stderr)
 sys.exit(code)

@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 from ropeconv.cli import process as errors
-from ropeconv.cli.app import app
+from ropeconv.cli.app import complete_app
 from ropeconv.cli.screen import Screen, bar, pace, printable, printable_json
 
 from ..conftest import CONFIGS, Run
@@ -54,7 +54,7 @@ def on_screen(width: int, *arguments: str) -> str:
     ):
         for name, value in (("COLUMNS", str(width)), ("LINES", "50"), ("TERM", "xterm")):
             patch.setenv(name, value)
-        errors.run(lambda **kwargs: app(arguments, prog_name="ropeconv", **kwargs))
+        errors.run(lambda **kwargs: complete_app()(arguments, prog_name="ropeconv", **kwargs))
     return plain(screen.getvalue())
 
 

@@ -13,9 +13,9 @@ from scripts import transcripts
 from scripts.real_model import Unavailable
 from scripts.transcripts import ROOT, TUTORIAL, Transcript, fits
 
+from ..features.servers.stand_in import StandIn, running
 from ..support.extent import sample
 from ..support.in_process import command
-from ..validate.servers.stand_in import StandIn, running
 
 RUN = ("../README.md", "engines.md")
 """Pages of which every command runs on a small model."""

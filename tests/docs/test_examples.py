@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ropeconv.cli.app import COMMANDS, find
+from ropeconv.cli.app import all_commands, find
 from scripts.readme_commands import make_checkpoint, make_gguf
 
 from ..support.extent import sample
@@ -16,24 +16,24 @@ from ..support.in_process import command
 
 ROOT = Path(__file__).parents[2]
 ELSEWHERE = {
-    "--server": "a running server: tests/validate/servers",
+    "--server": "a running server: tests/features/servers",
     "--push": "the Hub: tests/hub",
-    "--text": "a text, for minutes: tests/cli/test_eval.py",
-    "--on": "Ray: tests/run/executors",
+    "--text": "a text, for minutes: tests/features/evaluation/test_command.py",
+    "--on": "Ray: tests/features/run/executors",
     "--draft": "an EAGLE head: tests/bake/test_companions.py",
     "--family": "another family: tests/models",
     "--measured": "a result of eval: tests/bake/test_advice.py",
-    "--recipe": "a result of tune: tests/evaluate/tune",
+    "--recipe": "a result of tune: tests/features/evaluation/tune",
     "--outtype": "a tokenizer: tests/convert/to_gguf",
     "model-F16.gguf": "a vocabulary: tests/convert/to_gguf/test_checkpoint.py",
     "model-Q4_K_M-yarn4.gguf": "a vocabulary: tests/validate/test_gguf_against_gguf.py",
-    "my-lora": "an adapter: tests/inspection/test_compatibility.py",
-    "onnx": "a graph: tests/bake/test_graphs.py",
-    "merge.yaml": "a YAML file of mergekit: tests/inspection/test_compatibility.py",
-    "plan.toml": "a plan file: tests/run",
+    "my-lora": "an adapter: tests/features/compare/test_compatibility.py",
+    "onnx": "a graph: tests/features/graphs/test_graphs.py",
+    "merge.yaml": "a YAML file of mergekit: tests/features/compare/test_compatibility.py",
+    "plan.toml": "a plan file: tests/features/run",
     "HuggingFaceTB": "a trained model: tests/real_model",
     "push": "the Hub: tests/hub",
-    "ui": "a server that does not end: tests/ui",
+    "ui": "a server that does not end: tests/features/ui",
 }
 """Words of examples that need more than a small model, and where the tests of these are."""
 OUTPUT = re.compile(r"(?P<source>.+?)-(?P<method>yarn|mixed)(?P<factor>\d+)(?P<suffix>\.gguf)?")
@@ -42,7 +42,10 @@ OUTPUT = re.compile(r"(?P<source>.+?)-(?P<method>yarn|mixed)(?P<factor>\d+)(?P<s
 def examples() -> list[str]:
     """The commands in the help of all commands that a small model is enough for."""
     lines = [
-        line for name in COMMANDS for line in find(name).examples if line.startswith("ropeconv ")
+        line
+        for name in all_commands()
+        for line in find(name).examples
+        if line.startswith("ropeconv ")
     ]
     return [line for line in lines if not elsewhere(line)]
 

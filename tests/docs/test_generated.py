@@ -11,11 +11,11 @@ import pytest
 
 import ropeconv
 from ropeconv.bake.evidence import evidence
-from ropeconv.cli.app import COMMANDS
+from ropeconv.cli.app import all_commands
 from ropeconv.cli.screen import Screen
-from ropeconv.evaluate.result import Result
+from ropeconv.features.evaluation.result import Result
+from ropeconv.features.evaluation.views import show_result
 from ropeconv.rope.methods.method import REGISTRY
-from ropeconv.views.results import show_result
 from scripts import tables
 from scripts.method_pictures import DRAWN, PICTURES, ROOT, drawn
 from scripts.reference import DOCS, EVERYWHERE, GROUPS, PAGES, SCHEMAS, TASKS, option_rows
@@ -32,11 +32,11 @@ def test_every_command_and_its_every_option_are_there() -> None:
     text = (DOCS / "commands.md").read_text("utf-8")
     parts = re.split(r"^#{2,3} (?:ropeconv )?(.+)\n", text, flags=re.MULTILINE)[1:]
     sections = dict(zip(parts[::2], parts[1::2], strict=True))
-    assert sections.keys() >= {*COMMANDS, *TASKS, "Method options", "Common options"}
-    assert sorted(name for _, names in TASKS.values() for name in names) == sorted(COMMANDS)
+    assert sections.keys() >= {*all_commands(), *TASKS, "Method options", "Common options"}
+    assert sorted(name for _, names in TASKS.values() for name in names) == sorted(all_commands())
     shared = sections["Method options"]
     assert "| `--theta-bound TOKENS` |" in shared
-    for name in COMMANDS:
+    for name in all_commands():
         described = sections[name] + shared * ("method options" in sections[name])
         common = (
             sections[name].partition("[Common options](#common-options): ")[2].partition(".\n")[0]

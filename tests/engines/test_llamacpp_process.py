@@ -19,8 +19,8 @@ from ropeconv.engines import llamacpp as loading
 from ropeconv.engines.engine import Progress
 from ropeconv.engines.llamacpp import LlamaCppEngine
 from ropeconv.engines.llamacpp_program import LoadedModel, Message
-from ropeconv.evaluate.runners.llamacpp import engine_options
-from ropeconv.evaluate.runners.runner import RunnerRequest
+from ropeconv.features.evaluation.runners.llamacpp import engine_options
+from ropeconv.features.evaluation.runners.runner import RunnerRequest
 from ropeconv.rope.errors import RopeconvError
 
 from ..support.baking import changed_weights, make_plan, recipe_of

@@ -30,14 +30,14 @@ def command_line(arguments: list[str]) -> int:
     """`ropeconv` with arguments, without the checks by transformers and llama.cpp, which take
     seconds each time.
     """
-    from ropeconv.cli.app import app
+    from ropeconv.cli.app import complete_app
     from ropeconv.cli.process import run
     from ropeconv.engines import llamacpp as loading
     from ropeconv.engines.probe import Probe
 
     loading.available = lambda: False
     Probe.available = staticmethod(lambda: False)  # type: ignore[method-assign]
-    return run(lambda: app(arguments))
+    return run(lambda: complete_app()(arguments))
 
 
 def record_validation(arguments: list[str]) -> int:
@@ -81,7 +81,7 @@ def import_all() -> None:
         # the page's Gradio imports huggingface_hub, which takes its settings from the environment
         # of that moment
         unused = (
-            "ropeconv.ui.",
+            "ropeconv.features.ui.",
             "ropeconv.engines.transformers.",
         )  # no command here needs torch, and it takes seconds
         if not module.name.endswith(("program", "__main__")) and not module.name.startswith(unused):

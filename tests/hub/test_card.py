@@ -8,8 +8,7 @@ import msgspec
 import pytest
 from huggingface_hub import ModelCard
 
-from ropeconv.evaluate.result import Result, record
-from ropeconv.evaluate.row import Row
+from ropeconv.features.evaluation.result import Result, record
 from ropeconv.hub.base_model import BaseModel, name_of
 from ropeconv.hub.card import card, card_pictures
 from ropeconv.hub.options import PublishOptions
@@ -26,9 +25,10 @@ from ropeconv.inspection.receipts.receipt import (
 from ropeconv.inspection.receipts.storage import read_receipt, write_receipt
 from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
+from ropeconv.verbs.rows import Row
 
 from ..conftest import hashes
-from ..evaluate import results
+from ..features.evaluation import results
 from ..inspection.receipts.test_folders import BEFORE, receipt
 from ..support.baking import apply, make_plan
 from ..support.gguf_files import write

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from ropeconv.errors import BadSource
-from ropeconv.evaluate.evaluation import Sizes, evaluate_model
+from ropeconv.features.evaluation.evaluation import Sizes, evaluate_model
+from ropeconv.features.run.jobs import named_sources
 from ropeconv.models.open import open_source
-from ropeconv.run.jobs import named_sources
 
-from ..run.plans import models
+from ..features.run.plans import models
 
 LARGE = 1 << 26
 """Bytes of a tensor of zeros, which takes no room on the disk."""

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ropeconv.evaluate.evaluation import Sizes, evaluate_model
-from ropeconv.evaluate.result import GROWTH, Cell, Result
+from ropeconv.features.evaluation.evaluation import Sizes, evaluate_model
+from ropeconv.features.evaluation.result import Cell, Result
+from ropeconv.inspection.receipts.metrics import GROWTH
 from scripts.real_model import RealModel
 
 METHODS = ("linear", "ntk", "ntk-old", "ntk-fixed", "mixed", "by-parts", "yarn")

@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ropeconv.evaluate.cases import EVAL, EvaluationSizes, Observation
-from ropeconv.evaluate.evaluation import Evaluation, parse_measures
-from ropeconv.evaluate.row import parse_rows
-from ropeconv.evaluate.runners.opening import open_runner
-from ropeconv.evaluate.runners.runner import Runner, RunnerRequest
-from ropeconv.evaluate.texts import read_files, tokenize
+from ropeconv.features.evaluation.cases import EVAL, EvaluationSizes, Observation
+from ropeconv.features.evaluation.evaluation import Evaluation, parse_measures
+from ropeconv.features.evaluation.runners.opening import open_runner
+from ropeconv.features.evaluation.runners.runner import Runner, RunnerRequest
+from ropeconv.features.evaluation.texts import read_files, tokenize
 from ropeconv.formats.journal import Journal
+from ropeconv.verbs.rows import parse_rows
 from scripts.real_model import RealModel
 
 ROWS = "base,linear:4,yarn:4,mixed:4,ntk:4,by-parts:4"

@@ -25,7 +25,7 @@ import yaml
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from ropeconv.cli.app import app
+from ropeconv.cli.app import complete_app
 from ropeconv.cli.typer_classes import Command
 from ropeconv.rope.errors import RopeconvError
 
@@ -237,7 +237,7 @@ def parse_problem(words: list[str], mention: bool = False) -> str:
     mention: values and arguments may be left out, as in "`ropeconv apply --explain` says why".
     """
     context: Any = None
-    command: Any = get_command(app)
+    command: Any = get_command(complete_app())
     name = "ropeconv"
     if words and (words[0] in OF_ROPECONV or (mention and _is_open(words[0]))):
         return ""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from ropeconv.cli import process as errors
-from ropeconv.cli.app import app
+from ropeconv.cli.app import complete_app
 
 from .optional import skip_where_advised
 
@@ -47,7 +47,9 @@ def command(folder: Path, *words: object, code: int | None = None) -> Done:
         redirect_stderr(err),
     ):
         patch.setattr("sys.argv", ["ropeconv", *map(str, words)])
-        done = errors.run(lambda **options: app([str(word) for word in words], **options))
+        done = errors.run(
+            lambda **options: complete_app()([str(word) for word in words], **options)
+        )
     if done:
         skip_where_advised(err.getvalue())
     assert code in (None, done), (words, done, out.getvalue() + err.getvalue())

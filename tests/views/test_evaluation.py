@@ -14,16 +14,18 @@ import numpy as np
 import pytest
 
 from ropeconv.cli.screen import Screen
-from ropeconv.evaluate.result import Result
+from ropeconv.features.evaluation.plots import heat_map
+from ropeconv.features.evaluation.result import Result
+from ropeconv.features.evaluation.views import show_result
 from ropeconv.inspection.receipts.receipt import BeforeRecord, RuntimeRecord, ScheduleRecord
 from ropeconv.inspection.receipts.storage import write_receipt
 from ropeconv.validate.validation import BucketResult, Validation
-from ropeconv.views.evaluation_plots import Curve, heat_map, losses
+from ropeconv.views.curves import Curve, losses
 from ropeconv.views.plot_style import VARIABLES, Picture, drawn, figure
 from ropeconv.views.reports import write_validation_report
-from ropeconv.views.results import show_result, show_validation
+from ropeconv.views.results import show_validation
 
-from ..evaluate.results import made
+from ..features.evaluation.results import made
 from ..inspection.receipts.test_files import ONE
 from ..inspection.receipts.test_folders import receipt
 from ..support.in_process import Terminal, plain

@@ -11,9 +11,9 @@ import pytest
 from matplotlib.colors import to_rgb
 
 from ropeconv import METHODS, Recipe, RopeSpec
+from ropeconv.features.evaluation.plots import luminance
 from ropeconv.rope.bound.sums import score_bound
 from ropeconv.rope.forms import Plain, base_inv_freq
-from ropeconv.views.evaluation_plots import luminance
 from ropeconv.views.plot_style import DARK, GREY, LIGHT, LINES, RED, figure
 from ropeconv.views.schedule_plots import numbers, preference, ramp, wavelengths
 

@@ -13,6 +13,7 @@ import typer
 from ...errors import UsageError
 from ...formats.kind import is_graph
 from ...hub.options import PublishOptions, repository
+from ...rope.features import hook
 from ...verbs.recipes import build_recipe, chosen_methods
 from ...verbs.request import (
     ApplyRequest,
@@ -87,11 +88,9 @@ def apply_command(
         print_overrides(sources, chosen, target, request, screen)
         return
     if any(is_graph(source) for source in sources):
-        from ..graphs import apply_graphs
-
         if explain:
             raise UsageError("--explain does not go with a compiled graph; leave it out")
-        apply_graphs(sources, chosen, target, request, screen)
+        hook("apply_graphs")(sources, chosen, target, request, screen)
         return
 
     units = units_of(sources, target)

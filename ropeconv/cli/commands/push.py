@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ...formats.files import expand_home
 from ...hub.options import PublishOptions, repository
-from ...options import GENERAL, LENGTH, OUTPUT, RUNNING, from_command_line, options
-from ..command import OptionGroup, TrainerName, expand_options, trainer_names
-from ..options import FamilyOption, check_place
+from ...options import GENERAL, from_command_line, options
+from ..command import OptionGroup, expand_options
 from ..screen import ProgressScreen, Screen, printable
 from ..typer_classes import Command
 
@@ -108,83 +106,3 @@ def push_command(
         screen.data({"published": url})
     else:
         screen.copyable(url)
-
-
-TRAIN_EXAMPLES = """
-ropeconv train-config ./Qwen3-8B-yarn4 --for axolotl > axolotl.yml
-ropeconv train-config ./Qwen3-8B-yarn4 --for llama-factory --model me/Qwen3-8B-128k
-"""
-
-
-@app.command("train-config", cls=Command, epilog=TRAIN_EXAMPLES)
-@expand_options
-def train_config_command(
-    baked: Annotated[
-        str,
-        typer.Argument(
-            metavar="OUTPUT", help="A folder that `ropeconv apply` wrote, or its name on the Hub."
-        ),
-    ],
-    trainer: Annotated[
-        TrainerName,
-        typer.Option(
-            "--for", help="The trainer.", rich_help_panel=RUNNING, metavar="|".join(trainer_names())
-        ),
-    ],
-    screen: ProgressScreen,
-    model: Annotated[
-        str,
-        typer.Option(
-            "--model",
-            help="The path or Hub id that the trainer loads, if that is not OUTPUT.",
-            rich_help_panel=RUNNING,
-            metavar="PATH_OR_ID",
-        ),
-    ] = "",
-    context: Annotated[
-        str,
-        typer.Option(
-            "--context",
-            help="Train on sequences of this length (default: the whole context).",
-            rich_help_panel=LENGTH,
-            metavar="TOKENS",
-        ),
-    ] = "",
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            "-o",
-            help="Write the config there instead of printing it.",
-            rich_help_panel=OUTPUT,
-            metavar="FILE",
-            parser=expand_home,
-        ),
-    ] = None,
-    family: FamilyOption = "",
-) -> None:
-    """Print a training config for Axolotl, LLaMA-Factory, Megatron-LM, NeMo, TRL or Unsloth.
-
-    It trains at the whole context, and does not scale RoPE a second time.
-    """
-    from ...formats.drafts import write_file
-    from ...hub.training import baked_output, make_snippet, trainers
-    from ...models.open import open_source
-    from ...rope.lengths import parse_tokens
-    from ...views.sheet import sentence
-
-    check_place(out)
-    facts = baked_output(open_source(baked, family), model)
-    if context:
-        facts = facts.with_context(parse_tokens(context))
-    snippet = make_snippet(trainers()[trainer], facts)
-    for note in snippet.notes:
-        screen.note(f"Note: {sentence(note)}")
-    if out is not None:
-        write_file(out, snippet.text.rstrip("\n") + "\n")
-    if screen.as_json:
-        screen.data(snippet.to_dict())
-    elif out is None:
-        screen.copyable(snippet.text.rstrip("\n"))
-    else:
-        screen.copyable(str(out) if screen.quiet else f"Wrote {out}")

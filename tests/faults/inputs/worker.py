@@ -81,7 +81,7 @@ def _peak() -> float:
 def _run(command: list[str]) -> tuple[int, str]:
     """Runs a command, and returns its exit code and its stderr."""
     from ropeconv.cli import process as errors
-    from ropeconv.cli.app import app
+    from ropeconv.cli.app import complete_app
 
     # as a terminal has them: lone surrogates cannot be printed on stdout, and are escaped on stderr
     out = io.TextIOWrapper(io.BytesIO(), "utf-8")
@@ -90,7 +90,7 @@ def _run(command: list[str]) -> tuple[int, str]:
     sys.argv = ["ropeconv", *command]
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = errors.run(app)
+            code = errors.run(complete_app())
             out.flush()
     except BaseException:
         code = 1

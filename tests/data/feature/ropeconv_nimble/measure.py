@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from ropeconv.engines.engine import TokenLosses
-from ropeconv.evaluate.cases import Case, EvaluationSizes, Observation
-from ropeconv.evaluate.measures.measure import Measure, register
-from ropeconv.evaluate.texts import Texts, window_ends
+from ropeconv.features.evaluation.cases import Case, EvaluationSizes, Observation
+from ropeconv.features.evaluation.measures.measure import Measure, register
+from ropeconv.features.evaluation.texts import Texts, window_ends
 
 
 @register

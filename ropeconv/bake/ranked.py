@@ -1,0 +1,271 @@
+"""The advice on a model as a whole: the methods that reach a length, the best first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Protocol
+
+from ..formats.jsontext import JsonObject
+from ..inspection.inspection import Inspection, inspect_source
+from ..inspection.support import UNREAD, by_runtime
+from ..models.gguf import GgufSource
+from ..models.source import Source
+from ..options import Format
+from ..rope.features import hook
+from ..rope.summary import SummaryTable, TableSummary
+from ..runtimes.runtime import GOOD
+from .advice import CRITERION, Advice, FormatAdvice, advise, kept_scaling
+from .warnings import cannot_gain
+
+
+class MeasuredRanking(Protocol):
+    """Advice sorted by measured loss, as the hook `rank_methods` returns it."""
+
+    methods: list[Advice]
+    """Those that were measured, by their loss, then the others in their own order."""
+
+    criterion: str
+    """By what they are sorted, in words."""
+
+    note: str
+    """A sentence about the evaluation, or empty."""
+
+    def cells(self, advice: Advice) -> tuple[str, ...]:
+        """Return its cells for a table: the loss, the price, and the length to which it holds."""
+
+    def to_dict(self, advice: Advice) -> JsonObject | None:
+        """Return the measurement of a method as JSON-ready data; None without one."""
+
+
+@dataclass(frozen=True)
+class RankedMethods(TableSummary):
+    """Advice on a model: the methods that reach a length, the best first."""
+
+    inspection: Inspection
+    """The model."""
+
+    context: int
+    """The wanted length in tokens."""
+
+    methods: list[Advice]
+    """A row for each method, the best first."""
+
+    passed_over: dict[str, str]
+    """The reason, by name, for each method that does not fit."""
+
+    criterion: str = CRITERION
+    """By what the methods are sorted, in words."""
+
+    ranking: MeasuredRanking | None = None
+    """The ranking by what was measured; None without an evaluation."""
+
+    note: str = ""
+    """A sentence about that evaluation, or empty."""
+
+    record_keys: ClassVar[tuple[str, ...]] = (
+        "method",
+        "flags",
+        "works_untuned",
+        "writable",
+        "basis",
+        "recommended",
+        "score",
+        "attention_factor",
+        "effective_length",
+        "outside",
+        "loss",
+        "command",
+    )
+
+    @property
+    def best(self) -> Advice | None:
+        """The method that is recommended first; None where none can be written."""
+        return next((row for row in self.methods if row.writable), None)
+
+    @property
+    def sentence(self) -> str:
+        """The recommendation in words."""
+        best = self.best
+        if best is None:
+            return f"No method that can be written reaches {self.context:,} tokens."
+        return f"The best is {best.sentence}"
+
+    def summary(self) -> dict[str, str]:
+        """Return what is shown, by name."""
+        best = self.best
+        untuned = self.untuned
+        skipped = [f"{name}: {reason}" for name, reason in self.passed_over.items()]
+        return {
+            "sentence": self.sentence,
+            "source": self.source,
+            "context": f"{self.inspection.context:,} -> {self.context:,} tokens",
+            "best": best.command if best else "",
+            "untuned": untuned.command if untuned and untuned is not best else "",
+            "training": self.training,
+            "useless": self.useless,
+            "note": self.note,
+            "passed_over": "\n".join(skipped),
+        }
+
+    @property
+    def formats(self) -> tuple[str, ...]:
+        """The formats for which some method has verdicts of runtimes."""
+        if not self.methods:
+            return ()
+        first = self.methods[0].writings
+        return tuple(
+            name for name in first if any(row.writings[name].verdicts for row in self.methods)
+        )
+
+    def shown_tables(self) -> list[SummaryTable]:
+        """Return a table with a row for each method."""
+        formats = self.formats
+        measured = ("loss", "price", "holds to") if self.ranking else ()
+        titles = ("runtimes",) if len(formats) == 1 else formats
+        columns = ("method", *measured, "without training", *titles)
+        rows = [self._cells(row, formats) for row in self.methods]
+        return [SummaryTable("methods", (*columns, "evidence", "effective", "outside"), rows)]
+
+    def _cells(self, row: Advice, formats: Sequence[str]) -> tuple[str, ...]:
+        """The cells of a method for people."""
+        measured = self.ranking.cells(row) if self.ranking else ()
+        untuned = "yes" if row.works_untuned else "no"
+        supported = [_count_supporting(row.writings[name]) for name in formats]
+        rotating = 2 * (len(row.schedule.inv_freq) - row.profile.not_rotating)
+        outside = f"{row.profile.outside} of {rotating}"
+        effective = _describe_effective_length(row)
+        return (row.flags, *measured, untuned, *supported, row.basis, effective, outside)
+
+    def records(self) -> list[JsonObject]:
+        """Return a row for each method; loss is None where it was not measured."""
+        rows = []
+        for row in self.methods:
+            measured = self.ranking.to_dict(row) if self.ranking else None
+            rows.append(
+                {
+                    "method": row.method.name,
+                    "flags": row.flags,
+                    "works_untuned": row.works_untuned,
+                    "writable": row.writable,
+                    "basis": row.basis,
+                    "recommended": row.recommended or None,
+                    "score": row.standing.score if row.standing.signs else None,
+                    "attention_factor": row.schedule.attention_factor,
+                    "effective_length": row.profile.reach.effective_length,
+                    "outside": row.profile.outside,
+                    "loss": measured["loss"] if measured else None,
+                    "command": row.command,
+                }
+            )
+        return rows
+
+    @property
+    def source(self) -> str:
+        """The model as the user named it."""
+        return self.inspection.source.reference
+
+    @property
+    def useless(self) -> str:
+        """Why the model cannot gain from the length, or empty."""
+        return cannot_gain(self.inspection.spec, self.context)
+
+    @property
+    def untuned(self) -> Advice | None:
+        """The first method that is known to work without fine-tuning; None where there is none."""
+        return next((row for row in self.methods if row.works_untuned and row.writable), None)
+
+    @property
+    def training(self) -> str:
+        """A sentence about a model that was trained with its scaling, or for dual chunk attention;
+        empty for others.
+        """
+        spec = self.inspection.spec
+        trained = kept_scaling(self.inspection)
+        if trained:
+            return f"{trained}, so the methods keep the scaling (--on-top)."
+        if any(problem.code == "dual-chunk" for problem in self.inspection.problems):
+            return (
+                f"the model reaches {spec.context:,} tokens by dual chunk attention over"
+                f" {spec.original_context:,} trained ones, for which no method was measured."
+                " Runtimes use it in place of a method, ignore it or fail: see `ropeconv inspect`."
+            )
+        return ""
+
+    def to_dict(self) -> JsonObject:
+        """The fields as JSON-ready data."""
+        cache = self.inspection.kv_cache
+        ranking = self.ranking
+        return {
+            "source": self.source,
+            "sorted_by": self.criterion,
+            "advice": [
+                row.to_dict() | ({"measured": ranking.to_dict(row)} if ranking else {})
+                for row in self.methods
+            ],
+            "passed_over": self.passed_over,
+            "kv_cache": (
+                cache.document(self.context, self.inspection.spec.context).to_dict()
+                if cache
+                else None
+            ),
+            "warnings": [note for note in (self.useless, self.training) if note],
+        }
+
+
+def _describe_effective_length(row: Advice) -> str:
+    """The effective length of a method for people, in tokens."""
+    at = row.profile.reach
+    windowed = not at.count and at.length < row.schedule.context  # no layer sees further
+    if at.automatic or windowed:
+        return "any"
+    if at.effective_length is None:
+        return f"{at.searched - 1:,}+"
+    return f"{at.effective_length:,}"
+
+
+def _count_supporting(writing: FormatAdvice) -> str:
+    """How many runtimes support an output in their newest version, of those that can load the
+    model.
+    """
+    if not writing.verdicts:
+        return "-"
+    newest = [rows[-1].status for rows in by_runtime(writing.verdicts).values()]
+    loading = [status for status in newest if status not in UNREAD]
+    return f"{sum(status in GOOD for status in loading)} of {len(loading)}"
+
+
+def advised(
+    source: Source | GgufSource,
+    context: int,
+    measured: Path | None = None,
+    outputs: Sequence[Format] | None = None,
+) -> RankedMethods:
+    """Return the advice on a model.
+
+    Args:
+        source: The model.
+        context: The wanted length in tokens.
+        measured: A result of `ropeconv eval` to sort by; None without one.
+        outputs: Formats that are planned, as for `advise`.
+
+    Raises:
+        UsageError: For a result of another model, or one without losses by length.
+        RopeconvError: As `advise` does, and for a result that cannot be read.
+    """
+    inspection = inspect_source(source)
+    methods, passed_over = advise(source, context, outputs, inspection)
+    if measured is None:
+        return RankedMethods(inspection, context, methods, passed_over)
+
+    ranking: MeasuredRanking = hook("rank_methods")(methods, measured, inspection, context)
+    return RankedMethods(
+        inspection,
+        context,
+        ranking.methods,
+        passed_over,
+        ranking.criterion,
+        ranking,
+        ranking.note,
+    )

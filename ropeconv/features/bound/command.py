@@ -1,0 +1,324 @@
+"""`ropeconv bound`: the smallest base for a length, or the effective length of a schedule."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ropeconv.cli.command import expand_options
+from ropeconv.cli.model_options import HeadDimOption, RotaryDimOption
+from ropeconv.cli.options import RecipeValues, check_place
+from ropeconv.cli.screen import ProgressScreen, Screen
+from ropeconv.cli.typer_classes import Command
+from ropeconv.errors import UsageError
+from ropeconv.formats.drafts import write_file
+from ropeconv.formats.files import expand_home
+from ropeconv.options import GENERAL
+from ropeconv.rope.bound.answer import Bound, bound
+from ropeconv.rope.bound.reach import Reach, reach
+from ropeconv.rope.errors import counted
+from ropeconv.rope.forms import asymptotic_base
+from ropeconv.rope.lengths import parse_tokens
+from ropeconv.rope.schedule import Schedule
+from ropeconv.rope.spec import LayerKind, RopeSpec
+from ropeconv.verbs.given_model import GivenModel, find, frequencies_only, head_size, is_length
+
+if TYPE_CHECKING:
+    from ropeconv.inspection.head_bound import HeadLengths, HeadWeights
+
+
+app = typer.Typer(add_completion=False)
+
+LEFT_OUT: dict[LayerKind, str] = {"local": "with frequencies of their own", "none": "without RoPE"}
+Schedules = dict[str, tuple[Schedule, Reach]]
+"""Schedules by label, each with its reach where all variances are equal."""
+
+
+def _document(
+    spec: RopeSpec, schedules: Schedules, weighted: dict[str, HeadLengths]
+) -> dict[str, Any]:
+    """The JSON of the reach of schedules. weighted: by label, that of the heads of a model."""
+    rows = {
+        label: {"context": schedule.context} | at.to_dict()
+        for label, (schedule, at) in schedules.items()
+    }
+    for label, lengths in weighted.items():
+        rows[label]["weighted"] = lengths.to_dict()
+    body = next(iter(rows.values())) if len(rows) == 1 else {"schedules": rows}
+    left_out = {"left_out": {kind: spec.count(kind) for kind in LEFT_OUT}} if weighted else {}
+    return {"rotary_dim": spec.rotary_dim, "head_dim": spec.head_dim} | body | left_out
+
+
+def _show_reach(spec: RopeSpec, schedules: Schedules, screen: Screen) -> None:
+    table = []
+    for label, (_, at) in schedules.items():
+        negative = f"{at.count:,} in {counted(at.runs, 'run')} below {at.length:,}"
+        table.append((label, _effective(at), negative, _places(at)))
+    columns = ("", "effective length", "distances with a negative sum", "where")
+    screen.table(f"{2 * spec.rotating_pairs} of {spec.head_dim} dimensions rotate", columns, table)
+
+
+def _effective(at: Reach) -> str:
+    """The effective length of a schedule in words: 131,072, "above 131,071", or "any"."""
+    return "any" if at.automatic else _length(at.effective_length, at.searched)
+
+
+def _length(length: int | None, below: int) -> str:
+    """A length in words. below: the distances that were searched, where none ends it."""
+    if length is None:
+        return f"above {below - 1:,}"
+    return f"{length:,}"
+
+
+def _places(at: Reach) -> str:
+    """The first runs of distances with a negative sum: "2,049, 3,100-3,120, ..."."""
+    shown = []
+    for first, last in at.places[:6]:
+        shown.append(f"{first:,}" if first == last else f"{first:,}-{last:,}")
+    if at.runs > 6:
+        shown.append("...")
+    return ", ".join(shown)
+
+
+def _head_weights(model: GivenModel, screen: Screen) -> HeadWeights:
+    """Reads the projections of a SOURCE."""
+    from ropeconv.inspection.head_bound import head_weights
+
+    if model.inspection is None:
+        raise UsageError(
+            "--weights needs a SOURCE, whose weights are read; give a folder or a Hub id"
+        )
+    with screen.counting("Reading", "bytes") as (total, advance):
+        return head_weights(model.inspection, total, advance)
+
+
+def _weighted(weights: HeadWeights, schedules: Schedules, screen: Screen) -> dict[str, HeadLengths]:
+    """Searches the effective lengths of all heads, by label of the schedule."""
+    with screen.counting("Searching") as (total, advance):
+        total(sum(weights.work(at.length) for _, at in schedules.values()))
+        return {
+            label: weights.reach(schedule, at.length, advance)
+            for label, (schedule, at) in schedules.items()
+        }
+
+
+def _show_weighted(label: str, at: Reach, reached: HeadLengths, screen: Screen) -> None:
+    rows = []
+    for layer in reached.layers:
+        head, length = layer.worst or ("", None)
+        share = f"{layer.violating} of {len(layer.violations)}"
+        rows.append(
+            (f"{layer.layer}", share, f"{head}", _length(length, layer.below), f"{layer.below:,}")
+        )
+    columns = (
+        "layer",
+        "heads with a negative sum",
+        "worst head",
+        "its effective length",
+        "of distances below",
+    )
+    screen.table(
+        f"{label}: sum_i w_i cos(m theta_i), with weights per head", columns, rows, right=columns
+    )
+
+    longest = max(layer.below for layer in reached.layers)
+    worst = _length(reached.worst, longest)
+    half = _length(reached.median, longest)
+    has = "has" if reached.violating == 1 else "have"
+    violating = f"{reached.violating} of {counted(reached.heads, 'head')} {has}"
+    screen.say(
+        f"{label}: with equal variances the effective length is {_effective(at)}. With this"
+        f" model's, {violating} a negative sum; the effective length of the worst is {worst}, the"
+        f" median {half}."
+    )
+
+
+EXAMPLES = """
+ropeconv bound 128k
+ropeconv bound 1M --head-dim 64 --json
+ropeconv bound --theta 500000
+ropeconv bound meta-llama/Llama-2-7b-hf --yarn 16 --up-to 64k
+ropeconv bound ./Llama-2-7b-hf --weights --yarn 4
+"""
+
+
+@app.command("bound", cls=Command, epilog=EXAMPLES)
+@expand_options
+def bound_command(
+    recipe: RecipeValues,
+    screen: ProgressScreen,
+    argument: Annotated[
+        str | None,
+        typer.Argument(metavar="LENGTH|SOURCE", help="A number of tokens, or a model to judge."),
+    ] = None,
+    head_dim: HeadDimOption = None,
+    rotary_dim: RotaryDimOption = None,
+    up_to: Annotated[
+        str,
+        typer.Option(
+            "--up-to",
+            help="Count violations below this (default: the context).",
+            rich_help_panel=GENERAL,
+            metavar="TOKENS",
+        ),
+    ] = "",
+    windows: Annotated[
+        bool | None,
+        typer.Option(
+            "--windows/--no-windows",
+            help=(
+                "Look for the first wide interval and the last violation (default: where that is"
+                " quick)."
+            ),
+            rich_help_panel=GENERAL,
+        ),
+    ] = None,
+    certificate: Annotated[
+        Path | None,
+        typer.Option(
+            "--certificate",
+            help="Write the proof: intervals of ln b, each with a distance.",
+            rich_help_panel=GENERAL,
+            metavar="FILE",
+            parser=expand_home,
+        ),
+    ] = None,
+    weights: Annotated[
+        bool,
+        typer.Option(
+            "--weights",
+            help="Weigh every pair by the SOURCE's own projections, for each layer and head.",
+            rich_help_panel=GENERAL,
+        ),
+    ] = False,
+) -> None:
+    """Find the smallest rope_theta for a context length, or the longest distance that a model
+    supports.
+
+    The bound of Men et al. 2024: sum_i cos(m theta_i) + (d - r)/2 must not be negative for any
+    distance m. With a LENGTH: the smallest base above 1, proven, and the first range of bases that
+    is wide enough to use. With a SOURCE, methods, or --theta: the effective length. --weights adds
+    the effective length of each head.
+    """
+    by_length = argument is not None and is_length(argument)
+    if up_to and by_length:
+        raise UsageError("--up-to does not go with a length; leave one out")
+    if weights and by_length:
+        raise UsageError("--weights does not go with a length; give a SOURCE")
+    frequencies_only(recipe)
+    check_place(certificate)
+    values = {name: value for name, value in recipe.items() if value is not None}
+    if argument is not None and is_length(argument):
+        if values:
+            flag = next(iter(values)).replace("_", "-")
+            raise UsageError(
+                f"--{flag} does not go with a length; give a length, or a schedule with --up-to"
+            )
+        _smallest(
+            parse_tokens(argument), *head_size(head_dim, rotary_dim), windows, certificate, screen
+        )
+        return
+    if certificate is not None or windows is not None:
+        raise UsageError(
+            "--certificate and --windows go with a LENGTH, as in `ropeconv bound 128k --windows`"
+        )
+    if argument is None and not values:
+        raise UsageError("give a length such as 128k, a SOURCE, or --theta B")
+    model = find(argument, recipe, head_dim, rotary_dim)
+    if argument is None and not values.keys() - {"theta"}:
+        up_to = up_to or "1M"
+    _reaches(model, up_to, weights, screen)
+
+
+def _reaches(model: GivenModel, up_to: str, weights: bool, screen: Screen) -> None:
+    """Show the effective length of every schedule of a model.
+
+    Args:
+        model: The model with its methods.
+        up_to: The distances to search, as given; empty for the context of each schedule.
+        weights: Also weigh the pairs by the projections of each head.
+        screen: Where it is shown.
+    """
+    heads = _head_weights(model, screen) if weights else None
+    schedules: Schedules = {}
+    for label, schedule in model.schedules().items():
+        length = parse_tokens(up_to) if up_to else model.spec.visible(schedule.context)
+        schedules[label] = (schedule, reach(schedule.inv_freq, model.spec.unrotated, length))
+    weighted = _weighted(heads, schedules, screen) if heads else {}
+
+    if screen.as_json:
+        screen.data(_document(model.spec, schedules, weighted))
+        return
+    if not weighted:
+        _show_reach(model.spec, schedules, screen)
+        return
+    for label, lengths in weighted.items():
+        _show_weighted(label, schedules[label][1], lengths, screen)
+    left = []
+    for kind, words in LEFT_OUT.items():
+        count = model.spec.count(kind)
+        if count:
+            left.append(f"{count} {words}")
+    if left:
+        screen.say(f"Layers left out: {' and '.join(left)}.")
+
+
+def _smallest(
+    length: int,
+    head_dim: int,
+    rotary_dim: int,
+    windows: bool | None,
+    certificate: Path | None,
+    screen: Screen,
+) -> None:
+    proof: list[tuple[float, float, int]] | None = None if certificate is None else []
+    with screen.watching() as tell:
+        bases = bound(length, rotary_dim, head_dim, windows, proof, tell)
+    if certificate is not None and proof is not None:
+        lines = ["# ln b from\tto\tdistance whose sum is negative there\n"]
+        lines += [f"{begin!r}\t{end!r}\t{distance}\n" for begin, end, distance in proof]
+        write_file(certificate, "".join(lines))
+    if screen.as_json:
+        screen.data(bases.to_dict())
+    else:
+        _show_bound(bases, screen)
+
+
+def _show_bound(bases: Bound, screen: Screen) -> None:
+    title = f"{bases.length:,} tokens, {bases.rotary_dim} of {bases.head_dim} dimensions rotate"
+    if bases.binding_distance is None:
+        screen.say(f"{title}: every base above 1 keeps the sum from being negative.")
+        return
+
+    sum_is_zero = f"the sum is 0 at distance {bases.binding_distance:,}"
+    width = "" if bases.width is None else f"{bases.width:.2g} wide"
+    rows = [
+        ("smallest base", repr(bases.base), sum_is_zero),
+        ("the interval it opens", _interval(bases.window), width),
+    ]
+    if bases.first_wide_window:
+        interval = _interval(bases.first_wide_window)
+        rows.append(("first interval 1 % wide", interval, "used by --theta-bound"))
+    if bases.last_violating_base:
+        base = f"{bases.last_violating_base:,.0f}"
+        rows.append(("last base that violates", base, "all larger ones will do"))
+    for source, published in bases.published.items():
+        rows.append(("published", f"{published:.2g}", source))
+    estimate = asymptotic_base(bases.length)
+    rows.append(("estimate L / x0", f"{estimate:,.0f}", "for ever wider heads"))
+    screen.table(title, ("", "base", ""), rows)
+
+    if not bases.known_windows:
+        unknown = "the first wide interval and the last violation"
+        if bases.first_wide_window:
+            unknown = "the last violation"
+        screen.say(f"--windows looks for {unknown}, which takes 15 minutes at 1M tokens.")
+
+
+def _interval(ends: tuple[float, float | None]) -> str:
+    begin, end = ends
+    if end is None:
+        return f"{begin:,.1f} and above"
+    return f"{begin:,.1f} to {end:,.1f}"

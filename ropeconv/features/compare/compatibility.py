@@ -1,0 +1,718 @@
+"""Whether models can be merged, and adapters applied over them.
+
+`open_models` opens what a user names, and `compatibility` yields the differences that matter, each
+with its repair.
+
+A repair is a command only where a RoPE is known to have been edited after training: a receipt of
+ropeconv says so. A setting cannot replace the base that weights were trained with.
+
+mergekit averages weights and reads no RoPE setting. The merge gets the config.json of `base_model`,
+and without one that of any model: it takes the first of a set of strings, whose order changes from
+run to run (mergekit 0.1.5, mergekit/merge.py:293-296, config.py:122-142; executed). Its file has
+`models`, `slices`, `modules` or experts, each with a base and with LoRA adapters. A reference is
+`PATH[@REVISION][+LORA[@REVISION]]`, or an object of these (mergekit/common.py:37-205,
+config.py:76-142, moe/config.py:12-46).
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ropeconv.errors import BadSource, UsageError
+from ropeconv.formats import jsontext
+from ropeconv.formats.files import LONGEST, expand_home, read_text
+from ropeconv.formats.jsontext import JsonObject
+from ropeconv.inspection.adapter import Adapter, misplaced_tensor, read_adapter
+from ropeconv.inspection.inspection import ConfigInspection, Inspection, inspect_source
+from ropeconv.inspection.receipts.folder import valid_receipt
+from ropeconv.inspection.receipts.receipt import Receipt
+from ropeconv.inspection.receipts.storage import receipt_of
+from ropeconv.models.config import text_part
+from ropeconv.models.gguf import GgufSource
+from ropeconv.models.open import open_source
+from ropeconv.models.reference import names_gguf
+from ropeconv.models.source import Source
+from ropeconv.rope.errors import RopeconvError, command_line, counted, shown
+from ropeconv.rope.forms import DynamicNtk, InterpolatedForm, Plain, Yarn
+from ropeconv.rope.methods.bases import Theta
+from ropeconv.rope.methods.interpolation import Linear, Llama3Method, YarnMethod
+from ropeconv.rope.methods.method import Method
+from ropeconv.rope.recipe import Recipe, flags
+from ropeconv.rope.spec import RopeSpec
+from ropeconv.rope.summary import Summary, SummaryTable
+from ropeconv.runtimes.drafts import draft_sizes
+from ropeconv.runtimes.read_config import rope_dict
+from ropeconv.runtimes.verdict import describe, difference
+
+from .side_by_side import side_by_side
+
+TOKENIZER = "tokenizer.json"
+STRUCTURE = {"rotary_dim", "mla", "layout", "layers"}
+"""Properties of a RoPE that no command changes."""
+LEAVE_OUT = "leave it out"
+TRAIN = "they cannot be merged without training at one base"
+TRAIN_ROPE = "they cannot be merged without training at one RoPE"
+ADDED_LATER = (Yarn, InterpolatedForm, DynamicNtk)
+"""Scalings that people add to a config.json without training; Llama 3.1 and LongRoPE models are
+trained with theirs.
+"""
+ALIGN = "add `tokenizer: {source: union}` to the YAML"
+SUFFIXES = (".yaml", ".yml")
+NAMES = ("base_model", "model", "source_model")
+"""Keys of a mergekit file whose value names a model."""
+LISTS = ("models", "slices", "sources", "experts", "shared_experts")
+"""Keys of a mergekit file whose value is a list of parts."""
+
+
+@dataclass(frozen=True)
+class Merge:
+    """A mergekit file."""
+
+    models: tuple[str, ...]
+    """Paths or Hub ids, the base first."""
+
+    adapters: tuple[tuple[str, str], ...]
+    """Pairs of a model and an adapter on it."""
+
+    base: str
+    """The model of `base_model`; empty without one."""
+
+    sliced: bool
+    """Whether it takes ranges of layers."""
+
+    aligned: bool
+    """Whether it matches tokens by name."""
+
+
+def is_merge(reference: str) -> bool:
+    """Return whether a reference is the path of a YAML file."""
+    return reference.endswith(SUFFIXES) and expand_home(reference).is_file()
+
+
+def read_merge(path: Path) -> Merge:
+    """Read a mergekit file.
+
+    Raises:
+        BadSource: It is not YAML, or names no models.
+    """
+    try:
+        data = msgspec.yaml.decode(read_text(path, path.name))
+    except (msgspec.DecodeError, ValueError, RecursionError) as problem:
+        # a ValueError is about a date or number
+        reason = str(problem).splitlines()[0]
+        raise BadSource(f"{path} is not one YAML document ({reason}); correct it") from None
+    if not isinstance(data, dict):
+        data = {}
+
+    pairs = [_model_and_adapter(value, path) for value in _references(data, set())]
+    if not pairs:
+        raise BadSource(
+            f"{path} names no models, so it is not a file of mergekit; give its models, slices or"
+            " experts"
+        )
+
+    models = [model for model, _ in pairs]
+    base = ""
+    if data.get("base_model"):
+        base, _ = _model_and_adapter(data["base_model"], path)
+        models.insert(0, base)
+    adapters = [(model, adapter) for model, adapter in pairs if adapter]
+    return Merge(
+        models=tuple(dict.fromkeys(models)),
+        adapters=tuple(dict.fromkeys(adapters)),
+        base=base,
+        sliced=bool(data.get("slices") or data.get("modules")),
+        aligned=bool(data.get("tokenizer") or data.get("tokenizer_source")),
+    )
+
+
+def _references(node: object, visited: set[int]) -> Iterator[object]:
+    """Yield what stands for a model in a part of a file.
+
+    `visited` has the ids of the parts up to here, which an alias of YAML can repeat.
+    """
+    if not isinstance(node, dict) or id(node) in visited:
+        return
+    visited.add(id(node))
+
+    for name in NAMES:
+        if node.get(name):
+            yield node[name]
+
+    parts = []
+    for name in LISTS:
+        if isinstance(node.get(name), list):
+            parts += node[name]
+    if isinstance(node.get("modules"), dict):
+        parts += node["modules"].values()
+    for part in parts:
+        yield from _references(part, visited)
+
+
+def _model_and_adapter(value: object, path: Path) -> tuple[str, str]:
+    """The model and the adapter of a reference, empty without one; BadSource for anything else."""
+    if isinstance(value, str):
+        names = value.split("+")
+    elif isinstance(value, dict):
+        names = [_place(value.get("model"))]
+        if value.get("lora"):
+            names.append(_place(value["lora"]))
+    else:
+        names = [""]
+    if len(names) > 2 or not all(names):
+        raise BadSource(
+            f"{path} names the model {shown(value)}; write it as PATH, or as PATH+ADAPTER"
+        )
+    return names[0], names[1] if len(names) > 1 else ""
+
+
+def _place(value: object) -> str:
+    """The path with the revision of a ModelPath of mergekit; empty for anything else."""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, dict) or not value.get("path"):
+        return ""
+    if value.get("revision"):
+        return f"{value['path']}@{value['revision']}"
+    return str(value["path"])
+
+
+Pairs = Sequence[tuple[Adapter, Inspection]]
+"""Adapters, each with the model that it goes over."""
+
+
+@dataclass(frozen=True)
+class Misfit:
+    """A difference that keeps a model from being merged, or an adapter from being applied."""
+
+    name: str
+    """The model or adapter."""
+
+    about: str
+    """rope, structure, folded, context, vocabulary, sizes, family, format or tensors."""
+
+    message: str
+    """The difference, as the end of a sentence that begins with the name."""
+
+    repair: str
+    """A command or a phrase."""
+
+
+@dataclass(frozen=True)
+class Compatibility(Summary):
+    """Models beside the base of a merge, and adapters, each with the model that it goes over."""
+
+    base: Inspection
+    models: tuple[Inspection, ...]
+    adapters: Pairs
+    misfits: tuple[Misfit, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def fits(self) -> bool:
+        """Whether nothing differs that matters."""
+        return not self.misfits
+
+    @property
+    def sentence(self) -> str:
+        """The conclusion, for display."""
+        verb = "applied" if self.adapters and not self.models else "merged"
+        if not self.fits:
+            differences = counted(len(self.misfits), "difference")
+            return f"They cannot be {verb} unchanged: {differences}."
+        if any(adapter.trained_on is None for adapter, _ in self.adapters):
+            return f"No difference is known that keeps them from being {verb}."
+        return f"They can be {verb}."
+
+    def summary(self) -> dict[str, str]:
+        """Return what is shown, by name."""
+        adapters = [
+            f"{adapter.source.reference} over {over.source.reference}"
+            for adapter, over in self.adapters
+        ]
+        return {
+            "sentence": self.sentence,
+            "base": self.base.source.reference,
+            "models": "\n".join(model.source.reference for model in self.models),
+            "adapters": "\n".join(adapters),
+            "notes": "\n".join(self.notes),
+        }
+
+    def shown_tables(self) -> list[SummaryTable]:
+        """Return a table with a row for each difference."""
+        rows = [(misfit.name, misfit.message, misfit.repair) for misfit in self.misfits]
+        return [SummaryTable("misfits", ("model", "difference", "repair"), rows)]
+
+    def to_dict(self) -> JsonObject:
+        """Return the result as JSON-ready data; keys stay within a schema."""
+        adapters = [
+            {**adapter.to_dict(), "over": over.source.reference} for adapter, over in self.adapters
+        ]
+        return {
+            "fits": self.fits,
+            "sentence": self.sentence,
+            "base": self.base.source.reference,
+            "models": [model.source.reference for model in self.models],
+            "adapters": adapters,
+            "misfits": [asdict(misfit) for misfit in self.misfits],
+            "notes": list(self.notes),
+        }
+
+
+def open_models(
+    given: Sequence[str], family: str = ""
+) -> tuple[list[Inspection], Pairs, Merge | None]:
+    """Open what a command line names: models and adapters, or a file of mergekit.
+
+    Adapters go over the first model, without one over their own base, and in a file of mergekit
+    over theirs.
+
+    Args:
+        given: References of models and adapters, or the path of a YAML file.
+        family: The family of the checkpoints; empty to find it.
+
+    Returns:
+        The models, the adapters, and the file of mergekit, None without one.
+
+    Raises:
+        UsageError: A single model is given.
+        BadSource: As `inspect_source` does.
+    """
+    if any(map(is_merge, given)):
+        if len(given) > 1:
+            raise UsageError("a YAML file names all models of a merge; leave the others out")
+        merge = read_merge(expand_home(given[0]))
+        models, pairs = _open_merge(merge, given[0], family)
+        return models, pairs, merge
+
+    models, adapters = _open_each(given, family)
+    if adapters and not models:
+        trained = adapters[0].trained_on
+        if trained is None:
+            base = shown(adapters[0].base)
+            raise BadSource(
+                f"{given[0]} is an adapter, and its base {base} cannot be read; name a model too"
+            )
+        models.append(trained)
+    if len(models) + len(adapters) < 2:
+        raise UsageError(
+            "compare needs two models, an adapter, or a YAML file of mergekit; name another one"
+        )
+    return models, [(adapter, models[0]) for adapter in adapters], None
+
+
+def _open_merge(merge: Merge, file: str, family: str) -> tuple[list[Inspection], Pairs]:
+    """Open the models and the adapters of a mergekit file."""
+    models, adapters = _open_each(merge.models, family)
+    if adapters:
+        place = adapters[0].source.reference
+        raise BadSource(f"{place} in {file} is an adapter; write it as MODEL+{place}")
+    pairs = []
+    for name, place in merge.adapters:
+        adapter = read_adapter(open_source(place))
+        if adapter is None:
+            raise BadSource(f"{place} in {file} is not a PEFT adapter; write only the model")
+        pairs.append((adapter, models[merge.models.index(name)]))
+    return models, pairs
+
+
+def _open_each(names: Sequence[str], family: str) -> tuple[list[Inspection], list[Adapter]]:
+    """Open sources, some of which are adapters."""
+    models = []
+    adapters = []
+    # every adapter is found before a model is inspected, which takes longer
+    sources = [open_source(name, "" if names_gguf(name) else family) for name in names]
+    for source, adapter in [(source, read_adapter(source)) for source in sources]:
+        if adapter is None:
+            models.append(inspect_source(source))
+        else:
+            adapters.append(adapter)
+    return models, adapters
+
+
+def compatibility(
+    models: Sequence[Inspection], adapters: Pairs = (), merge: Merge | None = None
+) -> Compatibility:
+    """Compare the models of a merge, and adapters each with the model that it goes over.
+
+    Args:
+        models: The first is the base of the merge.
+        adapters: Adapters with the models that they go over.
+        merge: The file of mergekit that names them, None without one.
+    """
+    base, *others = models
+    misfits: list[Misfit] = []
+    if others:
+        misfits += _gguf_files(models)
+    for other in others:
+        for misfit in _merge_misfits(base, other, merge):
+            if misfit not in misfits:  # an extension of the base keeps every model from it
+                misfits.append(misfit)
+
+    notes = []
+    about = {misfit.about for misfit in misfits}
+    if merge is not None and not merge.base and about & {"rope", "context"}:
+        notes.append(
+            "The YAML names no base_model, so mergekit takes the RoPE of any of the models, another"
+            " one from run to run; name one."
+        )
+    for adapter, over in adapters:
+        adapter_misfits, note = _adapter_misfits(adapter, over)
+        misfits += adapter_misfits
+        if note:
+            notes.append(note)
+    return Compatibility(base, tuple(others), tuple(adapters), tuple(misfits), tuple(notes))
+
+
+def _gguf_files(models: Sequence[Inspection]) -> Iterator[Misfit]:
+    """Yield the models that are GGUF files."""
+    for model in models:
+        if isinstance(model.source, GgufSource):
+            name = model.source.reference
+            message = "is a GGUF file, and mergekit loads checkpoints"
+            repair = command_line("apply", name, "--as-is", "--to", "safetensors")
+            yield Misfit(name, "format", message, repair)
+
+
+def _merge_misfits(base: Inspection, other: Inspection, merge: Merge | None) -> Iterator[Misfit]:
+    """Yield what keeps a model from being merged with the base."""
+    name = other.source.reference
+    if other.name != base.name and not isinstance(other.source, GgufSource):
+        message = (
+            f"is of the family {other.name}, and the base of {base.name}; mergekit refuses that"
+        )
+        yield Misfit(name, "family", message, LEAVE_OUT)
+        return
+
+    sliced = merge is not None and merge.sliced
+    layers = len(other.spec.layers)
+    if not sliced and layers != len(base.spec.layers):
+        message = f"has {layers} layers, and the base {len(base.spec.layers)}"
+        repair = "choose ranges of layers with `slices`, or leave it out"
+        yield Misfit(name, "sizes", message, repair)
+
+    rope_misfits = list(_rope_misfits(base, other))
+    yield from rope_misfits
+    about = {misfit.about for misfit in rope_misfits}
+    if other.spec.context > base.spec.context and not about & {"rope", "structure"}:
+        yield _shorter_base(base, other)
+
+    if isinstance(base.source, Source) and isinstance(other.source, Source):
+        aligned = merge is not None and merge.aligned
+        yield from _size_misfits(base.source, other.source, aligned)
+
+
+def _shorter_base(base: Inspection, other: Inspection) -> Misfit:
+    """The difference of a base that declares fewer tokens than another model."""
+    context = other.spec.context
+    message = (
+        f"declares {context:,} tokens, and the merge gets the {base.spec.context:,} of the base"
+    )
+    # A base that was trained on fewer tokens gets no longer context from a number in its
+    # settings.
+    reach = round(getattr(base.spec.form, "factor", 1.0) * base.spec.original_context)
+    if context <= reach:
+        repair = command_line("apply", base.source.reference, "--as-is", "--context", context)
+    else:
+        repair = "evaluate the merge beyond that before it declares more"
+    return Misfit(other.source.reference, "context", message, repair)
+
+
+def _rope_misfits(base: Inspection, other: Inspection) -> Iterator[Misfit]:
+    """Yield the differences between the RoPE of a model and that of the base."""
+    name = other.source.reference
+    compared = side_by_side(base, other)
+    message = f"differs from the base in {compared.differences}"
+    if STRUCTURE & set(compared.differs):
+        yield Misfit(name, "structure", message, LEAVE_OUT)
+        return
+
+    undone = set[str]()
+    if compared.differs and _same_rope(base.first_spec, other.first_spec):
+        for misfit in _extensions((base, other)):
+            undone.add(misfit.name)
+            yield misfit
+    if compared.differs and not undone:
+        yield _trained_apart(base, other, message)
+
+    if compared.first.folded != compared.second.folded:
+        folded = compared.first if compared.first.folded else compared.second
+        model = folded.inspection
+        message = (
+            "has a part of its attention factor or query scale in its weights, and the other has"
+            " none there"
+        )
+        if model.source.reference not in undone:
+            yield Misfit(model.source.reference, "folded", message, undo(model))
+
+
+def _extensions(models: Iterable[Inspection]) -> Iterator[Misfit]:
+    """Yield the models that were extended after their training, by their receipts."""
+    for model in models:
+        if model.first is None or _same_rope(model.first, model.spec):
+            continue
+        message = (
+            f"was extended after training, from {describe(model.first.form)} to"
+            f" {describe(model.spec.form)}; merge what was trained, and extend the merge"
+        )
+        yield Misfit(model.source.reference, "rope", message, undo(model))
+
+
+def _trained_apart(base: Inspection, other: Inspection, message: str) -> Misfit:
+    """The difference of two models that are not known to have been trained with one RoPE."""
+    name = other.source.reference
+    if base.first_spec.rope_theta != other.first_spec.rope_theta:
+        message += "; their weights were trained with different bases (rope_theta)"
+        return Misfit(name, "rope", message, TRAIN)
+    if not _same_rope(base.first_spec.unscaled(), other.first_spec.unscaled()):
+        return Misfit(name, "rope", message, TRAIN_ROPE)
+
+    # A config that has another scaling on the same base does not say whether the weights were
+    # trained with it.
+    commands = []
+    for model in (base, other):
+        if not model.first_spec.scaled:
+            continue
+        command = ""
+        if isinstance(model.spec.form, ADDED_LATER) and not _trained_with_scaling(model):
+            command = command_to(model.spec.unscaled(), model)
+        commands.append(command)
+    if not commands or not all(commands):
+        return Misfit(name, "rope", message, TRAIN_ROPE)
+
+    removal = " and ".join(f"`{command}`" for command in commands)
+    verb = "takes" if len(commands) == 1 else "take"
+    repair = (
+        f"if its scaling was only added to the settings after training, {removal} {verb} it off;"
+        f" otherwise {TRAIN_ROPE}"
+    )
+    return Misfit(name, "rope", message, repair)
+
+
+def _same_rope(first: RopeSpec, second: RopeSpec) -> bool:
+    """Whether two models compute the same frequencies and factors."""
+    return not difference(first.current(), first, second)
+
+
+def _trained_with_scaling(model: Inspection) -> bool:
+    """Whether its settings say that it was trained with its scaling, as Yarn-Llama-2's do."""
+    if isinstance(model, ConfigInspection) and isinstance(model.source, Source):
+        rope, _ = rope_dict(
+            text_part(model.source.config(), model.model_family), model.model_family
+        )
+        return bool(rope.get("finetuned"))
+    if isinstance(model.source, GgufSource):
+        return bool(model.source.file.get(f"{model.name}.rope.scaling.finetuned"))
+    return False
+
+
+def undo(model: Inspection) -> str:
+    """Return how an output of ropeconv gets back the RoPE of its training: a command, or words."""
+    restore = command_line("restore", model.source.reference)
+    if not isinstance(model.source, Source | GgufSource):
+        return restore
+    try:
+        original = receipt_of(model.source).original
+    except BadSource:
+        return restore
+    if original is None:
+        return restore
+
+    lost: object = ()
+    if original.gguf:
+        lost = original.gguf.changed
+    elif original.folder:
+        lost = original.folder.multiplied
+    if lost:  # `restore` refuses it
+        return f"take its source again, {original.source.described}"
+    return restore
+
+
+def command_to(spec: RopeSpec, model: Inspection) -> str:
+    """Return the command that gives a model the RoPE of `spec`; empty where none does."""
+    source = model.source.reference
+    if model.first is not None and _same_rope(model.first, spec):
+        return command_line("restore", source)
+
+    method = _method_of(spec)
+    original = getattr(spec.form, "original_context", spec.original_context)
+    if original == model.first_spec.original_context:
+        original = None
+    for attention_factor in (None, spec.attention_factor):
+        with suppress(RopeconvError):
+            recipe = Recipe(method, spec.context, original, attention_factor)
+            start = recipe.start(model.first_spec)
+            if difference(recipe.schedule(start), start, spec):
+                continue
+            words = [source, *(flags(recipe) or ())]
+            if model.extended:
+                words.append("--replace")
+            return command_line("apply", *words)
+    return ""
+
+
+def _method_of(spec: RopeSpec) -> Method:
+    """The method that writes the form of a spec: that of the form, or its base."""
+    if not isinstance(spec.form, Plain):
+        for kind in (Linear(1.0), YarnMethod(1.0), Llama3Method(1.0)):
+            method = kind.widen(spec.form, 1.0)
+            if method is not None:
+                return method
+    return Theta(spec.rope_theta)
+
+
+def _size_misfits(base: Source, other: Source, aligned: bool) -> Iterator[Misfit]:
+    """Yield differences of widths, and of vocabularies unless mergekit aligns them by name."""
+    sizes = draft_sizes(base.config())
+    other_sizes = draft_sizes(other.config())
+
+    def differ(key: str) -> bool:
+        both_known = sizes[key] is not None and other_sizes[key] is not None
+        return both_known and sizes[key] != other_sizes[key]
+
+    def message(key: str) -> str:
+        return (
+            f"has {key} {other_sizes[key]}, and the base {sizes[key]}; mergekit stops with 'Tensor"
+            " size mismatch'"
+        )
+
+    if differ("hidden_size"):
+        yield Misfit(other.reference, "sizes", message("hidden_size"), LEAVE_OUT)
+        return
+    if aligned:
+        return
+    if differ("vocab_size"):
+        yield Misfit(other.reference, "vocabulary", message("vocab_size"), ALIGN)
+        return
+
+    ids = token_ids(base)
+    other_ids = token_ids(other)
+    if not ids or not other_ids:
+        return
+    moved = [token for token in ids.keys() & other_ids.keys() if ids[token] != other_ids[token]]
+    count = len(moved) + len(ids.keys() ^ other_ids.keys())
+    if count:
+        tokens = counted(count, "token")
+        verb = "has" if count == 1 else "have"
+        difference = f"{tokens} of its tokenizer {verb} another id in the base, or none"
+        yield Misfit(other.reference, "vocabulary", difference, ALIGN)
+
+
+def token_ids(source: Source) -> dict[str, int]:
+    """Return the id of every token of tokenizer.json; empty without one."""
+    text = source.text(TOKENIZER)
+    data = jsontext.parse(text, TOKENIZER, LONGEST) if text else {}
+    ids: dict[str, Any] = {}
+
+    model = data.get("model")
+    vocab = model.get("vocab") if isinstance(model, dict) else None
+    if isinstance(vocab, dict):
+        ids |= vocab
+    elif isinstance(vocab, list):  # Unigram: pairs of token and score
+        for number, pair in enumerate(vocab):
+            if isinstance(pair, list) and pair:
+                ids[str(pair[0])] = number
+
+    added = data.get("added_tokens")
+    if isinstance(added, list):
+        for token in added:
+            if isinstance(token, dict):
+                ids[str(token.get("content"))] = token.get("id")
+    return ids
+
+
+def _receipt(model: Inspection) -> Receipt | None:
+    """The receipt of an output of ropeconv; None for other models."""
+    return valid_receipt(model.source) if isinstance(model.source, Source) else None
+
+
+def _folded_tensors(model: Inspection | None) -> set[str]:
+    """The tensors into which an output of ropeconv has factors folded."""
+    receipt = _receipt(model) if model else None
+    if receipt is None or receipt.fold is None:
+        return set()
+    return set(receipt.fold.tensors)
+
+
+def _adapter_misfits(adapter: Adapter, base: Inspection) -> tuple[list[Misfit], str]:
+    """The obstacle to applying an adapter over a base, and a sentence on it."""
+    name = adapter.source.reference
+    over_its_own = f"apply it over {adapter.base or 'its own base'}"
+    misplaced = misplaced_tensor(adapter, base)
+    if misplaced:
+        return [Misfit(name, "tensors", misplaced, over_its_own)], ""
+
+    misfits = list(_folded_apart(adapter, base))
+    trained = adapter.trained_on
+    if trained is None:
+        if not _was_made_from(base, adapter.base.partition("@")[0]):
+            place = adapter.base or "its base, which it does not name"
+            note = (
+                f"{name} was trained on {place}, which cannot be read here; its RoPE is not known."
+            )
+            return misfits, note
+    elif base.first is None or not _same_rope(base.first, trained.spec):
+        compared = side_by_side(base, trained)
+        if not compared.differs:
+            return misfits, ""
+        message = (
+            f"was trained on a model that differs from the base in {compared.differences}; PEFT"
+            " loads it without a warning"
+        )
+        if STRUCTURE & set(compared.differs):
+            misfits.append(Misfit(name, "structure", message, over_its_own))
+        else:
+            command = command_to(trained.spec, base) if _same_weights(adapter, base) else ""
+            misfits.append(Misfit(name, "rope", message, command or over_its_own))
+        return misfits, ""
+
+    note = (
+        f"{name} was trained before ropeconv extended its base to {base.source.reference}; evaluate"
+        " the two together."
+    )
+    return misfits, note
+
+
+def _was_made_from(base: Inspection, name: str) -> bool:
+    """Whether ropeconv extended the model of this name to a base."""
+    receipt = _receipt(base)
+    if base.first is None or receipt is None or not name:
+        return False
+    return any(
+        name in (record.reference, record.repository, record.name)
+        for record in (receipt.first, receipt.source)
+    )
+
+
+def _same_weights(adapter: Adapter, base: Inspection) -> bool:
+    """Whether an adapter is known to have been trained over the weights of a base, with another
+    RoPE.
+
+    It is known if its own base was made from them by ropeconv, or if the adapter names the base:
+    then the config.json beside the adapter has the settings of its training.
+    """
+    trained = adapter.trained_on
+    if trained is None:
+        return False
+    if trained.first is not None and _same_rope(trained.first, base.first_spec):
+        return True
+    return bool(adapter.base) and adapter.base == base.source.reference
+
+
+def _folded_apart(adapter: Adapter, base: Inspection) -> Iterator[Misfit]:
+    """Yield that only one of the base and the trained model has factors folded into weights."""
+    if adapter.base == base.source.reference:
+        return
+    trained = adapter.trained_on
+    folded = _folded_tensors(base) ^ _folded_tensors(trained)
+    changed = set(adapter.sizes) or folded  # of an adapter without sizes, any weight may change
+    if folded & changed:
+        model = base if trained is None or _folded_tensors(base) else trained
+        message = (
+            f"changes weights that have factors of the attention in {model.source.reference} only"
+        )
+        yield Misfit(adapter.source.reference, "folded", message, undo(model))

@@ -1,0 +1,317 @@
+"""`ropeconv eval`: what an extension does to a model, measured before anything is written."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence, Set
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ropeconv.cli.command import expand_options, typed_options
+from ropeconv.cli.options import (
+    DeviceMapOption,
+    DryRunOption,
+    FamilyOption,
+    PlotOption,
+    ReportOption,
+    TrustOption,
+    check_places,
+)
+from ropeconv.cli.screen import ProgressScreen, Screen
+from ropeconv.cli.typer_classes import Command
+from ropeconv.errors import Interruption, UsageError
+from ropeconv.formats.kind import is_gguf
+from ropeconv.options import EvalOptions, RunOptions, SizeOptions, TextOptions, copied
+from ropeconv.rope.errors import counted
+from ropeconv.rope.features import hook
+
+if TYPE_CHECKING:
+    from .evaluation import Evaluation, Sizes
+    from .ranking import Condition
+    from .result import Result
+    from .runners.runner import RunnerRequest
+
+app = typer.Typer(add_completion=False)
+
+EXAMPLES = """
+ropeconv eval Qwen/Qwen3-8B --methods base,yarn:4,mixed:4,ntk:4 --text book.txt
+ropeconv eval ./model --methods base,yarn:4,yarn:4:attention_factor=1 --text 'essays/*.txt' --measure growth,passkey
+ropeconv eval model-Q4_K_M.gguf --methods base,yarn:4 --text book.txt --lengths 8k,32k --budget 20m
+ropeconv eval ./model-yarn4 --text book.txt --report eval.html --fail-if 'model-yarn4 > base @1T'
+"""
+
+
+MODEL = (
+    "A folder, a GGUF file or an id on the Hub: a source, or an output of `apply`. May be left out"
+    " with --server."
+)
+
+
+def sort_words(words: Sequence[str], options: TextOptions) -> tuple[list[str], list[str]]:
+    """The words of a command line without text files, and these: an unquoted `--text *.txt` becomes
+    several words.
+    """
+    files = [word for word in words if options.text and Path(word).is_file() and not is_gguf(word)]
+    return [word for word in words if word not in files], [*options.text, *files]
+
+
+def texts_of(names: list[str], options: TextOptions) -> list[tuple[str, str]]:
+    """Return the names and contents of texts, from files or a dataset.
+
+    Raises UsageError for both sources of text, and for none.
+    """
+    from .texts import read_dataset, read_files
+
+    if names and options.dataset:
+        raise UsageError("--text and --dataset are two sources of text; give one of them")
+    return read_dataset(options.dataset, options.field) if options.dataset else read_files(names)
+
+
+def refuse_field(typed: Set[str], options: TextOptions) -> None:
+    """Raise UsageError for --field without --dataset. typed: the options on the command line."""
+    if "--field" in typed and not options.dataset:
+        raise UsageError("--field is a column of --dataset; add that, or leave it out")
+
+
+def refuse_ignored(typed: Set[str], model: str, options: EvalOptions, measures: str) -> None:
+    """Raise UsageError for an option that has no effect. typed: the options on the command line."""
+    from .evaluation import parse_measures
+
+    refuse_field(typed, options)
+    sizes = {size for measure in parse_measures(measures) for size in measure.sizes}
+    if "--targets" in typed and "targets" not in sizes:
+        raise UsageError("--targets is for --measure growth; leave it out")
+    if "--depths" in typed and "depths" not in sizes:
+        raise UsageError(
+            "--depths is for facts hidden in a text; add --measure passkey, or leave it out"
+        )
+    if "--generate" in typed and "generate" not in sizes:
+        raise UsageError("--generate is for questions; add --measure passkey, or leave it out")
+    for flag in ("--chunk", "--threads"):
+        if flag in typed and options.servers:
+            raise UsageError(f"{flag} is for models that are loaded here; leave it out")
+    if "--family" in typed and options.servers and not model:
+        raise UsageError("--family is that of MODEL, and none is given; leave it out")
+
+
+@app.command("eval", cls=Command, epilog=EXAMPLES)
+@expand_options
+def eval_command(
+    ctx: typer.Context,
+    options: EvalOptions,
+    sizes: SizeOptions,
+    running: RunOptions,
+    screen: ProgressScreen,
+    model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL)] = "",
+    named: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="METHOD:VALUE",
+            help="Methods to compare with the unchanged model, such as yarn:4.",
+        ),
+    ] = None,
+    device_map: DeviceMapOption = "",
+    report: ReportOption = None,
+    plot: PlotOption = None,
+    trust_remote_code: TrustOption = False,
+    family: FamilyOption = "",
+    dry_run: DryRunOption = False,
+) -> None:
+    """Measure loss and retrieval of a model with several methods, before anything is written.
+
+    The model is loaded once for all methods. Exit codes: 0 done, 3 a condition of --fail-if holds,
+    130 stopped before the end (the same command continues).
+    """
+    from msgspec import to_builtins
+
+    from ropeconv.formats.journal import default_path
+    from ropeconv.verbs.rows import parse_rows
+
+    from .evaluation import Sizes, parse_duration
+    from .ranking import parse_condition
+    from .result import record
+    from .runners.runner import RunnerRequest
+    from .views import show_result
+
+    refuse_ignored(typed_options(ctx), model, options, sizes.measures)
+    check_places(report, plot, options.out)
+    words, names = sort_words([*filter(None, [model]), *(named or ())], options)
+    model, *named = words or [""]
+    if named and options.methods:
+        raise UsageError("name methods after MODEL or with --methods, not both")
+    methods = options.methods or ",".join(["base", *named] if named else [])
+    seconds = parse_duration(options.budget) if options.budget else 0.0
+    conditions = [parse_condition(text) for text in options.fail_if]
+    opening = RunnerRequest(
+        model,
+        parse_rows(methods) if methods else [],
+        options.against,
+        options.servers,
+        running.device,
+        running.dtype,
+        device_map,
+        running.chunk,
+        family,
+        trust_remote_code,
+        options.threads,
+    )
+    with _opened(
+        options.workers, opening, copied(Sizes, sizes), texts_of(names, options)
+    ) as evaluation:
+        rows = evaluation.rows
+        measures = [measure.name for measure in evaluation.measures]
+        for condition in conditions:
+            condition.check([row.name for row in rows], measures, evaluation.sizes)
+        if dry_run:
+            _show_plan(evaluation, model, seconds, screen)
+            return
+        _run(
+            evaluation,
+            options.journal or default_path(evaluation.runner.source),
+            options.fresh,
+            seconds,
+            screen,
+        )
+    result = evaluation.result(model or ", ".join(row.url for row in rows))
+    _write(result, options.out, plot, report)
+    if screen.as_json:
+        screen.data(to_builtins(result))
+    else:
+        show_result(result, screen)
+    if evaluation.outcome.stopped:
+        raise Interruption("stopped before its end; the same command continues")
+    try:
+        for path in record(result, rows):
+            screen.note(f"The receipt of {path} has these numbers.")
+    finally:  # also where a receipt cannot be written
+        failed = _judge(conditions, result, screen)
+    if failed:
+        raise SystemExit(3)
+
+
+def _write(result: Result, out: Path | None, plot: Path | None, report: Path | None) -> None:
+    """Writes the files that --out, --plot and --report name."""
+    from ropeconv.views.plot_style import write_pictures
+
+    from .plots import evaluation_pictures
+    from .report import write_evaluation_report
+    from .result import write_result
+
+    if out is not None:
+        write_result(result, out)
+    if plot is not None:
+        write_pictures(evaluation_pictures(result), plot)
+    if report is not None:
+        write_evaluation_report(result, report)
+
+
+def _judge(conditions: Sequence[Condition], result: Result, screen: Screen) -> bool:
+    """Shows whether each condition of --fail-if holds, and returns whether one does."""
+    outcomes = [condition.judge(result) for condition in conditions]
+    for _, sentence in outcomes:
+        screen.note(sentence)
+    return any(holds for holds, _ in outcomes)
+
+
+def _opened(
+    workers: str, opening: RunnerRequest, sizes: Sizes, files: list[tuple[str, str]]
+) -> AbstractContextManager[Evaluation]:
+    """An evaluation in this process, or on workers. workers: as --workers has them, or empty."""
+    from .evaluation import open_evaluation
+
+    if not workers:
+        return open_evaluation(opening, sizes, files)
+
+    spread: AbstractContextManager[Evaluation] = hook("open_spread")(workers, opening, sizes, files)
+    return spread
+
+
+def _show_plan(evaluation: Evaluation, model: str, budget: float, screen: Screen) -> None:
+    """Print what would be run, and what it takes.
+
+    Raises UsageError where that is more than the budget in seconds.
+    """
+    estimate = evaluation.estimate()
+    estimate.check(budget, evaluation.sizes)
+    memory = ""
+    if not evaluation.workers:
+        memory = evaluation.runner.memory(evaluation.sizes.longest)
+
+    if screen.as_json:
+        rows = []
+        for row in evaluation.rows:
+            refused = evaluation.outcome.refused(row.name) or None
+            rows.append(row.to_dict() | {"refused": refused})
+        document = {
+            "source": model,
+            "rows": rows,
+            "lengths": list(evaluation.sizes.lengths),
+            "estimate": estimate.to_dict(),
+            "memory": memory,
+        }
+        screen.data(document)
+        return
+
+    counts = Counter[tuple[str, int]]()
+    tokens = Counter[tuple[str, int]]()
+    for units in evaluation.passes.values():
+        measures = ", ".join(unit.measure.name for unit in units)
+        case = units[0].case  # all units of a pass share one sequence
+        counts[measures, case.column] += 1
+        tokens[measures, case.column] += len(case.ids)
+
+    body = []
+    for (measures, length), count in counts.items():
+        body.append((measures, f"{length:,}", f"{count:,}", f"{tokens[measures, length]:,}"))
+    columns = ("measure", "length", "sequences", "tokens")
+    title = f"{model}, {counted(len(evaluation.rows), 'row')}"
+    screen.table(title, columns, body, right=columns[1:])
+    for sentence in evaluation.outcome.sentences(evaluation.sizes.trained):
+        screen.say(f"Left out: {sentence}")
+    screen.say(estimate.sentence)
+    if memory:
+        screen.say(memory)
+
+
+def _run(evaluation: Evaluation, journal: Path, fresh: bool, budget: float, screen: Screen) -> None:
+    """Runs an evaluation with a progress bar; Ctrl-C ends it with what was measured. budget: in
+    seconds, 0 for none.
+    """
+    from ropeconv.engines.engine import Progress
+    from ropeconv.engines.transformers.load import out_of_memory
+    from ropeconv.formats.journal import Journal
+
+    from .cases import EVAL
+
+    with Journal(journal, EVAL, evaluation.runner.source, fresh) as opened:
+        missing = evaluation.missing(opened)
+        for sentence in evaluation.outcome.sentences(evaluation.sizes.trained):
+            screen.note(f"Left out: {sentence}")
+        if missing and budget:
+            estimate = evaluation.estimate(opened)
+            estimate.check(budget, evaluation.sizes)
+            screen.note(estimate.sentence)
+        if done := len(evaluation.passes) - len(missing):
+            screen.note(
+                f"{counted(done, 'sequence is', 'sequences are')} in the journal, {journal}."
+            )
+        afterwards = "what has been measured will be shown"
+        try:
+            with (
+                screen.counting("Measuring") as (total, advance),
+                screen.stopping(afterwards) as stopped,
+            ):
+                progress = Progress(screen.note, total, advance, stopped)
+                out_of_memory(lambda: evaluation.run(opened, progress))
+        except KeyboardInterrupt:
+            done = len(evaluation.passes) - len(evaluation.missing(opened))
+            kept = (
+                f"{counted(done, 'finished sequence is', 'finished sequences are')} in the journal,"
+                f" {journal}"
+            )
+            raise Interruption(
+                f"interrupted; {kept}: the same command continues from there"
+            ) from None

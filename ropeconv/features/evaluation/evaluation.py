@@ -1,0 +1,596 @@
+"""Evaluation: rows, measures and texts that fit together, which are estimated, run and summarised.
+
+`evaluate_model` does all of it, and `open_evaluation` gives an `Evaluation` to do it step by step.
+"""
+
+import os
+import re
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ropeconv.engines.engine import Output, Progress
+from ropeconv.engines.transformers.load import out_of_memory
+from ropeconv.errors import UsageError
+from ropeconv.formats.disk import text_digest
+from ropeconv.formats.journal import Journal, default_path
+from ropeconv.formats.jsontext import JsonObject
+from ropeconv.formats.texts import TextLike
+from ropeconv.options import SizeOptions, copied
+from ropeconv.rope.errors import RopeconvError, counted
+from ropeconv.rope.lengths import format_duration
+from ropeconv.verbs.rows import Row, parse_rows
+from ropeconv.version import __version__
+
+from .cases import EVAL, Case, EvalLine, EvaluationSizes, Observation, in_trained, parse_lengths
+from .measures.lm_eval import LmEval
+from .measures.losses import Sliding
+from .measures.measure import REGISTRY, Measure
+from .result import Result
+from .run import EvaluationUnit, Measurer, Refusal, RunOutcome, UnitResult, all_cases, run_here
+from .runners.opening import open_runner
+from .runners.runner import Runner, RunnerRequest
+from .statistics import summarise
+from .texts import Texts, gather_texts, tokenize
+
+PATIENCE = 60.0
+"""Seconds of a run that is announced once its first sequences were timed.
+
+An estimate times no sequence that takes longer.
+"""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The time of a sequence of n tokens of one measure in seconds, token n + pair n^2."""
+
+    token: float
+    pair: float = 0.0
+
+    def of(self, case: Case) -> float:
+        """Return the seconds that a case takes."""
+        return self.token * len(case.ids) + self.pair * len(case.ids) ** 2
+
+
+Costs = Mapping[str, Cost]
+"""The cost of a sequence by measure."""
+
+
+def fit_cost(timings: Sequence[tuple[int, float]]) -> Cost:
+    """Return the cost that fits the shortest time at each length.
+
+    Args:
+        timings: Tokens and seconds of sequences.
+    """
+    fastest: dict[int, float] = {}
+    for length, time in timings:
+        fastest[length] = min(time, fastest.get(length, time))
+    lengths = np.array(list(fastest), float)
+    seconds = np.maximum(np.array(list(fastest.values())), 1e-9)
+
+    # divided by the seconds, so that relative errors count: token * linear + pair * square = 1
+    linear = lengths / seconds
+    square = lengths**2 / seconds
+    if len(fastest) > 1:
+        terms = np.stack([linear, square], 1)
+        token, pair = np.linalg.lstsq(terms, np.ones(len(fastest)), rcond=None)[0].tolist()
+        if token >= 0 and pair >= 0:
+            return Cost(token, pair)
+        if token < 0:
+            return Cost(0.0, float(square.sum() / (square**2).sum()))
+    return Cost(float(linear.sum() / (linear**2).sum()))
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The cost of an evaluation."""
+
+    cases: Sequence[Case]
+    """The cases to run."""
+
+    costs: Costs
+
+    at_once: int = 1
+    """How many run at a time."""
+
+    @property
+    def seconds(self) -> float:
+        """The time of the cases whose cost is known."""
+        total = 0.0
+        for case in self.cases:
+            if case.measure in self.costs:
+                total += self.costs[case.measure].of(case)
+        return total / self.at_once
+
+    @property
+    def tokens(self) -> int:
+        """The tokens of all cases."""
+        return sum(len(case.ids) for case in self.cases)
+
+    def to_dict(self) -> JsonObject:
+        """Return the estimate as JSON-ready data."""
+        return {
+            "seconds": round(self.seconds, 1),
+            "tokens": self.tokens,
+            "sequences": len(self.cases),
+        }
+
+    @property
+    def sentence(self) -> str:
+        """The estimate for the user."""
+        time = "will take an unknown time"
+        if self.costs:
+            time = f"take about {format_duration(self.seconds)}"
+        return f"{counted(len(self.cases), 'sequence')} with {self.tokens:,} tokens {time}."
+
+    def check(self, budget: float, sizes: EvaluationSizes) -> None:
+        """Refuse an evaluation that takes longer than a budget.
+
+        Args:
+            budget: The budget in seconds, 0 for none.
+            sizes: The sizes of the evaluation.
+
+        Raises:
+            UsageError: It takes longer; the message says what fits.
+        """
+        if budget and self.seconds > budget:
+            raise UsageError(
+                f"this takes about {format_duration(self.seconds)}, and --budget is"
+                f" {format_duration(budget)}; what fits: {self._what_fits(budget, sizes)}"
+            )
+
+    def _what_fits(self, budget: float, sizes: EvaluationSizes) -> str:
+        """Options with which the cases stay within a budget in seconds."""
+        windows = int(sizes.windows * budget / self.seconds)
+        if windows >= 1:
+            return f"--windows {windows}"
+        for length in reversed(sizes.lengths[:-1]):
+            cases = [case for case in self.cases if len(case.ids) <= length]
+            seconds = replace(self, cases=cases).seconds
+            if seconds and seconds / sizes.windows <= budget:
+                windows = min(sizes.windows, int(sizes.windows * budget / seconds))
+                longest = in_trained(length, sizes.trained)
+                return f"--windows {windows} and --lengths up to {longest}"
+        return "a smaller model, or a GPU"
+
+
+def probes(units: Sequence[EvaluationUnit]) -> list[EvaluationUnit]:
+    """Return the units that are timed: two of the shortest length, and one of the next.
+
+    The first one may warm up.
+    """
+    lengths = sorted({len(unit.case.ids) for unit in units})
+    chosen = []
+    for length, count in zip(lengths[:2], (2, 1), strict=False):
+        of_length = [unit for unit in units if len(unit.case.ids) == length]
+        chosen += of_length[:count]
+    return chosen
+
+
+UNITS = {"s": 1, "m": 60, "h": 3600}
+
+
+def parse_duration(text: str, units: Mapping[str, int] = UNITS) -> float:
+    """Parse a duration such as `"90s"`, `"20m"` or `"1.5h"` into seconds.
+
+    Args:
+        text: The duration.
+        units: The seconds of each unit, by its letter.
+
+    Raises:
+        UsageError: The text is not a duration.
+    """
+    letters = "".join(units)
+    match = re.fullmatch(rf"(\d{{1,6}}(?:\.\d{{1,3}})?)([{letters}])", text.strip())
+    if not match or float(match[1]) <= 0:
+        raise UsageError(f"{text!r} is not a duration; write it like 90s, 20m or 2h")
+    return float(match[1]) * units[match[2]]
+
+
+Possible = tuple[Row, str, set[str]]
+"""A row that can be run, its digest, and the names of the measures that it can be run with."""
+
+
+@dataclass
+class Evaluation:
+    """Rows, measures and texts."""
+
+    rows: Sequence[Row]
+    """The rows of the table; the others are compared with the first."""
+
+    measures: Sequence[Measure]
+    texts: Texts
+    sizes: EvaluationSizes
+    runner: Runner
+
+    outcome: RunOutcome = field(default_factory=lambda: RunOutcome({}))
+    """The measurements so far, and the refusals."""
+
+    workers: Measurer | None = None
+    """The workers that run the units; None for this process."""
+
+    at_once: int = 1
+    """How many units run at a time."""
+
+    @cached_property
+    def units(self) -> list[EvaluationUnit]:
+        """All units in the order in which they are run.
+
+        Those that cannot be run are among the refusals of `outcome`.
+
+        Raises:
+            UsageError: No row can be run; the message has the first reason.
+        """
+        runner = self.runner
+        cases = all_cases(self.measures, self.texts, self.sizes)
+        possible = self._possible_rows(cases)
+        if runner.swaps:  # all rows read a sequence before the next one
+            pairs = list(product(cases, possible))
+        else:
+            pairs = [(case, row) for row, case in product(possible, cases)]
+
+        units = []
+        computed_by = (runner.runtime, runner.device, runner.dtype)
+        for (measure, case), (row, digest, names) in pairs:
+            if measure.name not in names:
+                continue
+            of_pass = measure.pass_of or measure.name
+            key = text_digest(*computed_by, digest, of_pass, case.digest)
+            units.append(EvaluationUnit(row, measure, case, key))
+        if not units:
+            raise UsageError(f"no row can be run: {self._first_reason}")
+        return units
+
+    def _possible_rows(self, cases: Sequence[tuple[Measure, Case]]) -> list[Possible]:
+        """The rows that can be run; the others, and measures of some rows, are refused."""
+        refusals = self.outcome.refusals
+        needs: dict[str, Output | None] = {}
+        for measure, case in reversed(cases):
+            needs[measure.name] = measure.needs(case)
+
+        possible = []
+        for row in self.rows:
+            try:
+                digest = self.runner.digest(row)
+            except RopeconvError as problem:
+                refusals.append(Refusal(row.name, str(problem)))
+                continue
+            names = set()
+            for name, output in needs.items():
+                reason = self.runner.lacks(row, output)
+                if reason:
+                    refusals.append(Refusal(row.name, reason, name))
+                else:
+                    names.add(name)
+            possible.append((row, digest, names))
+        return possible
+
+    @cached_property
+    def passes(self) -> dict[str, list[EvaluationUnit]]:
+        """The units by their key.
+
+        Those with the same key read one pass of the model, which the first of them runs.
+        """
+        passes: dict[str, list[EvaluationUnit]] = {}
+        for unit in self.units:
+            passes.setdefault(unit.key, []).append(unit)
+        return passes
+
+    def missing(self, journal: Journal[EvalLine] | None) -> list[EvaluationUnit]:
+        """Return the units that are to be run.
+
+        Args:
+            journal: The journal of finished units; None for none.
+        """
+        finished = {} if journal is None else journal.lines
+        return [units[0] for key, units in self.passes.items() if key not in finished]
+
+    @property
+    def measurer(self) -> Measurer:
+        """The workers that run the units."""
+        return self.workers or partial(run_here, runner=self.runner)
+
+    def estimate(self, journal: Journal[EvalLine] | None = None) -> Estimate:
+        """Return the cost of what the journal does not have, after its first sequences were run.
+
+        These are kept in the journal. Tasks of lm_eval are not in the cost.
+        """
+        costs = dict[str, Cost]()
+        for measure in self.measures:
+            timings = [] if measure.runs_model else self._timings(measure, journal)
+            if timings:
+                costs[measure.name] = fit_cost(timings)
+        return Estimate([unit.case for unit in self.missing(journal)], costs, self.at_once)
+
+    def _timings(
+        self, measure: Measure, journal: Journal[EvalLine] | None
+    ) -> list[tuple[int, float]]:
+        """Tokens and seconds of the probes of a measure, with the first row that runs."""
+        first_units = [units[0] for units in self.passes.values()]
+        for row in self.rows:
+            units = [unit for unit in first_units if unit.row is row and unit.measure is measure]
+            timings = self._time(probes(units), journal)
+            if timings:
+                return timings
+        return []
+
+    def _time(
+        self, units: Sequence[EvaluationUnit], journal: Journal[EvalLine] | None
+    ) -> list[tuple[int, float]]:
+        """Tokens and seconds of units, which are run unless the journal has them."""
+        known = journal.lines if journal else {}
+        timings = []
+        missing = []
+        for unit in units:
+            if unit.key in known:
+                timings.append((len(unit.case.ids), known[unit.key].seconds))
+            else:
+                missing.append(unit)
+
+        with closing(self.measurer(missing)) as results:
+            for index, line in results:
+                if not isinstance(line, EvalLine):
+                    break  # the run will say why
+                if journal:
+                    journal.add(line)
+                tokens = len(missing[index].case.ids)
+                timings.append((tokens, line.seconds))
+                # a longer sequence takes more than this, since attention is quadratic
+                longest = missing[-1].case
+                expected = fit_cost(timings).of(longest) * len(longest.ids) / tokens
+                if expected > PATIENCE:
+                    break
+        return timings
+
+    def run(self, journal: Journal[EvalLine], progress: Progress | None = None) -> RunOutcome:
+        """Run what the journal does not have, and return everything that was measured.
+
+        A column of a measure that fails for a row is refused for that row, and has no cell, not
+        even from the windows that did run.
+
+        Args:
+            journal: The journal of finished units.
+            progress: Callbacks; the total is in tokens.
+
+        Raises:
+            RopeconvError: Every row failed.
+        """
+        progress = progress or Progress()
+        outcome = self.outcome
+        for sentence in journal.notes:
+            progress.note(sentence)
+        self._run_missing(journal, progress)
+
+        observations: dict[str, list[Observation]] = {}
+        for unit in self.units:
+            row = unit.row.name
+            line = journal.lines.get(unit.key)
+            if line is None or outcome.refused(row, unit.measure.name, unit.case.column):
+                continue
+            numbers = [unit.measure.with_place(unit.case, number) for number in line.observations]
+            observations.setdefault(row, []).extend(numbers)
+        outcome.observations = {
+            row.name: observations[row.name] for row in self.rows if observations.get(row.name)
+        }
+        for key in self.passes:
+            if key in journal.lines:
+                outcome.seconds += journal.lines[key].seconds
+
+        for measure in self.measures:
+            reason = measure.combine(outcome.observations, self.sizes)
+            if reason:
+                outcome.refusals.append(Refusal(self.rows[0].name, reason, measure.name))
+        if not outcome.observations and not outcome.stopped:
+            raise RopeconvError(f"no row was run: {self._first_reason}")
+        return outcome
+
+    def _run_missing(self, journal: Journal[EvalLine], progress: Progress) -> None:
+        """Run the units that the journal does not have, and keep what was measured or refused."""
+        missing = self.missing(journal)
+        outcome = self.outcome
+        total = sum(len(units[0].case.ids) for units in self.passes.values())
+        left = sum(len(unit.case.ids) for unit in missing)
+        progress.total(total)
+        progress.advance(total - left)
+
+        refusals = dict[int, Refusal]()
+        with closing(self._run_and_announce(missing, progress.note)) as results:
+            for index, result in results:
+                if isinstance(result, EvalLine):
+                    journal.add(result)
+                elif result is not None:
+                    refusals[index] = result
+                progress.advance(len(missing[index].case.ids))
+                if progress.stopped():
+                    outcome.stopped = True
+                    break
+
+        # other measures may read the pass that failed
+        for index, refusal in sorted(refusals.items()):
+            for unit in self.passes[missing[index].key]:
+                measure = unit.measure.name if refusal.measure else ""
+                if not outcome.refused(refusal.row, measure, refusal.column):
+                    outcome.refusals.append(replace(refusal, measure=measure))
+
+    def _run_and_announce(
+        self, units: Sequence[EvaluationUnit], note: Callable[[str], None]
+    ) -> Generator[UnitResult, None, None]:
+        """Run units, and note how long the others take, once each measure was timed."""
+        names = {unit.measure.name for unit in units if not unit.measure.runs_model}
+        timings: dict[str, list[tuple[int, float]]] = {name: [] for name in names}
+        left = dict(enumerate(units))
+        announced = False
+        with closing(self.measurer(units)) as results:
+            for index, result in results:
+                yield index, result
+                unit = left.pop(index)
+                if announced or not isinstance(result, EvalLine):
+                    continue
+                timing = (len(unit.case.ids), result.seconds)
+                timings.setdefault(unit.case.measure, []).append(timing)
+                if not all(_two_lengths(timings[name]) for name in names):
+                    continue
+
+                announced = True
+                costs = {name: fit_cost(timings[name]) for name in names}
+                estimate = Estimate([unit.case for unit in left.values()], costs, self.at_once)
+                if estimate.seconds > PATIENCE:
+                    note(f"The other {estimate.sentence}")
+
+    @property
+    def _first_reason(self) -> str:
+        """Why the first row was refused."""
+        refusals = self.outcome.refusals
+        return refusals[0].reason if refusals else "there is none"
+
+    def result(self, source: str) -> Result:
+        """Return the result so far.
+
+        Args:
+            source: How the user named the model.
+        """
+        summary = summarise(self.outcome, self.rows, self.sizes)
+        runner = self.runner
+        notes = [*summary.notes, *self.texts.notes]
+        if runner.note:
+            notes.append(runner.note)
+        return Result(
+            source=source,
+            identity=runner.source,
+            runtime=runner.runtime,
+            device=runner.device,
+            dtype=runner.dtype,
+            trained=self.sizes.trained,
+            lengths=list(self.sizes.lengths),
+            measures=[measure.name for measure in self.measures],
+            texts=[document.name for document in self.texts.documents],
+            tokens_sha256=self.texts.sha256,
+            seed=self.sizes.seed,
+            seconds=round(self.outcome.seconds, 1),
+            rows=summary.rows,
+            cells=summary.cells,
+            notes=notes,
+            ropeconv=__version__,
+        )
+
+
+def _two_lengths(timings: Sequence[tuple[int, float]]) -> bool:
+    """Whether sequences of two lengths were timed."""
+    return len({length for length, _ in timings}) > 1
+
+
+def parse_measures(text: str) -> list[Measure]:
+    """Parse measures such as `"growth,passkey,sliding:256"`.
+
+    Raises:
+        UsageError: A name is unknown, or there twice.
+    """
+    measures = dict[str, Measure]()
+    for part in text.split(","):
+        measure = _parse_measure(part.strip())
+        if measure.name in measures:
+            raise UsageError(f"--measure has {measure.name} twice; name each once")
+        measures[measure.name] = measure
+    return list(measures.values())
+
+
+def _parse_measure(text: str) -> Measure:
+    """The measure of a text such as `sliding:256`."""
+    name, _, value = text.partition(":")
+    if name == "lm-eval":
+        return LmEval(value)
+    if name not in REGISTRY:
+        raise UsageError(
+            f"--measure {text} is not known; choose {', '.join(REGISTRY)}, lm-eval:TASK"
+        )
+    if not value:
+        return REGISTRY[name]
+    if name == "sliding" and value.isdigit() and 0 < int(value) < 1 << 20:
+        return Sliding(int(value))
+    raise UsageError(
+        f"--measure {text} is not understood; only sliding has a number, as in sliding:256"
+    )
+
+
+SOME = 4096
+"""A trained context with which sizes are checked before that of the model is known."""
+
+
+@dataclass(frozen=True)
+class Sizes(SizeOptions):
+    """The sizes of an evaluation as users write them; the fields are those of `SizeOptions`."""
+
+    def resolve(self, trained: int) -> EvaluationSizes:
+        """Return the sizes in tokens.
+
+        Args:
+            trained: The trained context in tokens.
+
+        Raises:
+            UsageError: A value is wrong.
+            RecipeError: A length is out of bounds.
+        """
+        lengths = parse_lengths(self.lengths, trained)
+        return copied(EvaluationSizes, self, lengths=lengths, trained=trained)
+
+
+@contextmanager
+def open_evaluation(
+    opening: RunnerRequest, sizes: Sizes, files: Sequence[tuple[str, str]]
+) -> Iterator[Evaluation]:
+    """Open an evaluation, which can be estimated and run while it is entered; its result stays.
+
+    Args:
+        opening: The model and its rows.
+        sizes: The sizes of the measures.
+        files: Names and contents of texts.
+
+    Raises:
+        UsageError: Options do not go together.
+        BadSource: The model or a text cannot be read.
+    """
+    measures = parse_measures(sizes.measures)
+    sizes.resolve(SOME)  # before a model is loaded
+    with open_runner(opening) as (runner, rows):
+        texts = tokenize(files, runner.tokenizer)
+        yield Evaluation(rows, measures, texts, sizes.resolve(runner.trained), runner)
+
+
+def evaluate_model(
+    model: str | os.PathLike[str],
+    methods: str,
+    texts: TextLike | Iterable[TextLike],
+    sizes: Sizes | None = None,
+    journal: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+    fresh: bool = False,
+    **options: Any,
+) -> Result:
+    """Measure what methods do to a model.
+
+    Args:
+        model: A checkpoint, a GGUF file, or an output of `apply`.
+        methods: The rows, such as "base,yarn:4".
+        texts: Files, patterns or texts, as in `gather_texts`.
+        sizes: The measures and lengths, by default the loss of the same tokens at four lengths.
+        journal: The file of finished sequences, by default in the cache.
+        progress: Callbacks.
+        fresh: Begin a new journal; the one there gets another name.
+        options: Other fields of `RunnerRequest`.
+
+    Raises:
+        RopeconvError: Where a model, a text or all rows cannot be run.
+    """
+    opening = RunnerRequest(str(model), parse_rows(methods) if methods else [], **options)
+    with open_evaluation(opening, sizes or Sizes(), gather_texts(texts)) as evaluation:
+        source = evaluation.runner.source
+        path = default_path(source) if journal is None else Path(journal)
+        with Journal(path, EVAL, source, fresh) as opened:
+            out_of_memory(lambda: evaluation.run(opened, progress))
+    return evaluation.result(str(model))

@@ -1,0 +1,171 @@
+"""lm-eval:TASK: a task of lm-evaluation-harness on the loaded and patched model.
+
+https://github.com/EleutherAI/lm-evaluation-harness
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import re
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ropeconv.engines.engine import Engine, TokenLosses
+from ropeconv.engines.transformers.engine import TransformersEngine
+from ropeconv.environment import require
+from ropeconv.errors import UsageError
+from ropeconv.formats.jsontext import JsonObject
+from ropeconv.rope.errors import RopeconvError
+
+from ..cases import Case, EvaluationSizes, Observation
+from ..texts import CheckpointTokenizer, Texts, Tokenizer
+from .measure import Measure
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+LM_EVAL = "lm-eval:"
+"""Before the name of a task."""
+
+
+class LmEval(Measure):
+    """The numbers that a task gives for each of its documents, so that rows are paired by document.
+
+    `EvaluationSizes.windows` is how many documents of each task are read, and the longest length
+    what the model sees of one at most.
+    """
+
+    summary = (
+        "a task of lm-evaluation-harness (lm-eval:hellaswag or lm-eval:FILE.yaml), its first"
+        " --windows documents"
+    )
+    metrics = ()
+    runs_model = True
+
+    def __init__(self, task: str) -> None:
+        """Name a task.
+
+        Args:
+            task: A task or a group of tasks as lm_eval names it, or a YAML file with one.
+
+        Raises:
+            UsageError: The name is empty, or the file has no task.
+        """
+        if not task:
+            raise UsageError(
+                "--measure lm-eval needs the name of a task; write it like lm-eval:hellaswag"
+            )
+        require("lm_eval", f"--measure {LM_EVAL}{task}")
+        self.folder: Path | None = None
+        self.checksum = 0
+        if task.endswith((".yaml", ".yml")):
+            try:
+                text = Path(task).read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError) as problem:
+                raise UsageError(
+                    f"--measure {LM_EVAL}{task}: the file cannot be read ({problem})"
+                ) from None
+            self.folder = Path(task).parent
+            named = re.search(r"""^(?:task|group):[ ]*["']?([\w.-]+)""", text, re.MULTILINE)
+            if named is None:
+                raise UsageError(f"{task} has no line with `task:` or `group:` and a name; add one")
+            task = named[1]
+            self.checksum = zlib.crc32(text.encode()) >> 1
+        self.task = task
+        self.name = f"{LM_EVAL}{task}"  # type: ignore[misc]
+
+    def cases(self, texts: Texts, sizes: EvaluationSizes) -> Iterator[Case]:
+        # its tokens come from the task: these tell tasks, seeds and numbers of documents apart in
+        # the journal
+        ids = np.full(sizes.longest, sizes.seed, np.int32)
+        ids[0] += self.checksum
+        count = min(sizes.windows, sizes.longest - 1)
+        targets = np.arange(1, count + 1, dtype=np.int32)
+        yield Case(self.name, sizes.longest, 0, sizes.seed, ids, targets)
+
+    def observe(self, case: Case, losses: TokenLosses) -> list[Observation]:
+        raise NotImplementedError(self.name)
+
+    def run(self, row: str, case: Case, engine: Engine, tokenizer: Tokenizer) -> list[Observation]:
+        if not isinstance(engine, TransformersEngine) or not isinstance(
+            tokenizer, CheckpointTokenizer
+        ):
+            raise RopeconvError(
+                f"{self.name} runs in transformers and not in {engine.runtime}; leave it out"
+            )
+
+        tasks = self._samples(engine.model, tokenizer.tokenizer, case)
+        observations = list[Observation]()
+        for place, (_, samples) in enumerate(sorted(tasks.items())):
+            for sample in samples:
+                observations += self._observations(sample, case.column, place)
+        if not observations:
+            raise RopeconvError(
+                f"the task {self.task} does not give a number for each document; choose another"
+                " task"
+            )
+        return observations
+
+    def _observations(self, sample: JsonObject, column: int, place: int) -> Iterator[Observation]:
+        """The numbers of a document; `place` is the number of its task."""
+        # a task can filter answers in several ways, each with its own numbers
+        kind = sample.get("filter", "none")
+        suffix = "" if kind == "none" else f",{kind}"
+        for name in sample.get("metrics", ()):
+            value = sample.get(name)
+            if isinstance(value, (bool, int, float, np.number)):
+                document = int(sample["doc_id"])
+                metric = f"{name}{suffix}"
+                yield Observation(self.name, metric, column, document, place, float(value))
+
+    def with_place(self, case: Case, observation: Observation) -> Observation:
+        return observation  # its documents are those of the task
+
+    def _samples(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, case: Case
+    ) -> dict[str, list[JsonObject]]:
+        """The documents of each task with their metrics."""
+        import lm_eval
+        from lm_eval.models.huggingface import HFLM
+        from lm_eval.tasks import TaskManager
+
+        try:
+            with _silent():
+                manager = {}
+                if self.folder:
+                    manager["task_manager"] = TaskManager(include_path=str(self.folder))
+                ready = HFLM(pretrained=model, tokenizer=tokenizer, max_length=case.column)
+                results = lm_eval.simple_evaluate(
+                    ready,
+                    tasks=[self.task],
+                    limit=len(case.targets),
+                    bootstrap_iters=0,
+                    random_seed=case.window,
+                    **manager,
+                )
+        except (KeyError, ValueError, OSError, ImportError) as problem:
+            lines = str(problem).splitlines() or [type(problem).__name__]
+            raise RopeconvError(
+                f"lm_eval does not run the task {self.task} ({lines[0]}); `lm_eval ls tasks` lists"
+                " the tasks"
+            ) from None
+        samples: dict[str, list[JsonObject]] = (results or {}).get("samples") or {}
+        return samples
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Keep progress bars and warnings of lm_eval from the screen."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        logging.disable(before)

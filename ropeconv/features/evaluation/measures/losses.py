@@ -1,0 +1,210 @@
+"""Measures of losses.
+
+- position: the loss by position in one pass over the longest length.
+- growth: the loss of the same tokens under a growing context.
+- sliding: perplexity with a window that moves by a stride, as transformers' documentation computes
+  it, https://huggingface.co/docs/transformers/perplexity.
+- longppl: the loss of the tokens that need a long context (Fang et al. 2024,
+  https://arxiv.org/abs/2410.23771).
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise, product
+
+import numpy as np
+
+from ropeconv.engines.engine import TokenLosses
+from ropeconv.errors import UsageError
+
+from ..cases import Case, EvaluationSizes, Observation
+from ..texts import Texts, long_enough, window_ends
+from .measure import Measure, register
+
+BLOCKS = 32
+
+
+def _mean_loss(case: Case, losses: TokenLosses) -> Observation:
+    """The mean loss of the tokens of a case."""
+    loss = float(losses.loss.mean())
+    return Observation(case.measure, "loss", case.column, case.document, case.window, loss)
+
+
+@register
+class Position(Measure):
+    """The mean loss of each block of positions. Compare rows only, since a text has easy places."""
+
+    name = "position"
+    summary = "loss by position in one pass, as a difference to the first row"
+
+    def cases(self, texts: Texts, sizes: EvaluationSizes) -> Iterator[Case]:
+        first = max(len(texts.prefix), 1)
+        for window, (document, end) in enumerate(window_ends(texts, sizes, sizes.longest)):
+            ids = texts.window(document, end, sizes.longest)
+            targets = np.arange(first, len(ids), dtype=np.int32)
+            yield Case(self.name, sizes.longest, document, window, ids, targets)
+
+    def observe(self, case: Case, losses: TokenLosses) -> list[Observation]:
+        blocks = min(BLOCKS, len(case.targets))
+        edges = np.linspace(0, len(case.ids), blocks + 1).round().astype(int)
+        observations = []
+        for first, last in pairwise(edges.tolist()):
+            inside = (case.targets >= first) & (case.targets < last)
+            if inside.any():
+                loss = float(losses.loss[inside].mean())
+                observations.append(
+                    Observation(self.name, "loss", last, case.document, case.window, loss)
+                )
+        return observations
+
+
+@register
+class Growth(Measure):
+    """The loss of the same tokens under a growing context.
+
+    Windows of all lengths end at the same token, so that the difficulty of the text cancels between
+    lengths. The loss by position of one long pass does not allow that: a text that gets easier
+    hides a model that breaks.
+    """
+
+    name = "growth"
+    summary = "loss of the same tokens under a growing context"
+    sizes = frozenset({"targets"})
+
+    def cases(self, texts: Texts, sizes: EvaluationSizes) -> Iterator[Case]:
+        shortest = sizes.lengths[0] - len(texts.prefix)
+        if shortest < 2:
+            raise UsageError(
+                f"a length of {sizes.lengths[0]} tokens leaves nothing to predict; give longer"
+                " --lengths"
+            )
+        count = min(sizes.targets, shortest - 1)
+        for window, (document, end) in enumerate(window_ends(texts, sizes, count)):
+            for length in sizes.lengths:
+                ids = texts.window(document, end, length)
+                targets = np.arange(length - count, length, dtype=np.int32)
+                yield Case(self.name, length, document, window, ids, targets)
+
+    def observe(self, case: Case, losses: TokenLosses) -> list[Observation]:
+        return [replace(_mean_loss(case, losses), values=tuple(losses.loss.tolist()))]
+
+
+@register
+class Sliding(Measure):
+    """Perplexity with a window that moves by a stride.
+
+    Every token is predicted once, from at least a window minus a stride before it (less at the
+    beginning).
+
+    The windows, and the mean over tokens, are those of transformers' documentation. The script of
+    jquesnelle/yarn has the same windows and takes the mean over windows.
+    """
+
+    name = "sliding"
+    summary = (
+        "loss with a window that moves by 256 tokens, or N with sliding:N; each token is predicted"
+        " once"
+    )
+
+    def __init__(self, stride: int = 256) -> None:
+        """Take the stride: the tokens by which a window moves."""
+        self.stride = stride
+
+    def cases(self, texts: Texts, sizes: EvaluationSizes) -> Iterator[Case]:
+        prefix = len(texts.prefix)
+        shortest = sizes.lengths[0]
+        if self.stride > shortest - prefix:
+            raise UsageError(
+                f"a stride of {self.stride:,} leaves out tokens between sequences of"
+                f" {shortest:,}; give sliding:N with N up to {shortest - prefix:,}"
+            )
+
+        total = sizes.longest - prefix  # tokens of a text that are predicted at every length
+        documents = long_enough(texts, sizes.longest)[: sizes.windows]
+        for document, length in product(documents, sizes.lengths):
+            ends = [*range(min(length - prefix, total), total, self.stride), total]
+            done = 0
+            for number, end in enumerate(ends):
+                start = number * self.stride
+                ids = texts.window(document, end, end - start + prefix)
+                new = end - done
+                first = max(len(ids) - new, prefix, 1)
+                targets = np.arange(first, len(ids), dtype=np.int32)
+                yield Case(self.name, length, document, number, ids, targets)
+                done = end
+
+    def observe(self, case: Case, losses: TokenLosses) -> list[Observation]:
+        return [replace(_mean_loss(case, losses), weight=len(case.targets))]
+
+
+ALPHA = 2.0
+"""The least long-short difference of a key token in the paper, in nats."""
+BETA = -2.0
+"""The least log-probability of a key token in the paper, in nats."""
+
+
+@register
+class LongPpl(Growth):
+    """The mean loss of the key tokens, whose exponential is LongPPL.
+
+    A token i is a key token if its long-short difference log P(i | long) - log P(i | short) is
+    above ALPHA and log P(i | long) above BETA. The paper takes another, stronger model as the
+    evaluator P. Here it is the first row: its shortest length is the short context and the trained
+    length the long one, where no method is needed. So all rows and lengths have the same key
+    tokens, and numbers of different models cannot be compared.
+    """
+
+    name = "longppl"
+    summary = (
+        "loss of the tokens that need a long context, by the first row inside the trained context"
+    )
+    pass_of = Growth.name
+
+    def cases(self, texts: Texts, sizes: EvaluationSizes) -> Iterator[Case]:
+        if sizes.trained not in sizes.lengths[1:]:
+            raise UsageError(
+                f"--measure longppl needs the trained length, {sizes.trained:,} tokens, and a"
+                " shorter one; give --lengths 1/4T,1T,4T"
+            )
+        return super().cases(texts, sizes)
+
+    def combine(self, rows: dict[str, list[Observation]], sizes: EvaluationSizes) -> str:
+        first_row = next(iter(rows.values()), [])
+        evaluator = [number for number in first_row if number.measure == self.name]
+        keys = self._key_tokens(evaluator, sizes)
+        for row, observations in rows.items():
+            others = []
+            chosen = []
+            for number in observations:
+                if number.measure != self.name:
+                    others.append(number)
+                    continue
+                indices = keys.get((number.document, number.window))
+                if indices:
+                    loss = float(np.mean([number.values[index] for index in indices]))
+                    chosen.append(replace(number, value=loss, weight=len(indices), values=()))
+            rows[row] = others + chosen
+
+        if evaluator and not any(keys.values()):
+            return (
+                "no predicted token needs the long context; give more --targets or --windows, or"
+                " other texts"
+            )
+        return ""
+
+    def _key_tokens(
+        self, evaluator: Sequence[Observation], sizes: EvaluationSizes
+    ) -> dict[tuple[int, int], list[int]]:
+        """The indices of key tokens among the targets, by document and window."""
+        short_losses = {}
+        for number in evaluator:
+            if number.column == sizes.lengths[0]:
+                short_losses[number.document, number.window] = np.array(number.values)
+        keys = {}
+        for number in evaluator:
+            short = short_losses.get((number.document, number.window))
+            if number.column == sizes.trained and short is not None:
+                long = np.array(number.values)
+                is_key = (short - long > ALPHA) & (-long > BETA)
+                keys[number.document, number.window] = np.flatnonzero(is_key).tolist()
+        return keys

@@ -1,0 +1,120 @@
+"""`evaluate` and `tune`: what methods do to a model, and frequencies found by measuring."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+from typing import Any, TypeVar, Unpack
+
+from ropeconv.engines.engine import Progress
+from ropeconv.keywords import EvaluateKeywords, Length, StrPath, TuneKeywords
+from ropeconv.reporting import Reporter, SilentReporter
+from ropeconv.verbs.arguments import check_keywords, check_value, list_keywords, reference_of
+from ropeconv.verbs.recipes import length_text
+
+from .evaluation import Sizes, evaluate_model
+from .result import Result
+from .runners.runner import RunnerRequest
+from .tune.result import TuningResult
+from .tune.tuning import SearchSettings, tune_model
+
+Texts = StrPath | Sequence[StrPath]
+"""A file, a pattern, the text itself, or several of these."""
+Kind = TypeVar("Kind")
+
+
+@list_keywords(EvaluateKeywords)
+def evaluate(
+    model: object,
+    methods: str | Iterable[str] = "",
+    text: Texts = (),
+    **keywords: Unpack[EvaluateKeywords],
+) -> Result:
+    """Measure what methods do to a model, before anything is written.
+
+    Args:
+        model: A checkpoint, a GGUF file or an output of `apply`, as in `inspect`.
+        methods: The rows, such as "base,yarn:4,mixed:4" or a list of them.
+        text: A file, a pattern, the text itself, or several of these.
+        keywords: The flags of `ropeconv eval` with underscores. They are listed below.
+
+    Raises:
+        UsageError: For keywords that do not exist, and rows that are not methods.
+        RopeconvError: Where the model, a text or all rows cannot be run.
+    """
+    given = check_keywords("evaluate", keywords, EvaluateKeywords)
+    reporter = given.pop("reporter", None) or SilentReporter()
+    rows = ",".join(_listed("methods", methods))
+    if "measure" in given:
+        given["measure"] = ",".join(_listed("measure", given["measure"]))
+    if "lengths" in given:
+        given["lengths"] = ",".join(_listed("lengths", given["lengths"], Length))
+    sizes = Sizes(
+        measures=given.pop("measure", Sizes.measures), **_fields_of(Sizes, given, "measures")
+    )
+    if "server" in given:
+        given["servers"] = _listed("server", given.pop("server"))
+    if "against" in given:
+        given["against"] = reference_of("evaluate", given["against"])
+    with reporter.counting("Measuring") as (total, advance):
+        return evaluate_model(
+            reference_of("evaluate", model),
+            rows,
+            text,
+            sizes,
+            given.get("journal"),
+            Progress(reporter.note, total, advance),
+            given.get("fresh", False),
+            **_fields_of(RunnerRequest, given, "model", "rows"),
+        )
+
+
+@list_keywords(TuneKeywords)
+def tune(
+    model: object, text: Texts, context: int | str, **keywords: Unpack[TuneKeywords]
+) -> TuningResult:
+    """Search for frequencies with a lower loss on a text than every formula.
+
+    Args:
+        model: A checkpoint, as in `inspect`.
+        text: A file, a pattern, the text itself, or several of these. A part is held out of the
+            search for the test.
+        context: The context to reach, as a number of tokens or a text such as "32k".
+        keywords: The flags of `ropeconv tune` with underscores. They are listed below.
+
+    Returns:
+        The recipe, as `Recipe.from_dict(result.recipe)` reads it, with its evidence.
+
+    Raises:
+        UsageError: For keywords that do not exist, and wrong settings.
+        RopeconvError: Where the model or a text cannot be read or run.
+    """
+    given = check_keywords("tune", keywords, TuneKeywords)
+    reporter: Reporter = given.pop("reporter", None) or SilentReporter()
+    check_value("context", context, int | str)
+    settings = SearchSettings(context=str(context), **_fields_of(SearchSettings, given, "context"))
+    with reporter.counting("Searching", "steps") as (total, advance):
+        return tune_model(
+            reference_of("tune", model),
+            text,
+            settings,
+            Progress(reporter.note, total, advance),
+            given.get("journal"),
+            fresh=given.get("fresh", False),
+            **_fields_of(RunnerRequest, given, "model", "rows"),
+        )
+
+
+def _fields_of(kind: type[Kind], given: dict[str, Any], *without: str) -> dict[str, Any]:
+    """Return the keywords that are fields of a dataclass, without some."""
+    names = {item.name for item in fields(kind)} - set(without)  # type: ignore[arg-type]
+    return {name: value for name, value in given.items() if name in names}
+
+
+def _listed(name: str, value: Any, kind: Any = str) -> tuple[str, ...]:
+    """Return one value or several as texts. kind: the type of one."""
+    check_value(name, value, kind | Iterable[kind])
+    values = (value,) if isinstance(value, str | int | float) else tuple(value)
+    for one in values:
+        check_value(name, one, kind)
+    return tuple(map(length_text, values))

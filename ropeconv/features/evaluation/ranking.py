@@ -1,0 +1,294 @@
+"""Advice sorted by what was measured: the rows of a result that are the advised methods."""
+
+import math
+import re
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from ropeconv.bake.advice import CRITERION, Advice
+from ropeconv.bake.start import inherit_mscale
+from ropeconv.errors import UsageError
+from ropeconv.formats.jsontext import JsonObject
+from ropeconv.inspection.inspection import Inspection
+from ropeconv.inspection.receipts.metrics import GROWTH, metric_of
+from ropeconv.rope.errors import RecipeError, RopeconvError
+from ropeconv.rope.recipe import Recipe
+from ropeconv.rope.schedule import Schedule
+
+from .cases import EvaluationSizes, in_trained, parse_lengths
+from .measures.lm_eval import LM_EVAL
+from .measures.measure import REGISTRY
+from .result import (
+    FEWEST,
+    POSITION,
+    Cell,
+    Result,
+    RowResult,
+    headline,
+    margin,
+    price_and_reach,
+    read_result,
+)
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Advice sorted by measured loss."""
+
+    methods: list[Advice]
+    """Those that were measured, by their loss, then the others in their own order."""
+
+    measured: dict[str, tuple[RowResult, Cell]]
+    """By the name of a method: its row in the result, and its loss."""
+
+    column: int
+    """The length in tokens whose loss counts."""
+
+    result: Result
+    """The evaluation."""
+
+    criterion: str = CRITERION
+    """By what the methods are sorted, in words."""
+
+    note: str = ""
+    """A sentence about an evaluation of a model with another name, or empty."""
+
+    def cells(self, advice: Advice) -> tuple[str, ...]:
+        """Cells for a table: the loss, the price, and the length to which it holds."""
+        row, cell = self.measured.get(advice.method.name, (None, None))
+        if row is None or cell is None:
+            return "-", "-", "-"
+        price, reach = price_and_reach(row, self.result)
+        return f"{cell.value:.3f}", price.text, reach.text
+
+    def to_dict(self, advice: Advice) -> JsonObject | None:
+        """The measurement of a method, as JSON-ready data; None without one."""
+        row, cell = self.measured.get(advice.method.name, (None, None))
+        if row is None or cell is None:
+            return None
+        return {
+            "row": row.name,
+            "length": cell.column,
+            "loss": cell.value,
+            "error": cell.error,
+            "difference": cell.difference,
+            "difference_error": cell.difference_error,
+            "price": row.price,
+            "price_error": row.price_error,
+            "holds_to": row.holds_to,
+        }
+
+
+def rank_methods(
+    methods: Sequence[Advice], measured: Path, inspection: Inspection, context: int
+) -> Ranking:
+    """Sort advice by a result of `ropeconv eval -o`.
+
+    Raises:
+        BadSource: For a file that is not a result.
+        UsageError: As `rank` does.
+    """
+    result = read_result(measured)
+    ranking = rank(methods, result, inspection, context)
+    criterion = (
+        f"the loss at {ranking.column:,} tokens in {measured}, then methods without one:"
+        f" {CRITERION}"
+    )
+    reference = inspection.source.reference
+    note = ""
+    if Path(result.source).name != Path(reference).name:
+        note = f"{measured} is an evaluation of {result.source}, and this is {reference}."
+    return replace(ranking, criterion=criterion, note=note)
+
+
+def rank(
+    methods: Sequence[Advice], result: Result, inspection: Inspection, context: int
+) -> Ranking:
+    """Sort advice by what was measured.
+
+    Args:
+        methods: Advice in its own order.
+        result: The result of an evaluation of the same model.
+        inspection: The model.
+        context: The wanted context in tokens; the longest measured length within it counts.
+
+    Raises:
+        UsageError: The result is of a model with another trained context, or has no growth.
+    """
+    spec = inspection.first_spec
+    trained = (spec.unscaled() if spec.scaled else spec).original_context
+    if result.trained != trained:
+        raise UsageError(
+            f"the evaluation is of a model trained for {result.trained:,} tokens, and this one was"
+            f" for {trained:,}; run `ropeconv eval` on it"
+        )
+    columns = sorted({cell.column for cell in result.cells if cell.measure == GROWTH})
+    if not columns:
+        raise UsageError("the evaluation has no growth; run `ropeconv eval` with --measure growth")
+    column = max((length for length in columns if length <= context), default=columns[0])
+
+    measured: dict[str, tuple[RowResult, Cell]] = {}
+    for row in result.rows:
+        schedule = _schedule(row, inspection)
+        cell = result.cell(row.name, GROWTH, "loss", column)
+        if schedule is None or cell is None:
+            continue
+        for advice in methods:
+            if _compute_the_same(schedule, advice.schedule):
+                measured[advice.method.name] = (row, cell)
+
+    def place(advice: Advice) -> tuple[bool, float]:
+        _, cell = measured.get(advice.method.name, (None, None))
+        return not advice.writable, math.inf if cell is None else cell.value
+
+    return Ranking(sorted(methods, key=place), measured, column, result)
+
+
+def _schedule(row: RowResult, inspection: Inspection) -> Schedule | None:
+    """The schedule of a row; None for the unchanged model, and where this one cannot have it."""
+    if row.recipe is None:
+        return None
+    try:
+        recipe = inherit_mscale(Recipe.from_dict(row.recipe), inspection)
+        basis = inspection.basis(recipe)
+        return recipe.schedule(recipe.start(basis), basis)
+    except RecipeError:
+        return None
+
+
+def _compute_the_same(schedule: Schedule, other: Schedule) -> bool:
+    """Whether two schedules compute the same, whatever context they declare."""
+    if len(schedule.inv_freq) != len(other.inv_freq):
+        return False
+    if not np.allclose(schedule.inv_freq, other.inv_freq, rtol=1e-9, atol=0):
+        return False
+    if not np.isclose(schedule.attention_factor, other.attention_factor, rtol=1e-9):
+        return False
+    if schedule.log_n != other.log_n:
+        return False
+    return (schedule.short_inv_freq is None) == (other.short_inv_freq is None)
+
+
+PATTERN = re.compile(r"(?P<left>[^<>]+)(?P<sign>[<>])(?P<right>[^<>=@][^<>@]*)@(?P<length>[^<>@]+)")
+EXAMPLE = "write it like 'yarn:4 > base @2T' or 'passkey yarn:4 < 0.9 @2T'"
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A comparison of a row with another one, or with a number.
+
+    text: as the user wrote it. measure: of which the headline is compared. left: name of a row.
+    above: whether it must be more, else less. right: name of a row, or a number. length: as for
+    --lengths.
+    """
+
+    text: str
+    measure: str
+    left: str
+    above: bool
+    right: str | float
+    length: str
+
+    def check(
+        self, rows: Collection[str], measures: Collection[str], sizes: EvaluationSizes
+    ) -> None:
+        """Raises UsageError where an evaluation will not have the numbers.
+
+        rows, measures: names of those that run. sizes: of the evaluation.
+        """
+        if self.measure not in measures:
+            raise UsageError(f"--fail-if {self.text!r} needs {self.measure}; add it to --measure")
+        for name in (self.left, self.right):
+            if isinstance(name, str) and name not in rows:
+                raise UsageError(
+                    f"--fail-if {self.text!r} names {name!r}; the rows are {', '.join(rows)}"
+                )
+        column = self.column(sizes.trained)
+        if self.measure != POSITION and column not in sizes.lengths:
+            raise UsageError(
+                f"--fail-if {self.text!r} needs {column:,} tokens; add them to --lengths"
+            )
+
+    def column(self, trained: int) -> int:
+        """The length in tokens. trained: the trained context. Raises UsageError where it is
+        none.
+        """
+        try:
+            columns = parse_lengths(self.length, trained)
+        except (UsageError, RecipeError) as problem:
+            raise UsageError(f"--fail-if {self.text!r}: {problem}") from None
+        if len(columns) != 1:
+            raise UsageError(
+                f"--fail-if {self.text!r} has several lengths; give --fail-if once for each"
+            )
+        return columns[0]
+
+    def judge(self, result: Result) -> tuple[bool, str]:
+        """Whether it is significantly true, and the numbers in a sentence.
+
+        Rows of which neither is the first are compared by their differences to it, with the sum of
+        both margins, which the margin of a paired difference never exceeds. Raises RopeconvError
+        where numbers that it needs are missing.
+        """
+        left = self._cell(self.left, result)
+        if isinstance(self.right, float):
+            apart = left.value - self.right
+            error = left.error
+            limit = margin(left.error, left.clusters)
+        else:
+            right = self._cell(self.right, result)
+            apart = (left.difference or 0.0) - (right.difference or 0.0)
+            compared = [cell for cell in (left, right) if cell.difference is not None]
+            error = sum(cell.difference_error or 0.0 for cell in compared)
+            limits = [cell.margin for cell in compared]
+            limit = None if None in limits else sum(limit for limit in limits if limit is not None)
+        if error is None or limit is None:
+            raise self._unknown(f"a test needs at least {FEWEST} windows; increase --windows")
+        met = (apart > 0) == self.above and abs(apart) > limit
+
+        metric = metric_of(left.metric)
+        shown = "true" if met else "not shown"
+        place = f"{self.measure} at {in_trained(left.column, result.trained)}"
+        difference = f"{metric.difference(apart)} ± {metric.error(error)}"
+        if metric.unit:
+            difference += f" {metric.unit}"
+        return met, f"{self.text} is {shown}: {place}, the difference is {difference}."
+
+    def _cell(self, row: str, result: Result) -> Cell:
+        """The headline of a row at the length of the condition."""
+        column = self.column(result.trained)
+        cell = None
+        if any(cell.measure == self.measure for cell in result.cells):
+            cell = result.cell(row, self.measure, headline(result, self.measure), column)
+        if cell is None:
+            raise self._unknown(f"{row} has no {self.measure} at {column:,} tokens")
+        return cell
+
+    def _unknown(self, reason: str) -> RopeconvError:
+        return RopeconvError(
+            f"--fail-if {self.text!r} cannot be judged: {reason}; see the table for what did run"
+        )
+
+
+def parse_condition(text: str) -> Condition:
+    """`[MEASURE] ROW < ROW @LENGTH`, or with > and with a number, as a condition. Raises UsageError
+    for other text.
+    """
+    match = PATTERN.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"--fail-if {text!r} is not a condition; {EXAMPLE}")
+    left = match["left"].strip()
+    right = match["right"].strip()
+    measure = GROWTH
+    first, _, rest = left.partition(" ")
+    if rest and (first in REGISTRY or first.startswith(LM_EVAL)):
+        left = rest.strip()
+        measure = first
+    compared: str | float = right
+    with suppress(ValueError):
+        compared = float(right) if math.isfinite(float(right)) else right
+    return Condition(text, measure, left, match["sign"] == ">", compared, match["length"].strip())

@@ -1,0 +1,180 @@
+"""Run the cases of an evaluation for every row: units of work, and what they give."""
+
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+
+from ropeconv.engines.engine import Engine
+from ropeconv.rope.errors import RopeconvError
+from ropeconv.verbs.rows import Row
+
+from .cases import Case, EvalLine, EvaluationSizes, Observation, in_trained
+from .measures.measure import Measure
+from .runners.runner import Runner
+from .texts import Texts
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a row was not measured."""
+
+    row: str
+
+    reason: str
+    """A sentence."""
+
+    measure: str = ""
+    """The measure that is refused; empty for all."""
+
+    column: int | None = None
+    """The column of its table; None for all."""
+
+
+@dataclass
+class RunOutcome:
+    """The observations of a run."""
+
+    observations: dict[str, list[Observation]]
+    """The observations by the name of the row."""
+
+    refusals: list[Refusal] = field(default_factory=list)
+
+    seconds: float = 0.0
+    """The time of all cases, also in earlier runs."""
+
+    stopped: bool = False
+    """Whether the run was stopped before its end."""
+
+    def refused(self, row: str, measure: str = "", column: int | None = None) -> str:
+        """Return why a row, a measure of it, or a column of that was not run; empty if it was.
+
+        A refusal of the whole row is also one of its measures.
+        """
+        for refusal in self.refusals:
+            same_measure = refusal.measure in ("", measure)
+            same_column = refusal.column in (None, column)
+            if refusal.row == row and same_measure and same_column:
+                return refusal.reason
+        return ""
+
+    def sentences(self, trained: int, rows: Sequence[str] = ()) -> list[str]:
+        """Return a sentence for each reason of a refusal.
+
+        Args:
+            trained: The trained context in tokens.
+            rows: Rows whose refusals as a whole are left out.
+        """
+        places: dict[tuple[str, str, str], list[str]] = {}
+        for refusal in self.refusals:
+            if not refusal.measure and refusal.row in rows:
+                continue
+            key = (refusal.row, refusal.measure, refusal.reason.rstrip("."))
+            lengths = places.setdefault(key, [])
+            if refusal.column is not None:
+                lengths.append(in_trained(refusal.column, trained))
+
+        sentences = []
+        for (row, measure, reason), lengths in places.items():
+            place = f"{row}, {measure}" if measure else row
+            if lengths:
+                place += f" at {', '.join(lengths)}"
+            sentences.append(f"{place}: {reason}.")
+        return sentences
+
+
+@dataclass(frozen=True)
+class EvaluationUnit:
+    """A case to run for a row."""
+
+    row: Row
+    measure: Measure
+    case: Case
+
+    key: str
+    """The key in the journal: of row, case, and what computes them."""
+
+
+def all_cases(
+    measures: Sequence[Measure], texts: Texts, sizes: EvaluationSizes
+) -> list[tuple[Measure, Case]]:
+    """Return the cases of all measures, in turn.
+
+    So a run that is stopped early has some of each.
+    """
+    streams = [(measure, list(measure.cases(texts, sizes))) for measure in measures]
+    longest = max(len(cases) for _, cases in streams)
+    places: list[tuple[float, int, Measure, Case]] = []
+    for number, (measure, cases) in enumerate(streams):
+        for index, case in enumerate(cases):
+            place = (index + 0.5) * longest / len(cases)  # the streams are stretched to one length
+            places.append((place, number, measure, case))
+    places.sort(key=lambda entry: entry[:2])
+    return [(measure, case) for _, _, measure, case in places]
+
+
+UnitResult = tuple[int, EvalLine | Refusal | None]
+"""The index of a unit and its result.
+
+It is None where the unit was left out after another one of its column had failed.
+"""
+Measurer = Callable[[Sequence[EvaluationUnit]], Generator[UnitResult, None, None]]
+"""Runs units, one or several at a time. Closing the generator drops those that have not started."""
+
+
+class UnitRunner:
+    """Runs units one after the other, with the engine of one row at a time."""
+
+    def __init__(self, runner: Runner) -> None:
+        self.runner = runner
+        self._stack = ExitStack()
+        self._loaded: tuple[Row, Engine] | None = None
+
+    def run(self, unit: EvaluationUnit) -> EvalLine | Refusal:
+        """Run a unit.
+
+        A refusal is of its whole row where that has no engine, otherwise of its column.
+        """
+        name = unit.row.name
+        try:
+            engine = self._engine_of(unit.row)
+        except RopeconvError as problem:
+            return Refusal(name, str(problem))
+
+        begin = time.perf_counter()
+        try:
+            observations = unit.measure.run(name, unit.case, engine, self.runner.tokenizer)
+        except RopeconvError as problem:
+            return Refusal(name, str(problem), unit.measure.name, unit.case.column)
+        return EvalLine(unit.key, time.perf_counter() - begin, observations)
+
+    def _engine_of(self, row: Row) -> Engine:
+        """The engine of a row, in the place of that of the row before."""
+        if self._loaded is not None and self._loaded[0] is row:
+            return self._loaded[1]
+        self.close()
+        engine = self._stack.enter_context(self.runner.engine(row))
+        self._loaded = (row, engine)
+        return engine
+
+    def close(self) -> None:
+        """Free the engine."""
+        self._loaded = None
+        self._stack.close()
+
+
+def run_here(units: Sequence[EvaluationUnit], runner: Runner) -> Generator[UnitResult, None, None]:
+    """Run units in this process, as a `Measurer`."""
+    failed: set[tuple[str, str, int | None]] = set()
+    with closing(UnitRunner(runner)) as running:
+        for index, unit in enumerate(units):
+            name = unit.row.name
+            whole_row = (name, "", None)
+            its_column = (name, unit.measure.name, unit.case.column)
+            if whole_row in failed or its_column in failed:
+                yield index, None
+                continue
+            result = running.run(unit)
+            if isinstance(result, Refusal):
+                failed.add((result.row, result.measure, result.column))
+            yield index, result

@@ -1,0 +1,161 @@
+"""A checkpoint in transformers, whose rotary modules are patched for each row."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+
+from ropeconv.bake.start import inherit_mscale
+from ropeconv.engines.engine import Engine, Progress, TokenLosses
+from ropeconv.engines.transformers.engine import TransformersEngine
+from ropeconv.engines.transformers.load import DeviceSpec
+from ropeconv.engines.transformers.patch import Undo, patch
+from ropeconv.errors import UnsupportedBake
+from ropeconv.inspection.inspection import ConfigInspection
+from ropeconv.models.source import Source
+from ropeconv.rope.schedule import Schedule
+from ropeconv.rope.spec import RopeSpec
+from ropeconv.validate.checkpoint import stock_version
+from ropeconv.verbs.rows import Row
+
+from ..texts import CheckpointTokenizer
+from .runner import Runner, memory_sentence
+
+
+class TwoListEngine(Engine):
+    """A loaded checkpoint with a long and a short list, which are chosen for whole sequences.
+
+    transformers chooses at every forward pass, so that the first chunks of a long sequence would
+    have the short list.
+    """
+
+    def __init__(
+        self,
+        loaded: TransformersEngine,
+        schedule: Schedule,
+        patch: Callable[[Schedule], Callable[[], None]],
+    ) -> None:
+        """Keep what is needed; nothing is patched yet.
+
+        Args:
+            loaded: The checkpoint.
+            schedule: The schedule with both lists.
+            patch: Makes the checkpoint compute a schedule, and returns a function that undoes it.
+        """
+        self.loaded = loaded
+        self.schedule = schedule
+        self.patch = patch
+        self.runtime = loaded.runtime
+
+    def token_losses(
+        self, ids: Sequence[int], targets: Sequence[int], progress: Progress | None = None
+    ) -> TokenLosses:
+        with self._for(len(ids)):
+            return self.loaded.token_losses(ids, targets, progress)
+
+    def generate(self, ids: Sequence[int], count: int) -> list[int]:
+        with self._for(len(ids) + count):
+            return self.loaded.generate(ids, count)
+
+    def not_finite_in(self, ids: Sequence[int]) -> str:
+        with self._for(len(ids)):
+            return self.loaded.not_finite_in(ids)
+
+    @contextmanager
+    def _for(self, length: int) -> Iterator[None]:
+        """Use the list for a sequence of `length` tokens, while it is entered."""
+        inv_freq = self.schedule.inv_freq
+        if length <= self.schedule.original_context:
+            assert self.schedule.short_inv_freq is not None
+            inv_freq = self.schedule.short_inv_freq
+        undo = self.patch(replace(self.schedule, inv_freq=inv_freq, short_inv_freq=None))
+        try:
+            yield
+        finally:
+            undo()
+
+
+class CheckpointRunner(Runner):
+    """Rows with a recipe, on one load of the source in transformers.
+
+    Patching another row takes milliseconds.
+    """
+
+    swaps = True
+
+    def __init__(
+        self,
+        source: Source,
+        folder: Path,
+        inspection: ConfigInspection,
+        at: DeviceSpec,
+        chunk: int = 4096,
+    ) -> None:
+        self.source = source.identity
+        self.inspection = inspection
+        self.family = source.family
+        self.at = at
+        self.trained = inspection.spec.unscaled().original_context
+        self.tokenizer = CheckpointTokenizer(folder, at.pickles)
+        self.folder = folder
+        self.chunk = chunk
+        self.runtime = f"transformers {stock_version()}"
+        self.device = at.device_map or at.device
+        self.dtype = at.dtype
+
+    @cached_property
+    def loaded(self) -> TransformersEngine:
+        """The model, which is loaded on first use."""
+        return TransformersEngine.load(self.folder, self.at, chunk=self.chunk)
+
+    def schedule(self, row: Row) -> Schedule:
+        """Return the schedule of a row, a recipe or the unchanged model."""
+        row.refuse_other()
+        if row.recipe is None:
+            return self.inspection.spec.current()
+        if self.inspection.refuse:
+            name = self.inspection.display_name
+            reason = self.inspection.refuse
+            raise UnsupportedBake("a context extension", name, reason, "or choose another model")
+        recipe = inherit_mscale(row.recipe, self.inspection)
+        basis = self.inspection.basis(recipe)
+        return recipe.schedule(recipe.start(basis), basis)
+
+    @property
+    def unscaled(self) -> RopeSpec:
+        """The RoPE that recipes start from: the first one, without scaling."""
+        first = self.inspection.first_spec
+        return first.unscaled() if first.scaled else first
+
+    def digest(self, row: Row) -> str:
+        return self.schedule(row).digest
+
+    def memory(self, tokens: int) -> str:
+        weights = sum(weight.nbytes for weight in self.loaded.model.parameters())
+        width = 4 if self.at.dtype == "float32" else 2
+        return memory_sentence(weights, self.inspection.kv_cache, tokens, width)
+
+    def engine(self, row: Row) -> AbstractContextManager[Engine]:
+        schedule = self.schedule(row)
+        if row.recipe is None and schedule.short_inv_freq is None:
+            return nullcontext(self.loaded)
+        return self.patched(schedule)
+
+    @contextmanager
+    def patched(self, schedule: Schedule) -> Iterator[Engine]:
+        """Give the engine that computes a schedule, while it is entered."""
+        if schedule.short_inv_freq is not None:
+            yield TwoListEngine(self.loaded, schedule, self._patch)
+            return
+        undo = self._patch(schedule)
+        try:
+            yield self.loaded
+        finally:
+            undo()
+
+    def _patch(self, schedule: Schedule) -> Undo:
+        weights = self.family.weights
+        spec = self.inspection.spec
+        queries = weights.q_norm or weights.q
+        return patch(self.loaded.model, schedule, spec, schedule.log_n, queries)

@@ -1,0 +1,183 @@
+"""The rows of a GGUF file in llama.cpp, each as `apply` writes it."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ropeconv.bake.apply import apply, make_plan
+from ropeconv.bake.gguf import GgufPlan
+from ropeconv.convert.target import Target
+from ropeconv.engines.engine import Engine
+from ropeconv.engines.llamacpp import LlamaCppEngine, runtime
+from ropeconv.engines.llamacpp_program import Override
+from ropeconv.errors import UnsupportedBake, UsageError
+from ropeconv.formats.disk import free_bytes, human, same_blocks
+from ropeconv.formats.files import scratch
+from ropeconv.formats.gguf.edit import Edit
+from ropeconv.formats.gguf.header import TYPES
+from ropeconv.inspection.inspection import inspect_gguf
+from ropeconv.models.gguf import GgufSource
+from ropeconv.models.source import RECEIPT
+from ropeconv.rope.errors import RopeconvError
+from ropeconv.rope.methods.vectors import AsIs
+from ropeconv.runtimes.llamacpp.read_header import arch_of
+from ropeconv.verbs.rows import Row
+
+from ..texts import Tokenizer
+from .runner import Runner, RunnerRequest, memory_sentence
+
+KINDS: Mapping[type, str] = {bool: "bool", int: "int", float: "float", str: "str"}
+BATCH = 512
+LONGEST = 127
+"""Bytes of the longest string that can be given at loading."""
+
+
+def engine_options(request: RunnerRequest, offloads: bool) -> dict[str, Any]:
+    """Return the options of `LlamaCppEngine` for a request.
+
+    Args:
+        request: The request.
+        offloads: Whether llama.cpp was built for a GPU.
+
+    Raises:
+        UsageError: llama.cpp does not support the device or the precision.
+    """
+    if request.dtype not in ("auto", "float16", "float32"):
+        raise UsageError(
+            f"llama.cpp has no {request.dtype} cache; give --dtype float16 or float32, or leave"
+            " it out"
+        )
+    if request.device not in ("auto", "cpu") and not offloads:
+        raise UsageError(
+            f"--device {request.device}: the installed llama.cpp was built without a GPU; install"
+            " llama-cpp-python again with CMAKE_ARGS=-DGGML_CUDA=on, or leave --device out"
+        )
+    exact = request.dtype == "float32"
+    options = {
+        "gpu": offloads and request.device != "cpu",
+        "plain": exact,
+        "cache": "f32" if exact else "f16",
+        "batch": min(request.chunk, BATCH),
+    }
+    if request.threads:
+        options["threads"] = request.threads
+    return options
+
+
+def device_and_types(file: GgufSource, options: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the device, and the types of weights and cache, for the result."""
+    device = "gpu" if options["gpu"] else "cpu"
+    weights = TYPES[file.file.usual_type].name
+    cache = "float32" if options["plain"] else "float16"
+    return device, f"{weights} with {cache} keys and values"
+
+
+class LlamaCppRunner(Runner):
+    """Rows with a recipe, on one GGUF file.
+
+    A row is loaded with other metadata keys where they express it, otherwise from a copy.
+    """
+
+    def __init__(
+        self, source: GgufSource, tokenizer: Tokenizer, options: Mapping[str, Any]
+    ) -> None:
+        self.file = source
+        self.options = options
+        self.tokenizer = tokenizer
+        self.source = source.identity
+        self.inspection = inspect_gguf(source)
+        self.trained = self.inspection.spec.unscaled().original_context
+        self.runtime = runtime()
+        self.device, self.dtype = device_and_types(source, options)
+        self.plans = dict[str, GgufPlan]()
+
+    def digest(self, row: Row) -> str:
+        row.refuse_other()
+        if row.recipe is None:
+            return self.inspection.spec.current().digest
+        plan = self.plan(row)
+        return f"{plan.schedule.digest} {plan.result.encoding} {plan.result.arch}"
+
+    def memory(self, tokens: int) -> str:
+        weights = sum(path.stat().st_size for path in self.file.file.paths)
+        width = 4 if self.options["plain"] else 2
+        return memory_sentence(weights, self.inspection.kv_cache, tokens, width)
+
+    @contextmanager
+    def engine(self, row: Row) -> Iterator[Engine]:
+        with ExitStack() as stack:
+            path = self.file.path
+            overrides = None
+            if row.recipe is not None:
+                overrides = overrides_of(self.plan(row).edit, self.file)
+                if overrides is None:
+                    folder = stack.enter_context(scratch())
+                    path = self._write_copy(row, folder)
+            yield stack.enter_context(LlamaCppEngine(path, overrides, **self.options).opened())
+
+    def plan(self, row: Row) -> GgufPlan:
+        """Return the plan of `apply` for a row, made once.
+
+        Raises:
+            RopeconvError: As `make_plan` does.
+        """
+        if row.name not in self.plans:
+            self.plans[row.name] = self._make_plan(row)
+        return self.plans[row.name]
+
+    def _make_plan(self, row: Row, out: Path | None = None) -> GgufPlan:
+        """The plan of a row, under another architecture where only that expresses it."""
+        assert row.recipe is not None
+        keeps = row.recipe.on_top or isinstance(row.recipe.method, AsIs)
+        target = Target(out=out, replace=self.inspection.extended and not keeps)
+        carriers: list[str | None] = [None]
+        if row.recipe.log_n:  # some architectures scale queries by position
+            carriers += arch_of(self.file.file).carriers
+
+        problems = []
+        for carrier in carriers:
+            try:
+                plan = make_plan(self.file, row.recipe, replace(target, carrier=carrier))
+            except UnsupportedBake as problem:
+                problems.append(problem)
+            else:
+                assert isinstance(plan, GgufPlan)
+                return plan
+        raise problems[-1]
+
+    def _write_copy(self, row: Row, folder: Path) -> Path:
+        """Copy the file with the row; the copy shares the weights where the disk supports it."""
+        plan = self._make_plan(row, folder / "row.gguf")
+        needed = sum(file.size for file in plan.files)
+        free = free_bytes(folder)
+        if needed > free and not same_blocks(self.file.path, folder):
+            raise RopeconvError(
+                f"{row.name} needs a copy of {human(needed)}, and {human(free)} are free in"
+                f" {folder.parent.parent}; set TMPDIR to a larger disk, best to the one of the"
+                " model"
+            )
+        return apply(plan, fsync=False, check=False, remember=False).path
+
+
+def overrides_of(edit: Edit, source: GgufSource) -> dict[str, Override] | None:
+    """Return the metadata keys of the edit of a plan as overrides.
+
+    Returns:
+        Types and values by key; None where the edit changes more of a file than these.
+    """
+    present = source.file.header.values.keys()
+    if replace(edit, values={}, dropped=frozenset()) != Edit() or edit.dropped & present:
+        return None
+
+    overrides: dict[str, Override] = {}
+    for key, encoded in edit.values.items():
+        if key == RECEIPT:
+            continue
+        value = encoded.decode()
+        kind = KINDS.get(type(value))
+        if kind is None or len(str(value).encode()) > LONGEST:
+            return None
+        overrides[key] = (kind, value)  # type: ignore[assignment]
+    return overrides

@@ -1,0 +1,126 @@
+"""Open the runner of the rows that a user named."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+from ropeconv.engines.transformers.load import folder_of
+from ropeconv.environment import require
+from ropeconv.errors import UsageError
+from ropeconv.inspection.inspection import inspect_config
+from ropeconv.inspection.receipts.storage import has_receipt
+from ropeconv.loader import needs_permission
+from ropeconv.models.gguf import GgufSource
+from ropeconv.models.open import open_source
+from ropeconv.models.reference import names_gguf
+from ropeconv.models.source import Source
+from ropeconv.verbs.rows import DEFAULT, Row, parse_rows
+
+from ..texts import gguf_tokenizer
+from .checkpoint import CheckpointRunner
+from .llamacpp import LlamaCppRunner, engine_options
+from .output import open_output
+from .runner import Runner, RunnerRequest
+from .server import open_servers
+
+Opened = tuple[Runner, list[Row]]
+UNNEEDED = "--trust-remote-code has no effect, since this checkpoint has no code; leave it out"
+
+
+def open_runner(request: RunnerRequest) -> AbstractContextManager[Opened]:
+    """Open the runner of the rows, which gives it and the rows while it is entered.
+
+    Raises:
+        UsageError: Options do not go together.
+        BadSource: A model cannot be opened.
+    """
+    _refuse_nonsense(request)
+    if request.servers:
+        return open_servers(request)
+    if _is_output(request):
+        return open_output(request)
+    if names_gguf(request.model):
+        return open_gguf(request)
+    return open_checkpoint(request)
+
+
+@contextmanager
+def open_checkpoint(request: RunnerRequest) -> Iterator[Opened]:
+    """Open rows on one load of a checkpoint in transformers."""
+    for package in ("torch", "transformers"):
+        require(package, "running a checkpoint")
+    source = open_source(request.model, request.family)
+    assert isinstance(source, Source)
+    inspection = inspect_config(source)
+    if inspection.encoder:
+        raise UsageError(
+            f"{request.model} is an encoder, which predicts no next token; evaluate it on its own"
+            " task"
+        )
+    stands_for = source.family.text_type if source.family.assumed else ""
+    at = request.place(source.config(), stands_for)
+    with folder_of(source, at.dtype) as folder:
+        if request.trust_remote_code and not needs_permission(folder):
+            raise UsageError(UNNEEDED)
+        runner = CheckpointRunner(source, folder, inspection, at, request.chunk)
+        yield runner, request.rows or parse_rows(DEFAULT)
+
+
+@contextmanager
+def open_gguf(request: RunnerRequest) -> Iterator[Opened]:
+    """Open rows on one GGUF file in llama.cpp."""
+    source = open_source(request.model, request.family)
+    assert isinstance(source, GgufSource)
+    with gguf_tokenizer(source.file.path) as tokenizer:
+        options = engine_options(request, tokenizer.loaded.offloads)
+        yield LlamaCppRunner(source, tokenizer, options), request.rows or parse_rows(DEFAULT)
+
+
+def _is_output(request: RunnerRequest) -> bool:
+    """Whether a model is evaluated as an output of ropeconv: with a receipt, without methods."""
+    if request.against:
+        return True
+    return not request.rows and has_receipt(request.model)
+
+
+def _refuse_nonsense(request: RunnerRequest) -> None:
+    """Refuse options that do not go together."""
+    if request.servers:
+        _refuse_for_servers(request)
+    elif not request.model:
+        raise UsageError("no model is named; give a checkpoint, a GGUF file, or --server URL")
+
+    if request.against and request.rows:
+        raise UsageError(
+            "--against names the source of an output, which is loaded unchanged; leave --methods"
+            " out, or evaluate the methods on the source"
+        )
+    if request.device_map and names_gguf(request.model):
+        raise UsageError(
+            "--device-map is for checkpoints in transformers; for a GGUF file give --device cpu or"
+            " gpu"
+        )
+    if request.servers:
+        return
+    if request.family and _is_output(request):
+        raise UsageError("the receipt of an output says its family; leave --family out")
+    if request.trust_remote_code and names_gguf(request.model):
+        raise UsageError(UNNEEDED)
+
+
+def _refuse_for_servers(request: RunnerRequest) -> None:
+    """Refuse options that a running server does not have."""
+    if request.rows:
+        raise UsageError(
+            "a server runs one model, which is one row; leave --methods out, and start one --server"
+            " for each output"
+        )
+    if request.against:
+        raise UsageError(
+            "--against is loaded here, and a server is not; start a second --server with the source"
+            " instead"
+        )
+    if (request.device, request.dtype, request.device_map) != ("auto", "auto", ""):
+        raise UsageError(
+            "--device, --dtype and --device-map are for models that are loaded here; give them to"
+            " the server"
+        )

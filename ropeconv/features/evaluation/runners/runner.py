@@ -1,0 +1,140 @@
+"""Runner, which runs the rows of an evaluation, and the request of a user."""
+
+from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ropeconv.engines.engine import Engine, Output
+from ropeconv.engines.transformers.load import DeviceSpec, stored_dtype
+from ropeconv.formats.disk import human
+from ropeconv.formats.jsontext import JsonObject
+from ropeconv.inspection.kv_cache import KvCache
+from ropeconv.verbs.rows import Row
+
+from ..texts import Tokenizer
+
+
+def memory_sentence(weights: int, cache: KvCache | None, tokens: int, width: int) -> str:
+    """Return a sentence on the memory of a run.
+
+    Args:
+        weights: Bytes of the weights.
+        cache: The key-value cache of the model, None where it is not known.
+        tokens: The tokens of the longest sequence.
+        width: Bytes of a number in the cache.
+    """
+    memory = f"The weights take {human(weights)} of memory"
+    if cache is None:
+        return f"{memory}."
+    in_first_dtype = next(iter(cache.bytes(tokens).values()))
+    size = in_first_dtype * width // cache.dtypes[0].size
+    return f"{memory}, keys and values of {tokens:,} tokens {human(size)}."
+
+
+class Runner(ABC):
+    """Runs the rows of an evaluation, one at a time."""
+
+    swaps: ClassVar[bool] = False
+    """Whether changing the row is cheap, so that all rows read a sequence before the next one."""
+
+    runtime: str
+    """Name and version of what runs the model."""
+
+    device: str = "cpu"
+    """The device, for the result."""
+
+    dtype: str = ""
+    """The precision, for the result."""
+
+    note: str = ""
+    """A sentence for below the tables, or empty."""
+
+    source: str
+    """The identity of the model, for the journal."""
+
+    trained: int
+    """The context of the unscaled model in tokens."""
+
+    tokenizer: Tokenizer
+
+    @abstractmethod
+    def digest(self, row: Row) -> str:
+        """Return the part of the journal's key that tells rows apart.
+
+        Raises:
+            RopeconvError: This model cannot have the row.
+        """
+
+    def lacks(self, row: Row, output: Output | None) -> str:
+        """Return why the engine of a row does not give an output.
+
+        It is empty where the engine gives it, or where that is not known yet.
+        """
+        return ""
+
+    def memory(self, tokens: int) -> str:
+        """Return a sentence on the memory of a sequence; empty where it is not known."""
+        return ""
+
+    @abstractmethod
+    def engine(self, row: Row) -> AbstractContextManager[Engine]:
+        """Return the engine of a row, which runs while it is entered.
+
+        Raises:
+            RopeconvError: This model cannot have the row.
+        """
+
+
+@dataclass(frozen=True)
+class RunnerRequest:
+    """The model and the rows that a user named."""
+
+    model: str
+    """A checkpoint, a GGUF file, or an output of `apply`."""
+
+    rows: list[Row]
+    """The rows of --methods, or empty."""
+
+    against: str = ""
+    """The source of an output."""
+
+    servers: tuple[str, ...] = ()
+    """URLs, or NAME=URL."""
+
+    device: str = "auto"
+    """As in `DeviceSpec`."""
+
+    dtype: str = "auto"
+    """As in `DeviceSpec`."""
+
+    device_map: str = ""
+    """As in `DeviceSpec`."""
+
+    chunk: int = 4096
+    """Tokens that a model reads at a time."""
+
+    family: str = ""
+    """The family in place of that of the model_type."""
+
+    trust_remote_code: bool = False
+    """Whether to run code of a checkpoint that is not of ropeconv, and load pickled weights."""
+
+    threads: int | None = None
+    """Threads of the CPU; None for OMP_NUM_THREADS or the cores."""
+
+    def place(self, config: JsonObject, stands_for: str = "") -> DeviceSpec:
+        """Return device and precision of a checkpoint.
+
+        Args:
+            config: Its config.json.
+            stands_for: As in `DeviceSpec`.
+        """
+        if self.threads:
+            import torch
+
+            torch.set_num_threads(self.threads)
+        at = DeviceSpec(
+            self.device, self.dtype, self.device_map, stands_for, self.trust_remote_code
+        )
+        return at.resolve(stored_dtype(config))

@@ -1,0 +1,157 @@
+"""Running servers, each with one model, which is a row."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ropeconv.engines.engine import Engine, Output
+from ropeconv.engines.transformers.load import folder_of
+from ropeconv.errors import BadSource, UsageError
+from ropeconv.inspection.inspection import Inspection, inspect_source
+from ropeconv.inspection.receipts.storage import has_receipt
+from ropeconv.models.gguf import GgufSource
+from ropeconv.models.open import open_source
+from ropeconv.rope.errors import RopeconvError
+from ropeconv.rope.features import hook
+from ropeconv.verbs.rows import Row
+
+from ..texts import CheckpointTokenizer, Tokenizer, gguf_tokenizer
+from .runner import Runner, RunnerRequest
+
+if TYPE_CHECKING:
+    from ropeconv.features.servers.protocol import Server
+
+SAMPLE = "The 3 words naïve, façade and 北京 cost $12.50, and then `x += 1`."
+"""A text whose tokens tell vocabularies apart."""
+
+
+class ServerRunner(Runner):
+    """Models on running servers."""
+
+    def __init__(
+        self, servers: Mapping[str, Server], tokenizer: Tokenizer, trained: int, source: str
+    ) -> None:
+        """Name the servers.
+
+        Args:
+            servers: The servers by the name of the row.
+            tokenizer: The tokenizer of their models.
+            trained: The trained context in tokens.
+            source: The identity of tokenizer and trained context.
+        """
+        self.servers = servers
+        self.tokenizer = tokenizer
+        self.trained = trained
+        self.source = source
+        self.runtime = ", ".join(sorted({server.runtime for server in servers.values()}))
+        self.device = "server"
+        self.dtype = "as the servers run"
+
+    def digest(self, row: Row) -> str:
+        """Return the server as it describes itself.
+
+        One with other settings needs another name, or --fresh.
+        """
+        server = self.servers[row.name]
+        return f"{row.url} {server.model} {server.runtime} {server.path} {server.length}"
+
+    def lacks(self, row: Row, output: Output | None) -> str:
+        server = self.servers[row.name]
+        if output is None:
+            return (
+                f"{server.runtime} is a server, and this measure runs in transformers; leave it out"
+            )
+        return server.lacks(output)
+
+    def engine(self, row: Row) -> AbstractContextManager[Engine]:
+        return nullcontext(self.servers[row.name])
+
+
+@contextmanager
+def open_servers(request: RunnerRequest) -> Iterator[tuple[Runner, list[Row]]]:
+    """Open the runner of servers, with a row for each.
+
+    Raises:
+        RopeconvError: No server answers at a URL, or one does not run `request.model`, or not the
+            model of the first.
+    """
+    servers: dict[str, Server] = {}
+    rows = list[Row]()
+    for text in request.servers:
+        name, url = _name_and_url(text)
+        server: Server = hook("connect_server")(url, prefer=name)
+        name = name or server.model
+        if name in servers:
+            raise UsageError(
+                f"two servers have the name {name}; name each, as in --server long={url}"
+            )
+        servers[name] = server
+        output = Path(request.model) if _runs_output(server, request.model) else None
+        rows.append(Row(name, path=output, url=url))
+
+    with ExitStack() as stack:
+        local_tokenizer, inspection = _open_local(request, stack)
+        first = next(iter(servers.values()))
+        tokenizer = local_tokenizer or first
+        for server in servers.values():
+            _refuse_other(server, tokenizer, request.model or first.model)
+
+        trained = first.length
+        if inspection is not None:
+            trained = inspection.spec.unscaled().original_context
+        if not trained:
+            raise UsageError(
+                "the server does not say how many tokens it accepts; name the checkpoint that it"
+                " runs too"
+            )
+        identity = repr((tokenizer.encode(SAMPLE), tokenizer.prefix, trained))
+        digest = hashlib.sha256(identity.encode()).hexdigest()
+        yield ServerRunner(servers, tokenizer, trained, digest), rows
+
+
+def _name_and_url(text: str) -> tuple[str, str]:
+    """The parts of NAME=URL; the name is empty where only a URL is given, which can have a =."""
+    name, equals, url = text.partition("=")
+    if equals and "://" not in name:
+        return name, url
+    return "", text
+
+
+def _runs_output(server: Server, model: str) -> bool:
+    """Whether a server runs a model that is an output of ropeconv."""
+    if not model:
+        return False
+    output = Path(model)
+    names = (Path(server.path).name, Path(server.model).name)
+    return output.resolve().name in names and has_receipt(output)
+
+
+def _open_local(
+    request: RunnerRequest, stack: ExitStack
+) -> tuple[Tokenizer | None, Inspection | None]:
+    """Tokenizer and inspection of the checkpoint of a request; None without one."""
+    if not request.model:
+        return None, None
+    source = open_source(request.model, request.family)
+    if isinstance(source, GgufSource):
+        return stack.enter_context(gguf_tokenizer(source.file.path)), inspect_source(source)
+    folder = stack.enter_context(folder_of(source, weights=False))
+    return CheckpointTokenizer(folder, request.trust_remote_code), inspect_source(source)
+
+
+def _refuse_other(server: Server, tokenizer: Tokenizer, name: str) -> None:
+    """Refuse a server that runs a model with another vocabulary."""
+    try:
+        tokens = server.encode(SAMPLE)
+    except RopeconvError:
+        return
+    if tokens != tokenizer.encode(SAMPLE):
+        raise BadSource(
+            f"the server at {server.client.base_url} runs {server.model}, whose tokenizer is not"
+            f" that of {name}; start it with an output of that model, or name the checkpoint that"
+            " it runs"
+        )

@@ -1,0 +1,435 @@
+"""Means, errors and differences of an evaluation, and what follows from them."""
+
+import math
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ropeconv.inspection.receipts.metrics import GROWTH, metric_of
+from ropeconv.rope.errors import counted
+from ropeconv.verbs.rows import Row
+
+from .cases import EvaluationSizes, Observation
+from .result import ALPHA, FEWEST, FEWEST_DOCUMENTS, Cell, RowResult, margin
+from .run import RunOutcome
+
+RESAMPLES = 2000
+Key = tuple[str, str, int, float | None]
+"""Measure, metric, column, and depth; None for the mean over depths."""
+Pairs = Mapping[tuple[object, ...], Observation]
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """Numbers that are averaged."""
+
+    values: NDArray[np.float64]
+    """float64 [n]"""
+
+    weights: NDArray[np.float64]
+    """float64 [n]"""
+
+    documents: NDArray[np.int64]
+    """The code of the text of each number, from 0 on, int [n]."""
+
+    windows: NDArray[np.int64]
+    """The code of the window in the text of each number, from 0 on, int [n]."""
+
+    seed: int = 0
+    """The seed of the bootstrap."""
+
+    @property
+    def mean(self) -> float:
+        """The weighted mean."""
+        return float(np.average(self.values, weights=self.weights))
+
+    @cached_property
+    def by_document(self) -> bool:
+        """Whether the clusters are documents."""
+        return bool(self.documents.max(initial=-1) + 1 >= FEWEST_DOCUMENTS)
+
+    @property
+    def clusters(self) -> NDArray[np.int64]:
+        """Codes of what is taken as independent: documents if there are enough, else windows."""
+        return self.documents if self.by_document else self.windows
+
+    @cached_property
+    def count(self) -> int:
+        """The number of clusters."""
+        return int(self.clusters.max(initial=-1)) + 1
+
+    @cached_property
+    def error(self) -> float | None:
+        """The standard error of the mean; None for a single cluster.
+
+        Between documents by bootstrap, otherwise from the squared deviations. Both have the factor
+        n / (n - 1) on the variance, without which few clusters give an error that is too small.
+        """
+        if self.count < 2:
+            return None
+        weights = np.bincount(self.clusters, self.weights)
+        if self.by_document:
+            draws = resamples(self.count, self.seed)
+            sums = np.bincount(self.clusters, self.weights * self.values)
+            means = (draws @ sums) / (draws @ weights)
+            spread = float(means.std())
+        else:
+            deviations = np.bincount(self.clusters, self.weights * (self.values - self.mean))
+            spread = float(np.sqrt((deviations**2).sum()) / weights.sum())
+        return spread * math.sqrt(self.count / (self.count - 1))
+
+    @property
+    def margin(self) -> float | None:
+        """How far from 0 the mean must be to be significant; None where that cannot be tested."""
+        return margin(self.error, self.count)
+
+    @property
+    def decided(self) -> bool:
+        """Whether the mean is significantly different from 0."""
+        return self.margin is not None and abs(self.mean) > self.margin
+
+
+@cache
+def resamples(count: int, seed: int) -> NDArray[np.float64]:
+    """Return how often each of `count` clusters is in each draw with replacement.
+
+    Returns:
+        float64 [RESAMPLES, count]
+    """
+    random = np.random.default_rng((seed, count))
+    return random.multinomial(count, np.full(count, 1 / count), RESAMPLES).astype(np.float64)
+
+
+def sample_of(
+    observations: Sequence[Observation], seed: int, values: Iterable[float] | None = None
+) -> Sample:
+    """Return a sample of observations, at least one.
+
+    Args:
+        observations: The observations.
+        seed: The seed of the bootstrap.
+        values: Replace the values of the observations.
+    """
+    if values is None:
+        values = [observation.value for observation in observations]
+    weights = [observation.weight for observation in observations]
+    documents = [observation.document for observation in observations]
+    windows = [(observation.document, observation.window) for observation in observations]
+    return Sample(
+        np.array(list(values), np.float64),
+        np.array(weights, np.float64),
+        codes(documents),
+        codes(windows),
+        seed,
+    )
+
+
+def differences(of: Pairs, to: Pairs, seed: int) -> Sample | None:
+    """Return a sample of the differences of observations with the same key; None without one."""
+    common = [key for key in of if key in to]
+    if not common:
+        return None
+    values = [of[key].value - to[key].value for key in common]
+    return sample_of([of[key] for key in common], seed, values)
+
+
+def codes(names: Iterable[Hashable]) -> NDArray[np.int64]:
+    """Return a number from 0 on for each different name, int64 [n]."""
+    known: dict[Hashable, int] = {}
+    return np.array([known.setdefault(name, len(known)) for name in names], np.int64)
+
+
+NORMAL_95 = 1.959964
+
+
+def wilson(share: float, count: float, errors: float = NORMAL_95) -> tuple[float, float]:
+    """Return the interval of a share.
+
+    As in Wilson 1927, https://doi.org/10.1080/01621459.1927.10502953.
+
+    Args:
+        share: The share, from 0 to 1.
+        count: The number of answers.
+        errors: The width of the interval, in standard errors to each side.
+    """
+    square = errors**2 / count
+    middle = (share + square / 2) / (1 + square)
+    half = errors * (share * (1 - share) / count + square / (4 * count)) ** 0.5 / (1 + square)
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def effective_count(sample: Sample) -> float:
+    """Return how many independent answers a sample of shares is worth.
+
+    They are fewer than it has where those of one document are alike.
+    """
+    share = sample.mean
+    answers = len(sample.values)
+    if not sample.by_document or not sample.error:
+        return answers
+    return max(1.0, min(answers, share * (1 - share) / sample.error**2))
+
+
+def mcnemar_error(sample: Sample) -> float:
+    """Return the standard error of a paired difference of shares if there is no difference.
+
+    McNemar's test has this error. Ten answers that are all lost are three errors, as in an
+    exact test; the spread of their differences is 0. At least one answer is taken to differ.
+    """
+    share = sample.weights / sample.weights.sum()
+    squares = float(((share * sample.values) ** 2).sum())
+    of_one_answer = float((share**2).mean())
+    return math.sqrt(max(squares, of_one_answer))
+
+
+def difference_error(sample: Sample, share: bool) -> tuple[float | None, float | None]:
+    """Return the standard error of a paired difference, and the margin of its significance.
+
+    Args:
+        sample: The differences.
+        share: Whether they are differences of shares. These have to pass McNemar's test at three
+            errors too, since the spread between clusters is 0 where all answers change in the same
+            way.
+    """
+    if not share:
+        return sample.error, sample.margin
+    least = mcnemar_error(sample)
+    error = max(least, sample.error or 0.0)
+    if sample.margin is None:
+        return error, None
+    return error, max(3 * least, sample.margin)
+
+
+def cells_of(
+    row: str, observations: Sequence[Observation], first: Sequence[Observation] | None, seed: int
+) -> list[Cell]:
+    """Return the cells of a row, over all depths and for each.
+
+    Args:
+        row: The name of the row.
+        observations: Its observations.
+        first: The observations of the first row; None in that row.
+        seed: The seed of the bootstrap.
+    """
+    theirs = _by_key(first or [])
+    return [
+        _cell(row, key, pairs, theirs.get(key, {}), seed)
+        for key, pairs in _by_key(observations).items()
+    ]
+
+
+def _by_key(
+    observations: Sequence[Observation],
+) -> dict[Key, dict[tuple[object, ...], Observation]]:
+    """Observations by the cells that they belong to, in the order of columns."""
+    cells: dict[Key, dict[tuple[object, ...], Observation]] = {}
+    order: dict[tuple[str, str], int] = {}
+    for observation in observations:
+        kind = (observation.measure, observation.metric)
+        order.setdefault(kind, len(order))
+        depths = [None] if observation.depth is None else [None, observation.depth]
+        for depth in depths:
+            key = (*kind, observation.column, depth)
+            cells.setdefault(key, {})[observation.pair] = observation
+
+    def place(key: Key) -> tuple[int, int, float]:
+        measure, metric, column, depth = key
+        return order[measure, metric], column, depth or -1.0
+
+    return {key: cells[key] for key in sorted(cells, key=place)}
+
+
+def _cell(row: str, key: Key, pairs: Pairs, first: Pairs, seed: int) -> Cell:
+    """A cell, with its difference to the first row."""
+    measure, metric, column, depth = key
+    share = metric_of(metric).share
+    sample = sample_of(list(pairs.values()), seed)
+    error = sample.error
+    low = None
+    high = None
+    if share:
+        count = effective_count(sample)
+        low, high = wilson(sample.mean, count)
+        lower, upper = wilson(min(1.0, max(0.0, sample.mean)), count, 1.0)
+        error = (upper - lower) / 2  # half of Wilson's interval of one error to each side
+
+    paired = differences(pairs, first, seed)
+    difference = None
+    paired_error = None
+    limit = None
+    if paired:
+        difference = paired.mean
+        paired_error, limit = difference_error(paired, share)
+    return Cell(
+        row=row,
+        measure=measure,
+        metric=metric,
+        column=column,
+        depth=depth,
+        value=sample.mean,
+        error=error,
+        low=low,
+        high=high,
+        windows=len(set(sample.windows.tolist())),
+        documents=len(set(sample.documents.tolist())),
+        clusters=(paired or sample).count,
+        difference=difference,
+        difference_error=paired_error,
+        margin=limit,
+    )
+
+
+def holds_to(observations: Sequence[Observation], trained: int, seed: int) -> int | None:
+    """Return the longest length at which the loss is not significantly above the row's best.
+
+    Lengths are paired by window, since growth has the same targets at all of them. A longer length
+    behind one that is significantly worse does not count.
+
+    Args:
+        observations: The observations of a row.
+        trained: The trained context in tokens.
+        seed: The seed of the bootstrap.
+
+    Returns:
+        The length in tokens; None where the trained length was not measured, and with fewer than
+        four clusters.
+    """
+    lengths: dict[int, dict[tuple[object, ...], Observation]] = {}
+    for observation in observations:
+        if observation.measure == GROWTH:
+            place = (observation.document, observation.window)
+            lengths.setdefault(observation.column, {})[place] = observation
+    if trained not in lengths:
+        return None
+    common = set.intersection(*(set(windows) for windows in lengths.values()))
+    if not common:
+        return None
+
+    mean = {
+        length: float(np.mean([windows[place].value for place in common]))
+        for length, windows in lengths.items()
+    }
+    best = min(mean, key=lambda length: mean[length])
+    if sample_of(list(lengths[best].values()), seed).count < FEWEST:
+        return None
+
+    held = best
+    for length in sorted(length for length in lengths if length > best):
+        worse = differences(lengths[length], lengths[best], seed)
+        if worse is None or worse.margin is None or worse.mean > worse.margin:
+            break
+        held = length
+    return held
+
+
+def notes(cells: Sequence[Cell]) -> list[str]:
+    """Return the sentences below the tables on what errors and marks mean.
+
+    Args:
+        cells: The cells of all rows.
+    """
+    whole = [cell for cell in cells if cell.depth is None]
+    sentences = []
+
+    by_texts: dict[int, list[str]] = {}
+    for cell in whole:
+        if cell.documents < FEWEST_DOCUMENTS and cell.windows > cell.documents:
+            names = by_texts.setdefault(cell.documents, [])
+            if cell.measure not in names:
+                names.append(cell.measure)
+    for count, names in sorted(by_texts.items()):
+        texts = counted(count, "text")
+        sentences.append(
+            f"{', '.join(names)}: the errors are between windows of {texts} and do not cover the"
+            f" difference between texts; give at least {FEWEST_DOCUMENTS} texts for that."
+        )
+
+    few = list(dict.fromkeys(cell.measure for cell in whole if cell.clusters < FEWEST))
+    if few:
+        sizes = "--windows and --targets" if "longppl" in few else "--windows"
+        sentences.append(
+            f"{', '.join(few)}: fewer than {FEWEST} windows, so no difference is tested; increase"
+            f" {sizes}, or give longer texts."
+        )
+
+    tested = sum(cell.margin is not None for cell in whole)
+    if tested:
+        expected = tested * ALPHA
+        about = f"about {expected:.1f}" if expected >= 0.05 else "fewer than 0.1"
+        differ = counted(tested, "difference was", "differences were")
+        sentences.append(f"{differ} tested at p < {ALPHA:.4f}; chance would mark {about}.")
+    return sentences
+
+
+@dataclass(frozen=True)
+class EvaluationSummary:
+    """The numbers for a `Result`."""
+
+    rows: list[RowResult]
+    """The rows in the order of the table."""
+
+    cells: list[Cell]
+
+    notes: list[str]
+    """Sentences for below the table."""
+
+
+def summarise(
+    outcome: RunOutcome, rows: Sequence[Row], sizes: EvaluationSizes
+) -> EvaluationSummary:
+    """Return means, errors, differences to the first row that ran, and what follows from them.
+
+    Args:
+        outcome: The outcome of the run, which may have been stopped.
+        rows: The rows of the table.
+        sizes: The sizes of the evaluation.
+    """
+    observations = outcome.observations
+    first = next((row.name for row in rows if observations.get(row.name)), None)
+    cells: list[Cell] = []
+    for row in rows:
+        against = None
+        if first is not None and row.name != first:
+            against = observations[first]
+        cells += cells_of(row.name, observations.get(row.name, []), against, sizes.seed)
+
+    results = [_row_result(row, outcome, cells, sizes) for row in rows]
+    sentences = [*_run_notes(outcome, rows, first, sizes.trained), *notes(cells)]
+    return EvaluationSummary(results, cells, sentences)
+
+
+def _row_result(
+    row: Row, outcome: RunOutcome, cells: Sequence[Cell], sizes: EvaluationSizes
+) -> RowResult:
+    """A row, with its price: the difference of its loss at the trained length."""
+    price = None
+    for cell in cells:
+        place = (cell.row, cell.measure, cell.column, cell.depth)
+        if place == (row.name, GROWTH, sizes.trained, None):
+            price = cell
+            break
+    return RowResult(
+        name=row.name,
+        recipe=row.recipe.to_dict() if row.recipe else None,
+        refused=outcome.refused(row.name),
+        price=price.difference if price else None,
+        price_error=price.difference_error if price else None,
+        holds_to=holds_to(outcome.observations.get(row.name, []), sizes.trained, sizes.seed),
+    )
+
+
+def _run_notes(
+    outcome: RunOutcome, rows: Sequence[Row], first: str | None, trained: int
+) -> list[str]:
+    """Sentences on what did not run."""
+    sentences = outcome.sentences(trained, [row.name for row in rows])
+    if first is not None and first != rows[0].name:
+        sentences.append(f"{rows[0].name} did not run, so differences are to {first}.")
+    if outcome.stopped:
+        sentences.append(
+            "Stopped before the end: the tables have the sequences that were finished."
+        )
+    return sentences

@@ -1,0 +1,382 @@
+"""The texts that a model reads, as tokens, and its tokenizer."""
+
+import glob
+import hashlib
+import os
+import re
+import sys
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ropeconv.engines.engine import prefix_of
+from ropeconv.engines.llamacpp import LlamaCppProcess
+from ropeconv.engines.llamacpp_program import Load
+from ropeconv.environment import require
+from ropeconv.errors import BadSource, UsageError
+from ropeconv.formats.texts import TextLike, text_or_path
+from ropeconv.loader import load_tokenizer
+from ropeconv.rope.lengths import format_tokens
+
+from .cases import EvaluationSizes
+
+
+class Tokenizer(Protocol):
+    """The tokenizer of a model."""
+
+    @property
+    def prefix(self) -> tuple[int, ...]:
+        """The tokens that it puts before every text."""
+
+    def encode(self, text: str) -> list[int]:
+        """Return the tokens of a text, without the prefix."""
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of tokens."""
+
+
+@dataclass(frozen=True, eq=False)
+class TextDocument:
+    """A text."""
+
+    name: str
+    """The name of its file, or of its dataset with a number."""
+
+    ids: NDArray[np.int32]
+    """Its tokens, without a prefix, int32."""
+
+
+@dataclass(frozen=True, eq=False)
+class Texts:
+    """All texts of an evaluation."""
+
+    documents: tuple[TextDocument, ...]
+    """The texts, at least one."""
+
+    tokenizer: Tokenizer
+
+    notes: tuple[str, ...] = ()
+    """Sentences on texts that measure little."""
+
+    @property
+    def prefix(self) -> tuple[int, ...]:
+        """The tokens before every sequence."""
+        return self.tokenizer.prefix
+
+    def window(self, document: int, end: int, length: int) -> NDArray[np.int32]:
+        """Return a sequence: the prefix, and the tokens of a document before index `end`.
+
+        Args:
+            document: The number of the document.
+            end: The index after the last token.
+            length: The length of the sequence in tokens, with the prefix.
+        """
+        start = end - (length - len(self.prefix))
+        tokens = self.documents[document].ids[start:end]
+        return np.concatenate([np.array(self.prefix, np.int32), tokens])
+
+    @cached_property
+    def sha256(self) -> str:
+        """sha256 over the tokens of all documents."""
+        digest = hashlib.sha256()
+        for document in self.documents:
+            digest.update(len(document.ids).to_bytes(8, "little"))
+            digest.update(document.ids.astype("<i4").tobytes())
+        return digest.hexdigest()
+
+
+MOST = 1000
+"""Documents that are taken from the beginning of a dataset."""
+TRUST = "HF_DATASETS_TRUST_REMOTE_CODE"
+
+
+def read_dataset(name: str, field: str) -> list[tuple[str, str]]:
+    """Return names and contents of the first rows of a dataset, which are streamed.
+
+    Args:
+        name: owner/name, owner/name:SPLIT (by default test), or owner/name:CONFIG:SPLIT.
+        field: The column with the text.
+
+    Raises:
+        UsageError: The name is of another form.
+        BadSource: The dataset does not load, or does not have the column.
+    """
+    require("datasets", "--dataset")
+    import datasets
+
+    repository, *parts = name.split(":")
+    if len(parts) > 2:
+        raise UsageError(
+            f"--dataset {name} is not understood; write it like owner/name:CONFIG:SPLIT"
+        )
+    split = parts[-1] if parts else "test"
+    config = parts[0] if len(parts) == 2 else None
+
+    # datasets 3 asks on stdin, unless the environment says yes
+    if getattr(datasets.config, TRUST, None) is not True:
+        setattr(datasets.config, TRUST, False)
+    try:
+        rows = datasets.load_dataset(repository, config, split=split, streaming=True)
+        texts = [row[field] for row in rows.take(MOST)]
+    except KeyError:
+        raise BadSource(
+            f"{name} has no column {field!r}; name the one with the text with --field"
+        ) from None
+    except (OSError, ValueError, RuntimeError) as problem:
+        lines = str(problem).splitlines() or [type(problem).__name__]
+        raise BadSource(
+            f"--dataset {name} does not load ({lines[0]}); write it as owner/name:CONFIG:SPLIT, or"
+            " give --text"
+        ) from None
+
+    pairs = []
+    for number, text in enumerate(texts):
+        if isinstance(text, str) and text.strip():
+            pairs.append((f"{repository} {number}", text))
+    if not pairs:
+        raise BadSource(f"{name} has no text in {field!r}; name another column with --field")
+    return pairs
+
+
+SEEN = 1 << 20
+"""Characters that are tested."""
+REPETITIVE = 0.12
+"""Share of its size to which zlib compresses a text that repeats itself.
+
+Prose has 0.35 to 0.45, source code 0.25.
+"""
+ENCODED = re.compile(r"[A-Za-z0-9+/=_-]{60,}")
+CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
+LEAST = 2000
+"""Characters below which a text is not tested."""
+
+
+def remark(name: str, text: str) -> str:
+    """Return a warning about the losses of a text; empty for an ordinary one.
+
+    Raises:
+        BadSource: It is a binary file.
+    """
+    part = text[:SEEN]
+    if len(CONTROL.findall(part)) > len(part) / 100:
+        raise BadSource(f"{name} is a binary file; give another --text")
+    if len(part) < LEAST:
+        return ""
+    if sum(map(len, ENCODED.findall(part))) > len(part) / 2:
+        return (
+            f"{name} looks encoded (base64 or hexadecimal), so its losses are not those of"
+            " language."
+        )
+    data = part.encode("utf-8", "surrogatepass")
+    ratio = len(zlib.compress(data)) / len(data)
+    if ratio < REPETITIVE:
+        return (
+            f"{name} repeats itself (zlib compresses it to {100 * ratio:.0f} %), so losses beyond"
+            " the trained context are lower than on other texts."
+        )
+    return ""
+
+
+MOST_BYTES = 256 << 20
+"""Most characters of one file, some fifty million tokens."""
+
+
+def read_files(names: Sequence[str]) -> list[tuple[str, str]]:
+    """Return names and contents of text files.
+
+    Args:
+        names: Paths, patterns such as essays/*.txt, or - for standard input.
+
+    Raises:
+        BadSource: A file cannot be read, or is not UTF-8.
+        UsageError: No name is given, or a pattern matches no file.
+    """
+    contents: list[tuple[str, bytes]] = []
+    for name in names:
+        if name == "-":
+            contents.append(("standard input", sys.stdin.buffer.read(MOST_BYTES + 1)))
+        else:
+            contents += [(str(path), _read_bytes(path)) for path in _matching_files(name)]
+    if not contents:
+        raise UsageError("no text is given; name a file with --text (a book, or several essays)")
+    return [(name, _decode_text(data, name)) for name, data in contents]
+
+
+def _matching_files(name: str) -> list[Path]:
+    """The file of a path, or the files of a pattern."""
+    if Path(name).is_file():
+        return [Path(name)]
+    paths = sorted(map(Path, glob.glob(name, recursive=True)))
+    files = [path for path in paths if path.is_file()]
+    if not files:
+        raise UsageError(
+            f"--text {name} names no file; give a text file, or a pattern in quotes such as"
+            " 'essays/*.txt'"
+        )
+    return files
+
+
+def _read_bytes(path: Path) -> bytes:
+    """The bytes of a file; one more than allowed of a larger one."""
+    try:
+        with path.open("rb") as file:
+            return file.read(MOST_BYTES + 1)
+    except OSError as problem:
+        raise BadSource(
+            f"{path} cannot be read ({problem.strerror}); give another --text"
+        ) from None
+
+
+def gather_texts(values: TextLike | Iterable[TextLike]) -> list[tuple[str, str]]:
+    """Return the names and contents of texts that are passed in Python.
+
+    Args:
+        values: One of these, or several: a path, a pattern such as `"essays/*.txt"`, or the text
+            itself, as `text_or_path` tells them apart. `"-"` is standard input.
+
+    Returns:
+        The name and the content of each; a text without a file is called "text", with its number
+        where there are several.
+
+    Raises:
+        UsageError: For a path or pattern that names no file, and for a value that is not a text.
+        BadSource: For a file that is not UTF-8.
+    """
+    if isinstance(values, str | bytes | os.PathLike) or not isinstance(values, Iterable):
+        several: list[object] = [values]
+    else:
+        several = list(values)
+    gathered: list[tuple[str, str]] = []
+    for number, value in enumerate(several, 1):
+        found = text_or_path(value)
+        if isinstance(found, str):
+            name = f"text {number}" if len(several) > 1 else "text"
+            gathered.append((name, found))
+        else:
+            gathered += read_files([str(found)])
+    return gathered or read_files([])
+
+
+def tokenize(files: Sequence[tuple[str, str]], tokenizer: Tokenizer) -> Texts:
+    """Return texts as tokens.
+
+    Args:
+        files: Names and contents.
+        tokenizer: The tokenizer of the model.
+
+    Raises:
+        BadSource: A text is binary or empty.
+    """
+    documents = []
+    notes = []
+    for name, text in files:
+        note = remark(name, text)
+        if note:
+            notes.append(note)
+        ids = np.array(tokenizer.encode(text), np.int32)
+        if len(ids) < 2:
+            raise BadSource(f"{name} has {len(ids)} tokens; give a --text with more")
+        documents.append(TextDocument(name, ids))
+    return Texts(tuple(documents), tokenizer, tuple(notes))
+
+
+def _decode_text(data: bytes, name: str) -> str:
+    """The text of a file, which must be UTF-8 and of an allowed size."""
+    if len(data) > MOST_BYTES:
+        raise BadSource(f"{name} has more than {MOST_BYTES:,} bytes; give a part of it as --text")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise BadSource(
+            f"{name} is not text in UTF-8; convert it, or give another --text"
+        ) from None
+
+
+def long_enough(texts: Texts, length: int) -> list[int]:
+    """Return the numbers of the documents that fill a sequence of `length` tokens.
+
+    Raises:
+        BadSource: There is none.
+    """
+    sizes = [len(document.ids) + len(texts.prefix) for document in texts.documents]
+    numbers = [number for number, size in enumerate(sizes) if size >= length]
+    if not numbers:
+        most = max(sizes)
+        raise BadSource(
+            f"the longest text has {most:,} tokens, and sequences of {length:,} are asked for; give"
+            f" a longer --text, or --lengths up to {format_tokens(most)}"
+        )
+    return numbers
+
+
+def window_ends(texts: Texts, sizes: EvaluationSizes, apart: int) -> list[tuple[int, int]]:
+    """Return windows of the longest length, in turn from all documents that are long enough.
+
+    In each document they are spread evenly, and end at least `apart` tokens from each other; so
+    there are fewer than `sizes.windows` where the texts are short.
+
+    Args:
+        texts: The texts.
+        sizes: The longest length, and how many windows.
+        apart: The least distance of their ends in tokens.
+
+    Returns:
+        The number of the document and the index after the last token of each window.
+    """
+    length = sizes.longest - len(texts.prefix)
+    documents = long_enough(texts, sizes.longest)
+    each, rest = divmod(sizes.windows, len(documents))
+    ends: dict[int, list[int]] = {}
+    for place, number in enumerate(documents):
+        share = each + 1 if place < rest else each
+        size = len(texts.documents[number].ids)
+        count = min(share, 1 + (size - length) // apart)
+        step = (size - length) / max(count - 1, 1)
+        ends[number] = [size - int(index * step) for index in reversed(range(count))]
+
+    windows = []
+    for turn in range(max(map(len, ends.values()))):
+        for number, places in ends.items():
+            if turn < len(places):
+                windows.append((number, places[turn]))
+    return windows
+
+
+class CheckpointTokenizer:
+    """The tokenizer of a checkpoint."""
+
+    def __init__(self, folder: Path, trust: bool = False) -> None:
+        """Load it.
+
+        Args:
+            folder: The checkpoint.
+            trust: Whether to run its tokenization file.
+
+        Raises:
+            BadSource: As `load_tokenizer` does.
+        """
+        self.tokenizer = load_tokenizer(folder, trust)
+        with_special = self.tokenizer("a", add_special_tokens=True).input_ids
+        plain = self.tokenizer("a", add_special_tokens=False).input_ids
+        self.prefix = prefix_of(with_special, plain)
+
+    def encode(self, text: str) -> list[int]:
+        tokens = self.tokenizer(text, add_special_tokens=False, verbose=False).input_ids
+        return [int(token) for token in tokens]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return str(self.tokenizer.decode(list(ids)))
+
+
+def gguf_tokenizer(path: Path) -> LlamaCppProcess:
+    """Return the tokenizer of a GGUF file, which is loaded when it is entered.
+
+    Entering raises RopeconvError where llama.cpp cannot load it.
+    """
+    return LlamaCppProcess(Load(path=str(path), vocabulary_only=True))

@@ -1,0 +1,134 @@
+"""`ropeconv tune`: frequencies found by measurement on the user's text, as a recipe."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ropeconv.cli.command import expand_options, typed_options
+from ropeconv.cli.options import (
+    DeviceMapOption,
+    DryRunOption,
+    FamilyOption,
+    PlotOption,
+    TrustOption,
+    check_places,
+)
+from ropeconv.cli.screen import ProgressScreen
+from ropeconv.cli.typer_classes import Command
+from ropeconv.errors import Interruption, UsageError
+from ropeconv.formats.files import expand_home
+from ropeconv.options import OUTPUT, DeviceOptions, TextOptions, TuneOptions, copied
+
+from ..command import refuse_field, sort_words, texts_of
+
+app = typer.Typer(add_completion=False)
+
+EXAMPLES = """
+ropeconv tune HuggingFaceTB/SmolLM2-135M-Instruct --text 'books/*.txt' --context 10k --windows 4 --steps 20 --dry-run
+ropeconv tune ./model --text 'books/*.txt' --context 32k --budget 2h -o tuned.json --plot tuned.svg
+ropeconv apply ./model --recipe tuned.json
+"""
+
+
+@app.command("tune", cls=Command, epilog=EXAMPLES)
+@expand_options
+def tune_command(
+    ctx: typer.Context,
+    model: Annotated[
+        str, typer.Argument(metavar="SOURCE", help="A checkpoint: a folder, or an id on the Hub.")
+    ],
+    options: TuneOptions,
+    reading: TextOptions,
+    running: DeviceOptions,
+    screen: ProgressScreen,
+    more: Annotated[
+        list[str] | None, typer.Argument(metavar="FILE", help="More files of --text.")
+    ] = None,
+    device_map: DeviceMapOption = "",
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help="Write the recipe with its evidence, for --recipe.",
+            rich_help_panel=OUTPUT,
+            metavar="FILE",
+            parser=expand_home,
+        ),
+    ] = None,
+    plot: PlotOption = None,
+    family: FamilyOption = "",
+    trust_remote_code: TrustOption = False,
+    dry_run: DryRunOption = False,
+) -> None:
+    """Search for frequencies that beat the built-in methods on your text, and write them as a
+    recipe.
+
+    Held-out text decides: if nothing is significantly better, the recipe is the best built-in
+    method. Exit codes: 0 done, 130 stopped (the first Ctrl-C ends the search and keeps the best
+    frequencies).
+    """
+    from msgspec import to_builtins
+
+    from ropeconv.engines.engine import Progress
+    from ropeconv.engines.transformers.load import out_of_memory
+
+    from ..evaluation import parse_duration
+    from .result import write_tuned
+    from .tuning import SearchSettings, open_tuning
+    from .views import show_tuned
+
+    refuse_field(typed_options(ctx), reading)
+    check_places(None, plot, out)
+    (model, *unknown), names = sort_words([model, *(more or ())], reading)
+    if unknown:
+        raise UsageError(f"{unknown[0]!r} is not a text file; name one model and its --text")
+    settings = copied(SearchSettings, options)
+    settings.check()
+    files = texts_of(names, reading)
+    budget = parse_duration(reading.budget) if reading.budget else 0.0
+    afterwards = "the best schedule so far will be measured on held-out text"
+    try:
+        with (
+            screen.counting("Searching", "steps") as (total, advance),
+            screen.stopping(afterwards) as stopped,
+        ):
+            progress = Progress(screen.note, total, advance, stopped)
+            with open_tuning(
+                model,
+                files,
+                settings,
+                progress,
+                reading.journal,
+                reading.fresh,
+                not dry_run,
+                device=running.device,
+                dtype=running.dtype,
+                device_map=device_map,
+                family=family,
+                trust_remote_code=trust_remote_code,
+            ) as tuning:
+                cost = out_of_memory(tuning.estimate) if budget or dry_run else None
+                if cost:
+                    cost.check(budget, settings.steps)
+                    screen.note("" if dry_run else cost.sentence)
+                tuned = None if dry_run else out_of_memory(tuning.run)
+    except KeyboardInterrupt:
+        raise Interruption(
+            "interrupted; no recipe was written, and the same command continues"
+        ) from None
+    if tuned is None:
+        assert cost is not None
+        screen.data(cost.to_dict()) if screen.as_json else screen.say(cost.sentence)
+        return
+    if out is not None:
+        write_tuned(tuned, out)
+    if plot is not None:
+        from .plots import write_plot
+
+        write_plot(tuned, plot)
+    if screen.as_json:
+        screen.data(to_builtins(tuned))
+    else:
+        show_tuned(tuned, out, screen)

@@ -1,0 +1,407 @@
+"""Losses of schedules on windows of text, and races between two schedules.
+
+All passes are kept in a journal. A search with a seed always takes the same steps, so a killed one
+begins again and reads the passes from the journal.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ropeconv.engines.engine import Engine
+from ropeconv.errors import BadSource, NotFinite
+from ropeconv.formats.disk import text_digest
+from ropeconv.formats.journal import Journal, JournalKind, Line
+from ropeconv.rope.lengths import format_tokens
+from ropeconv.rope.schedule import Schedule
+
+from ..cases import Case, EvaluationSizes
+from ..measures.retrieval import Passkey
+from ..result import FEWEST
+from ..statistics import Sample, codes
+from ..texts import TextDocument, Texts, window_ends
+from .result import Candidate, TuningRow, WindowMeasurement
+
+if TYPE_CHECKING:
+    from ..runners.checkpoint import CheckpointRunner
+
+
+class PassLine(Line, frozen=True):
+    """A pass, in the journal."""
+
+    numbers: list[float]
+    """The numbers that it gave."""
+
+    seconds: float = 0.0
+    """How long it took."""
+
+
+TUNE = JournalKind("tune", 2, PassLine)
+
+
+@dataclass(frozen=True)
+class Passes:
+    """The passes of a search."""
+
+    journal: Journal[PassLine] | None = None
+    """The journal of earlier ones, or None."""
+
+    by: str = ""
+    """The engine that computes them, such as runtime and precision."""
+
+    def line(self, parts: Iterable[str], compute: Callable[[], Iterable[float]]) -> PassLine:
+        """Return the pass of a key, which is computed unless the journal has it.
+
+        Args:
+            parts: The parts of the key.
+            compute: Gives finite numbers.
+        """
+        key = text_digest(self.by, *parts)
+        if self.journal is not None and key in self.journal.lines:
+            return self.journal.lines[key]
+
+        begin = time.perf_counter()
+        numbers = [float(value) for value in compute()]
+        line = PassLine(key, numbers, time.perf_counter() - begin)
+        if self.journal is not None:
+            self.journal.add(line)
+        return line
+
+
+@dataclass(frozen=True)
+class Price:
+    """The weights of `beyond + inside * inside_loss + needle * needle_loss`, in nats per token."""
+
+    inside: float = 0.3
+    """The weight of the loss inside the trained context."""
+
+    needle: float = 0.0
+    """The weight of the loss of hidden numbers."""
+
+
+@dataclass(frozen=True, eq=False)
+class Losses:
+    """The losses of a schedule on one window, in nats."""
+
+    tokens: NDArray[np.float64]
+    """The loss of each target, float64 [targets]."""
+
+    beyond: int
+    """The index of the first target beyond the trained context."""
+
+    needle: float = 0.0
+    """The mean over the digits of the hidden number; 0 without one."""
+
+    @property
+    def inside_loss(self) -> float:
+        """The mean loss inside the trained context, in nats per token."""
+        if not self.beyond:
+            return 0.0
+        return float(self.tokens[: self.beyond].mean())
+
+    @property
+    def beyond_loss(self) -> float:
+        """The mean loss beyond the trained context, in nats per token."""
+        return float(self.tokens[self.beyond :].mean())
+
+    def value(self, price: Price) -> float:
+        """Return the loss to minimise."""
+        return self.beyond_loss + price.inside * self.inside_loss + price.needle * self.needle
+
+
+@dataclass
+class Scorer:
+    """Reads windows with schedules, each once."""
+
+    runner: CheckpointRunner
+    """Patches a schedule into the model."""
+
+    windows: Sequence[TextWindow]
+    """The windows, at least one."""
+
+    price: Price
+    passes: Passes = field(default_factory=Passes)
+
+    by_window: dict[tuple[str, int], Losses] = field(default_factory=dict)
+    """Losses by the digest of the schedule and the number of the window."""
+
+    seconds: list[float] = field(default_factory=list)
+    """How long each pass took."""
+
+    def losses(self, schedule: Schedule, count: int | None = None) -> list[Losses]:
+        """Return the losses of a schedule on windows.
+
+        Args:
+            schedule: The schedule.
+            count: How many windows, the first ones; by default all.
+        """
+        if count is None:
+            count = len(self.windows)
+        numbers = range(min(count, len(self.windows)))
+        digest = schedule.digest
+        missing = [number for number in numbers if (digest, number) not in self.by_window]
+        if missing:
+            with self.runner.patched(schedule) as engine:
+                for number in missing:
+                    self.by_window[digest, number] = self._read(engine, digest, number)
+        return [self.by_window[digest, number] for number in numbers]
+
+    def _read(self, engine: Engine, digest: str, number: int) -> Losses:
+        """The losses on a window, by an engine that computes the schedule of a digest."""
+        window = self.windows[number]
+        line = self.passes.line(("loss", digest, window.digest), partial(_read, engine, window))
+        self.seconds.append(line.seconds)
+        *tokens, needle = line.numbers
+        return Losses(np.array(tokens), window.beyond, needle)
+
+    def values(self, schedule: Schedule, count: int | None = None) -> NDArray[np.float64]:
+        """Return the loss to minimise on each window. Parameters as in `losses`."""
+        return np.array([losses.value(self.price) for losses in self.losses(schedule, count)])
+
+    def difference(self, schedule: Schedule, other: Schedule, count: int | None = None) -> Sample:
+        """Return paired differences of the loss to minimise, one per window; below 0 is better.
+
+        Parameters are those of `losses`.
+        """
+        values = self.values(schedule, count) - self.values(other, count)
+        return Sample(
+            values,
+            weights=np.ones(len(values)),
+            documents=np.zeros(len(values), np.int64),
+            windows=np.arange(len(values)),
+        )
+
+    def race(self, schedule: Schedule, best: Schedule) -> Sample:
+        """Return the difference of a schedule to the best one so far.
+
+        The race ends early where the schedule is significantly worse.
+        """
+        for count in range(min(FEWEST, len(self.windows)), len(self.windows) + 1):
+            difference = self.difference(schedule, best, count)
+            if difference.mean > 0 and difference.decided:
+                break
+        return difference
+
+
+def _read(engine: Engine, window: TextWindow) -> list[float]:
+    """The losses of the targets of a window, then that of its hidden number, 0 without one."""
+
+    def losses(case: Case) -> NDArray[np.float64]:
+        return engine.token_losses(case.ids.tolist(), case.targets.tolist()).loss
+
+    tokens = losses(window.text)
+    needle = 0.0
+    if window.needle is not None:
+        needle = float(losses(window.needle).mean())
+    if not np.isfinite(tokens).all() or not math.isfinite(needle):
+        raise NotFinite("the model gives NaN or infinite logits; give --dtype float32 or bfloat16")
+    return [*np.asarray(tokens, np.float64).tolist(), needle]
+
+
+BLOCKS = 16
+"""Points of a curve by position."""
+Part = Callable[[Losses], float]
+
+
+def rows(
+    scorer: Scorer, candidates: Sequence[Candidate], reference: str, seed: int
+) -> list[TuningRow]:
+    """Return the rows of candidates with different names.
+
+    Args:
+        scorer: The scorer of held-out windows.
+        candidates: The candidates.
+        reference: The name of the candidate that the others are compared with.
+        seed: The seed of the bootstrap between documents.
+    """
+    losses = {candidate.name: scorer.losses(candidate.schedule) for candidate in candidates}
+    parts: dict[str, Part] = {
+        "beyond": lambda losses: losses.beyond_loss,
+        "inside": lambda losses: losses.inside_loss,
+        "total": lambda losses: losses.value(scorer.price),
+    }
+    if scorer.windows[0].needle is not None:
+        parts["needle"] = lambda losses: losses.needle
+
+    table = []
+    for candidate in candidates:
+        its_losses = losses[candidate.name]
+        measurements = {
+            name: measurement(scorer.windows, its_losses, losses[reference], part, seed)
+            for name, part in parts.items()
+        }
+        row = TuningRow(
+            name=candidate.name,
+            recipe=candidate.recipe.to_dict() if candidate.recipe else None,
+            curve=_curve(scorer.windows[0], its_losses),
+            **measurements,
+        )
+        table.append(row)
+    return table
+
+
+def _curve(window: TextWindow, losses: Sequence[Losses]) -> list[float]:
+    """The mean loss at each point of a curve by position; all windows have the same targets."""
+    curve = []
+    for first, end in blocks(window):
+        means = [of_window.tokens[first:end].mean() for of_window in losses]
+        curve.append(float(np.mean(means)))
+    return curve
+
+
+def blocks(window: TextWindow) -> list[tuple[int, int]]:
+    """Return the first target of each point of a curve, and the one after its last.
+
+    No point has targets on both sides of the trained context.
+    """
+    count = len(window.text.targets)
+    half = BLOCKS // 2
+    inside = np.linspace(0, window.beyond, half + 1).astype(int).tolist()
+    beyond = np.linspace(window.beyond, count, half + 1).astype(int).tolist()
+    return [(first, end) for first, end in pairwise(inside + beyond) if end > first]
+
+
+def measurement(
+    windows: Sequence[TextWindow],
+    losses: Sequence[Losses],
+    reference: Sequence[Losses],
+    part: Part,
+    seed: int,
+) -> WindowMeasurement:
+    """Return a part of the losses of a row, and its paired difference to the reference.
+
+    Args:
+        windows: The windows.
+        losses: The losses of the row on them.
+        reference: Those of the reference, or the same object in its own row.
+        part: Takes the part of the losses on a window.
+        seed: The seed of the bootstrap.
+    """
+    values = np.array([part(of_window) for of_window in losses])
+    if losses is reference:
+        return WindowMeasurement(value=float(values.mean()))
+    others = np.array([part(of_window) for of_window in reference])
+    documents = [window.text.document for window in windows]
+    places = [(window.text.document, window.text.window) for window in windows]
+    sample = Sample(values - others, np.ones(len(values)), codes(documents), codes(places), seed)
+    return WindowMeasurement(
+        value=float(values.mean()),
+        difference=sample.mean,
+        error=sample.error,
+        margin=sample.margin,
+        clusters=sample.count,
+    )
+
+
+HELD_OUT = 3
+"""One of so many texts, or of so many parts of a text, is held out."""
+DEPTHS = 5
+
+
+@dataclass(frozen=True, eq=False)
+class TextWindow:
+    """A window of text."""
+
+    text: Case
+    """The sequence with its targets."""
+
+    beyond: int
+    """The index of the first target beyond the trained context."""
+
+    needle: Case | None = None
+    """A sequence of the same length with a hidden number, whose digits are the targets."""
+
+    @property
+    def digest(self) -> str:
+        """The digest of both sequences."""
+        needle = self.needle.digest if self.needle else ""
+        return f"{self.text.digest} {needle}"
+
+
+def split(texts: Texts, context: int) -> tuple[Texts, Texts, str]:
+    """Return texts to search with, held-out texts, and a note about these.
+
+    With enough texts of `context` tokens every third one is held out, otherwise the last third of
+    each.
+
+    Raises:
+        BadSource: There is not enough text for both.
+    """
+    length = context - len(texts.prefix)
+    long = [document for document in texts.documents if len(document.ids) >= length]
+    if len(long) >= HELD_OUT:
+        held = long[HELD_OUT - 1 :: HELD_OUT]
+        others = [document for document in long if document not in held]
+        note = f"{len(held)} of {len(long)} texts are held out"
+        return _with_documents(texts, others), _with_documents(texts, held), note
+
+    searched = []
+    held = []
+    most = 0
+    for document in texts.documents:
+        end = len(document.ids) * (HELD_OUT - 1) // HELD_OUT
+        last_third = document.ids[end:]
+        most = max(most, len(last_third))
+        if len(last_third) >= length:
+            searched.append(replace(document, ids=document.ids[:end]))
+            held.append(replace(document, ids=last_third))
+    if not held:
+        raise BadSource(
+            f"the held-out third of the text has {most:,} tokens, and a window {length:,}; give a"
+            f" longer --text, {HELD_OUT} texts of that length, or a --context up to"
+            f" {format_tokens(most + len(texts.prefix))}"
+        )
+    note = (
+        "the last third of the text is held out, so errors do not cover the difference between"
+        " texts"
+    )
+    return _with_documents(texts, searched), _with_documents(texts, held), note
+
+
+def _with_documents(texts: Texts, documents: Iterable[TextDocument]) -> Texts:
+    return replace(texts, documents=tuple(documents))
+
+
+def windows(texts: Texts, sizes: EvaluationSizes, needles: bool = False) -> list[TextWindow]:
+    """Return the windows of texts, of which there may be fewer in short texts.
+
+    Args:
+        texts: The texts.
+        sizes: One length, and how many targets are inside the trained context and as many beyond.
+        needles: Whether each window also has a hidden number.
+    """
+    context = sizes.longest
+    trained = min(sizes.trained, context)
+    first = max(len(texts.prefix), 1)
+    inside = _spread(first, trained, sizes.targets)
+    beyond = _spread(trained, context, sizes.targets)
+    targets = np.concatenate([inside, beyond])
+
+    hidden = []
+    if needles:
+        hidden = list(Passkey().cases(texts, replace(sizes, depths=DEPTHS)))
+    result = []
+    for number, (document, end) in enumerate(window_ends(texts, sizes, context)):
+        ids = texts.window(document, end, context)
+        text = Case("tune", context, document, number, ids, targets)
+        needle = None
+        if needles:  # each window has one of its depths, in turn
+            needle = hidden[number * DEPTHS + number % DEPTHS]
+        result.append(TextWindow(text, len(inside), needle))
+    return result
+
+
+def _spread(first: int, last: int, count: int) -> np.ndarray:
+    """`count` indices from `first` to below `last` at even distances, or all of them."""
+    if last - first <= count:
+        return np.arange(first, last, dtype=np.int32)
+    return np.linspace(first, last - 1, count).round().astype(np.int32)

@@ -1,0 +1,224 @@
+"""Search for a divisor per pair by the gradient of the loss on long windows through cos and sin."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ropeconv.engines.engine import Progress
+from ropeconv.options import TuneOptions
+from ropeconv.rope.errors import RopeconvError
+
+from ..statistics import Sample
+from .result import Candidate, Start
+from .scorer import PassLine, Scorer, TextWindow
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ropeconv.engines.transformers.differentiable import Differentiable
+
+RATE = 0.04
+"""Largest change of a log divisor in one step.
+
+The limit is for pairs with at most one period within the trained context.
+"""
+BATCH = 4
+"""Windows whose gradients are averaged in a step."""
+CHECKED = 10
+"""Steps between two evaluations on all windows."""
+PATIENCE = 3
+"""Evaluations after which a search ends if none was better by more than its standard error."""
+TUNED = "tuned factors"
+"""The name of the result in tables."""
+
+
+@dataclass
+class Task:
+    """A search and its state."""
+
+    start: Start
+    """The model to tune."""
+
+    scorer: Scorer
+
+    formulas: Sequence[Candidate]
+    """The formulas, the one to begin with first."""
+
+    settings: TuneOptions
+
+    progress: Progress = field(default_factory=Progress)
+    """Callbacks; advance counts steps."""
+
+    trace: list[float] = field(default_factory=list)
+    """The loss after each step, minus that of the first formula, in nats per token."""
+
+    best: Candidate = field(init=False)
+    """The best candidate."""
+
+    improved: int = field(init=False, default=0)
+    """The step in which it became better by more than its standard error."""
+
+    def __post_init__(self) -> None:
+        self.best = self.first
+
+    @property
+    def first(self) -> Candidate:
+        """The formula to begin with."""
+        return self.formulas[0]
+
+    @property
+    def initial(self) -> list[float]:
+        """Logarithms of the divisors of the first formula, and of the attention factor."""
+        schedule = self.first.schedule
+        factor = self.settings.attention_factor
+        if factor is None:
+            factor = schedule.attention_factor
+        return [*np.log(self.start.divisors(schedule)).tolist(), math.log(factor)]
+
+    def gain(self, candidate: Candidate) -> Sample:
+        """Return the difference of a candidate to the first formula on the searched windows."""
+        return self.scorer.difference(candidate.schedule, self.first.schedule)
+
+    def offer(self, candidate: Candidate) -> None:
+        """Keep a candidate as the best one if it loses less on all windows."""
+        difference = self.scorer.race(candidate.schedule, self.best.schedule)
+        if difference.mean >= 0:
+            return
+        self.best = candidate
+        if difference.error is not None and -difference.mean > difference.error:
+            self.improved = len(self.trace)
+            gain = self.gain(candidate)
+            self.progress.note(
+                f"Step {len(self.trace) + 1}: {gain.mean:+.4f} ± {gain.error:.4f} nat per token"
+                f" on these windows, against {self.first.name}."
+            )
+
+    def ended(self) -> bool:
+        """Count a step, and return whether it is the last one."""
+        self.trace.append(self.gain(self.best).mean)
+        self.progress.advance(1)
+        return self.progress.stopped() or len(self.trace) > self.improved + PATIENCE * CHECKED
+
+
+def search(task: Task) -> Candidate:
+    """Return the best candidate, which may be a formula.
+
+    Adam changes the logarithms of divisors and attention factor. A pair with n periods within the
+    trained context learns at 1/n of the rate, since its phase at a distance changes n times as
+    fast. All weights are frozen.
+    """
+    import torch
+
+    start = task.start
+    settings = task.settings
+    speed = np.minimum(1.0, 2 * math.pi / (start.base * start.spec.original_context))
+    *logs, log_factor = task.initial
+
+    # what is learned: the change of each logarithm over its speed, and the attention factor
+    moved = torch.zeros(len(speed), dtype=torch.float64, requires_grad=True)
+    learns_factor = settings.attention_factor is None
+    scaled = torch.tensor(log_factor, dtype=torch.float64, requires_grad=learns_factor)
+    learned = [moved, scaled] if learns_factor else [moved]
+    optimizer = torch.optim.Adam(learned, RATE)
+    rates = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, settings.steps, RATE / 20)
+
+    def point() -> list[float]:
+        """Logarithms of the divisors, and of the attention factor."""
+        return [*(logs + moved.detach().numpy() * speed), float(scaled.detach())]
+
+    batches = _batches(len(task.scorer.windows), settings.seed)
+    for number in range(settings.steps):
+        at = point()
+        passes = [gradient(task, at, task.scorer.windows[index]) for index in next(batches)]
+        slope = np.mean([line.numbers for line in passes], axis=0)
+        moved.grad = torch.from_numpy(slope[:-1] * speed)
+        scaled.grad = torch.tensor(slope[-1]) if learns_factor else None
+        if settings.regularise:
+            change = moved * torch.from_numpy(speed)
+            penalty = settings.regularise * change.square().mean()
+            penalty.backward()
+        optimizer.step()
+        rates.step()
+
+        is_last = number + 1 == settings.steps
+        if is_last or (number + 1) % CHECKED == 0:
+            *divisors, factor = np.exp(point()).tolist()
+            task.offer(start.factors(divisors, factor, TUNED))
+        if task.ended():
+            break
+    return task.best
+
+
+def _batches(count: int, seed: int) -> Iterator[list[int]]:
+    """Yield batches of indices below `count`, each once before one comes again."""
+    draw = np.random.default_rng(seed)
+    order = list[int]()
+    while True:
+        while len(order) < BATCH:
+            order += draw.permutation(count).tolist()
+        yield order[:BATCH]
+        order = order[BATCH:]
+
+
+def gradient(task: Task, at: Sequence[float], window: TextWindow) -> PassLine:
+    """Return the pass of `slopes`, which the journal may have."""
+    scorer = task.scorer
+    parts = (
+        "gradient",
+        task.first.schedule.digest,
+        np.array(at).tobytes().hex(),
+        repr(scorer.price),
+        window.digest,
+    )
+    return scorer.passes.line(parts, lambda: slopes(task, at, window))
+
+
+def slopes(task: Task, at: Sequence[float], window: TextWindow) -> list[float]:
+    """Return the gradient of the loss of a window with respect to `at`, in nats per token.
+
+    Args:
+        task: The search.
+        at: Logarithms of the divisors of the pairs that rotate, and of the attention factor.
+        window: The window.
+
+    Raises:
+        RopeconvError: The gradient is not finite.
+    """
+    import torch
+
+    from ropeconv.engines.transformers.differentiable import differentiable
+
+    start = task.start
+    runner = task.scorer.runner
+    point = torch.tensor(at, dtype=torch.float64, requires_grad=True)
+    with differentiable(runner.loaded.model, task.first.schedule, runner.inspection.spec) as engine:
+        inv_freq = torch.from_numpy(start.base) / point[:-1].exp()
+        padding = start.spec.rotary_dim // 2 - len(inv_freq)
+        engine.use(torch.nn.functional.pad(inv_freq, (0, padding)), point[-1].exp())
+        loss(engine, task.scorer, window).backward()
+    if point.grad is None or not torch.isfinite(point.grad).all():
+        raise RopeconvError(
+            "the frequencies of this model have no finite gradient, so it cannot be tuned"
+        )
+    slope: list[float] = point.grad.tolist()
+    return slope
+
+
+def loss(engine: Differentiable, scorer: Scorer, window: TextWindow) -> Tensor:
+    """Return the loss of a window with a gradient, in nats per token, a scalar."""
+    price = scorer.price
+    case = window.text
+    needle = window.needle
+    tokens = engine.losses(case.ids.tolist(), case.targets.tolist())
+    total = tokens[window.beyond :].mean()
+    if price.inside and window.beyond:
+        total = total + price.inside * tokens[: window.beyond].mean()
+    if price.needle and needle is not None:
+        digits = engine.losses(needle.ids.tolist(), needle.targets.tolist())
+        total = total + price.needle * digits.mean()
+    return total

@@ -1,0 +1,406 @@
+"""Tuning: formulas, a search from the best one, and a test on held-out text."""
+
+import math
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ropeconv.engines.engine import Progress
+from ropeconv.engines.transformers.differentiable import check_gradient
+from ropeconv.engines.transformers.load import out_of_memory
+from ropeconv.errors import UsageError
+from ropeconv.formats.journal import Journal, default_path
+from ropeconv.formats.jsontext import JsonObject
+from ropeconv.formats.texts import TextLike
+from ropeconv.models.reference import names_gguf
+from ropeconv.options import TuneOptions
+from ropeconv.rope.errors import counted
+from ropeconv.rope.lengths import format_duration, format_tokens, parse_tokens
+from ropeconv.rope.methods.method import positive
+from ropeconv.rope.recipe import Recipe
+from ropeconv.rope.schedule import Schedule
+from ropeconv.verbs.rows import BASE, Row
+
+from ..cases import EvaluationSizes
+from ..result import FEWEST
+from ..runners.checkpoint import CheckpointRunner
+from ..runners.opening import open_runner
+from ..runners.runner import RunnerRequest
+from ..texts import Texts, gather_texts, tokenize
+from .result import FORMULAS, Candidate, Start, TuningResult, TuningRow
+from .scorer import TUNE, Passes, Price, Scorer, blocks, rows, split, windows
+from .search import BATCH, CHECKED, Task, gradient, search
+
+
+@dataclass(frozen=True)
+class SearchSettings(TuneOptions):
+    """The settings of a search as users write them; the fields are those of `TuneOptions`."""
+
+    def check(self) -> None:
+        """Check the values.
+
+        Raises:
+            UsageError: A value is wrong.
+            RecipeError: The context is out of bounds.
+        """
+        parse_tokens(self.context)
+        for name in ("windows", "targets", "steps"):
+            value = getattr(self, name)
+            if value < 1:
+                raise UsageError(f"--{name} is {value}; give a positive number")
+        for name in ("inside", "needles", "regularise", "held_windows"):
+            value = getattr(self, name)
+            if not value >= 0:  # nor NaN
+                raise UsageError(f"--{name.replace('_', '-')} is {value}; give 0 or more")
+        if self.attention_factor is not None and positive(self.attention_factor):
+            raise UsageError(
+                f"--attention-factor is {self.attention_factor}; give a positive number"
+            )
+        if self.start and self.start not in FORMULAS:
+            raise UsageError(
+                f"--start {self.start} is not one of the formulas; choose {', '.join(FORMULAS)}"
+            )
+        if (self.held_windows or self.windows) < FEWEST:
+            raise UsageError(
+                f"the test on held-out text needs at least {FEWEST} windows; give --held-windows"
+                f" {FEWEST}"
+            )
+
+
+@dataclass(frozen=True)
+class SearchCost:
+    """The time of a search, which may end before its last step."""
+
+    reads: int
+    """Windows that are read."""
+
+    gradients: int
+    """Windows with a gradient."""
+
+    read: float
+    """Seconds to read a window."""
+
+    gradient: float
+    """Seconds for a gradient."""
+
+    per_step: float
+    """Seconds of a step."""
+
+    @property
+    def seconds(self) -> float:
+        """The whole time."""
+        return self.reads * self.read + self.gradients * self.gradient
+
+    def to_dict(self) -> JsonObject:
+        """Return the cost as JSON-ready data."""
+        return {
+            "reads": self.reads,
+            "gradients": self.gradients,
+            "estimate": {"seconds": round(self.seconds, 1)},
+        }
+
+    @property
+    def sentence(self) -> str:
+        """The estimate for the user."""
+        return (
+            f"Reading {self.reads:,} windows and {self.gradients:,} gradients take at most about "
+            f"{format_duration(self.seconds)}."
+        )
+
+    def check(self, budget: float, steps: int) -> None:
+        """Refuse a search that takes longer than a budget.
+
+        Args:
+            budget: The budget in seconds, 0 for none.
+            steps: The steps of the search.
+
+        Raises:
+            UsageError: It takes longer; the message says what fits.
+        """
+        if not budget or self.seconds <= budget:
+            return
+        fits = "fewer --windows, a shorter --context, or a GPU"
+        fewer = int(steps - (self.seconds - budget) / self.per_step)
+        if fewer > 0:
+            fits = f"--steps {fewer}"
+        raise UsageError(
+            f"this takes about {format_duration(self.seconds)}, and --budget is"
+            f" {format_duration(budget)}; what fits: {fits}"
+        )
+
+
+@dataclass
+class Tuning:
+    """A search and all that it needs."""
+
+    model: str
+    """The model as the user named it."""
+
+    runner: CheckpointRunner
+    """The runner with the model."""
+
+    texts: Texts
+
+    context: int
+    """The tokens to reach."""
+
+    settings: SearchSettings
+    passes: Passes
+    progress: Progress
+
+    def __post_init__(self) -> None:
+        settings = self.settings
+        self.searched, self.held, self.held_note = split(self.texts, self.context)
+        self.scorer = self._scorer(self.searched, settings.windows)
+        self.judge = self._scorer(self.held, settings.held_windows or settings.windows)
+
+    def _scorer(self, texts: Texts, count: int) -> Scorer:
+        """A scorer on so many windows of texts."""
+        settings = self.settings
+        sizes = EvaluationSizes(
+            (self.context,), self.runner.trained, count, settings.targets, seed=settings.seed
+        )
+        read = windows(texts, sizes, settings.needles > 0)
+        return Scorer(self.runner, read, Price(settings.inside, settings.needles), self.passes)
+
+    @cached_property
+    def start(self) -> Start:
+        """The model to tune."""
+
+        def schedule(recipe: Recipe) -> Schedule:
+            return self.runner.schedule(Row("", recipe))
+
+        return Start(self.runner.unscaled, self.context, schedule)
+
+    @cached_property
+    def formulas(self) -> list[Candidate]:
+        """The formulas that reach the context, that of --start first."""
+        formulas = map(self.start.formula, FORMULAS)
+        return sorted(formulas, key=lambda candidate: candidate.method != self.settings.start)
+
+    def estimate(self) -> SearchCost:
+        """Return the cost of the search, after its first two windows and a gradient were run.
+
+        These are kept in the journal.
+        """
+        task = Task(self.start, self.scorer, self.formulas, self.settings, self.progress)
+        self.scorer.losses(task.first.schedule, 2)
+        read = min(self.scorer.seconds)
+        slope = gradient(task, task.initial, self.scorer.windows[0]).seconds
+
+        steps = self.settings.steps
+        count = len(self.scorer.windows)
+        ranked = 1 if self.settings.start else len(self.formulas)
+        searched = (ranked + math.ceil(steps / CHECKED)) * count
+        held = (len(self.formulas) + 2) * len(self.judge.windows)
+        return SearchCost(
+            reads=searched + held,
+            gradients=steps * BATCH,
+            read=read,
+            gradient=slope,
+            per_step=BATCH * slope + count * read / CHECKED,
+        )
+
+    def run(self) -> TuningResult:
+        """Search, and measure the result on held-out windows."""
+        settings = self.settings
+        progress = self.progress
+        scorer = self.scorer
+        judge = self.judge
+        task = Task(self.start, scorer, self._rank_formulas(), settings, progress)
+        progress.total(settings.steps)
+        best = search(task)
+
+        progress.note(f"Reading {len(judge.windows)} held-out windows.")
+        by_loss = sorted(
+            self.formulas, key=lambda formula: float(judge.values(formula.schedule).mean())
+        )
+        reference = by_loss[0]
+        candidates = [self.start.unscaled(), *by_loss]
+        if best not in by_loss:
+            candidates.append(best)
+        table = rows(judge, candidates, reference.name, settings.seed)
+        chosen, better, sentence = self._verdict(best, reference, table)
+        assert chosen.recipe is not None
+
+        gain = task.gain(best)
+        notes = [f"{self.held_note[0].upper()}{self.held_note[1:]}.", *self.texts.notes]
+        if self.runner.inspection.spec.scaled:
+            notes.append("The model is scaled already: apply the recipe with --replace.")
+        window = judge.windows[0]
+        positions = [int(window.text.targets[end - 1]) for _, end in blocks(window)]
+        return TuningResult(
+            recipe=chosen.recipe.to_dict(),
+            better=better,
+            sentence=sentence,
+            best_formula=reference.name,
+            source=self.model,
+            identity=self.runner.source,
+            runtime=self.runner.runtime,
+            device=self.runner.device,
+            dtype=self.runner.dtype,
+            trained=self.runner.trained,
+            context=self.context,
+            steps=len(task.trace),
+            seed=settings.seed,
+            regularise=settings.regularise,
+            price=settings.inside,
+            needles=settings.needles,
+            texts=[document.name for document in self.searched.documents],
+            held_out=[document.name for document in self.held.documents],
+            tokens_sha256=self.texts.sha256,
+            windows=len(scorer.windows),
+            held_windows=len(judge.windows),
+            searched=gain.mean,
+            trace=task.trace,
+            divisors=self.start.divisors(best.schedule).tolist(),
+            formula_divisors=self.start.divisors(reference.schedule).tolist(),
+            attention_factor=best.schedule.attention_factor,
+            positions=positions,
+            rows=table,
+            notes=notes,
+        )
+
+    def _rank_formulas(self) -> list[Candidate]:
+        """The formulas, the one to begin with first: that of --start, otherwise the best one."""
+        settings = self.settings
+        formulas = self.formulas
+        progress = self.progress
+        scorer = self.scorer
+        size = f"{len(scorer.windows)} windows of {format_tokens(self.context)} tokens"
+        if settings.start:
+            progress.note(f"Searching from {formulas[0].name} on {size}.")
+            return formulas
+        progress.note(f"Reading {size} with {len(formulas)} formulas.")
+        formulas = sorted(
+            formulas, key=lambda formula: float(scorer.values(formula.schedule).mean())
+        )
+        progress.note(f"{formulas[0].name} has the lowest loss; searching from it.")
+        return formulas
+
+    def _verdict(
+        self, best: Candidate, reference: Candidate, table: Sequence[TuningRow]
+    ) -> tuple[Candidate, bool, str]:
+        """The candidate to bake, whether it is the result of the search, and a sentence."""
+        if best in self.formulas:
+            also = ""
+            if best is not reference:
+                also = f", and on held-out text {reference.name} is as good or better"
+            return (
+                reference,
+                False,
+                (
+                    f"The search found nothing better than {best.name}{also}; the recipe is"
+                    f" {reference.name}."
+                ),
+            )
+
+        total = next(row.total for row in table if row.name == best.name)
+        assert total.difference is not None
+        errors = f" ± {total.error:.4f}" if total.error is not None else ""
+        difference = (
+            f"{total.difference:+.4f}{errors} nat per token against {reference.name} on held-out"
+            f" text (n = {total.clusters})"
+        )
+        if total.difference < 0 and total.decided:
+            return best, True, f"{best.name} is better: {difference}."
+        return (
+            reference,
+            False,
+            (
+                f"{best.name} is not significantly better: {difference}; the recipe is"
+                f" {reference.name}."
+            ),
+        )
+
+
+def tune_model(
+    model: str | os.PathLike[str],
+    texts: TextLike | Iterable[TextLike],
+    settings: SearchSettings,
+    progress: Progress | None = None,
+    journal: str | os.PathLike[str] | None = None,
+    **options: Any,
+) -> TuningResult:
+    """Search for frequencies with a lower loss on a text than every formula.
+
+    Args:
+        model: A checkpoint.
+        texts: Files, patterns or texts, as in `gather_texts`. A part of them is held out of the
+            search for the test.
+        settings: The settings of the search.
+        progress: Callbacks; total and advance count steps.
+        journal: The file of finished passes, by default in the cache.
+        options: Other fields of `RunnerRequest`, such as device, and `fresh` of `open_tuning`.
+
+    Raises:
+        UsageError: For wrong settings.
+        BadSource: If the model or a text cannot be read.
+    """
+    path = None if journal is None else Path(journal)
+    with open_tuning(
+        str(model), gather_texts(texts), settings, progress, path, **options
+    ) as tuning:
+        return out_of_memory(tuning.run)
+
+
+@contextmanager
+def open_tuning(
+    model: str,
+    files: Sequence[tuple[str, str]],
+    settings: SearchSettings,
+    progress: Progress | None = None,
+    journal: Path | None = None,
+    fresh: bool = False,
+    keep: bool = True,
+    **options: Any,
+) -> Iterator[Tuning]:
+    """Open a search, which can be estimated and run while it is entered.
+
+    Args:
+        model: As in `tune_model`.
+        files: Names and contents of texts.
+        settings: As in `tune_model`.
+        progress: As in `tune_model`.
+        journal: As in `tune_model`.
+        fresh: Whether to start the journal anew.
+        keep: Whether to keep passes in the journal; otherwise nothing is written.
+        **options: As in `tune_model`.
+
+    Raises:
+        RopeconvError: As `tune_model` does.
+    """
+    settings.check()
+    progress = progress or Progress()
+    if names_gguf(model):
+        raise UsageError(
+            f"{model} is a GGUF file, which cannot be searched; tune the checkpoint that it was"
+            " made of, and bake the recipe into the file with `ropeconv apply FILE.gguf --recipe`"
+        )
+    with ExitStack() as stack:
+        opening = RunnerRequest(model, [Row(BASE)], **options)
+        runner, _ = stack.enter_context(open_runner(opening))
+        assert isinstance(runner, CheckpointRunner)
+        context = parse_tokens(settings.context)
+        if context <= runner.trained:
+            raise UsageError(
+                f"{model} is trained for {runner.trained:,} tokens; give a --context above that, to"
+                " extend it to"
+            )
+        check_gradient(runner.loaded.model, context)
+        texts = tokenize(files, runner.tokenizer)
+        passes = Passes()
+        if keep:
+            path = journal or default_path(runner.source, "tune")
+            opened = stack.enter_context(Journal(path, TUNE, runner.source, fresh))
+            for sentence in opened.notes:
+                progress.note(sentence)
+            if opened.lines:
+                number = counted(len(opened.lines), "pass is", "passes are")
+                progress.note(f"{number} in the journal, {opened.path}.")
+            passes = Passes(opened, f"{runner.runtime} {runner.device} {runner.dtype}")
+        yield Tuning(model, runner, texts, context, settings, passes, progress)

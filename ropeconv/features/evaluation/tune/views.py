@@ -1,0 +1,42 @@
+"""The table and the sentences of a search."""
+
+from pathlib import Path
+
+from ropeconv.rope.errors import command_line
+from ropeconv.views.sheet import Sheet
+
+from ..result import SIGNIFICANT
+from ..views import LEVEL
+from .result import TuningResult
+
+
+def show_tuned(result: TuningResult, out: Path | None, sheet: Sheet) -> None:
+    """Show the held-out losses of all rows, the verdict, and the next command.
+
+    Args:
+        result: The result of the search.
+        out: The written recipe, if there is one.
+        sheet: The sheet that shows them.
+    """
+    (table,) = result.shown_tables()
+    columns = table.columns
+    n = max(row.total.clusters for row in result.rows)
+    title = f"{result.source}, held-out losses at {result.context:,} tokens; n = {n}"
+    sheet.table(title, columns, table.rows, right=columns[1:])
+
+    parts = f"beyond + {result.price:g} inside"
+    if "needle" in columns:
+        parts += f" + {result.needles:g} needle"
+    sheet.say(
+        f"Losses in nats per token, beyond and inside the trained context of {result.trained:,}"
+        f" tokens; total: {parts}; {SIGNIFICANT}: {LEVEL}."
+    )
+    sheet.say(
+        f"The search took {result.steps:,} steps on {result.windows} windows and lowered their"
+        f" total by {-result.searched:.4f}; the table is of {result.held_windows} held-out windows."
+    )
+    for note in result.notes:
+        sheet.say(note)
+    sheet.say(result.sentence)
+    if out is not None:
+        sheet.copyable(f"Next: {command_line('apply', result.source, '--recipe', out)}")

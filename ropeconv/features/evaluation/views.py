@@ -1,0 +1,128 @@
+"""Tables and sentences of evaluations."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from ropeconv.inspection.receipts.metrics import GROWTH
+from ropeconv.views.plot_style import Picture
+from ropeconv.views.sheet import GROWTH as COLUMNS
+from ropeconv.views.sheet import Sheet, legend
+
+from .plots import evaluation_pictures
+from .result import ALPHA, SIGNIFICANT, Entry, Result, Table, read_result, tables
+
+MOST_COLUMNS = 6
+"""Columns of a measure by position; --json and --report have all."""
+
+
+STYLES = {True: "bold", False: "bright_black", None: ""}
+
+
+LEVEL = f"p < {ALPHA:.4f} (Student's t)"
+
+
+def show_evaluation(path: Path, sheet: Sheet) -> list[Picture]:
+    """Show the result in a file, and return its pictures.
+
+    Raises:
+        BadSource: For a file that is not a result.
+    """
+    result = read_result(path)
+    show_result(result, sheet)
+    return evaluation_pictures(result)
+
+
+def show_result(result: Result, sheet: Sheet) -> None:
+    """Show a result: its tables, rows that did not run, and notes."""
+    for table in tables(result, MOST_COLUMNS):
+        _show_table(table, sheet)
+    if any(cell.measure == GROWTH for cell in result.cells):
+        sheet.say(legend(COLUMNS, COLUMNS))
+    for row in result.rows:
+        if row.refused:
+            sheet.say(f"{row.name} was refused: {row.refused}")
+
+    meaning = ""
+    if any(cell.difference is not None for cell in result.cells):
+        mark = "bold" if sheet.colours else SIGNIFICANT
+        meaning = f"; {mark}: differs from the first row, {LEVEL}"
+    sheet.say(f"T: the trained context, {result.trained:,} tokens{meaning}.")
+
+    if len(result.texts) > 1:
+        texts = f"{len(result.texts)} texts"
+    else:
+        texts = "".join(result.texts) or "no text"
+    sheet.say(
+        f"{result.source} in {result.runtime} on {result.device}, {result.dtype}; {texts} "
+        f"(tokens sha256 {result.tokens_sha256[:12]})."
+    )
+    for note in result.notes:
+        sheet.say(f"{note[0].upper()}{note[1:]}")
+
+
+def _show_table(table: Table, sheet: Sheet) -> None:
+    """Show a table with errors after their numbers, or below them.
+
+    It is split in two where its columns do not fit.
+    """
+    columns = ("", *table.columns)
+    wide = _wide_rows(table, sheet.colours)
+    if sheet.fits(columns, wide):
+        styles = _styles_of(table, lines_per_row=1)
+        sheet.table(table.title, columns, wide, right=table.columns, styles=styles)
+        return
+    narrow = _narrow_rows(table, sheet.colours)
+    if len(table.columns) < 2 or sheet.fits(columns, narrow):
+        styles = _styles_of(table, lines_per_row=2)
+        sheet.table(table.title, columns, narrow, right=table.columns, styles=styles)
+        return
+    half = (len(table.columns) + 1) // 2
+    for part in (slice(0, half), slice(half, None)):
+        lines = tuple((name, entries[part]) for name, entries in table.lines)
+        _show_table(replace(table, columns=table.columns[part], lines=lines), sheet)
+
+
+def _wide_rows(table: Table, colours: bool) -> list[tuple[str, ...]]:
+    """The rows of a table with errors after their numbers."""
+    rows = []
+    for name, entries in table.lines:
+        cells = []
+        for entry in entries:
+            number = _number(entry, colours)
+            cells.append(f"{number} {entry.error}" if entry.error else number)
+        rows.append((name, *cells))
+    return rows
+
+
+def _narrow_rows(table: Table, colours: bool) -> list[tuple[str, ...]]:
+    """The rows of a table with errors below their numbers."""
+    rows: list[tuple[str, ...]] = []
+    for name, entries in table.lines:
+        numbers = [_number(entry, colours) for entry in entries]
+        errors = [entry.error + _blank_mark(entry, colours) for entry in entries]
+        rows += [(name, *numbers), ("", *errors)]
+    return rows
+
+
+def _styles_of(table: Table, lines_per_row: int) -> dict[tuple[int, int], str]:
+    """The styles of the cells of a table, by line and column."""
+    styles = {}
+    for row, (_, entries) in enumerate(table.lines):
+        for column, entry in enumerate(entries, 1):
+            for below in range(lines_per_row):
+                styles[lines_per_row * row + below, column] = STYLES[entry.decided]
+    return styles
+
+
+def _number(entry: Entry, colours: bool) -> str:
+    """The number of an entry, with its mark where colours do not show that it is significant."""
+    if entry.decided and not colours:
+        return entry.text + SIGNIFICANT
+    return entry.text + _blank_mark(entry, colours)
+
+
+def _blank_mark(entry: Entry, colours: bool) -> str:
+    """A blank in the place of a mark."""
+    if colours or entry.text == "-":
+        return ""
+    return " "

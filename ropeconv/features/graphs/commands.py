@@ -1,0 +1,158 @@
+"""Compiled graphs on the command line: `inspect`, `compare` and `apply` where a graph is the
+source.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from ropeconv.cli.screen import Screen
+from ropeconv.errors import UsageError
+from ropeconv.formats.kind import is_graph
+from ropeconv.inspection.inspection import Inspection, inspect_source
+from ropeconv.models.open import open_source
+from ropeconv.rope.errors import RopeconvError, command_line
+from ropeconv.rope.recipe import Recipe
+from ropeconv.runtimes.verdict import frequencies
+from ropeconv.verbs.request import ApplyRequest, build_target, other_option
+from ropeconv.views.plan import title
+from ropeconv.views.sheet import sentence
+
+from .inspection import GraphInspection, compare_graph, inspect_graph
+from .model import open_graph
+
+ALLOWED = ("dry_run", "no_fsync", "by_length", "family", "out", "replace")
+"""Options of `apply` that compiled graphs have, beside the method."""
+
+
+def inspect_graphs(reference: str, family: str, explain: bool, screen: Screen) -> None:
+    """Print the RoPE in compiled graphs.
+
+    Args:
+        reference: The folder of the graphs.
+        family: The family of their config.json; empty to go by that.
+        explain: Print every frequency.
+        screen: Where it is printed.
+    """
+    source = open_graph(reference)
+    source.treat_as = family
+    inspection = inspect_graph(source)
+    if screen.as_json:
+        screen.data(inspection.to_dict())
+        return
+    for rope, formula in zip(inspection.ropes, inspection.formulas, strict=True):
+        part = inspection.part(rope)
+        positions = "any"
+        if rope.positions:
+            positions = f"{rope.positions:,}, as the tables have rows"
+        rows = [
+            ("constants", f"{rope.name}: {rope.layout}"),
+            ("RoPE", _with_factor(formula, rope.attention_factor)),
+            ("rotates", f"{2 * len(rope.inv_freq)} dimensions"),
+            ("positions", positions),
+        ]
+        if inspection.spec:
+            rows.append(("config.json", part.words if part else "another RoPE"))
+        if explain:
+            numbers = [f"{frequency:.6g}" for frequency in rope.inv_freq]
+            rows.append(("inv_freq", ", ".join(numbers)))
+        screen.table(f"{rope.file} ({rope.graph.described})", ("", ""), rows)
+    if inspection.spec is None:
+        screen.say(f"Not compared with config.json: {inspection.note}.")
+        command = command_line("compare", reference, "CHECKPOINT")
+        screen.copyable(f"Next: {command}")
+    elif not inspection.spec.scaled and all(map(inspection.part, inspection.ropes)):
+        command = command_line("apply", reference, "--yarn", 4)
+        screen.copyable(f"Next: {command}")
+
+
+def _with_factor(formula: str, attention_factor: float) -> str:
+    """A formula with the attention factor, where that is not 1."""
+    if attention_factor == 1:
+        return formula
+    return f"{formula}; attention factor {attention_factor:.6g}"
+
+
+def compare_graphs(
+    models: Sequence[str], family: str, others: dict[str, bool], screen: Screen
+) -> bool:
+    """Prints whether a compiled graph and another model have the same RoPE, and returns it."""
+    others = others | {"--family": bool(family) and all(map(is_graph, models))}
+    given = next((name for name, value in others.items() if value), "")
+    if given:
+        raise UsageError(f"{given} does not go with a compiled graph; leave it out")
+    if len(models) != 2:
+        raise UsageError("a compiled graph is compared with one other model; give two")
+
+    graph, other = models if is_graph(models[0]) else reversed(models)
+    inspection: GraphInspection | Inspection
+    if is_graph(other):
+        inspection = inspect_graph(open_graph(other))
+    else:
+        inspection = inspect_source(open_source(other, family))
+    comparison = compare_graph(inspect_graph(open_graph(graph)), inspection)
+
+    if screen.as_json:
+        screen.data(comparison.to_dict())
+        return comparison.same
+    screen.table("", (graph, other), comparison.rows)
+    if comparison.problems:
+        screen.say(f"They differ: {'; '.join(comparison.problems)}.")
+    else:
+        screen.say("They have the same RoPE.")
+    return comparison.same
+
+
+def apply_graphs(
+    sources: Sequence[str],
+    recipe: Recipe,
+    target: dict[str, Any],
+    options: ApplyRequest,
+    screen: Screen,
+) -> None:
+    """Write a folder with extended graphs.
+
+    Raises UsageError for several sources and options without an effect.
+    """
+    from ropeconv.bake.execution import ApplyOptions, execute_plan
+    from ropeconv.inspection.receipts.companion import read_companion
+
+    from .plan import graph_plan
+
+    if len(sources) > 1:
+        raise UsageError(
+            "a compiled graph is one SOURCE, and there are several; run apply once for each"
+        )
+    given = other_option(options, target, ALLOWED)
+    if given:
+        raise UsageError(f"{given} does not go with a compiled graph; leave it out")
+
+    source = open_graph(sources[0])
+    source.treat_as = options.family
+    plan = graph_plan(source, recipe, build_target(target | {"to": None, "outtype": None}))
+    if not options.dry_run:
+        if plan.out.exists() and read_companion(plan.out) is None:
+            raise RopeconvError(f"{plan.out} exists; choose another place with -o, or remove it")
+        with screen.progress("Writing", plan.bytes) as advance:
+            writing = ApplyOptions(checksum=True, fsync=not options.no_fsync)
+            execute_plan(plan, writing, plan.check, advance)
+
+    if screen.as_json:
+        screen.data(plan.to_dict())
+        return
+    if screen.quiet:
+        screen.copyable(str(plan.out))
+        return
+
+    schedule = plan.checkpoint.schedule
+    words = _with_factor(frequencies(schedule), schedule.attention_factor)
+    rows = []
+    for edit in plan.edits.values():
+        for rope in edit.ropes:
+            rows.append((f"{rope.file}, {rope.name}", words))
+    screen.table(title(plan.checkpoint), ("", ""), rows)
+    for warning in plan.warnings:
+        screen.note(f"Note: {sentence(warning)}")
+    if not options.dry_run:
+        screen.say("Checked: the constants that were written hold these frequencies.")
+    did = "Would write" if options.dry_run else "Wrote"
+    screen.copyable(f"{did} {plan.out}")

@@ -1,0 +1,586 @@
+"""The RoPE in a compiled graph: its frequencies, the method that gives them, and comparisons.
+
+`inspect_graph` finds the constants, and `compare_graph` compares them with another model.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from itertools import product
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ropeconv.errors import BadSource
+from ropeconv.formats.jsontext import JsonObject
+from ropeconv.inspection.frequencies import compare_frequencies
+from ropeconv.inspection.inspection import Inspection, inspect_source
+from ropeconv.rope.errors import RopeconvError, counted
+from ropeconv.rope.forms import InterpolatedForm, Plain, Vector, base_inv_freq
+from ropeconv.rope.methods.method import REGISTRY, ScaledMethod
+from ropeconv.rope.spec import WIDEST_HEAD, RopeSpec, recognise
+from ropeconv.rope.summary import Summary, SummaryTable
+from ropeconv.runtimes.verdict import TOLERANCE, describe, frequencies
+
+from .model import Constant, Graph, GraphSource
+
+Repeat = Literal["", "half", "interleaved"]
+PRECISION = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+"""By what a number may be rounded, relatively, in each type of a constant."""
+SMALLEST = {"float16": 2.0**-24}
+"""The smallest number above 0 of types in which a frequency may be one of the smallest."""
+LEAST_FACTOR = 1.01
+"""The smallest scale factor that is taken for one: a smaller change may be rounding."""
+TRAINED = tuple(1 << power for power in range(9, 21))
+"""Trained lengths in tokens that are tried for methods that depend on them."""
+
+
+def without_repeat(values: NDArray[Any]) -> tuple[NDArray[Any], Repeat]:
+    """Return one column per pair of dimensions, and how an array repeats them.
+
+    Args:
+        values: [..., pairs], or [..., 2 pairs] where both dimensions of a pair have the same value.
+    """
+    width = values.shape[-1]
+    if width % 2:
+        return values, ""
+    if np.array_equal(values[..., : width // 2], values[..., width // 2 :]):
+        return values[..., : width // 2], "half"
+    if np.array_equal(values[..., ::2], values[..., 1::2]):
+        return values[..., ::2], "interleaved"
+    return values, ""
+
+
+def with_repeat(values: NDArray[Any], repeat: Repeat) -> NDArray[Any]:
+    """Return the columns of an array repeated, the inverse of `without_repeat`."""
+    if repeat == "half":
+        return np.concatenate([values, values], axis=-1)
+    if repeat == "interleaved":
+        return np.repeat(values, 2, axis=-1)
+    return values
+
+
+@dataclass(frozen=True, eq=False)
+class ModelRope:
+    """A RoPE of a model."""
+
+    name: str
+    """Empty for that of the layers that an extension changes; else where it is."""
+
+    inv_freq: Vector
+    """Radians per token, float64 [rotary_dim / 2]."""
+
+    attention_factor: float
+    """The factor on cos and sin."""
+
+    formula: str = ""
+    """The formula that gives the frequencies; empty where it is not known."""
+
+    changes: bool = True
+    """Whether an extension changes it."""
+
+    @property
+    def words(self) -> str:
+        """The result of a comparison in which it is the same."""
+        return f"the same, {self.name}" if self.name else "the same"
+
+
+def parts_of(spec: RopeSpec) -> list[ModelRope]:
+    """Return every RoPE of a model, first that of the layers that an extension changes."""
+    current = spec.current()
+    factor = current.attention_factor
+    formula = describe(spec.form)
+    parts = [ModelRope("", current.inv_freq, factor, formula)]
+    if current.short_inv_freq is not None:
+        parts.append(ModelRope("as its short list", current.short_inv_freq, factor, formula))
+    if spec.local_inv_freq is not None:
+        local_formula = describe(spec.local_form)
+        local = ModelRope(
+            "in window layers", spec.local_inv_freq, 1.0, local_formula, changes=False
+        )
+        parts.append(local)
+    return parts
+
+
+@dataclass(frozen=True, eq=False)
+class GraphRope(ModelRope):
+    """A RoPE in a graph; its name is that of its constants."""
+
+    file: str = field(kw_only=True)
+    """The name of the graph."""
+
+    graph: Graph = field(kw_only=True, repr=False)
+
+    values: tuple[str, ...] = field(kw_only=True)
+    """Names in the graph: of a vector of frequencies, or of a table of cosines and one of sines."""
+
+    repeat: Repeat = field(kw_only=True)
+    """How the columns are repeated for the two dimensions of a pair."""
+
+    error: Vector = field(kw_only=True)
+    """By what each frequency may be off, since the graph rounds."""
+
+    positions: int | None = field(default=None, kw_only=True)
+    """Rows of a table; None where the angles are computed."""
+
+    @property
+    def constants(self) -> tuple[Constant, ...]:
+        """Its constants."""
+        return tuple(self.graph.constants[value] for value in self.values)
+
+    @property
+    def dtype(self) -> str:
+        """The type of its constants."""
+        return self.constants[0].dtype
+
+    @property
+    def layout(self) -> str:
+        """The type and shape of its constants: `float32 [4096, 64]`."""
+        return f"{self.dtype} {list(self.constants[0].shape)}"
+
+    def holds(self, inv_freq: Vector) -> bool:
+        """Return whether it has these frequencies, to within what the graph rounds."""
+        if inv_freq.shape != self.inv_freq.shape:
+            return False
+        return bool(np.all(np.abs(inv_freq - self.inv_freq) <= self.error))
+
+    def matches(self, part: ModelRope) -> bool:
+        """Return whether it computes the same, to within what the graph rounds."""
+        precision = TOLERANCE
+        if self.positions:  # the factor is in the numbers of the tables
+            precision = max(4 * PRECISION[self.dtype], TOLERANCE)
+        off = abs(part.attention_factor - self.attention_factor)
+        return self.holds(part.inv_freq) and off <= precision * self.attention_factor
+
+    def formula_of(self, thetas: Iterable[float] = (), lengths: Iterable[int] = ()) -> str:
+        """Return the formula that gives these frequencies.
+
+        Args:
+            thetas: Bases to try before those that the frequencies suggest.
+            lengths: Trained lengths in tokens to try before powers of two.
+
+        Returns:
+            The formula in words, or "custom inv_freq" where no method gives the frequencies.
+        """
+        vector = self.inv_freq
+        known = tuple(thetas)
+        slowest = int(np.flatnonzero(vector).max())
+        for theta in (*known, *_bases(vector, slowest)):
+            base = base_inv_freq(theta, 2 * len(vector))
+            proportional = recognise(vector, theta)
+            if proportional:
+                return describe(proportional)
+            if self.holds(base):
+                return describe(Plain(theta))
+            for factor in round_values(1 / vector[0]):
+                if factor > LEAST_FACTOR and self.holds(base / factor):
+                    return describe(InterpolatedForm(theta, factor))
+
+            # most methods leave the fastest two pairs as they are
+            keeps_fastest = np.all(np.abs(base[:2] - vector[:2]) <= self.error[:2])
+            if theta in known or keeps_fastest:
+                factors = round_values(base[slowest] / vector[slowest])
+                formula = self._scaled_formula(theta, factors, (*lengths, *TRAINED))
+                if formula:
+                    return formula
+        return "custom inv_freq"
+
+    def _scaled_formula(
+        self, theta: float, factors: Iterable[float], lengths: Iterable[int]
+    ) -> str:
+        """The formula of a method with a factor over a base; empty where none fits."""
+        kinds = [kind for kind in REGISTRY.values() if issubclass(kind, ScaledMethod)]
+        larger = [factor for factor in factors if factor > LEAST_FACTOR]
+        rotary_dim = 2 * len(self.inv_freq)
+        for length, kind, factor in product(dict.fromkeys(lengths), kinds, larger):
+            spec = RopeSpec(rotary_dim, rotary_dim, Plain(theta), length, length)
+            with suppress(RopeconvError, ArithmeticError, ValueError):
+                schedule = kind(factor).schedule(spec)
+                if not self.holds(schedule.inv_freq):
+                    continue
+                if schedule.form:
+                    return frequencies(schedule)
+                return f"{kind.name}, theta {theta:.12g}, factor {factor:.12g}"
+        return ""
+
+    def to_dict(self) -> JsonObject:
+        """The fields as JSON-ready data."""
+        return {
+            "file": self.file,
+            "format": self.graph.described,
+            "constants": [constant.name for constant in self.constants],
+            "dtype": self.dtype,
+            "shape": list(self.constants[0].shape),
+            "positions": self.positions,
+            "attention_factor": self.attention_factor,
+            "inv_freq": self.inv_freq.tolist(),
+            "error": self.error.tolist(),
+        }
+
+
+def _bases(vector: Vector, slowest: int) -> Iterator[float]:
+    """Yield bases that a vector suggests by its slowest pair and its second, the roundest first."""
+    for index in (slowest, 1):
+        if 0 < index <= slowest and vector[index] < vector[0]:
+            ratio = float(vector[0] / vector[index])
+            with suppress(OverflowError):
+                yield from round_values(ratio ** (len(vector) / index))
+
+
+def round_values(value: float) -> list[float]:
+    """Return a number with 1 to 8 digits and with all of them, the roundest first.
+
+    There are none of a number that is not finite.
+    """
+    if not math.isfinite(value):
+        return []
+    values = [float(f"{value:.{digits}g}") for digits in range(1, 9)]
+    return list(dict.fromkeys([*values, float(value)]))
+
+
+def ropes_of(graph: Graph, file: str) -> list[GraphRope]:
+    """Return every RoPE in a graph: vectors that reach a Cos and a Sin, and pairs of tables.
+
+    Args:
+        graph: The graph.
+        file: Its name.
+    """
+    ropes = list[GraphRope]()
+    cosines = list[str]()
+    sines = list[str]()
+    # a constant can have several values: those after the first are conversions to another type
+    first_values: dict[int, str] = {}
+    for value, constant in graph.constants.items():
+        first_values[id(constant)] = first_values.pop(id(constant), value)
+
+    for value in first_values.values():
+        constant = graph.constants[value]
+        sizes = [size for size in constant.shape if size != 1]
+        if constant.dtype == "bool" or not all(constant.shape):
+            continue
+        if not sizes or sizes[-1] > WIDEST_HEAD:
+            continue
+        if len(sizes) == 1 and sizes[0] > 1:
+            ropes += _ropes_of_vector(graph, file, value)
+        elif len(sizes) == 2 and sizes[0] > 2:
+            function = _function_of(constant)
+            if function == "sin":
+                sines.append(value)
+            elif function == "cos":
+                cosines.append(value)
+
+    for cosine in cosines:
+        sine = _sine_for(graph, cosine, sines)
+        if sine:
+            sines.remove(sine)
+            ropes += _ropes_of_tables(graph, file, cosine, sine)
+    return ropes
+
+
+def _sine_for(graph: Graph, cosine: str, sines: Iterable[str]) -> str:
+    """The table of sines for one of cosines, with its type and shape; empty without one."""
+    table = graph.constants[cosine]
+    fitting = []
+    for sine in sines:
+        other = graph.constants[sine]
+        if (other.shape, other.dtype) == (table.shape, table.dtype):
+            fitting.append(sine)
+    named_alike = cosine.replace("cos", "sin")
+    if named_alike in fitting:
+        return named_alike
+    return fitting[0] if fitting else ""
+
+
+def _function_of(constant: Constant) -> str:
+    """cos or sin, by the first rows of a table of positions and pairs; empty for another one."""
+    first, second = _rows(constant, (0, 1))
+    if not first.any():
+        return "sin" if second.any() else ""
+    starts_at_factor = first[0] > 0 and (first == first[0]).all()
+    falls = (second <= first).all() and (second != first).any()
+    return "cos" if starts_at_factor and falls else ""
+
+
+def _rows(constant: Constant, rows: Iterable[int]) -> Vector:
+    """Some rows of a table."""
+    table = constant.array().reshape(-1, constant.shape[-1])
+    return np.asarray(table[list(rows)], dtype=np.float64)
+
+
+def _ropes_of_vector(graph: Graph, file: str, value: str) -> Iterator[GraphRope]:
+    """Yield the RoPE of a vector of frequencies; nothing for another vector."""
+    if not graph.rotations(value):
+        return
+    constant = graph.constants[value]
+    vector, repeat = without_repeat(np.asarray(constant.array(), dtype=np.float64).ravel())
+    if not np.isfinite(vector).all() or (vector < 0).any() or vector[0] <= 0:
+        return
+    relative = max(TOLERANCE, 2 * PRECISION[constant.dtype])
+    yield GraphRope(
+        constant.name,
+        vector,
+        graph.attention_factor(value),
+        file=file,
+        graph=graph,
+        values=(value,),
+        repeat=repeat,
+        error=relative * vector + SMALLEST.get(constant.dtype, 0.0),
+    )
+
+
+def _ropes_of_tables(graph: Graph, file: str, cosine: str, sine: str) -> Iterator[GraphRope]:
+    """Yield the RoPE of two tables, whose row p has A cos(p w) and A sin(p w).
+
+    The frequency w is the angle of row 1. Rows 2, 4, 8 and so on up to the last make it more
+    accurate: the angle there is known up to whole turns, and the present w tells how many. Nothing
+    is yielded where the tables are something else.
+    """
+    table = graph.constants[cosine]
+    last = math.prod(table.shape[:-1]) - 1
+    rows = []
+    row = 1
+    while row < last:
+        rows.append(row)
+        row *= 2
+    rows.append(last)
+    cos, repeat = without_repeat(_rows(table, rows))
+    sin, _ = without_repeat(_rows(graph.constants[sine], rows))
+    if cos.shape != sin.shape:
+        return
+
+    inv_freq = np.zeros(cos.shape[1])
+    for row, angle in zip(rows, np.arctan2(sin, cos), strict=True):
+        turned = angle - row * inv_freq
+        within_half_a_turn = np.remainder(turned + math.pi, math.tau) - math.pi
+        inv_freq = inv_freq + within_half_a_turn / row
+
+    factor = float(_rows(table, [0])[0, 0])
+    precision = PRECISION[table.dtype]
+    phases = np.outer(rows, inv_freq)
+    off_cos = np.abs(cos - factor * np.cos(phases))
+    off_sin = np.abs(sin - factor * np.sin(phases))
+    # the exporter computed angles in float32
+    allowed = factor * (8 * precision + 4 * PRECISION["float32"] * np.abs(phases))
+    if not np.all(np.maximum(off_cos, off_sin) <= allowed):
+        return
+    yield GraphRope(
+        f"{table.name} and {graph.constants[sine].name}",
+        np.maximum(inv_freq, 0.0),
+        factor,
+        file=file,
+        graph=graph,
+        values=(cosine, sine),
+        repeat=repeat,
+        error=TOLERANCE * np.abs(inv_freq) + 4 * precision / last,
+        positions=last + 1,
+    )
+
+
+@dataclass(frozen=True)
+class GraphInspection(Summary):
+    """The RoPE in compiled graphs."""
+
+    source: GraphSource
+    ropes: tuple[GraphRope, ...]
+
+    spec: RopeSpec | None
+    """The RoPE of the config.json beside them; None without one."""
+
+    note: str = ""
+    """Why there is no spec."""
+
+    @property
+    def sentence(self) -> str:
+        """How many RoPEs the graphs hold, and whether config.json has the same."""
+        found = f"{counted(len(self.ropes), 'RoPE')} found"
+        if self.spec is None:
+            return f"{found}; not compared with config.json: {self.note}."
+        others = [rope.name for rope in self.ropes if self.part(rope) is None]
+        if others:
+            return f"{found}; config.json has another RoPE than {', '.join(others)}."
+        return f"{found}; config.json has the same."
+
+    def summary(self) -> dict[str, str]:
+        """Return what is shown, by name."""
+        return {"sentence": self.sentence, "source": self.source.reference, "note": self.note}
+
+    def shown_tables(self) -> list[SummaryTable]:
+        """Return a table with a row for each RoPE."""
+        rows = []
+        for rope, formula in zip(self.ropes, self.formulas, strict=True):
+            factor = f"{rope.attention_factor:.6g}"
+            positions = f"{rope.positions:,}" if rope.positions else "any"
+            part = self.part(rope)
+            words = part.words if part else "another RoPE"
+            if not self.spec:
+                words = "-"
+            dimensions = f"{2 * len(rope.inv_freq)}"
+            rows.append((rope.file, rope.name, formula, factor, dimensions, positions, words))
+        columns = (
+            "file",
+            "constants",
+            "RoPE",
+            "attention factor",
+            "rotates",
+            "positions",
+            "config.json",
+        )
+        return [SummaryTable("ropes", columns, rows)]
+
+    @cached_property
+    def parts(self) -> list[ModelRope]:
+        """The RoPE in config.json; empty without one."""
+        return parts_of(self.spec) if self.spec else []
+
+    def part(self, rope: GraphRope) -> ModelRope | None:
+        """Return the part of the RoPE in config.json that a graph holds; None for another one."""
+        for part in self.parts:
+            if rope.matches(part):
+                return part
+        return None
+
+    @cached_property
+    def formulas(self) -> tuple[str, ...]:
+        """The formula of each RoPE, by config.json where it is the one there."""
+        return tuple(self._formula_of(rope) for rope in self.ropes)
+
+    def _formula_of(self, rope: GraphRope) -> str:
+        for part in self.parts:
+            if rope.holds(part.inv_freq):
+                return part.formula
+        if self.spec is None:
+            return rope.formula_of()
+        return rope.formula_of((self.spec.rope_theta,), (self.spec.original_context,))
+
+    def to_dict(self) -> JsonObject:
+        """Return the inspection as JSON-ready data; keys stay within a schema."""
+        ropes = []
+        for rope, formula in zip(self.ropes, self.formulas, strict=True):
+            part = self.part(rope)
+            in_config = part.words if part else None
+            ropes.append(rope.to_dict() | {"formula": formula, "config": in_config})
+        return {
+            "source": self.source.to_dict(),
+            "graphs": list(self.source.graphs),
+            "ropes": ropes,
+            "note": self.note,
+        }
+
+
+def inspect_graph(source: GraphSource) -> GraphInspection:
+    """Inspect compiled graphs.
+
+    Raises:
+        BadSource: A graph is damaged, or none holds a RoPE.
+    """
+    ropes = list[GraphRope]()
+    for name, graph in source.opened.items():
+        ropes += ropes_of(graph, name)
+    if not ropes:
+        raise BadSource(
+            f"{source.reference} has no constants from which cos and sin are made; export the"
+            " checkpoint again, or name the graph of the decoder"
+        )
+
+    if not source.has_config:
+        note = "there is no config.json beside the graph"
+        return GraphInspection(source, tuple(ropes), None, note)
+    try:
+        spec = inspect_source(source).spec
+    except BadSource as problem:
+        return GraphInspection(source, tuple(ropes), None, str(problem))
+    return GraphInspection(source, tuple(ropes), spec)
+
+
+@dataclass(frozen=True)
+class GraphComparison(Summary):
+    """A graph and another model."""
+
+    graph: str
+    other: str
+
+    rows: tuple[tuple[str, str], ...]
+    """Each RoPE of the graph, and what the other model has for it, in words."""
+
+    problems: tuple[str, ...]
+
+    @property
+    def same(self) -> bool:
+        """Whether the other model computes every RoPE of the graph, over its whole context."""
+        return not self.problems
+
+    @property
+    def sentence(self) -> str:
+        """The conclusion in words."""
+        if self.problems:
+            return f"They differ: {'; '.join(self.problems)}."
+        return "They have the same RoPE."
+
+    def summary(self) -> dict[str, str]:
+        """Return what is shown, by name."""
+        return {"sentence": self.sentence, "graph": self.graph, "other": self.other}
+
+    def shown_tables(self) -> list[SummaryTable]:
+        """Return a table with a row for each RoPE of the graph."""
+        return [SummaryTable("rows", (self.graph, self.other), self.rows)]
+
+    def to_dict(self) -> JsonObject:
+        """Return the comparison as JSON-ready data; keys stay within a schema."""
+        return {"same": self.same, **asdict(self)}
+
+
+def compare_graph(graph: GraphInspection, other: GraphInspection | Inspection) -> GraphComparison:
+    """Compare compiled graphs with a checkpoint, a GGUF file or other graphs."""
+    if isinstance(other, GraphInspection):
+        parts = list[ModelRope](other.ropes)
+        context = 0
+    else:
+        parts = parts_of(other.spec)
+        context = other.spec.context
+
+    rows = list[tuple[str, str]]()
+    problems = list[str]()
+    for rope in graph.ropes:
+        part = _same_part(rope, parts)
+        if part is not None:
+            rows.append((rope.name, part.words))
+        else:
+            difference = _difference(rope, parts[0])
+            rows.append((rope.name, difference))
+            problems.append(f"{rope.name} has {difference}")
+        if rope.positions is not None and rope.positions < context:
+            problems.append(
+                f"{rope.name} have {rope.positions:,} rows, and the context is {context:,}"
+            )
+
+    has_main = any(found == parts[0].words for _, found in rows)
+    if not problems and not has_main:
+        problems.append("the graph has only the RoPE of other layers")
+    return GraphComparison(
+        graph.source.reference, other.source.reference, tuple(rows), tuple(problems)
+    )
+
+
+def _same_part(rope: GraphRope, parts: Sequence[ModelRope]) -> ModelRope | None:
+    """The part that computes the same as a graph; None where none does."""
+    for part in parts:
+        if rope.matches(part):
+            return part
+    for part in parts:
+        if isinstance(part, GraphRope) and part.matches(rope):  # it may round more
+            return part
+    return None
+
+
+def _difference(rope: GraphRope, part: ModelRope) -> str:
+    """How the RoPE of a graph differs from another one, in words."""
+    vectors = compare_frequencies(rope.inv_freq, part.inv_freq)
+    if vectors is None:
+        return f"{2 * len(rope.inv_freq)} dimensions, not {2 * len(part.inv_freq)}"
+    if rope.holds(part.inv_freq):
+        return f"the attention factor {rope.attention_factor:.6g}, not {part.attention_factor:.6g}"
+    times = f", by up to {vectors.largest_ratio:.4g} times" if vectors.largest_ratio else ""
+    return f"other frequencies ({vectors.differing} of {vectors.pairs} pairs{times})"

@@ -1,0 +1,569 @@
+"""Compiled graphs, ONNX and OpenVINO: their constants, and the operations that make cos and sin."""
+
+import math
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ropeconv.environment import require
+from ropeconv.errors import BadSource
+from ropeconv.formats.files import check_regular, expand_home, graph_names
+from ropeconv.formats.jsontext import parse
+from ropeconv.formats.kind import frozen_words, kind_of
+from ropeconv.models.folder import FolderSource
+from ropeconv.models.source import RECEIPT
+from ropeconv.rope.errors import shown
+
+CONFIG = "config.json"
+COMPANIONS = (".json", ".jsonl", ".txt", ".model", ".jinja", ".md")
+"""Ends of the names of files beside a graph that belong to it: config, tokenizer, card."""
+MOVES = frozenset(
+    "Broadcast Cast Concat Convert Einsum Expand Flatten Gather Gemm Identity MatMul Mul Multiply"
+    " Reshape Slice Split Squeeze StridedSlice Tile Transpose Unsqueeze VariadicSplit".split()
+)
+"""Operations of both formats that only multiply, repeat or move values."""
+LARGEST = (1 << 31) - 1
+"""Bytes of an ONNX file, by protobuf."""
+TOO_LARGE = "larger than 2 GB, the limit of ONNX; export it with its weights in a file of their own"
+BYTES = re.compile("[0-9]{1,18}")
+"""A number of bytes as ONNX writes it; no file has more than 18 digits of them."""
+LEAST_OPSET = 15
+"""The first opset of ONNX with CastLike, which gives a new factor the type of the other side."""
+
+
+class Constant(NamedTuple):
+    """Floating point numbers or booleans in a graph."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    array: Callable[[], NDArray[Any]]
+    """Reads or maps them."""
+
+    handle: Any
+    """The object of the library."""
+
+
+class StoredOutside(NamedTuple):
+    """Where a file beside a graph has the numbers of a tensor."""
+
+    location: str
+    """The name of the file."""
+
+    offset: int
+    """The first byte."""
+
+    length: int | None
+    """The number of bytes; None where the graph does not say it."""
+
+
+class Operation(NamedTuple):
+    """An operation of a graph with the names of its values."""
+
+    kind: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    handle: Any
+    """The object of the library."""
+
+
+class Graph(ABC):
+    """A graph that a file describes.
+
+    Args:
+        path: The path of the file.
+        described: Its format, for sentences.
+
+    Attributes:
+        data_files: Names of the files beside it that have its weights.
+        constants: Its constants, by the names of their values.
+        readers: The operations that read a value, by the name of the value.
+        fixed_lengths: Inputs, [batch, length] or [batch, length, width], whose length is fixed,
+            with that length.
+    """
+
+    saves_data: ClassVar[bool] = False
+    """Whether the files with its weights are written with it."""
+
+    def __init__(self, path: Path, described: str) -> None:
+        self.path = path
+        self.described = described
+        self.data_files: tuple[str, ...] = ()
+        self.constants: dict[str, Constant] = {}
+        self.readers: dict[str, list[Operation]] = {}
+        self.fixed_lengths: dict[str, int] = {}
+
+    @abstractmethod
+    def replace(self, constant: Constant, array: NDArray[Any]) -> None:
+        """Give a constant other values, and perhaps another shape."""
+
+    @abstractmethod
+    def _multiply(self, rotation: Operation, scaling: Operation | None, factor: float) -> None:
+        """Multiply what a Cos or Sin computes; `scaling` does so with a constant already."""
+
+    @abstractmethod
+    def save(self, target: Path) -> None:
+        """Write the graph; where `saves_data`, also the file with its weights beside it."""
+
+    def _add(self, operation: Operation) -> None:
+        """Add an operation; a constant that it converts to another type counts as the same one."""
+        for name in operation.inputs:
+            self.readers.setdefault(name, []).append(operation)
+        is_conversion = operation.kind in ("Cast", "CastLike", "Convert", "Identity")
+        if is_conversion and operation.inputs[0] in self.constants:
+            self.constants[operation.outputs[0]] = self.constants[operation.inputs[0]]
+
+    def rotations(self, value: str) -> list[Operation]:
+        """The Cos and Sin operations of products of a value; none unless there are both."""
+        rotations = dict[str, Operation]()
+        pending = [value]
+        met = {value}
+        while pending:
+            for reader in self.readers.get(pending.pop(), ()):
+                if reader.kind in ("Cos", "Sin"):
+                    rotations[reader.outputs[0]] = reader
+                elif reader.kind in MOVES:
+                    pending += [name for name in reader.outputs if name not in met]
+                    met.update(reader.outputs)
+        kinds = {operation.kind for operation in rotations.values()}
+        if kinds != {"Cos", "Sin"}:
+            return []
+        return list(rotations.values())
+
+    def _scaling(self, rotation: Operation) -> tuple[Operation | None, Constant | None]:
+        """The operation that multiplies a Cos or Sin by a constant number, and that constant."""
+        for reader in self.readers.get(rotation.outputs[0], ()):
+            known = [self.constants[name] for name in reader.inputs if name in self.constants]
+            if reader.kind in ("Mul", "Multiply") and known and np.prod(known[0].shape) == 1:
+                return reader, known[0]
+        return None, None
+
+    def attention_factor(self, value: str) -> float:
+        """The number by which cos and sin of a value are multiplied.
+
+        Raises:
+            BadSource: Where these differ.
+        """
+        factors = set()
+        for rotation in self.rotations(value):
+            _, constant = self._scaling(rotation)
+            factors.add(_number(constant))
+        if len(factors) != 1:
+            raise BadSource(
+                f"{self.path} multiplies cos and sin by different numbers; export it again"
+            )
+        return factors.pop()
+
+    def set_attention_factor(self, value: str, factor: float) -> None:
+        """Multiply cos and sin of a value by a number, in place of the present one.
+
+        A constant that nothing else reads is replaced, which needs no operation of a newer opset.
+        """
+        rotations = self.rotations(value)
+        scalings = [self._scaling(rotation) for rotation in rotations]
+        own_operations = [operation for operation, _ in scalings if operation is not None]
+        for rotation, (scaling, constant) in zip(rotations, scalings, strict=True):
+            if _number(constant) == factor:
+                continue
+            if constant and self._is_read_only_by(constant, own_operations):
+                self.replace(constant, np.full(constant.shape, factor, constant.array().dtype))
+            else:
+                self._multiply(rotation, scaling, factor)
+
+    def _is_read_only_by(self, constant: Constant, operations: list[Operation]) -> bool:
+        """Whether a constant of a wide type is read by no operation but some."""
+        if constant.dtype not in ("float32", "float64"):
+            return False
+        readers = list[Operation]()
+        for name, each in self.constants.items():
+            if each is constant:
+                readers += self.readers.get(name, ())
+        return all(any(reader is each for each in operations) for reader in readers)
+
+
+def _number(constant: Constant | None) -> float:
+    """The factor in a constant; 1 without one."""
+    return float(constant.array().ravel()[0]) if constant else 1.0
+
+
+class OnnxGraph(Graph):
+    """An ONNX model.
+
+    Files with its weights are mapped where a constant is read, and never written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        require("onnx", path.name)
+        import onnx
+        from google.protobuf.message import DecodeError
+
+        super().__init__(path, "ONNX")
+        self._keys = set[str]()
+        if path.stat().st_size > LARGEST:
+            raise BadSource(f"{path} is {TOO_LARGE}")
+        try:
+            self.model = onnx.load(str(path), format="protobuf", load_external_data=False)
+            for scope in (self.model.graph, *self.model.functions):
+                self._read(scope, {})
+        except (DecodeError, ValueError, TypeError, LookupError):
+            self.model = onnx.ModelProto()
+        if not self.model.graph.node:
+            raise BadSource(f"{path} is not an ONNX model, or it is damaged; export it again")
+
+        versions = [
+            each.version for each in self.model.opset_import if each.domain in ("", "ai.onnx")
+        ]
+        self.opset = max(versions, default=0)
+        self.described = f"ONNX, opset {self.opset}"
+        for value in self.model.graph.input:
+            dims = value.type.tensor_type.shape.dim
+            if len(dims) in (2, 3) and dims[1].dim_value > 1:
+                self.fixed_lengths[value.name] = dims[1].dim_value
+
+    def _read(self, scope: Any, around: Mapping[str, str]) -> None:
+        """Add the operations of a graph, and of graphs inside them.
+
+        Two branches may have values of the same name, so that values get names of their own here.
+
+        Args:
+            scope: The graph.
+            around: The names here of the values around it, by their names in the file.
+        """
+        names = dict(around)
+        for tensor in getattr(scope, "initializer", ()):
+            self._add_constant(self._new(names, tensor.name), tensor.name, tensor)
+
+        for node in scope.node:
+            for attribute in node.attribute:
+                inner_graphs = list(attribute.graphs)
+                if attribute.HasField("g"):
+                    inner_graphs.insert(0, attribute.g)
+                for inner in inner_graphs:
+                    self._read(inner, names)
+
+            inputs = tuple(names.get(name, name) for name in node.input)
+            outputs = tuple(self._new(names, name) for name in node.output)
+            self._add(Operation(node.op_type, inputs, outputs, (scope, node)))
+            if node.op_type == "Constant" and node.attribute[0].name == "value":
+                self._add_constant(outputs[0], node.output[0], node.attribute[0].t)
+
+    def _new(self, names: dict[str, str], name: Any) -> str:
+        """A name here, which no other value has, for a name in the file; `names` are those so far.
+
+        Raises ValueError for a name that is not text.
+        """
+        if not isinstance(name, str):
+            raise ValueError(name)
+        names[name] = f"{name}_{len(self._keys)}" if name in self._keys else name
+        self._keys.add(names[name])
+        return names[name]
+
+    def _add_constant(self, value: str, name: str, tensor: Any) -> None:
+        """Add a constant of floating point numbers or booleans."""
+        from onnx import TensorProto, helper
+        from onnx.external_data_helper import uses_external_data
+
+        if any(size < 0 for size in tensor.dims):
+            raise BadSource(
+                f"{name} of {self.path} has the shape {shown(list(tensor.dims))}; export it again"
+            )
+        if uses_external_data(tensor):
+            location = self._stored_outside(tensor).location
+            if location not in self.data_files:
+                self.data_files += (location,)
+        known_types = (
+            TensorProto.FLOAT,
+            TensorProto.FLOAT16,
+            TensorProto.BFLOAT16,
+            TensorProto.DOUBLE,
+            TensorProto.BOOL,
+        )
+        if tensor.data_type in known_types:
+            dtype = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.data_type))
+            array = partial(self._array, tensor, dtype)
+            self.constants[value] = Constant(name, dtype.name, tuple(tensor.dims), array, tensor)
+
+    def _stored_outside(self, tensor: Any) -> StoredOutside:
+        """Where another file has the numbers of a tensor.
+
+        Raises:
+            BadSource: For entries that are not numbers of bytes.
+        """
+        entries = {entry.key: entry.value for entry in tensor.external_data}
+        numbers = dict[str, int]()
+        for key in ("offset", "length"):
+            text = entries.get(key)
+            if text is None:
+                continue
+            if not BYTES.fullmatch(text):
+                raise BadSource(
+                    f"{tensor.name} of {self.path} has {key} = {shown(text)}, which is not a number"
+                    " of bytes; export it again"
+                )
+            numbers[key] = int(text)
+
+        return StoredOutside(
+            str(entries.get("location", "")), numbers.get("offset", 0), numbers.get("length")
+        )
+
+    def _array(self, tensor: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
+        """The numbers of a constant, mapped where they are in a file of their own."""
+        from onnx.external_data_helper import uses_external_data
+        from onnx.numpy_helper import to_array
+
+        try:
+            if uses_external_data(tensor):
+                return self._mapped(tensor, dtype)
+            return np.asarray(to_array(tensor))
+        except (OSError, ValueError, TypeError, OverflowError) as problem:
+            raise BadSource(
+                f"{tensor.name} of {self.path} cannot be read ({problem}); export it again"
+            ) from None
+
+    def _mapped(self, tensor: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
+        """Map a tensor from the file beside the graph. Raises ValueError where it is not there."""
+        place = self._stored_outside(tensor)
+        path = FolderSource(self.path.parent).path(place.location)
+        needed = math.prod(tensor.dims) * dtype.itemsize
+        if place.length not in (None, needed):
+            raise ValueError(f"its length is {place.length:,} and its shape needs {needed:,} bytes")
+        end = place.offset + needed
+        size = path.stat().st_size
+        if end > size:
+            raise ValueError(f"it ends at byte {end:,}, and {place.location} has {size:,}")
+        return np.memmap(path, dtype, "r", place.offset, tuple(tensor.dims))
+
+    def replace(self, constant: Constant, array: NDArray[Any]) -> None:
+        from onnx.numpy_helper import from_array
+
+        constant.handle.CopyFrom(from_array(array, constant.handle.name))
+
+    def _multiply(self, rotation: Operation, scaling: Operation | None, factor: float) -> None:
+        from onnx.helper import make_node
+        from onnx.numpy_helper import from_array
+
+        if self.opset < LEAST_OPSET:
+            raise BadSource(
+                f"{self.path} has opset {self.opset}, and a factor on cos and sin needs opset"
+                f" {LEAST_OPSET}; export it again with that opset or a newer one"
+            )
+
+        scope, cosine = rotation.handle
+        name = cosine.output[0]
+        at = next(index for index, node in enumerate(scope.node) if name in node.output)
+        number = self._new({}, f"{name}_attention_factor")
+        like = self._new({}, f"{name}_attention_factor_like")
+        plain = name if scaling else self._new({}, f"{name}_unscaled")
+
+        nodes = [  # the number, cast to the type of the cosine
+            make_node("Constant", [], [number], value=from_array(np.array(factor, np.float32))),
+            make_node("CastLike", [number, plain], [like]),
+        ]
+
+        if scaling:
+            other_input = 1 - scaling.inputs.index(rotation.outputs[0])
+            scaling.handle[1].input[other_input] = like
+        else:
+            # the product takes the name, so that what reads it need not change
+            cosine.output[0] = plain
+            nodes.append(make_node("Mul", [plain, like], [name]))
+        for index, node in enumerate(nodes, at + 1):
+            scope.node.insert(index, node)
+
+    def save(self, target: Path) -> None:
+        try:
+            target.write_bytes(self.model.SerializeToString())
+        except ValueError:
+            raise BadSource(f"{self.path} would be {TOO_LARGE}") from None
+
+
+OPENVINO_TYPES = {"f16": "float16", "f32": "float32", "f64": "float64", "boolean": "bool"}
+"""Types of constants as numpy names them."""
+
+
+class OpenVinoGraph(Graph):
+    """A model in OpenVINO's IR: an .xml file, and its weights in a .bin file of the same name."""
+
+    saves_data = True
+
+    def __init__(self, path: Path) -> None:
+        require("openvino", path.name)
+        import openvino
+
+        super().__init__(path, "OpenVINO")
+        self.data_files = (path.with_suffix(".bin").name,)
+        try:
+            self.model = openvino.Core().read_model(path, path.with_suffix(".bin"))
+        except RuntimeError:
+            raise BadSource(
+                f"{path} is not a model that OpenVINO can read, with its .bin file; export it again"
+            ) from None
+
+        for node in self.model.get_ordered_ops():
+            inputs = tuple(self._name(value) for value in node.input_values())
+            outputs = tuple(self._name(value) for value in node.outputs())
+            kind = node.get_type_name()
+            self._add(Operation(kind, inputs, outputs, node))
+            if kind != "Constant":
+                continue
+            dtype = OPENVINO_TYPES.get(node.get_output_element_type(0).get_type_name())
+            if dtype:
+                shape = tuple(node.get_output_shape(0))
+                array = partial(getattr, node, "data")
+                self.constants[outputs[0]] = Constant(
+                    node.get_friendly_name(), dtype, shape, array, node
+                )
+        for value in self.model.inputs:
+            shape = value.get_partial_shape()
+            if not shape.rank.is_static or len(shape) not in (2, 3):
+                continue
+            if shape[1].is_static and shape[1].get_length() > 1:
+                self.fixed_lengths[value.get_any_name()] = shape[1].get_length()
+
+    @staticmethod
+    def _name(value: Any) -> str:
+        return f"{value.get_node().get_name()}:{value.get_index()}"
+
+    def replace(self, constant: Constant, array: NDArray[Any]) -> None:
+        from openvino import opset13
+
+        number = opset13.constant(array)
+        number.set_friendly_name(constant.name)
+        for target in constant.handle.output(0).get_target_inputs():
+            target.replace_source_output(number.output(0))
+
+    def _multiply(self, rotation: Operation, scaling: Operation | None, factor: float) -> None:
+        from openvino import opset13
+
+        value = rotation.handle.output(0)
+        number = opset13.constant(factor, dtype=value.get_element_type())
+        if scaling:
+            other_input = 1 - scaling.inputs.index(rotation.outputs[0])
+            scaling.handle.input(other_input).replace_source_output(number.output(0))
+            return
+        targets = value.get_target_inputs()
+        product = opset13.multiply(value, number)
+        for target in targets:
+            target.replace_source_output(product.output(0))
+
+    def save(self, target: Path) -> None:
+        import openvino
+
+        self.model.validate_nodes_and_infer_types()
+        openvino.serialize(self.model, str(target), str(target.with_suffix(".bin")))
+
+
+class GraphSource(FolderSource):
+    """Compiled graphs with the files beside them.
+
+    All files of a folder, or one graph with those that belong to it.
+
+    Args:
+        path: The path of the folder, or of a graph, whose config.json may also be one folder above,
+            as that of onnx/model.onnx.
+
+    Attributes:
+        graphs: The names of the graphs, relative to `root`.
+    """
+
+    kind = "graph"
+
+    def __init__(self, path: Path) -> None:
+        self.whole = path.is_dir()
+        root = path if path.is_dir() else path.parent
+        if not self.whole and not (root / CONFIG).is_file() and (root.parent / CONFIG).is_file():
+            root = root.parent
+        super().__init__(root, str(path))
+        if self.whole:
+            self.graphs = tuple(graph_names(path))
+        else:
+            self.name = path.stem
+            self.graphs = (path.relative_to(root).as_posix(),)
+
+    @cached_property
+    def opened(self) -> dict[str, Graph]:
+        """The graphs by name.
+
+        Raises:
+            BadSource: For damaged ones, and where a file with weights is missing.
+            RopeconvError: Without a library.
+        """
+        graphs: dict[str, Graph] = {}
+        for name in self.graphs:
+            path = self.path(name)
+            check_regular(path.stat().st_mode, path)
+            graphs[name] = _open_file(path)
+            for each in graphs[name].data_files:
+                if not self.path((Path(name).parent / each).as_posix()).is_file():
+                    raise BadSource(
+                        f"{path} needs {each}, which is missing; give the folder of the export"
+                    )
+        return graphs
+
+    def data_of(self, graph: str) -> list[str]:
+        """Names of the files with the weights of a graph, relative to `root`."""
+        return [(Path(graph).parent / name).as_posix() for name in self.opened[graph].data_files]
+
+    def text(self, name: str) -> str | None:
+        """As `Source.text`, without the receipt of an extended graph: callers ask for that of the
+        checkpoint.
+        """
+        text = super().text(name)
+        if name == RECEIPT and text is not None and "companion" in parse(text, name):
+            return None
+        return text
+
+    @property
+    def has_config(self) -> bool:
+        """Whether there is a config.json."""
+        return (self.root / CONFIG).is_file()
+
+    def _names(self) -> Iterator[str]:
+        """Names of the files that are not hidden."""
+        if self.whole:
+            yield from super()._names()
+            return
+        yield from self.graphs
+        for graph in self.graphs:
+            yield from self.data_of(graph)
+        if not self.has_config:
+            return
+        for folder in {self.root, (self.root / self.graphs[0]).parent}:
+            for path in folder.iterdir():
+                if path.suffix in COMPANIONS and path.is_file() and not path.name.startswith("."):
+                    yield path.relative_to(self.root).as_posix()
+
+
+def _open_file(path: Path) -> Graph:
+    """A graph by its first bytes; by its name where they are damaged, for the message."""
+    kind = kind_of(path)
+    if kind == "onnx" or (kind != "openvino" and path.suffix == ".onnx"):
+        return OnnxGraph(path)
+    return OpenVinoGraph(path)
+
+
+def open_graph(reference: str) -> GraphSource:
+    """The graphs that a path names: a graph, or a folder with graphs.
+
+    Raises:
+        BadSource: For formats that are final.
+    """
+    path = expand_home(reference)
+    frozen = frozen_words(path)
+    if frozen:
+        raise BadSource(
+            f"{reference} is {frozen}, whose tables of cos and sin were compiled at export and"
+            " cannot be replaced; run `ropeconv apply` on the checkpoint, and export its output"
+        )
+
+    if not path.exists():
+        raise BadSource(
+            f"{reference} does not exist; give the path of a graph, or of the folder of an export"
+        )
+    return GraphSource(path)

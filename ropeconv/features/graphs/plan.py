@@ -1,0 +1,293 @@
+"""Plans for compiled graphs: constants are replaced, and config.json and the files beside it change
+with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ropeconv.bake.checkpoint import CheckpointPlan, checkpoint_plan
+from ropeconv.bake.plan import FilePlan, PlannedFile, source_record
+from ropeconv.convert.encoding import ENCODINGS
+from ropeconv.convert.target import Target
+from ropeconv.errors import BadSource, Disagreement, UnsupportedBake, UsageError
+from ropeconv.formats.disk import Advance
+from ropeconv.formats.jsontext import JsonObject
+from ropeconv.inspection.receipts.companion import CompanionReceipt
+from ropeconv.rope.methods.vectors import AsIs
+from ropeconv.rope.recipe import Recipe
+from ropeconv.rope.schedule import Schedule
+from ropeconv.runtimes.verdict import describe
+from ropeconv.version import __version__
+
+from .inspection import PRECISION, GraphInspection, GraphRope, ModelRope, inspect_graph, with_repeat
+from .model import Constant, Graph, GraphSource
+
+ROWS = 1 << 14
+"""Rows of a table that are computed at a time."""
+EXPORT = "run `ropeconv apply` on the checkpoint, and export its output"
+
+
+@dataclass(frozen=True)
+class GraphPlan(FilePlan):
+    """The files of an extended graph. checkpoint: the plan of its config.json. edits: of the
+    graphs, by name.
+    """
+
+    source: GraphSource
+    checkpoint: CheckpointPlan
+    edits: dict[str, GraphEdit]
+
+    @property
+    def resume_key(self) -> str:
+        return self.checkpoint.resume_key
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Sentences for the user."""
+        types = set()
+        for edit in self.edits.values():
+            for rope in edit.ropes:
+                if rope.positions is None:
+                    types.add(rope.constants[0].dtype)
+
+        context = self.checkpoint.schedule.context
+        warnings = list(self.checkpoint.warnings)
+        for dtype in sorted(types & {"float16", "bfloat16"}):
+            error = context * PRECISION[dtype]
+            warnings.append(
+                f"the graph stores its frequencies in {dtype}, which rounds angles at position"
+                f" {context:,} by up to {error:,.3g} radians; export the checkpoint with these"
+                " constants in float32"
+            )
+        return tuple(warnings)
+
+    def to_dict(self) -> JsonObject:
+        """Return the plan as JSON-ready data, as `--json` prints it; keys stay within a schema."""
+        return super().to_dict() | {
+            "recipe": self.recipe.to_dict(),
+            "schedule": self.checkpoint.schedule.to_dict(),
+            "ropes": [rope.to_dict() for edit in self.edits.values() for rope in edit.ropes],
+            "warnings": list(self.warnings),
+        }
+
+    @property
+    def recipe(self) -> Recipe:
+        """The method and its modifiers."""
+        return self.checkpoint.recipe
+
+    @property
+    def context(self) -> int:
+        """The context of the output in tokens."""
+        return self.checkpoint.context
+
+    def summary(self) -> dict[str, str]:
+        """The values that are shown, by name."""
+        planned = self.checkpoint.summary()
+        return super().summary() | {
+            "recipe": planned["recipe"],
+            "context": planned["context"],
+            "warnings": "\n".join(self.warnings),
+        }
+
+    def companion(self) -> CompanionReceipt:
+        schedule = self.checkpoint.schedule
+        return CompanionReceipt(
+            ropeconv=__version__,
+            companion="graph",
+            source=source_record(self.source),
+            recipe=self.recipe.to_dict(),
+            schedule=schedule.digest,
+            context=schedule.context,
+        )
+
+    def check(self, folder: Path) -> None:
+        """Read the graphs that were written. Raises Disagreement where one does not hold the
+        schedule.
+        """
+        schedule = self.checkpoint.schedule
+        expected = ModelRope("", schedule.inv_freq, schedule.attention_factor)
+        for name, edit in self.edits.items():
+            names = {rope.name for rope in edit.ropes}
+            written = [
+                rope
+                for rope in inspect_graph(GraphSource(folder / name)).ropes
+                if rope.name in names
+            ]
+            if len(written) < len(edit.ropes) or not all(
+                rope.matches(expected) for rope in written
+            ):
+                raise Disagreement(
+                    f"{name} does not hold the schedule when it is read again; nothing was kept"
+                )
+
+
+@dataclass(frozen=True, eq=False)
+class GraphEdit:
+    """The change of one graph. ropes: those that get the schedule."""
+
+    graph: Graph
+    ropes: tuple[GraphRope, ...]
+    schedule: Schedule
+
+    @cached_property
+    def changed(self) -> Graph:
+        """The graph with the new constants."""
+        for rope in self.ropes:
+            if rope.positions is None:
+                constant = rope.constants[0]
+                vector = with_repeat(self.schedule.inv_freq, rope.repeat)
+                self.graph.set_attention_factor(rope.values[0], self.schedule.attention_factor)
+                self.graph.replace(
+                    constant, vector.reshape(constant.shape).astype(constant.array().dtype)
+                )
+            else:
+                for constant, function in zip(rope.constants, (np.cos, np.sin), strict=True):
+                    self.graph.replace(
+                        constant, self._table(rope, rope.positions, constant, function)
+                    )
+        return self.graph
+
+    def _table(
+        self, rope: GraphRope, positions: int, constant: Constant, function: np.ufunc
+    ) -> NDArray[Any]:
+        """A table for the context of the schedule, no shorter than the present one."""
+        rows = max(positions, self.schedule.context)
+        table = np.empty((rows, constant.shape[-1]), constant.array().dtype)
+        for start in range(0, rows, ROWS):
+            phases = np.outer(np.arange(start, min(start + ROWS, rows)), self.schedule.inv_freq)
+            table[start : start + ROWS] = with_repeat(
+                self.schedule.attention_factor * function(phases), rope.repeat
+            )
+        return table.reshape(
+            [*(rows if size == positions else size for size in constant.shape[:-1]), -1]
+        )
+
+    def write(self, target: Path, advance: Advance) -> None:
+        """Write one of the files of the graph: that with the ending of `target`."""
+        with TemporaryDirectory(dir=target.parent) as folder:
+            path = Path(folder, f"graph{self.graph.path.suffix}")
+            self.changed.save(path)
+            path.with_suffix(target.suffix).replace(target)
+        advance(target.stat().st_size)
+
+
+def graph_plan(source: GraphSource, recipe: Recipe, target: Target) -> GraphPlan:
+    """Plan the extension of compiled graphs. Writes nothing.
+
+    target: `out` and `replace` count. Raises UsageError for the name of a file, BadSource for a
+    graph without its config.json or with another RoPE than that, UnsupportedBake for what its
+    constants cannot express, and what `checkpoint_plan` raises.
+    """
+    if target.out is not None and target.out.suffix in (".onnx", ".xml", ".gguf"):
+        raise UsageError(
+            f"-o {target.out} is not a name for a folder, which is written; choose another name"
+        )
+    if not source.has_config:
+        raise BadSource(
+            f"{source.reference} has no config.json beside it, which says how long the model was"
+            " trained; copy that of the checkpoint there"
+        )
+    if recipe.log_n is not None:
+        raise UnsupportedBake(
+            "log-n", source.reference, "its operations do not scale queries by position", EXPORT
+        )
+    inspection = inspect_graph(source)
+    checkpoint = checkpoint_plan(source, recipe, target)
+    for knob, reason in _obstacles(checkpoint, source):
+        raise UnsupportedBake(knob, source.reference, reason, EXPORT)
+    files = {file.name: file for file in checkpoint.files}
+    edits = dict[str, GraphEdit]()
+    ropes = _replaced(inspection, checkpoint)
+    for name, graph in source.opened.items():
+        edit = GraphEdit(
+            graph, tuple(rope for rope in ropes if rope.file == name), checkpoint.schedule
+        )
+        if edit.ropes:
+            edits[name] = edit
+            for each in (name, *(source.data_of(name) if graph.saves_data else ())):
+                files[each] = PlannedFile(
+                    "convert", each, files[each].size, make=edit.write, estimated=True
+                )
+    return GraphPlan(
+        source, checkpoint.out, tuple(files.values()), checkpoint.skipped, checkpoint, edits
+    )
+
+
+def _obstacles(plan: CheckpointPlan, source: GraphSource) -> Iterator[tuple[str, str]]:
+    """Yield the parts of a plan that constants of cos and sin cannot express, with the reason."""
+    schedule = plan.schedule
+    if schedule.short_inv_freq is not None:
+        yield "a pair of lists", "its operations do not choose between them"
+    if schedule.softmax_scale != plan.source_spec.softmax_scale:
+        yield "another softmax scale", "it is in other operations"
+    encoding = plan.result.encoding
+    if not ENCODINGS[encoding].config_only:
+        why = f"its config.json needs the encoding {encoding}, which changes weights"
+        yield "this schedule", why
+
+    part = f"a context of {schedule.context:,} tokens"
+    for graph in source.opened.values():
+        for name, length in graph.fixed_lengths.items():
+            if length < schedule.context:
+                yield part, f"its input {name} has {length:,} tokens, without dynamic axes"
+        for constant in graph.constants.values():
+            length = _mask_length(constant)
+            if 0 < length < schedule.context:
+                name = constant.name
+                yield part, f"its constant {name} is an attention mask of {length:,} tokens"
+
+
+def _mask_length(constant: Constant) -> int:
+    """The tokens of a causal mask, which exporters keep as a square constant; 0 for others."""
+    *around, rows, columns = (1, 1, *constant.shape)
+    if rows != columns or rows <= 1 or any(size != 1 for size in around):
+        return 0
+    if constant.dtype == "bool" or len(constant.shape) == 4:
+        return rows
+    return 0
+
+
+def _replaced(inspection: GraphInspection, plan: CheckpointPlan) -> tuple[GraphRope, ...]:
+    """The RoPEs of graphs that a plan changes: those of config.json, of layers that an extension
+    changes.
+
+    Others stay: those of window layers, and those of another width, as of a vision tower. With
+    as-is, a graph that was exported without the scaling gets it. Raises BadSource for a graph that
+    was exported with another config.json.
+    """
+    replaced = list[GraphRope]()
+    spec = plan.source_spec
+    unscaled = ModelRope("", spec.unscaled().current().inv_freq, 1.0)
+    for rope, formula in zip(inspection.ropes, inspection.formulas, strict=True):
+        part = inspection.part(rope)
+        if part is None and rope.matches(unscaled):
+            if not isinstance(plan.recipe.method, AsIs):
+                raise BadSource(
+                    f"{rope.file} was exported without the scaling of config.json"
+                    f" ({describe(spec.form)}); pass --as-is to write that into the graph"
+                )
+            part = unscaled
+        if part is None and 2 * len(rope.inv_freq) == spec.rotary_dim:
+            raise BadSource(
+                f"{rope.name} in {rope.file} has {formula}, attention factor"
+                f" {rope.attention_factor:.6g}, and config.json has {describe(spec.form)},"
+                f" attention factor {spec.attention_factor:.6g}; put the config.json there that the"
+                " graph was exported with"
+            )
+        if part is not None and part.changes:
+            replaced.append(rope)
+    if not replaced:
+        raise BadSource(
+            f"{inspection.source.reference} holds no RoPE of {spec.rotary_dim} dimensions; name the"
+            " decoder's graph"
+        )
+    return tuple(replaced)

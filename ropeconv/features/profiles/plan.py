@@ -1,0 +1,454 @@
+"""Profiles: one model for several contexts, as folders that share its weights.
+
+The weights of a checkpoint are hard links, which loaders and `hf upload` see as files. Other files
+are small copies, so that an edit of one profile changes neither the others nor the source.
+
+llama.cpp reads the keys of a model from its first shard. So the tensors of a GGUF file are put into
+further shards once, as `llama-gguf-split --no-tensor-first-split` does, and each profile has a
+first shard of its own, with the rope tensors, beside links to the others
+(src/llama-model-loader.cpp:599-660, 0c1e570).
+"""
+
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatch
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from ropeconv.bake.apply import AppliedPlan, OutputCheck, make_plan, probe_query
+from ropeconv.bake.checkpoint import CheckpointPlan
+from ropeconv.bake.execution import COPIED, ApplyOptions, execute_plan
+from ropeconv.bake.gguf import GgufPlan, gguf_plan
+from ropeconv.bake.gguf_check import check_gguf, check_split
+from ropeconv.bake.hidden import is_empty
+from ropeconv.bake.plan import FilePlan, Plan, PlannedFile
+from ropeconv.bake.start import AlreadyExtended
+from ropeconv.convert.target import Target
+from ropeconv.engines.probe import Probe, SharedProbe
+from ropeconv.errors import UsageError
+from ropeconv.formats.disk import Advance, human, link_file, sha256, sync_file
+from ropeconv.formats.gguf.edit import COUNT, Edit, new_size, write_new
+from ropeconv.formats.gguf.file import GgufFile, shard_names
+from ropeconv.formats.gguf.header import ALIGNMENT, FORMATS, INT32, UINT16, GgufValue
+from ropeconv.formats.jsontext import JsonObject
+from ropeconv.inspection.receipts.places import remember_source
+from ropeconv.inspection.receipts.receipt import FileRecord
+from ropeconv.inspection.receipts.storage import has_receipt, read_receipt, write_receipt
+from ropeconv.models.gguf import GgufSource
+from ropeconv.models.source import OTHER_WEIGHTS, Source
+from ropeconv.rope.errors import RopeconvError, command_line, counted
+from ropeconv.rope.methods.vectors import AsIs
+from ropeconv.rope.recipe import Recipe
+from ropeconv.rope.summary import SummaryTable
+from ropeconv.runtimes.llamacpp.read_header import ROPE_TENSORS
+
+BASE = "base"
+"""The name of the profile that has the RoPE of the source."""
+
+
+@dataclass(frozen=True)
+class ProfilesPlan(FilePlan):
+    """A folder with one output per profile, written as a whole or not at all.
+
+    For GGUF, `files` are those of `out/base`, the source in shards, which the profiles are made
+    from.
+    """
+
+    plans: Mapping[str, Plan]
+    """The plans of the profiles, by name; their outputs are `out/NAME`, and for GGUF the first
+    shards in it.
+    """
+
+    copied: bool
+    """Whether the weights are a copy that the profiles share, and not links to the source as well.
+    """
+
+    @property
+    def resume_key(self) -> str:
+        """The resume keys of all profiles."""
+        return "\n".join(f"{name} {plan.resume_key}" for name, plan in self.plans.items())
+
+    @property
+    def shared(self) -> list[PlannedFile]:
+        """The files of weights, which all profiles have."""
+        if isinstance(self.source, GgufSource):
+            return list(self.files[1:])
+        return [file for file in self.files if is_shared(file)]
+
+    @property
+    def sentence(self) -> str:
+        """The size and place of the output, in words."""
+        profiles = counted(len(self.plans), "profile")
+        shared = human(self.shared_bytes)
+        return f"Would write {profiles} with {shared} of shared weights to {self.out}."
+
+    @property
+    def shared_bytes(self) -> int:
+        """The size in bytes of the weights, which all profiles have."""
+        return sum(file.size for file in self.shared)
+
+    def summary(self) -> dict[str, str]:
+        """The values that are shown, by name."""
+        return {
+            "sentence": self.sentence,
+            "source": self.source.reference,
+            "out": str(self.out),
+            "shared_bytes": f"{self.shared_bytes:,}",
+        }
+
+    def shown_tables(self) -> list[SummaryTable]:
+        """Return a table with a row for each profile."""
+        rows = []
+        for name, plan in self.plans.items():
+            method = plan.summary()["recipe"]
+            size = human(self.own_bytes(name))
+            rows.append((name, f"{plan.context:,}", method, size, plan.result.exact_share))
+        columns = ("profile", "context", "method", "own files", "runtimes")
+        return [SummaryTable("plans", columns, rows)]
+
+    def to_dict(self) -> JsonObject:
+        """Return the plan as JSON-ready data, with that of each profile."""
+        profiles = []
+        for name, plan in self.plans.items():
+            own = {"name": name, "own_bytes": self.own_bytes(name)}
+            profiles.append(own | plan.to_dict())
+        return {"out": str(self.out), "shared_bytes": self.shared_bytes, "profiles": profiles}
+
+    def own_bytes(self, name: str) -> int:
+        """The size in bytes of what a profile has for itself."""
+        plan = self.plans[name]
+        if not isinstance(plan, GgufPlan):
+            return sum(file.size for file in plan.files if not is_shared(file))
+        if name == BASE:
+            return self.files[0].size
+        model = plan.source.file
+        return new_size(model.header, first_shard(model, plan.edit))
+
+    def origin(self, file: PlannedFile) -> Path | None:
+        if file.action != "copy" or not isinstance(self.source, GgufSource):
+            return super().origin(file)
+        shards = {shard.name: shard for shard in self.source.file.shards}
+        return shards[file.origin].path()
+
+
+def is_shared(file: PlannedFile) -> bool:
+    """Return whether all profiles have the same file: unchanged weights, by its name."""
+    names = ("*.safetensors", *OTHER_WEIGHTS)
+    return file.action == "copy" and any(fnmatch(file.name, pattern) for pattern in names)
+
+
+def profile_plans(
+    source: Source | GgufSource, recipes: Sequence[Recipe], target: Target
+) -> dict[str, Plan]:
+    """Plan the output of each profile, by name: `base` for `AsIs`, else the label of its method.
+
+    Args:
+        source: From `open_source`.
+        recipes: One for each profile.
+        target: Format, runtimes, and `out`, the folder of all profiles; None where none is written.
+
+    Returns:
+        The plans in the order of the recipes. For a GGUF file `base` is always there, and first.
+
+    Raises:
+        UsageError: For two profiles of one name, and where only `base` of a GGUF file is left.
+        RopeconvError: For a place that is taken, and a profile that changes weights; else as
+            `make_plan`.
+    """
+    out = target.out or Path(source.name)
+    gguf = isinstance(source, GgufSource)
+    if isinstance(source, Source) and (source.kind == "config" or source.generated_files()):
+        raise UsageError(
+            f"{source.reference} has no weights in the format of its profiles; make a checkpoint of"
+            " it first, with `ropeconv apply SOURCE --as-is -o FOLDER`"
+        )
+
+    if gguf:
+        others = [recipe for recipe in recipes if not isinstance(recipe.method, AsIs)]
+        recipes = [Recipe(AsIs()), *others]
+    plans: dict[str, Plan] = {}
+    for recipe in recipes:
+        name = BASE if isinstance(recipe.method, AsIs) else recipe.method.label
+        if name in plans:
+            raise UsageError(
+                f"two profiles would be named {name}; leave one out, or write it with `ropeconv"
+                " apply`"
+            )
+        plans[name] = _profile_plan(source, recipe, replace(target, out=out / name), name)
+
+    if gguf and len(plans) == 1:
+        raise UsageError(
+            "base of a GGUF file is always written; name a profile beside it, such as yarn:4"
+        )
+    if target.out and out.exists() and not is_empty(out) and not are_there(plans, out):
+        adding = command_line("apply", source.reference, "METHOD", "--link", "-o", f"{out}/NAME")
+        repair = "remove it" if gguf else f"add one profile to it with `{adding}`"
+        raise RopeconvError(f"{out} exists; choose another place with -o, or {repair}")
+    return plans
+
+
+def are_there(plans: Mapping[str, Plan], out: Path) -> bool:
+    """Return whether a folder has outputs of these recipes, as after the same command.
+
+    `write_profiles` compares their files.
+    """
+    if {path.name for path in out.iterdir()} != set(plans):
+        return False
+    for name, plan in plans.items():
+        if isinstance(plan, GgufPlan) and name == BASE:
+            continue  # the source in shards, without a receipt of its own
+        places = [plan.out]
+        if isinstance(plan, GgufPlan):
+            places = sorted(plan.out.parent.glob("*-00001-of-*.gguf"))
+        receipts = [read_receipt(place) for place in places if has_receipt(place)]
+        if [receipt.recipe for receipt in receipts] != [plan.recipe.to_dict()]:
+            return False
+    return True
+
+
+def _profile_plan(source: Source | GgufSource, recipe: Recipe, target: Target, name: str) -> Plan:
+    """The plan of one profile. Raises RopeconvError where it changes weights.
+
+    Args:
+        source: The model.
+        recipe: The method and its modifiers.
+        target: The target, with the folder of the profile as `out`.
+        name: The name of the profile.
+    """
+    if target.out and isinstance(source, GgufSource):
+        folder = target.out
+        if name == BASE:
+            target = replace(target, out=folder / f"{source.name}.gguf", encoding="auto")
+        else:
+            target = replace(target, out=folder / f"{source.name}-{name}.gguf")
+    if name == BASE or recipe.on_top:
+        target = replace(target, replace=False)
+
+    try:
+        plan = make_plan(source, recipe, target)
+    except AlreadyExtended as problem:
+        raise RopeconvError(f"{problem.short}, which leaves base unchanged") from None
+
+    change = changed_weights(plan)
+    if change:
+        raise RopeconvError(
+            f"the profile {name} cannot share weights, since {change}; choose another method or"
+            " --runtime, or write it with `ropeconv apply`"
+        )
+    return plan
+
+
+def changed_weights(plan: Plan) -> str:
+    """Return in words how a plan changes weights; empty where it leaves them unchanged."""
+    if isinstance(plan, GgufPlan):
+        changed = plan.edit.changes.keys() | plan.edit.removed
+        if changed - set(ROPE_TENSORS):
+            return f"its encoding in GGUF, {plan.result.encoding}, changes tensors"
+    if isinstance(plan, CheckpointPlan) and plan.result.fold is not None:
+        return "its factor is multiplied into weights"
+    return ""
+
+
+def profiles_plan(
+    source: Source | GgufSource, plans: Mapping[str, Plan], out: Path, copied: bool
+) -> ProfilesPlan:
+    """Plan the folder of several profiles.
+
+    Args:
+        source: As for `profile_plans`.
+        plans: From `profile_plans`, with their model cards where they get some.
+        out: The folder.
+        copied: Give it a copy of the weights, instead of links to those of the source.
+    """
+    if isinstance(source, GgufSource):
+        return ProfilesPlan(source, out, tuple(split_files(source)), (), plans, copied)
+
+    files = []
+    skipped: set[str] = set()
+    for number, (name, plan) in enumerate(plans.items()):
+        skipped.update(plan.skipped)
+        for file in plan.files:
+            if number > 0 and is_shared(file):
+                continue  # a link to the file of the first profile, made at the end
+            origin = file.origin or file.name
+            make = file.make
+            if file.action == "copy" and not is_shared(file):
+                make = partial(source.copy, origin)
+            files.append(replace(file, name=f"{name}/{file.name}", origin=origin, make=make))
+    return ProfilesPlan(source, out, tuple(files), tuple(sorted(skipped)), plans, copied)
+
+
+def first_shard(file: GgufFile, edit: Edit | None = None) -> Edit:
+    """Return the edit that leaves only the keys and the rope tensors in a first shard.
+
+    Args:
+        file: The model.
+        edit: Another edit, whose changes it has too.
+    """
+    edit = edit or Edit()
+    first = file.header.tensors
+    elsewhere = [name for name in file.tensors if name in ROPE_TENSORS and name not in first]
+    others = {name for name in first if name not in ROPE_TENSORS}
+
+    keys = split_keys(file, 0, len(file.tensors) - len(elsewhere))
+    added = {name: file.read(name) for name in elsewhere}
+    return replace(
+        edit,
+        values={**edit.values, **keys},
+        removed=edit.removed | others,
+        added={**added, **edit.added},
+    )
+
+
+def split_keys(file: GgufFile, number: int, tensors: int) -> dict[str, GgufValue]:
+    """Return the keys of one shard of a model in shards.
+
+    Args:
+        file: The model.
+        number: The number of the shard, from 0.
+        tensors: The number of tensors in all shards, before any are added.
+    """
+    count = len(file.shards)
+    if not is_split(file):
+        count += 1  # a first shard for the keys and the rope tensors
+    return {
+        "split.no": _number(UINT16, number),
+        "split.count": _number(UINT16, count),
+        COUNT: _number(INT32, tensors),
+    }
+
+
+def _number(kind: int, value: int) -> GgufValue:
+    return GgufValue(kind, struct.pack("<" + FORMATS[kind], value))
+
+
+def is_split(file: GgufFile) -> bool:
+    """Return whether the first shard of a source has all rope tensors, and no others."""
+    if len(file.shards) < 2:
+        return False
+    for number, header in enumerate(file.headers):
+        for name in header.tensors:
+            if (name in ROPE_TENSORS) != (number == 0):
+                return False
+    return True
+
+
+def split_files(source: GgufSource) -> list[PlannedFile]:
+    """Return the files of `base`, the source in shards.
+
+    The first shard has the keys and the rope tensors, the others the rest.
+    """
+    file = source.file
+    edit = first_shard(file)
+    count = edit.values["split.count"].decode()
+    names = [f"{BASE}/{name}" for name in shard_names(f"{source.name}.gguf", count)]
+    make = partial(write_new, file, 0, edit)
+    files = [PlannedFile("patch", names[0], new_size(file.header, edit), make=make)]
+
+    if is_split(file):  # its other shards need no change
+        parts = list(zip(names, file.headers, file.shards, strict=True))
+        for name, header, shard in parts[1:]:
+            files.append(PlannedFile("copy", name, header.size, origin=shard.name))
+        return files
+
+    for number, (shard, header) in enumerate(zip(file.shards, file.headers, strict=True), 1):
+        kept = {key: value for key, value in header.values.items() if key == ALIGNMENT}
+        removed = frozenset(header.tensors.keys() & set(ROPE_TENSORS))
+        rest = Edit(split_keys(file, number, len(file.tensors)), base=kept, removed=removed)
+        make = partial(write_new, GgufFile((shard,), (header,)), 0, rest)
+        files.append(PlannedFile("patch", names[number], new_size(header, rest), make=make))
+    return files
+
+
+def write_profiles(
+    plan: ProfilesPlan, advance: Advance = lambda done: None
+) -> dict[str, AppliedPlan]:
+    """Write all profiles, or none, and return their outputs by name.
+
+    Raises Disagreement where the installed transformers computes something else from one than its
+    schedule, RopeconvError where links are impossible, and what `execute_plan` raises.
+    """
+    outputs: dict[str, AppliedPlan] = {}
+    of_gguf = isinstance(plan.source, GgufSource)
+
+    def finish(folder: Path) -> None:
+        if of_gguf:
+            outputs.update(_finish_gguf(plan, folder))
+        else:
+            outputs.update(_finish_checkpoints(plan, folder))
+
+    execute_plan(plan, ApplyOptions(link=not plan.copied), finish, advance)
+
+    source = plan.source
+    if of_gguf:
+        source = GgufSource(plan.out / plan.files[0].name)
+    for name, done in outputs.items():
+        if of_gguf and name == BASE:
+            continue  # it is the source of the others
+        remember_source(done.path, source)
+    return outputs
+
+
+def _finish_checkpoints(plan: ProfilesPlan, folder: Path) -> Iterator[tuple[str, AppliedPlan]]:
+    """Link, check and record each output in the hidden folder, and yield it with its name."""
+    probe = SharedProbe() if Probe.available() else None
+    places = {file.origin: folder / file.name for file in plan.shared}
+    try:
+        for name, profile in plan.plans.items():
+            assert isinstance(profile, CheckpointPlan)
+            for file in filter(is_shared, profile.files):
+                _link(places[file.origin or file.name], folder / name / file.name, plan.out)
+
+            query = probe_query(profile, probe) if probe is not None else None
+            check = OutputCheck(profile, query)
+            record = check(folder / name)
+
+            files = tuple(_record(file, folder / name) for file in profile.files)
+            receipt = msgspec.structs.replace(profile.receipt(), files=files, check=record)
+            write_receipt(folder / name, receipt)
+            yield name, AppliedPlan(profile.out, record, check.reason)
+    finally:
+        if probe is not None:
+            Probe.stop(probe)
+
+
+def _finish_gguf(plan: ProfilesPlan, folder: Path) -> Iterator[tuple[str, AppliedPlan]]:
+    """Write the first shard of each output and links to the others, and yield it with its name."""
+    assert isinstance(plan.source, GgufSource)
+    base = GgufSource(folder / plan.files[0].name)
+    for name, profile in plan.plans.items():
+        if name == BASE:
+            record = check_split(plan.source.file, base.file.path)
+            yield name, AppliedPlan(plan.out / plan.files[0].name, record)
+            continue
+        place = folder / name / profile.out.name
+        place.parent.mkdir(exist_ok=True)  # from an interrupted run
+        written = gguf_plan(base, profile.recipe, replace(profile.target, out=place))
+        first, *others = written.files
+        assert first.make is not None
+        first_place = place.with_name(first.name)
+        first.make(first_place, lambda done: None)
+        sync_file(first_place)
+
+        for file, shard in zip(others, base.file.shards[1:], strict=True):
+            _link(shard.path(), place.with_name(file.name), plan.out)
+        record = check_gguf(written, first_place)
+        yield name, AppliedPlan(profile.out.with_name(first.name), record)
+
+
+def _link(shared: Path, place: Path, out: Path) -> None:
+    if not (place.exists() or link_file(shared, place)):
+        raise RopeconvError(
+            f"profiles share weights by hard links, which the disk of {out} does not have; choose"
+            " another place with -o"
+        )
+
+
+def _record(file: PlannedFile, folder: Path) -> FileRecord:
+    """The record of a file for a receipt. Copies are not read, as in `Writer.record`."""
+    path = folder / file.name
+    digest = file.sha256 if file.action in COPIED else sha256(path)
+    return FileRecord(file.name, file.action, path.stat().st_size, digest, file.origin or None)

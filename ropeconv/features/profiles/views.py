@@ -1,0 +1,48 @@
+"""Shows the profiles of a model."""
+
+from ropeconv.formats.disk import human
+from ropeconv.rope.errors import counted
+from ropeconv.views.plan import show_plan
+from ropeconv.views.sheet import Sheet, sentence
+
+from .plan import ProfilesPlan
+
+
+def show_profiles(
+    plan: ProfilesPlan, sheet: Sheet, explain: bool = False, written: bool = True
+) -> None:
+    """Show each profile in a line, and where their weights are.
+
+    Args:
+        plan: The profiles.
+        sheet: The sheet that shows them.
+        explain: Whether the whole plan of each is shown.
+        written: Whether they are on this disk, and not only on the Hub.
+    """
+    (table,) = plan.shown_tables()
+    rows = table.rows
+    weights = human(plan.shared_bytes)
+    share = "shares" if len(rows) == 1 else "share"
+    heading = (
+        f"{plan.source.reference}: {counted(len(rows), 'profile')}, which {share} {weights} of"
+        " weights"
+    )
+    sheet.table(heading, table.columns, rows, right=("context", "own files"))
+
+    if written:
+        whose = "The profiles"
+        links = any(file.action == "copy" for file in plan.shared)
+        if links and not plan.copied:
+            whose = f"The profiles and {plan.source.reference}"
+        sheet.say(
+            f"{whose} share their weight files (hard links). A program that edits one file in place"
+            " edits all of them."
+        )
+
+    warnings: list[str] = []
+    for profile in plan.plans.values():
+        if explain:
+            show_plan(profile, sheet, explain)
+        warnings += profile.warnings
+    for warning in dict.fromkeys(warnings):
+        sheet.note(f"Note: {sentence(warning)}")

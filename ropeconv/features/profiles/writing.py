@@ -1,0 +1,224 @@
+"""One model for several contexts, as folders or branches that share its weights."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from dataclasses import replace as changed
+from pathlib import Path
+from typing import Any
+
+from ropeconv.bake.apply import AppliedPlan
+from ropeconv.bake.checkpoint import CheckpointPlan
+from ropeconv.bake.hidden import discard
+from ropeconv.bake.output import Output
+from ropeconv.bake.plan import Plan
+from ropeconv.convert.target import Target
+from ropeconv.errors import Interruption, UsageError
+from ropeconv.formats.files import expand_home
+from ropeconv.formats.jsontext import JsonObject
+from ropeconv.hub.card import with_card
+from ropeconv.hub.options import PublishOptions
+from ropeconv.keywords import StrPath
+from ropeconv.models.gguf import GgufSource
+from ropeconv.models.source import Source
+from ropeconv.reporting import Reporter, SilentReporter
+from ropeconv.rope.methods.method import REGISTRY, Value
+from ropeconv.rope.methods.vectors import AsIs
+from ropeconv.rope.recipe import Recipe
+from ropeconv.verbs.arguments import check_arguments, source_of
+from ropeconv.verbs.output import steps_after
+from ropeconv.verbs.recipes import build_recipe, variable
+from ropeconv.verbs.rows import parse_rows
+
+from .plan import ProfilesPlan, profile_plans, profiles_plan, write_profiles
+
+
+@dataclass(frozen=True)
+class ProfilesRequest:
+    """How profiles are made."""
+
+    target: Target
+    """Runtimes, encoding and place; `out` is the folder of all profiles, None for the usual one."""
+
+    copy: bool = False
+    """Copy the weights once, instead of making hard links to those of the model."""
+
+    publication: PublishOptions | None = None
+    """How the profiles are published: the first as main, each other one as a branch."""
+
+    dry_run: bool = False
+    """Whether nothing is written."""
+
+    @property
+    def keeps(self) -> bool:
+        """Whether the profiles are kept on this disk."""
+        return self.publication is None or self.target.out is not None
+
+
+@check_arguments
+def profiles(
+    model: object,
+    methods: str | Sequence[str],
+    out: StrPath | None = None,
+    *,
+    runtime: str | Sequence[str] = (),
+    encoding: str = "auto",
+    replace: bool = False,
+    copy: bool = False,
+    family: str = "",
+    reporter: Reporter | None = None,
+) -> dict[str, Output]:
+    """Write one model for several contexts, with its weights stored once.
+
+    Args:
+        model: A path, an id on the Hub, or a source.
+        methods: The profiles, such as "base,yarn:2,yarn:4" or a list of them.
+        out: The folder of all profiles, by default `./NAME-profiles`.
+        runtime: Runtimes that all profiles are for.
+        encoding: How the methods are written.
+        replace: Replace the scaling that the model has.
+        copy: Copy the weights once, instead of making hard links to those of the model.
+        family: The family to treat it as.
+        reporter: Receives progress, and sentences for the user.
+
+    Returns:
+        The outputs by name; all are written, or none.
+
+    Raises:
+        UsageError: For two profiles of one name, and none.
+        RopeconvError: As `apply` does, and for a method that changes weights.
+    """
+    reporter = reporter or SilentReporter()
+    texts = methods.split(",") if isinstance(methods, str) else list(methods)
+    runtimes = (runtime,) if isinstance(runtime, str) else tuple(runtime)
+    target = Target(
+        out=None if out is None else expand_home(os.fspath(out)),
+        runtimes=runtimes,
+        encoding=encoding,
+        replace=replace,
+    )
+    source = source_of("profiles", model, family)
+    plan = plan_profiles(source, parse_profiles(texts), ProfilesRequest(target, copy))
+    return write_profile_set(plan, reporter)
+
+
+def parse_profiles(texts: Iterable[str], methods: Mapping[str, Any] = {}) -> list[Recipe]:
+    """Return the recipes of profiles.
+
+    Args:
+        texts: Such as "yarn:4", or "base" for the unchanged model.
+        methods: The values of options of methods, by name, each a list.
+
+    Raises:
+        UsageError: Where there is none.
+        RecipeError: For a value that a method cannot have.
+    """
+    rows = list(texts)
+    from_files = []
+    known = {variable(name): kind for name, kind in REGISTRY.items()}
+    for name, values in methods.items():
+        for value in values or ():
+            if name in known and known[name].value is not Value.FILE:
+                rows.append(f"{known[name].name}:{value}")
+            else:
+                from_files.append(build_recipe({name: value}))
+
+    recipes = []
+    for text in rows:
+        recipes += [row.recipe or Recipe(AsIs()) for row in parse_rows(text)]
+    recipes += from_files
+    if not recipes:
+        raise UsageError("name the profiles after MODEL, such as base yarn:2 yarn:4")
+    return recipes
+
+
+def plan_profiles(
+    source: Source | GgufSource, recipes: Sequence[Recipe], request: ProfilesRequest
+) -> ProfilesPlan:
+    """Plan the folder of several profiles, and write nothing.
+
+    Raises:
+        UsageError: For two profiles of one name, and GGUF profiles that should be published.
+        RopeconvError: As `bake.profiles.profile_plans` does.
+    """
+    publication = request.publication
+    if publication and source.kind == "gguf":
+        raise UsageError(
+            "--push is for checkpoints; write GGUF profiles with -o, and publish each with"
+            f" `ropeconv push FILE {publication.repo_id} --exist-ok`"
+        )
+    out = request.target.out or Path(f"{source.name}-profiles")
+    if out.exists() and not request.dry_run:
+        discard(out)  # of a run that was killed after the folder had its name
+    target = changed(request.target, out=out if request.keeps else None)
+    plans = profile_plans(source, recipes, target)
+    if request.keeps:
+        plans = {name: with_card(plan) for name, plan in plans.items()}
+    return profiles_plan(source, plans, out, request.copy)
+
+
+def write_profile_set(plan: ProfilesPlan, reporter: Reporter) -> dict[str, Output]:
+    """Write all profiles, or none, and return them by name.
+
+    Raises:
+        Interruption: At Ctrl-C; the same command continues.
+        RopeconvError: As `bake.profiles.write_profiles` does.
+    """
+    try:
+        with reporter.progress("Writing", plan.bytes) as advance:
+            written = write_profiles(plan, advance=advance)
+    except KeyboardInterrupt:
+        raise Interruption(
+            f"interrupted; {plan.out} does not exist yet, and the same command continues"
+        ) from None
+    for reason in dict.fromkeys(done.reason for done in written.values()):
+        reporter.note(reason and f"Not checked: {reason}.")
+    return {name: _output(plan, name, done) for name, done in written.items()}
+
+
+def publish_profiles(
+    plans: Mapping[str, Plan], publication: PublishOptions, reporter: Reporter
+) -> dict[str, tuple[str, str]]:
+    """Publish the first profile as main and each other one as a branch.
+
+    Returns:
+        The branch and the URL of each profile, by name.
+    """
+    from ropeconv.verbs.publishing import publish_staged
+
+    first, *others = plans
+    branches = tuple((name, plans[name].schedule.context) for name in others)
+    published = {}
+    for name, plan in plans.items():
+        if name == first:
+            here = changed(publication, branches=branches)
+        else:
+            here = changed(publication, revision=name, exist_ok=True)
+        assert isinstance(plan, CheckpointPlan)
+        _, url = publish_staged(plan, None, here, reporter, checksum=False)
+        published[name] = here.revision or "main", url
+    return published
+
+
+def profile_document(plan: ProfilesPlan, name: str) -> JsonObject:
+    """Return what `profiles --json` prints about a profile before it is written."""
+    return {"name": name, "own_bytes": plan.own_bytes(name), **plan.plans[name].to_dict()}
+
+
+def _output(plan: ProfilesPlan, name: str, done: AppliedPlan) -> Output:
+    """Return a profile that was written, with the commands that follow."""
+    source = plan.source.reference
+    against = ""
+    if isinstance(plan.source, GgufSource):
+        against = str(plan.out / plan.files[0].name)
+    output = Output(
+        done.path,
+        plan.plans[name],
+        done.check,
+        done.reason,
+        done.uncomputed,
+        against=against or source,
+    )
+    return changed(output, steps=steps_after(output, against=against))

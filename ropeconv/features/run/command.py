@@ -1,0 +1,186 @@
+"""`ropeconv run`: many sources, recipes, targets and tasks from a file, with a journal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ropeconv.cli.command import expand_options
+from ropeconv.cli.options import DryRunOption
+from ropeconv.cli.screen import ProgressScreen, Screen
+from ropeconv.cli.typer_classes import Command
+from ropeconv.errors import Interruption
+from ropeconv.options import RUNNING, option
+from ropeconv.rope.errors import RopeconvError, counted
+
+if TYPE_CHECKING:
+    from .report import JobPreview, RunTable
+    from .running import OpenRun
+
+app = typer.Typer(add_completion=False)
+
+EXAMPLES = """
+ropeconv run plan.toml --dry-run
+ropeconv run plan.toml
+ropeconv run plan.toml --on 4
+ropeconv run plan.toml --verify
+ropeconv run plan.toml --on ray://head:10001
+A plan.toml, with all keys in docs/running.md:
+sources = ["Qwen/Qwen3-8B", "./models/*"]
+recipes = ["yarn:4"]
+tasks = ["apply", "validate"]
+targets = [{}, {name = "q8", to = "gguf", outtype = "q8_0"}]
+"""
+
+
+@dataclass(frozen=True)
+class RunFlags:
+    """The options of `run`."""
+
+    on: str = option(
+        "",
+        "local, a number of processes, ray, auto, ray://HOST:PORT, slurm.",
+        RUNNING,
+        metavar="WHERE",
+    )
+    fresh: bool = option(False, "Begin a new journal; the one there gets another name.", RUNNING)
+    verify: bool = option(
+        False, "Compare outputs that are done, byte by byte, with what their sources give.", RUNNING
+    )
+
+
+@app.command("run", cls=Command, epilog=EXAMPLES)
+@expand_options
+def run_command(
+    plan: Annotated[
+        Path,
+        typer.Argument(metavar="PLAN.toml", help="Sources, recipes, targets, tasks and limits."),
+    ],
+    flags: RunFlags,
+    screen: ProgressScreen,
+    dry_run: DryRunOption = False,
+) -> None:
+    """Run apply, validate, eval and push for many models, as a plan file says (docs/running.md).
+
+    After an interruption the same command continues where it stopped, and tries failed units again.
+
+    Exit codes: 0 done, 1 a unit failed (or would, with --dry-run), 2 wrong usage, 130 stopped
+    before the end.
+    """
+    from .running import check_done, execute_run, open_run
+
+    opened = open_run(plan, flags.on)
+    if dry_run:
+        if _show_plan(opened, flags, screen):
+            raise RopeconvError(f"a unit would fail; change {plan} as its reason says")
+        return
+    table, complete = execute_run(opened, flags.fresh, flags.verify, screen)
+    _show(table, opened.report, screen)
+    if not complete:
+        raise Interruption("stopped before its end; the same command continues")
+    check_done(table, opened.report)
+
+
+def _show_plan(opened: OpenRun, flags: RunFlags, screen: Screen) -> bool:
+    """Print what would be run, written and published, and return whether a unit would fail."""
+    from ropeconv.formats.disk import human
+
+    from .executors.local import Local
+    from .jobs import RunJournal
+    from .report import Costs, check_bytes, kept_bytes, planned
+    from .runner import missing
+    from .running import verify_done
+
+    jobs = opened.jobs
+    executor = opened.executor
+    lines = []
+    remaining = jobs
+
+    if opened.journal.exists():
+        with RunJournal(opened.journal) as journal:
+            verify_done(jobs, journal, flags.verify and not flags.fresh, screen)
+            lines = list(journal.lines.values())
+            if not flags.fresh:
+                remaining = missing(jobs, journal)
+
+    previews = [planned(job) for job in remaining]
+    failing = any(preview.problem for preview in previews)
+    costs = Costs.of(lines)
+    units = [unit for job in remaining for unit in job]
+    if isinstance(executor, Local):
+        costs = costs.with_eval(units)
+    done = sum(len(job) for job in jobs) - len(units)
+    sentences = costs.sentences(units, executor.at_once)
+    if screen.as_json:
+        document = {
+            "units": len(units),
+            "done": done,
+            "bytes": kept_bytes(previews),
+            "time": sentences,
+            "jobs": [preview.to_dict() for preview in previews],
+        }
+        screen.data(document)
+        return failing
+
+    columns = ("source", "recipe", "target", "tasks", "bytes", "repository")
+    rows = [_planned_row(preview) for preview in previews]
+    screen.table("", columns, rows, optional=("target",), right=("bytes",))
+    for preview in previews:
+        if preview.problem:
+            words = (preview.job[0].task, *_planned_row(preview)[:3])
+            name = " ".join(word for word in words if word)
+            screen.say(f"{name} would fail: {preview.problem}")
+
+    to_run = counted(len(units), "unit")
+    sources = counted(len({job[0].source.name for job in jobs}), "source")
+    published = sum(bool(preview.publishes) for preview in previews)
+    repositories = counted(published, "repository is", "repositories are")
+    screen.say(
+        f"{to_run} of {sources} to run, {done:,} in the journal; outputs have"
+        f" {human(kept_bytes(previews))}, {repositories} published."
+    )
+    for sentence in sentences:
+        screen.say(sentence)
+    check_bytes(opened.plan, previews)
+    return failing
+
+
+def _planned_row(preview: JobPreview) -> tuple[str, ...]:
+    first = preview.job[0]
+    tasks = ", ".join(unit.task for unit in preview.job)
+    recipe = ", ".join(recipe.name for recipe in first.recipes)
+    size = f"{preview.bytes:,}" if preview.bytes else ""
+    return (
+        first.source.name,
+        recipe,
+        first.target.name if first.target else "",
+        tasks,
+        size,
+        preview.publishes,
+    )
+
+
+def _show(table: RunTable, report: Path, screen: Screen) -> None:
+    if screen.as_json:
+        screen.data({**table.to_dict(), "report": str(report)})
+        return
+
+    columns = ("source", "recipe", "target", *table.columns)
+    rows = [table.cells(row) for row in table.rows]
+    screen.table("", columns, rows, optional=("target",), right=table.columns)
+    for reason, names in table.reasons.items():
+        listed = ", ".join(names[:3])
+        if len(names) > 3:
+            listed += f" and {len(names) - 3} more"
+        screen.say(f"{listed}: {reason}")
+    for row in table.rows:
+        for name, words in row.results.get("eval", {}).get("rows", {}).items():
+            screen.say(f"{row.source} {name}: {words}")
+    counts = table.counts
+    screen.say(
+        f"{counts['done']:,} done, {counts['failed']:,} failed, {counts['not run']:,} not run."
+    )
+    screen.copyable(f"Wrote {report}")

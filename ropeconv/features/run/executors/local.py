@@ -1,0 +1,174 @@
+"""Processes of this machine, one for each GPU, or as many as are asked for
+(https://pebble.readthedocs.io).
+"""
+
+import multiprocessing
+import os
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pebble import ProcessExpired, ProcessPool
+
+from ropeconv.formats.disk import cores
+from ropeconv.formats.files import scratch, try_lock
+
+from .executor import Executor, Factory, Failure, Pool, Results, call, lost
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+HANGS = (
+    "it did not end in its time and its process was killed; raise unit_timeout in [limits] if it"
+    " needs more"
+)
+
+NEVER_STARTED = (
+    "its worker ended before it could begin, and so did the others (killed, or out of memory); give"
+    " them more memory, or fewer jobs at a time"
+)
+
+
+def gpus() -> list[str]:
+    """The NVIDIA GPUs that this process may use, as CUDA_VISIBLE_DEVICES has them."""
+    named = os.environ.get(VISIBLE)
+    if named is not None:
+        return [device for device in named.split(",") if device.strip()]
+    return sorted(path.name.removeprefix("nvidia") for path in Path("/dev").glob("nvidia[0-9]*"))
+
+
+def prepare(folder: str, devices: Sequence[str], threads: int) -> None:
+    """Gives a new process a GPU of its own, and its share of the cores.
+
+    folder: of the locks, which the system takes back when a process ends. devices: that are shared
+    out; none without GPUs.
+    """
+    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    for device in devices:
+        lock = os.open(Path(folder, f"gpu-{device}"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+        if try_lock(lock) != "busy":  # it stays open until this process ends
+            os.environ[VISIBLE] = device
+            return
+        os.close(lock)
+
+
+class Local(Executor):
+    """Processes of this machine. at_once: how many; 0 for one per GPU, or `without_gpus` where
+    there is none.
+    """
+
+    def __init__(self, at_once: int = 0, without_gpus: int = 1) -> None:
+        self.devices = gpus()
+        self.at_once = at_once or len(self.devices) or without_gpus
+
+    @contextmanager
+    def pool(self, factory: Factory, retries: int = 2) -> Iterator[Pool]:
+        threads = max(1, cores() // self.at_once)
+        with scratch() as folder:
+            processes = Processes(self.at_once, (str(folder), self.devices, threads))
+            try:
+                yield partial(_results, processes, pickle.dumps(factory), retries, self.longest)
+            finally:
+                processes.end()
+
+
+class Processes:
+    """The processes of a pool.
+
+    A process that ends while it runs no item, as one that the system kills for its memory when it
+    starts, makes pebble give up its whole pool; `replace` makes another one.
+    """
+
+    def __init__(self, at_once: int, arguments: tuple[object, ...]) -> None:
+        self.at_once = at_once
+        self.arguments = arguments
+        self._pool = self._made()
+
+    def _made(self) -> ProcessPool:
+        return ProcessPool(
+            self.at_once,
+            initializer=prepare,
+            initargs=self.arguments,
+            context=multiprocessing.get_context("spawn"),
+        )
+
+    def start(self, factory: bytes, item: object, limit: float | None) -> Future[Any]:
+        """Run an item. limit: seconds after which its process is killed."""
+        try:
+            return self._pool.schedule(call, args=(factory, item), timeout=limit)
+        except RuntimeError:  # pebble has given up the pool since the last item
+            self.replace()
+            return self._pool.schedule(call, args=(factory, item), timeout=limit)
+
+    def replace(self) -> None:
+        """Make new processes, in place of those that have ended."""
+        self.end()
+        self._pool = self._made()
+
+    def end(self) -> None:
+        """Kill all processes."""
+        self._pool.stop()  # type: ignore[no-untyped-call]
+        self._pool.join()
+
+
+def _results(
+    processes: Processes,
+    factory: bytes,
+    retries: int,
+    longest: Callable[[Any], float] | None,
+    items: Sequence[object],
+) -> Results:
+    """Run items on the processes of a pool. Others: as in `Executor`."""
+    tries = [0] * len(items)
+    broken = 0  # pools whose processes ended before one of them had run an item
+    pending: dict[Future[Any], int] = {}
+
+    def start(index: int) -> None:
+        tries[index] += 1
+        limit = longest and longest(items[index])
+        pending[processes.start(factory, items[index], limit)] = index
+
+    for index in range(len(items)):
+        start(index)
+    try:
+        while pending:
+            finished = wait(pending, return_when=FIRST_COMPLETED).done
+            gone = list[int]()
+            for future in sorted(finished, key=pending.__getitem__):
+                index = pending.pop(future)
+                try:
+                    result = future.result()
+                except BrokenProcessPool:
+                    gone.append(index)
+                    continue
+                except ProcessExpired:
+                    if tries[index] <= retries:
+                        start(index)
+                        continue
+                    result = lost(tries[index])
+                except TimeoutError:
+                    result = Failure(HANGS)
+                except CancelledError:
+                    result = lost(tries[index])
+                broken = 0
+                yield index, result
+
+            if not gone:
+                continue
+            processes.replace()
+            broken += 1
+            unfinished = [future for future in pending if not future.done()]
+            gone += [pending.pop(future) for future in unfinished]
+            for index in sorted(gone):
+                if broken > retries:
+                    yield index, Failure(NEVER_STARTED)
+                else:
+                    tries[index] -= 1  # it did not run
+                    start(index)
+    finally:
+        for future in pending:
+            future.cancel()

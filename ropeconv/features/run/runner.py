@@ -1,0 +1,174 @@
+"""Runs the jobs of a plan through the journal: what is missing or failed, each unit after those
+that it needs.
+"""
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+
+from ropeconv.engines.probe import Probe, SharedProbe
+from ropeconv.errors import reason
+from ropeconv.formats.jsontext import JsonObject
+from ropeconv.models import hub as hub_client
+from ropeconv.rope.lengths import format_duration
+
+from .executors.executor import Failure, Pool
+from .jobs import Job, RunJournal, RunLine, Unit
+from .tasks import TASKS
+
+PATIENCE = 12
+"""How often a request is sent again that the Hub is too busy for: over ten minutes, more than its
+window of five.
+"""
+
+
+GRACE = 60.0
+"""Seconds beyond the limits of its units after which the process of a job is killed."""
+AGAIN = 60.0
+"""Seconds after which a limit of time is raised again, where a library has caught it."""
+
+
+class TimeLimit(BaseException):
+    """The end of a time limit, which no library catches as an Exception."""
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Raises TimeLimit in what runs longer, as Ctrl-C does. seconds: 0 for no limit.
+
+    Without effect outside the main thread, on systems without timers, and in compiled code that
+    never returns.
+    """
+    if (
+        not seconds
+        or threading.current_thread() is not threading.main_thread()
+        or not hasattr(signal, "setitimer")
+    ):
+        yield
+        return
+
+    def end(*_: object) -> None:
+        raise TimeLimit
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+class TaskWorker:
+    """Runs the units of a job one after the other, until one fails. It is made in the process that
+    runs them.
+    """
+
+    def __init__(self, limit: float = 0.0) -> None:
+        self.limit = limit
+        self.probe = SharedProbe() if Probe.available() else None
+        hub_client.patience = PATIENCE
+
+    def __call__(self, job: Job) -> list[RunLine]:
+        """The lines of the units that ran."""
+        lines: list[RunLine] = []
+        for unit in job:
+            lines.append(self._line(unit))
+            if lines[-1].failed:
+                break
+        return lines
+
+    def _line(self, unit: Unit) -> RunLine:
+        begun = time.perf_counter()
+        failed = ""
+        result = JsonObject()
+        try:
+            with time_limit(self.limit):
+                result = TASKS[unit.task](unit, self.probe)
+        except TimeLimit:
+            limit = format_duration(self.limit)
+            self.probe = self.probe and SharedProbe()
+            failed = (
+                f"it took longer than {limit} and was stopped; raise unit_timeout in [limits] if it"
+                " needs more"
+            )
+        except Exception as problem:
+            failed = reason(problem)
+        return RunLine.of(unit, time.perf_counter() - begun, failed, result)
+
+
+def missing(jobs: Sequence[Job], journal: RunJournal) -> list[Job]:
+    """Return jobs without the units that have succeeded, and without jobs that are complete."""
+    remaining = []
+    for job in jobs:
+        left = _missing_units(job, journal)
+        if left:
+            remaining.append(left)
+    return remaining
+
+
+def _missing_units(job: Job, journal: RunJournal) -> Job:
+    """The units of a job that have not succeeded, and those that follow a missing `apply`."""
+    for index, unit in enumerate(job):
+        if journal.done(unit) is not None:
+            continue
+        later = job[index:]
+        if unit.task == "apply":
+            # an output that is written anew is validated and published anew
+            return later
+        return tuple(other for other in later if journal.done(other) is None)
+    return ()
+
+
+def run_jobs(
+    jobs: Sequence[Job],
+    pool: Pool,
+    journal: RunJournal,
+    ended: Callable[[Job, list[RunLine]], None] = lambda job, lines: None,
+    stopped: Callable[[], bool] = lambda: False,
+) -> bool:
+    """Runs jobs, and appends their units to the journal as they end. Returns whether all were run.
+
+    ended: called with each job and its lines. stopped: whether to end early, asked as jobs end;
+    what runs then is dropped.
+    """
+    remaining = len(jobs)
+    with closing(pool(jobs)) as results:
+        while remaining and not stopped():
+            index, lines = next(results)
+            job = jobs[index]
+            if isinstance(lines, Failure):
+                lines = [RunLine.of(job[0], 0.0, lines.reason)]
+            for line in lines:
+                journal.add(line)
+            ended(job, lines)
+            remaining -= 1
+    return remaining == 0
+
+
+def states(job: Job, journal: RunJournal) -> dict[str, tuple[str, str]]:
+    """Return the state of each task of a whole job, with the seconds or the reason.
+
+    States are "done", "failed" and "not run". The tasks after one that is not done are not run.
+    """
+    problem = job[0].source.problem
+    before = problem
+    outcomes = dict[str, tuple[str, str]]()
+    for unit in job:
+        line = journal.lines.get(unit.key)
+        if before:
+            # the source cannot be opened, which is the failure of the first task
+            is_first = bool(problem) and not outcomes
+            outcomes[unit.task] = ("failed" if is_first else "not run", before)
+        elif line is not None and line.failed:
+            outcomes[unit.task] = ("failed", line.failed)
+            before = f"{unit.task} failed"
+        elif journal.done(unit) is None:
+            before = "the run was stopped before it"
+            outcomes[unit.task] = ("not run", before)
+        else:
+            assert line is not None
+            outcomes[unit.task] = ("done", f"{line.seconds:,.1f} s")
+    return outcomes

@@ -1,0 +1,172 @@
+"""`run`: many sources, recipes, targets and tasks from a plan file, with a journal."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from ropeconv.errors import Interruption
+from ropeconv.keywords import StrPath
+from ropeconv.models import hub as hub_client
+from ropeconv.reporting import Reporter, SilentReporter
+from ropeconv.rope.errors import RopeconvError, counted
+from ropeconv.verbs.arguments import check_arguments
+
+from .executors import executor_of
+from .executors.executor import Executor
+from .jobs import Job, RunJournal, RunLine, jobs_of, named_sources
+from .plan_file import RunPlan, read_plan
+from .report import RunTable, check_bytes, planned, table_of, write_run_report
+from .runner import GRACE, PATIENCE, TaskWorker, TimeLimit, missing, run_jobs, time_limit
+
+
+@dataclass(frozen=True)
+class OpenRun:
+    """A plan file with its jobs, and where they run."""
+
+    path: Path
+    plan: RunPlan
+    jobs: list[Job]
+    journal: Path
+    executor: Executor
+
+    @property
+    def report(self) -> Path:
+        """The page with the results."""
+        return self.journal.with_name("report.html")
+
+
+def open_run(path: Path, on: str = "") -> OpenRun:
+    """Read a plan file, and find its sources.
+
+    Args:
+        path: The plan file. Its relative paths are relative to its folder.
+        on: Where the jobs run, in place of what the file says.
+
+    Raises:
+        UsageError: For a plan that is wrong, and for a place that does not exist.
+    """
+    hub_client.patience = PATIENCE
+    plan = read_plan(path)
+    folder = path.resolve().parent
+    out = folder / (plan.out or path.stem)
+    without_gpus = 1 if {"eval", "validate"} & {*plan.tasks} else 4
+    place = on or plan.executor.on
+    executor = executor_of(place, plan.executor, plan.limits.jobs, without_gpus, out / "slurm")
+    executor.longest = lambda job: GRACE + plan.limits.unit_seconds * len(job)
+    jobs = jobs_of(plan, named_sources(plan.sources, folder), folder, out)
+    return OpenRun(path, plan, jobs, out / "journal.jsonl", executor)
+
+
+@check_arguments
+def run(
+    plan: StrPath,
+    *,
+    on: str | int = "",
+    fresh: bool = False,
+    verify: bool = False,
+    reporter: Reporter | None = None,
+) -> RunTable:
+    """Run apply, validate, eval and push for many models, as a plan file says.
+
+    Args:
+        plan: The path of the plan file, `plan.toml`.
+        on: Where: local, a number of processes, ray, auto, ray://HOST:PORT or slurm.
+        fresh: Begin a new journal; the one there gets another name.
+        verify: Compare outputs that are done, byte by byte, with what their sources give.
+        reporter: Receives progress, and sentences for the user.
+
+    Returns:
+        A row for each job, with its results or the reason why it failed.
+
+    Raises:
+        UsageError: For a plan that is wrong.
+        Interruption: Where it was stopped; the same call continues.
+    """
+    table, complete = execute_run(
+        open_run(Path(plan), str(on)), fresh, verify, reporter or SilentReporter()
+    )
+    if not complete:
+        raise Interruption("stopped before its end; the same command continues")
+    return table
+
+
+def execute_run(
+    opened: OpenRun, fresh: bool, verify: bool, reporter: Reporter
+) -> tuple[RunTable, bool]:
+    """Run what the journal does not have, and write the report.
+
+    Parameters are those of `run`.
+
+    Returns:
+        The table of results, and whether all jobs were run.
+    """
+    with RunJournal(opened.journal, fresh) as journal:
+        verify_done(opened.jobs, journal, verify, reporter)
+        remaining = [job for job in missing(opened.jobs, journal) if not job[0].source.problem]
+        if opened.plan.most_bytes is not None:
+            check_bytes(opened.plan, [planned(job) for job in remaining])
+        complete = _run_jobs(remaining, opened, journal, reporter)
+        table = table_of(opened.plan, opened.jobs, journal)
+    write_run_report(table, opened.path, opened.report)
+    return table, complete
+
+
+def verify_done(jobs: list[Job], journal: RunJournal, verify: bool, reporter: Reporter) -> None:
+    """Report the notes of the journal, and compare the bytes of finished outputs with `verify`."""
+    for sentence in journal.notes:
+        reporter.note(sentence)
+    if not verify:
+        return
+    done = []
+    for job in jobs:
+        done += [unit for unit in job if unit.task == "apply" and journal.done(unit)]
+    if not done:
+        return
+    with reporter.counting("Verifying", "outputs") as (total, advance):
+        total(len(done))
+        for unit in done:
+            journal.verify(unit)
+            advance(1)
+
+
+def check_done(table: RunTable, report: Path) -> None:
+    """Raise RopeconvError where a unit has failed. report: the page that says why."""
+    failed = table.counts["failed"]
+    if failed:
+        raise RopeconvError(
+            f"{counted(failed, 'unit')} failed; see {report}, and give the same command again"
+        )
+
+
+def _run_jobs(
+    remaining: list[Job], opened: OpenRun, journal: RunJournal, reporter: Reporter
+) -> bool:
+    """Run jobs; Ctrl-C and limits.hours stop them. Returns whether all were run."""
+    if not remaining:
+        return True
+    limits = opened.plan.limits
+    seconds = (limits.hours or 0) * 3600
+    end = time.monotonic() + seconds
+    try:
+        with (
+            time_limit(seconds),
+            reporter.counting("Running", "units") as (total, advance),
+            opened.executor.pool(partial(TaskWorker, limits.unit_seconds), limits.retries) as pool,
+        ):
+            total(sum(len(job) for job in remaining))
+
+            def ended(job: Job, lines: list[RunLine]) -> None:
+                advance(len(job))
+                for line in lines:
+                    if line.failed:
+                        reporter.note(f"{line.task} of {line.source} failed: {line.failed}")
+
+            def is_late() -> bool:
+                return bool(seconds) and time.monotonic() > end
+
+            return run_jobs(remaining, pool, journal, ended, is_late)
+    except (KeyboardInterrupt, TimeLimit):
+        return False

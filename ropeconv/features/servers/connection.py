@@ -1,0 +1,72 @@
+"""Running inference servers as engines: one file per protocol."""
+
+import os
+
+from ropeconv.environment import require
+from ropeconv.rope.errors import RopeconvError
+
+from .llama_server import LlamaServer
+from .protocol import ModelEntry, ModelList, Server, ask
+from .sglang import Sglang
+from .vllm import Vllm
+
+PROTOCOLS: tuple[type[Server], ...] = (Vllm, Sglang, LlamaServer)
+
+
+def connect(url: str, model: str = "", prefer: str = "") -> Server:
+    """Return the server at a URL as an engine.
+
+    Args:
+        url: The URL of its OpenAI-compatible API, with or without /v1.
+        model: One of several models that it runs; empty for the only one.
+        prefer: The same, without an error where the server does not run it.
+
+    Raises:
+        RopeconvError: Nothing answers, the server does not run `model`, or it is not a known one.
+    """
+    require("httpx2", "--server")
+    import httpx2 as httpx
+
+    base = url.rstrip("/").removesuffix("/v1")
+    if not base.startswith(("http://", "https://")):
+        raise RopeconvError(f"--server {url} is not a URL; give one such as http://localhost:8000")
+    key = os.environ.get("OPENAI_API_KEY")
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    try:
+        client = httpx.Client(base_url=base, headers=headers)
+    except (httpx.InvalidURL, ValueError) as problem:
+        raise RopeconvError(
+            f"--server {url} is not a URL ({problem}); give one such as http://localhost:8000"
+        ) from None
+
+    models = ask(client, "/v1/models", ModelList).data or []
+    entry = _choose(models, model, prefer, base)
+    for protocol in PROTOCOLS:
+        if protocol.owner == entry.owned_by:
+            return protocol(client, entry)
+    raise RopeconvError(
+        f"the server at {base} ({entry.owned_by or 'unnamed'}) is not supported; run vLLM, SGLang"
+        " or llama-server"
+    )
+
+
+def _choose(entries: list[ModelEntry], model: str, prefer: str, base: str) -> ModelEntry:
+    """The model that is asked for, or preferred, or the only one."""
+    if not entries:
+        raise RopeconvError(
+            f"the server at {base} lists no models; give the base URL of an OpenAI-compatible API"
+        )
+    by_name = {entry.id: entry for entry in reversed(entries)}
+    names = ", ".join(entry.id for entry in entries)[:300]
+    if model and model not in by_name:
+        raise RopeconvError(f"the server at {base} does not run {model}; it runs {names}")
+    if model:
+        return by_name[model]
+    if prefer in by_name:
+        return by_name[prefer]
+    if len(entries) > 1:
+        raise RopeconvError(
+            f"the server at {base} runs several models; name one with --model (of `eval`: --server"
+            f" NAME={base}): {names}"
+        )
+    return entries[0]

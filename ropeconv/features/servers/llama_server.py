@@ -1,0 +1,152 @@
+"""llama-server: log-probabilities of one generated token at a time, after a prefix in its cache.
+
+https://github.com/ggml-org/llama.cpp/tree/master/tools/server (`n_probs`, `cache_prompt`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from ropeconv.engines.engine import LogProbs, Output, Progress
+from ropeconv.formats.jsontext import JsonObject
+
+from .protocol import TOP, Count, ModelEntry, ModelMeta, Name, Server, TokenList, for_prompt
+
+BIAS = 1e6
+"""The number that is added to the logit of a token, so that the server chooses it."""
+
+
+class Slot(msgspec.Struct, frozen=True):
+    """Settings of a slot."""
+
+    n_ctx: Count = 0
+    """The tokens that it accepts."""
+
+
+class Props(msgspec.Struct, frozen=True):
+    """The answer to /props."""
+
+    default_generation_settings: Slot | None = None
+    build_info: Name | None = None
+    model_path: Name | None = None
+
+
+class LlamaTokenRecord(msgspec.Struct, frozen=True):
+    """A token with its log-probability."""
+
+    id: Count
+    logprob: float
+    top_logprobs: tuple[LlamaTokenRecord, ...] = ()
+
+
+class LlamaCompletion(msgspec.Struct, frozen=True):
+    """The answer to /completion."""
+
+    truncated: bool = False
+
+    tokens_evaluated: Count | None = None
+    """The number of tokens of the prompt; None if not reported."""
+
+    completion_probabilities: list[LlamaTokenRecord] | None = None
+
+    tokens: list[Count] | None = None
+    """The generated tokens."""
+
+
+class LlamaServer(Server):
+    """A running `llama-server`.
+
+    Its log-probabilities are of generated tokens only, so each position needs a request.
+    """
+
+    owner = "llamacpp"
+    text_key = "content"
+    computes_in = "float16"  # its cache of keys and values, unless started with -ctk f32 -ctv f32
+    unchecked = (
+        "which types its cache of keys and values has (16 bits by default)",
+        "tokens other than the likeliest ones",
+    )
+
+    def describe(self, entry: ModelEntry) -> None:
+        props = self.ask("/props", Props)
+        meta = entry.meta or ModelMeta()
+        slot = props.default_generation_settings or Slot()
+        self.runtime = f"llama-server {props.build_info or ''}".strip()
+        self.length = slot.n_ctx or meta.n_ctx
+        self.path = props.model_path or ""
+        self.vocabulary = meta.n_vocab
+
+    def lacks(self, output: Output) -> str:
+        if output == "tokens":
+            return ""
+        return (
+            f"{self.runtime} does not return log-probabilities of prompts, so losses cannot be"
+            " measured there; measure passkey with --generate, or evaluate its GGUF file"
+        )
+
+    def top_log_probs(
+        self, ids: Sequence[int], kept: Sequence[int], progress: Progress | None = None
+    ) -> list[LogProbs]:
+        if progress is None:
+            progress = Progress()
+        letter = self.encode("a")
+        if not letter:
+            raise self.misread("token for a letter")
+
+        log_probs = []
+        done = 0
+        for index in kept:
+            prefix = ids[: index + 1]
+            # where the server gives no record for a token, that of a letter has the likeliest too
+            rows = self._after(prefix, ids[index + 1]) or self._after(prefix, letter[-1])
+            if not rows:
+                raise self.misread("completion_probabilities")
+            log_probs.append({entry.id: entry.logprob for entry in rows})
+            progress.advance(index + 1 - done)
+            done = index + 1
+        return log_probs
+
+    def generate(self, ids: Sequence[int], count: int) -> list[int]:
+        self.refuse_longer(len(ids) + count)
+        body = {
+            "model": self.model,
+            "prompt": list(ids),
+            "n_predict": count,
+            "temperature": 0,
+            "cache_prompt": True,
+            "return_tokens": True,
+        }
+        completion = self._complete(body, ids, count)
+        if completion.tokens is None:
+            raise self.misread("tokens")
+        return completion.tokens
+
+    def encode(self, text: str, special: bool = False) -> list[int]:
+        body = {"content": text, "add_special": special}
+        return self.ask("/tokenize", TokenList, body, for_prompt(len(text))).tokens
+
+    def _after(self, prefix: Sequence[int], generated: int) -> tuple[LlamaTokenRecord, ...]:
+        """The log-probabilities after `prefix` of the likeliest tokens, and of `generated`."""
+        body = {
+            "model": self.model,
+            "prompt": list(prefix),
+            "n_predict": 1,
+            "n_probs": TOP,
+            "temperature": -1,
+            "id_slot": 0,
+            "cache_prompt": True,
+            "logit_bias": [[generated, BIAS]],
+        }
+        entries = self._complete(body, prefix, TOP + 1).completion_probabilities
+        if not entries:
+            return ()
+        return (*entries[0].top_logprobs, entries[0])
+
+    def _complete(self, body: JsonObject, prompt: Sequence[int], entries: int) -> LlamaCompletion:
+        """The completion of a prompt; RopeconvError where the server has left out a part of it."""
+        completion = self.ask("/completion", LlamaCompletion, body, for_prompt(entries))
+        if completion.truncated or completion.tokens_evaluated not in (None, len(prompt)):
+            raise self.misread(f"whole prompt of {len(prompt)} tokens")
+        return completion

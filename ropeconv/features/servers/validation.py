@@ -1,0 +1,293 @@
+"""Compare log-probabilities of a running server with those of the patched source."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ropeconv.engines.engine import LogProbs, Progress
+from ropeconv.engines.transformers.engine import TransformersEngine
+from ropeconv.engines.transformers.load import (
+    choose_place,
+    folder_of,
+    load_stock,
+    load_widened,
+    stored_dtype,
+)
+from ropeconv.engines.transformers.memory import host_bytes
+from ropeconv.errors import BadSource
+from ropeconv.formats.kind import is_gguf
+from ropeconv.inspection.kv_cache import config_cache
+from ropeconv.inspection.receipts.storage import read_receipt
+from ropeconv.models.config import text_part
+from ropeconv.models.gguf import GgufSource
+from ropeconv.models.source import Source
+from ropeconv.rope.errors import RopeconvError
+from ropeconv.validate.comparison import Comparison, Settings
+from ropeconv.validate.gguf import DEQUANTISED, weights_type
+from ropeconv.validate.sampling import (
+    KEPT,
+    SAMPLE,
+    TokenRun,
+    affordable_length,
+    length_beyond,
+    of_text,
+    spread_buckets,
+    synthetic,
+)
+from ropeconv.validate.source_reading import (
+    ComparisonSpec,
+    HiddenStates,
+    read_noise_run,
+    read_source,
+)
+from ropeconv.validate.validation import (
+    KL_FLOOR,
+    BucketResult,
+    Measures,
+    Validation,
+    bucket_result,
+    coarse,
+    conclusion,
+    in_blocks,
+    log_probs_of,
+    on_reach,
+    reached,
+    rule,
+    with_rounded_weights,
+)
+
+from .connection import connect
+from .protocol import Server
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+TIMES = 6
+"""How often a text is read: by the server, and by the reference in all its variants."""
+UNCHECKED = ("the files that it has loaded",)
+SERVER_RULE = (
+    f"{rule(KL_FLOOR)}; since the kernels of a server differ, the KL from float32 counts whole, and"
+    " only tokens that the server names are compared"
+)
+
+
+def validate_server(
+    comparison: Comparison,
+    url: str,
+    model: str = "",
+    settings: Settings | None = None,
+    progress: Progress | None = None,
+) -> Validation:
+    """Compare the log-probabilities that a server gives for a text with those of the reference.
+
+    Args:
+        comparison: The output that the server runs, and its source; the weights of a GGUF source
+            are dequantised.
+        url: The address of its OpenAI-compatible API.
+        model: Which of its models, empty for the only one.
+        settings: How the reference runs.
+        progress: Callbacks.
+
+    Raises:
+        RopeconvError: If no server answers, it runs another model or accepts fewer tokens than the
+            length, or a GGUF source cannot be dequantised.
+    """
+    settings = settings or Settings()
+    progress = progress or Progress()
+    server = connect(url, model)
+    progress.note(f"{server.runtime} runs {server.model}.")
+    _refuse_other_model(server, comparison)
+    source: Source = comparison.checkpoint_or_dequantised(with_tokenizer=settings.text is not None)
+    dequantised = "auto"
+    if source.kind == "gguf":
+        dequantised = "float32" if settings.dtype == "auto" else settings.dtype
+    with folder_of(source, dequantised) as folder:
+        return _compare(ComparisonSpec(comparison, settings, progress), server, source, folder)
+
+
+def _compare(spec: ComparisonSpec, server: Server, source: Source, folder: Path) -> Validation:
+    """Compare a server with the reference, a checkpoint whose files are in a folder."""
+    comparison = spec.comparison
+    settings = spec.settings
+    progress = spec.progress
+    baked = comparison.baked
+    dtype = settings.dtype
+    if dtype == "auto" and not is_gguf(baked):
+        dtype = stored_dtype(source.config())
+    at = choose_place(source, replace(settings, dtype=dtype).place(dtype, comparison.stands_for))
+    engine = TransformersEngine.load(folder, at, chunk=settings.chunk)
+
+    run = _text_run(spec, server, source, folder, engine)
+    progress.total(TIMES * len(run.ids))
+    answers = server.top_log_probs(run.ids, run.kept, progress)
+    progress.note(
+        f"Running {len(run.ids):,} tokens on {at.device} in {at.dtype}: control, reference, noise"
+        " floor."
+    )
+    states = read_source(engine, spec, [run], at.dtype)
+    head = engine.without_layers()
+    if at.dtype != "float32" or server.computes_in:  # the noise of another precision
+        if at.dtype != "float32":
+            other = load_widened(folder, at)
+        else:
+            other = load_stock(folder, replace(at, dtype=server.computes_in))
+        other_engine = TransformersEngine(other, settings.chunk)
+        states.noise_runs.append(read_noise_run(other_engine, spec, [run]))
+
+    rounded = is_gguf(baked) and bool(weights_type(GgufSource(baked).file))
+    results, curve = _judge(run, states, head, answers, rounded)
+    schedule = comparison.schedule
+    agrees, sentence = conclusion(results, comparison.unchanged, schedule.original_context)
+    if not agrees and all(result.kl_mean > 2 * result.control_kl for result in results[1:]):
+        sentence += (
+            " The server differs more than the unscaled source does, as another model would."
+        )
+    if isinstance(comparison.source, GgufSource):
+        sentence += DEQUANTISED
+    sentence += on_reach(results, schedule.original_context, schedule.context, "--length")
+    sentence += comparison.remark
+    return Validation(
+        transformers="",
+        device=f"{at.device}, the server at {server.client.base_url}",
+        digest=schedule.digest,
+        tokens=len(run.ids),
+        seed=settings.seed,
+        buckets=tuple(results),
+        agrees=agrees,
+        sentence=sentence,
+        runtime=server.runtime,
+        dtype=at.dtype,
+        length=len(run.ids),
+        chunk=settings.chunk,
+        curve=curve,
+        rule=SERVER_RULE,
+        unchecked=(*UNCHECKED, *server.unchecked),
+        reached=reached(results),
+        **comparison.result_fields(),
+    )
+
+
+def _default_length(spec: ComparisonSpec, source: Source, engine: TransformersEngine) -> int:
+    """The length of a text where none is given, by an estimate of the time of the reference."""
+    schedule = spec.comparison.schedule
+    original = schedule.original_context
+    context = schedule.context
+    needed = 0
+    cache = config_cache(source.config(), source.family)
+    if cache is not None:
+        sizes = cache.bytes(length_beyond(original, context))
+        # twice, for a model in 16 bits whose reference is float32
+        needed = 2 * max(sizes.values(), default=0)
+
+    def seconds() -> float:
+        ids = list(range(SAMPLE))
+        begin = time.perf_counter()
+        engine.hidden_states(ids, ids, [SAMPLE - 1])
+        return TIMES * (time.perf_counter() - begin)
+
+    return affordable_length(original, context, seconds, needed, host_bytes())
+
+
+def _text_run(
+    spec: ComparisonSpec, server: Server, source: Source, folder: Path, engine: TransformersEngine
+) -> TokenRun:
+    """The run for a server: a text over every position from 0 on."""
+    settings = spec.settings
+    schedule = spec.comparison.schedule
+    tokens = settings.length or _default_length(spec, source, engine)
+    if settings.length > schedule.context:
+        raise BadSource(
+            f"the checkpoint has a context of {schedule.context} tokens; pass a --length of at most"
+            " that"
+        )
+    if server.length and settings.length > server.length:
+        raise RopeconvError(
+            f"the server accepts {server.length} tokens, fewer than --length {tokens}; start it"
+            " with a longer context (vLLM --max-model-len, SGLang --context-length, llama-server"
+            " -c), or lower --length"
+        )
+
+    length = tokens
+    if server.length:  # one token is generated after it
+        length = min(tokens, server.length - 1)
+    vocabulary = int(text_part(source.config(), source.family)["vocab_size"])
+    if settings.text:
+        ids = of_text(settings.text, folder, length, settings.trust_remote_code)
+    else:
+        ids = synthetic(length, min(server.vocabulary or vocabulary, vocabulary), settings.seed)
+    buckets = spread_buckets(schedule.original_context, length - 1, KEPT)
+    return TokenRun.over_all("spread", ids, buckets)
+
+
+def _judge(
+    run: TokenRun,
+    states: HiddenStates,
+    head: TransformersEngine,
+    answers: list[LogProbs],
+    rounded: bool,
+) -> tuple[list[BucketResult], tuple[tuple[int, float], ...]]:
+    """The result of each bucket, and position and KL in nats along the run."""
+    for row in answers:
+        if any(token >= head.vocabulary for token in row):
+            raise RopeconvError(
+                f"the server names tokens beyond the {head.vocabulary:,} of the source; start it"
+                " with the output"
+            )
+    reference = states.reference[0]
+    targets = run.targets().tolist()
+
+    def compare_with(log_probs: Callable[[slice], list[LogProbs]]) -> Measures:
+        def measure_rows(rows: slice) -> Measures:
+            return coarse(head.head(reference[rows]), log_probs(rows), targets[rows])
+
+        return in_blocks(measure_rows, len(answers), head.vocabulary)
+
+    def compare_states(engine: TransformersEngine, hidden: Tensor) -> Measures:
+        def log_probs(rows: slice) -> list[LogProbs]:
+            return log_probs_of(engine.head(hidden[rows]), answers[rows])
+
+        return compare_with(log_probs)
+
+    served = compare_with(lambda rows: answers[rows])
+    control = compare_states(head, states.control[0])
+    floors = [compare_states(engine or head, hidden[0]) for engine, hidden in states.noise_runs]
+
+    results = []
+    noise = 0.0
+    for bucket, rows in run.parts():
+        control_kl = control[rows].kl.mean().item()
+        kls = [measures[rows].kl.quantile(0.95).item() for measures in floors]
+        noise = max(noise, states.noise_floor(kls, 1.0))  # whole: a server's kernels are others
+        result = bucket_result(bucket, served[rows], control_kl, noise, "whole")
+        if rounded:
+            result = with_rounded_weights(result)
+        results.append(result)
+    return results, tuple(zip(run.kept, served.kl.tolist(), strict=True))
+
+
+def _refuse_other_model(server: Server, comparison: Comparison) -> None:
+    """Refuse a server that loaded another model from the disk of this machine."""
+    baked = comparison.baked
+    path = Path(server.path) if server.path else baked
+    if not path.exists() or path.resolve() == baked.resolve():
+        return
+    if not _is_same_output(path, comparison):
+        raise RopeconvError(
+            f"the server runs {path}, which is not {baked}; start it with that, or correct --server"
+        )
+
+
+def _is_same_output(path: Path, comparison: Comparison) -> bool:
+    """Whether a model has the receipt of an output, as a copy of it has."""
+    try:
+        served = read_receipt(path)
+    except BadSource:
+        return False
+    receipt = comparison.receipt
+    if served.recipe != receipt.recipe or served.schedule != receipt.schedule:
+        return False
+    return served.source == receipt.source

@@ -1,0 +1,84 @@
+"""vLLM: log-probabilities of the prompt, by token id, in one request.
+
+https://docs.vllm.ai/en/latest/api/vllm/entrypoints/openai/completion/protocol/ (`prompt_logprobs`).
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from ropeconv.engines.engine import LogProbs
+from ropeconv.formats.jsontext import JsonObject
+
+from .protocol import Count, Limits, ModelEntry, Name, Server, for_prompt
+
+
+class Version(msgspec.Struct, frozen=True):
+    """The answer to /version."""
+
+    version: Name = ""
+
+
+class VllmTokenRecord(msgspec.Struct, frozen=True):
+    """A token at a position."""
+
+    logprob: float
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """A completion."""
+
+    prompt_logprobs: list[dict[Count, VllmTokenRecord] | None] | None = None
+    """Records by id for each token of the prompt; None for the first."""
+
+    token_ids: list[Count] | None = None
+    """The generated tokens."""
+
+
+class VllmCompletion(msgspec.Struct, frozen=True):
+    """The answer to /v1/completions."""
+
+    choices: list[Choice]
+
+
+class Vllm(Server):
+    """A running `vllm serve`, which gives the log-probabilities of a whole prompt in one request.
+
+    Its logits take twice tokens x vocabulary x 4 bytes, for the tokens of a batch
+    (--max-num-batched-tokens).
+    """
+
+    owner = "vllm"
+    text_key = "prompt"
+
+    def describe(self, entry: ModelEntry) -> None:
+        answer = self.ask("/version", Version)
+        self.runtime = f"vLLM {answer.version}"
+
+    def generate(self, ids: Sequence[int], count: int) -> list[int]:
+        self.refuse_longer(len(ids) + count)
+        fields = {"max_tokens": count, "return_token_ids": True, "skip_special_tokens": False}
+        tokens = self._complete(ids, fields, for_prompt(count)).token_ids
+        if tokens is None:
+            raise self.misread("token_ids, which vLLM 0.10.2 or newer has")
+        return tokens
+
+    def _complete(self, ids: Sequence[int], fields: JsonObject, limits: Limits) -> Choice:
+        """The completion of a prompt; `fields` are others of the request."""
+        body = {"model": self.model, "prompt": list(ids), "temperature": 0, **fields}
+        choices = self.ask("/v1/completions", VllmCompletion, body, limits).choices
+        return choices[0] if choices else Choice()
+
+    def log_probs(self, ids: Sequence[int], kept: Sequence[int], top: int) -> list[LogProbs]:
+        fields = {"max_tokens": 1, "prompt_logprobs": top}
+        limits = for_prompt(len(ids) * (top + 1))
+        rows = self._complete(ids, fields, limits).prompt_logprobs
+        if rows is None or len(rows) != len(ids):
+            raise self.misread("prompt_logprobs for every token")
+        log_probs = []
+        for index in kept:
+            row = rows[index + 1]
+            if not row:
+                raise self.misread(f"prompt_logprobs for token {index + 1}")
+            log_probs.append({token: record.logprob for token, record in row.items()})
+        return log_probs

@@ -1,0 +1,109 @@
+"""`ropeconv train-config`: a training config for an output."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from ropeconv.cli.command import expand_options
+from ropeconv.cli.options import FamilyOption, check_place
+from ropeconv.cli.screen import ProgressScreen
+from ropeconv.cli.typer_classes import Command
+from ropeconv.formats.files import expand_home
+from ropeconv.options import LENGTH, OUTPUT, RUNNING
+
+app = typer.Typer(add_completion=False)
+
+
+TRAINERS = Path(__file__).parent / "trainers"
+
+
+def trainer_names() -> tuple[str, ...]:
+    """The values of `--for`, from the file names of the trainers."""
+    return tuple(sorted(path.stem for path in TRAINERS.glob("*.toml")))
+
+
+if TYPE_CHECKING:
+    TrainerName = str
+else:
+    TrainerName = Literal.__getitem__(trainer_names())
+
+EXAMPLES = """
+ropeconv train-config ./Qwen3-8B-yarn4 --for axolotl > axolotl.yml
+ropeconv train-config ./Qwen3-8B-yarn4 --for llama-factory --model me/Qwen3-8B-128k
+"""
+
+
+@app.command("train-config", cls=Command, epilog=EXAMPLES)
+@expand_options
+def train_config_command(
+    baked: Annotated[
+        str,
+        typer.Argument(
+            metavar="OUTPUT", help="A folder that `ropeconv apply` wrote, or its name on the Hub."
+        ),
+    ],
+    trainer: Annotated[
+        TrainerName,
+        typer.Option(
+            "--for", help="The trainer.", rich_help_panel=RUNNING, metavar="|".join(trainer_names())
+        ),
+    ],
+    screen: ProgressScreen,
+    model: Annotated[
+        str,
+        typer.Option(
+            "--model",
+            help="The path or Hub id that the trainer loads, if that is not OUTPUT.",
+            rich_help_panel=RUNNING,
+            metavar="PATH_OR_ID",
+        ),
+    ] = "",
+    context: Annotated[
+        str,
+        typer.Option(
+            "--context",
+            help="Train on sequences of this length (default: the whole context).",
+            rich_help_panel=LENGTH,
+            metavar="TOKENS",
+        ),
+    ] = "",
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help="Write the config there instead of printing it.",
+            rich_help_panel=OUTPUT,
+            metavar="FILE",
+            parser=expand_home,
+        ),
+    ] = None,
+    family: FamilyOption = "",
+) -> None:
+    """Print a training config for Axolotl, LLaMA-Factory, Megatron-LM, NeMo, TRL or Unsloth.
+
+    It trains at the whole context, and does not scale RoPE a second time.
+    """
+    from ropeconv.formats.drafts import write_file
+    from ropeconv.models.open import open_source
+    from ropeconv.rope.lengths import parse_tokens
+    from ropeconv.views.sheet import sentence
+
+    from .training import baked_output, make_snippet, trainers
+
+    check_place(out)
+    facts = baked_output(open_source(baked, family), model)
+    if context:
+        facts = facts.with_context(parse_tokens(context))
+    snippet = make_snippet(trainers()[trainer], facts)
+    for note in snippet.notes:
+        screen.note(f"Note: {sentence(note)}")
+    if out is not None:
+        write_file(out, snippet.text.rstrip("\n") + "\n")
+    if screen.as_json:
+        screen.data(snippet.to_dict())
+    elif out is None:
+        screen.copyable(snippet.text.rstrip("\n"))
+    else:
+        screen.copyable(str(out) if screen.quiet else f"Wrote {out}")

@@ -1,0 +1,44 @@
+"""`ropeconv.train_config`: a training config for an output."""
+
+import os
+
+from ropeconv.errors import UsageError
+from ropeconv.keywords import StrPath
+from ropeconv.rope.lengths import parse_tokens
+from ropeconv.verbs.arguments import check_arguments, source_of
+
+from .training import Snippet, baked_output, make_snippet, trainers
+
+
+@check_arguments
+def train_config(
+    output: object,
+    trainer: str,
+    *,
+    model: StrPath = "",
+    context: int | str | None = None,
+    family: str = "",
+) -> Snippet:
+    """Return a training config that trains an output at its whole context.
+
+    Args:
+        output: The result of `apply`, the path of a folder, or its name on the Hub.
+        trainer: axolotl, llama-factory, megatron, nemo, trl or unsloth.
+        model: The path or Hub id that the trainer loads, if that is not `output`.
+        context: Train on sequences of this length; None for the whole context.
+        family: The family to treat it as.
+
+    Returns:
+        The config as `text`, with `notes` and the `command` that runs it.
+
+    Raises:
+        UsageError: For an unknown trainer.
+        RopeconvError: For an output that the trainer cannot train.
+    """
+    known = trainers()
+    if trainer not in known:
+        raise UsageError(f"trainer={trainer!r} is not known; choose {', '.join(sorted(known))}")
+    facts = baked_output(source_of("train_config", output, family), os.fspath(model))
+    if context is not None:
+        facts = facts.with_context(parse_tokens(str(context)))
+    return make_snippet(known[trainer], facts)

@@ -1,0 +1,522 @@
+"""Files with which trainers fine-tune an output of `apply`.
+
+`baked_output` reads the facts from the receipt of the output, and `make_snippet` writes the file.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+import msgspec
+
+from ropeconv.bake.plan import Plan
+from ropeconv.errors import BadSource, UsageError
+from ropeconv.formats.jsontext import JsonObject, parse
+from ropeconv.formats.package_data import package_data, package_files, render
+from ropeconv.inspection.receipts.folder import valid_receipt
+from ropeconv.inspection.receipts.receipt import FineTuningRecord
+from ropeconv.models.gguf import GgufSource
+from ropeconv.models.open import open_source
+from ropeconv.models.purpose import checkpoint_purpose
+from ropeconv.models.registry import by_name
+from ropeconv.models.source import Source
+from ropeconv.rope.errors import RopeconvError, command_line, shown
+from ropeconv.rope.forms import temperature_attention_factor
+from ropeconv.rope.recipe import flags
+from ropeconv.rope.spec import RopeSpec
+from ropeconv.rope.summary import Summary
+from ropeconv.runtimes.drafts import draft_kind
+from ropeconv.runtimes.read_config import read_spec
+from ropeconv.runtimes.runtime import RUNS, runtimes
+
+
+@dataclass(frozen=True)
+class TrainingFacts:
+    """A baked checkpoint, for a trainer."""
+
+    path: str
+    """The folder or Hub id that the trainer loads."""
+
+    method: str
+    """The name of the method."""
+
+    context: int
+    """The length of the sequences that it is trained on, in tokens."""
+
+    trained: int
+    """The tokens that its source was trained with."""
+
+    model_type: str
+    """The `model_type` of its config.json."""
+
+    spec: RopeSpec
+    """The RoPE of its config.json."""
+
+    two_lists: bool
+    """Whether short sequences have other frequencies."""
+
+    own_code: bool
+    """Whether it needs `trust_remote_code`."""
+
+    encoder: bool
+    """Whether it has no logits of the next token."""
+
+    verdicts: Mapping[str, tuple[str, str]]
+    """Status and reason for each row of transformers, by the key of the row."""
+
+    declared: int = 0
+    """The tokens that it declares, where `context` is less; else 0."""
+
+    fine_tuning: FineTuningRecord | None = None
+    """The training that the method needs at this length; None in receipts that do not say it."""
+
+    def with_context(self, context: int) -> "TrainingFacts":
+        """Return the same output, trained on shorter sequences than it declares.
+
+        Args:
+            context: The length of the sequences in tokens.
+
+        Raises:
+            UsageError: It is longer than the output declares.
+        """
+        if context > self.context:
+            raise UsageError(
+                f"--context {context} is more than the {self.context:,} tokens that {self.path}"
+                " declares; bake that length first, with `ropeconv apply`"
+            )
+        return replace(self, context=context, declared=self.context)
+
+    def verdict(self, version: str) -> tuple[str, str]:
+        """Return the status of a version of transformers and its reason.
+
+        Args:
+            version: The version, empty for the newest known one.
+        """
+        rows = [row for row in runtimes() if row.name == "transformers"]
+        if version:
+            rows = [row for row in rows if row.covers(version)][:1]
+        key = rows[-1].key if rows else ""
+        return self.verdicts.get(key, ("unknown", "not tested"))
+
+
+def baked_output(source: Source | GgufSource, path: str = "") -> TrainingFacts:
+    """Return the facts about an output of `ropeconv apply`, from its receipt.
+
+    Args:
+        source: The output.
+        path: The path or id that the trainer loads, where that is another one.
+
+    Raises:
+        UsageError: It is a GGUF file or a draft, or has no receipt of these files.
+        BadSource: The receipt names an unknown family.
+    """
+    if isinstance(source, GgufSource):
+        raise UsageError(
+            "trainers do not load GGUF files; apply the method to the checkpoint and give that"
+            " output"
+        )
+    receipt = valid_receipt(source)
+    if receipt is None:
+        raise UsageError(
+            f"{source.reference} is not an output of ropeconv, or was changed since; run `ropeconv"
+            " apply` first, and give the folder that it wrote"
+        )
+    family = by_name().get(receipt.family)
+    if family is None:
+        raise BadSource(
+            f"the receipt names the unknown family {shown(receipt.family)}; run `ropeconv apply`"
+            " again"
+        )
+
+    # its `model_type` may be one of ropeconv, of which there is no family
+    config = parse(source.text("config.json") or "{}", "config.json")
+    draft = draft_kind(config, source.tensor_names() or (), source.name)
+    if draft:
+        raise UsageError(
+            f"{source.reference} is {draft.says} for speculative decoding; give the output of its"
+            " target"
+        )
+
+    if not path:
+        path = source.reference
+        if source.kind == "hub":  # trainers take no revision in the name
+            path = path.partition("@")[0]
+    return TrainingFacts(
+        path=path,
+        method=receipt.extension.method,
+        context=receipt.schedule.context,
+        trained=receipt.schedule.original_context,
+        model_type=str(config.get("model_type", "")),
+        spec=read_spec(config, family),
+        two_lists=receipt.schedule.short_inv_freq is not None,
+        own_code="auto_map" in config,
+        encoder=family.encoder,
+        verdicts={row.runtime: (row.status, row.reason) for row in receipt.runtimes},
+        fine_tuning=receipt.fine_tuning,
+    )
+
+
+class Fact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A statement on a trainer."""
+
+    says: str
+
+    source: str
+    """File and line in the release, or what was executed."""
+
+    run: bool = False
+    """Whether it was executed."""
+
+
+class Rotary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Rotary code of a trainer, which replaces that of transformers."""
+
+    model_types: tuple[str, ...]
+    """The model types for which it does."""
+
+    rope_types: tuple[str, ...]
+    """The rope types that it computes, with one list of factors."""
+
+    source: str
+    """File and line in the release."""
+
+
+class Formula(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A formula that a trainer's own options express."""
+
+    kind: str
+    """The kind of the form, as in `Form`."""
+
+    fixed: dict[str, float] = {}
+    """Numbers of the form that no option sets."""
+
+    whole: tuple[str, ...] = ()
+    """Numbers of the form whose options are whole numbers."""
+
+    partial: bool = True
+    """Whether it can rotate a part of each head."""
+
+
+class Trainer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A release of a trainer."""
+
+    name: str
+    """The value of `--for`."""
+
+    title: str
+    """The name for people."""
+
+    version: str
+    """The release that was read."""
+
+    file: str
+    """The name to save its snippet under; `templates/training/FILE.jinja` makes it."""
+
+    command: str
+    """The command that runs it."""
+
+    length: str
+    """Its option for the length of sequences."""
+
+    untouched: tuple[str, ...]
+    """Its options that would scale RoPE again."""
+
+    facts: tuple[Fact, ...]
+    """Its handling of RoPE and lengths."""
+
+    transformers: str = ""
+    """The newest version of transformers that it allows; empty for any."""
+
+    no_code: str = ""
+    """Why checkpoints with a modelling file of their own are refused; empty where they are not."""
+
+    rotary: tuple[Rotary, ...] = ()
+    """Its own rotary code."""
+
+    formulas: tuple[Formula, ...] = ()
+    """Formulas of its options, where it does not read RoPE from config.json."""
+
+    @property
+    def library(self) -> str:
+        """The version of transformers that it runs."""
+        if self.transformers:
+            return f"transformers {self.transformers}"
+        return "the newest transformers"
+
+
+@cache
+def trainers() -> dict[str, Trainer]:
+    """Return all trainers by name, sorted."""
+    rows = [
+        package_data(entry, Trainer)
+        for entry in package_files("features/training/trainers", ".toml")
+    ]
+    return {row.name: row for row in sorted(rows, key=lambda row: row.name)}
+
+
+@dataclass(frozen=True)
+class Snippet(Summary):
+    """The file of a trainer for a checkpoint."""
+
+    trainer: Trainer
+
+    baked: TrainingFacts
+    """The checkpoint."""
+
+    text: str
+    """The text of the file."""
+
+    status: str
+    """The result of the trainer's transformers for the checkpoint."""
+
+    notes: tuple[str, ...]
+    """Sentences for the user."""
+
+    @property
+    def sentence(self) -> str:
+        """The trainer and the model of the file, in words."""
+        trainer = f"{self.trainer.title} {self.trainer.version}"
+        return f"{trainer} trains {self.model} on {self.context:,} tokens with its RoPE."
+
+    @property
+    def model(self) -> str:
+        """The folder or Hub id that the trainer loads."""
+        return self.baked.path
+
+    @property
+    def method(self) -> str:
+        """The name of the method in the checkpoint."""
+        return self.baked.method
+
+    @property
+    def context(self) -> int:
+        """The length of the training sequences in tokens."""
+        return self.baked.context
+
+    @property
+    def file(self) -> str:
+        """The name to save the text under."""
+        return self.trainer.file
+
+    @property
+    def command(self) -> str:
+        """The command that runs it."""
+        return self.trainer.command
+
+    def summary(self) -> dict[str, str]:
+        """The values that are shown, by name."""
+        return {
+            "sentence": self.sentence,
+            "model": self.model,
+            "method": self.method,
+            "context": f"{self.context:,} tokens",
+            "status": self.status,
+            "notes": "\n".join(self.notes),
+            "file": self.file,
+            "command": self.command,
+            "text": self.text,
+        }
+
+    def to_dict(self) -> JsonObject:
+        """Return the snippet as JSON-ready data, with the values that it was made from."""
+        baked = self.baked
+        trainer = self.trainer
+        return {
+            "trainer": trainer.name,
+            "version": trainer.version,
+            "transformers": trainer.transformers or None,
+            "status": self.status,
+            "model": baked.path,
+            "method": baked.method,
+            "context": baked.context,
+            "trained": baked.trained,
+            "rope_type": baked.spec.form.kind,
+            "trust_remote_code": baked.own_code,
+            "length": trainer.length,
+            "untouched": list(trainer.untouched),
+            "file": trainer.file,
+            "command": trainer.command,
+            "text": self.text,
+            "notes": list(self.notes),
+            "fine_tuning": msgspec.to_builtins(baked.fine_tuning),
+        }
+
+
+def make_snippet(trainer: Trainer, baked: TrainingFacts) -> Snippet:
+    """Return the file that trains a checkpoint at its whole context, with the baked RoPE.
+
+    Raises:
+        RopeconvError: The trainer would compute another RoPE than the baked one, it fails on the
+            checkpoint, or the checkpoint is an encoder.
+    """
+    name = f"{trainer.title} {trainer.version}"
+    reason = _refusal(trainer, baked)
+    if reason:
+        repair = _repair(trainer, baked)
+        raise RopeconvError(
+            f"{name} cannot train this checkpoint with its RoPE: {reason}; {repair}"
+        )
+
+    # a trainer with the option mscale multiplies by 0.1 mscale ln(factor) + 1
+    growth = temperature_attention_factor(getattr(baked.spec.form, "factor", 1.0)) - 1
+    mscale = (baked.spec.attention_factor - 1) / (growth or 1)
+    text = render(
+        f"training/{trainer.file}.jinja",
+        trainer=name,
+        command=trainer.command,
+        model=baked.path,
+        output=f"{baked.path.rstrip('/').rpartition('/')[2]}-trained",
+        method=baked.method,
+        context=baked.context,
+        declared=baked.declared or baked.context,
+        own_code=baked.own_code,
+        spec=baked.spec,
+        mscale=mscale,
+    )
+    status = "exact" if trainer.formulas else baked.verdict(trainer.transformers)[0]
+    return Snippet(trainer, baked, text, status, _notes(trainer, baked, status))
+
+
+def _repair(trainer: Trainer, baked: TrainingFacts) -> str:
+    """The advice where a trainer cannot train a checkpoint: the other trainers that can."""
+    others = [
+        f"--for {other.name}"
+        for other in trainers().values()
+        if other is not trainer and not _refusal(other, baked)
+    ]
+    if others:
+        return f"use {' or '.join(others)}"
+    return "write it another way (`ropeconv apply --explain` lists the support)"
+
+
+def _notes(trainer: Trainer, baked: TrainingFacts, status: str) -> tuple[str, ...]:
+    """Sentences for the user of a snippet."""
+    notes = []
+    if baked.declared > baked.context:
+        notes.append(
+            f"the output declares {baked.declared:,} tokens, and positions from {baked.context:,}"
+            " on are not trained"
+        )
+    need = baked.fine_tuning
+    if need is not None and need.factor > 1:
+        optional = f"Training is optional at this length ({need.times}): {need.reason}."
+        notes.append(need.sentence or optional)
+    if status == "unknown":
+        notes.append(
+            f"{trainer.library}, which {trainer.title} runs, was not tested with this checkpoint"
+        )
+    if baked.two_lists:
+        notes.append(
+            f"sequences within {baked.trained:,} tokens train the short list of frequencies; use"
+            " longer ones to train the extension"
+        )
+    return tuple(notes)
+
+
+def train_command(plan: Plan, path: Path) -> str:
+    """Return the command that starts fine-tuning an output that was written; empty where none can.
+
+    For a conversion to GGUF, which cannot be trained, it first makes the checkpoint.
+
+    Args:
+        plan: The plan of the output.
+        path: The place of the output.
+    """
+    if plan.target.drafts_for or isinstance(plan.source, GgufSource):
+        return ""
+
+    if plan.is_folder:
+        trainer = trainer_for(open_source(path, plan.source.treat_as))
+        if not trainer:
+            return ""
+        return command_line("train-config", path, "--for", trainer)
+
+    options = flags(plan.recipe)
+    if options is None or not isinstance(plan.source, Source):
+        return ""
+    if checkpoint_purpose(plan.source) != "text":
+        return ""
+    checkpoint = f"{plan.source.name}-{plan.recipe.method.label}"
+    words = [plan.source.reference, *options]
+    if plan.target.replace:
+        words.append("--replace")
+    if plan.source.treat_as:
+        words += ["--family", plan.source.treat_as]
+    apply = command_line("apply", *words, "-o", checkpoint)
+    return f"{apply} && {command_line('train-config', checkpoint, '--for', 'axolotl')}"
+
+
+def trainer_for(source: Source | GgufSource) -> str:
+    """Return the name of a trainer that trains an output with its RoPE; empty for none.
+
+    Axolotl comes before others, and they in the order of their names.
+    """
+    try:
+        facts = baked_output(source)
+    except RopeconvError:
+        return ""
+    for name in sorted(trainers(), key=lambda name: (name != "axolotl", name)):
+        if not _refusal(trainers()[name], facts):
+            return name
+    return ""
+
+
+def _refusal(trainer: Trainer, baked: TrainingFacts) -> str:
+    """Why a trainer cannot train a checkpoint with its RoPE; empty where it can."""
+    if baked.encoder:
+        return "it is an encoder, and the trainers here train the next token"
+    if baked.own_code and trainer.no_code:
+        return trainer.no_code
+
+    if trainer.formulas:
+        missing = _missing_option(trainer, baked.spec)
+        if missing:
+            return missing
+    else:
+        status, reason = baked.verdict(trainer.transformers)
+        if status not in (*RUNS, "unknown"):
+            return f"it runs {trainer.library}, which does not compute it ({status}: {reason})"
+
+    for rotary in trainer.rotary:
+        if baked.model_type not in rotary.model_types:
+            continue
+        code = f"its code for {baked.model_type}"
+        kind = baked.spec.form.kind
+        if kind not in rotary.rope_types:
+            return f"{code} does not support the rope type {kind} ({rotary.source})"
+        if baked.two_lists:
+            return f"{code} uses the short list for every length ({rotary.source})"
+    return ""
+
+
+def _missing_option(trainer: Trainer, spec: RopeSpec) -> str:
+    """Why the options of a trainer cannot express a spec; empty where they can."""
+    several = spec.mla or spec.local_form or spec.mrope_section or "none" in spec.layers
+    scales_queries = spec.query_scaling or spec.nope_query_scaling
+    if several or scales_queries or spec.layout != "half":
+        return (
+            "its options set one RoPE for all layers, in two halves of each head, and this model"
+            " rotates otherwise"
+        )
+
+    formulas = {formula.kind: formula for formula in trainer.formulas}
+    kind = spec.form.kind
+    if kind not in formulas:
+        return f"it has options for {', '.join(formulas)}, not for {kind}"
+    formula = formulas[kind]
+
+    if spec.rotary_dim < spec.head_dim and not formula.partial:
+        return (
+            f"its {kind} rotates whole heads, and this model {spec.rotary_dim} of"
+            f" {spec.head_dim} dimensions"
+        )
+    for name, fixed in formula.fixed.items():
+        number = getattr(spec.form, name)
+        if number != fixed:
+            return f"its {kind} has {name} = {fixed:g}, and this checkpoint {number:g}"
+    for name in formula.whole:
+        number = getattr(spec.form, name)
+        if number != int(number):
+            return f"its option for {name} takes whole numbers, and this checkpoint has {number}"
+    return ""

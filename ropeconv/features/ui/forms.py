@@ -1,0 +1,329 @@
+"""The forms of the pages, whose fields are the names of components and of parameters in an
+address.
+"""
+
+import json
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+from urllib.parse import unquote, urlencode
+
+from ropeconv.bake.plan import Plan
+from ropeconv.convert.target import Target
+from ropeconv.errors import UsageError
+from ropeconv.formats.files import expand_home
+from ropeconv.formats.kind import is_gguf, kind_of
+from ropeconv.hub.options import PushOptions
+from ropeconv.inspection.receipts.storage import apply_words, read_recipe
+from ropeconv.models.gguf import GgufSource
+from ropeconv.models.open import HUB_FILE, HUB_ID, open_source
+from ropeconv.models.reference import PAGE
+from ropeconv.models.source import Source
+from ropeconv.options import Format, TargetOptions, copied, options
+from ropeconv.rope.errors import shown
+from ropeconv.rope.lengths import is_length
+from ropeconv.rope.methods.method import REGISTRY, Value
+from ropeconv.rope.recipe import MODIFIERS, Recipe
+from ropeconv.runtimes.gguf_readers import reader_names
+from ropeconv.verbs.rows import parse_rows
+
+MOST = 2000
+"""Characters of a field."""
+UPLOADS = ("upload", "measured", "recipe")
+"""Fields that are dropped files, by their path on this machine; addresses do not keep them."""
+F = TypeVar("F", bound="PageForm")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageForm:
+    """The values of a page."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelForm(PageForm):
+    """A page about a model. source: as for `open_source`. upload: a dropped config.json, GGUF file
+    or result.
+    """
+
+    source: str = ""
+    upload: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareForm(ModelForm):
+    """The methods side by side. context: a length, or a factor on the trained one. measured: a
+    result of `eval`.
+    """
+
+    context: str = ""
+    measured: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuntimesForm(PageForm):
+    """The table of runtimes. family, runtime: what is shown of it, empty for all. writing: how RoPE
+    is written.
+    """
+
+    family: str = ""
+    runtime: str = ""
+    writing: str = "yarn"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BakeForm(TargetOptions, PushOptions, ModelForm):
+    """An output, with the options of `apply` and `push`.
+
+    context: the length to reach, or a factor. method: how. value: of a method that takes no length.
+    settings: of the method, and modifiers, as `name=value` with commas. recipe: a saved one, in
+    place of the method. out: the folder or GGUF file. repo_id: the repository of a publication.
+    """
+
+    context: str = "128k"
+    method: str = "yarn"
+    value: str = ""
+    settings: str = ""
+    recipe: str = ""
+    out: str = ""
+    repo_id: str = ""
+
+
+ON_HUB = tuple(map(re.compile, (HUB_ID, HUB_FILE, PAGE.pattern)))
+
+
+def opened(form: ModelForm) -> Source | GgufSource:
+    """The model of a form: the dropped file, else what is named.
+
+    Raises UsageError where nothing is named, or there is no such file, and what `open_source`
+    raises.
+    """
+    reference = form.source
+    if form.upload:
+        return dropped(Path(form.upload))
+    if not reference:
+        raise UsageError(
+            "no model is given; write owner/name as on the Hub, or drop a config.json or GGUF file"
+        )
+    if not is_on_hub(reference) and ":" not in reference and not expand_home(reference).exists():
+        place = shown(str(expand_home(reference).absolute()))
+        raise UsageError(
+            f"no such file or folder: {place}; write its full path, or owner/name as on the Hub"
+        )
+    return open_source(reference)
+
+
+def dropped(path: Path) -> Source | GgufSource:
+    """The model in a dropped file, by its own name and not by its place on this machine."""
+    if kind_of(path) != "json" and not is_gguf(path) and path.suffix != ".json":
+        raise UsageError(f"{shown(path.name)} is not a config.json or GGUF file; drop one of these")
+    source = open_source(str(path))
+    source.reference = path.name
+    if not isinstance(source, GgufSource):
+        source.name = path.stem  # its folder is named by a hash
+    return source
+
+
+def is_on_hub(reference: str) -> bool:
+    """Whether a reference can only mean something on the Hub, where no file of this machine has
+    such a name.
+    """
+    parts = unquote(reference).split("/")
+    return ".." not in parts and any(pattern.fullmatch(reference) for pattern in ON_HUB)
+
+
+def names(kind: type[PageForm]) -> tuple[str, ...]:
+    """Return the fields of a form, in their order."""
+    return tuple(item.name for item in fields(kind))
+
+
+def kept(kind: type[PageForm]) -> tuple[str, ...]:
+    """Return the fields that an address keeps."""
+    return tuple(name for name in names(kind) if name not in UPLOADS)
+
+
+def filled(kind: type[F], values: Mapping[str, Any]) -> F:
+    """Return a form with values of its components by name. A value of another type is as if nothing
+    was typed.
+    """
+    parsed = {item.name: _value(item.default, values.get(item.name)) for item in fields(kind)}
+    return kind(**parsed)
+
+
+def _value(default: object, value: object) -> object:
+    if isinstance(value, str):
+        value = value.strip()[: MOST + 1]  # which `refuse_long` refuses
+    if isinstance(default, tuple):
+        items = value if isinstance(value, (list, tuple)) else ()
+        return tuple(dict.fromkeys(item[:MOST] for item in items if isinstance(item, str)))
+    if default is None:
+        return value or None if isinstance(value, str) else None
+    return value if type(value) is type(default) else default
+
+
+def refuse_long(form: PageForm) -> None:
+    """Raise UsageError for a form with a field that is too long."""
+    for name in names(type(form)):
+        value = getattr(form, name)
+        if isinstance(value, str) and len(value) > MOST:
+            raise UsageError(f"{name} has more than {MOST:,} characters; shorten it")
+
+
+def from_address(kind: type[F], query: Mapping[str, str]) -> F:
+    """Return the form that an address keeps. query: its parameters; unknown ones are left alone."""
+    values: dict[str, object] = {}
+    for item in fields(kind):
+        if item.name in query and item.name not in UPLOADS:
+            text = query[item.name]
+            default = item.default
+            many = isinstance(default, tuple)
+            if default is False:
+                values[item.name] = text == "1"
+            elif many:
+                values[item.name] = text.split(",")
+            else:
+                values[item.name] = text
+    return filled(kind, values)
+
+
+METHODS = tuple(name for name, kind in REGISTRY.items() if kind.value is not Value.FILE)
+"""The methods that a form can name; those of a file come as a recipe."""
+LENGTHS = (Value.FACTOR, Value.TOKENS)
+"""Kinds of methods whose value is a length."""
+
+
+def recipe_of(form: BakeForm) -> Recipe:
+    """Return the recipe of a form: the dropped one, else the method with its value and settings.
+
+    Raises UsageError for a form that states none, RecipeError for a wrong value.
+    """
+    if form.recipe:
+        if form.value or form.settings:
+            raise UsageError("a recipe and settings of a method are given; remove one of them")
+        return read_recipe(Path(form.recipe))
+    if form.method not in METHODS:
+        raise UsageError(
+            f"{shown(form.method)} is not a method; choose one of {', '.join(METHODS)}"
+        )
+    value, settings = _value_and_settings(form)
+    wrong = [text for text in (value, *settings) if "," in text or "\n" in text]
+    wrong += [setting for setting in settings if "=" not in setting]
+    if wrong:
+        raise UsageError(
+            f"{shown(wrong[0])} is not a setting; write name=value, with commas between several"
+        )
+    (row,) = parse_rows(":".join([form.method, *([value] if value else []), *settings]))
+    assert row.recipe is not None
+    return row.recipe
+
+
+def _value_and_settings(form: BakeForm) -> tuple[str, list[str]]:
+    """Return the value of the method and its `name=value` settings; the context is one of them, or
+    the value.
+    """
+    settings = [
+        re.sub(r"\s*=\s*", "=", setting.strip())
+        for setting in form.settings.split(",")
+        if setting.strip()
+    ]
+    kind = REGISTRY[form.method].value
+    value = form.value.replace(" ", "")
+    length = form.context.replace(" ", "")
+    if kind in LENGTHS and not value:
+        if not length:
+            raise UsageError("no length is given; write one such as 128k, or a factor such as 4")
+        return length, settings
+    if (
+        kind is Value.NUMBER
+        and is_length(length)
+        and not any(setting.startswith("context=") for setting in settings)
+    ):
+        settings.append(f"context={length}")
+    return value, settings
+
+
+def target_of(form: BakeForm) -> Target:
+    """Return the target of a form. For a runtime that reads only GGUF, the output is a GGUF
+    file.
+    """
+    if form.to not in (None, *get_args(Format)):
+        raise UsageError(
+            f"{shown(form.to)} is not a format; choose {' or '.join(get_args(Format))}"
+        )
+    of_gguf = any(name in reader_names() for name in form.runtimes)
+    target = copied(Target, form, out=form.out or None, to=form.to or ("gguf" if of_gguf else None))
+    return target.published_by(form.repo_id.partition("/")[0])
+
+
+def command_of(plan: Plan, form: BakeForm, publishing: bool) -> str:
+    """Return the command line that does the same, in the place that the form names."""
+    words = apply_words(plan.source.reference, plan.receipt().steps[-1], plan.source.kind == "gguf")
+    if form.recipe and "--recipe" in words:  # a recipe with lists, which no option can be
+        words[words.index("--recipe") + 1] = Path(form.recipe).name
+
+    if not publishing:
+        if plan.target.out is not None:
+            words = [*words, "-o", str(plan.target.out)]
+        return shlex.join(words)
+
+    flags: list[str] = []
+    for option in options(PushOptions):
+        value = getattr(form, option.name)
+        if value == option.default:
+            continue
+        flags.append(option.flag)
+        if value is not True:
+            flags.append(value)
+    if set(flags) <= {"--private", "--create-pr"}:  # the options that `apply --push` has too
+        return shlex.join([*words, "--push", form.repo_id, *flags])
+    write = shlex.join([*words, "-o", plan.out.name])
+    push = shlex.join(["ropeconv", "push", plan.out.name, form.repo_id, *flags])
+    return f"{write}\n{push}"
+
+
+def to_page(page: str, form: PageForm) -> str:
+    """Return the address of a page with a form, relative to the other pages.
+
+    Args:
+        page: The name of the page; empty for the first.
+        form: The form, of which changed values become parameters.
+    """
+    texts = {}
+    for item in fields(form):
+        value = getattr(form, item.name)
+        if item.name in UPLOADS or value == item.default:
+            continue
+        if isinstance(value, tuple):
+            value = ",".join(value)
+        elif value is True:
+            value = "1"
+        texts[item.name] = value
+    return f"./{page}?{urlencode(texts)}"
+
+
+def to_bake(source: str, recipe: Recipe, replace: bool = False) -> str:
+    """Return the address of the plan of a recipe.
+
+    Args:
+        source: The model.
+        recipe: The method and its modifiers.
+        replace: Whether it needs `--replace`, as `Advice` has it.
+    """
+    method = recipe.method
+    changed = []
+    for item in fields(method)[1:]:
+        setting = getattr(method, item.name)
+        if setting != item.default:
+            changed.append(f"{item.name}={json.dumps(setting)}")
+    for name in MODIFIERS:
+        setting = getattr(recipe, name)
+        if setting not in (None, False):
+            changed.append(f"{name}={json.dumps(setting)}")
+    form = BakeForm(source=source, method=method.name, settings=", ".join(changed), replace=replace)
+
+    values = {name: getattr(form, name) for name in names(BakeForm)}
+    value = "" if method.value is Value.SWITCH else method.command.partition(" ")[2]
+    values["context" if method.value in LENGTHS else "value"] = value
+    return to_page("", filled(BakeForm, values))

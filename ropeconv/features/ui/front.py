@@ -1,0 +1,86 @@
+"""Front: runs the requests of the pages, at most one for each page that is open in a browser."""
+
+import threading
+from collections.abc import Iterator
+
+from ropeconv.formats.package_data import render
+
+from .forms import PageForm
+from .job import CANCELLED, PageJob, failure
+from .sheet import PageAnswer, PageProgress
+
+ANSWER_SECONDS = 300.0
+"""An answer may take so long; a bake may take any time."""
+BUSY = "a bake is running on this page; cancel it, or wait for it"
+MOST_CANCELLED = 10_000
+"""Pages that are remembered."""
+
+
+class Front:
+    """Runs the requests of pages. A page is known by its session, a hash that Gradio gives it."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, PageJob] = {}
+        self._cancelled: dict[str, None] = {}
+        self._lock = threading.Lock()
+
+    def answers(
+        self, task: str, form: PageForm, session: str, baking: bool = False
+    ) -> Iterator[str]:
+        """Yield the HTML that a page shows while a task runs; the last is its answer.
+
+        Args:
+            task: The name of the task.
+            form: The values of the page.
+            session: The page that asks. A request that it made before is stopped, unless it bakes.
+            baking: Whether the task may take any time.
+        """
+        job: PageJob | None = None
+        with self._lock:  # and nothing is yielded here: whoever leaves then would keep it
+            before = self._jobs.get(session)
+            busy = before is not None and before.baking
+            cancelled = baking and session in self._cancelled
+            if not busy and not cancelled:
+                job = PageJob(task, form, None if baking else ANSWER_SECONDS, baking)
+                self._jobs[session] = job
+
+        if job is None:
+            yield failure(CANCELLED if cancelled else BUSY).html
+            return
+        if before is not None:
+            before.stop()  # nobody waits for its answer any more
+
+        try:
+            for message in job.messages():
+                if self._jobs.get(session) is not job:
+                    continue  # a newer request of this page has replaced it
+                if isinstance(message, PageAnswer):
+                    yield message.html
+                else:
+                    yield progress_html(message)
+        finally:
+            with self._lock:
+                if self._jobs.get(session) is job:
+                    del self._jobs[session]
+
+    def begin(self, session: str) -> None:
+        """Note that a page asks for a bake, which may have to wait."""
+        with self._lock:
+            self._cancelled.pop(session, None)
+
+    def stop(self, session: str | None = None) -> None:
+        """Stop what runs for a page, and its bakes that wait; None stops those of all pages."""
+        with self._lock:
+            jobs = [job for owner, job in self._jobs.items() if session in (None, owner)]
+            if session is not None:
+                self._cancelled[session] = None
+                while len(self._cancelled) > MOST_CANCELLED:
+                    oldest = next(iter(self._cancelled))
+                    del self._cancelled[oldest]
+        for job in jobs:
+            job.stop()
+
+
+def progress_html(message: PageProgress) -> str:
+    """Return the HTML of a progress message."""
+    return render("ui/progress.html.jinja", progress=message)

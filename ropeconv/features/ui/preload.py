@@ -1,0 +1,38 @@
+"""Imports and caches what requests need, so that each of their processes has it from its start.
+
+huggingface_hub is none of that: it reads the environment when it is imported, and every request has
+its own.
+"""
+
+import json
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+import gguf  # noqa: F401
+
+from ropeconv.rope.errors import RopeconvError
+
+
+def _warm() -> None:
+    """Answers the largest page once, for a model of no matter."""
+    from ropeconv.models.config import sample_config
+    from ropeconv.models.registry import families
+
+    from .forms import CompareForm
+    from .sheet import HtmlSheet, TaskContext
+    from .tasks import TASKS
+
+    family = next(family for family in families() if family.name == "llama")
+    with tempfile.TemporaryDirectory() as folder:
+        config = Path(folder, "config.json")
+        config.write_text(json.dumps(sample_config(family)))
+        sheet = HtmlSheet()
+        TASKS["compare"](
+            CompareForm(upload=str(config), context="4"), TaskContext(lambda message: None), sheet
+        )
+        sheet.html()
+
+
+with suppress(RopeconvError, OSError):  # what is missing is said where it is asked for
+    _warm()

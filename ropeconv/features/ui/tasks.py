@@ -1,0 +1,421 @@
+"""The tasks of the pages, each with its form and the sheet that it fills."""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ropeconv.bake.advice import MatrixCell, matrix
+from ropeconv.bake.apply import make_plan
+from ropeconv.bake.hidden import HiddenFolder, discard
+from ropeconv.bake.output import Output
+from ropeconv.bake.plan import Plan
+from ropeconv.bake.ranked import advised
+from ropeconv.bake.warnings import repairs
+from ropeconv.errors import BadSource, UsageError
+from ropeconv.formats import jsontext
+from ropeconv.formats.files import read_text
+from ropeconv.formats.kind import is_gguf
+from ropeconv.hub.card import with_card
+from ropeconv.hub.options import PublishOptions, repository
+from ropeconv.hub.upload_set import planned_upload
+from ropeconv.inspection.inspection import inspect_source
+from ropeconv.inspection.receipts.receipt import Receipt
+from ropeconv.inspection.receipts.storage import parse_receipt, receipt_of
+from ropeconv.inspection.support import POPULAR, WORDS, title_of
+from ropeconv.models.gguf import GgufSource
+from ropeconv.models.hub import answers
+from ropeconv.models.source import Source
+from ropeconv.options import Format, copied
+from ropeconv.rope.errors import RecipeError, RopeconvError
+from ropeconv.rope.features import hook
+from ropeconv.rope.lengths import factor_over, parse_factor, parse_tokens
+from ropeconv.runtimes.runtime import runtimes
+from ropeconv.runtimes.verdict import Verdict
+from ropeconv.validate.validation import Validation
+from ropeconv.verbs.opened import inspect_opened
+from ropeconv.verbs.output import Writing, write_output
+from ropeconv.verbs.publishing import publish_staged
+from ropeconv.verbs.validation import ValidationChoice
+from ropeconv.views.advice import explain_columns, show_advice, show_methods
+from ropeconv.views.inspection import show_inspection, show_receipt
+from ropeconv.views.plan import show_outcome, show_plan
+from ropeconv.views.results import show_validation
+from ropeconv.views.schedule_plots import pictures_of
+from ropeconv.views.validation_plots import validation_pictures
+
+from .forms import (
+    BakeForm,
+    CompareForm,
+    ModelForm,
+    RuntimesForm,
+    command_of,
+    dropped,
+    opened,
+    recipe_of,
+    target_of,
+    to_bake,
+    to_page,
+)
+from .sheet import HtmlSheet, PageProgress, PageReporter, TaskContext
+
+CONFIG = "config.json"
+
+
+def plan(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
+    """Shows a plan as `ropeconv apply --dry-run` does, with the rest folded, and what a publication
+    would do.
+    """
+    output_plan = _planned(form, task)
+    show_plan(output_plan, sheet)
+    sheet.say(f"It will be written to {output_plan.out}")
+    with sheet.folded("Details: frequencies, every runtime, files"):
+        show_plan(output_plan, sheet, explain=True)
+    config = next((file.text for file in output_plan.files if file.name == CONFIG), None)
+    if config:
+        sheet.file(CONFIG, config)
+    if form.repo_id:
+        from ropeconv.hub.preview import preview, show_publication
+
+        publication = preview(planned_upload(output_plan), _publication(form))
+        sheet.note(publication.note)
+        show_publication(publication, sheet)
+    _same(output_plan, form, bool(form.repo_id), sheet)
+
+
+def write(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
+    """Writes and checks an output. Where that is stopped, or fails, nothing is kept that was not
+    there before.
+    """
+    output_plan = _planned(form, task)
+    earlier = HiddenFolder(output_plan.out).root.exists()  # of a run that goes on from it
+    # without a validation, since stopping that would look as if nothing had been written
+    later = ValidationChoice()
+    reporter = PageReporter(task, sheet)
+    try:
+        title = f"Writing {output_plan.out}"
+        output = write_output(with_card(output_plan), Writing(), later, reporter, title=title)
+        task.finish()
+    except BaseException:
+        with suppress(RopeconvError):  # another run has it
+            if not earlier:
+                discard(output_plan.out)
+        raise
+    sheet.good(f"Wrote {output.path}.")
+    sheet.note(output.reason and f"Not checked: {output.reason}.")
+    show_outcome(replace(output, path=None), sheet)
+    _same(output_plan, form, False, sheet)
+
+
+def publish(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
+    """Publishes an output. Nothing of it stays on this disk."""
+    publication = _publication(form)
+    output_plan = _planned(form, task)
+    reporter = PageReporter(task, sheet)
+    check, url = publish_staged(output_plan, None, publication, reporter, checksum=False)
+    task.finish()
+    sheet.link(url, f"Published: {url}")
+    show_outcome(Output(None, output_plan, check), sheet)
+    _same(output_plan, form, True, sheet)
+
+
+def _same(plan: Plan, form: BakeForm, publishing: bool, sheet: HtmlSheet) -> None:
+    sheet.title("The same on the command line")
+    sheet.copyable(command_of(plan, form, publishing))
+
+
+def _planned(form: BakeForm, task: TaskContext) -> Plan:
+    recipe = recipe_of(form)
+    target = target_of(form)
+    if recipe.method.slow_note:
+        task.tell(PageProgress(recipe.method.slow_note))
+    source = opened(form)
+    target.check(recipe, source.kind == "gguf")
+    output_plan = make_plan(source, recipe, target)
+    return replace(output_plan, out=output_plan.out.absolute())
+
+
+def _publication(form: BakeForm) -> PublishOptions:
+    if not form.repo_id:
+        raise UsageError("no repository is given; write owner/name of the one to publish to")
+    return copied(PublishOptions, form, repo_id=repository(form.repo_id))
+
+
+def inspect(form: ModelForm, task: TaskContext, sheet: HtmlSheet) -> None:
+    """Shows a model as `ropeconv inspect` does, with the rest folded, and draws its frequencies."""
+    source = opened(form)
+    inspection = inspect_opened(source)
+    sheet.note(inspection.assumption)
+    show_inspection(inspection, sheet)
+    if form.source:
+        ways = (
+            ("extend its context", to_page("", BakeForm(source=form.source))),
+            ("compare methods", to_page("compare", CompareForm(source=form.source))),
+        )
+        sheet.ways("On these pages", ways)
+    with sheet.folded("Details: every number, every runtime"):
+        show_inspection(inspection, sheet, repairs(source, inspection), explain=True)
+    spec = inspection.spec
+    curves = {"now": spec.current().inv_freq} if spec.scaled else {}
+    sheet.title("Its RoPE in pictures")
+    sheet.pictures(pictures_of(spec, curves, spec.context))
+
+
+SEARCHED = 8
+"""Models that a search shows."""
+
+
+def search(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
+    """Shows the most downloaded models on the Hub whose names have what was typed, as links that
+    fill the form.
+    """
+    from huggingface_hub import HfApi
+
+    if not form.source:
+        raise UsageError("no name is given to search for; write a part of one, such as qwen3")
+    with answers(form.source):
+        api = HfApi(library_name="ropeconv")
+        matches = [
+            match.id
+            for match in api.list_models(search=form.source, sort="downloads", limit=SEARCHED)
+        ]
+    if matches:
+        sheet.ways(
+            "On the Hub", [(name, to_page("", replace(form, source=name))) for name in matches]
+        )
+    else:
+        sheet.say(f"The Hub has no model with {form.source!r} in its name.")
+
+
+MOST_SHARDS = 64
+"""Files of weights whose headers are read, as a conversion needs them."""
+DRAWN = 5
+"""Methods that are drawn, the first of the table."""
+
+
+def compare(form: CompareForm, task: TaskContext, sheet: HtmlSheet) -> None:
+    """Shows the methods as `ropeconv advise` does, and draws the first of them."""
+    source = opened(form)
+    measured = Path(form.measured) if form.measured else None
+    large = isinstance(source, Source) and len(source.weights()) > MOST_SHARDS
+    outputs: tuple[Format, ...] | None = ("safetensors",) if large else None
+    advice = advised(source, _length(form.context, source), measured, outputs)
+
+    show_advice(advice, sheet)
+    explained = []
+    for line in explain_columns(advice):
+        if line.startswith(("Evidence", "Effective", "Outside")):
+            explained.append(line)
+    sheet.note(" ".join(explained))
+    if large:
+        sheet.note(
+            f"GGUF is left out for more than {MOST_SHARDS} files of weights; use `ropeconv advise`."
+        )
+
+    if advice.methods and form.source:
+        ways = []
+        for row in advice.methods:
+            ways.append((row.flags, to_bake(form.source, row.recipe, row.replace)))
+        sheet.ways("Plan a method", ways)
+    if advice.methods:
+        curves = {row.method.name: row.schedule.inv_freq for row in advice.methods[:DRAWN]}
+        first = f"The first {DRAWN} methods" if len(advice.methods) > DRAWN else "The methods"
+        sheet.title(f"{first} in pictures")
+        sheet.pictures(pictures_of(advice.inspection.first_spec, curves, advice.context))
+    with sheet.folded("Details: columns, each method"):
+        show_methods(advice, sheet)
+
+
+def _length(text: str, source: Source | GgufSource) -> int:
+    """A length in tokens, or the trained one times a factor: 128k, 131072 or 4."""
+    if not text:
+        raise UsageError("no length is given; write one such as 128k, or a factor such as 4")
+    try:
+        factor = parse_factor(text, "the length")
+    except RecipeError:
+        return parse_tokens(text)
+    if isinstance(factor, str):
+        return parse_tokens(factor)
+    trained = inspect_source(source).first_spec.original_context
+    return round(trained * factor_over(factor, trained, "the length"))
+
+
+def results(form: ModelForm, task: TaskContext, sheet: HtmlSheet) -> None:
+    """Shows a receipt with all that it knows, or the result of an evaluation or a validation."""
+    if form.upload:
+        _dropped(Path(form.upload), sheet)
+    else:
+        _receipt(receipt_of(opened(form)), sheet)
+
+
+def _dropped(path: Path, sheet: HtmlSheet) -> None:
+    """Shows a dropped file: the result of `eval`, that of `validate`, a receipt, or a GGUF file
+    with one.
+    """
+    if is_gguf(path):
+        _receipt(receipt_of(dropped(path)), sheet)
+        return
+    text = read_text(path, path.name)
+    data = jsontext.parse(text, path.name)
+    if "cells" in data:
+        sheet.pictures(hook("show_evaluation")(path, sheet))
+    elif "buckets" in data:
+        _validation(data, path.name, sheet)
+    elif "recipe" in data:
+        _receipt(parse_receipt(text, path.name), sheet)
+    else:
+        raise UsageError(
+            f"{path.name} is not a receipt or a result of `ropeconv eval` or `validate`; drop one"
+            " of these"
+        )
+
+
+def _receipt(receipt: Receipt, sheet: HtmlSheet) -> None:
+    show_receipt(receipt, sheet)
+    for name, record in (
+        {"the installed transformers": receipt.validation} | receipt.servers
+    ).items():
+        if record:
+            _validation(record, f"Validated by {name}", sheet)
+
+
+def _validation(data: dict[str, object], title: str, sheet: HtmlSheet) -> None:
+    try:
+        result = Validation.from_dict(data)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise BadSource(
+            f"{title} is not a validation of ropeconv; run `ropeconv validate` again"
+        ) from None
+    show_validation(result, title, sheet)
+    sheet.pictures(validation_pictures(result))
+
+
+WRITINGS = {
+    "yarn": "YaRN",
+    "linear": "position interpolation (linear)",
+    "llama3": "Llama 3.1 scaling",
+    "theta": "a new base (theta, NTK)",
+    "factors": "any frequencies (LongRoPE factors)",
+}
+"""The ways to write RoPE, by the names that the matrix has for them."""
+FAMILIES = (
+    "llama",
+    "qwen2",
+    "qwen3",
+    "qwen3_moe",
+    "mistral",
+    "gemma3",
+    "phi3",
+    "deepseek_v3",
+    "qwen3_5",
+    "gemma4",
+    "gpt_oss",
+    "llama4",
+    "mixtral",
+    "gemma2",
+    "qwen2_5_vl",
+    "qwen3_vl",
+    "glm4",
+    "glm4_moe",
+    "kimi_k2",
+    "olmo2",
+    "granite",
+    "cohere2",
+    "smollm3",
+    "falcon",
+    "phi",
+    "stablelm",
+    "starcoder2",
+    "exaone4",
+    "ministral3",
+    "gpt_neox",
+)
+"""The families that most people run; the others follow by name."""
+LEGEND = (
+    "supported: computes the method. wrong: silently computes another RoPE. ignored: silently runs"
+    " without scaling. fails: stops with an error. untested: not known. -: the runtime does not"
+    " have the family, or the method does not apply to it."
+)
+
+
+def runtime_names() -> list[str]:
+    """Return the runtimes of the table, those that most people use first."""
+    listed = list(dict.fromkeys(row.name for row in runtimes()))
+    return sorted(listed, key=lambda name: POPULAR.index(name) if name in POPULAR else len(POPULAR))
+
+
+def family_names() -> list[str]:
+    """Return the families of the table, those that most people use first."""
+    return list(dict.fromkeys([*FAMILIES, *sorted({cell.family for cell in matrix()})]))
+
+
+def shown(form: RuntimesForm) -> str:
+    """Return the answer of the page: a word per family and runtime.
+
+    For one family it has every version with its evidence.
+    """
+    cells = [cell for cell in matrix() if form.family in ("", cell.family)]
+    writing = form.writing if form.writing in WRITINGS else next(iter(WRITINGS))
+    names = [name for name in runtime_names() if form.runtime in ("", name)]
+
+    # versions are in order, so that the newest one is the last
+    newest = {}
+    titles = {}
+    for cell in cells:
+        name = cell.verdict.runtime.partition("@")[0]
+        newest[cell.family, cell.writing, name] = cell.verdict
+    for (_, _, name), verdict in newest.items():
+        titles[name] = title_of(verdict)
+    columns = ["", *(titles.get(name, name) for name in names)]
+    listed = {cell.family for cell in cells}
+    rows = []
+    for family in family_names():
+        if family in listed:
+            words = [_word(newest.get((family, writing, name))) for name in names]
+            rows.append((family, *words))
+
+    sheet = HtmlSheet()
+    sheet.say(LEGEND)
+    sheet.table(f"{WRITINGS[writing]}, in the newest version", columns, rows)
+    if form.family:
+        details = _version_rows([cell for cell in cells if cell.writing == writing], names)
+        sheet.table("Every version", ("runtime", "support", "reason", "evidence"), details)
+    else:
+        sheet.note("Choose a family to see every version, with reasons and evidence.")
+    return sheet.html()
+
+
+def _version_rows(cells: Sequence[MatrixCell], names: Sequence[str]) -> list[tuple[str, ...]]:
+    """A row for each version of the named runtimes, in the order of the names."""
+    rows: list[tuple[str, ...]] = []
+    for name in names:
+        for cell in cells:
+            verdict = cell.verdict
+            if verdict.runtime.partition("@")[0] == name:
+                support = WORDS[verdict.status]
+                evidence = _evidence(verdict)
+                rows.append((verdict.display_name, support, verdict.reason, evidence))
+    return rows
+
+
+def _word(verdict: Verdict | None) -> str:
+    word = "" if verdict is None else WORDS[verdict.status]
+    return "-" if word in ("", "unsupported") else word
+
+
+def _evidence(verdict: Verdict) -> str:
+    grade = {"run": "ran", "read": "read"}.get(verdict.grade, "")
+    return "; ".join(filter(None, (f"{grade} {verdict.evidence.detail}".strip(), verdict.source)))
+
+
+Task = Callable[[Any, TaskContext, HtmlSheet], None]
+TASKS: dict[str, Task] = {
+    "search": search,
+    "inspect": inspect,
+    "compare": compare,
+    "plan": plan,
+    "write": write,
+    "publish": publish,
+    "results": results,
+}

@@ -1,0 +1,68 @@
+"""The kinds of numbers that evaluations record in a receipt, and how they are shown."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from .receipt import MeasuredRecord
+
+GROWTH = "growth"
+"""The measure from which the price and the length to which a row holds follow."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A kind of number."""
+
+    title: str
+    """The title in tables and plots."""
+
+    decimals: int = 3
+    """How many decimals are shown."""
+
+    factor: float = 1.0
+    """The factor on a number for display."""
+
+    unit: str = ""
+    """The unit after a number in sentences."""
+
+    share: bool = False
+    """Whether it is a share of answers, with Wilson's interval."""
+
+    rising: bool = True
+    """Whether more is better."""
+
+    def value(self, number: float) -> str:
+        """Return a number of this kind for a table."""
+        return f"{self.factor * number:.{self.decimals}f}"
+
+    def difference(self, number: float) -> str:
+        """Return a difference with its sign; +0 for one that rounds to 0."""
+        return f"{self.factor * number:+.{self.decimals}f}"
+
+    def error(self, number: float) -> str:
+        """Return a standard error, with one significant digit where it would round to 0."""
+        error = self.factor * number
+        if 0 < error < 0.5 * 10**-self.decimals:
+            return f"{error:.1g}"
+        return self.value(number)
+
+
+METRICS = {
+    "loss": Metric("loss in nats per token", unit="nat", rising=False),
+    "accuracy": Metric("accuracy in %", decimals=0, factor=100, unit="%", share=True),
+    "exact": Metric("exact match in %", decimals=0, factor=100, unit="%", share=True),
+    "log_prob": Metric("log-probability of the answer in nats per token", decimals=2, unit="nat"),
+}
+
+
+def metric_of(name: str) -> Metric:
+    """Return the metric of a name; an unknown one has its name as title, and more is better."""
+    return METRICS.get(name) or Metric(name)
+
+
+def sample_size(cells: Iterable[MeasuredRecord]) -> str:
+    """How many independent windows or texts numbers are from, such as `"n = 8"` or
+    `"n = 6 to 8"`.
+    """
+    counts = sorted({cell.clusters for cell in cells})
+    return f"n = {counts[0]}" if len(counts) == 1 else f"n = {counts[0]} to {counts[-1]}"

@@ -1,3 +1,0 @@
-"""Many units of work: sources, recipes, targets and tasks from a file, on the processes of one or
-several machines.
-"""

@@ -1,1 +1,0 @@
-"""The page of `ropeconv ui`. `serve` imports Gradio when it runs."""

@@ -1,0 +1,126 @@
+"""Rows patched into a checkpoint lose what their outputs lose in stock transformers, and outputs
+are rows too.
+"""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ropeconv.errors import BadSource, UsageError
+from ropeconv.features.evaluation.runners.opening import open_runner
+from ropeconv.features.evaluation.runners.runner import RunnerRequest
+from ropeconv.verbs.rows import Row
+
+from ....support.extent import sample
+from ....support.llamacpp import checkpoint
+from .reading import TRAINED, baked, distance, losses_of
+
+SAME = 2e-3
+SCALED = {
+    "max_position_embeddings": 2 * TRAINED,
+    "rope_scaling": {
+        "rope_type": "yarn",
+        "factor": 2.0,
+        "mscale": 1.0,
+        "mscale_all_dim": 0.7,
+        "beta_fast": 32,
+        "beta_slow": 1,
+        "original_max_position_embeddings": TRAINED,
+        "rope_theta": 10000.0,
+    },
+}
+FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "one list of frequencies": ("llama", "yarn:4", {}),
+    "two lists": ("llama", "linear:4:keep_short=true", {}),
+    "log-n": ("llama", "linear:4:log_n=clamped", {}),
+    "windows in some layers": ("gemma3_text", "yarn:4", {}),
+    "windows in all layers": ("mistral", "yarn:4", {"sliding_window": 96}),
+    "latent attention": ("deepseek_v3", "yarn:4", {}),
+    "latent attention with a pair of scales": ("deepseek_v3", "yarn:8", SCALED),
+    "sections of positions": ("qwen3_5_text", "yarn:4", {}),
+}
+"""Family, row and changes of its config, by what is special about it."""
+
+
+@pytest.mark.parametrize("case", sample(list(FAMILIES), 3))
+def test_a_row_is_what_stock_transformers_makes_of_its_output(tmp_path: Path, case: str) -> None:
+    family, row, changes = FAMILIES[case]
+    source = checkpoint(family, tmp_path / "source", **changes)
+    baked(source, row, tmp_path / "baked", replace="rope_scaling" in changes)
+    patched = losses_of(source, f"base,{row}", chunk=50)
+    stock = losses_of(tmp_path / "baked", against=str(source), chunk=50)
+    assert list(stock) == ["base", "baked"]
+    assert max(distance(patched["base"], stock["base"])) < SAME
+    assert max(distance(patched[row], stock["baked"])) < SAME
+    assert distance(patched["base"], stock["baked"])[1] > 50 * SAME  # the control: another row
+
+
+def test_the_source_is_found_where_it_was_and_left_out_on_another_machine(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert list(losses_of(models / "yarn")) == ["base", "yarn"]
+    shutil.copytree(models / "yarn", tmp_path / "moved")
+    assert list(losses_of(tmp_path / "moved")) == ["base", "moved"]
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    alone = losses_of(tmp_path / "moved")
+    assert list(alone) == ["moved"]
+    assert max(distance(alone["moved"], losses_of(models / "source", "yarn:4")["yarn:4"])) < SAME
+    note = "Its source (source) was not found; name it with --against to compare with it."
+    with open_runner(RunnerRequest(str(tmp_path / "moved"), [])) as (runner, _):
+        assert (runner.trained, runner.note) == (TRAINED, note)
+
+
+def refusal(model: Path, **options: Any) -> str:
+    with (
+        pytest.raises((BadSource, UsageError)) as caught,
+        open_runner(RunnerRequest(str(model), **{"rows": [], **options})),
+    ):
+        pass
+    return str(caught.value)
+
+
+def test_options_that_do_not_go_together_are_refused(models: Path, tmp_path: Path) -> None:
+    other = checkpoint("llama", tmp_path / "other", rope_theta=500000.0)
+    assert "was not made from" in refusal(models / "yarn", against=str(other))
+    assert "leave --methods out" in refusal(
+        models / "yarn", against=str(models / "source"), rows=[Row("base")]
+    )
+    assert "ropeconv.json" in refusal(models / "source", against=str(models / "source"))
+    assert "leave --family out" in refusal(models / "yarn", family="llama")
+    assert "this checkpoint has no code" in refusal(
+        models / "source", rows=[Row("base")], trust_remote_code=True
+    )
+
+
+def test_foreign_code_in_an_output_runs_with_permission_alone(models: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "foreign"
+    against = str(models / "source")
+    baked(models / "source", "linear:4:log_n=clamped", folder)
+    code = next(folder.glob("*.py"))
+    code.write_text(code.read_text() + "\n# changed\n")
+    assert "has code that ropeconv did not write" in refusal(folder, against=against)
+    assert list(losses_of(folder, against=against, trust_remote_code=True)) == ["base", "foreign"]
+
+
+FORMATS = sample([("safetensors", "gguf"), ("gguf", "gguf"), ("gguf", "safetensors")])
+
+
+@pytest.mark.parametrize(("of", "to"), FORMATS)
+def test_an_output_in_gguf_or_of_a_gguf_file_loses_what_its_row_does(
+    models: Path, tmp_path: Path, of: str, to: str
+) -> None:
+    pytest.importorskip("llama_cpp")
+    source = models / "source"
+    out = tmp_path / ("out.gguf" if to == "gguf" else "out")
+    if of == "gguf":
+        source = baked(source, "as-is", tmp_path / "source.gguf", to="gguf", outtype="f32")
+    options = {"gguf": {"to": "gguf", "outtype": "f32"}, "safetensors": {"to": "safetensors"}}[to]
+    baked(source, "yarn:4", out, **(options if of != to else {}))
+    reference = losses_of(models / "source", "base,yarn:4")
+    losses = losses_of(out, against=str(source))
+    assert list(losses) == ["base", "out"]
+    for row, other, apart in (("base", "base", "yarn:4"), ("out", "yarn:4", "base")):
+        assert max(distance(losses[row], reference[other])) < 0.01
+        assert distance(losses[row], reference[apart])[1] > 1

@@ -1,0 +1,81 @@
+"""Texts of an evaluation and of a validation: files, patterns, and texts themselves."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ropeconv.errors import BadSource, UsageError
+from ropeconv.features.evaluation.evaluation import Sizes, evaluate_model
+from ropeconv.features.evaluation.texts import gather_texts
+from ropeconv.validate.comparison import Settings
+from ropeconv.validate.sampling import of_text
+
+STORY = "It was the best of times, it was the worst of times.\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder, with two essays."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("b", "a"):
+        (tmp_path / f"{name}.txt").write_text(f"essay {name}")
+    return tmp_path
+
+
+def test_each_form_of_a_text_gives_its_name_and_its_content(folder: Path) -> None:
+    assert gather_texts(STORY) == [("text", STORY)]
+    assert gather_texts("a.txt") == [("a.txt", "essay a")]
+    assert gather_texts(Path("a.txt")) == [("a.txt", "essay a")]
+    assert gather_texts("*.txt") == [("a.txt", "essay a"), ("b.txt", "essay b")]
+    assert gather_texts(folder / "*.txt") == [
+        (str(folder / "a.txt"), "essay a"),
+        (str(folder / "b.txt"), "essay b"),
+    ]
+
+
+def test_several_texts_keep_their_order_and_have_numbers(folder: Path) -> None:
+    values = [STORY, Path("b.txt"), "more words\n"]
+    expected = [("text 1", STORY), ("b.txt", "essay b"), ("text 3", "more words\n")]
+    assert gather_texts(values) == gather_texts(iter(values)) == expected
+
+
+def test_a_path_that_does_not_exist_is_a_sentence_with_the_fix(folder: Path) -> None:
+    wrong: list[Any] = ["none.txt", Path("none.txt"), "none/*.txt", "word", ["a.txt", "none.txt"]]
+    for value in wrong:
+        with pytest.raises(UsageError, match="names no file; give a text file"):
+            gather_texts(value)
+    for value in (3, b"a.txt", [3], None):
+        with pytest.raises(UsageError, match=r"^text=.* is not the path of a text"):
+            gather_texts(value)
+    with pytest.raises(UsageError, match="no text is given"):
+        gather_texts([])
+
+
+def test_an_evaluation_of_a_text_is_that_of_its_file(tiny_llama: Path, tmp_path: Path) -> None:
+    text = " ".join(f"token {number % 7}" for number in range(400)) + "\n"
+    (tmp_path / "book.txt").write_text(text)
+    sizes = Sizes(lengths="32,64", windows=2)
+    results = [
+        evaluate_model(tiny_llama, "base", value, sizes, tmp_path / f"{number}.jsonl")
+        for number, value in enumerate([text, [tmp_path / "book.txt"], str(tmp_path / "*.txt")])
+    ]
+    assert [result.texts for result in results] == [["text"], *[[str(tmp_path / "book.txt")]] * 2]
+    first, *others = results
+    assert len(first.cells) > 1
+    assert all(other.cells == first.cells for other in others)
+    assert all(other.tokens_sha256 == first.tokens_sha256 for other in others)
+
+
+def test_a_validation_reads_a_text_as_its_file(tiny_llama: Path, tmp_path: Path) -> None:
+    text = " ".join(f"token {number % 7}" for number in range(100)) + "\n"
+    path = tmp_path / "book.txt"
+    path.write_text(text)
+    ids = of_text(Settings(text=path).text or "", tiny_llama, 50)
+    assert of_text(Settings(text=text).text or "", tiny_llama, 50) == ids
+    assert len(ids) == 50
+    assert len({*ids}) > 1
+    with pytest.raises(BadSource, match=r"^the text has \d+ tokens?, and 50 are needed"):
+        of_text("two words\n", tiny_llama, 50)
+    with pytest.raises(BadSource, match="cannot be read as UTF-8 text"):
+        of_text(tmp_path / "none.txt", tiny_llama, 50)

@@ -121,7 +121,16 @@ def checkpoint_plan(source: Source, recipe: Recipe, target: Target) -> Checkpoin
     recipe = start.recipe
     spec = start.spec
     schedule = start.schedule
-    result = select(EncodeRequest(schedule, spec, family, config, target, lambda: _tensors(source)))
+    request = EncodeRequest(
+        schedule=schedule,
+        spec=spec,
+        family=family,
+        config=config,
+        target=target,
+        tensors=lambda: _tensors(source),
+        judge=first.judge,
+    )
+    result = select(request)
     if target.fold_into is not None and result.fold is None:
         raise UsageError(
             "--fold-into goes with folded weights; add --encoding weights, or leave it out"

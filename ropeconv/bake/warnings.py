@@ -177,7 +177,14 @@ def _helps(
     target = Target(runtimes=(runtime.key,), dual_chunk=dual_chunk)
     try:
         result = select(
-            EncodeRequest(recipe.schedule(spec), spec, inspection.model_family, config, target)
+            EncodeRequest(
+                recipe.schedule(spec),
+                spec,
+                inspection.model_family,
+                config,
+                target,
+                judge=inspection.judge,
+            )
         )
     except (RopeconvError, RecipeError):
         return False

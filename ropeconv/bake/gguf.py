@@ -60,7 +60,7 @@ class GgufPlan(GgufOutput):
     source: GgufSource
 
     @property
-    def unedited(self) -> GgufFile:
+    def start(self) -> GgufFile:
         return self.source.file
 
     def origin(self, file: PlannedFile) -> Path | None:
@@ -249,7 +249,7 @@ class ExportPlan(GgufOutput):
     exported: GgufExport
 
     @property
-    def unedited(self) -> GgufModel:
+    def start(self) -> GgufModel:
         return self.exported.model
 
     @property
@@ -267,7 +267,7 @@ class ExportPlan(GgufOutput):
         return needed
 
     @property
-    def unread(self) -> tuple[str, ...]:
+    def ignored_files(self) -> tuple[str, ...]:
         """Names of files of the source that do not affect the output and may change meanwhile."""
         read = {*self.source.weights(), *SMALL, INDEX, RECEIPT}
         return tuple(file.name for file in self.source.files() if file.name not in read)

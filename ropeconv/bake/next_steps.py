@@ -94,7 +94,7 @@ def run_commands(
 def _arch_of(plan: GgufOutput) -> Arch:
     """Return the architecture of an output; an unknown one where the plan accepts that."""
     with assumed_keys(plan.target.assume_arch_keys):
-        return arch_of_header(plan.unedited)
+        return arch_of_header(plan.start)
 
 
 def why_not_compared(plan: Plan) -> str:
@@ -105,7 +105,7 @@ def why_not_compared(plan: Plan) -> str:
         return "the file is changed in place, and its source is gone then"
     if plan.draft:
         return "nothing runs a draft model of this kind without its target"
-    if isinstance(plan, GgufOutput) and gives_no_logits(plan.unedited, _arch_of(plan)):
+    if isinstance(plan, GgufOutput) and gives_no_logits(plan.start, _arch_of(plan)):
         return "llama.cpp gives no logits of this model"
     return ""
 
@@ -137,7 +137,7 @@ def check_command(plan: Plan, path: Path, computed_here: bool = True, against: s
 def plan_purpose(plan: Plan) -> Purpose:
     """Return what the output of a plan is run for."""
     if isinstance(plan, GgufOutput):
-        return purpose_of(plan.unedited, _arch_of(plan))
+        return purpose_of(plan.start, _arch_of(plan))
     assert isinstance(plan.source, Source)
     return checkpoint_purpose(plan.source)
 

@@ -243,10 +243,13 @@ def test_predictions_for_single_versions(tiny: Callable[[str], Path]) -> None:
     verdict.
     """
     plan = make_plan(tiny("smollm3"), recipe_of("yarn", 4.0))
-    words = [plan.predicted(version) for version in ("4.52.4", "4.53.0", "5.23.0", "4.30.0", "")]
+    words = [
+        plan.transformers_status(version)
+        for version in ("4.52.4", "4.53.0", "5.23.0", "4.30.0", "")
+    ]
     assert words == ["unsupported", "exact", "exact", "unknown", "unknown"]
     llama = make_plan(tiny("llama"), recipe_of("yarn", 4.0))
-    assert [llama.predicted(version) for version in ("4.30.0", "", "4.50.3")] == [
+    assert [llama.transformers_status(version) for version in ("4.30.0", "", "4.50.3")] == [
         "unknown",
         "unknown",
         "differs",

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from ..bake.advice import CRITERION, Advice, FormatAdvice, advise, kept_scaling
+from ..bake.advice import CRITERION, Advice, FormatAdvice, advise, why_scaling_is_kept
 from ..bake.start import inherit_mscale
 from ..bake.warnings import cannot_gain
 from ..errors import UsageError
@@ -293,7 +293,7 @@ class RankedMethods(TableSummary):
         empty for others.
         """
         spec = self.inspection.spec
-        trained = kept_scaling(self.inspection)
+        trained = why_scaling_is_kept(self.inspection)
         if trained:
             return f"{trained}, so the methods keep the scaling (--on-top)."
         if any(problem.code == "dual-chunk" for problem in self.inspection.problems):

@@ -166,14 +166,26 @@ class OutputPlace:
 
 
 @dataclass(frozen=True)
-class TargetOptions:
-    """How and for whom an output is written: what its receipt records, and a plan of `run` has in
-    [[targets]].
+class CompanionNames:
+    """The names of outputs that belong together with one, which receipts record."""
 
-    to: None for the format of the source. runtimes: by default transformers, and llama.cpp for
-    GGUF. outtype: None and "auto" for as stored, or f32 where a checkpoint is made from a quantised
-    GGUF file. fold_into: None for "k", or "q" (rows that make queries), or "qk" (both, each by its
-    share). dual_chunk: None keeps it, and warns.
+    draft: str = ""
+    """The name of the output with its draft model, beside it."""
+
+    adapter: str = ""
+    """The name of the output with a PEFT adapter, beside it."""
+
+    drafts_for: str = ""
+    """For a draft, the name of the output of its target."""
+
+
+@dataclass(frozen=True)
+class TargetOptions:
+    """How and for whom an output is written: the options, and nothing else.
+
+    Each class over it adds what only it has: `Target` the place and the rules, `TargetRecord` in a
+    receipt the format that was written, `TargetTable` in a plan of `run` a name, and `BakeForm` on
+    the page the method.
     """
 
     to: Format | None = option(
@@ -185,6 +197,8 @@ class TargetOptions:
         repeatable=True,
         choices=("safetensors", "gguf", "ollama", "overrides"),
     )
+    """None for the format of the source."""
+
     encoding: str = option(
         "auto",
         f"How to write the method: {', '.join(encoding_names())}.",
@@ -199,6 +213,8 @@ class TargetOptions:
         flag="--runtime",
         metavar="NAME",
     )
+    """By default transformers, and llama.cpp for GGUF."""
+
     outtype: str | None = option(
         None,
         "Type of the weights in GGUF: auto (as stored), f32, f16, bf16, q8_0, q4_k_m, ...;"
@@ -208,6 +224,8 @@ class TargetOptions:
         only="gguf",
         repeatable=True,
     )
+    """None and "auto" for as stored, or f32 where a checkpoint is made from a quantised GGUF."""
+
     pre: str | None = option(
         None,
         "The value of tokenizer.ggml.pre, for an unknown pre-tokenizer.",
@@ -228,6 +246,8 @@ class TargetOptions:
         EXPERT,
         only="folder",
     )
+    """None for "k"; "q" are the rows that make queries, "qk" are both, each by its share."""
+
     allow_approximate: bool = option(
         False,
         "Accept log-n in steps, and in GGUF the ramp of YaRN that llama.cpp computes; the plan says"
@@ -260,13 +280,16 @@ class TargetOptions:
         EXPERT,
         only="folder",
     )
+    """None keeps it, and warns."""
 
     def published_by(self: Written, owner: str) -> Written:
-        """Return the same with the owner of a repository as `quantized_by`, where it quantises and
-        names no one.
+        """Return the options with the owner of a repository as `quantized_by`.
+
+        They do not change where nothing is quantised, and where `quantized_by` is given.
         """
-        quantises = owner and self.outtype not in (None, *FLOATS)
-        return replace(self, quantized_by=self.quantized_by or owner) if quantises else self
+        if not owner or self.outtype in (None, *FLOATS):
+            return self
+        return replace(self, quantized_by=self.quantized_by or owner)
 
 
 @dataclass(frozen=True)

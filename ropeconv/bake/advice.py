@@ -1,5 +1,6 @@
-"""Compares the methods that reach a length: by what is known of them (`evidence.toml`), then by
-their schedules.
+"""Compares the methods that reach a length.
+
+The evidence about them (`evidence.toml`) decides first, then their schedules. Read `advise` first.
 """
 
 import math
@@ -53,14 +54,16 @@ CRITERION = (
 
 @dataclass(frozen=True)
 class Standing:
-    """How a method did beside others.
-
-    signs: by the name of each other method 1 where this one was better, -1 where worse, 0 where
-    that is not decided, averaged over studies. studies: those that count.
-    """
+    """How a method did beside others."""
 
     signs: dict[str, float] = field(default_factory=dict)
+    """By the name of each other method, the mean over studies.
+
+    1 where this one was better, -1 where it was worse, 0 where that is not decided.
+    """
+
     studies: tuple[Study, ...] = ()
+    """The studies that count."""
 
     @property
     def score(self) -> float:
@@ -70,10 +73,11 @@ class Standing:
     def __str__(self) -> str:
         if not self.signs:
             return "not measured"
-        return f"better than {sum(sign > 0 for sign in self.signs.values())} of {len(self.signs)}"
+        better = sum(sign > 0 for sign in self.signs.values())
+        return f"better than {better} of {len(self.signs)}"
 
 
-def standing(name: str, factor: float, fine_tuned: bool, on_top: str = "") -> Standing:
+def compare_method(name: str, factor: float, fine_tuned: bool, on_top: str = "") -> Standing:
     """Compare a method with every other study that was measured beside it.
 
     Args:
@@ -89,32 +93,41 @@ def standing(name: str, factor: float, fine_tuned: bool, on_top: str = "") -> St
     signs: dict[str, float] = {}
     used: dict[tuple[str, float, str], Study] = {}
     for other in REGISTRY:
-        pool = [study for study in studies_of(on_top) if {name, other} <= study.beyond.keys()]
-        pool = [study for study in pool if study.fine_tuned == fine_tuned] or [
-            study for study in pool if not study.fine_tuned
-        ]
-        if other == name or not pool:
+        if other == name:
             continue
-        distances = [abs(math.log(study.factor / factor)) for study in pool]
-        nearest = [
-            study
-            for study, far in zip(pool, distances, strict=True)
-            if far <= min(distances) + 1e-9
-        ]
+        both = [study for study in studies_of(on_top) if {name, other} <= study.beyond.keys()]
+        comparable = [study for study in both if study.fine_tuned == fine_tuned]
+        if not comparable:
+            comparable = [study for study in both if not study.fine_tuned]
+        if not comparable:
+            continue
+
+        nearest = _nearest(comparable, factor)
         signs[other] = mean(study.sign(name, other) for study in nearest)
-        used |= {(study.source, study.factor, study.on_top): study for study in nearest}
+        for study in nearest:
+            used[study.source, study.factor, study.on_top] = study
     return Standing(signs, tuple(used.values()))
+
+
+def _nearest(studies: list[Study], factor: float) -> list[Study]:
+    """The studies whose factor is nearest to another one, in ratio."""
+    distances = [abs(math.log(study.factor / factor)) for study in studies]
+    limit = min(distances) + 1e-9
+    return [study for study, far in zip(studies, distances, strict=True) if far <= limit]
 
 
 @dataclass(frozen=True)
 class FormatAdvice:
-    """The planned output of one format: its encoding and verdicts, or the reason why it cannot hold
-    the schedule.
-    """
+    """The planned output of one format."""
 
     encoding: str
+    """The encoding; empty where the format cannot hold the schedule."""
+
     verdicts: tuple[Verdict, ...]
+    """The support of each runtime."""
+
     reason: str = ""
+    """Why it cannot hold the schedule, or empty."""
 
     def to_dict(self) -> JsonObject:
         """The fields as JSON-ready data."""
@@ -124,33 +137,37 @@ class FormatAdvice:
 
 @dataclass(frozen=True)
 class Advice(Summary):
-    """One method at the wanted length.
-
-    Attributes:
-        recipe: The method with its parameters, and the modifiers that it needs for this model and
-            length.
-        schedule: The schedule of the model.
-        profile: Numbers about the schedule, compared with what was trained.
-        fine_tuning: The training that the method needs at this length.
-        writings: The planned output per format.
-        command: The command that bakes it.
-        replace: Whether it needs `--replace`.
-        out: The name of its output.
-        recommended: Why it comes before methods that were measured to be better: the source; empty
-            for others.
-        standing: The measurement.
-    """
+    """One method at the wanted length."""
 
     recipe: Recipe
+    """The method with its parameters, and the modifiers for this model and length."""
+
     schedule: Schedule
+    """The schedule of the model."""
+
     profile: Profile
+    """Numbers about the schedule, compared with what was trained."""
+
     fine_tuning: FineTuningRecord
+    """The training that the method needs at this length."""
+
     writings: dict[str, FormatAdvice]
+    """The planned output per format."""
+
     command: str
+    """The command that bakes it."""
+
     replace: bool = False
+    """Whether it needs `--replace`."""
+
     out: str = ""
+    """The name of its output."""
+
     recommended: str = ""
+    """The source that puts it before methods that were measured to be better; else empty."""
+
     standing: Standing = field(default_factory=Standing)
+    """The measurement."""
 
     @property
     def method(self) -> Method:
@@ -205,31 +222,38 @@ class Advice(Summary):
     @property
     def flags(self) -> str:
         """The flags of the method, as on a command line: `--llama3 256k --on-top`."""
-        return f"{self.method.command}{' --on-top' if self.recipe.on_top else ''}"
+        if self.recipe.on_top:
+            return f"{self.method.command} --on-top"
+        return self.method.command
 
     @property
     def basis(self) -> str:
         """The reason for its place, in a few words."""
         if not self.writable:
             return "cannot be written"
+        if self.recommended and self.recipe.on_top:
+            return "its trained scaling"
         if self.recommended:
-            return "its trained scaling" if self.recipe.on_top else "its publisher"
+            return "its publisher"
         return str(self.standing)
 
     @property
     def rank(self) -> tuple[Any, ...]:
         """The key by which advice is sorted, best first, as CRITERION explains it."""
+        effective = self.schedule.context
         first = self.profile.reach.first_violation
-        effective = (
-            self.schedule.context if first is None else min(first - 1, self.schedule.context)
-        )
-        known = (
+        if first is not None:
+            effective = min(first - 1, effective)
+        return (
             not self.writable,
             not self.recommended,
             not self.works_untuned,
             -self.standing.score,
+            self.profile.outside,
+            -effective,
+            self.profile.fast_change,
+            self.method.name,
         )
-        return *known, self.profile.outside, -effective, self.profile.fast_change, self.method.name
 
     def to_dict(self) -> JsonObject:
         """The fields as JSON-ready data, with the recipe; keys stay within a schema."""
@@ -283,7 +307,7 @@ def advise(
         RopeconvError: No layer of the model sees the whole context.
     """
     inspection = inspection or inspect_source(source)
-    training = kept_scaling(inspection)
+    training = why_scaling_is_kept(inspection)
     start = inspection.spec if training else inspection.first_spec.unscaled()
     if context <= start.context:
         raise UsageError(
@@ -292,11 +316,12 @@ def advise(
     unseen = nothing_to_extend(inspection, context)
     if unseen:
         raise RopeconvError(f"{source.reference} cannot be extended: {unseen}")
+
     rows = []
     passed_over = {}
     for name, kind in REGISTRY.items():
         try:
-            method = _reaching(kind, start, context, on_top=bool(training))
+            method = _method_for(kind, start, context, on_top=bool(training))
             if method is not None:
                 rows.append(_advice(source, inspection, start, method, context, training, outputs))
         except RecipeError as problem:
@@ -304,51 +329,71 @@ def advise(
     return ReachingMethods(sorted(rows, key=lambda row: row.rank), passed_over)
 
 
-def kept_scaling(inspection: Inspection) -> str:
-    """Return why methods keep the scaling of a model: how it is known to be a trained one; empty
-    where they do not.
+def why_scaling_is_kept(inspection: Inspection) -> str:
+    """Return how the scaling of a model is known to be a trained one, which methods then keep.
 
-    Methods for an output of ropeconv start from its first source.
+    Empty where they do not keep it. Methods for an output of ropeconv start from its first source.
     """
-    return "" if inspection.first is not None else trained_scaling(inspection)
+    if inspection.first is not None:
+        return ""
+    return trained_scaling(inspection)
 
 
-def _reaching(kind: type[Method], start: RopeSpec, context: int, on_top: bool) -> Method | None:
-    """The method with the parameter that reaches a context. start: what it starts from, over its
-    whole context.
+def _method_for(kind: type[Method], start: RopeSpec, context: int, on_top: bool) -> Method | None:
+    """A method with the parameter that reaches a context; None where it has none.
+
+    Args:
+        kind: The class of the method.
+        start: The RoPE that it starts from, over its whole context.
+        context: The context in tokens.
+        on_top: Whether it is put on top of a trained scaling.
+
+    Raises:
+        RecipeError: Where the method does not fit.
     """
     if on_top and kind is ThetaBound:
         raise RecipeError(
             "--theta-bound is for training with another base; it does not go on top of a trained"
             " scaling"
         )
-    if on_top:  # to the method, the declared context is the one before the scaling
-        method = kind.for_context(
-            start.unscaled(), round(context * start.original_context / start.context)
-        )
+    if on_top:
+        # to the method, the declared context is the one before the scaling
+        before_scaling = round(context * start.original_context / start.context)
+        method = kind.for_context(start.unscaled(), before_scaling)
     else:
         method = kind.for_context(start, context)
-    factor = context / start.context
-    length = format_tokens(context)
     if isinstance(method, LengthMethod):
         return replace(method, target=context)
-    if is_length(length) and (on_top or round(factor, 2) != factor or factor > LARGEST_FACTOR):
-        if isinstance(method, ScaledMethod):
-            return replace(method, factor=length)
-        if isinstance(method, Piecewise):
-            return Piecewise(f"{length}@{method.parts()[1]}")
+
+    # a length reads better than a long fraction, and than a factor over a scaling
+    length = format_tokens(context)
+    factor = context / start.context
+    is_plain_factor = round(factor, 2) == factor and factor <= LARGEST_FACTOR
+    if not is_length(length) or (is_plain_factor and not on_top):
+        return method
+    if isinstance(method, ScaledMethod):
+        return replace(method, factor=length)
+    if isinstance(method, Piecewise):
+        return Piecewise(f"{length}@{method.parts()[1]}")
     return method
 
 
 def _recipe(
     inspection: Inspection, start: RopeSpec, method: Method, context: int, on_top: bool
 ) -> Recipe:
-    """The recipe of a method for a length, with the modifiers that it needs. start: what it starts
-    from.
+    """The recipe of a method for a length, with the modifiers that it needs.
+
+    Args:
+        inspection: The inspection of the model.
+        start: The RoPE that the method starts from.
+        method: The method.
+        context: The length in tokens.
+        on_top: Whether the method is put on top of a trained scaling.
     """
     recipe = Recipe(method, on_top=on_top)
     form = start.form
-    if on_top and isinstance(form, LongRope):  # their runtimes derive it from the declared context
+    if on_top and isinstance(form, LongRope):
+        # runtimes of LongRoPE derive the attention factor from the declared context
         attention_factor = longrope_attention_factor(
             context / form.original_context, form.original_context
         )
@@ -361,15 +406,16 @@ def _recipe(
 def _writings(
     source: Source | GgufSource, recipe: Recipe, outputs: Sequence[Format] | None
 ) -> tuple[dict[str, FormatAdvice], Plan | None]:
-    """The planned output per format, and the first of the plans; None where no format can hold the
-    recipe.
-    """
-    known: tuple[Format, ...] = (
-        ("gguf",) if isinstance(source, GgufSource) else ("safetensors", "gguf")
-    )
+    """The planned output per format, and the first of the plans; None where no format fits."""
+    formats: Sequence[Format] = ("safetensors", "gguf")
+    if outputs is not None:
+        formats = outputs
+    elif isinstance(source, GgufSource):
+        formats = ("gguf",)
+
     writings: dict[str, FormatAdvice] = {}
     first = None
-    for name in known if outputs is None else outputs:
+    for name in formats:
         try:
             plan = make_plan(source, recipe, Target(to=name, replace=not recipe.on_top))
         except RopeconvError as problem:
@@ -389,33 +435,47 @@ def _advice(
     training: str,
     outputs: Sequence[Format] | None,
 ) -> Advice:
-    """Advice on a method. start: what it starts from. training: as `trained_scaling` returns it."""
+    """Advice on a method.
+
+    Args:
+        source: The model.
+        inspection: The inspection of the model.
+        start: The RoPE that the method starts from.
+        method: The method with its parameter.
+        context: The length in tokens.
+        training: As `why_scaling_is_kept` returns it.
+        outputs: Formats that are planned; None for all that the model can have.
+    """
     on_top = bool(training)
     factor = context / start.context
-    form = start.form
     recipe = _recipe(inspection, start, method, context, on_top)
     planned = replace(recipe, context=context)
     writings, plan = _writings(source, planned, outputs)
     schedule = planned.schedule(start) if plan is None else plan.schedule
     need = fine_tuning_for(planned, inspection, schedule)
-    if on_top:
-        recommended = training if total_factor(method, start) else ""
-    else:
+
+    recommended = ""
+    if not on_top:
         recommended = recommendation_of(method.name, inspection, start.context, factor)
-    replaced = not on_top and (inspection.extended or inspection.first_spec.scaled)
+    elif total_factor(method, start):
+        recommended = training
+
+    replaces = not on_top and (inspection.extended or inspection.first_spec.scaled)
+    words = list(flags(recipe) or ())
+    if replaces:
+        words.append("--replace")
+    kept_form = start.form.kind if on_top else ""
     return Advice(
         recipe=recipe,
         schedule=schedule,
         profile=profile(schedule, start),
         fine_tuning=need,
         writings=writings,
-        command=command_line(
-            "apply", source.reference, *(flags(recipe) or ()), *["--replace"] * replaced
-        ),
-        replace=replaced,
+        command=command_line("apply", source.reference, *words),
+        replace=replaces,
         out="" if plan is None else str(plan.out),
         recommended=recommended,
-        standing=standing(method.name, factor, not need.works_untuned, form.kind if on_top else ""),
+        standing=compare_method(method.name, factor, not need.works_untuned, kept_form),
     )
 
 
@@ -426,17 +486,21 @@ METHODS: dict[str, tuple[str, str]] = {
     "yarn": ("yarn", "native"),
     "factors": ("mixed", "factors"),
 }
-"""The method and the encoding that stand for each way to write RoPE; any other method is written in
-one of them.
+"""The method and the encoding that stand for each way to write RoPE.
+
+Any other method is written in one of these ways.
 """
 
 
 @dataclass(frozen=True)
 class MatrixCell:
-    """A verdict on a family. writing: a key of METHODS."""
+    """A verdict on a family."""
 
     family: str
+
     writing: str
+    """The way to write RoPE, a key of METHODS."""
+
     verdict: Verdict
 
     def to_dict(self) -> JsonObject:
@@ -451,7 +515,9 @@ def matrix() -> tuple[MatrixCell, ...]:
     A family has none for a way that its stock class does not support.
     """
     cells = []
-    for family in (family for family in families() if not family.refuse):
+    for family in families():
+        if family.refuse:
+            continue
         config = sample_config(family)
         spec = read_spec(config, family)
         base = spec.unscaled() if spec.scaled else spec
@@ -467,15 +533,16 @@ def matrix() -> tuple[MatrixCell, ...]:
 
 
 def counts(cells: Iterable[MatrixCell]) -> dict[str, int]:
-    """How many cells are known by execution ("run"), from the source ("read"), and not at all
-    ("unknown").
+    """Return how many cells are known by execution, from the source, and not at all.
+
+    The keys are "run", "read" and "unknown".
     """
     grades = Counter(cell.verdict.grade or "unknown" for cell in cells)
     return {grade: grades[grade] for grade in ("run", "read", "unknown")}
 
 
 def letters(cells: Iterable[MatrixCell]) -> str:
-    """One family in one row, for display.
+    """Return the cells of a family in one row, for display.
 
     A letter for each way to write RoPE that is exact, a dot for one that is not; "-" for no model
     and "?" where nothing was tested.
@@ -485,7 +552,10 @@ def letters(cells: Iterable[MatrixCell]) -> str:
         return "-"
     if set(statuses.values()) <= {"unknown"}:
         return "?"
-    return "".join(LETTERS[name] if statuses.get(name) == "exact" else "." for name in METHODS)
+    row = ""
+    for name in METHODS:
+        row += LETTERS[name] if statuses.get(name) == "exact" else "."
+    return row
 
 
 LETTERS = {"theta": "T", "linear": "L", "llama3": "3", "yarn": "Y", "factors": "F"}

@@ -87,17 +87,17 @@ class OutputCheck:
         answer = self.query(folder)
         result = self.plan.result
         version = answer.get("transformers", "")
-        predicted = self.plan.predicted(version)
+        status = self.plan.transformers_status(version)
         wanted = self.plan.target.runtimes or ("transformers",)
-        if predicted in SILENT and (ALL in wanted or "transformers" in wanted):
+        if status in SILENT and (ALL in wanted or "transformers" in wanted):
             verdict = result.verdict_of(find(f"transformers@{version}")[0])
             raise Disagreement(
                 f"transformers {version}, which is installed here, computes another RoPE from this"
-                f" output ({verdict.reason or predicted}); install a version that `ropeconv list"
+                f" output ({verdict.reason or status}); install a version that `ropeconv list"
                 " runtimes` names, or name another runtime for the output, as in --runtime vllm;"
                 " nothing was kept"
             )
-        if predicted not in RUNS:
+        if status not in RUNS:
             version = version or "as installed here"
             self.reason = (
                 f"transformers {version} is not among the versions that compute it exactly"

@@ -1,5 +1,6 @@
-"""The training that a method needs at a length: none, or fine-tuning. Every front that says so asks
-`fine_tuning_for`.
+"""The training that a method needs at a length: none, or fine-tuning.
+
+Read `fine_tuning_for` first: every front that says so asks it.
 
 The answer rests on the factor over the context that the weights were trained for. That is
 
@@ -32,17 +33,14 @@ def fine_tuning_for(recipe: Recipe, inspection: Inspection, schedule: Schedule) 
         schedule: The schedule of the recipe for the model.
     """
     context = schedule.context
-    recorded = inspection.fine_tuning
-    if (
-        isinstance(recipe.method, AsIs)
-        and recorded is not None
-        and context == inspection.spec.context
-    ):
-        return recorded
+    as_is = isinstance(recipe.method, AsIs)
+    in_receipt = inspection.fine_tuning
+    if as_is and in_receipt is not None and context == inspection.spec.context:
+        return in_receipt
 
     first = inspection.first_spec
     scaling = trained_scaling(inspection)
-    keeps = recipe.on_top or isinstance(recipe.method, AsIs)
+    keeps = recipe.on_top or as_is
     if scaling and (keeps or _is_same(schedule, first) or _is_wider(schedule, first)):
         factor = context / first.context
         level, reason = _on_trained_scaling(recipe, first, factor)
@@ -55,8 +53,9 @@ def fine_tuning_for(recipe: Recipe, inspection: Inspection, schedule: Schedule) 
 
 
 def _is_same(schedule: Schedule, first: RopeSpec) -> bool:
-    """Whether a schedule computes what the model was trained with, as `--llama3 8 --replace` does
-    for Llama 3.1.
+    """Whether a schedule computes the RoPE of the training.
+
+    `--llama3 8 --replace` does for Llama 3.1.
     """
     current = first.current()
     return (
@@ -67,10 +66,9 @@ def _is_same(schedule: Schedule, first: RopeSpec) -> bool:
 
 
 def _is_wider(schedule: Schedule, first: RopeSpec) -> bool:
-    """Whether a schedule is the scaling of the training with a larger factor, and nothing else:
-    what --on-top gives.
-    """
-    wider, trained = schedule.form, first.form
+    """Whether a schedule is the scaling of the training with a larger factor, as of --on-top."""
+    wider = schedule.form
+    trained = first.form
     scalings = (InterpolatedForm, Llama3, Yarn)
     if not (isinstance(wider, scalings) and isinstance(trained, scalings)):
         return False
@@ -92,25 +90,21 @@ def _on_trained_scaling(
         return "none", f"measured on top of {first.form.kind} scaling"
     if studies:
         longest = max(study.factor for study in studies)
-        return (
-            "needed",
-            (
-                f"on top of a trained scaling, {name} was measured without training up to"
-                f" {longest:g} times"
-            ),
+        reason = (
+            f"on top of a trained scaling, {name} was measured without training up to {longest:g}"
+            " times"
         )
+        return "needed", reason
     return "needed", f"on top of a trained scaling, {name} was not measured without training"
 
 
 def _from_unscaled(
     recipe: Recipe, inspection: Inspection, trained: int, factor: float
 ) -> tuple[FineTuningLevel, str]:
-    """Return the need over a training without scaling, and the reason. trained: its context in
-    tokens.
-    """
+    """Return the need over a training without scaling of `trained` tokens, and the reason."""
     if factor <= 1:
         return "none", ""
-    method = _computed(recipe, inspection.spec)
+    method = _method_of_output(recipe, inspection.spec)
     if method is None and _is_windowed(inspection.spec, trained):
         if "none" in inspection.spec.layers:
             return "recommended", "its layers without RoPE were not trained at it"
@@ -130,38 +124,39 @@ def _from_unscaled(
     if factor <= limit:
         return "none", method.finetuning_note
     if limit == 1:
-        return (
-            "needed",
-            method.finetuning_note or f"{method.name} is not known to work without training",
-        )
+        unknown = f"{method.name} is not known to work without training"
+        return "needed", method.finetuning_note or unknown
 
     reason = f"{method.name} is known to work without training up to {limit:g} times"
-    measured = [
-        study for study in studies_of("") if method.name in study.beyond and not study.fine_tuned
-    ]
-    if _all_better([study for study in measured if study.factor >= factor], method.name):
+    measured = []
+    for study in studies_of(""):
+        is_untuned = method.name in study.beyond and not study.fine_tuned
+        if is_untuned and study.factor >= factor:
+            measured.append(study)
+    if _all_better(measured, method.name):
         return "recommended", reason
     return "needed", reason
 
 
-def _computed(recipe: Recipe, spec: RopeSpec) -> type[Method] | None:
-    """The method that an output computes: that of the scaling with as-is; None for an unchanged
-    RoPE without one.
-    """
+def _method_of_output(recipe: Recipe, spec: RopeSpec) -> type[Method] | None:
+    """The method of an output: with as-is that of the scaling; None where it has no scaling."""
     method = recipe.method
     if isinstance(method, Dynamic):
         return REGISTRY[method.parts()[0]]
     if not isinstance(method, AsIs):
         return type(method)
-    return REGISTRY.get(spec.form.kind) if spec.scaled else None
+    if spec.scaled:
+        return REGISTRY.get(spec.form.kind)
+    return None
 
 
 def _is_windowed(spec: RopeSpec, trained: int) -> bool:
     """Whether no layer that rotates sees beyond a window within the trained context."""
     pairs = list(zip(spec.layers, spec.windows, strict=False))
-    return bool(pairs) and all(
-        kind == "none" or (window is not None and window <= trained) for kind, window in pairs
-    )
+    for kind, window in pairs:
+        if kind != "none" and (window is None or window > trained):
+            return False
+    return bool(pairs)
 
 
 def _limit_of_form(spec: RopeSpec) -> float:
@@ -171,8 +166,6 @@ def _limit_of_form(spec: RopeSpec) -> float:
 
 
 def _all_better(studies: list[Study], name: str) -> bool:
-    """Whether there are studies of a method, and it was better in all of them than the unchanged
-    model.
-    """
+    """Whether a method has studies, and was better than the unchanged model in all of them."""
     compared = [study for study in studies if "base" in study.beyond]
     return bool(compared) and all(study.sign(name, "base") > 0 for study in compared)

@@ -1,5 +1,6 @@
-"""Plans whose output is a GGUF file: an edited one, with the rest copied, or a conversion of a
-checkpoint.
+"""Plans whose output is a GGUF file.
+
+`gguf_plan` edits one and copies the rest of it, `export_plan` converts a checkpoint.
 """
 
 from dataclasses import dataclass, replace
@@ -47,7 +48,7 @@ from ..rope.forms import InterpolatedForm, Llama3, Yarn
 from ..rope.methods.vectors import AsIs
 from ..rope.recipe import Recipe, flags, parse_recipe
 from ..runtimes.llamacpp.archs import arch_of_header
-from ..runtimes.llamacpp.read_header import read_file, rope_tensors
+from ..runtimes.llamacpp.read_header import Reading, read_file, rope_tensors
 from .plan import GgufOutput, PlannedFile, source_record
 from .start import PlanStart, begin, first_inspection
 from .warnings import list_notes, modelfile_notes, warnings
@@ -60,52 +61,44 @@ class GgufPlan(GgufOutput):
     source: GgufSource
 
     @property
-    def unedited(self) -> GgufFile:
+    def start(self) -> GgufFile:
         return self.source.file
 
     def origin(self, file: PlannedFile) -> Path | None:
-        """Return the local path of the shard that a planned file is copied from; None where it is
-        not copied.
-        """
+        """Return the local path of the shard from which a file is copied; None for other files."""
         if file.action != "copy":
             return None
-        return self.source.file.shards[
-            [planned.name for planned in self.files].index(file.name)
-        ].path()
+        names = [planned.name for planned in self.files]
+        shard = self.source.file.shards[names.index(file.name)]
+        return shard.path()
 
     @cached_property
     def original(self) -> OriginalRecord:
         file = self.source.file
         edit = self.result.edit
-        replaced = self.target.replace
         receipt = valid_gguf_receipt(file, self.source_spec)
         if receipt is None or receipt.original is None or receipt.original.gguf is None:
             return OriginalRecord(source_record(self.source), gguf=record_of_file(file, edit))
-        record = record_of_output(
-            file, receipt.original.gguf, earlier(file, receipt), edit, replaced
-        )
-        return OriginalRecord(
-            receipt.original.source, gguf=record, steps=() if replaced else receipt.steps
-        )
+
+        # the source is an output of ropeconv itself
+        replaces = self.target.replace
+        first = receipt.original.gguf
+        record = record_of_output(file, first, earlier(file, receipt), edit, replaces)
+        steps = () if replaces else receipt.steps
+        return OriginalRecord(receipt.original.source, gguf=record, steps=steps)
 
 
 def gguf_plan(source: GgufSource, recipe: Recipe, target: Target) -> GgufPlan:
-    """Plan an edited GGUF file: schedule, encoding, header, ranges. Parameters and errors are those
-    of `make_plan`.
+    """Plan an edited GGUF file: schedule, encoding, header, ranges.
+
+    Parameters and errors are those of `make_plan`.
     """
+    # the model that the recipe starts from
     inspection = inspect_gguf(source)
-    file = source.file
     reading = read_file(source.file)
-    if target.assume_arch_keys and not reading.arch.assumed:
-        raise UsageError(f"{reading.arch.name} is in the table; leave --assume-arch-keys out")
-    vectors = rope_tensors(file)
-    refused = refused_tensors(reading, vectors, file.get(f"{reading.arch.name}.rope.scaling.type"))
-    if refused:
-        why = f"llama.cpp does not load {inspection.name} with {refused[0]}"
-        raise UnsupportedBake("anything", file.name, why, "download another file")
-    model = GgufModel(file.header, file.tensors, vectors)
+    model = _open_model(source.file, reading, target)
     first = inspection
-    undo = first_gguf(file, reading.spec) if target.replace else None
+    undo = first_gguf(source.file, reading.spec) if target.replace else None
     if undo is not None:
         model = model.after(undo)
         first = replace(
@@ -115,16 +108,19 @@ def gguf_plan(source: GgufSource, recipe: Recipe, target: Target) -> GgufPlan:
             first=None,
             fine_tuning=None,
         )
-    if not (recipe.on_top or isinstance(recipe.method, AsIs)):
+    if not recipe.on_top and not isinstance(recipe.method, AsIs):
         model = model.from_unscaled()
+
     start = begin(inspection, first, recipe, target)
-    result = _selected(start, model, target)
+    result = _select_encoding(start, model, target)
+
+    # the output: one file, or as many shards as the source has
     if target.in_place:
         out = source.place_to_change()
         names = [out.name]
     else:
         out = target.out or Path(f"{source.name}-{recipe.method.label}.gguf")
-        names = shard_names(out.name, len(file.shards))
+        names = shard_names(out.name, len(source.file.shards))
     plan = GgufPlan(
         source=source,
         target=target,
@@ -148,40 +144,63 @@ def gguf_plan(source: GgufSource, recipe: Recipe, target: Target) -> GgufPlan:
         undo=undo,
         fine_tuning=start.fine_tuning,
     )
-    return replace(
-        plan,
-        files=tuple(shard_file(source, plan.edit, shard, name) for shard, name in enumerate(names)),
-    )
+
+    # the files follow from the edit, which has the receipt of the plan
+    files = []
+    for shard, name in enumerate(names):
+        files.append(shard_file(source, plan.edit, shard, name))
+    return replace(plan, files=tuple(files))
 
 
-def _selected(start: PlanStart, model: GgufModel, target: Target) -> GgufResult:
-    """Return the result of an encoding. Raises UnsupportedBake with the method of the source, where
-    only that fits.
+def _open_model(file: GgufFile, reading: Reading, target: Target) -> GgufModel:
+    """The model in a GGUF file. Raises UnsupportedBake where llama.cpp does not load it."""
+    arch = reading.arch
+    if target.assume_arch_keys and not arch.assumed:
+        raise UsageError(f"{arch.name} is in the table; leave --assume-arch-keys out")
+
+    vectors = rope_tensors(file)
+    scaling = file.get(f"{arch.name}.rope.scaling.type")
+    refused = refused_tensors(reading, vectors, scaling)
+    if refused:
+        why = f"llama.cpp does not load {arch.name} with {refused[0]}"
+        raise UnsupportedBake("anything", file.name, why, "download another file")
+    return GgufModel(file.header, file.tensors, vectors)
+
+
+def _select_encoding(start: PlanStart, model: GgufModel, target: Target) -> GgufResult:
+    """The schedule as an encoding writes it.
+
+    Raises:
+        UnsupportedBake: Where no encoding holds it. The repair is the method of the source, where
+            an encoding holds its scaling with a larger factor.
     """
     try:
         return select_gguf(start.schedule, model, target)
     except UnsupportedBake as refusal:
-        widened = _widening(start)
-        if widened is None:
+        wider = _wider_scaling(start)
+        if wider is None:
             raise
         try:
-            select_gguf(widened.schedule(start.spec), model, target)
+            select_gguf(wider.schedule(start.spec), model, target)
         except RopeconvError:
             raise refusal from None
-        words = " ".join(flags(widened) or ())
+
+        words = " ".join(flags(wider) or ())
         kept = f"pass {words}, which widens the {start.spec.form.kind} scaling that the file has"
         name = f"the GGUF architecture {arch_of_header(model).name}"
         raise UnsupportedBake("this schedule", name, refusal.reason, kept) from None
 
 
-def _widening(start: PlanStart) -> Recipe | None:
-    """The recipe of an `--on-top` by the method that the scaling has; None where that is the same,
-    or is not one.
+def _wider_scaling(start: PlanStart) -> Recipe | None:
+    """The recipe of an `--on-top` by the method that the scaling has.
+
+    None where the recipe has that method itself, and where the scaling is not one of a method.
     """
-    recipe, form = start.recipe, start.spec.form
-    factor = recipe.method.relative(start.spec.context, start.spec.original_context).factor_over(
-        start.spec.original_context
-    )
+    recipe = start.recipe
+    form = start.spec.form
+    declared = start.spec.context
+    trained = start.spec.original_context
+    factor = recipe.method.relative(declared, trained).factor_over(trained)
     if not recipe.on_top or factor is None or form.kind == recipe.method.name:
         return None
     if not isinstance(form, (InterpolatedForm, Llama3, Yarn)):
@@ -191,28 +210,34 @@ def _widening(start: PlanStart) -> Recipe | None:
 
 
 def _draft_note(inspection: Inspection, target: Target) -> tuple[str, ...]:
-    """Return a sentence on a draft that is extended without its target; empty for others."""
+    """A sentence on a draft that is extended without its target; empty for others."""
     if inspection.draft is None or target.drafts_for:
         return ()
-    return (
-        (
-            f"{inspection.source.reference} is {inspection.draft.says} and runs with its target:"
-            " extend that to the same context, or both together with `ropeconv apply TARGET"
-            f" --draft {inspection.source.reference}`"
-        ),
+    reference = inspection.source.reference
+    note = (
+        f"{reference} is {inspection.draft.says} and runs with its target: extend that to the same"
+        f" context, or both together with `ropeconv apply TARGET --draft {reference}`"
     )
+    return (note,)
 
 
 def shard_file(source: GgufSource, edit: Edit, shard: int, name: str) -> PlannedFile:
-    """Return the planned file of one shard (the first is 0) of an edited model.
+    """Return the planned file of one shard of an edited model.
 
-    Raises BadSource for a first shard whose keys do not fit the shards, which llama.cpp would not
-    load.
+    Args:
+        source: The model before the edit.
+        edit: The edit. It changes keys in the first shard only.
+        shard: The number of the shard; the first is 0.
+        name: The name of the file.
+
+    Raises:
+        BadSource: For a first shard whose keys do not fit the shards, which llama.cpp would not
+            load.
     """
     header = source.file.headers[shard]
-    if not shard:
+    if shard == 0:
         _check_split(source.file, rewrite(header, edit))
-    if shard and not header.tensors.keys() & edit.changes.keys():
+    elif not header.tensors.keys() & edit.changes.keys():
         return PlannedFile("copy", name, header.size)
 
     def write(target: Path, advance: Advance) -> None:
@@ -220,36 +245,47 @@ def shard_file(source: GgufSource, edit: Edit, shard: int, name: str) -> Planned
         advance(0)  # so that a run that was stopped while a shard was fetched writes nothing
         write_new(source.file, shard, edit, target, advance)
 
-    return PlannedFile("patch", name, header.size if shard else new_size(header, edit), make=write)
+    size = new_size(header, edit) if shard == 0 else header.size
+    return PlannedFile("patch", name, size, make=write)
 
 
 def _check_split(file: GgufFile, first: RewrittenHeader) -> None:
-    """Raise BadSource where the keys of a new first shard have another number of shards or tensors
-    than there are.
+    """Check that a new first shard has the numbers of shards and tensors that there are.
+
+    Raises:
+        BadSource: For another number.
     """
-    count = len(file.shards)
-    tensors = len(first.tensors) + sum(len(header.tensors) for header in file.headers[1:])
-    numbers = [first.values[key].decode() if key in first.values else 0 for key in (SHARDS, COUNT)]
-    if numbers[0] not in ((0, 1) if count == 1 else (count,)) or (
-        count > 1 and numbers[1] != tensors
-    ):
+    shards = len(file.shards)
+    tensors = len(first.tensors)
+    for header in file.headers[1:]:
+        tensors += len(header.tensors)
+    declared_shards = first.values[SHARDS].decode() if SHARDS in first.values else 0
+    declared_tensors = first.values[COUNT].decode() if COUNT in first.values else 0
+
+    # a file that is not split may have no such keys, or say that it is one of one
+    if shards == 1:
+        fits = declared_shards in (0, 1)
+    else:
+        fits = declared_shards == shards and declared_tensors == tensors
+    if not fits:
         raise BadSource(
-            f"{file.name} would have {SHARDS} = {shown(numbers[0])} and {COUNT} ="
-            f" {shown(numbers[1])} for {count} shards of {tensors} tensors; fetch the file again"
+            f"{file.name} would have {SHARDS} = {shown(declared_shards)} and {COUNT} ="
+            f" {shown(declared_tensors)} for {shards} shards of {tensors} tensors; fetch the file"
+            " again"
         )
 
 
 @dataclass(frozen=True)
 class ExportPlan(GgufOutput):
-    """A plan whose output is a GGUF file converted from safetensors. exported: the conversion
-    without scaling.
-    """
+    """A plan whose output is a GGUF file converted from safetensors."""
 
     source: Source
+
     exported: GgufExport
+    """The conversion without scaling."""
 
     @property
-    def unedited(self) -> GgufModel:
+    def start(self) -> GgufModel:
         return self.exported.model
 
     @property
@@ -267,14 +303,15 @@ class ExportPlan(GgufOutput):
         return needed
 
     @property
-    def unread(self) -> tuple[str, ...]:
+    def ignored_files(self) -> tuple[str, ...]:
         """Names of files of the source that do not affect the output and may change meanwhile."""
         read = {*self.source.weights(), *SMALL, INDEX, RECEIPT}
         return tuple(file.name for file in self.source.files() if file.name not in read)
 
     @cached_property
     def original(self) -> OriginalRecord:
-        source, exported = self.source, self.exported
+        source = self.source
+        exported = self.exported
         tensors = {tensor.name: tensor for tensor in exported.tensors}
 
         def read(name: str) -> bytes:
@@ -287,14 +324,16 @@ class ExportPlan(GgufOutput):
 
 
 def export_plan(source: Source, recipe: Recipe, target: Target) -> ExportPlan:
-    """Plan a conversion: schedule, encoding, header, tensors. Parameters and errors are those of
-    `make_plan`.
+    """Plan a conversion: schedule, encoding, header, tensors.
+
+    Parameters and errors are those of `make_plan`.
     """
     inspection, first, source = first_inspection(source, target)
     start = begin(inspection, first, recipe, target)
     label = "" if isinstance(recipe.method, AsIs) else recipe.method.label
     exported = export(source, inspection.model_family, start.spec.unscaled(), label, target)
-    result = _selected(start, exported.model, target)
+    result = _select_encoding(start, exported.model, target)
+
     out = target.out or Path(file_name(exported.description, exported.outtype))
     plan = ExportPlan(
         source=source,
@@ -318,23 +357,32 @@ def export_plan(source: Source, recipe: Recipe, target: Target) -> ExportPlan:
         exported=exported,
         fine_tuning=start.fine_tuning,
     )
+
+    # the header follows from the edit, which has the receipt of the plan
     header = rewrite(exported.model.header, plan.edit)
-    estimated = bool(exported.quantised)
-    size = max(info.offset + info.size for info in header.tensors.values())
-    if exported.quantised:  # an estimate
-        size = round(
-            sum(tensor.elements for tensor in exported.tensors) * FTYPES[exported.quantised][1] / 8
-        )
-    make = partial(_write_export, exported, header, plan.edit)
     file = PlannedFile(
-        "convert", out.name, len(header.place(0)) + size, make=make, estimated=estimated
+        action="convert",
+        name=out.name,
+        size=len(header.place(0)) + _data_size(exported, header),
+        make=partial(_write_export, exported, header, plan.edit),
+        estimated=bool(exported.quantised),
     )
     return replace(plan, files=(file,))
+
+
+def _data_size(exported: GgufExport, header: RewrittenHeader) -> int:
+    """The bytes of the tensors of a conversion; an estimate where llama.cpp quantises them."""
+    if exported.quantised:
+        _, bits_per_weight = FTYPES[exported.quantised]
+        weights = sum(tensor.elements for tensor in exported.tensors)
+        return round(weights * bits_per_weight / 8)
+    return max(info.offset + info.size for info in header.tensors.values())
 
 
 def _write_export(
     exported: GgufExport, header: RewrittenHeader, edit: Edit, target: Path, advance: Advance
 ) -> None:
+    """Write a conversion with its edit, and let llama.cpp quantise it where that is planned."""
     floats = target.with_name(f"{target.name}.floats") if exported.quantised else target
     head = header.place(0)
     try:
@@ -354,12 +402,12 @@ def _write_export(
 
 
 def _notes(source: Source, inspection: ConfigInspection, exported: GgufExport) -> list[str]:
+    """Sentences on parts of a model that llama.cpp does not have, or computes in another way."""
     notes = []
     spec = inspection.spec
     arch = arch_of_header(exported.model)
-    if arch.window is None and any(
-        size is not None and size < spec.context for size in spec.windows
-    ):
+    has_window = any(size is not None and size < spec.context for size in spec.windows)
+    if has_window and arch.window is None:
         notes.append(
             "llama.cpp ignores the sliding window of this model: there every layer sees the whole"
             " context"

@@ -115,7 +115,7 @@ def _unlike_plan(plan: GgufOutput, file: GgufFile) -> Iterator[str]:
     """Yield clauses on keys and tensors that differ from those of the plan."""
     quantised = isinstance(plan, ExportPlan) and bool(plan.exported.quantised)
     ignored = {RESERVED, *(QUANTISER if quantised else ())}
-    planned = rewrite(plan.unedited.header, plan.edit)
+    planned = rewrite(plan.start.header, plan.edit)
     written = _keys(file.header.values, ignored)
     wanted = _keys(planned.values, ignored)
     for key in (*wanted, *(key for key in written if key not in wanted)):

@@ -1,5 +1,6 @@
-"""The commands that follow an output: what trains it, runs it and checks it, each true where it is
-printed.
+"""The commands that follow an output: they train it, run it and check it.
+
+Each works where it is printed.
 """
 
 from __future__ import annotations
@@ -43,33 +44,45 @@ class NextSteps:
 
     def lines(self) -> list[str]:
         """Return the commands with what each does, in the order in which they are run."""
-        train = [f"Train: {self.train}"] if self.train else []
-        check = [f"Check: {self.check}"] if self.check else []
-        run = [
-            f"{'     ' if place else 'Next:'} {command}" for place, command in enumerate(self.run)
-        ]
-        return [*train, *run, *check]
+        lines = []
+        if self.train:
+            lines.append(f"Train: {self.train}")
+        title = "Next:"
+        for command in self.run:
+            lines.append(f"{title:<5} {command}")
+            title = ""
+        if self.check:
+            lines.append(f"Check: {self.check}")
+        return lines
 
 
 def run_commands(
     plan: Plan, path: Path, modelfile: Path | None = None, draft: Plan | None = None
 ) -> list[str]:
-    """Return the commands that run an output with its whole context; empty for a folder without
-    weights, and a draft.
+    """Return the commands that run an output with its whole context.
 
     They are for the first runtime that the user named and that supports the output, else for
-    llama.cpp or a server, and for what the model is run for. modelfile: for Ollama, None where none
-    was written. draft: the plan of its draft, None without one.
+    llama.cpp or a server, and for the purpose of the model. A folder without weights and a draft
+    have none.
+
+    Args:
+        plan: The plan of the output.
+        path: The output.
+        modelfile: The Modelfile for Ollama; None where none was written.
+        draft: The plan of its draft; None without one.
     """
     if plan.source.kind == "config" or plan.target.drafts_for or plan.draft:
         return []
     purpose = plan_purpose(plan)
     context = plan.schedule.context
-    kind = draft.draft.name if draft and draft.draft else "draft_model"
     projector = None if plan.is_folder else projector_beside(plan.source)
-    speculation = draft and json.dumps(
-        {"method": kind, "model": str(draft.out), "num_speculative_tokens": 3}
-    )
+    kind = "draft_model"
+    if draft is not None and draft.draft is not None:
+        kind = draft.draft.name
+    speculation = ""
+    if draft is not None:
+        settings = {"method": kind, "model": str(draft.out), "num_speculative_tokens": 3}
+        speculation = shlex.quote(json.dumps(settings))
     text = render(
         "run.jinja",
         runtime=runtime_to_show(plan, draft),
@@ -86,7 +99,7 @@ def run_commands(
         modelfile=modelfile and shlex.quote(str(modelfile)),
         draft=draft and shlex.quote(str(draft.out)),
         kind=kind,
-        speculation=speculation and shlex.quote(speculation),
+        speculation=speculation,
     )
     return text.splitlines()
 
@@ -94,7 +107,7 @@ def run_commands(
 def _arch_of(plan: GgufOutput) -> Arch:
     """Return the architecture of an output; an unknown one where the plan accepts that."""
     with assumed_keys(plan.target.assume_arch_keys):
-        return arch_of_header(plan.unedited)
+        return arch_of_header(plan.start)
 
 
 def why_not_compared(plan: Plan) -> str:
@@ -105,14 +118,15 @@ def why_not_compared(plan: Plan) -> str:
         return "the file is changed in place, and its source is gone then"
     if plan.draft:
         return "nothing runs a draft model of this kind without its target"
-    if isinstance(plan, GgufOutput) and gives_no_logits(plan.unedited, _arch_of(plan)):
+    if isinstance(plan, GgufOutput) and gives_no_logits(plan.start, _arch_of(plan)):
         return "llama.cpp gives no logits of this model"
     return ""
 
 
 def check_command(plan: Plan, path: Path, computed_here: bool = True, against: str = "") -> str:
-    """Return the shortest `validate` that works where it is printed; empty for an output that
-    nothing compares.
+    """Return the shortest `validate` that works where it is printed.
+
+    Empty for an output that nothing compares.
 
     Args:
         plan: The plan of the output.
@@ -137,7 +151,7 @@ def check_command(plan: Plan, path: Path, computed_here: bool = True, against: s
 def plan_purpose(plan: Plan) -> Purpose:
     """Return what the output of a plan is run for."""
     if isinstance(plan, GgufOutput):
-        return purpose_of(plan.unedited, _arch_of(plan))
+        return purpose_of(plan.start, _arch_of(plan))
     assert isinstance(plan.source, Source)
     return checkpoint_purpose(plan.source)
 
@@ -151,41 +165,52 @@ def feature_extraction(path: str) -> str:
 
 
 def runtime_to_show(plan: Plan, draft: Plan | None = None) -> str:
-    """Return the first candidate that supports the output and its draft, in any version if the user
-    named it.
+    """Return the runtime whose command is shown; empty where none supports the output.
+
+    It is the first that supports the output and its draft: of those that the user named in any
+    version, of the usual ones in the newest.
+
+    Args:
+        plan: The plan of the output.
+        draft: The plan of its draft; None without one.
     """
-    named = [canonical(name).partition("@")[0] for name in plan.target.runtimes]
     verdicts = plan.result.verdicts
     if draft is not None:
         runs_draft = {
             verdict.runtime for verdict in draft.result.verdicts if verdict.status in RUNS
         }
         verdicts = tuple(verdict for verdict in verdicts if verdict.runtime in runs_draft)
+
+    named = [canonical(name).partition("@")[0] for name in plan.target.runtimes]
     accepted = (*RUNS, UNTESTED) if plan.target.allow_untested else RUNS
-    statuses = []
-    for row in verdicts:
-        name = row.runtime.partition("@")[0].removesuffix("-gguf")
-        statuses.append((name, row.status in (accepted if name in named else RUNS)))
-    newest = dict(statuses)
-    supporting = {name for name, runs in statuses if runs and (newest[name] or name in named)}
-    candidates = (*named, *(SERVERS if plan.is_folder else (LLAMA_CPP,)))
-    return next((name for name in candidates if name in supporting), "")
+    in_any = set()
+    in_newest = {}
+    for verdict in verdicts:
+        name = verdict.runtime.partition("@")[0].removesuffix("-gguf")
+        runs = verdict.status in (accepted if name in named else RUNS)
+        in_newest[name] = runs  # verdicts go from the oldest version to the newest
+        if runs:
+            in_any.add(name)
+
+    for name in named:
+        if name in in_any:
+            return name
+    for name in SERVERS if plan.is_folder else (LLAMA_CPP,):
+        if in_newest.get(name):
+            return name
+    return ""
 
 
 def _is_found(plan: Plan, path: Path) -> bool:
-    """Whether the source of a written output is found without the state of this machine, on the Hub
-    or beside it.
-    """
+    """Whether the source of an output is found on the Hub or beside it, on every machine."""
     if plan.source.commit:
         return True
     beside = find_source(path, use_state=False)
     if not beside:
         return False
-    place = (
-        plan.source.path
-        if isinstance(plan.source, GgufSource)
-        else Path(plan.source.reference).expanduser()
-    )
+    place = Path(plan.source.reference).expanduser()
+    if isinstance(plan.source, GgufSource):
+        place = plan.source.path
     return os.path.exists(place) and os.path.samefile(beside, place)
 
 
@@ -197,7 +222,9 @@ def _schedule(plan: Plan, purpose: Purpose) -> str:
 
 
 def _ollama_name(path: Path) -> str:
-    """Return a name that Ollama accepts: up to 80 of a-z, 0-9, `-`, `_` and `.`, with no `-` or `.`
-    in front.
+    """A name that Ollama accepts: up to 80 of a-z, 0-9, `-`, `_` and `.`.
+
+    It does not begin with `-` or `.`.
     """
-    return re.sub(r"[^a-z0-9._-]+|\.{2,}", "-", path.stem.lower()).strip("-.")[:80] or "model"
+    name = re.sub(r"[^a-z0-9._-]+|\.{2,}", "-", path.stem.lower())
+    return name.strip("-.")[:80] or "model"

@@ -26,9 +26,7 @@ ROPE = ("rope_scaling", "rope_parameters")
 OLDER = {"mrope": "default", "su": "longrope"}
 """Types that transformers and vLLM read as other ones."""
 FLAT = ("qwen2_vl", "qwen2_5_vl")
-"""Model types whose config.json may be flat, while their config in transformers 5 has a
-`text_config`.
-"""
+"""Model types whose config.json may be flat; in transformers 5 their config has a `text_config`."""
 
 
 def overrides(plan: Plan, before: Config) -> JsonObject:
@@ -56,91 +54,121 @@ def overrides(plan: Plan, before: Config) -> JsonObject:
             " --encoding native or factors"
         )
     after = plan.result.config
-    if stays := next(removed(before, after), ""):
+    stays = next(removed_keys(before, after), "")
+    if stays:
         raise RopeconvError(
             f"an override cannot remove {stays} from the config of {source}; write the output with"
             " `ropeconv apply`"
         )
-    changes = changed(before, after)
+    changes = changed_keys(before, after)
     if not changes:
         raise UsageError(f"{source} needs no override: its config does not change")
-    flat = before.get("model_type") in FLAT and "text_config" not in before
-    if flat and any(name.startswith("sglang") for name in plan.target.runtimes):
+
+    is_flat = before.get("model_type") in FLAT and "text_config" not in before
+    if not is_flat:
+        return changes
+    if any(name.startswith("sglang") for name in plan.target.runtimes):
         raise RopeconvError(
             f"SGLang ignores an override of the RoPE of {source}; write the output with `ropeconv"
             " apply`"
         )
-    return {"text_config": changes} if flat else changes
+    return {"text_config": changes}
 
 
-def changed(before: Config, after: Config) -> JsonObject:
-    """Return the keys of a config that are new or have another value, those of RoPE with their
-    whole dictionaries.
+def changed_keys(before: Config, after: Config) -> JsonObject:
+    """Return the keys of a config that are new or have another value, with their new values.
+
+    RoPE dictionaries come as a whole, since SGLang replaces them.
     """
     changes: JsonObject = {}
     for key, value in after.items():
         old = before.get(key)
-        if key == "rope_scaling" or (value == old and key in before):
+        is_same = key in before and value == old
+        if key == "rope_scaling" or is_same:
             continue
-        nested = isinstance(value, dict) and isinstance(old, dict) and key not in ROPE
-        changes[key] = changed(dict(old or {}), value) if nested else value
+        if isinstance(value, dict) and isinstance(old, dict) and key not in ROPE:
+            changes[key] = changed_keys(old, value)
+        else:
+            changes[key] = value
     return changes
 
 
-def removed(before: Config, after: Config) -> Iterator[str]:
+def removed_keys(before: Config, after: Config) -> Iterator[str]:
     """Yield the keys that a config loses, with dots between levels."""
-    old = {name: value for key in ROPE for name, value in _settings(before.get(key))}
+    old = dict[str, object]()
+    for dictionary in ROPE:
+        old.update(_settings(before.get(dictionary)))
     new = dict(_settings(after.get("rope_parameters")))
-    new["type"] = new.get("rope_type")  # its older name
-    kind = OLDER.get(str(old.get("type")), old.get("type"))
-    stale = (name for name in old if name not in new or (name == "type" and kind != new["type"]))
+
+    # `type` is the older name of `rope_type`: it may stay where it says the same
+    new["type"] = new.get("rope_type")
+    old_type = OLDER.get(str(old.get("type")), old.get("type"))
     place = next((key for key in ROPE if before.get(key)), "")
-    yield from (f"{place}.{name}" for name in stale)
+    for name in old:
+        says_otherwise = name == "type" and old_type != new["type"]
+        if name not in new or says_otherwise:
+            yield f"{place}.{name}"
+
     for key, value in before.items():
-        if key not in after and key not in ROPE:
+        if key in ROPE:
+            continue
+        if key not in after:
             yield key
-        elif isinstance(value, dict) and isinstance(after.get(key), dict) and key not in ROPE:
-            yield from (f"{key}.{name}" for name in removed(value, after[key]))
+        elif isinstance(value, dict) and isinstance(after[key], dict):
+            for name in removed_keys(value, after[key]):
+                yield f"{key}.{name}"
 
 
 def _settings(rope: object) -> Iterator[tuple[str, object]]:
     """The items of a RoPE dictionary, which may have one for each kind of layer."""
-    for key, value in rope.items() if isinstance(rope, dict) else ():
-        yield from _settings(value) if isinstance(value, dict) else ((key, value),)
+    if not isinstance(rope, dict):
+        return
+    for key, value in rope.items():
+        if isinstance(value, dict):
+            yield from _settings(value)
+        else:
+            yield key, value
 
 
 def override_commands(plan: Plan, values: str) -> list[str]:
-    """Return the command of each server that the user named, by default vLLM. values: the overrides
-    as JSON.
+    """Return the command of each server that the user named, by default vLLM.
 
-    Raises UsageError for a runtime without an option for overrides.
+    Args:
+        plan: The output that the overrides stand for.
+        values: The overrides as JSON.
+
+    Raises:
+        UsageError: For a runtime without an option for overrides.
     """
-    given = {name: canonical(name).partition("@")[0] for name in plan.target.runtimes or ("vllm",)}
-    if other := next((name for name, server in given.items() if server not in FLAGS), ""):
-        raise UsageError(
-            f"--runtime {other} has no option for overrides; name vllm or sglang, or leave it out"
-        )
+    servers = []
+    for name in plan.target.runtimes or ("vllm",):
+        server = canonical(name).partition("@")[0]
+        if server not in FLAGS:
+            raise UsageError(
+                f"--runtime {name} has no option for overrides; name vllm or sglang, or leave it"
+                " out"
+            )
+        servers.append(server)
+
     starts = {
         "vllm": "vllm serve {} --max-model-len {}",
         "sglang": "sglang serve --model-path {} --context-length {}",
     }
     model = "MODEL" if plan.source.kind == "config" else shlex.quote(plan.source.reference)
-    text = shlex.quote(values)
-    return [
-        f"{starts[name].format(model, plan.schedule.context)} {FLAGS[name]} {text}"
-        for name in dict.fromkeys(given.values())
-    ]
+    commands = []
+    for server in dict.fromkeys(servers):
+        start = starts[server].format(model, plan.schedule.context)
+        commands.append(f"{start} {FLAGS[server]} {shlex.quote(values)}")
+    return commands
 
 
-def kept_limits(plan: Plan) -> str:
-    """Return a sentence on the limits of the length in other files, which stay; empty without
-    any.
-    """
+def describe_kept_limits(plan: Plan) -> str:
+    """Return a sentence on the limits of the length in other files, which stay; or empty."""
     assert isinstance(plan, CheckpointPlan)
-    low = [
-        limit
-        for limit in length_limits(plan.source)
-        if limit.tokens < plan.schedule.context and limit.file != "config.json"
-    ]
-    keys = ", ".join(f"{limit.key} in {limit.file} ({limit.tokens:,})" for limit in low)
-    return keys and f"these keys stay, and may limit prompts: {keys}"
+    low = []
+    for limit in length_limits(plan.source):
+        if limit.tokens < plan.schedule.context and limit.file != "config.json":
+            low.append(f"{limit.key} in {limit.file} ({limit.tokens:,})")
+    if not low:
+        return ""
+    return f"these keys stay, and may limit prompts: {', '.join(low)}"

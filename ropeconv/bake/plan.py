@@ -1,13 +1,13 @@
-"""Plan: everything that will be written, decided before anything is written; `apply` only executes
-it.
+"""Plan: everything that will be written, decided before anything is written.
+
+`apply` only executes it. Read `Plan` first; `CheckpointPlan`, `GgufPlan` and `ExportPlan` are the
+three kinds, each beside the function that makes it.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-
-import msgspec
 
 from ..convert.encoding import CheckpointResult
 from ..convert.gguf_encoding import GgufModel, GgufResult
@@ -47,40 +47,52 @@ def source_record(source: Origin) -> SourceRecord:
 
 @dataclass(frozen=True)
 class PlannedFile:
-    """One file of the output.
-
-    action: "copy" copies it from the source, unchanged; other files are written from `text` or by
-    make(target, advance). name: relative to the output. size: in bytes, 0 where the Hub does not
-    tell. sha256: None where it is not known without hashing. origin: its name in the source, empty
-    where that is the same. estimated: whether `size` is not exact.
-    """
+    """One file of the output."""
 
     action: Action
+    """How it is made: "copy" copies it from the source, unchanged."""
+
     name: str
+    """Its name, relative to the output."""
+
     size: int
+    """In bytes; 0 where the Hub does not tell."""
+
     sha256: str | None = None
+    """None where it is not known without hashing."""
+
     text: str | None = None
+    """Its content, for a file that is written from a text."""
+
     make: Callable[[Path, Advance], None] | None = None
+    """Writes the file at a path, and is told the bytes that are done; None for other files."""
+
     origin: str = ""
+    """Its name in the source, empty where that is the same."""
+
     estimated: bool = False
+    """Whether `size` is not exact."""
 
 
 @dataclass(frozen=True)
 class FilePlan(Summary):
-    """The files of an output.
-
-    out: a folder, or a GGUF file (of several shards the first). skipped: names of files of the
-    source that are left out. identities: files that are read, with their identities at planning.
-    """
+    """The files of an output."""
 
     source: Origin
+
     out: Path
+    """A folder, or a GGUF file (the first shard of several)."""
+
     files: tuple[PlannedFile, ...]
+
     skipped: tuple[str, ...]
+    """Names of files of the source that are left out."""
+
     identities: Mapping[Path, FileIdentity | None] = field(init=False, repr=False, compare=False)
+    """The files that are read, with their identities at planning."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "identities", self.source.identities(self.unread))
+        object.__setattr__(self, "identities", self.source.identities(self.ignored_files))
 
     @property
     def is_folder(self) -> bool:
@@ -88,14 +100,15 @@ class FilePlan(Summary):
         return True
 
     @property
-    def unread(self) -> tuple[str, ...]:
+    def ignored_files(self) -> tuple[str, ...]:
         """Names of files of the source that do not affect the output and may change meanwhile."""
         return self.skipped
 
     @property
     def resume_key(self) -> str:
-        """A text that differs between plans over the same files: an interrupted run continues only
-        with the same.
+        """A text that differs between plans over the same files.
+
+        An interrupted run continues only with the same text.
         """
         return ""
 
@@ -138,24 +151,22 @@ class FilePlan(Summary):
         return self.source.requirements if isinstance(self.source, Source) else ()
 
     def check_packages(self) -> None:
-        """Raise RopeconvError for a package that writing needs and that is not installed. Planning
-        works without.
+        """Check that the packages are installed that writing needs; planning works without.
+
+        Raises:
+            RopeconvError: For one that is not installed.
         """
         for requirement in self.requirements:
             requirement.check()
 
     def origin(self, file: PlannedFile) -> Path | None:
-        """Return the local path of the file that a planned file is copied from; None where it is
-        not copied.
-        """
+        """Return the local path from which a planned file is copied; None for other files."""
         if file.action != "copy" or not isinstance(self.source, Source):
             return None
         return self.source.path(file.origin or file.name)
 
     def receipt(self) -> Receipt | None:
-        """Return the receipt of the output, without the files and the check; None where it gets
-        none.
-        """
+        """Return the receipt of the output, without the files and the check; None without one."""
         return None
 
     def companion(self) -> CompanionReceipt | None:
@@ -164,11 +175,15 @@ class FilePlan(Summary):
 
 
 class FileDocument(Document, frozen=True, kw_only=True):
-    """A file of an output. action: how it is made. size: in bytes, 0 where the Hub does not say."""
+    """A file of an output."""
 
     name: str
+
     action: Action
+    """How it is made."""
+
     size: int
+    """In bytes; 0 where the Hub does not say."""
 
 
 class ValidationDocument(Document, frozen=True, kw_only=True):
@@ -187,30 +202,46 @@ class ValidationDocument(Document, frozen=True, kw_only=True):
 class PlanDocument(Document, frozen=True, kw_only=True):
     """The work of `apply`: `Plan.to_dict`.
 
-    recipe: `method`, `parameters`, and the modifiers that are set. fold, in_config,
-    log_n_approximation, ramp_approximation: null where the encoding has none. effective_length: in
-    tokens, null where it is the whole context. out: path of the output. considered: the encodings
-    that "auto" tried. skipped: names of files that are not copied. bytes: of the output.
+    From `family` to `runtimes` the keys are those of the receipt that the output will have.
     """
 
     schema: int = SCHEMA
     source: SourceDocument
     family: str
+
     recipe: JsonObject
+    """`method`, `parameters`, and the modifiers that are set."""
+
     before: records.BeforeRecord
     encoding: str
+
     fold: records.FoldRecord | None
+    """Null where the encoding has none, like the next three."""
+
     in_config: records.ConfigRecord | None
     log_n_approximation: records.LogNRecord | None
     ramp_approximation: RampApproximation | None
     schedule: records.ScheduleRecord
+
     effective_length: int | None
+    """In tokens; null where it is the whole context."""
+
     runtimes: tuple[records.RuntimeRecord, ...]
+
     out: str
+    """The path of the output."""
+
     considered: tuple[ConsideredEncoding, ...]
+    """The encodings that "auto" tried."""
+
     files: tuple[FileDocument, ...]
+
     skipped: tuple[str, ...]
+    """Names of files that are not copied."""
+
     bytes: int
+    """The size of the output."""
+
     warnings: tuple[str, ...]
     kv_cache: KvCacheDocument | None
     fine_tuning: records.FineTuningRecord
@@ -220,28 +251,40 @@ class PlanDocument(Document, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Plan(FilePlan):
-    """The work of `apply`, and what each runtime will compute from the output.
-
-    source, out, files, skipped: as in `FilePlan`. family: of the model, or its GGUF architecture.
-    source_spec: the RoPE of the source, and before: the one that the recipe starts from. schedule:
-    to be computed. result: its encoding, with the verdicts. warnings: sentences for the user.
-    notes: how numbers of the plan are derived. kv_cache: of the output, None where the source does
-    not give the number of heads. draft: the kind of draft model that it is, None for a whole model.
-    fine_tuning: what the recipe needs at its length.
-    """
+    """The work of `apply`, and what each runtime will compute from the output."""
 
     target: Target
     recipe: Recipe
+
     family: str
+    """The family of the model, or its GGUF architecture."""
+
     source_spec: RopeSpec
+    """The RoPE of the source."""
+
     before: RopeSpec
+    """The RoPE that the recipe starts from."""
+
     schedule: Schedule
+    """The frequencies and factors that runtimes must compute."""
+
     result: EncodeResult
+    """The schedule as its encoding writes it, with the verdicts."""
+
     warnings: tuple[str, ...]
+    """Sentences for the user."""
+
     notes: tuple[str, ...]
+    """How numbers of the plan are derived."""
+
     kv_cache: KvCache | None
+    """The cache of the output; None where the source does not give the number of heads."""
+
     draft: DraftKind | None = field(default=None, kw_only=True)
+    """The kind of draft model that it is; None for a whole model."""
+
     fine_tuning: records.FineTuningRecord = field(kw_only=True)
+    """The training that the recipe needs at its length."""
 
     @cached_property
     def original(self) -> OriginalRecord:
@@ -254,48 +297,24 @@ class Plan(FilePlan):
         return f"{self.schedule.digest} {self.recipe} {self.target}"
 
     def receipt(self) -> Receipt:
-        """Return the receipt of the output, without the files and the check, which are known after
-        it is written.
+        """Return the receipt of the output.
+
+        It is without the files and the check, which are known after the output is written.
         """
         result = self.result
-        schedule = self.schedule
-        before = self.source_spec
-        steps = result.log_n_approximation
-        fold = None
-        in_config = None
-        log_n = None
-        if steps is not None:
-            log_n = records.LogNRecord(steps.beta, steps.length, steps.gain, result.deviation)
-        if isinstance(result, CheckpointResult):
-            scales = result.in_config
-            in_config = records.ConfigRecord(
-                result.written_as, scales.attention_factor, scales.softmax_scale
-            )
-            if result.fold is not None:
-                fold = records.FoldRecord(
-                    result.fold.fold_into, result.fold.tensors, result.fold.expected_kl
-                )
         return Receipt(
             ropeconv=__version__,
             source=source_record(self.source),
             family=self.family,
             recipe=self.recipe.to_dict(),
-            before=records.BeforeRecord(
-                describe(before.form),
-                frequencies(schedule),
-                before.attention_factor,
-                before.context,
-                before.original_context,
-                effective_length(before.current(), before),
-                source_reach(schedule, before),
-            ),
+            before=self._before_record(),
             encoding=result.encoding,
-            fold=fold,
-            in_config=in_config,
-            log_n_approximation=log_n,
+            fold=self._fold_record(),
+            in_config=self._config_record(),
+            log_n_approximation=self._log_n_record(),
             ramp_approximation=result.ramp,
-            schedule=records.ScheduleRecord(**schedule.to_dict()),
-            effective_length=effective_length(schedule, before),
+            schedule=records.ScheduleRecord(**self.schedule.to_dict()),
+            effective_length=effective_length(self.schedule, self.source_spec),
             runtimes=tuple(
                 records.RuntimeRecord(**verdict.to_dict()) for verdict in result.verdicts
             ),
@@ -305,6 +324,42 @@ class Plan(FilePlan):
                 records.TargetRecord, self.target, to="safetensors" if self.is_folder else "gguf"
             ),
         )
+
+    def _before_record(self) -> records.BeforeRecord:
+        """The RoPE of the source."""
+        spec = self.source_spec
+        return records.BeforeRecord(
+            rope=describe(spec.form),
+            after=frequencies(self.schedule),
+            attention_factor=spec.attention_factor,
+            context=spec.context,
+            original_context=spec.original_context,
+            effective_length=effective_length(spec.current(), spec),
+            reach=source_reach(self.schedule, spec),
+        )
+
+    def _fold_record(self) -> records.FoldRecord | None:
+        """The factors in the weights of a checkpoint; None without any."""
+        if not isinstance(self.result, CheckpointResult) or self.result.fold is None:
+            return None
+        fold = self.result.fold
+        return records.FoldRecord(fold.fold_into, fold.tensors, fold.expected_kl)
+
+    def _config_record(self) -> records.ConfigRecord | None:
+        """The factors in the config of a checkpoint; None for GGUF."""
+        if not isinstance(self.result, CheckpointResult):
+            return None
+        factors = self.result.in_config
+        return records.ConfigRecord(
+            self.result.written_as, factors.attention_factor, factors.softmax_scale
+        )
+
+    def _log_n_record(self) -> records.LogNRecord | None:
+        """The approximation of log-n; None without one."""
+        steps = self.result.log_n_approximation
+        if steps is None:
+            return None
+        return records.LogNRecord(steps.beta, steps.length, steps.gain, self.result.deviation)
 
     @property
     def sentence(self) -> str:
@@ -343,70 +398,74 @@ class Plan(FilePlan):
 
     def to_dict(self) -> JsonObject:
         """Return the plan as JSON-ready data, as `--json` prints it; keys stay within a schema."""
+        return self.document().to_dict()
+
+    def document(self) -> PlanDocument:
+        """Return the plan as `--json` prints it: what its receipt will say, and what is written."""
         receipt = self.receipt()
-        cache = self.kv_cache
-        names = (
-            "family",
-            "recipe",
-            "before",
-            "encoding",
-            "fold",
-            "in_config",
-            "log_n_approximation",
-            "ramp_approximation",
-            "effective_length",
-            "schedule",
-            "runtimes",
+        source = SourceDocument(
+            reference=self.source.reference, kind=self.source.kind, commit=self.source.commit
         )
-        fields = {name: getattr(receipt, name) for name in names} | {
-            "source": self.source.to_dict(),
-            "out": str(self.out),
-            "considered": self.result.considered,
-            "files": self.files,
-            "skipped": self.skipped,
-            "bytes": self.bytes,
-            "warnings": self.warnings,
-            "kv_cache": (
-                cache.document(self.schedule.context, self.source_spec.context) if cache else None
-            ),
-            "fine_tuning": self.fine_tuning,
-            "notes": self.notes,
-        }
-        return msgspec.convert(fields, PlanDocument, from_attributes=True).to_dict()
+        cache = None
+        if self.kv_cache is not None:
+            cache = self.kv_cache.document(self.schedule.context, self.source_spec.context)
+        files = [
+            FileDocument(name=file.name, action=file.action, size=file.size) for file in self.files
+        ]
+        return PlanDocument(
+            source=source,
+            family=receipt.family,
+            recipe=receipt.recipe,
+            before=receipt.before,
+            encoding=receipt.encoding,
+            fold=receipt.fold,
+            in_config=receipt.in_config,
+            log_n_approximation=receipt.log_n_approximation,
+            ramp_approximation=receipt.ramp_approximation,
+            schedule=receipt.schedule,
+            effective_length=receipt.effective_length,
+            runtimes=receipt.runtimes,
+            out=str(self.out),
+            considered=self.result.considered,
+            files=tuple(files),
+            skipped=self.skipped,
+            bytes=self.bytes,
+            warnings=self.warnings,
+            kv_cache=cache,
+            fine_tuning=self.fine_tuning,
+            notes=self.notes,
+        )
 
 
 @dataclass(frozen=True)
 class GgufOutput(Plan):
-    """A plan whose output is a GGUF file, or several shards beside each other.
-
-    undo: the edit of an output to its first source, with which the plan then begins; None for other
-    sources.
-    """
+    """A plan whose output is a GGUF file, or several shards beside each other."""
 
     result: GgufResult
+
     undo: Edit | None = field(default=None, kw_only=True)
+    """Turns an output of ropeconv into its first source, where the plan begins with that."""
 
     @property
     def is_folder(self) -> bool:
         return False
 
     @property
-    def unedited(self) -> GgufFile | GgufModel:
-        """The model that `edit` is for: the source, or its conversion without scaling."""
+    def start(self) -> GgufFile | GgufModel:
+        """The model to which `edit` is applied: the source, or its conversion without scaling."""
         raise NotImplementedError
 
     @property
     def file_type(self) -> int | None:
-        """The `general.file_type` of the output, which its name on the Hub shows; None without
-        one.
-        """
-        value = self.unedited.get("general.file_type")
+        """The `general.file_type` of the output, by which the Hub names it; None without one."""
+        value = self.start.get("general.file_type")
         return value if isinstance(value, int) else None
 
     @cached_property
     def edit(self) -> Edit:
-        """The edit from the source, or its conversion without scaling, to the output, with the
-        receipt as a key.
-        """
-        edit = self.result.edit.merge(Edit({RECEIPT: string(embedded(self.receipt()))}))
-        return edit if self.undo is None else self.undo.then(edit)
+        """The edit from `start` to the output, with the receipt as a key."""
+        receipt = Edit({RECEIPT: string(embedded(self.receipt()))})
+        edit = self.result.edit.merge(receipt)
+        if self.undo is None:
+            return edit
+        return self.undo.then(edit)

@@ -16,7 +16,7 @@ from ..options import Format
 from ..rope.features import hook
 from ..rope.summary import SummaryTable, TableSummary
 from ..runtimes.runtime import GOOD
-from .advice import CRITERION, Advice, FormatAdvice, advise, kept_scaling
+from .advice import CRITERION, Advice, FormatAdvice, advise, why_scaling_is_kept
 from .warnings import cannot_gain
 
 
@@ -182,7 +182,7 @@ class RankedMethods(TableSummary):
         empty for others.
         """
         spec = self.inspection.spec
-        trained = kept_scaling(self.inspection)
+        trained = why_scaling_is_kept(self.inspection)
         if trained:
             return f"{trained}, so the methods keep the scaling (--on-top)."
         if any(problem.code == "dual-chunk" for problem in self.inspection.problems):

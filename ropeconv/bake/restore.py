@@ -1,5 +1,7 @@
-"""Restores the first source of an output from its receipt: RoPE, context, tokenizer length, names
-of files.
+"""Restores the first source of an output from its receipt.
+
+RoPE, context, the length of the tokenizer and the names of files are those of the source again.
+Read `restore_plan` first.
 """
 
 import hashlib
@@ -29,22 +31,28 @@ from .execution import ApplyOptions, execute_plan
 from .gguf import shard_file
 from .plan import FilePlan, PlannedFile
 
-LONGEST = 200  # bytes of a file name without its ending; filesystems have 255
+LONGEST = 200
+"""The most bytes of a file name without its ending; filesystems have 255."""
 
 
 @dataclass(frozen=True)
 class RestorePlan(FilePlan):
-    """The files of the first source of an output.
-
-    skipped: files that are not from the first source. first: that source. absent: names of its
-    files that the output never had. in_place: whether `source` itself is changed.
-    """
+    """The files of the first source of an output. `skipped` are those that it did not have."""
 
     source: OriginalSource | GgufSource
+    """The output; of a folder, its files as the source had them."""
+
     first: SourceRecord
+    """The first source."""
+
     absent: tuple[str, ...] = ()
+    """Names of its files that the output never had."""
+
     in_place: bool = False
+    """Whether the GGUF file itself is changed."""
+
     edit: Edit | None = None
+    """The edit from a GGUF file to the first source; None for a folder."""
 
     @property
     def is_folder(self) -> bool:
@@ -101,10 +109,20 @@ def restore(
     fsync: bool = True,
     advance: Advance = lambda done: None,
 ) -> Path:
-    """Write the restored source of a plan, and return its path.
+    """Write the restored source of a plan.
 
-    force, fsync: as in `ApplyOptions`. Raises RopeconvError where it cannot be written, BadSource
-    where a file was changed; nothing is kept then.
+    Args:
+        plan: The plan.
+        force: As in `ApplyOptions`.
+        fsync: As in `ApplyOptions`.
+        advance: Called with the bytes done since the last call.
+
+    Returns:
+        The path of the restored source.
+
+    Raises:
+        RopeconvError: Where it cannot be written. Nothing is kept then.
+        BadSource: Where a file was changed. Nothing is kept then.
     """
     if plan.in_place and isinstance(plan.source, GgufSource) and plan.edit is not None:
         return change_in_place(plan.source, plan.edit)
@@ -112,61 +130,69 @@ def restore(
 
 
 def _of_folder(source: Source, out: Path | None) -> RestorePlan:
+    """The plan for an output that is a folder."""
     first = original_source(source)
-    sizes = {file.name: file.size for file in source.files()}
-    record = first.record
     receipt = first.receipt
-    source_name = first.first
-    texts = set(first.generated_texts())
-    files = list[PlannedFile]()
-    absent = list(record.skipped)
+    record = first.record
+    sizes = {file.name: file.size for file in source.files()}
     written = {file.name: file.size for file in receipt.files}
     if len(written) != len(receipt.files):
         raise BadSource(
             f"the receipt of {source.reference} lists a file twice; use the original source,"
-            f" {source_name}"
+            f" {first.first}"
         )
+
+    # files of the output that the source had, and texts that are made again
+    files = list[PlannedFile]()
+    absent = list(record.skipped)
+    texts = set(first.generated_texts())
     for known in receipt.files:
         name = record.renamed.get(known.name, known.name)
         if known.name in record.added or name in texts:
             continue
-        if known.name in (CARD, SOURCE_CARD) and sizes.get(known.name) != known.size:
-            absent.append(
-                name
-            )  # as in a repository, which has a card of its own, and that of the source nowhere
+        is_as_written = sizes.get(known.name) == known.size
+        if known.name in (CARD, SOURCE_CARD) and not is_as_written:
+            # a repository has a card of its own, and that of the source nowhere
+            absent.append(name)
             continue
-        if sizes.get(known.name) != known.size or not safe_name(known.name):
+        if not is_as_written or not safe_name(known.name):
             raise BadSource(
                 f"{known.name} of {source.reference} is not as ropeconv wrote it; use the original"
-                f" source, {source_name}"
+                f" source, {first.first}"
             )
-        make = partial(_checked_copy, first, name, known.sha256) if known.sha256 else None
+        make = None
+        if known.sha256:
+            make = partial(_copy_and_check, first, name, known.sha256)
         files.append(PlannedFile("copy", name, known.size, known.sha256, make=make))
     for name in texts:
         text = first.text(name) or ""
         files.append(PlannedFile("write", name, len(text.encode()), text=text))
-    known_names = {
-        RECEIPT,
-        *(name for name, size in written.items() if name != CARD or size == sizes.get(CARD)),
-    }
+
+    # files that were put into the output later
+    of_output = {RECEIPT, *absent}
+    for name, size in written.items():
+        if name != CARD or size == sizes.get(CARD):
+            of_output.add(name)
     return RestorePlan(
         source=first,
         out=out or _default_out(receipt.first, "-restored"),
         files=tuple(sorted(files, key=lambda file: file.name)),
-        skipped=tuple(name for name in sizes if name not in {*known_names, *absent}),
+        skipped=tuple(name for name in sizes if name not in of_output),
         first=receipt.first,
         absent=tuple(absent),
     )
 
 
 def _default_out(first: SourceRecord, ending: str) -> Path:
+    """The place of a restored source where the user names none: by the name of the source.
+
+    Raises:
+        BadSource: For a receipt whose source has a name that is not one of a file.
+    """
     name = Path(first.name).name
-    if (
-        name in ("", ".", "..")
-        or "\\" in name
-        or not name.isprintable()
-        or len(name.encode()) > LONGEST
-    ):
+    is_name = name not in ("", ".", "..") and name.isprintable()
+    is_portable = "\\" not in name and len(name.encode()) <= LONGEST
+    if not is_name or not is_portable:
         raise BadSource(
             f"the receipt names its source {shown(name)}, which is not a file name; choose one"
             " with -o"
@@ -175,37 +201,37 @@ def _default_out(first: SourceRecord, ending: str) -> Path:
 
 
 def _of_gguf(source: GgufSource, out: Path | None, in_place: bool) -> RestorePlan:
+    """The plan for an output that is a GGUF file."""
     if in_place and out is not None:
         raise UsageError("--in-place changes the GGUF file itself; leave -o out")
     if out is not None and not is_gguf(out):
         raise UsageError(f"-o {out} is not a name for GGUF; end its name in .gguf")
     file = source.file
-    text = source.file.get(RECEIPT)
+    text = file.get(RECEIPT)
     if not isinstance(text, str):
         raise BadSource(
             f"{source.reference} has no receipt among its keys, so it is not an output of ropeconv"
         )
+
     receipt = parse_receipt(text, source.reference)
     edit = earlier(file, receipt, whole=True).edit
     assert receipt.original is not None
     record = receipt.original.gguf
     assert record is not None
-    written = was_written(record, file.header)  # else its unscaled header was never anywhere
-    if written or not in_place:
-        layout = layout_of(record, file.header, edit)
-        edit = replace(edit, layout=layout)
-        if written and record.sha256 not in (
-            "",
-            hashlib.sha256(rewrite(file.header, edit).exact(layout)).hexdigest(),
-        ):
-            raise BadSource(
-                f"keys of {file.name} were changed after ropeconv wrote it, or its receipt was, so"
-                " that its source would not be what it was; take the source again,"
-                f" {receipt.first.described}"
-            )
+    # the source of a conversion is a checkpoint, so its unscaled header was never in a file
+    was_file = was_written(record, file.header)
+    if was_file or not in_place:
+        edit = replace(edit, layout=layout_of(record, file.header, edit))
+    if was_file:
+        _check_header(source, edit, record.sha256, receipt.first.described)
+
     first = receipt.original.source
-    place = source.place_to_change() if in_place else out or _default_out(first, "-restored.gguf")
-    names = [place.name] if in_place else shard_names(place.name, len(file.shards))
+    if in_place:
+        place = source.place_to_change()
+        names = [place.name]
+    else:
+        place = out or _default_out(first, "-restored.gguf")
+        names = shard_names(place.name, len(file.shards))
     return RestorePlan(
         source=source,
         out=place.with_name(names[0]),
@@ -217,7 +243,28 @@ def _of_gguf(source: GgufSource, out: Path | None, in_place: bool) -> RestorePla
     )
 
 
-def _checked_copy(
+def _check_header(source: GgufSource, edit: Edit, digest: str, first: str) -> None:
+    """Check that an edit gives the header that the first source had.
+
+    Args:
+        source: The output.
+        edit: The edit to the first source, with its layout.
+        digest: The sha256 of that header; empty where it is not known.
+        first: The first source in words, for the message.
+
+    Raises:
+        BadSource: Where it gives another header.
+    """
+    assert edit.layout is not None
+    header = rewrite(source.file.header, edit).exact(edit.layout)
+    if digest and hashlib.sha256(header).hexdigest() != digest:
+        raise BadSource(
+            f"keys of {source.file.name} were changed after ropeconv wrote it, or its receipt was,"
+            f" so that its source would not be what it was; take the source again, {first}"
+        )
+
+
+def _copy_and_check(
     first: OriginalSource, name: str, digest: str, target: Path, advance: Callable[[int], None]
 ) -> None:
     """Copy a file whose sha256 is in the receipt. Raises BadSource where it was changed."""

@@ -280,7 +280,7 @@ def _derive_on_top(recipe: Recipe, source: RopeSpec) -> str:
     return f"{kept} with factor {before * factor:.6g} = {before:.6g} x {factor:.6g} ({words})"
 
 
-def uncovered(recipe: Recipe, inspection: Inspection, spec: RopeSpec) -> list[str]:
+def warn_of_short_reach(recipe: Recipe, inspection: Inspection, spec: RopeSpec) -> list[str]:
     """Return a warning where the method does not reach `--context`; empty where it does."""
     method = recipe.method
     wanted = recipe.context

@@ -31,7 +31,7 @@ from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
 from ..runtimes.runtime import GOOD, WRONG, Runtime, newest, runtimes
-from .start import PlanStart, uncovered
+from .start import PlanStart, warn_of_short_reach
 
 if TYPE_CHECKING:
     from .plan import Plan
@@ -46,7 +46,7 @@ def warnings(inspection: Inspection, start: PlanStart) -> Iterator[str]:
     recipe = start.recipe
     schedule = start.schedule
     spec = inspection.spec
-    yield from uncovered(recipe, inspection, start.spec)
+    yield from warn_of_short_reach(recipe, inspection, start.spec)
     if not start.fine_tuning.works_untuned:
         yield start.fine_tuning.sentence
 
@@ -177,7 +177,14 @@ def _helps(
     target = Target(runtimes=(runtime.key,), dual_chunk=dual_chunk)
     try:
         result = select(
-            EncodeRequest(recipe.schedule(spec), spec, inspection.model_family, config, target)
+            EncodeRequest(
+                recipe.schedule(spec),
+                spec,
+                inspection.model_family,
+                config,
+                target,
+                judge=inspection.judge,
+            )
         )
     except (RopeconvError, RecipeError):
         return False

@@ -35,7 +35,7 @@ from ..runtimes.runtime import (
     newest,
     runtimes,
 )
-from ..runtimes.verdict import judge_all, quantised, without_config
+from ..runtimes.verdict import Judge, quantised, without_config
 from .config_edit import RopeSetting, bake_config
 from .fold import Fold
 from .target import (
@@ -71,6 +71,9 @@ class EncodeRequest:
 
     It may have to fetch headers, so only encodings that change weights call it.
     """
+
+    judge: Judge = field(default_factory=Judge, compare=False, repr=False)
+    """Judges what the encodings write; copies of a request share it."""
 
     def __post_init__(self) -> None:
         if self.target.dual_chunk == "drop":
@@ -208,10 +211,10 @@ def config_encoding(name: str, *, order: int, max_ulp: int) -> Callable[[Setting
             family = request.family
             written = setting(schedule, spec, family)
             baked = bake_config(request.config, family, spec, written)
-            verdicts = judge_all(baked, family, schedule, spec)
+            planned = request.judge.planned(baked, family, schedule, spec)
             return CheckpointResult(
                 name,
-                verdicts,
+                planned.verdicts,
                 config=baked,
                 family=family,
                 in_config=schedule,

@@ -414,16 +414,20 @@ def scale_numbers(
 
 def _bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
     """32-bit floats rounded to bfloat16, as uint16 in the same shape; the input is overwritten."""
-    strange = np.isnan(values)
+    is_nan = np.isnan(values)
     bits = values.view(np.uint32)
-    odd = bits >> 16
-    odd &= 1
-    odd += 0x7FFF
-    bits += odd
+
+    # half a unit of the upper 16 bits, less one where their last bit is 0: ties go to even
+    half = bits >> 16
+    half &= 1
+    half += 0x7FFF
+    bits += half
     bits >>= 16
     rounded = bits.astype("<u2")
-    if strange.any():
-        rounded[strange] = 0x7FC0
+
+    # adding may have turned a NaN into a number
+    if is_nan.any():
+        rounded[is_nan] = 0x7FC0
     return rounded
 
 

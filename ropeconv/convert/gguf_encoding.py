@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,7 @@ from ..runtimes.llamacpp.read_header import (
     rope_tensors,
 )
 from ..runtimes.llamacpp.scaling import ArchKeys
-from ..runtimes.runtime import GOOD, LLAMA_CPP, RUNS, UNTESTED, Status
+from ..runtimes.runtime import GOOD, RUNS, UNTESTED, Status
 from ..runtimes.verdict import TOLERANCE, Verdict, difference
 from .target import EncodeResult, Refusals, with_deviation, with_ramp
 
@@ -218,14 +219,25 @@ class GgufResult(EncodeResult):
     kept: RopeSpec | None = None
     """The RoPE whose window layers the edit does not change."""
 
-    def judged_by(self, reader: Reader) -> Verdict:
-        """Return the verdict of a reader, which may be cut to one version."""
-        names = {}
-        for each in self.verdicts:
-            names[each.runtime.partition("@")[0].removesuffix("-gguf")] = each
-        llamacpp = names.get(LLAMA_CPP)
-        verdict = judge_reader(reader, self.features, self.arch, llamacpp)
-        return with_ramp(with_deviation(verdict, self.deviation), self.ramp)
+    def verdict_by(self, reader: Reader) -> Verdict:
+        """Return the verdict of a reader, which may be cut to one version.
+
+        It is one of `verdicts`; only that of a version inside a range is found here, once.
+        """
+        for verdict in self.verdicts:
+            if (verdict.runtime, verdict.through) == (reader.key, reader.last):
+                return verdict
+        if reader.key not in self._of_versions:
+            llamacpp = self.verdicts[0]
+            verdict = judge_reader(reader, self.features, self.arch, llamacpp)
+            verdict = with_ramp(with_deviation(verdict, self.deviation), self.ramp)
+            self._of_versions[reader.key] = verdict
+        return self._of_versions[reader.key]
+
+    @cached_property
+    def _of_versions(self) -> dict[str, Verdict]:
+        """The verdicts of versions inside a range, by their keys."""
+        return {}
 
     def as_approximation(self, ramp: RampApproximation) -> GgufResult:
         """Return the result of the schedule of `ramp` for the one that it approximates."""
@@ -242,7 +254,7 @@ class GgufResult(EncodeResult):
         statuses = GOOD if self.ramp is None else RUNS
         if untested:
             statuses = (*statuses, UNTESTED)
-        return all(self.judged_by(reader).status in statuses for reader in readers)
+        return all(self.verdict_by(reader).status in statuses for reader in readers)
 
 
 def judge_result(
@@ -398,7 +410,7 @@ def nothing_suits(
     """
     reasons = []
     for result in results:
-        verdicts = [result.judged_by(reader) for reader in readers]
+        verdicts = [result.verdict_by(reader) for reader in readers]
         wrong = [
             _words(verdict, len(readers) > 1) for verdict in verdicts if verdict.status not in GOOD
         ]
@@ -430,11 +442,11 @@ def _way_out(results: list[GgufResult], readers: tuple[Reader, ...]) -> str:
             if result.encoding == "carrier":
                 return f"take --carrier {result.arch}"
             return f"take --encoding {result.encoding}"
-    unknown = [reader for reader in readers if results[0].judged_by(reader).status == "unknown"]
+    unknown = [reader for reader in readers if results[0].verdict_by(reader).status == "unknown"]
     if unknown:
         repair = "measure what it computes with `ropeconv validate FILE --server URL`"
         return f"leave --runtime {unknown[0].name} out, and {repair}"
-    wrong = next(reader for reader in readers if results[0].judged_by(reader).status not in GOOD)
+    wrong = next(reader for reader in readers if results[0].verdict_by(reader).status not in GOOD)
     return f"leave --runtime {wrong.name} out, or choose another method"
 
 

@@ -177,7 +177,7 @@ def select_gguf(schedule: Schedule, model: GgufModel, target: Target) -> GgufRes
     rows = [find_readers(name) for name in target.runtimes]
     readers = tuple(versions[-1] for versions in rows if versions)
     result = _select(schedule, model, target, readers)
-    return say_untested(result, target, [result.judged_by(reader) for reader in readers])
+    return say_untested(result, target, [result.verdict_by(reader) for reader in readers])
 
 
 def _select(
@@ -332,7 +332,7 @@ def _reasons(
     """Why "auto" selected each encoding that it tried, or not."""
     reasons = {name: refusal.reason for name, refusal in refusals.items()}
     for result in results:
-        verdicts = [result.judged_by(reader) for reader in readers]
+        verdicts = [result.verdict_by(reader) for reader in readers]
         wrong = next((verdict for verdict in verdicts if verdict.status not in GOOD), None)
         reason = f"no more readers read it exactly; {result.exact_share}"
         if result is selected:

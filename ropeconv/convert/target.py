@@ -7,7 +7,7 @@ from typing import TypeVar, get_args
 from ..errors import UnsupportedBake, UsageError
 from ..formats.files import expand_home
 from ..formats.kind import is_gguf
-from ..options import Format, OutputPlace, TargetOptions, options
+from ..options import CompanionNames, Format, OutputPlace, TargetOptions, options
 from ..rope.methods.vectors import AsIs
 from ..rope.ramps import RampApproximation
 from ..rope.recipe import Recipe
@@ -18,21 +18,11 @@ from ..runtimes.verdict import Verdict
 
 
 @dataclass(frozen=True)
-class Target(TargetOptions, OutputPlace):
+class Target(CompanionNames, TargetOptions, OutputPlace):
     """How, where and for which runtimes an output is written.
 
-    It has every rule about combinations of options. The other fields are the options of `apply`:
-    see `OutputPlace` and `TargetOptions` in ropeconv/options.py.
+    It has every rule about combinations of options. Its fields are in ropeconv/options.py.
     """
-
-    draft: str = ""
-    """The name of the output with its draft model, beside it."""
-
-    adapter: str = ""
-    """The name of the output with a PEFT adapter, beside it."""
-
-    drafts_for: str = ""
-    """For a draft, the name of the output of its target."""
 
     def __post_init__(self) -> None:
         if self.out is not None:

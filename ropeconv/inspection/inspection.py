@@ -5,6 +5,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import ClassVar, get_args
 
 import msgspec
@@ -30,7 +31,7 @@ from ..runtimes.llamacpp.purpose import gives_no_logits
 from ..runtimes.llamacpp.read_header import read_file, rope_tensors
 from ..runtimes.read_config import UnknownRopeType, read_spec
 from ..runtimes.runtime import newest
-from ..runtimes.verdict import Verdict, describe, difference, judge_all
+from ..runtimes.verdict import Judge, PlannedConfig, Verdict, describe, difference, rows_for
 from .document import InspectionDocument, Problem, layer_groups
 from .kv_cache import KvCache, config_cache, gguf_cache
 from .problems import (
@@ -116,8 +117,8 @@ class Inspection(TableSummary):
     refuse: str = ""
     """Why nothing can be baked for it, or empty."""
 
-    verdicts: tuple[Verdict, ...] = ()
-    """The support of each runtime."""
+    reader_verdicts: tuple[Verdict, ...] = ()
+    """The support of each reader of a GGUF file, which `inspect_opened` adds."""
 
     kv_cache: KvCache | None = None
     """Its key-value cache; None if the number of heads is not given."""
@@ -227,6 +228,11 @@ class Inspection(TableSummary):
         return self.spec.rotary_dim
 
     @property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """The support of each runtime."""
+        return self.reader_verdicts
+
+    @property
     def runtimes(self) -> tuple[Verdict, ...]:
         """The support of each runtime: the same as `verdicts`."""
         return self.verdicts
@@ -324,6 +330,17 @@ class ConfigInspection(Inspection):
     model_family: Family = field(kw_only=True)
     """The facts of the family of its `model_type`; `family` is its name."""
 
+    planned: PlannedConfig = field(kw_only=True, compare=False, repr=False)
+    """Its config, as one that `apply --as-is` might write."""
+
+    judge: Judge = field(kw_only=True, compare=False, repr=False)
+    """Judges it, and what a plan may write in its place."""
+
+    @cached_property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """The support of each runtime, found when it is first read: no plan needs all of it."""
+        return _as_draft(self.planned.verdicts, self.draft, self.model_family)
+
     @property
     def family_name(self) -> str:
         return self.model_family.name
@@ -406,10 +423,14 @@ def inspect_config(source: Source) -> ConfigInspection:
         first = first_spec(source, receipt)
         spec = _with_trained_context(spec, receipt, first)
 
-    verdicts = judge_all(config, family, spec.current(), spec)
-    if draft is not None:
-        verdicts = draft_verdicts(draft, family, verdicts)
-    problems = _problems_of_checkpoint(source, spec, verdicts)
+    judge = Judge()
+    planned = judge.planned(config, family, spec.current(), spec)
+    today = newest("transformers")
+    in_transformers = []
+    for row in rows_for(family):
+        if row.name == today.name and row.covers(today.last):
+            in_transformers.append(planned.verdict(row))
+    problems = _problems_of_checkpoint(source, spec, _as_draft(in_transformers, draft, family))
     return ConfigInspection(
         source=source,
         name=family.name,
@@ -417,15 +438,25 @@ def inspect_config(source: Source) -> ConfigInspection:
         spec=spec,
         problems=_without_planned(problems, spec, receipt),
         refuse=family.refuse,
-        verdicts=verdicts,
         kv_cache=config_cache(config, family),
         custom_code=CUSTOM_CODE if config.get("auto_map") else "",
         first=first,
         encoder=family.encoder,
         model_family=family,
+        planned=planned,
+        judge=judge,
         draft=draft,
         fine_tuning=receipt.fine_tuning if receipt else None,
     )
+
+
+def _as_draft(
+    verdicts: Iterable[Verdict], draft: DraftKind | None, family: Family
+) -> tuple[Verdict, ...]:
+    """Verdicts on a model, or on the draft model that it is."""
+    if draft is None:
+        return tuple(verdicts)
+    return draft_verdicts(draft, family, verdicts)
 
 
 def _read_spec(config: Config, family: Family) -> RopeSpec:
@@ -441,14 +472,17 @@ def _read_spec(config: Config, family: Family) -> RopeSpec:
 
 
 def _problems_of_checkpoint(
-    source: Source, spec: RopeSpec, verdicts: Iterable[Verdict]
+    source: Source, spec: RopeSpec, in_transformers: Iterable[Verdict]
 ) -> list[Problem]:
-    """The problems in all files of a checkpoint, the most important first."""
+    """The problems in all files of a checkpoint, the most important first.
+
+    `in_transformers` has the verdicts of the newest transformers.
+    """
     config = source.config()
     family = source.family
     problems = []
-    for verdict in verdicts:
-        if verdict.status == "refused" and verdict.covers(newest("transformers")):
+    for verdict in in_transformers:
+        if verdict.status == "refused":
             message = f"{verdict.display_name} does not load it: {verdict.reason}"
             problems.append(Problem("load", message))
     problems += wrapper_problems(config, family)

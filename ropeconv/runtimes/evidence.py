@@ -58,6 +58,15 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True)
+class ExecutedModel:
+    """The results of one version of a runtime for the configs of one model."""
+
+    model_type: str
+    result: ModelRecord
+    date: str
+
+
+@dataclass(frozen=True)
 class Evidence:
     """How a statement is known."""
 
@@ -81,30 +90,32 @@ def lab_models() -> dict[str, tuple[str, str]]:
 
 
 @cache
-def executed_models(runtime: str, family: str) -> tuple[tuple[Record, str, ModelRecord], ...]:
-    """Return the results of a runtime for the configs of a family, the newest version first.
+def executed_models(runtime: str, family: str) -> dict[str, tuple[ExecutedModel, ...]]:
+    """Return the results of a runtime for the configs of a family by version, the newest first.
 
-    Each comes with its record and its model type. Models without any result are left out.
+    Models without any result are left out.
     """
     names = {name: model_type for name, (of, model_type) in lab_models().items() if of == family}
     names.setdefault(family, family)
-    results = []
+    by_version = {}
     for record in reversed(records()):
         if record.runtime != runtime:
             continue
+        results = []
         for name, model_type in names.items():
             result = record.models.get(name)
             if result is not None and (result.most != "unknown" or result.others):
-                results.append((record, model_type, result))
-    return tuple(results)
+                results.append(ExecutedModel(model_type, result, result.date or record.date))
+        by_version[record.version] = tuple(results)
+    return by_version
 
 
 def executed_types(runtime: Runtime, family: str) -> tuple[str, ...]:
     """Return the model types of a family whose configs were executed in the versions of a row."""
     types = []
-    for record, model_type, _ in executed_models(runtime.name, family):
-        if runtime.covers(record.version):
-            types.append(model_type)
+    for version, models in executed_models(runtime.name, family).items():
+        if runtime.covers(version):
+            types += [model.model_type for model in models]
     return tuple(dict.fromkeys(types))
 
 
@@ -119,10 +130,14 @@ def evidence(
         kind: The rope type, None for any; models that the runtime does not support have none.
         model_type: The one of the config as a whole; empty for any.
     """
-    for record, executed, result in executed_models(runtime.name, family):
-        known = kind is None or kind in result.rope_types or result.most == "unsupported"
-        if known and model_type in ("", executed) and runtime.covers(record.version):
-            return Evidence("run", f"{record.version}, {result.date or record.date}")
+    for version, models in executed_models(runtime.name, family).items():
+        if not runtime.covers(version):
+            continue
+        for model in models:
+            result = model.result
+            known = kind is None or kind in result.rope_types or result.most == "unsupported"
+            if known and model_type in ("", model.model_type):
+                return Evidence("run", f"{version}, {model.date}")
     if runtime.statement(family, model_type):
         return Evidence("read")
     return Evidence()

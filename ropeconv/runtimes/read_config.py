@@ -180,11 +180,27 @@ def read_spec(config: Config, family: Family, runtime: Runtime | None = None) ->
         UnknownRopeType: For a rope type that the runtime has no code for.
     """
     row = runtime or newest("transformers")
-    reading = row.rule_set(family.name, str(config.get("model_type", "")))
+    rules = row.rule_set(family.name, str(config.get("model_type", "")))
+    # the numbers of the model itself must be finite
+    return read_by(config, family, rules, check=runtime is None)
+
+
+def read_by(config: Config, family: Family, rules: RuleSet, check: bool = False) -> RopeSpec:
+    """The RopeSpec that a set of rules reads from a config.json.
+
+    Args:
+        config: The whole file.
+        family: The family of the model.
+        rules: The rules.
+        check: Whether infinite frequencies and factors are an error.
+
+    Raises:
+        BadSource, UnknownRopeType: As `read_spec`.
+    """
     try:
-        spec = _read_spec(config, family, reading)
-        if runtime is None:
-            spec.current()  # the numbers of the model itself have to be finite
+        spec = _read_spec(config, family, rules)
+        if check:
+            spec.current()
     except ImpossibleSize as problem:
         raise BadSource(f"config.json describes {problem}; correct it") from None
     except (ArithmeticError, RecipeError) as problem:

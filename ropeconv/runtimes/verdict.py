@@ -1,11 +1,13 @@
 """The verdict of a runtime on a planned config, by the rules that its model file follows.
 
-Read `judge` first.
+Read `judge` first. A plan judges through a `Judge`, which looks at every config once.
 """
+
+from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
-from functools import partial
+from functools import cached_property, partial
 
 import msgspec
 import numpy as np
@@ -21,7 +23,7 @@ from ..rope.lengths import format_factor
 from ..rope.schedule import QueryScaling, Schedule
 from ..rope.spec import RopeSpec
 from .evidence import Evidence, evidence, executed_types, stated_key, unknown_key
-from .read_config import read_spec, rope_dict, rope_type
+from .read_config import read_by, rope_dict, rope_type
 from .runtime import (
     RuleSet,
     Runtime,
@@ -228,11 +230,138 @@ class Verdict:
         }
 
 
-def judge_all(
-    config: Config, family: Family, schedule: Schedule, before: RopeSpec
-) -> tuple[Verdict, ...]:
-    """The verdicts of all runtimes on a planned config. Parameters are those of `judge`."""
-    return tuple(judge(config, family, schedule, before, row) for row in rows_for(family))
+class Judge:
+    """Judges the configs that a plan may write, each of them once.
+
+    A plan has one judge: the inspection of its source makes it, and every `EncodeRequest` carries
+    it on. A config that comes up again, as in the repair that a refusal names, has the verdicts
+    that it has already.
+    """
+
+    def __init__(self) -> None:
+        self.configs: list[PlannedConfig] = []
+
+    def planned(
+        self, config: Config, family: Family, schedule: Schedule, before: RopeSpec
+    ) -> PlannedConfig:
+        """Return a config with its verdicts. Parameters are those of `judge`."""
+        planned = PlannedConfig(config, family, schedule, before)
+        for known in self.configs:
+            if known.is_same(planned):
+                return known
+        self.configs.append(planned)
+        return planned
+
+
+class PlannedConfig:
+    """A config that may be written, with the verdict of each row of the table of runtimes.
+
+    Many rows share their rules, and each set of rules reads the config once. Parameters are those
+    of `judge`.
+    """
+
+    def __init__(
+        self, config: Config, family: Family, schedule: Schedule, before: RopeSpec
+    ) -> None:
+        self.config = config
+        self.family = family
+        self.schedule = schedule
+        self.before = before
+        self.part = text_part(config, family)
+        self.model_type = str(config.get("model_type", ""))
+        self._readings: list[RuleReading] = []
+        self._verdicts: dict[tuple[str, str], Verdict] = {}
+
+    @cached_property
+    def numbers(self) -> tuple[str, int, int]:
+        """The parts of the schedule that verdicts follow from; it has no equality itself."""
+        schedule = self.schedule
+        return schedule.digest, schedule.context, schedule.original_context
+
+    def is_same(self, other: PlannedConfig) -> bool:
+        """Return whether another one has the same verdicts, since it is equal in all parts."""
+        if self.config != other.config or self.family is not other.family:
+            return False
+        return self.before == other.before and self.numbers == other.numbers
+
+    @cached_property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """The verdicts of all rows."""
+        return tuple(self.verdict(row) for row in rows_for(self.family))
+
+    def judge_all(self) -> None:
+        """Find the verdicts of all rows, for callers that want the errors now.
+
+        Raises:
+            BadSource: For a config that the rules of some row cannot read.
+        """
+        for row in rows_for(self.family):
+            self.verdict(row)
+
+    def verdict(self, row: Runtime) -> Verdict:
+        """Return the verdict of one row, which is found at the first call."""
+        versions = (row.key, row.last)
+        if versions not in self._verdicts:
+            self._verdicts[versions] = judge_row(self, row)
+        return self._verdicts[versions]
+
+    def read_by(self, rules: RuleSet) -> RuleReading:
+        """Return the reading of a set of rules, which rows with equal rules share."""
+        for reading in self._readings:
+            if reading.rules == rules:
+                return reading
+        reading = RuleReading(self, rules)
+        self._readings.append(reading)
+        return reading
+
+
+class RuleReading:
+    """The RoPE that one set of rules reads from a planned config, and the findings about it."""
+
+    def __init__(self, planned: PlannedConfig, rules: RuleSet) -> None:
+        self.planned = planned
+        self.rules = rules
+        self.rope, _ = rope_dict(planned.part, planned.family, rules)
+        self.rope_type = rope_type(self.rope, rules)
+
+    @property
+    def source(self) -> str:
+        """Where the rules of the rope type are stated."""
+        types = self.rules.types.get(self.rope_type)
+        return (types.source if types else "") or self.rules.source
+
+    @cached_property
+    def of_model(self) -> Finding | None:
+        """The finding that holds whatever the RoPE dictionary says."""
+        return _of_model(self.planned.config, self.planned.part, self.rules)
+
+    @cached_property
+    def of_rope(self) -> tuple[Status, str, str] | None:
+        """The finding about the RoPE dictionary, with the place where its rule is stated.
+
+        None where these rules compute the schedule from it.
+        """
+        planned = self.planned
+        rules = self.rules
+        rope = self.rope
+        finding = _of_keys(planned.part, rope, rules)
+        if finding:
+            return (*finding, rules.source)
+        types = rules.types.get(self.rope_type)
+        if types is None:
+            return (*_of_unknown_type(self.rope_type, rules), rules.source)
+
+        config = planned.config
+        family = planned.family
+        finding = _of_type(types, rope, planned.schedule)
+        if finding is None:
+            finding = _of_head(types, config, family, self.rope_type, rope)
+        if finding is None:
+            spec = read_by(config, family, rules)
+            finding = _of_schedule(planned.schedule, planned.before, spec, types)
+        if finding is None:
+            return None
+        return (*finding, self.source)
 
 
 def judge(
@@ -257,7 +386,14 @@ def judge(
         before: The RoPE of the source.
         runtime: The one to judge; its last version counts where they differ.
     """
-    model_type = str(config.get("model_type", ""))
+    return PlannedConfig(config, family, schedule, before).verdict(runtime)
+
+
+def judge_row(planned: PlannedConfig, runtime: Runtime) -> Verdict:
+    """The verdict of one runtime on a planned config, as `judge` explains it."""
+    config = planned.config
+    family = planned.family
+    model_type = planned.model_type
     outside = without_config(runtime, family, model_type)
     if outside is not None:
         return outside
@@ -267,46 +403,34 @@ def judge(
     if unseen:
         return verdict(*unseen)
 
-    # the model and the keys that its attention reads
+    # the model, the keys that its attention reads, and the RoPE dictionary
     rules = runtime.rule_set(family.name, model_type)
-    part = text_part(config, family)
-    rope, _ = rope_dict(part, family, rules)
-    kind = rope_type(rope, rules)
-    finding = _of_model(config, part, rules)
-    if finding:
-        return verdict(*finding, rules.source, kind)
+    reading = planned.read_by(rules)
+    kind = reading.rope_type
+    if reading.of_model:
+        return verdict(*reading.of_model, rules.source, kind)
     keyed = stated_key(config, family, runtime)
     if keyed is not None:
         key, statement = keyed
         return verdict(statement.status, f"{key}: {statement.reason}", statement.source, OTHER_KEY)
-
-    # the RoPE dictionary
-    finding = _of_keys(part, rope, rules)
-    if finding:
-        return verdict(*finding, rules.source, kind)
-    types = rules.types.get(kind)
-    if types is None:
-        return verdict(*_of_unknown_type(kind, rules), rules.source, kind)
-    source = types.source or rules.source
-    finding = _of_type(types, rope, schedule) or _of_head(types, config, family, kind, rope)
-    if finding:
-        return verdict(*finding, source, kind)
-    finding = _of_schedule(schedule, before, read_spec(config, family, runtime), types)
-    if finding:
-        return verdict(*finding, source, kind)
+    if reading.of_rope:
+        return verdict(*reading.of_rope, kind)
 
     # the weights, and keys whose effect is not known
     weights = quantised(config, runtime)
     if weights:
         return verdict(*weights, runtime.source, kind)
-    key = unknown_key(part, rope, family, runtime, rules)
+    key = unknown_key(planned.part, reading.rope, family, runtime, rules)
     if key:
         return verdict(
-            "unknown", f"its attention reads {key}, whose effect on the RoPE is untested", source
+            "unknown",
+            f"its attention reads {key}, whose effect on the RoPE is untested",
+            reading.source,
         )
-    original = rope.get("original_max_position_embeddings")
-    at_its_own_length = kind == "longrope" and original == schedule.context
-    return verdict("exact", "" if at_its_own_length else types.window, source, kind)
+    original = reading.rope.get("original_max_position_embeddings")
+    at_its_own_length = kind == "longrope" and original == planned.schedule.context
+    remark = "" if at_its_own_length else rules.types[kind].window
+    return verdict("exact", remark, reading.source, kind)
 
 
 def _of_wrapper(config: Config, family: Family, runtime: Runtime) -> Finding | None:

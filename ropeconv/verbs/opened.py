@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from ..convert.gguf_encoding import judge_file
-from ..inspection.inspection import Inspection, inspect_source
+from ..inspection.inspection import ConfigInspection, Inspection, inspect_source
 from ..models.gguf import GgufSource
 from ..models.source import Source
 
@@ -16,5 +16,7 @@ def inspect_opened(source: Source | GgufSource) -> Inspection:
     source.as_draft = True
     inspection = inspect_source(source)
     if isinstance(source, GgufSource):
-        return replace(inspection, verdicts=judge_file(source.file))
+        return replace(inspection, reader_verdicts=judge_file(source.file))
+    if isinstance(inspection, ConfigInspection):
+        inspection.planned.judge_all()  # a config that a runtime cannot read is refused here
     return inspection

@@ -330,7 +330,7 @@ def _is_computed_here(plan: Plan) -> bool:
     """
     if not isinstance(plan, CheckpointPlan):
         return True
-    return plan.predicted(version("transformers")) in RUNS
+    return plan.transformers_status(version("transformers")) in RUNS
 
 
 def _has_gpu() -> bool:

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from ropeconv.bake import advice
-from ropeconv.bake.advice import CRITERION, Advice, FormatAdvice, Standing, advise, standing
+from ropeconv.bake.advice import CRITERION, Advice, FormatAdvice, Standing, advise, compare_method
 from ropeconv.bake.evidence import Study, evidence
 from ropeconv.errors import UsageError
 from ropeconv.inspection.inspection import inspect_source
@@ -225,7 +225,7 @@ def test_advice_is_sorted_by_what_is_known() -> None:
     assert one("ntk", reason="no").basis == "cannot be written"
 
 
-def test_standing_is_by_the_nearest_study(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_method_is_compared_by_the_nearest_study(monkeypatch: pytest.MonkeyPatch) -> None:
     """At 3 times the study of 4 counts; less than three errors is no difference, and fine-tuning is
     apart.
     """
@@ -241,11 +241,11 @@ def test_standing_is_by_the_nearest_study(monkeypatch: pytest.MonkeyPatch) -> No
         )
     )
     monkeypatch.setattr("ropeconv.bake.evidence.evidence", lambda: table)
-    assert standing("yarn", 3, fine_tuned=False).signs == {"linear": 0.0, "ntk": 1.0}
-    assert standing("yarn", 2, fine_tuned=False).signs == {"linear": 0.0, "ntk": -1.0}
-    assert standing("yarn", 3, fine_tuned=True).signs == {"linear": 0.0, "ntk": -1.0}
-    assert str(standing("yarn", 3, fine_tuned=False)) == "better than 1 of 2"
-    assert str(standing("mixed", 3, fine_tuned=False)) == "not measured"
+    assert compare_method("yarn", 3, fine_tuned=False).signs == {"linear": 0.0, "ntk": 1.0}
+    assert compare_method("yarn", 2, fine_tuned=False).signs == {"linear": 0.0, "ntk": -1.0}
+    assert compare_method("yarn", 3, fine_tuned=True).signs == {"linear": 0.0, "ntk": -1.0}
+    assert str(compare_method("yarn", 3, fine_tuned=False)) == "better than 1 of 2"
+    assert str(compare_method("mixed", 3, fine_tuned=False)) == "not measured"
 
 
 def test_the_table_of_evidence_names_methods_and_families() -> None:

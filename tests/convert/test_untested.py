@@ -199,7 +199,7 @@ def test_readers_of_gguf(reader: str, tmp_path: Path) -> None:
             continue
         if allowed:
             plan = make_plan(source, recipe, tmp_path / "out.gguf", allow_untested=True, **options)
-            assert plan.result.judged_by(find_any(reader)[-1]).status == "unknown"
+            assert plan.result.verdict_by(find_any(reader)[-1]).status == "unknown"
             assert any(FLAG in warning for warning in plan.warnings)
         else:
             with pytest.raises(UnsupportedBake):

@@ -21,7 +21,7 @@ from ropeconv.rope.recipe import parse_recipe
 from ropeconv.runtimes.evidence import Evidence
 from ropeconv.runtimes.read_config import read_spec
 from ropeconv.runtimes.runtime import find, newest, runtimes, version_key
-from ropeconv.runtimes.verdict import Verdict, judge, judge_all, switch_notes
+from ropeconv.runtimes.verdict import PlannedConfig, Verdict, judge, switch_notes
 
 from ..conftest import CONFIGS, DATA
 from ..support.baking import make_plan, recipe_of
@@ -66,7 +66,7 @@ def test_two_factor_lists_and_who_switches() -> None:
         "rope_scaling": {"type": "longrope", "short_factor": [1.0] * 64, "long_factor": [4.0] * 64},
     }
     spec = read_spec(config, family)
-    verdicts = judge_all(config, family, spec.current(), spec)
+    verdicts = PlannedConfig(config, family, spec.current(), spec).verdicts
 
     def of(name: str) -> str:
         return next(item.status for item in reversed(verdicts) if item.covers(find(name)[-1]))
@@ -105,7 +105,8 @@ def test_a_wrapper_that_was_not_executed_is_unknown() -> None:
     }
     spec = read_spec(config, family)
     verdicts = {
-        verdict.runtime: verdict for verdict in judge_all(config, family, spec.current(), spec)
+        verdict.runtime: verdict
+        for verdict in PlannedConfig(config, family, spec.current(), spec).verdicts
     }
     for name in ("vllm@0.33", "sglang", "mlx-lm", "exllamav3"):
         verdict = verdicts[find(name)[-1].key]
@@ -242,10 +243,13 @@ def test_predictions_for_single_versions(tiny: Callable[[str], Path]) -> None:
     verdict.
     """
     plan = make_plan(tiny("smollm3"), recipe_of("yarn", 4.0))
-    words = [plan.predicted(version) for version in ("4.52.4", "4.53.0", "5.23.0", "4.30.0", "")]
+    words = [
+        plan.transformers_status(version)
+        for version in ("4.52.4", "4.53.0", "5.23.0", "4.30.0", "")
+    ]
     assert words == ["unsupported", "exact", "exact", "unknown", "unknown"]
     llama = make_plan(tiny("llama"), recipe_of("yarn", 4.0))
-    assert [llama.predicted(version) for version in ("4.30.0", "", "4.50.3")] == [
+    assert [llama.transformers_status(version) for version in ("4.30.0", "", "4.50.3")] == [
         "unknown",
         "unknown",
         "differs",

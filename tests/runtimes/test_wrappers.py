@@ -15,7 +15,7 @@ from ropeconv.models.registry import by_name
 from ropeconv.models.wrappers import wrapper_of, wrapper_types
 from ropeconv.runtimes.read_config import read_spec
 from ropeconv.runtimes.runtime import find, runtimes
-from ropeconv.runtimes.verdict import Verdict, judge_all
+from ropeconv.runtimes.verdict import PlannedConfig, Verdict
 
 from ..support.in_process import command
 
@@ -36,7 +36,7 @@ TEXT: dict[str, Any] = {
 def verdicts(config: dict[str, Any]) -> tuple[Verdict, ...]:
     family = detect(config)
     spec = read_spec(config, family)
-    return judge_all(config, family, spec.current(), spec)
+    return PlannedConfig(config, family, spec.current(), spec).verdicts
 
 
 def of(name: str, config: dict[str, Any]) -> Verdict:

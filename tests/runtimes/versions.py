@@ -28,7 +28,7 @@ def test_stored_frequencies(version: str, layout: str, kind: str, tmp_path: Path
     source = calm(layout, tmp_path / layout)
     plan = make_plan(source, RECIPES[kind], tmp_path / f"{layout}_{kind}", encoding="buffers")
     path = os.pathsep.join(map(str, environment(RUNTIME, version).path))
-    if plan.predicted(version) != "exact":
+    if plan.transformers_status(version) != "exact":
         with pytest.raises(AssertionError, match="Error"):
             agrees(source, apply(plan), path)
         return

@@ -136,7 +136,7 @@ def print_overrides(
     `override_commands` does.
     """
     from ...bake.apply import make_plan
-    from ...bake.overrides import kept_limits, override_commands, overrides
+    from ...bake.overrides import describe_kept_limits, override_commands, overrides
     from ...models.open import open_source
     from ...models.reference import names_gguf
     from ...models.source import Source
@@ -167,7 +167,7 @@ def print_overrides(
         screen.data(document)
         return
     screen.copyable(text)
-    for note in (*plan.warnings, *filter(None, [kept_limits(plan)])):
+    for note in (*plan.warnings, *filter(None, [describe_kept_limits(plan)])):
         screen.note(f"Note: {sentence(note)}")
     for line in run:
         screen.copyable(f"Next: {line}", aside=True)

@@ -22,7 +22,7 @@ from ...models.source import GeneratedFile
 from ...runtimes.llamacpp.read_header import WINDOW_NORM
 from ..to_gguf.hparams import gguf_rules, sizes_of
 from .config import checkpoint_shapes, config_of, family_of
-from .tensors import FLOATS, RestoredTensor, blocks, exactly, part, restored_tensors, type_of
+from .tensors import FLOATS, RestoredTensor, blocks, is_exact_in, part, restore_tensors, type_of
 from .tokenizer import tokenizer_config, tokenizer_text
 
 TORCH = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
@@ -110,7 +110,7 @@ class GgufCheckpoint(ConvertedSource[RestoredTensor]):
         spec = self.inspection.spec
         shapes = checkpoint_shapes(file, self.family, len(spec.layers))
         sizes = sizes_of(self._config, self.family, spec)
-        tensors = restored_tensors(file, shapes, rules, sizes)
+        tensors = restore_tensors(file, shapes, rules, sizes)
         return in_shards(self._in_dtype(tensor) for tensor in tensors)
 
     def _in_dtype(self, tensor: RestoredTensor) -> RestoredTensor:
@@ -122,7 +122,7 @@ class GgufCheckpoint(ConvertedSource[RestoredTensor]):
         types = {type_of(self.inner.file, part) for part in tensor.parts}
         if self._dtype == "F32" or types != {F32} or self.inner.file.usual_type == F32:
             return narrow
-        if exactly(self.inner.file, tensor, self._dtype):
+        if is_exact_in(self.inner.file, tensor, self._dtype):
             return narrow
         return tensor
 

@@ -1,6 +1,6 @@
 """The tensors of a checkpoint from those of a GGUF file: the rows of each.
 
-Read `restored_tensors` first. `out_tensors` with a checkpoint of these tensors tells how a family's
+Read `restore_tensors` first. `out_tensors` with a checkpoint of these tensors tells how a family's
 rows are reordered, joined and stacked.
 """
 
@@ -23,7 +23,7 @@ from ...formats.safetensors import STORED, Header, Tensor, tensor_bytes, widen
 from ...models.family import Gguf
 from ...models.folder import ConvertedTensor
 from ..to_gguf.conversions import LAYER_NUMBER, ModelSizes
-from ..to_gguf.rows import BACK, DTYPES, ROUNDED, VALUES, ShardWeights
+from ..to_gguf.rows import BACK, DTYPES, ROUNDED, VALUES, Rows, ShardWeights, StoredRows
 from ..to_gguf.tensors import out_tensors
 from ..to_gguf.write import PIECE, encode
 
@@ -157,10 +157,13 @@ class RestoredTensor(ConvertedTensor):
             yield from region.parts
 
 
-def restored_tensors(
+def restore_tensors(
     file: GgufFile, shapes: Mapping[str, Shape], rules: Gguf, sizes: ModelSizes
 ) -> list[RestoredTensor]:
-    """Return the tensors of a checkpoint, all in F32.
+    """Return the tensors of a checkpoint in F32, with the rows of the GGUF file that they have.
+
+    A checkpoint of these shapes is exported without its numbers. The export says which rows of it
+    each tensor of the file has; here that is turned round.
 
     Args:
         file: The GGUF file.
@@ -172,17 +175,11 @@ def restored_tensors(
         BadSource: Where a tensor has another shape than such a checkpoint gives.
         UnsupportedBake: Where a conversion leaves elements out.
     """
-    tensors = list[Tensor]()
-    stop = 0
-    for name, shape in shapes.items():
-        tensors.append(Tensor(name, "F32", shape, stop, stop + 4 * prod(shape)))
-        stop = tensors[-1].stop
+    tensors = _empty_checkpoint(shapes)
     header = Header({tensor.name: tensor for tensor in tensors}, {}, 0)
-
-    exported = out_tensors([(NOWHERE, header)], rules, sizes, F32)
     starts = [tensor.start for tensor in tensors]
     parts = [list[RowRange]() for _ in tensors]
-    for out in exported:
+    for out in out_tensors([(NOWHERE, header)], rules, sizes, F32):
         info = file.tensors.get(out.name)
         if info is None or _trim(info.shape) != _trim(out.gguf_shape):
             raise BadSource(
@@ -190,22 +187,11 @@ def restored_tensors(
                 f" {out.gguf_shape} is expected; download it again"
             )
         first = 0
-        for rows in out.parts:  # whose place in the checkpoint is in bytes
+        for rows in out.parts:
+            # the place of rows is in bytes of the whole checkpoint, of 4 for each element
             number = bisect_right(starts, rows.start) - 1
-            parts[number].append(
-                RowRange(
-                    origin=out.name,
-                    first=first,
-                    rows=rows.rows,
-                    columns=rows.columns,
-                    interleave=out.interleave,
-                    values=out.values,
-                    tiles=out.tiles,
-                    stride=rows.stride,
-                    apart=rows.apart,
-                    at=(rows.start - starts[number]) // 4,
-                )
-            )
+            at = (rows.start - starts[number]) // 4
+            parts[number].append(_row_range(out, rows, first, at))
             first += rows.rows * rows.columns
 
     restored = []
@@ -213,6 +199,40 @@ def restored_tensors(
         regions = _regions(tensor, [*of_tensor, *_scalar(tensor.name, rules)])
         restored.append(RestoredTensor(tensor.name, "F32", tensor.shape, regions))
     return restored
+
+
+def _empty_checkpoint(shapes: Mapping[str, Shape]) -> list[Tensor]:
+    """The tensors of a checkpoint in F32, one behind the other."""
+    tensors = []
+    start = 0
+    for name, shape in shapes.items():
+        stop = start + 4 * prod(shape)
+        tensors.append(Tensor(name, "F32", shape, start, stop))
+        start = stop
+    return tensors
+
+
+def _row_range(out: StoredRows, rows: Rows, first: int, at: int) -> RowRange:
+    """Rows of a tensor in GGUF, as rows of the checkpoint.
+
+    Args:
+        out: The tensor as the export has it.
+        rows: Some of its rows.
+        first: Their first element in the tensor in GGUF.
+        at: Their first element in the tensor of the checkpoint.
+    """
+    return RowRange(
+        origin=out.name,
+        first=first,
+        rows=rows.rows,
+        columns=rows.columns,
+        interleave=out.interleave,
+        values=out.values,
+        tiles=out.tiles,
+        stride=rows.stride,
+        apart=rows.apart,
+        at=at,
+    )
 
 
 def _trim(shape: Shape) -> Shape:
@@ -230,7 +250,18 @@ def _scalar(name: str, rules: Gguf) -> list[RowRange]:
     ranges = []
     for key, (ending, _) in rules.scalars.items():
         if name.endswith(f".{ending}"):
-            ranges.append(RowRange(key, int(layer[1]), 1, 1, 0, "", (1, 1), 1, 1))
+            number = RowRange(
+                origin=key,
+                first=int(layer[1]),
+                rows=1,
+                columns=1,
+                interleave=0,
+                values="",
+                tiles=(1, 1),
+                stride=1,
+                apart=1,
+            )
+            ranges.append(number)
     return ranges
 
 
@@ -304,7 +335,7 @@ def part(file: GgufFile, tensor: RestoredTensor, start: int, stop: int) -> bytes
     return b"".join(blocks)
 
 
-def exactly(file: GgufFile, tensor: RestoredTensor, dtype: str) -> bool:
+def is_exact_in(file: GgufFile, tensor: RestoredTensor, dtype: str) -> bool:
     """Return whether the export of a tensor in another dtype gives the numbers of the GGUF file."""
     for region in _pieces(tensor):
         for part in region.parts:

@@ -104,18 +104,22 @@ def export(
             " folder"
         )
 
-    headers = [(ShardWeights(source, name), header) for name, header in source.headers.items()]
+    # sizes and keys of the architecture
     kind = _kind(options.outtype or "auto", source)
     quantised = options.outtype if options.outtype in FTYPES else ""
     vocabulary = _vocabulary(source.tensors)
     rules = gguf_rules(family)
     sizes = sizes_of(source.config(), family, spec)
     names = [as_layer(plain_name(name), sizes.layers) for name in source.tensors]
-    left_out = not rules.prediction and any(predicts(name, sizes.layers) for name in names)
+    left_out = False
     if rules.prediction:
         sizes = replace(sizes, prediction=count_layers(names, sizes.layers))
+    else:
+        left_out = any(predicts(name, sizes.layers) for name in names)
     values = hparams(sizes, family, spec, vocabulary)
 
+    # tensors, and keys whose numbers are in tensors of the checkpoint
+    headers = [(ShardWeights(source, name), header) for name, header in source.headers.items()]
     tensors = list(out_tensors(headers, rules, sizes, kind))
     vectors = {}
     if family.still_pairs:
@@ -124,6 +128,7 @@ def export(
         vectors[FREQS] = np.frombuffer(still.data, "<f4").astype(np.float64)
     values |= scalars(headers, rules, sizes.layers)
 
+    # descriptions, with the label of the method and without it, and the tokenizer
     name = TYPES[kind].name
     size = _weight_counts(tensors, values)
     repository = None
@@ -138,6 +143,7 @@ def export(
         tokens = tokenizer_keys(folder, vocabulary, rules.pre, options.pre or "")
         composed = composes_characters(folder, tokens)
 
+    # the header: the architecture is the first key, as gguf-py writes it (GGUFWriter.__init__)
     arch = {"general.architecture": values.pop("general.architecture")}
     entries = infos(tensors)
     header = GgufHeader(3, {**arch, **general, **values, **tokens}, entries, 32, 0, 0)

@@ -178,24 +178,33 @@ def _read(rows: Rows) -> NDArray[np.generic]:
 
 
 def mxfp4(rows: Rows) -> NDArray[np.uint8]:
-    """Return blocks of MXFP4 as in ggml, uint8 [blocks, 17]: the scale, then 16 bytes.
+    """Return blocks of 32 numbers in MXFP4 as ggml has them.
 
-    A checkpoint has separate scales, and neighbours share a byte: (0, 1), (2, 3), ...; in ggml,
-    numbers 16 places apart do: (0, 16), (1, 17), ...
+    Args:
+        rows: Rows of a checkpoint, which has the scales of its blocks apart from their numbers.
+
+    Returns:
+        uint8 [blocks, 17]: the scale of a block, then its numbers in 16 bytes.
     """
-    blocks = rows.columns // TYPES[MXFP4].block
-    apart = rows.stride // TYPES[MXFP4].block
-    places = (rows.rows - 1) * apart + blocks
-    stored = rows.file.numbers("u1", rows.start, places * NIBBLES, sparse=True)
-    scales = rows.file.numbers("u1", rows.scales, places, sparse=True)
-
+    # a row has some blocks, and the next row may begin behind blocks of other tensors
+    per_row = rows.columns // TYPES[MXFP4].block
+    stride = rows.stride // TYPES[MXFP4].block
+    extent = (rows.rows - 1) * stride + per_row
+    stored = rows.file.numbers("u1", rows.start, extent * NIBBLES, sparse=True)
+    stored_scales = rows.file.numbers("u1", rows.scales, extent, sparse=True)
     strided = np.lib.stride_tricks.as_strided
-    pairs = strided(stored, (rows.rows, blocks, NIBBLES), (apart * NIBBLES, NIBBLES, 1))
-    pairs = pairs.reshape(-1, NIBBLES)
-    halves = np.stack([pairs & 0x0F, pairs >> 4], axis=2).reshape(-1, 2 * NIBBLES)
-    out = np.empty((len(pairs), NIBBLES + 1), np.uint8)
-    out[:, 0] = strided(scales, (rows.rows, blocks), (apart, 1)).reshape(-1)
-    out[:, 1:] = halves[:, :NIBBLES] | halves[:, NIBBLES:] << 4
+    packed = strided(stored, (rows.rows, per_row, NIBBLES), (stride * NIBBLES, NIBBLES, 1))
+    packed = packed.reshape(-1, NIBBLES)
+    scales = strided(stored_scales, (rows.rows, per_row), (stride, 1)).reshape(-1)
+
+    # a byte of a checkpoint has neighbours, (0, 1), (2, 3), ..., the first in the low half; in ggml
+    # it has numbers 16 places apart, (0, 16), (1, 17), ... (dequantize_row_mxfp4 in ggml-quants.c)
+    low = packed & 0x0F
+    high = packed >> 4
+    numbers = np.stack([low, high], axis=2).reshape(-1, 2 * NIBBLES)
+    out = np.empty((len(packed), NIBBLES + 1), np.uint8)
+    out[:, 0] = scales
+    out[:, 1:] = numbers[:, :NIBBLES] | numbers[:, NIBBLES:] << 4
     return out
 
 

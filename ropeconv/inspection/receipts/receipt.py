@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 
 from ...formats.jsontext import JsonObject
-from ...options import Format, TargetOptions
+from ...options import CompanionNames, Format, TargetOptions
 from ...rope.errors import counted
 from ...rope.lengths import format_factor
 from ...rope.ramps import RampApproximation
@@ -46,7 +46,7 @@ class BeforeRecord(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class TargetRecord(TargetOptions):
+class TargetRecord(CompanionNames, TargetOptions):
     """The target of an output, which makes its plan again, together with the recipe and the source.
 
     The options are those of the user: an encoding may be "auto".
@@ -54,15 +54,6 @@ class TargetRecord(TargetOptions):
 
     to: Format = field()
     """The format of the output."""
-
-    draft: str = ""
-    """The draft model, as in `Target`."""
-
-    adapter: str = ""
-    """The adapter, as in `Target`."""
-
-    drafts_for: str = ""
-    """The model that it drafts for, as in `Target`."""
 
     def __post_init__(self) -> None:
         """Set options that an earlier version did not record."""

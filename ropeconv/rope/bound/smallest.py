@@ -163,9 +163,7 @@ class Sweep:
         log_bases += first_steps
         walking = np.argsort(-first_steps)[:TEAM]
         while len(walking):
-            steps, value = self._steps(
-                distances[walking], log_bases[walking], curvatures[walking]
-            )
+            steps, value = self._steps(distances[walking], log_bases[walking], curvatures[walking])
             log_bases[walking] += steps
             walking = walking[(value < -self.error) & (steps > FURTHER * log_base)]
 
@@ -188,7 +186,7 @@ class Sweep:
 
 
 def _lowest_blocks(first: Distances, slow: Vector) -> Distances:
-    """The blocks in whose middle the sum over the slow pairs is lowest, by their first distances."""
+    """The blocks with the lowest sum over the slow pairs, by their first distances."""
     if len(first) <= LOWEST_BLOCKS:
         return first
     level = rough(slow, 0.0, first + (BLOCK - 1) / 2)

@@ -416,19 +416,15 @@ def inspect_config(source: Source) -> ConfigInspection:
     spec = _read_spec(config, family)
     if draft is None:
         check_weights(source, family, len(spec.layers))
-
     first = None
-    fine_tuning = None
     if receipt is not None:
         first = first_spec(source, receipt)
-        fine_tuning = receipt.fine_tuning
         spec = _with_trained_context(spec, receipt, first)
 
     verdicts = judge_all(config, family, spec.current(), spec)
     if draft is not None:
         verdicts = draft_verdicts(draft, family, verdicts)
     problems = _problems_of_checkpoint(source, spec, verdicts)
-
     return ConfigInspection(
         source=source,
         name=family.name,
@@ -443,7 +439,7 @@ def inspect_config(source: Source) -> ConfigInspection:
         encoder=family.encoder,
         model_family=family,
         draft=draft,
-        fine_tuning=fine_tuning,
+        fine_tuning=receipt.fine_tuning if receipt else None,
     )
 
 

@@ -31,7 +31,7 @@ from ...rope.lengths import format_factor
 from ...rope.methods.method import REGISTRY
 from ...rope.recipe import Recipe, flags, resolved_factor
 from ...version import SCHEMA
-from .companion import CompanionReceipt, described_kind, is_companion
+from .companion import CompanionReceipt, describe_kind, is_companion
 from .receipt import EvaluationRecord, Receipt, StepRecord, TargetRecord
 
 RESULTS = ("validation", "servers", "evaluations")
@@ -124,7 +124,7 @@ def parse_receipt(text: str, name: str, validated: JsonObject | None = None) -> 
     data = jsontext.parse(text, name)
     if is_companion(data):
         raise BadSource(
-            f"{name} is the receipt of {described_kind(data)} and not of a model; `ropeconv"
+            f"{name} is the receipt of {describe_kind(data)} and not of a model; `ropeconv"
             " validate` compares its files"
         )
     _check_numbers({key: value for key, value in data.items() if key not in RESULTS}, name)

@@ -93,16 +93,19 @@ def modelfile_of(reference: str) -> Modelfile | None:
     """
     path = modelfile_in(reference)
     if path is None:
-        stored = None if expand_home(reference).exists() else ollama.find(reference)
+        if expand_home(reference).exists():
+            return None
+        stored = ollama.find(reference)
         if stored is None:
             return None
         return Modelfile(stored.name.short, stored.modelfile)
 
     text = read_text(path, path.name)
     model = _from_line(path, text)
-    stored = None if _beside(path, model) else ollama.find(model)
-    if stored is not None:
-        text = _inherit(text, stored.modelfile)
+    if not _beside(path, model):
+        stored = ollama.find(model)
+        if stored is not None:
+            text = _inherit(text, stored.modelfile)
     return Modelfile(str(path), text)
 
 

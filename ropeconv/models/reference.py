@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 from ..errors import BadSource
 from ..formats.files import expand_home, read_text
-from ..formats.kind import first_text, is_gguf, kind_of, named_gguf
+from ..formats.kind import first_text, has_gguf_name, is_gguf, kind_of
 from ..rope.errors import shown
 from . import ollama
 
@@ -59,7 +59,7 @@ def resolve_reference(reference: str) -> str:
     if page["revision"] not in (None, "main"):
         resolved += f"@{unquote(page['revision'])}"
     file = unquote(page["path"] or "")
-    if named_gguf(file):
+    if has_gguf_name(file):
         resolved += file
     return resolved
 

@@ -25,7 +25,7 @@ from ..formats.disk import sha256, text_digest
 from ..formats.files import expand_home
 from ..formats.journal import Journal, JournalKind, Line
 from ..formats.jsontext import JsonObject
-from ..formats.kind import is_gguf, named_gguf
+from ..formats.kind import has_gguf_name, is_gguf
 from ..hub.options import repository
 from ..inspection.receipts.storage import read_receipt
 from ..models.gguf import GgufSource
@@ -192,7 +192,7 @@ def _query(text: str) -> list[str]:
 def _name_source(reference: str) -> NamedSource:
     """A source with its name and identity, or with the problem of opening it."""
     path = Path(reference)
-    name = (path.stem if named_gguf(reference) else path.name) or reference
+    name = (path.stem if has_gguf_name(reference) else path.name) or reference
     try:
         if path.exists():
             return NamedSource(reference, name, open_source(reference).identity)

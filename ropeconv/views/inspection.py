@@ -156,7 +156,8 @@ def _show_details(inspection: Inspection, sheet: Sheet, repairs: tuple[Problem, 
             rows.append(("note", note))
     sheet.table(inspection.source.reference, ("", ""), rows)
     if inspection.verdicts:
-        lines = group_by_status(inspection.verdicts, inspection.name if inspection.assumption else "")
+        read_as = inspection.name if inspection.assumption else ""
+        lines = group_by_status(inspection.verdicts, read_as)
         sheet.table("Runtime support", ("status", "runtimes"), lines)
         sheet.say(f"{statuses(lines)}\n")
 
